@@ -4,6 +4,7 @@ Pages are Markdown (MyST). Notebooks are shown with the outputs that are committ
 from docstrings by `docs.make.reference` before the first page is read. docs/design/documentation.md says why this
 builder was chosen.
 """
+
 from __future__ import annotations
 
 import sys
@@ -25,9 +26,9 @@ exclude_patterns = ["make", "evidence/data"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 suppress_warnings = [
-    "ref.python",         # a class name that occurs twice in the package: tests/test_glossary.py counts those
+    "ref.python",  # a class name that occurs twice in the package: tests/test_glossary.py counts those
     "myst.xref_missing",  # links to files of the repository; tests/test_docs.py checks every link itself
-    "myst.header",        # a docstring or a notebook may begin below the first level
+    "myst.header",  # a docstring or a notebook may begin below the first level
     "mystnb.unknown_mime_type",  # a figure that plotly draws in JupyterLab is shown here by the PNG beside it
 ]
 

@@ -9,6 +9,7 @@ success, the share of attempts that called the tool, success of those that did a
 Beside them: random play, a program that the words could mean, drawn, and the solver. A run that lies in `--out` whole is
 taken as it is, so what is cut off goes on where it was.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -38,9 +39,15 @@ from workbench.types.seeds import rng_at
 from workbench.types.stats import wilson_interval
 
 PRESET = "code-vague"
-ARMS: Mapping[str, dict[str, Any]] = {"the tool": {}, "replies by chance": {
-    "env.kind": "experiments.code_tool:DrawnReplies", "env.words": "vague", "env.calls.show_schemas": False}}
-TEST_SEED = 1        # of the tasks; evaluations ask those of seed 0
+ARMS: Mapping[str, dict[str, Any]] = {
+    "the tool": {},
+    "replies by chance": {
+        "env.kind": "experiments.code_tool:DrawnReplies",
+        "env.words": "vague",
+        "env.calls.show_schemas": False,
+    },
+}
+TEST_SEED = 1  # of the tasks; evaluations ask those of seed 0
 VERDICTS = cache(judge)
 TEST_NOISE = 30_000  # seed of dynamics and sampling in the test, the same for every policy
 
@@ -98,9 +105,21 @@ def judged(policy: str, settings: Mapping[str, Any], chosen: Sequence[Task]) -> 
 def called(score: Score) -> dict[str, Any]:
     """The share of attempts that called the tool in order, and success of those that did and of those that did not."""
     played = trajectories_of(score.played)
-    tried = [any(call["error"] != "bad_call" for turn in one.turns for call in turn.info.get("calls", ())) for one in played]
-    won = {kind: [bool(one.success) for one, each in zip(played, tried, strict=True) if each is kind] for kind in (True, False)}
-    return {**shared("called", tried), **shared("if_called", won[True]), **shared("if_not", won[False])}
+    tried = [
+        any(
+            call["error"] != "bad_call" for turn in one.turns for call in turn.info.get("calls", ())
+        )
+        for one in played
+    ]
+    won = {
+        kind: [bool(one.success) for one, each in zip(played, tried, strict=True) if each is kind]
+        for kind in (True, False)
+    }
+    return {
+        **shared("called", tried),
+        **shared("if_called", won[True]),
+        **shared("if_not", won[False]),
+    }
 
 
 def shared(name: str, values: Sequence[bool]) -> dict[str, Any]:
@@ -108,7 +127,12 @@ def shared(name: str, values: Sequence[bool]) -> dict[str, Any]:
     if not values:
         return {name: None, f"{name}_low": None, f"{name}_high": None, f"{name}_of": 0}
     low, high = wilson_interval(sum(values), len(values))
-    return {name: sum(values) / len(values), f"{name}_low": low, f"{name}_high": high, f"{name}_of": len(values)}
+    return {
+        name: sum(values) / len(values),
+        f"{name}_low": low,
+        f"{name}_high": high,
+        f"{name}_of": len(values),
+    }
 
 
 def by_chance(family: Code, chosen: Sequence[Task]) -> dict[str, float]:
@@ -118,16 +142,22 @@ def by_chance(family: Code, chosen: Sequence[Task]) -> dict[str, float]:
         rivals = task.payload["rivals"]
         program = rivals[int(rng_at("code-tool.chance", task.id).integers(len(rivals)))]
         env.reset(task, 0)
-        for what, turn in (("call", env.format.write_call("python", {"code": f"{program}solve([1, 2])"})),
-                           ("answer", env.format.write_answer(program))):
+        for what, turn in (
+            ("call", env.format.write_call("python", {"code": f"{program}solve([1, 2])"})),
+            ("answer", env.format.write_answer(program)),
+        ):
             began = time.monotonic()
             result = env.step(turn)
             clocks[what].append(time.monotonic() - began)
         won += result.info["success"]
     env.close()
     low, high = wilson_interval(won, len(chosen))
-    return {"success": won / len(chosen), "low": low, "high": high,
-            **{f"{what}_s": statistics.median(seconds) for what, seconds in clocks.items()}}
+    return {
+        "success": won / len(chosen),
+        "low": low,
+        "high": high,
+        **{f"{what}_s": statistics.median(seconds) for what, seconds in clocks.items()},
+    }
 
 
 def measure(out: Path, arm: str, seed: int, chosen: Sequence[Task], before: Rows) -> dict[str, Any]:
@@ -137,36 +167,61 @@ def measure(out: Path, arm: str, seed: int, chosen: Sequence[Task], before: Rows
     with exported(run) as policy:
         after = judged(policy, ARMS[arm], chosen)
     report, told = lint(run).report, compared(before, after)
-    return {"arm": arm, "seed": seed, "cpu_seconds": cpu_seconds(run), "lint": report.counts()["errors"], "replay": report["R20"].status,
-            **{mode: kept(after[mode]) | told[mode] for mode in told}}
+    return {
+        "arm": arm,
+        "seed": seed,
+        "cpu_seconds": cpu_seconds(run),
+        "lint": report.counts()["errors"],
+        "replay": report["R20"].status,
+        **{mode: kept(after[mode]) | told[mode] for mode in told},
+    }
 
 
 def kept(row: Mapping[str, Any]) -> dict[str, Any]:
     """What is written of an evaluation."""
-    return {key: value for key, value in row.items() if key not in ("by_task", "policy", "checkpoint")}
+    return {
+        key: value for key, value in row.items() if key not in ("by_task", "policy", "checkpoint")
+    }
 
 
 def said_of(row: Mapping[str, Any]) -> str:
     """A line for a run."""
-    modes = (f"{mode} {100 * row[mode]['success']:.1f} % ({100 * row[mode]['difference'][0]:+.1f}), called in "
-             f"{100 * row[mode]['called']:.0f} %" for mode in ("sampled", "greedy"))
+    modes = (
+        f"{mode} {100 * row[mode]['success']:.1f} % ({100 * row[mode]['difference'][0]:+.1f}), called in "
+        f"{100 * row[mode]['called']:.0f} %"
+        for mode in ("sampled", "greedy")
+    )
     return f"{row['arm']}, seed {row['seed']}: {'; '.join(modes)}; {row['cpu_seconds']:.0f} CPU-seconds"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a line for each run, and write all of them."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.code_tool", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.code_tool", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures are written")
+    parser.add_argument(
+        "--json", type=Path, required=True, metavar="FILE", help="where the figures are written"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tasks", type=int, default=512)
     options = parser.parse_args(arguments)
     config = load_config(PRESET)
     chosen = test_tasks(config.env, options.tasks)
     before = {arm: judged(config.policy.name, settings, chosen) for arm, settings in ARMS.items()}
-    result = {"version": 1, "tasks": len(chosen), "runs": [], "chance": by_chance(config.env, chosen),
-              "baselines": [Score.row(score) for score in evaluate_baselines(chosen, family=config.env, seed=TEST_NOISE)],
-              "starts": {arm: {mode: kept(row) for mode, row in rows.items()} for arm, rows in before.items()}}
+    result = {
+        "version": 1,
+        "tasks": len(chosen),
+        "runs": [],
+        "chance": by_chance(config.env, chosen),
+        "baselines": [
+            Score.row(score)
+            for score in evaluate_baselines(chosen, family=config.env, seed=TEST_NOISE)
+        ],
+        "starts": {
+            arm: {mode: kept(row) for mode, row in rows.items()} for arm, rows in before.items()
+        },
+    }
     for seed in options.seeds:
         for arm in ARMS:
             result["runs"].append(measure(options.out, arm, seed, chosen, before[arm]))

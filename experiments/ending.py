@@ -1,4 +1,5 @@
 """How a command ends that keeps what is done."""
+
 from __future__ import annotations
 
 import functools
@@ -11,6 +12,7 @@ from workbench.types.errors import WorkbenchError
 
 def says_how_it_ended(main: Callable[..., int]) -> Callable[..., int]:
     """For a `main`: an error of ours is one line and exit status 2, one who stops it hears that it goes on, 130."""
+
     @functools.wraps(main)
     def ended(*given: Any, **named: Any) -> int:
         try:
@@ -21,4 +23,5 @@ def says_how_it_ended(main: Callable[..., int]) -> Callable[..., int]:
         except KeyboardInterrupt:
             print("stopped; the same command goes on with what is left", file=sys.stderr)
             return 130
+
     return ended

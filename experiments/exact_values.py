@@ -1,4 +1,5 @@
 """Exact success probabilities on a frozen lake, by dynamic programming: of the solver, and of uniformly random moves."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -5,6 +5,7 @@
 Of training runs (200 configurations that are loaded and checked, five seeds each) and of a notebook of the user's own.
 Status 1 where planning, listing and resuming together take ten CPU-seconds or more.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,21 +33,36 @@ from workbench.views import show_forecast
 
 LEFT, LIMIT_S = 3, 10.0
 JUDGED = {"title": "A thousand jobs", "seeds": 5, "analysis": {"margin": 2}}
-TRAINING = {"base": "bandit", "grid": {
-    "learner.lr": {"from": 1e-5, "to": 1e-3, "steps": 10, "scale": "log"}, "train.steps": {"from": 1, "to": 10, "steps": 10},
-    "algorithm.normalize_std": [True, False]}}
+TRAINING = {
+    "base": "bandit",
+    "grid": {
+        "learner.lr": {"from": 1e-5, "to": 1e-3, "steps": 10, "scale": "log"},
+        "train.steps": {"from": 1, "to": 10, "steps": 10},
+        "algorithm.normalize_std": [True, False],
+    },
+}
 
 
 def pretended(job: Job, plan: Plan, out: Path, *_: Any) -> dict[str, Any]:
     """The record of a job that took no time."""
-    facts: dict[str, Any] = {"code": code_fingerprint(), "notebook": "none", "cpu_seconds": 0.0, "tries": 1}
+    facts: dict[str, Any] = {
+        "code": code_fingerprint(),
+        "notebook": "none",
+        "cpu_seconds": 0.0,
+        "tries": 1,
+    }
     facts |= {"result": dict(result(success=0.5).facts)} if plan.notebook else {"run": "."}
-    write_file(work.record_of(plan, job, out), sealed_json(facts, kind=work.KIND, version=work.VERSION))
+    write_file(
+        work.record_of(plan, job, out), sealed_json(facts, kind=work.KIND, version=work.VERSION)
+    )
     return facts
 
 
 def own_notebook(folder: Path) -> Path:
-    given = new_code_cell("rate: float = 0.1  # step\nseed: int = 0  # of everything", metadata={"tags": ["parameters"]})
+    given = new_code_cell(
+        "rate: float = 0.1  # step\nseed: int = 0  # of everything",
+        metadata={"tags": ["parameters"]},
+    )
     ended = new_code_cell("import workbench as wb\nwb.result(success=rate)")
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(new_notebook(cells=[given, ended], metadata=kernel), folder / "own.ipynb")
@@ -74,22 +90,35 @@ def measure(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     begun = time.process_time()
     states(asked.plan, asked.seeds, asked.out)
     begun = took("listed", begun)
-    drive(asked.plan, asked.seeds, asked.out, folder, JobSettings(0, do=pretended), lambda line: None)
+    drive(
+        asked.plan, asked.seeds, asked.out, folder, JobSettings(0, do=pretended), lambda line: None
+    )
     took("resumed", begun)
     return {"jobs": len(listed), "cpu_seconds": found}
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.grid_overhead", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.grid_overhead", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--json", type=Path, help="keep the numbers in this file")
     options = parser.parse_args(arguments)
     made = {}
     for kind in ("training runs", "a notebook of one's own"):
         with tempfile.TemporaryDirectory() as folder:
-            own = {"notebook": str(own_notebook(Path(folder))), "grid": {"rate": {"from": 0.1, "to": 0.9, "steps": 200}}}
-            made[kind] = measure(JUDGED | (TRAINING if kind == "training runs" else own), Path(folder))
-        print(f"{kind}: {made[kind]['jobs']:,} jobs: " + ", ".join(
-            f"{what} {seconds:.2f} CPU s" for what, seconds in made[kind]["cpu_seconds"].items()))
+            own = {
+                "notebook": str(own_notebook(Path(folder))),
+                "grid": {"rate": {"from": 0.1, "to": 0.9, "steps": 200}},
+            }
+            made[kind] = measure(
+                JUDGED | (TRAINING if kind == "training runs" else own), Path(folder)
+            )
+        print(
+            f"{kind}: {made[kind]['jobs']:,} jobs: "
+            + ", ".join(
+                f"{what} {seconds:.2f} CPU s" for what, seconds in made[kind]["cpu_seconds"].items()
+            )
+        )
     if options.json:
         options.json.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return 0 if all(sum(one["cpu_seconds"].values()) < LIMIT_S for one in made.values()) else 1

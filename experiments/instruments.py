@@ -8,6 +8,7 @@
 
 The faults and rollouts are those of the tests (`tests/imported`, `tests/mismatch`, `tests/linting`); here their size is kept, not only the verdict.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -40,10 +41,24 @@ def imported() -> Result:
             changed = rows_of(planted.file)
             planted.plant(changed)
             named = wb.lint(write(changed, Path(folder) / Path(planted.file).name)).named
-            rows.append({"file": planted.file, "fault": planted.name, "thread": planted.thread, "rule": planted.rule,
-                         "named": list(named)})
-    clean = sorted(str(path.relative_to(FILES)) for path in FILES.rglob("*") if path.suffix in (".jsonl", ".parquet"))
-    return {"planted": rows, "clean": [{"file": file, "named": list(wb.lint(FILES / file).named)} for file in clean]}
+            rows.append(
+                {
+                    "file": planted.file,
+                    "fault": planted.name,
+                    "thread": planted.thread,
+                    "rule": planted.rule,
+                    "named": list(named),
+                }
+            )
+    clean = sorted(
+        str(path.relative_to(FILES))
+        for path in FILES.rglob("*")
+        if path.suffix in (".jsonl", ".parquet")
+    )
+    return {
+        "planted": rows,
+        "clean": [{"file": file, "named": list(wb.lint(FILES / file).named)} for file in clean],
+    }
 
 
 # ------------------------------------------------------------------------------------------------ engine and trainer
@@ -75,7 +90,11 @@ FAULTS: Mapping[str, tuple[str, Mapping[str, Any], Callable[[Any], None]]] = {
     "top-p": ("top-p", {"collect.top_p": 0.8}, kit.lie_about_sampling),
     "one update stale": ("stale weights", {}, _stale),
     "tied head": ("output head", {}, partial(_left_behind, lambda name: name == "lm_head.weight")),
-    "a layer not refreshed": ("part of the weights", {}, partial(_left_behind, lambda name: name.startswith("model.layers.1."))),
+    "a layer not refreshed": (
+        "part of the weights",
+        {},
+        partial(_left_behind, lambda name: name.startswith("model.layers.1.")),
+    ),
     "bfloat16 head": ("dtype", {}, partial(kit.half_precision, head_only=True)),
     "a whole engine in bfloat16": ("dtype", {"engine.dtype": "bfloat16"}, _undeclared_half),
     "positions": ("positions", {}, kit.shift_positions),
@@ -83,8 +102,12 @@ FAULTS: Mapping[str, tuple[str, Mapping[str, Any], Callable[[Any], None]]] = {
     "adapter not merged": ("adapter", {}, kit.add_adapter),
 }
 # Declared, so no fault.
-CLEAN = ({}, {"engine.dtype": "bfloat16"}, {"learner.precision": "bf16"},
-         {"engine.dtype": "bfloat16", "learner.precision": "bf16"})
+CLEAN = (
+    {},
+    {"engine.dtype": "bfloat16"},
+    {"learner.precision": "bf16"},
+    {"engine.dtype": "bfloat16", "learner.precision": "bf16"},
+)
 
 
 def audited(seeds: Sequence[int] = (10, 11, 12)) -> Result:
@@ -97,22 +120,40 @@ def audited(seeds: Sequence[int] = (10, 11, 12)) -> Result:
     from workbench.training.session import open_session
 
     def told(report: MismatchReport) -> Result:
-        return {"named": list(report.named), "gap": report.gap.mean, "left": report.left.mean, "tokens": report.gap.tokens}
+        return {
+            "named": list(report.named),
+            "gap": report.gap.mean,
+            "left": report.left.mean,
+            "tokens": report.gap.tokens,
+        }
 
     rows, clean = [], []
     for name, (kind, settings, injure) in FAULTS.items():
         for seed in seeds:
             session = kit.session_after(0 if kind == "adapter" else 1, seed, **settings)
             injure(session)
-            rows.append({"fault": name, "kind": kind, "seed": seed,
-                         **told(audit(session, tasks=1, attempts=4, control=False))})
+            rows.append(
+                {
+                    "fault": name,
+                    "kind": kind,
+                    "seed": seed,
+                    **told(audit(session, tasks=1, attempts=4, control=False)),
+                }
+            )
     for preset in ("frozenlake", "sokoban"):
         for settings in CLEAN:
             for seed in seeds[:2]:
                 config = load_config(preset, kit.SMALL | {"seed": seed} | settings)
                 report = audit(open_session(config, quiet=True), tasks=1, attempts=4, control=False)
                 clean.append({"preset": preset, "settings": settings, "seed": seed, **told(report)})
-    return {"faults": rows, "clean": clean, "limits": {str(dtype).removeprefix("torch."): list(limits) for dtype, limits in TRAINING_LIMITS.items()}}
+    return {
+        "faults": rows,
+        "clean": clean,
+        "limits": {
+            str(dtype).removeprefix("torch."): list(limits)
+            for dtype, limits in TRAINING_LIMITS.items()
+        },
+    }
 
 
 # ------------------------------------------------------------------------------------------------ credit
@@ -127,13 +168,19 @@ def credit(edits: int = 40) -> Result:
     times = {}
     for tasks in (1, 16):
         groups = wb.rollout(session, tasks, group_size=8)
-        editor = wb.credit_editor(groups, "grpo", token_texts=session.chat.token_texts, widgets=False)
+        editor = wb.credit_editor(
+            groups, "grpo", token_texts=session.chat.token_texts, widgets=False
+        )
         times[str(8 * tasks)] = [_redrawn(editor, number, 8 * tasks) for number in range(edits)]
     again = {}
     for temperature in (1.6, 1.0):
         config = replace(session.config.collect, temperature=temperature)
         found = wb.retokenize(session, wb.rollout(session, 4, group_size=8, config=config))
-        again[str(temperature)] = {"turns": len(found.turns), "changed": found.changed, "others": found.damage.others}
+        again[str(temperature)] = {
+            "turns": len(found.turns),
+            "changed": found.changed,
+            "others": found.damage.others,
+        }
     return {"redraw_cpu_s": times, "gae_over": _gae_over(), "again": again}
 
 
@@ -154,7 +201,9 @@ def _gae_over(steps: int = 4) -> Result:
     from workbench.notebook.credit_settings import with_settings
     from workbench.views.credited import largest_change
 
-    session = wb.open_session(wb.load_config("frozenlake-ppo", {"train.tasks_per_step": 4}), quiet=True)
+    session = wb.open_session(
+        wb.load_config("frozenlake-ppo", {"train.tasks_per_step": 4}), quiet=True
+    )
     for step in range(1, steps + 1):
         wb.train_step(session, step)
     batch = wb.facts(session, wb.rollout(session, 4, group_size=8))
@@ -162,8 +211,13 @@ def _gae_over(steps: int = 4) -> Result:
     for lam in (1.0, 0.5):
         narrow = PPO(gamma=1.0, lam=lam, whiten=False)
         wide = with_settings(narrow, {"masks.gae_over": "response"})
-        found[str(lam)] = float(largest_change(credited(batch, wide).advantage_T, credited(batch, narrow).advantage_T,
-                                               batch.eligible_T.numpy()))
+        found[str(lam)] = float(
+            largest_change(
+                credited(batch, wide).advantage_T,
+                credited(batch, narrow).advantage_T,
+                batch.eligible_T.numpy(),
+            )
+        )
     return {"action_tokens": int(batch.eligible_T.sum()), "largest_change": found}
 
 
@@ -184,8 +238,16 @@ def clean(most: int | None = None) -> Result:
         evidence = collected(recipe)
         attempts += len(evidence.trajectories)
         errors += [{"recipe": recipe.about, "rule": rule} for rule in check(evidence, rules).named]
-    return {"attempts": attempts, "errors": errors, "recipes": len(made), "rules": len(rules),
-            **{name: len({getattr(recipe, name[:-1]) for recipe in made}) for name in ("templates", "presets", "algorithms")}}
+    return {
+        "attempts": attempts,
+        "errors": errors,
+        "recipes": len(made),
+        "rules": len(rules),
+        **{
+            name: len({getattr(recipe, name[:-1]) for recipe in made})
+            for name in ("templates", "presets", "algorithms")
+        },
+    }
 
 
 def lint(paths: Sequence[Path]) -> Result:
@@ -199,29 +261,55 @@ def lint(paths: Sequence[Path]) -> Result:
         clock = run.clock()
         cpu = clock[[name for name in clock if name.endswith("_cpu_s")]].astype(float).iloc[1:]
         reports = [report for step in run.steps() if (report := run.lint(step)) is not None]
-        tokens = run.metrics()["tokens"].astype(float).iloc[1:].mean() if "tokens" in run.metrics() else None
-        rows.append({"env": run.config["env"]["kind"], "algorithm": run.config["algorithm"]["kind"],
-                     "steps": len(run.steps()), "attempts": len([t for g in run.groups(run.steps()[-1]) for t in g]),
-                     "tokens": tokens, "step_cpu_ms": 1e3 * float(cpu.sum(axis=1).mean()),
-                     "lint_cpu_ms": 1e3 * float(cpu["lint_cpu_s"].mean()), "looked": len(reports),
-                     "errors": sorted({rule for report in reports for rule in report.named})})
+        tokens = (
+            run.metrics()["tokens"].astype(float).iloc[1:].mean()
+            if "tokens" in run.metrics()
+            else None
+        )
+        rows.append(
+            {
+                "env": run.config["env"]["kind"],
+                "algorithm": run.config["algorithm"]["kind"],
+                "steps": len(run.steps()),
+                "attempts": len([t for g in run.groups(run.steps()[-1]) for t in g]),
+                "tokens": tokens,
+                "step_cpu_ms": 1e3 * float(cpu.sum(axis=1).mean()),
+                "lint_cpu_ms": 1e3 * float(cpu["lint_cpu_s"].mean()),
+                "looked": len(reports),
+                "errors": sorted({rule for report in reports for rule in report.named}),
+            }
+        )
     return {"runs": rows}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the figures, and say how many there are."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.instruments", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.instruments", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("what", choices=("imported", "audit", "credit", "clean", "lint"))
     parser.add_argument("runs", nargs="*", type=Path, help="of lint: run folders")
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures are written")
+    parser.add_argument(
+        "--json", type=Path, required=True, metavar="FILE", help="where the figures are written"
+    )
     options = parser.parse_args(arguments)
     if bool(options.runs) != (options.what == "lint"):
         parser.error("name run folders for lint, and for nothing else")
-    makers = {"imported": imported, "audit": audited, "credit": credit, "clean": clean,
-              "lint": partial(lint, options.runs)}
+    makers = {
+        "imported": imported,
+        "audit": audited,
+        "credit": credit,
+        "clean": clean,
+        "lint": partial(lint, options.runs),
+    }
     result = makers[options.what]()
     options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"{options.what}: " + ", ".join(f"{len(part)} {name}" for name, part in result.items() if hasattr(part, "__len__")))
+    print(
+        f"{options.what}: "
+        + ", ".join(
+            f"{len(part)} {name}" for name, part in result.items() if hasattr(part, "__len__")
+        )
+    )
     return 0
 
 

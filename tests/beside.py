@@ -1,4 +1,5 @@
 """Pythons of environments beside this one, for packages that exclude ours: `make test-readers` sets them up."""
+
 from __future__ import annotations
 
 import os
@@ -16,10 +17,16 @@ def python_beside(variable: str, place: str) -> Path:
     if variable not in os.environ and not (ROOT / place / ".ready").exists():
         if os.environ.get("WORKBENCH_READERS"):
             pytest.fail(f"{python} is not there, although WORKBENCH_READERS says that it is")
-        pytest.skip(f"needs {place}, an environment of its own: make test-readers (or {variable}=PYTHON)")
+        pytest.skip(
+            f"needs {place}, an environment of its own: make test-readers (or {variable}=PYTHON)"
+        )
     return python
 
 
 def environment_beside() -> dict[str, str]:
     """What a process there is started with: without what leads to our packages."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }

@@ -40,7 +40,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A red suite must be red again when run again: properties are drawn from a fixed stream by default.
 # HYPOTHESIS_PROFILE=explore looks for new counter-examples. No deadline: two workers share the cores with others.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, print_blob=True
+)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 # A mutant needs only a counter-example, not the smallest one.
 hypothesis.settings.register_profile(
@@ -53,12 +55,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-HERE = ("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "file:")  # addresses of this machine
+HERE = (
+    "http://127.0.0.1",
+    "ws://127.0.0.1",
+    "data:",
+    "blob:",
+    "file:",
+)  # addresses of this machine
 
 
 def find_browser() -> str | None:
     """Path of a Chromium, under the names Debian and others give it."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
 
 
 def find_dejavu() -> str | None:
@@ -67,7 +77,10 @@ def find_dejavu() -> str | None:
 
 
 # Debian package -> how to see that it is there. A test may name only these: .ci/run must install the same ones.
-DEBIAN: dict[str, Callable[[], str | None]] = {"chromium": find_browser, "fonts-dejavu-core": find_dejavu}
+DEBIAN: dict[str, Callable[[], str | None]] = {
+    "chromium": find_browser,
+    "fonts-dejavu-core": find_dejavu,
+}
 
 
 def need_debian(*packages: str) -> None:
@@ -88,11 +101,32 @@ def need_debian(*packages: str) -> None:
 
 # Half a minute and more each. A worker of `make test` takes a whole file at a time, in this order and then the others':
 # a long one that came last would be waited for.
-LONG_FILES = ("test_lab.py", "test_lab_tasks.py", "test_notebooks.py", "test_readme.py", "test_cli.py", "test_distributed.py", "test_resume.py",
-              "test_golden_runs.py", "test_old_runs.py", "test_kills.py", "test_process_runner.py", "test_audit_names.py",
-              "test_views_escape.py", "test_running.py", "test_learner_terms.py", "test_credit_editor.py",
-              "test_lint_doors.py", "test_bias_bench.py", "test_critic.py", "test_train.py", "test_plan.py",
-              "test_logprobs.py", "test_algorithm_table.py", "test_pretrain.py")
+LONG_FILES = (
+    "test_lab.py",
+    "test_lab_tasks.py",
+    "test_notebooks.py",
+    "test_readme.py",
+    "test_cli.py",
+    "test_distributed.py",
+    "test_resume.py",
+    "test_golden_runs.py",
+    "test_old_runs.py",
+    "test_kills.py",
+    "test_process_runner.py",
+    "test_audit_names.py",
+    "test_views_escape.py",
+    "test_running.py",
+    "test_learner_terms.py",
+    "test_credit_editor.py",
+    "test_lint_doors.py",
+    "test_bias_bench.py",
+    "test_critic.py",
+    "test_train.py",
+    "test_plan.py",
+    "test_logprobs.py",
+    "test_algorithm_table.py",
+    "test_pretrain.py",
+)
 
 
 FULLER = cases_of((ROOT / "tests/fuller.txt").read_text())
@@ -101,8 +135,12 @@ FULLER = cases_of((ROOT / "tests/fuller.txt").read_text())
 def pytest_addoption(parser: pytest.Parser) -> None:
     from tests.mutants.run import read_share
 
-    parser.addoption("--share", type=read_share, metavar="K/N",
-                     help="of the tests chosen only the K-th of N shares, by their names; N runs try them all")
+    parser.addoption(
+        "--share",
+        type=read_share,
+        metavar="K/N",
+        help="of the tests chosen only the K-th of N shares, by their names; N runs try them all",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m is heard
@@ -111,7 +149,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.nodeid in FULLER:
             item.add_marker(pytest.mark.full)
     place = {name: number for number, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: files stay together
+    items.sort(
+        key=lambda item: place.get(item.path.name, len(place))
+    )  # stable: files stay together
     if config.getoption("--share"):
         part, parts = config.getoption("--share")
         shares: dict[bool, list[pytest.Item]] = {True: [], False: []}
@@ -142,14 +182,26 @@ def chromium() -> str:
 def page(chromium):
     """A browser page of its own. `page.outside` collects what was asked of any other machine, `page.trouble` what the
     console called an error."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[test]'")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs playwright: pip install -e '.[test]'"
+    )
     with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        browser = started.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         page = browser.new_page(viewport={"width": 1300, "height": 1000})
         page.set_default_timeout(120_000)
         page.outside, page.trouble = [], []
-        page.on("request", lambda request: None if request.url.startswith(HERE) else page.outside.append(request.url))
-        page.on("console", lambda message: page.trouble.append(message.text) if message.type == "error" else None)
+        page.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(HERE) else page.outside.append(request.url)
+            ),
+        )
+        page.on(
+            "console",
+            lambda message: page.trouble.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: page.trouble.append(str(error)))
         yield page
         browser.close()

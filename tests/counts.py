@@ -1,4 +1,5 @@
 """Costly sweeps: which of their cases `make test` tries. `.ci/run` tries the others, too (`-m full`)."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
@@ -21,5 +22,9 @@ def reduced(cases: Iterable[Any], quick: Collection[Any], *, several: bool = Fal
     cases = list(cases)
     if unknown := [name for name in quick if name not in cases]:
         raise ValueError(f"{unknown}: expected some of {cases}")
-    return [case if case in quick else pytest.param(*case if several else (case,), marks=pytest.mark.full)
-            for case in cases]
+    return [
+        case
+        if case in quick
+        else pytest.param(*case if several else (case,), marks=pytest.mark.full)
+        for case in cases
+    ]

@@ -1,7 +1,8 @@
 """One rank of tests/test_distributed.py: runs every scenario and writes what came out, rank by rank.
 
-    torchrun --nproc_per_node 2 tests/distributed_worker.py OUT_FOLDER [NAME ...]
+torchrun --nproc_per_node 2 tests/distributed_worker.py OUT_FOLDER [NAME ...]
 """
+
 from __future__ import annotations
 
 import gc
@@ -31,7 +32,18 @@ from workbench.training.session import open_session
 from workbench.types.errors import LearnerError
 
 LR = 1e-3
-COLUMNS = {"new_logp", "old_logp", "entropy", "ratio", "advantage", "weight", "value", "new_value", "return", "ref_logp"}
+COLUMNS = {
+    "new_logp",
+    "old_logp",
+    "entropy",
+    "ratio",
+    "advantage",
+    "weight",
+    "value",
+    "new_value",
+    "return",
+    "ref_logp",
+}
 
 
 def lonely() -> Batch:
@@ -41,30 +53,76 @@ def lonely() -> Batch:
 
 
 SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
-    "append": (Batch.from_groups(make_groups(turns=3)), GRPO(entropy_coef=0.05), {"micro_batch_tokens": 90}),
+    "append": (
+        Batch.from_groups(make_groups(turns=3)),
+        GRPO(entropy_coef=0.05),
+        {"micro_batch_tokens": 90},
+    ),
     "segment-per-turn": (Batch.from_groups(make_groups(turns=3, fresh=True)), GRPO(), {}),
-    "minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), GRPO(epochs=2, minibatches=2), {}),
-    "adapters": (Batch.from_groups(make_groups(turns=3)), GRPO(minibatches=2), {
-        "micro_batch_tokens": 90, "lora_rank": 4, "activation_checkpointing": True}),
+    "minibatches": (
+        Batch.from_groups(unscore(make_groups(), 0, 1)),
+        GRPO(epochs=2, minibatches=2),
+        {},
+    ),
+    "adapters": (
+        Batch.from_groups(make_groups(turns=3)),
+        GRPO(minibatches=2),
+        {"micro_batch_tokens": 90, "lora_rank": 4, "activation_checkpointing": True},
+    ),
     "adapters-and-critic": (Batch.from_groups(make_groups()), PPO(), {"lora_rank": 4}),
     "a-rank-without-rows": (lonely(), GRPO(), {}),
-    "sequences-and-wide-masks": (Batch.from_groups(unscore(make_groups(turns=3, fresh=True), 0, 1)), GRPO(
-        objective="gspo", reduction="seq-mean-token-mean", minibatches=2, entropy_coef=0.05, kl_coef=0.05,
-        masks=Masks(loss_mask=False)), {"micro_batch_tokens": 90}),
-    "critic": (Batch.from_groups(make_groups(turns=3)), PPO(kl_coef=0.05, lam=0.9), {"micro_batch_tokens": 90}),
-    "critic-minibatches": (Batch.from_groups(unscore(make_groups(), 0, 1)), PPO(epochs=2, minibatches=2), {}),
-    "critic-on-the-policys-trunk": (Batch.from_groups(make_groups(fresh=True)), PPO(), {"trunk": "policy"}),
+    "sequences-and-wide-masks": (
+        Batch.from_groups(unscore(make_groups(turns=3, fresh=True), 0, 1)),
+        GRPO(
+            objective="gspo",
+            reduction="seq-mean-token-mean",
+            minibatches=2,
+            entropy_coef=0.05,
+            kl_coef=0.05,
+            masks=Masks(loss_mask=False),
+        ),
+        {"micro_batch_tokens": 90},
+    ),
+    "critic": (
+        Batch.from_groups(make_groups(turns=3)),
+        PPO(kl_coef=0.05, lam=0.9),
+        {"micro_batch_tokens": 90},
+    ),
+    "critic-minibatches": (
+        Batch.from_groups(unscore(make_groups(), 0, 1)),
+        PPO(epochs=2, minibatches=2),
+        {},
+    ),
+    "critic-on-the-policys-trunk": (
+        Batch.from_groups(make_groups(fresh=True)),
+        PPO(),
+        {"trunk": "policy"},
+    ),
     "critic-a-rank-without-rows": (lonely(), PPO(), {}),
     "critic-shared-a-rank-without-rows": (lonely(), PPO(), {"trunk": "policy"}),
 }
 # The same with weights, gradients and moments dealt out over the processes. In pieces: the output head runs by itself.
-SHARDED = {f"{name}, sharded": (*SCENARIOS[name][:2], {**SCENARIOS[name][2], "sharding": "full"}) for name in (
-    "append", "minibatches", "adapters", "adapters-and-critic", "a-rank-without-rows", "sequences-and-wide-masks", "critic")}
+SHARDED = {
+    f"{name}, sharded": (*SCENARIOS[name][:2], {**SCENARIOS[name][2], "sharding": "full"})
+    for name in (
+        "append",
+        "minibatches",
+        "adapters",
+        "adapters-and-critic",
+        "a-rank-without-rows",
+        "sequences-and-wide-masks",
+        "critic",
+    )
+}
 SHARDED["checkpointing and logits in pieces, sharded"] = (
-    *SCENARIOS["append"][:2], {"micro_batch_tokens": 90, "sharding": "full", "activation_checkpointing": True})
+    *SCENARIOS["append"][:2],
+    {"micro_batch_tokens": 90, "sharding": "full", "activation_checkpointing": True},
+)
 # On a CPU nothing moves, but torch takes its other path: gradients and moments of what it holds as offloaded.
 SHARDED["adapters-and-critic, sharded and offloaded"] = (
-    *SCENARIOS["adapters-and-critic"][:2], {**SHARDED["adapters-and-critic, sharded"][2], "offload": True})
+    *SCENARIOS["adapters-and-critic"][:2],
+    {**SHARDED["adapters-and-critic, sharded"][2], "offload": True},
+)
 SCENARIOS |= SHARDED
 REFUSALS, LINT = "refusals", "lint"
 
@@ -74,26 +132,39 @@ def credit_of(name: str, batch: Batch, algorithm: GRPO) -> Credit:
     if "a-rank-without-rows" not in name:
         return credit
     first_T = batch.trajectory_of_token_T == 0
-    return replace(credit, weight_T=credit.weight_T * first_T, advantage_T=credit.advantage_T * first_T)
+    return replace(
+        credit, weight_T=credit.weight_T * first_T, advantage_T=credit.advantage_T * first_T
+    )
 
 
 def play(name: str, processes: int) -> tuple[dict[str, Tensor], dict]:
     """Two steps of a scenario. Gradient of the first update, weights and tables after all of them."""
     batch, algorithm, settings = SCENARIOS[name]
     critic = CriticConfig(trunk=settings.get("trunk", "own"))
-    config = LearnerConfig(lr=LR, num_processes=processes, **{k: v for k, v in settings.items() if k != "trunk"})
+    config = LearnerConfig(
+        lr=LR, num_processes=processes, **{k: v for k, v in settings.items() if k != "trunk"}
+    )
     model = tiny_model()
     at_once = dict(LOGITS_AT_ONCE)
     if "in pieces" in name:
         LOGITS_AT_ONCE["cpu"] = 20 * model.config.vocab_size
     try:
-        return _played(name, Learner(model, algorithm, config, critic=critic, reference=model), batch, algorithm)
+        return _played(
+            name,
+            Learner(model, algorithm, config, critic=critic, reference=model),
+            batch,
+            algorithm,
+        )
     finally:
         LOGITS_AT_ONCE.update(at_once)
 
 
-def _played(name: str, learner: Learner, batch: Batch, algorithm: GRPO) -> tuple[dict[str, Tensor], dict]:
-    if learner.models.critic is not None:  # an opinion from the start: values of zero would hide what goes wrong with them
+def _played(
+    name: str, learner: Learner, batch: Batch, algorithm: GRPO
+) -> tuple[dict[str, Tensor], dict]:
+    if (
+        learner.models.critic is not None
+    ):  # an opinion from the start: values of zero would hide what goes wrong with them
         torch.nn.init.constant_(learner.models.critic.bare.head.weight, 0.03)
     batch = learner.facts(batch)
     credit, out, held = credit_of(name, batch, algorithm), {}, {}
@@ -103,15 +174,24 @@ def _played(name: str, learner: Learner, batch: Batch, algorithm: GRPO) -> tuple
 
         def caught(*arguments) -> None:
             if learner.version == 0:
-                held["gradients"] = held.get("gradients") or bytes_here(learner.models.policy.gradients().values())
-                out.update({f"gradient/{n}": whole(g).clone() for n, g in learner.models.gradients().items()})
+                held["gradients"] = held.get("gradients") or bytes_here(
+                    learner.models.policy.gradients().values()
+                )
+                out.update(
+                    {
+                        f"gradient/{n}": whole(g).clone()
+                        for n, g in learner.models.gradients().items()
+                    }
+                )
             step(*arguments)
 
         setattr(owner, name, caught)
 
     catch_before(learner.models.policy, "scale_down")
     if learner.models.critic is not None:
-        catch_before(learner.models.critic.weights, "step")  # comes first, and takes its gradients along
+        catch_before(
+            learner.models.critic.weights, "step"
+        )  # comes first, and takes its gradients along
     metrics = []
     for number in range(2):
         if number and "sharded" in name:  # what is saved is whole, and is dealt out again
@@ -119,20 +199,33 @@ def _played(name: str, learner: Learner, batch: Batch, algorithm: GRPO) -> tuple
         for report in learner.update(batch, credit, step=number):
             metrics.append(dict(report.metrics))
             for column in COLUMNS & report.table.columns.keys():
-                out[f"table/{number}/{report.table.update}/{column}"] = torch.from_numpy(report.table[column].copy())
+                out[f"table/{number}/{report.table.update}/{column}"] = torch.from_numpy(
+                    report.table[column].copy()
+                )
     learner.logprobs(batch, batch.eligible_T)  # a look leaves nothing whole
     held |= held_by(learner.models.policy)
     weights = learner.state()[0]
-    out |= {f"weight/{part}/{name}": tensor.clone() for part in ("model", "critic") if part in weights
-            for name, tensor in weights[part].items()}
+    out |= {
+        f"weight/{part}/{name}": tensor.clone()
+        for part in ("model", "critic")
+        if part in weights
+        for name, tensor in weights[part].items()
+    }
     return {key: tensor.contiguous() for key, tensor in out.items()}, {
-        "metrics": metrics, "version": learner.version, "held": held}
+        "metrics": metrics,
+        "version": learner.version,
+        "held": held,
+    }
 
 
 def held_by(policy: TrainedWeights) -> dict[str, int]:
     """Bytes that this process holds of the model and what is trained."""
-    return {"weights": bytes_here(policy.module.parameters()),
-            "moments": bytes_here(t for entry in policy.optimizer.state.values() for t in entry.values() if t.ndim)}
+    return {
+        "weights": bytes_here(policy.module.parameters()),
+        "moments": bytes_here(
+            t for entry in policy.optimizer.state.values() for t in entry.values() if t.ndim
+        ),
+    }
 
 
 def refusals(rank: int, *, sharded: bool = False) -> dict[str, str]:
@@ -143,10 +236,17 @@ def refusals(rank: int, *, sharded: bool = False) -> dict[str, str]:
     except LearnerError as error:
         said["wrong number of processes"] = str(error)
     try:
-        Learner(tiny_model(), PPO(), LearnerConfig(num_processes=2, sharding="full"), critic=CriticConfig(trunk="policy"))
+        Learner(
+            tiny_model(),
+            PPO(),
+            LearnerConfig(num_processes=2, sharding="full"),
+            critic=CriticConfig(trunk="policy"),
+        )
     except LearnerError as error:
         said["trunk of the policy"] = str(error)
-    learner = Learner(tiny_model(), GRPO(), LearnerConfig(num_processes=2, sharding="full" if sharded else "none"))
+    learner = Learner(
+        tiny_model(), GRPO(), LearnerConfig(num_processes=2, sharding="full" if sharded else "none")
+    )
     own = Batch.from_groups(make_groups(seed=rank))
     try:
         learner.update(own, GRPO().credit(own), step=0)
@@ -157,7 +257,7 @@ def refusals(rank: int, *, sharded: bool = False) -> dict[str, str]:
     bad_T = credit.advantage_T.clone()
     bad_T[batch.eligible_T.nonzero()[0]] = float("nan")
     before = learner.state()[0]["model"]
-    report, = learner.update(batch, replace(credit, advantage_T=bad_T), step=0)
+    (report,) = learner.update(batch, replace(credit, advantage_T=bad_T), step=0)
     unchanged = all(torch.equal(before[k], w) for k, w in learner.state()[0]["model"].items())
     return said | {"not finite": report.skipped or "", "unchanged": str(unchanged)}
 
@@ -173,7 +273,11 @@ def halved(self: GradientPass, *arguments: Tensor) -> Tensor:
 
 SHARE = GradientPass._share_of
 # name of a bug -> where it is planted: (class, method, what stands there then)
-PLANTED = {"nothing": None, "not exchanged": (Ranks, "prepare", not_exchanged), "halved": (GradientPass, "_share_of", halved)}
+PLANTED = {
+    "nothing": None,
+    "not exchanged": (Ranks, "prepare", not_exchanged),
+    "halved": (GradientPass, "_share_of", halved),
+}
 
 
 def lint_of_a_step(planted: str) -> dict[str, list[str]]:
@@ -182,14 +286,28 @@ def lint_of_a_step(planted: str) -> dict[str, list[str]]:
     right = getattr(owner, name)
     setattr(owner, name, wrong)
     try:
-        session = open_session(load_config("bandit", {
-            "learner.num_processes": 2, "lint.mode": "warn", "train.tasks_per_step": 2, "train.group_size": 4}), quiet=True)
+        session = open_session(
+            load_config(
+                "bandit",
+                {
+                    "learner.num_processes": 2,
+                    "lint.mode": "warn",
+                    "train.tasks_per_step": 2,
+                    "train.group_size": 4,
+                },
+            ),
+            quiet=True,
+        )
         outcome = train_step(session, 1)
     finally:
         setattr(owner, name, right)
-    return {"updates": [str(outcome.updates)],
-            "errors": [f"{answer.rule}: {finding.what}" for answer in outcome.lint for finding in answer.errors],
-            "looked": [answer.rule for answer in outcome.lint if answer.looked]}
+    return {
+        "updates": [str(outcome.updates)],
+        "errors": [
+            f"{answer.rule}: {finding.what}" for answer in outcome.lint for finding in answer.errors
+        ],
+        "looked": [answer.rule for answer in outcome.lint if answer.looked],
+    }
 
 
 def main(folder: Path, *names: str) -> None:

@@ -5,6 +5,7 @@
 GET /v1/requests gives the bodies of all requests so far. It also plays servers that are broken, in every way that a
 test wants to see told.
 """
+
 from __future__ import annotations
 
 import json
@@ -16,17 +17,30 @@ CALL = '<tool_call>\n{"name": "capital", "arguments": {"country": "Austria"}}\n<
 
 
 def chunk(finish=None, **delta) -> dict:
-    return {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m",
-            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+    }
 
 
 def call(index: int, name=None, arguments="", identity=None) -> dict:
-    return {"tool_calls": [{"index": index, "id": identity, "type": "function", "function": {
-        "name": name, "arguments": arguments}}]}
+    return {
+        "tool_calls": [
+            {
+                "index": index,
+                "id": identity,
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+        ]
+    }
 
 
 def pieces(text: str) -> list[dict]:
-    return [chunk(content=text[start:start + 5]) for start in range(0, len(text), 5)]
+    return [chunk(content=text[start : start + 5]) for start in range(0, len(text), 5)]
 
 
 def replies(model: str, messages: list[dict]) -> list[dict]:
@@ -36,14 +50,38 @@ def replies(model: str, messages: list[dict]) -> list[dict]:
     if model == "text":
         return answer if results else [*pieces(CALL), chunk("stop")]
     if model == "native":
-        return answer if results else [
-            *pieces("Let me look."), chunk(**call(0, "capital", "", "id-1")), chunk(**call(0, arguments='{"country": ')),
-            chunk(**call(0, arguments='"Austria"}')), chunk("tool_calls"),
-            {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [], "usage": None}]
-    if model == "clumsy":  # one call that is fine, one whose arguments are no JSON, one of a tool that is none
-        return answer if results else [
-            chunk(**call(0, "capital", '{"country": "Austria"}', "a")), chunk(**call(1, "capital", "{oops", "b")),
-            chunk(**call(2, "weather", "{}", "c")), chunk("tool_calls")]
+        return (
+            answer
+            if results
+            else [
+                *pieces("Let me look."),
+                chunk(**call(0, "capital", "", "id-1")),
+                chunk(**call(0, arguments='{"country": ')),
+                chunk(**call(0, arguments='"Austria"}')),
+                chunk("tool_calls"),
+                {
+                    "id": "c",
+                    "object": "chat.completion.chunk",
+                    "created": 0,
+                    "model": "m",
+                    "choices": [],
+                    "usage": None,
+                },
+            ]
+        )
+    if (
+        model == "clumsy"
+    ):  # one call that is fine, one whose arguments are no JSON, one of a tool that is none
+        return (
+            answer
+            if results
+            else [
+                chunk(**call(0, "capital", '{"country": "Austria"}', "a")),
+                chunk(**call(1, "capital", "{oops", "b")),
+                chunk(**call(2, "weather", "{}", "c")),
+                chunk("tool_calls"),
+            ]
+        )
     if model == "talkative":
         return [*pieces("I do not know, let me think about it."), chunk("length")]
     if model == "hostile":
@@ -69,8 +107,11 @@ class Handler(BaseHTTPRequestHandler):
         self._json(REQUESTS)
 
     def _refused(self, model: str) -> bool:
-        refusals = {"broken": (500, "out of order"), "gone": (404, "no such model"),
-                    "picky": (400, '"auto" tool choice requires --enable-auto-tool-choice')}
+        refusals = {
+            "broken": (500, "out of order"),
+            "gone": (404, "no such model"),
+            "picky": (400, '"auto" tool choice requires --enable-auto-tool-choice'),
+        }
         if model == "locked" and self.headers.get("Authorization") != "Bearer sesame":
             self._json({"error": {"message": "wrong key"}}, 401)
             return True

@@ -10,6 +10,7 @@ What a real disk may do after a power cut is more than one thing, so there are s
     names    folder changes (new names, renames, removals) that were not synced are undone, contents are there
     both     bytes and names
 """
+
 from __future__ import annotations
 
 import errno
@@ -20,7 +21,19 @@ from pathlib import Path
 import pytest
 
 WAYS = ("killed", "bytes", "zeros", "names", "both")
-CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate", "link", "symlink")
+CALLS = (
+    "open",
+    "write",
+    "fsync",
+    "rename",
+    "replace",
+    "mkdir",
+    "unlink",
+    "rmdir",
+    "ftruncate",
+    "link",
+    "symlink",
+)
 
 
 @pytest.fixture
@@ -36,13 +49,32 @@ class Crash(BaseException):
 class FaultyDisk:
     """Wraps the os functions while it is entered. `crash_at`/`fail_at` count calls from 1; None: never."""
 
-    def __init__(self, folder: Path, *, crash_at: int | None = None, fail_at: int | None = None,
-                 error: int = errno.ENOSPC, only: tuple[str, ...] = CALLS):
-        self.folder, self.crash_at, self.fail_at, self.error, self.only = Path(folder), crash_at, fail_at, error, only
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        crash_at: int | None = None,
+        fail_at: int | None = None,
+        error: int = errno.ENOSPC,
+        only: tuple[str, ...] = CALLS,
+    ):
+        self.folder, self.crash_at, self.fail_at, self.error, self.only = (
+            Path(folder),
+            crash_at,
+            fail_at,
+            error,
+            only,
+        )
         self.calls, self.dead, self.log = 0, False, []
         self._real = {name: getattr(os, name) for name in CALLS}
-        self._stable = {path.stat().st_ino: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
-        self._undo: list[tuple[Path, object]] = []  # (folder whose sync makes it durable, how to undo it)
+        self._stable = {
+            path.stat().st_ino: path.read_bytes()
+            for path in self.folder.rglob("*")
+            if path.is_file()
+        }
+        self._undo: list[
+            tuple[Path, object]
+        ] = []  # (folder whose sync makes it durable, how to undo it)
         self._spare = self.folder.parent / f"{self.folder.name}.spare"
         self._spare.mkdir(exist_ok=True)
 
@@ -62,23 +94,35 @@ class FaultyDisk:
         def call(*args, **kwargs):
             if self.dead:
                 raise Crash(name)
-            writes = name != "open" or args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) or args[1] & os.O_DIRECTORY
+            writes = (
+                name != "open"
+                or args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+                or args[1] & os.O_DIRECTORY
+            )
             if name in self.only and writes:
                 self.calls += 1
                 self.log.append(name)
                 if self.calls == self.crash_at:
                     self.dead = True
                     if name == "write":  # half of the bytes make it
-                        real(args[0], memoryview(args[1]).cast("B")[:max(1, memoryview(args[1]).nbytes // 2)])
+                        real(
+                            args[0],
+                            memoryview(args[1]).cast("B")[
+                                : max(1, memoryview(args[1]).nbytes // 2)
+                            ],
+                        )
                     raise Crash(f"{name} {args}")
                 if self.calls == self.fail_at:
                     raise OSError(self.error, os.strerror(self.error), str(args[0]))
             return self._note(name, real, args, kwargs)
+
         return call
 
     def _note(self, name, real, args, kwargs):
         """Do it, and remember what would undo it until the folder is synced."""
-        if "dir_fd" in kwargs and kwargs["dir_fd"] is not None:  # inside shutil.rmtree, of trash only
+        if (
+            "dir_fd" in kwargs and kwargs["dir_fd"] is not None
+        ):  # inside shutil.rmtree, of trash only
             return real(*args, **kwargs)
         if name == "fsync":
             where = Path(os.readlink(f"/proc/self/fd/{args[0]}"))
@@ -86,7 +130,9 @@ class FaultyDisk:
                 self._undo = [(folder, undo) for folder, undo in self._undo if folder != where]
             else:
                 self._stable[os.fstat(args[0]).st_ino] = where.read_bytes()
-            return None  # what syncing means is decided in `lose`; the real disk need not wait for it
+            return (
+                None  # what syncing means is decided in `lose`; the real disk need not wait for it
+            )
         elif name in ("rename", "replace"):
             source, target = Path(args[0]).absolute(), Path(args[1]).absolute()
             kept = None
@@ -98,6 +144,7 @@ class FaultyDisk:
                 self._real["rename"](target, source)
                 if kept is not None:
                     self._real["rename"](kept, target)
+
             self._undo.append((target.parent, undo))
         elif name == "mkdir":
             path = Path(args[0]).absolute()

@@ -11,6 +11,7 @@ report says for which entries and how far apart the two are: a documented differ
 
 Axis letters: N rows · J columns of the padded tables in a file · A masked tokens.
 """
+
 from __future__ import annotations
 
 import json
@@ -42,11 +43,11 @@ TOLERANCE = 1e-6
 DIVISOR = 1e-8  # added by the reference to the number of things it takes a mean of
 HABITS = {
     "alone": "a group of one: the reference takes its mean as 0 and its deviation as 1, so that the reward becomes the "
-             "advantage; here what can be compared with nothing gets zero (learn/ops/group.py)",
+    "advantage; here what can be compared with nothing gets zero (learn/ops/group.py)",
     "flat": "a flat group: the mean of equal numbers may be off by one bit, and the reference clips and counts tokens "
-            "by the sign of what is left; here it is exactly zero (learn/ops/group.py)",
+    "by the sign of what is left; here it is exactly zero (learn/ops/group.py)",
     "divisor": "a mean over n + 1e-8: whitening leaves a little of values that are all the same, and a mean over a row "
-               "is off by 1e-8 / n of itself; here they are zero and exact (learn/ops/gae.py, learn/ops/loss.py)",
+    "is off by 1e-8 / n of itself; here they are zero and exact (learn/ops/gae.py, learn/ops/loss.py)",
 }
 
 
@@ -57,11 +58,21 @@ class Unreadable(Exception):
 # ------------------------------------------------------------------------------------------------ settings, in words
 
 NUMBER = r"([-+]?\d*\.?\d+(?:e[-+]?\d+)?)"
-REDUCTIONS = {"token-mean": "token-mean", "seq-mean-token-mean": "seq-mean-token-mean",
-              "seq-mean-token-sum": "seq-mean-token-sum", "seq-mean-token-sum-norm": "fixed-length"}
-PHRASES = {"low": rf"clip low {NUMBER}", "high": rf"high {NUMBER}", "dual": rf"dual clip {NUMBER}",
-           "range": rf"clip range {NUMBER}", "advantages": r"advantages=(\w+)", "target": r"target=(\w+)",
-           "reduction": rf"({'|'.join(sorted(REDUCTIONS, key=len, reverse=True))})(?![\w-])"}
+REDUCTIONS = {
+    "token-mean": "token-mean",
+    "seq-mean-token-mean": "seq-mean-token-mean",
+    "seq-mean-token-sum": "seq-mean-token-sum",
+    "seq-mean-token-sum-norm": "fixed-length",
+}
+PHRASES = {
+    "low": rf"clip low {NUMBER}",
+    "high": rf"high {NUMBER}",
+    "dual": rf"dual clip {NUMBER}",
+    "range": rf"clip range {NUMBER}",
+    "advantages": r"advantages=(\w+)",
+    "target": r"target=(\w+)",
+    "reduction": rf"({'|'.join(sorted(REDUCTIONS, key=len, reverse=True))})(?![\w-])",
+}
 KNOWN = {
     "ppo": "clip low .2 high .28, dual clip 3.0, advantages=grpo",
     "gspo": "clip low 3e-4 high 4e-4, seq-mean-token-mean, advantages=grpo",
@@ -81,10 +92,16 @@ def read_setting(name: str, text: Any) -> dict[str, Any]:
     found, rest = dict(DEFAULTS), str(text)
     for key, pattern in PHRASES.items():
         if match := re.search(pattern, rest):
-            found[key] = match[1] if key in ("advantages", "target", "reduction") else float(match[1])
-            rest = rest[:match.start()] + rest[match.end():]
+            found[key] = (
+                match[1] if key in ("advantages", "target", "reduction") else float(match[1])
+            )
+            rest = rest[: match.start()] + rest[match.end() :]
     needs = ("range",) if name == "value" else ("low", "high")
-    if rest.strip(" ,") or any(key not in found for key in needs) or found["target"] != "gae_returns":
+    if (
+        rest.strip(" ,")
+        or any(key not in found for key in needs)
+        or found["target"] != "gae_returns"
+    ):
         raise Unreadable(f"setting {name!r} reads like {KNOWN[name]!r}, but got {text!r}")
     return found
 
@@ -125,13 +142,17 @@ class Case:
     def group_N(self) -> Tensor:
         names = self.raw["inputs"].get("group")
         if not isinstance(names, list) or len(names) != len(self.mask):
-            raise Unreadable(f"{self.where}: input 'group' is a list of {len(self.mask)} groups, one per row")
+            raise Unreadable(
+                f"{self.where}: input 'group' is a list of {len(self.mask)} groups, one per row"
+            )
         numbers = {name: number for number, name in enumerate(dict.fromkeys(map(str, names)))}
         return torch.tensor([numbers[str(name)] for name in names])
 
     def of_tokens(self, value_A: Tensor) -> Tensor:
         """Back into a table, 0 where the mask is."""
-        return torch.zeros(self.mask.shape, dtype=torch.float64).masked_scatter(self.mask, value_A.double())
+        return torch.zeros(self.mask.shape, dtype=torch.float64).masked_scatter(
+            self.mask, value_A.double()
+        )
 
     def compared(self, advantage: Callable[..., Tensor], **how: Any) -> Tensor:
         """A group estimator's advantages [A]; what a row earned is all that its table holds, masked or not."""
@@ -143,7 +164,9 @@ class Case:
         if "flat" in self.habits:
             for group in group_N.unique():
                 of_group = group_N == group
-                if int(of_group.sum()) > 1 and bool((reward_N[of_group] == reward_N[of_group][0]).all()):
+                if int(of_group.sum()) > 1 and bool(
+                    (reward_N[of_group] == reward_N[of_group][0]).all()
+                ):
                     found_N = torch.where(of_group, reward_N - reward_N[of_group].mean(), found_N)
         return found_N[self.row_A]
 
@@ -151,17 +174,25 @@ class Case:
         if "divisor" in self.habits and len(value_A) > 1 and bool((value_A == value_A[0]).all()):
             count = len(value_A)
             left_A = value_A * (DIVISOR / (count + DIVISOR))
-            return left_A / (left_A ** 2 * count / (count - 1) + WHITEN_EPSILON).sqrt()
+            return left_A / (left_A**2 * count / (count - 1) + WHITEN_EPSILON).sqrt()
         return whiten(value_A)
 
     def gae(self) -> Advantage:
-        return gae(self.at("rewards"), self.at("values"), torch.zeros(len(self.mask)), self.row_A,
-                   gamma=self.number("gamma"), lam=self.number("lam"))
+        return gae(
+            self.at("rewards"),
+            self.at("values"),
+            torch.zeros(len(self.mask)),
+            self.row_A,
+            gamma=self.number("gamma"),
+            lam=self.number("lam"),
+        )
 
     def reduced(self, loss_A: Tensor, kind: str) -> Tensor:
         """One number of one per token, by the reduction's name in the file."""
         all_A = torch.ones(len(loss_A), dtype=torch.bool)
-        scale_A, denominator = reduction(REDUCTIONS[kind], all_A, self.row_A, fixed_length=self.mask.shape[1])
+        scale_A, denominator = reduction(
+            REDUCTIONS[kind], all_A, self.row_A, fixed_length=self.mask.shape[1]
+        )
         if "divisor" in self.habits and kind == "seq-mean-token-mean":
             scale_A = 1 / (1 / scale_A + DIVISOR)
         return masked_sum_over(loss_A, scale_A, denominator)
@@ -170,24 +201,35 @@ class Case:
         """The policy loss per token [A], with the bounds and advantages that the file's settings name."""
         said = self.settings[kind]
         if said["advantages"] not in ADVANTAGES:
-            raise Unreadable(f"{self.where}: setting {kind!r} names advantages={said['advantages']}; known are "
-                             f"{', '.join(ADVANTAGES)}")
+            raise Unreadable(
+                f"{self.where}: setting {kind!r} names advantages={said['advantages']}; known are "
+                f"{', '.join(ADVANTAGES)}"
+            )
         tokens = self.at("logp"), self.at("old_logp"), ADVANTAGES[said["advantages"]](self)
         bounds = {"low": said["low"], "high": said["high"]}
         if kind == "ppo":
             return clipped_surrogate(*tokens, **bounds, dual=said["dual"])
         if kind == "gspo":
-            return sequence_surrogate(*tokens, self.row_A, torch.ones(len(self.row_A), dtype=torch.bool), **bounds)
+            return sequence_surrogate(
+                *tokens, self.row_A, torch.ones(len(self.row_A), dtype=torch.bool), **bounds
+            )
         return weighted_logprob(*tokens, **bounds)
 
     def metrics(self, kind: str) -> dict[str, Tensor]:
         """What happened to the tokens, on average."""
         state_A, change_A = self.objective(kind).state, self.at("logp") - self.at("old_logp")
-        if kind != "gspo":  # the reference holds the log-ratio itself there, and only its mean over a sequence here
+        if (
+            kind != "gspo"
+        ):  # the reference holds the log-ratio itself there, and only its mean over a sequence here
             change_A = change_A.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        of_A = {"actor/pg_clipfrac": state_A.abs() == 1, "actor/pg_clipfrac_lower": state_A == HELD_BY_DUAL_CLIP,
-                "actor/ppo_kl": -change_A}
-        return {name: self.reduced(value_A.double(), "token-mean") for name, value_A in of_A.items()}
+        of_A = {
+            "actor/pg_clipfrac": state_A.abs() == 1,
+            "actor/pg_clipfrac_lower": state_A == HELD_BY_DUAL_CLIP,
+            "actor/ppo_kl": -change_A,
+        }
+        return {
+            name: self.reduced(value_A.double(), "token-mean") for name, value_A in of_A.items()
+        }
 
 
 ADVANTAGES: dict[str, Callable[[Case], Tensor]] = {
@@ -196,16 +238,28 @@ ADVANTAGES: dict[str, Callable[[Case], Tensor]] = {
     "grpo_no_std": lambda case: case.compared(group_advantage, normalize_std=False),
     "rloo": lambda case: case.compared(leave_one_out),
     "reinforce_pp": lambda case: case.whitened(
-        discounted_return(case.at("rewards"), case.row_A, gamma=case.number("gamma"))),
-    "reinforce_pp_baseline": lambda case: case.whitened(case.compared(group_advantage, normalize_std=False)),
+        discounted_return(case.at("rewards"), case.row_A, gamma=case.number("gamma"))
+    ),
+    "reinforce_pp_baseline": lambda case: case.whitened(
+        case.compared(group_advantage, normalize_std=False)
+    ),
 }
-KL = {"kl_k1": "k1", "kl_k2": "k2", "kl_k3": "k3", "kl_kl": "k1", "kl_abs": "abs", "kl_mse": "k2",
-      "kl_low_var_kl": "k3"}
+KL = {
+    "kl_k1": "k1",
+    "kl_k2": "k2",
+    "kl_k3": "k3",
+    "kl_kl": "k1",
+    "kl_abs": "abs",
+    "kl_mse": "k2",
+    "kl_low_var_kl": "k3",
+}
 
 
 def value_loss(case: Case) -> Tensor:
     said = case.settings["value"]
-    found = clipped_value_loss(case.at("vpred"), case.at("values"), case.gae().target, clip=said["range"])
+    found = clipped_value_loss(
+        case.at("vpred"), case.at("values"), case.gae().target, clip=said["range"]
+    )
     return case.reduced(found.loss, said["reduction"])
 
 
@@ -234,7 +288,11 @@ def ours(case: Case, entry: str) -> Tensor | dict[str, Tensor] | None:
 def difference(mine: Any, theirs: Any) -> float:
     """The largest one anywhere; infinite where the shapes, the names in a mapping or what is not a number differ."""
     if isinstance(mine, Mapping) or isinstance(theirs, Mapping):
-        if not isinstance(mine, Mapping) or not isinstance(theirs, Mapping) or not theirs.keys() <= mine.keys():
+        if (
+            not isinstance(mine, Mapping)
+            or not isinstance(theirs, Mapping)
+            or not theirs.keys() <= mine.keys()
+        ):
             return float("inf")
         return max((difference(mine[name], value) for name, value in theirs.items()), default=0.0)
     try:
@@ -244,7 +302,9 @@ def difference(mine: Any, theirs: Any) -> float:
     mine = mine.double()
     if mine.shape != theirs.shape:
         return float("inf")
-    apart = torch.where((mine == theirs) | (mine.isnan() & theirs.isnan()), 0.0, (mine - theirs).abs())
+    apart = torch.where(
+        (mine == theirs) | (mine.isnan() & theirs.isnan()), 0.0, (mine - theirs).abs()
+    )
     return float(torch.where(apart.isnan(), torch.inf, apart).max()) if apart.numel() else 0.0
 
 
@@ -275,9 +335,14 @@ class Finding:
     def line(self) -> str:
         if not self.known:
             return f"{self.entry:<30} no such entry is known here ({self.where})  FAILED"
-        note = f"  ({len(self.documented)} of them with a documented difference, below)" if self.documented else ""
+        note = (
+            f"  ({len(self.documented)} of them with a documented difference, below)"
+            if self.documented
+            else ""
+        )
         return f"{self.entry:<30} {self.largest:9.2e}  in {self.cases} cases{note}" + (
-            "" if self.passed else f"  FAILED, {self.where}")
+            "" if self.passed else f"  FAILED, {self.where}"
+        )
 
 
 def compare(case: Case, entry: str, theirs: Any, so_far: Finding) -> Finding:
@@ -304,9 +369,11 @@ def documented_differences(findings: Sequence[Finding]) -> str:
     grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for found in (documented for finding in findings for documented in finding.documented):
         grouped.setdefault(found[:2], []).append(f"{found.entry} {found.apart:.1e}")
-    return "".join(f"documented difference, {where}: {'; and '.join(HABITS[habit] for habit in habits)}.\n"
-                   f"    ours and the file's lie apart by: {', '.join(entries)}\n"
-                   for (where, habits), entries in grouped.items())
+    return "".join(
+        f"documented difference, {where}: {'; and '.join(HABITS[habit] for habit in habits)}.\n"
+        f"    ours and the file's lie apart by: {', '.join(entries)}\n"
+        for (where, habits), entries in grouped.items()
+    )
 
 
 def check(raw: Mapping[str, Any]) -> list[Finding]:
@@ -325,7 +392,9 @@ def check(raw: Mapping[str, Any]) -> list[Finding]:
 
 def read_case(number: int, raw: Any, settings: Mapping[str, Any]) -> Case:
     where = f"case {number}"
-    if not isinstance(raw, Mapping) or not all(isinstance(raw.get(part), Mapping) for part in ("inputs", "expected")):
+    if not isinstance(raw, Mapping) or not all(
+        isinstance(raw.get(part), Mapping) for part in ("inputs", "expected")
+    ):
         raise Unreadable(f'{where}: expected {{"inputs": {{...}}, "expected": {{...}}}}')
     where += f" (seed {raw['seed']})" if "seed" in raw else ""
     texts = {**KNOWN, **settings, **(raw.get("settings") or {})}
@@ -341,7 +410,9 @@ def read_table(what: str, value: Any, shape: torch.Size | None = None) -> Tensor
     except (TypeError, ValueError, RuntimeError) as error:
         raise Unreadable(f"{what}: expected rows of numbers, all of one length ({error})") from None
     if table.ndim != 2 or (shape is not None and table.shape != shape):
-        raise Unreadable(f"{what}: expected a table of shape {list(shape or 'NJ')}, got {list(table.shape)}")
+        raise Unreadable(
+            f"{what}: expected a table of shape {list(shape or 'NJ')}, got {list(table.shape)}"
+        )
     return table
 
 
@@ -355,12 +426,16 @@ def report(path: Path) -> int:
         return 2
     print(f"{path}: {len(raw['cases'])} cases of {raw.get('source', 'a source that is not named')}")
     for name in sorted(set(raw.get("settings") or {}) - set(KNOWN)):
-        print(f"{name:<30} a setting that is not known here and has no part in it: {raw['settings'][name]!r}")
+        print(
+            f"{name:<30} a setting that is not known here and has no part in it: {raw['settings'][name]!r}"
+        )
     print("\n".join(finding.line() for finding in findings))
     print(documented_differences(findings), end="")
     failed = [finding.entry for finding in findings if not finding.passed]
-    print(f"{len(findings) - len(failed)} of {len(findings)} entries within {TOLERANCE:g}"
-          + (f"; not: {', '.join(failed)}" if failed else ""))
+    print(
+        f"{len(findings) - len(failed)} of {len(findings)} entries within {TOLERANCE:g}"
+        + (f"; not: {', '.join(failed)}" if failed else "")
+    )
     return 1 if failed else 0
 
 

@@ -1,4 +1,5 @@
 """Plans of ablations for the tests: two arms of the bandit that differ in one setting, and whatever stands around them."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,8 +1,9 @@
 """A real step of training in this process; prints the most memory it ever had (bytes).
 
-    python -m tests.memory_run PRESET KEY=VALUE ...
-    python -m tests.memory_run --json FILE             seven such runs beside what was planned: docs/evidence/speed.md
+python -m tests.memory_run PRESET KEY=VALUE ...
+python -m tests.memory_run --json FILE             seven such runs beside what was planned: docs/evidence/speed.md
 """
+
 import json
 import re
 import shutil
@@ -12,16 +13,37 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "env.max_turns": 2}
+SMALL = {
+    "train.steps": 1,
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "evaluation.num_tasks": 4,
+    "env.max_turns": 2,
+}
 PEAK = "peak:"
 ROOMY = {"host": 10**15, "device": None}
-AS_IT_IS = {"train.steps": 1}  # with its evaluations of 512 tasks, which are most of what a preset holds
-RUNS = {"preset frozenlake with its evaluations of 512 tasks": ("frozenlake", AS_IT_IS),
-        "frozenlake-ppo": ("frozenlake-ppo", AS_IT_IS),
-        "bandit (lengths are planned as long as they may be, and it answers briefly)": ("bandit", AS_IT_IS)}
-OTHERWISE = {"one of two processes that share the weights": {"learner.num_processes": 2, "learner.sharding": "full"},
-             "adapters of rank 8": {"learner.lora_rank": 8},
-             "adapters of rank 8, micro-batches of 2,048 tokens": {"learner.lora_rank": 8, "learner.micro_batch_tokens": 2048}}
+AS_IT_IS = {
+    "train.steps": 1
+}  # with its evaluations of 512 tasks, which are most of what a preset holds
+RUNS = {
+    "preset frozenlake with its evaluations of 512 tasks": ("frozenlake", AS_IT_IS),
+    "frozenlake-ppo": ("frozenlake-ppo", AS_IT_IS),
+    "bandit (lengths are planned as long as they may be, and it answers briefly)": (
+        "bandit",
+        AS_IT_IS,
+    ),
+}
+OTHERWISE = {
+    "one of two processes that share the weights": {
+        "learner.num_processes": 2,
+        "learner.sharding": "full",
+    },
+    "adapters of rank 8": {"learner.lora_rank": 8},
+    "adapters of rank 8, micro-batches of 2,048 tokens": {
+        "learner.lora_rank": 8,
+        "learner.micro_batch_tokens": 2048,
+    },
+}
 LARGER = "a step of 26 million random parameters, vocabulary 24,000, almost no evaluation"
 
 
@@ -45,12 +67,27 @@ def larger_model(folder):
     for template in shipped.glob("*.jinja"):
         shutil.copy(template, folder)
     torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=24_000, hidden_size=320, intermediate_size=960, num_hidden_layers=8, num_attention_heads=5,
-        num_key_value_heads=5, max_position_embeddings=2048, bos_token_id=None, eos_token_id=482, pad_token_id=480,
-    )).save_pretrained(folder)
-    return {**SMALL, "policy.name": str(folder), "collect.max_turn_tokens": 48, "learner.micro_batch_tokens": 1024,
-            "algorithm.entropy_coef": 0.01}  # random weights earn nothing: without it no update would be made
+    Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=24_000,
+            hidden_size=320,
+            intermediate_size=960,
+            num_hidden_layers=8,
+            num_attention_heads=5,
+            num_key_value_heads=5,
+            max_position_embeddings=2048,
+            bos_token_id=None,
+            eos_token_id=482,
+            pad_token_id=480,
+        )
+    ).save_pretrained(folder)
+    return {
+        **SMALL,
+        "policy.name": str(folder),
+        "collect.max_turn_tokens": 48,
+        "learner.micro_batch_tokens": 1024,
+        "algorithm.entropy_coef": 0.01,
+    }  # random weights earn nothing: without it no update would be made
 
 
 def planned_and_measured(settings, baseline, preset="frozenlake"):
@@ -60,13 +97,27 @@ def planned_and_measured(settings, baseline, preset="frozenlake"):
 
     written = [f"{key}={value}" for key, value in settings.items()]
     count = settings.get("learner.num_processes", 1)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)] if count > 1 else []
-    done = subprocess.run([sys.executable, *torchrun, "-m", "tests.memory_run", preset, *written], cwd=ROOT, text=True,
-                          capture_output=True, timeout=900)
+    torchrun = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+        if count > 1
+        else []
+    )
+    done = subprocess.run(
+        [sys.executable, *torchrun, "-m", "tests.memory_run", preset, *written],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr
-    measured = max(int(line.removeprefix(PEAK)) for line in done.stdout.splitlines() if line.startswith(PEAK))
+    measured = max(
+        int(line.removeprefix(PEAK)) for line in done.stdout.splitlines() if line.startswith(PEAK)
+    )
     need = plan(load_config(preset, settings), limits=ROOMY, baseline=baseline).totals["host"][1]
-    print(f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}", flush=True)
+    print(
+        f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}",
+        flush=True,
+    )
     return need, measured
 
 
@@ -74,12 +125,29 @@ def table(file: Path) -> None:
     from workbench.doctor.plan import measured_baseline
 
     with tempfile.TemporaryDirectory() as folder:
-        runs, baseline = RUNS | {LARGER: ("frozenlake", larger_model(Path(folder) / "larger"))}, measured_baseline()
+        runs, baseline = (
+            RUNS | {LARGER: ("frozenlake", larger_model(Path(folder) / "larger"))},
+            measured_baseline(),
+        )
         larger = runs[LARGER][1]
-        runs |= {f"the same, {what}": ("frozenlake", larger | settings) for what, settings in OTHERWISE.items()}
-        rows = [dict(zip(("planned", "measured"), planned_and_measured(settings, baseline, preset), strict=True), run=name)
-                for name, (preset, settings) in runs.items()]
-    file.write_text(json.dumps({"baseline": baseline, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        runs |= {
+            f"the same, {what}": ("frozenlake", larger | settings)
+            for what, settings in OTHERWISE.items()
+        }
+        rows = [
+            dict(
+                zip(
+                    ("planned", "measured"),
+                    planned_and_measured(settings, baseline, preset),
+                    strict=True,
+                ),
+                run=name,
+            )
+            for name, (preset, settings) in runs.items()
+        ]
+    file.write_text(
+        json.dumps({"baseline": baseline, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 def main(preset: str, *settings: str) -> None:

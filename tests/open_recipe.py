@@ -6,6 +6,7 @@
 Everything that training opens is opened: policy, chat format, engine, environment, learner (which holds the processes against those
 that the file names), and one task is drawn and begun. Nothing is overridden.
 """
+
 from __future__ import annotations
 
 import json
@@ -24,8 +25,16 @@ def opened(file: str) -> dict:
     learner, (rank, world) = session.learner, session.place
     [task] = session.train_tasks(1, 1)
     first = session.family.make().reset(task, 0)
-    return {"file": file, "rank": rank, "world": world, "engine": type(session.engine).__name__, "main": learner.is_main,
-            "context": session.engine.context_length, "said": len(first.messages), "warnings": warnings}
+    return {
+        "file": file,
+        "rank": rank,
+        "world": world,
+        "engine": type(session.engine).__name__,
+        "main": learner.is_main,
+        "context": session.engine.context_length,
+        "said": len(first.messages),
+        "warnings": warnings,
+    }
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ PAYLOADS = {
     "iframe": "<iframe srcdoc=\"<script>parent.document.title='owned'</script>\"></iframe>",
     "style-element": "<style>body{display:none}</style>",
     "closes-everything": "</span></div></td></tr></table></details>",
-    "double-quote": "\" onmouseover=\"document.title='owned'\" x=\"",
+    "double-quote": '" onmouseover="document.title=\'owned\'" x="',
     "single-quote": "' onmouseover='document.title=1' x='",
     "backtick": "` onmouseover=`document.title=1`",
     "style-in-attribute": '";background:url(https://example.org/x);x:"',

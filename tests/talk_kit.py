@@ -1,4 +1,5 @@
 """A family of questions with one tool, and talks with engines that follow a script."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -40,7 +41,12 @@ class Asking:
         return Task(f"asked/{text}", self.name, task_seed, {"question": text, "answers": []})
 
     def task(self, task_seed: int) -> Task:
-        return Task(f"asking/{task_seed}", self.name, task_seed, {"question": "The capital of Austria?", "answers": ["Vienna"]})
+        return Task(
+            f"asking/{task_seed}",
+            self.name,
+            task_seed,
+            {"question": "The capital of Austria?", "answers": ["Vienna"]},
+        )
 
     def make(self) -> ToolEnv:
         return ToolEnv([capital], max_turns=self.turns, calls=self.calls)
@@ -59,12 +65,20 @@ def engine_saying(turns, **settings) -> ScriptedEngine:
 
     def script(_request):
         turn = next(said)
-        return [*tokenizer.encode(turn, add_special_tokens=False), chat.end_of_turn] if isinstance(turn, str) else turn
+        return (
+            [*tokenizer.encode(turn, add_special_tokens=False), chat.end_of_turn]
+            if isinstance(turn, str)
+            else turn
+        )
 
     return ScriptedEngine(script, **settings)
 
 
-def talk_saying(turns, *, family=Asking(), collect=CollectConfig(max_turn_tokens=400), engine=None, **settings) -> Talk:
+def talk_saying(
+    turns, *, family=Asking(), collect=CollectConfig(max_turn_tokens=400), engine=None, **settings
+) -> Talk:
     """A talk whose policy says these turns."""
-    session = SimpleNamespace(engine=engine or engine_saying(turns, trickle=True), chat=chat_and_tokenizer()[0])
+    session = SimpleNamespace(
+        engine=engine or engine_saying(turns, trickle=True), chat=chat_and_tokenizer()[0]
+    )
     return Talk(SimpleNamespace(env=family, collect=collect, seed=3), session, **settings)

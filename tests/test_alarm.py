@@ -1,4 +1,5 @@
 """train.on_alarm: said once for each kind, stops a run only where it was asked to, and changes no number of it."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,8 +14,15 @@ from workbench.training.train import train_here
 from workbench.types.errors import ConfigError, LearnerError
 from workbench.types.monitored import SIGNALS, ProbeRecord, StepSignals
 
-TINY = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 4, "lint.mode": "off", "evaluation.num_tasks": 2,
-        "train.evaluate_every": 0, "train.checkpoint_every": 1}
+TINY = {
+    "train.steps": 3,
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "lint.mode": "off",
+    "evaluation.num_tasks": 2,
+    "train.evaluate_every": 0,
+    "train.checkpoint_every": 1,
+}
 
 
 def config(how, **more):
@@ -41,16 +49,22 @@ def test_a_note_is_said_once_and_the_run_is_the_same_to_the_last_bit(monkeypatch
     seen, said = ill(monkeypatch, "echo"), []
     noted = train_here(config("note"), tmp_path / "noted", on_note=said.append)
     assert alarms(noted) == [(2, "echo")] and seen == [[1], [1, 2], [1, 2, 3]]
-    assert [words for words in said if "looks like a collapse (echo)" in words and "wb.signals" in words] == said[-1:]
+    assert [
+        words for words in said if "looks like a collapse (echo)" in words and "wb.signals" in words
+    ] == said[-1:]
     seen.clear()
     quiet = train_here(config("off"), tmp_path / "quiet", on_note=said.append)
     assert seen == [] and alarms(quiet) == [], "nobody asked"
-    assert (quiet.path / "metrics.jsonl").read_bytes() == (noted.path / "metrics.jsonl").read_bytes()
+    assert (quiet.path / "metrics.jsonl").read_bytes() == (
+        noted.path / "metrics.jsonl"
+    ).read_bytes()
 
 
 def test_a_stop_keeps_the_step_and_the_same_kind_stops_nothing_again(monkeypatch, tmp_path):
     seen = ill(monkeypatch, "retreat")
-    with pytest.raises(LearnerError, match=r"stopped after step 2 by train.on_alarm = 'stop'.*\(retreat\)"):
+    with pytest.raises(
+        LearnerError, match=r"stopped after step 2 by train.on_alarm = 'stop'.*\(retreat\)"
+    ):
         train_here(config("stop"), tmp_path / "run", on_note=None)
     run = wb.open_run(tmp_path / "run")
     assert run.steps() == [1, 2] and alarms(run) == [(2, "retreat")]
@@ -73,11 +87,22 @@ class Killed(Exception):
 
 def digests(run):
     """Every byte of what a run holds about its steps, by file."""
-    return {str(path.relative_to(run.path)): path.read_bytes() for path in sorted(run.path.rglob("*"))
-            if path.is_file() and path.name in ("metrics.jsonl", "trajectories.parquet", "credit.parquet", "model.safetensors")}
+    return {
+        str(path.relative_to(run.path)): path.read_bytes()
+        for path in sorted(run.path.rglob("*"))
+        if path.is_file()
+        and path.name
+        in ("metrics.jsonl", "trajectories.parquet", "credit.parquet", "model.safetensors")
+    }
 
 
-ACTS = {"train.steps": 5, "train.evaluate_every": 1, "lint.mode": "assert", "lint.start": False, "learner.warmup_updates": 40}
+ACTS = {
+    "train.steps": 5,
+    "train.evaluate_every": 1,
+    "lint.mode": "assert",
+    "lint.start": False,
+    "learner.warmup_updates": 40,
+}
 
 
 @pytest.mark.parametrize("how", ["slow", "restore"])
@@ -94,6 +119,7 @@ def test_what_an_alarm_does_is_the_same_wherever_the_run_was_killed(monkeypatch,
     real = Alarms.look
 
     for when in ("before the alarm is written", "after it"):
+
         def killed(self, step, *rest, when=when):
             if step == 3 and when == "after it":
                 real(self, step, *rest)
@@ -117,9 +143,14 @@ def test_what_an_alarm_does_is_the_same_wherever_the_run_was_killed(monkeypatch,
 def test_going_back_takes_the_best_kept_checkpoint_and_keeps_it(monkeypatch, tmp_path):
     """Weights, moments and the step counter of AdamW are those of then; the version is a new one."""
     ill(monkeypatch, "retreat", step=4)
-    monkeypatch.setattr("workbench.training.alarm.probes_of", lambda reports: [
-        ProbeRecord(step, mode, success, 0.0, 0.0, 0.0) for step, success in ((1, 0.2), (3, 0.5), (4, 0.1))
-        for mode in ("sampled", "greedy")])
+    monkeypatch.setattr(
+        "workbench.training.alarm.probes_of",
+        lambda reports: [
+            ProbeRecord(step, mode, success, 0.0, 0.0, 0.0)
+            for step, success in ((1, 0.2), (3, 0.5), (4, 0.1))
+            for mode in ("sampled", "greedy")
+        ],
+    )
     seen = []
 
     def back(learner, tensors, state):
@@ -140,11 +171,19 @@ def test_going_back_takes_the_best_kept_checkpoint_and_keeps_it(monkeypatch, tmp
 def steps_of(**series):
     """Twelve steps of a healthy run, but for these signals from the seventh on."""
     usual = dict.fromkeys(SIGNALS, 1.0)
-    return [StepSignals(step, **usual | {name: value for name, value in series.items() if step > 6}) for step in range(1, 13)]
+    return [
+        StepSignals(step, **usual | {name: value for name, value in series.items() if step > 6})
+        for step in range(1, 13)
+    ]
 
 
-@pytest.mark.parametrize("kind, series", [("retreat", {"turns": 0.2, "success": 0.0}),
-                                          ("risk-aversion", {"entropy": 0.05, "success": 0.05})])
+@pytest.mark.parametrize(
+    "kind, series",
+    [
+        ("retreat", {"turns": 0.2, "success": 0.0}),
+        ("risk-aversion", {"entropy": 0.05, "success": 0.05}),
+    ],
+)
 def test_each_kind_is_named_by_its_two_signs_and_by_no_single_one(kind, series):
     assert kind in alarms_of(steps_of(**series))
     for name, value in series.items():

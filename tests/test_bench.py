@@ -1,5 +1,6 @@
 """The benchmark compares like with like: one lake behind two doors, ratios that say how sure they are, work that is the
 same, a best peer that is not chosen by the steps it is judged by."""
+
 from __future__ import annotations
 
 import json
@@ -25,7 +26,9 @@ from workbench.learn.packing import Part
 from workbench.types import Message
 from workbench.types.errors import DataError
 
-TINY = BenchPolicy(embeddings=600, hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate=32, steps=0)
+TINY = BenchPolicy(
+    embeddings=600, hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate=32, steps=0
+)
 BABBLE = Work(trajectories=8, group=8, turns=2, turn_tokens=4, babble=True)
 
 
@@ -37,8 +40,17 @@ def tiny() -> Path:
 
 
 def a_step(env_steps=10, generated=100, trajectory=1000, rollout=1.0, train=1.0) -> StepWork:
-    return StepWork(env_steps=env_steps, generations=12, generated_tokens=generated, trajectory_tokens=trajectory,
-                    rollout_s=rollout, train_s=train, step_s=rollout + train, wall_s=9.0, reward=0.0)
+    return StepWork(
+        env_steps=env_steps,
+        generations=12,
+        generated_tokens=generated,
+        trajectory_tokens=trajectory,
+        rollout_s=rollout,
+        train_s=train,
+        step_s=rollout + train,
+        wall_s=9.0,
+        reward=0.0,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ one lake, two doors
@@ -52,7 +64,9 @@ def test_both_doors_open_on_the_same_lake(seed):
     rewards = 0.0
     for direction in np.random.default_rng(seed).choice([*DIRECTIONS, "Sideways"], 5):
         result = env.step(call_text(str(direction)))
-        assert result.observation.messages == (Message("tool", other.move(str(direction)), name="move"),)
+        assert result.observation.messages == (
+            Message("tool", other.move(str(direction)), name="move"),
+        )
         assert not result.terminated
         rewards += result.reward
     last = env.step(call_text("Up"))  # one answer more than moves; its call is not executed
@@ -78,7 +92,9 @@ def test_our_policy_is_told_of_the_same_tool_as_trls():
 
 
 def test_ratios_by_hand():
-    ratio = paired_ratio([8.0, 2.0], [2.0, 2.0])  # four times, once: twice on average; t with one degree of freedom
+    ratio = paired_ratio(
+        [8.0, 2.0], [2.0, 2.0]
+    )  # four times, once: twice on average; t with one degree of freedom
     half = 12.7062 * (log(4) / sqrt(2)) / sqrt(2)
     assert (ratio.mean, ratio.n) == (pytest.approx(2.0), 2)
     assert (ratio.low, ratio.high) == (pytest.approx(2 * exp(-half)), pytest.approx(2 * exp(half)))
@@ -104,7 +120,11 @@ def test_one_step_is_no_evidence():
 
 def test_figures_are_rates_of_their_own_phase():
     found = compare([a_step(rollout=1.0, train=1.0)] * 2, [a_step(rollout=5.0, train=2.0)] * 2)
-    assert [ratio.mean for ratio in found.values()] == [pytest.approx(5.0), pytest.approx(2.0), pytest.approx(3.5)]
+    assert [ratio.mean for ratio in found.values()] == [
+        pytest.approx(5.0),
+        pytest.approx(2.0),
+        pytest.approx(3.5),
+    ]
 
 
 def test_unequal_work_is_said():
@@ -138,7 +158,9 @@ def test_the_line_through_costs():
     assert (exact["fixed_s"], exact["s_per_token"]) == (pytest.approx(1), pytest.approx(0.01))
     assert exact["worst"] == pytest.approx(0, abs=1e-9)
     assert parts.line_through(tokens_N, tokens_N**2)["power"] == pytest.approx(2)
-    assert parts.line_through(tokens_N, tokens_N**2)["worst"] > 0.2  # negative control: a square is no line
+    assert (
+        parts.line_through(tokens_N, tokens_N**2)["worst"] > 0.2
+    )  # negative control: a square is no line
 
 
 # ------------------------------------------------------------------------------------------------ machine
@@ -207,25 +229,47 @@ def test_the_best_peer_is_chosen_by_steps_that_do_not_count(told):
     sides = [OurSide(name) for name in ("a", "b", "c")]
     match.best_of(told, Path("."), Work(), 3, [OurSide("ours")], sides)
     assert told.pairs == [("ours", "b")] and {name: len(s) for name, s in told.steps.items()} == {
-        "a": 1, "b": 4, "c": 1, "ours": 4}
-    assert Told.asked[-6:] == ["ours", "b", "b", "ours", "ours", "b"]  # in turns, and who begins alternates
+        "a": 1,
+        "b": 4,
+        "c": 1,
+        "ours": 4,
+    }
+    assert Told.asked[-6:] == [
+        "ours",
+        "b",
+        "b",
+        "ours",
+        "ours",
+        "b",
+    ]  # in turns, and who begins alternates
     found = report.results(told, 3)
-    assert found["pairs"][0]["ratios"][report.END_TO_END]["mean"] == pytest.approx(2.0)  # 1 against 0.5, not against 2
+    assert found["pairs"][0]["ratios"][report.END_TO_END]["mean"] == pytest.approx(
+        2.0
+    )  # 1 against 0.5, not against 2
     assert found["tried"] == pytest.approx({"a": 10.0, "b": 20.0, "c": 15.0, "ours": 10.0})
 
 
 def test_the_warm_up_does_not_count(told):
     match.equal_dtype(told, Path("."), Work(), 2, OurSide("ours"), OurSide("b"))
     assert Told.asked == ["ours", "b", "b", "ours", "ours", "b"]
-    assert report.results(told, 2)["pairs"][0]["ratios"][report.END_TO_END]["mean"] == pytest.approx(2.0)
+    assert report.results(told, 2)["pairs"][0]["ratios"][report.END_TO_END][
+        "mean"
+    ] == pytest.approx(2.0)
 
 
 def test_the_whole_command(told, monkeypatch, tmp_path, capsys):
     from experiments.bench import __main__ as bench
 
-    Told.speeds = {name: [1.0 + 3 * name.startswith("ours")] for name in (
-        "ours, float32", "ours, bf16 training", "ours, float32 (lane 2)", bench.TRL.name,
-        *(side.name for side in bench.TRL_OTHERS))}
+    Told.speeds = {
+        name: [1.0 + 3 * name.startswith("ours")]
+        for name in (
+            "ours, float32",
+            "ours, bf16 training",
+            "ours, float32 (lane 2)",
+            bench.TRL.name,
+            *(side.name for side in bench.TRL_OTHERS),
+        )
+    }
     monkeypatch.setattr(bench, "RESULTS", tmp_path)
     monkeypatch.setattr(bench, "make_policy", lambda *args, **kwargs: tmp_path)
     monkeypatch.setattr(bench.machine, "cpu_times", lambda: None)
@@ -234,7 +278,11 @@ def test_the_whole_command(told, monkeypatch, tmp_path, capsys):
     assert "4.00 times [4.00, 4.00]   asked for 2.5: reached; aimed at 5: not reached" in said
     assert "No wall figures: nobody here can say" in said and "WARNING" not in said
     kept = json.loads(next(tmp_path.glob("bench-*.json")).read_text())
-    assert len(kept["pairs"]) == 3 and len(kept["steps"]) == 8 and kept["pairs"][0]["ours"] == "ours, float32"
+    assert (
+        len(kept["pairs"]) == 3
+        and len(kept["steps"]) == 8
+        and kept["pairs"][0]["ours"] == "ours, float32"
+    )
     with pytest.raises(SystemExit):
         bench.main(["--steps", "1"])  # no interval from one step
 
@@ -256,13 +304,23 @@ def test_a_side_that_ends_early_says_why(tmp_path):
 # ------------------------------------------------------------------------------------------------ both sides, tiny
 
 
-@pytest.mark.parametrize("side", [OurSide("float32"), OurSide("bf16", engine_dtype="bfloat16", precision="bf16"),
-                                  OurSide("padded", layout="padded")], ids=lambda side: side.name)
+@pytest.mark.parametrize(
+    "side",
+    [
+        OurSide("float32"),
+        OurSide("bf16", engine_dtype="bfloat16", precision="bf16"),
+        OurSide("padded", layout="padded"),
+    ],
+    ids=lambda side: side.name,
+)
 def test_a_tiny_step_of_ours(tiny, side):
     step = OurStepper(tiny, BABBLE, side).step(0)
     assert (step.env_steps, step.generations) == (8 * 2, 8 * 3)
     assert 0 < step.generated_tokens <= 8 * 3 * 4 and step.trajectory_tokens > step.generated_tokens
-    assert step.step_s >= step.rollout_s + step.train_s - 1e-9 and step.rollout_s >= step.phases["engine"] > 0
+    assert (
+        step.step_s >= step.rollout_s + step.train_s - 1e-9
+        and step.rollout_s >= step.phases["engine"] > 0
+    )
     assert step.notes["logp_gap_max"] < (1e-4 if side.name != "bf16" else 0.1)
 
 
@@ -272,7 +330,9 @@ def test_a_tiny_step_of_trl_is_the_same_work(tiny, route, tmp_path):
     from experiments.bench.peer import Steps, make_trainer
 
     work, done = replace(BABBLE, babble=route == "rollout", micro_rows=4), []
-    trainer = make_trainer(tiny, work, PeerSide("TRL", route=route), 2, tmp_path, Steps(lambda: True, done.append))
+    trainer = make_trainer(
+        tiny, work, PeerSide("TRL", route=route), 2, tmp_path, Steps(lambda: True, done.append)
+    )
     threads = torch.get_num_threads()
     trainer.train()
     torch.set_num_threads(threads)
@@ -284,6 +344,9 @@ def test_a_tiny_step_of_trl_is_the_same_work(tiny, route, tmp_path):
 def test_the_policy_is_made_once(tmp_path):
     first = make_policy(tmp_path, TINY)
     stamp = (first / "model.safetensors").stat().st_mtime_ns
-    assert make_policy(tmp_path, TINY) == first and (first / "model.safetensors").stat().st_mtime_ns == stamp
+    assert (
+        make_policy(tmp_path, TINY) == first
+        and (first / "model.safetensors").stat().st_mtime_ns == stamp
+    )
     assert make_policy(tmp_path, replace(TINY, seed=1)) != first
     assert [name for name, shape in SHAPES.items() if shape.steps] == ["3m"], "the others babble"

@@ -1,4 +1,5 @@
 """Branching: the stored turns are played again to the token, what comes after is measured, and what cannot be restored says so."""
+
 from __future__ import annotations
 
 import itertools
@@ -19,8 +20,19 @@ from workbench.types.stats import Estimate, mean_interval
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    config = wb.load_config("frozenlake", {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 0,
-                                           "train.checkpoint_every": 1, "evaluation.num_tasks": 2, "lint.start": False, "seed": 3})
+    config = wb.load_config(
+        "frozenlake",
+        {
+            "train.steps": 2,
+            "train.tasks_per_step": 2,
+            "train.group_size": 4,
+            "train.evaluate_every": 0,
+            "train.checkpoint_every": 1,
+            "evaluation.num_tasks": 2,
+            "lint.start": False,
+            "seed": 3,
+        },
+    )
     return wb.open_run(wb.train_here(config, tmp_path_factory.mktemp("branch") / "run").path)
 
 
@@ -33,14 +45,23 @@ def session(run):
 def place(run):
     """Address and trajectory of the attempt with the most turns of the first step."""
     groups = run.groups(1)
-    task, number = max(((t, n) for t in range(2) for n in range(4)), key=lambda each: len(groups[each[0]][each[1]].turns))
+    task, number = max(
+        ((t, n) for t in range(2) for n in range(4)),
+        key=lambda each: len(groups[each[0]][each[1]].turns),
+    )
     assert len(groups[task][number].turns) >= 3
     return f"step 1 / task {task} / attempt {number}", groups[task][number]
 
 
 def collecting(session, **other):
-    return {"family": session.config.env, "engine": session.engine, "chat": session.chat, "config": session.config.collect,
-            "address": (3, "branch", 1, 0), **other}
+    return {
+        "family": session.config.env,
+        "engine": session.engine,
+        "chat": session.chat,
+        "config": session.config.collect,
+        "address": (3, "branch", 1, 0),
+        **other,
+    }
 
 
 def ids(attempt):
@@ -53,28 +74,51 @@ def ids(attempt):
 def test_an_attempt_played_again_to_its_end_is_the_stored_one(session, place):
     _, attempt = place
     [again] = continuations(attempt, len(attempt.turns), 1, **collecting(session))
-    assert ids(again) == ids(attempt) and again.turns == attempt.turns and again.reward == attempt.reward
-    assert again.stop_reason == attempt.stop_reason and again.dynamics_seed != attempt.dynamics_seed, "the environment had the stored one"
+    assert (
+        ids(again) == ids(attempt)
+        and again.turns == attempt.turns
+        and again.reward == attempt.reward
+    )
+    assert (
+        again.stop_reason == attempt.stop_reason and again.dynamics_seed != attempt.dynamics_seed
+    ), "the environment had the stored one"
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2])
-def test_continuations_share_the_prefix_to_the_token_and_then_go_their_own_way(session, place, turn):
+def test_continuations_share_the_prefix_to_the_token_and_then_go_their_own_way(
+    session, place, turn
+):
     _, attempt = place
     group = continuations(attempt, turn, 8, **collecting(session))
     prompt = stored_actions(attempt)[turn][0].tolist()
     for made in group:
         assert made.turns[:turn] == attempt.turns[:turn]
-        assert stored_actions(made)[turn][0].tolist() == prompt, "asked with the very ids that the attempt was"
-        for (_, span), (_, stored) in zip(stored_actions(made)[:turn], stored_actions(attempt)[:turn]):
-            assert np.array_equal(span.logprobs, stored.logprobs) and span.policy_version == stored.policy_version
-    assert len({tuple(made.turns[turn].text for made in group)}) == 1 and len({made.turns[turn].text for made in group}) > 1
+        assert stored_actions(made)[turn][0].tolist() == prompt, (
+            "asked with the very ids that the attempt was"
+        )
+        for (_, span), (_, stored) in zip(
+            stored_actions(made)[:turn], stored_actions(attempt)[:turn]
+        ):
+            assert (
+                np.array_equal(span.logprobs, stored.logprobs)
+                and span.policy_version == stored.policy_version
+            )
+    assert (
+        len({tuple(made.turns[turn].text for made in group)}) == 1
+        and len({made.turns[turn].text for made in group}) > 1
+    )
 
 
 def test_the_same_call_samples_the_same(session, place):
     _, attempt = place
-    assert wb.groups_equal([continuations(attempt, 1, 4, **collecting(session))], [continuations(attempt, 1, 4, **collecting(session))])
-    assert not wb.groups_equal([continuations(attempt, 1, 4, **collecting(session))],
-                               [continuations(attempt, 1, 4, **collecting(session, address=(4, "branch", 1, 0)))])
+    assert wb.groups_equal(
+        [continuations(attempt, 1, 4, **collecting(session))],
+        [continuations(attempt, 1, 4, **collecting(session))],
+    )
+    assert not wb.groups_equal(
+        [continuations(attempt, 1, 4, **collecting(session))],
+        [continuations(attempt, 1, 4, **collecting(session, address=(4, "branch", 1, 0)))],
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what it is worth
@@ -86,15 +130,23 @@ def test_values_are_means_of_what_is_still_earned(run, place):
     branched = wb.branch(run, at=at, k=6)
     assert [branch.turn for branch in branched.turns] == list(range(len(attempt.turns)))
     for branch, following in itertools.pairwise(branched.turns):
-        rest = [made.reward - sum(turn.reward for turn in made.turns[:branch.turn]) for made in branch.continuations]
+        rest = [
+            made.reward - sum(turn.reward for turn in made.turns[: branch.turn])
+            for made in branch.continuations
+        ]
         assert branch.value == mean_interval(rest) and branch.after == following.value
         assert branch.advantage.mean == branch.earned + following.value.mean - branch.value.mean
     last = branched.turns[-1]
     assert last.after.mean == (attempt.outcome or 0.0) == last.after.low == last.after.high
     one = wb.branch(run, at=f"{at} / turn 1", k=6)
-    assert [branch.turn for branch in one.turns] == [1] and one.turns[0].value == branched.turns[1].value
+    assert [branch.turn for branch in one.turns] == [1] and one.turns[0].value == branched.turns[
+        1
+    ].value
     assert one.turns[0].advantage == branched.turns[1].advantage
-    assert branched.to_frame().shape[0] == len(attempt.turns) and "measured advantage" in wb.show(branched).text
+    assert (
+        branched.to_frame().shape[0] == len(attempt.turns)
+        and "measured advantage" in wb.show(branched).text
+    )
 
 
 @pytest.mark.full
@@ -105,7 +157,9 @@ def test_the_value_of_the_beginning_is_that_of_fresh_attempts(run, place):
     branched = wb.branch(run, at=f"{at} / turn 0", k=48, session=session).turns[0].value
     [fresh] = wb.rollout(session, [attempt.task], group_size=48, purpose="fresh")
     anew = mean_interval([t.reward for t in fresh])
-    assert abs(branched.mean - anew.mean) < math.hypot(branched.high - branched.mean, anew.high - anew.mean)
+    assert abs(branched.mean - anew.mean) < math.hypot(
+        branched.high - branched.mean, anew.high - anew.mean
+    )
 
 
 def test_what_was_credited_is_what_was_stored(run, place):
@@ -115,20 +169,40 @@ def test_what_was_credited_is_what_was_stored(run, place):
     rows = facts.credit(task, number)
     for branch in branched.turns:
         chosen = (rows["turn"] == branch.turn) & (rows["weight"] != 0)
-        assert branch.credited["as trained"] == pytest.approx(rows["advantage"][chosen].mean(), rel=1e-12)
-        assert branch.credited["grpo"] == pytest.approx(branch.credited["as trained"], rel=1e-12), "the run's own estimator is grpo"
+        assert branch.credited["as trained"] == pytest.approx(
+            rows["advantage"][chosen].mean(), rel=1e-12
+        )
+        assert branch.credited["grpo"] == pytest.approx(branch.credited["as trained"], rel=1e-12), (
+            "the run's own estimator is grpo"
+        )
     assert branched.estimators[:2] == ["as trained", "grpo"] and "rloo" in branched.estimators
 
 
 def test_credit_against_a_measured_sign_is_marked():
     sure = {"value": Estimate(0.2, 0.1, 0.3, 8), "after": Estimate(1.0, 0.9, 1.1, 8), "earned": 0.0}
-    good, bad = (Branch(turn, "x", continuations=None, credited={"a": credit}, **sure) for turn, credit in ((0, 0.5), (1, -0.5)))
-    unsure = Branch(2, "x", 0.0, Estimate(0.2, -1.0, 1.4, 8), Estimate(0.3, -1.0, 1.6, 8), {"a": -0.5}, None)
-    assert (good.contradicts("a"), bad.contradicts("a"), unsure.contradicts("a"), bad.contradicts("b")) == (False, True, False, False)
-    assert good.advantage.mean == pytest.approx(0.8) and good.advantage.low == pytest.approx(0.8 - math.hypot(0.1, 0.1))
+    good, bad = (
+        Branch(turn, "x", continuations=None, credited={"a": credit}, **sure)
+        for turn, credit in ((0, 0.5), (1, -0.5))
+    )
+    unsure = Branch(
+        2, "x", 0.0, Estimate(0.2, -1.0, 1.4, 8), Estimate(0.3, -1.0, 1.6, 8), {"a": -0.5}, None
+    )
+    assert (
+        good.contradicts("a"),
+        bad.contradicts("a"),
+        unsure.contradicts("a"),
+        bad.contradicts("b"),
+    ) == (False, True, False, False)
+    assert good.advantage.mean == pytest.approx(0.8) and good.advantage.low == pytest.approx(
+        0.8 - math.hypot(0.1, 0.1)
+    )
     attempt = BranchedAttempt("at", None, (good, bad, unsure), "", 8)
     apart = attempt.disagreement("a")
-    assert apart[1] == max(apart) and apart[0] < apart[1] and all(math.isnan(each) for each in attempt.disagreement("b"))
+    assert (
+        apart[1] == max(apart)
+        and apart[0] < apart[1]
+        and all(math.isnan(each) for each in attempt.disagreement("b"))
+    )
 
 
 def test_an_unscored_continuation_is_left_out():
@@ -136,7 +210,10 @@ def test_an_unscored_continuation_is_left_out():
         def __init__(self, reward):
             self.reward, self.turns = reward, ()
 
-    assert value_of([Played(1.0), Played(None), Played(0.0)], 0) == mean_interval([1.0, 0.0]) and value_of([Played(None)], 0) is None
+    assert (
+        value_of([Played(1.0), Played(None), Played(0.0)], 0) == mean_interval([1.0, 0.0])
+        and value_of([Played(None)], 0) is None
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be restored
@@ -159,18 +236,30 @@ class Forgetful(ReplayedFamily):
             result = step(action)
             if self.what == "reward":
                 return replace(result, reward=result.reward + number + 1)
-            message = Message("user", result.observation.messages[-1].text + f" It is day {number}.")
+            message = Message(
+                "user", result.observation.messages[-1].text + f" It is day {number}."
+            )
             return replace(result, observation=replace(result.observation, messages=(message,)))
 
         env.step = other
         return env
 
 
-@pytest.mark.parametrize(("what", "said"), [("reward", "the reward of turn 0 is"), ("reply", "the reply of turn 0 is .*It is day \\d+.*, stored is")])
-def test_an_environment_that_answers_otherwise_is_refused_with_the_first_difference(session, place, what, said):
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("reward", "the reward of turn 0 is"),
+        ("reply", "the reply of turn 0 is .*It is day \\d+.*, stored is"),
+    ],
+)
+def test_an_environment_that_answers_otherwise_is_refused_with_the_first_difference(
+    session, place, what, said
+):
     _, attempt = place
     family = Forgetful(session.config.env, attempt.dynamics_seed, what)
-    with pytest.raises(DataError, match=f"cannot be restored to turn {len(attempt.turns)}: .*{said}.*wb.check_env"):
+    with pytest.raises(
+        DataError, match=f"cannot be restored to turn {len(attempt.turns)}: .*{said}.*wb.check_env"
+    ):
         continuations(attempt, len(attempt.turns), 1, **collecting(session, family=family))
 
 
@@ -182,22 +271,34 @@ def test_what_says_that_it_cannot_be_restored_is_not_asked(run, place, session, 
 
     monkeypatch.setattr(type(session.engine), "submit", asked)
     family = type(session.config.env)
-    for name, value, said in (("deterministic", False, "not the same twice"), ("remote", True, "keeps its state on a server")):
+    for name, value, said in (
+        ("deterministic", False, "not the same twice"),
+        ("remote", True, "keeps its state on a server"),
+    ):
         with monkeypatch.context() as only:
             only.setattr(family, name, value, raising=False)
             with pytest.raises(DataError, match=said):
                 wb.branch(run, at=at, session=session)
     broken = replace(attempt, stop_reason=StopReason.ENV_ERROR, error="it broke")
     monkeypatch.setattr("workbench.notebook.branch._chosen", lambda *_: broken)
-    with pytest.raises(DataError, match=r"ended with env_error \(it broke\): there is nothing to branch from"):
+    with pytest.raises(
+        DataError, match=r"ended with env_error \(it broke\): there is nothing to branch from"
+    ):
         wb.branch(run, at=at, session=session)
 
 
-@pytest.mark.parametrize(("how", "said"), [
-    ({"at": "step 1"}, "branch from an attempt or one of its turns"), ({"at": "step 1 / task 0 / attempt 0 / token 3"}, "branch from an attempt"),
-    ({"at": "step 1 / task 9 / attempt 0"}, "there is no task 9"), ({"at": "step 1 / task 0 / attempt 9"}, "there is no attempt 9"),
-    ({"at": "step 1 / task 0 / attempt 0 / turn 99"}, "there is no turn 99"), ({"at": "step 1 / task 0 / attempt 0", "k": 1}, "k at least 2"),
-    ({"at": "step 1 / task 0 / attempt 0", "weights": "later"}, "'then' or 'now'")])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"at": "step 1"}, "branch from an attempt or one of its turns"),
+        ({"at": "step 1 / task 0 / attempt 0 / token 3"}, "branch from an attempt"),
+        ({"at": "step 1 / task 9 / attempt 0"}, "there is no task 9"),
+        ({"at": "step 1 / task 0 / attempt 9"}, "there is no attempt 9"),
+        ({"at": "step 1 / task 0 / attempt 0 / turn 99"}, "there is no turn 99"),
+        ({"at": "step 1 / task 0 / attempt 0", "k": 1}, "k at least 2"),
+        ({"at": "step 1 / task 0 / attempt 0", "weights": "later"}, "'then' or 'now'"),
+    ],
+)
 def test_what_is_asked_wrongly_is_said(run, how, said):
     with pytest.raises(DataError, match=said):
         wb.branch(run, **how)
@@ -208,9 +309,15 @@ def test_the_weights_are_those_that_are_asked_for(run, place, tmp_path):
     import shutil
 
     at = "step 2 / task 0 / attempt 0"
-    assert wb.branch(run, at=at, k=2).weights == "those that step 2 sampled with" and wb.branch(run, at=place[0], k=2).weights == "those that the run began with"
+    assert (
+        wb.branch(run, at=at, k=2).weights == "those that step 2 sampled with"
+        and wb.branch(run, at=place[0], k=2).weights == "those that the run began with"
+    )
     assert wb.branch(run, at=at, k=2, weights="now").weights == "the newest of the run"
     shutil.copytree(run.path, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints/step-00000001")
-    with pytest.raises(StoreError, match="the weights that step 2 sampled with were not kept.*weights='now', or train with train.checkpoint_every=1"):
+    with pytest.raises(
+        StoreError,
+        match="the weights that step 2 sampled with were not kept.*weights='now', or train with train.checkpoint_every=1",
+    ):
         wb.branch(tmp_path / "run", at=at)

@@ -1,4 +1,5 @@
 """Success by kind of task: counted over the stored attempts, the first success where it stands, held-out tasks in pairs."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -19,15 +20,23 @@ def group_of(kind, success):
     """A group at a task of this kind whose attempts succeeded as told."""
     attempt = ordinary_step(1)[0][0]
     task = replace(attempt.task, id=f"task {kind}", payload={"hops": int(kind)})
-    return Group(tuple(replace(attempt, task=task, attempt=number, success=won) for number, won in enumerate(success)))
+    return Group(
+        tuple(
+            replace(attempt, task=task, attempt=number, success=won)
+            for number, won in enumerate(success)
+        )
+    )
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Three steps; three hops succeed in the second one, in the second attempt of the second task."""
     path = tmp_path_factory.mktemp("kinds") / "run"
-    steps = [[("2", [True, False]), ("3", [False, False])], [("2", [False, False]), ("3", [False, True])],
-             [("2", [True, True]), ("3", [True, True])]]
+    steps = [
+        [("2", [True, False]), ("3", [False, False])],
+        [("2", [False, False]), ("3", [False, True])],
+        [("2", [True, True]), ("3", [True, True])],
+    ]
     with create_run(path, {"policy": {"name": "none"}, "train": {"steps": 3}}) as writer:
         for number, groups in enumerate(steps, 1):
             writer.write_step(number, [group_of(kind, success) for kind, success in groups])
@@ -38,10 +47,19 @@ def run(tmp_path_factory):
 def test_attempts_are_counted_by_step_and_kind_and_the_first_success_is_where_it_stands(run):
     found = wb.by_kind(run, "hops")
     assert found.kinds == ["2", "3"] and found.to_frame().values.tolist() == [
-        [1, "2", 2, 1], [1, "3", 2, 0], [2, "2", 2, 0], [2, "3", 2, 1], [3, "2", 2, 2], [3, "3", 2, 2]]
+        [1, "2", 2, 1],
+        [1, "3", 2, 0],
+        [2, "2", 2, 0],
+        [2, "3", 2, 1],
+        [3, "2", 2, 2],
+        [3, "3", 2, 2],
+    ]
     assert found.first == {"2": Address(1, 0, 0), "3": Address(2, 1, 1)}
     view = wb.show(found)
-    assert "hops 3: first success in training at step 2 / task 1 / attempt 1" in view.text and view.png[:4] == b"\x89PNG"
+    assert (
+        "hops 3: first success in training at step 2 / task 1 / attempt 1" in view.text
+        and view.png[:4] == b"\x89PNG"
+    )
     assert "no evaluation kept its attempts" in view.text
 
 
@@ -58,7 +76,7 @@ def test_before_and_after_are_paired_over_the_tasks_of_a_kind():
     found = ByKind("run", "hops", (), sides, dict.fromkeys(sides, 1), {})
     assert found.difference("3", "greedy") == paired_difference(before, after)
     assert found.success("3", "trained", "greedy") == share(after, 1)
-    row, = (line for line in wb.show(found).text.splitlines() if " trained" in line)
+    (row,) = (line for line in wb.show(found).text.splitlines() if " trained" in line)
     assert "75.0" in row and "+50.0" in row
     several = ByKind("run", "hops", (), sides, dict.fromkeys(sides, 2), {})
     assert several.difference("3", "greedy") == clustered_difference(before, after, range(4))

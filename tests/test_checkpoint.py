@@ -1,4 +1,5 @@
 """Law 14 for weights: a checkpoint is whole or refused, bit for bit, and nothing in it is ever executed."""
+
 from __future__ import annotations
 
 import ast
@@ -30,7 +31,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def state_of(step: int) -> dict:
-    return {"version": step, "betas": [0.9, 0.95], "lr": 1e-4 / 3, "note": "\ud83d \u2028 é", "none": None}
+    return {
+        "version": step,
+        "betas": [0.9, 0.95],
+        "lr": 1e-4 / 3,
+        "note": "\ud83d \u2028 é",
+        "none": None,
+    }
 
 
 def saved(path: Path, steps=(1, 2), keep: int = 2) -> Path:
@@ -44,33 +51,63 @@ def test_it_comes_back_bit_for_bit(tmp_path):
     step, tensors, state = checkpoint.load_newest(tmp_path)
     assert step == 2 and same(tensors, tensors_of(2)) and state == state_of(2)
     assert same(checkpoint.load(tmp_path, 1).tensors, tensors_of(1))
-    with pytest.raises(StoreError, match=r"does not exist; there are checkpoints of steps \[1, 2\]"):
+    with pytest.raises(
+        StoreError, match=r"does not exist; there are checkpoints of steps \[1, 2\]"
+    ):
         checkpoint.load(tmp_path, 7)
 
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-          torch.uint8, torch.bool]
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=5), st.tuples(
-    st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3), st.booleans(), st.integers(0, 9)), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(min_size=1, max_size=5),
+        st.tuples(
+            st.sampled_from(DTYPES),
+            st.lists(st.integers(0, 3), max_size=3),
+            st.booleans(),
+            st.integers(0, 9),
+        ),
+        max_size=4,
+    )
+)
 def test_our_files_are_what_safetensors_reads(described):
     """Any types, shapes (none, empty), strides; the library is the judge."""
     tensors = {}
     for name, (dtype, shape, transposed, seed) in described.items():
-        tensor = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).mul(100).to(dtype)
+        tensor = (
+            torch.randn(shape, generator=torch.Generator().manual_seed(seed)).mul(100).to(dtype)
+        )
         tensors[name] = tensor.t() if transposed and tensor.ndim == 2 else tensor
     data = b"".join(bytes(chunk) for chunk in checkpoint.safetensors_bytes(tensors))
     back = load_safetensors(data)
     assert back.keys() == tensors.keys() - {"__metadata__"} or "__metadata__" in tensors
-    assert all(back[n].dtype == tensors[n].dtype and back[n].shape == tensors[n].shape for n in back)
+    assert all(
+        back[n].dtype == tensors[n].dtype and back[n].shape == tensors[n].shape for n in back
+    )
     assert all(torch.equal(back[n], tensors[n]) for n in back)
-    assert data == b"".join(bytes(chunk) for chunk in checkpoint.safetensors_bytes(dict(reversed(tensors.items()))))
+    assert data == b"".join(
+        bytes(chunk) for chunk in checkpoint.safetensors_bytes(dict(reversed(tensors.items())))
+    )
 
 
 def test_tied_weights_and_odd_bits_are_kept(tmp_path):
     weight = torch.tensor([float("nan"), -0.0, float("inf"), 1e-45])
-    checkpoint.save(tmp_path, 1, {"model": {"a": weight, "b": weight, "half": weight.to(torch.bfloat16)}}, {})
+    checkpoint.save(
+        tmp_path, 1, {"model": {"a": weight, "b": weight, "half": weight.to(torch.bfloat16)}}, {}
+    )
     back = checkpoint.load_newest(tmp_path).tensors["model"]
     for name in ("a", "b"):
         assert back[name].numpy().tobytes() == weight.numpy().tobytes()
@@ -81,7 +118,9 @@ def test_tied_weights_and_odd_bits_are_kept(tmp_path):
 def test_only_the_newest_are_kept_and_never_fewer_than_two(tmp_path):
     saved(tmp_path, steps=range(1, 6), keep=3)
     assert checkpoint.steps(tmp_path) == [3, 4, 5]
-    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [f"step-0000000{n}" for n in (3, 4, 5)]
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == [
+        f"step-0000000{n}" for n in (3, 4, 5)
+    ]
     with pytest.raises(StoreError, match="keep is at least 2"):
         checkpoint.save(tmp_path, 6, tensors_of(6), {}, keep=1)
     with pytest.raises(StoreError, match="is there already"):
@@ -104,7 +143,9 @@ def test_nothing_to_load_is_none_and_a_run_writer_will_do(tmp_path):
         assert checkpoint.load_newest(run.path).step == 0
 
 
-@pytest.mark.parametrize("state", [{"a": {1: 2}}, {"a": {1, 2}}, {"a": torch.zeros(1)}, {"a": object()}, {1: 2}])
+@pytest.mark.parametrize(
+    "state", [{"a": {1: 2}}, {"a": {1, 2}}, {"a": torch.zeros(1)}, {"a": object()}, {1: 2}]
+)
 def test_a_state_that_json_would_change_is_refused(tmp_path, state):
     with pytest.raises(StoreError, match="state"):
         checkpoint.save(tmp_path, 1, tensors_of(1), state)
@@ -130,7 +171,9 @@ def test_a_damaged_one_is_named_left_alone_and_the_one_before_is_used(tmp_path):
     assert (tmp_path / "orphans/step-00000002-1/model.safetensors").read_bytes() == bytes(data)
     bad.write_bytes(data)
     shutil.rmtree(tmp_path / "checkpoints/step-00000001/")
-    with pytest.raises(StoreError, match="no checkpoint of this run can be used: .*model.safetensors is damaged"):
+    with pytest.raises(
+        StoreError, match="no checkpoint of this run can be used: .*model.safetensors is damaged"
+    ):
         checkpoint.load_newest(tmp_path)
 
 
@@ -143,7 +186,9 @@ def test_no_mutated_checkpoint_is_ever_accepted(tmp_path, count):
 
 
 @pytest.mark.parametrize("instead", ["a link to nowhere", "a file", "an empty folder"])
-def test_whatever_stands_in_its_place_is_refused_and_set_aside_when_it_is_made_again(tmp_path, instead):
+def test_whatever_stands_in_its_place_is_refused_and_set_aside_when_it_is_made_again(
+    tmp_path, instead
+):
     saved(tmp_path)
     path = tmp_path / "checkpoints/step-00000002"
     shutil.rmtree(path)
@@ -171,6 +216,7 @@ def test_what_the_disk_will_not_read_is_damage_too(tmp_path, monkeypatch, what):
             if path == bad or path == bad / "model.safetensors" and what != "place":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return read(path, *args, **kwargs)
+
         return call
 
     if what == "tensors":
@@ -179,7 +225,9 @@ def test_what_the_disk_will_not_read_is_damage_too(tmp_path, monkeypatch, what):
         monkeypatch.setattr(canonical_json, "open_regular", refusing(canonical_json.open_regular))
     else:
         monkeypatch.setattr(Path, "is_dir", refusing(Path.is_dir))
-    with pytest.warns(checkpoint.CheckpointWarning, match="step-00000002.* cannot be read: Input/output error"):
+    with pytest.warns(
+        checkpoint.CheckpointWarning, match="step-00000002.* cannot be read: Input/output error"
+    ):
         assert checkpoint.load_newest(tmp_path).step == 1
 
 
@@ -197,7 +245,9 @@ def test_the_mutations_would_be_noticed_as_harmful(tmp_path, monkeypatch):
     path = tmp_path / "checkpoints/step-00000001/model.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    monkeypatch.setattr(canonical_json, "verify_folder", lambda path, **_: tuple(p.name for p in path.iterdir()))
+    monkeypatch.setattr(
+        canonical_json, "verify_folder", lambda path, **_: tuple(p.name for p in path.iterdir())
+    )
     assert not same(checkpoint.load(tmp_path, 1).tensors, tensors_of(1))
 
 
@@ -209,7 +259,9 @@ def test_another_steps_folder_and_a_newer_format_are_refused(tmp_path, monkeypat
     with monkeypatch.context() as future:
         future.setattr(checkpoint, "FORMAT", 2)
         checkpoint.save(tmp_path, 10, tensors_of(1), {}, keep=9)
-    with pytest.raises(StoreError, match="has format 2 of 'checkpoint'; this version reads formats 1 to 1"):
+    with pytest.raises(
+        StoreError, match="has format 2 of 'checkpoint'; this version reads formats 1 to 1"
+    ):
         checkpoint.load(tmp_path, 10)
 
 
@@ -245,12 +297,32 @@ def pickles(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
-            found += [f"{node.lineno}: import {n}" for n in names
-                      if n.split(".")[0] in ("pickle", "cPickle", "_pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle")]
+            found += [
+                f"{node.lineno}: import {n}"
+                for n in names
+                if n.split(".")[0]
+                in (
+                    "pickle",
+                    "cPickle",
+                    "_pickle",
+                    "dill",
+                    "joblib",
+                    "shelve",
+                    "marshal",
+                    "cloudpickle",
+                )
+            ]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             call = ast.unparse(node.func)
-            if call in ("torch.load", "torch.save", "np.load", "np.save", "numpy.load", "pd.read_pickle", "pandas.read_pickle") or (
-                    call.endswith((".to_pickle", ".read_pickle"))):
+            if call in (
+                "torch.load",
+                "torch.save",
+                "np.load",
+                "np.save",
+                "numpy.load",
+                "pd.read_pickle",
+                "pandas.read_pickle",
+            ) or (call.endswith((".to_pickle", ".read_pickle"))):
                 found.append(f"{node.lineno}: {call}")
             if any(keyword.arg in ("allow_pickle", "weights_only") for keyword in node.keywords):
                 found.append(f"{node.lineno}: {call}(allow_pickle or weights_only)")
@@ -258,16 +330,26 @@ def pickles(source: str) -> list[str]:
 
 
 def test_there_is_no_pickle_anywhere():
-    found = {str(path.relative_to(ROOT)): hits for path in sorted((ROOT / "workbench").rglob("*.py"))
-             if (hits := pickles(path.read_text()))}
+    found = {
+        str(path.relative_to(ROOT)): hits
+        for path in sorted((ROOT / "workbench").rglob("*.py"))
+        if (hits := pickles(path.read_text()))
+    }
     # Checks of environments take fingerprints by `pickle.dumps`; nothing is read back.
     for name in ("workbench/envs/checks/sharing.py", "workbench/envs/checks/reachable.py"):
         text = (ROOT / name).read_text()
         if "pickle.load" not in text and "Unpickler" not in text:
             found.pop(name, None)
     assert not found, f"a pickle executes what it holds; use safetensors, parquet or JSON: {found}"
-    for line in ("import pickle", "from joblib import load", "torch.load(p)", "torch.load(p, weights_only=True)",
-                 "np.load(p, allow_pickle=True)", "torch.save(x, p)", "frame.to_pickle(p)"):
+    for line in (
+        "import pickle",
+        "from joblib import load",
+        "torch.load(p)",
+        "torch.load(p, weights_only=True)",
+        "np.load(p, allow_pickle=True)",
+        "torch.save(x, p)",
+        "frame.to_pickle(p)",
+    ):
         assert pickles(line), line
 
 
@@ -282,8 +364,12 @@ def test_a_pickle_in_place_of_weights_is_not_executed(tmp_path):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     state = json.dumps({"step": 1, "state": {}}).encode()
-    writer.write_folder(folder / "step-00000001", {"model.safetensors": pickle.dumps(Payload()), "state.json": state},
-                        kind="checkpoint", version=1)
+    writer.write_folder(
+        folder / "step-00000001",
+        {"model.safetensors": pickle.dumps(Payload()), "state.json": state},
+        kind="checkpoint",
+        version=1,
+    )
     with pytest.raises(StoreError, match="model.safetensors"):
         checkpoint.load_newest(tmp_path)
     assert not (tmp_path / "executed").exists()

@@ -1,4 +1,5 @@
 """A knob that does nothing is an error (law 11); a config survives the way to a file and back."""
+
 import json
 import subprocess
 import sys
@@ -8,8 +9,17 @@ import pytest
 
 from workbench.cli.opening import overrides
 from workbench.envs import PRESETS as ENVS, Bandit, FrozenLake
-from workbench.training.config import (KINDS, LATER, PRESETS, Config, changed_config, from_dict, load_config,
-                                       load_config_with_warnings, to_dict)
+from workbench.training.config import (
+    KINDS,
+    LATER,
+    PRESETS,
+    Config,
+    changed_config,
+    from_dict,
+    load_config,
+    load_config_with_warnings,
+    to_dict,
+)
 from workbench.training.listing import settings_parts, settings_text
 from workbench.training.reading import flatten
 from workbench.types.errors import ConfigError
@@ -32,37 +42,78 @@ def test_every_environment_preset_survives_json(env):
 
 
 def test_overrides_reach_their_field_in_its_type():
-    config = load_config("frozenlake", {"train.steps": "7", "algorithm.normalize_std": "false", "env.slip": 0.5,
-                                        "collect.max_context": "none", "learner.betas": "0.5,0.75"})
-    assert config.train.steps == 7 and config.algorithm.normalize_std is False and config.env.slip == 0.5
+    config = load_config(
+        "frozenlake",
+        {
+            "train.steps": "7",
+            "algorithm.normalize_std": "false",
+            "env.slip": 0.5,
+            "collect.max_context": "none",
+            "learner.betas": "0.5,0.75",
+        },
+    )
+    assert (
+        config.train.steps == 7
+        and config.algorithm.normalize_std is False
+        and config.env.slip == 0.5
+    )
     assert config.collect.max_context is None and config.learner.betas == (0.5, 0.75)
 
 
-@pytest.mark.parametrize("key, nearest", [
-    ("algoritm.clip_low", "algorithm"), ("algorithm.clip_hi", "clip_high"), ("train.step", "steps"), ("seeds", "seed"),
-    ("env.hole_densty", "hole_density")])
+@pytest.mark.parametrize(
+    "key, nearest",
+    [
+        ("algoritm.clip_low", "algorithm"),
+        ("algorithm.clip_hi", "clip_high"),
+        ("train.step", "steps"),
+        ("seeds", "seed"),
+        ("env.hole_densty", "hole_density"),
+    ],
+)
 def test_an_unknown_setting_names_the_nearest_right_one(key, nearest):
     with pytest.raises(ConfigError, match=f"no setting '{key}'.*{nearest}"):
         load_config("frozenlake", {key: 1})
 
 
-@pytest.mark.parametrize("key, value, words", [
-    ("train.steps", "many", "whole number"), ("train.steps", 2.5, "whole number"), ("train.steps", 0, "at least 1"),
-    ("algorithm.normalize_std", "maybe", "true or false"), ("policy.name", 3, "is text"), ("env.slip", 2.0, "probability"),
-    ("collect.history", "all", "append"), ("algorithm.kind", "grop", "grpo"), ("train.steps.more", 1, "no further"),
-    ("train.steps", float("inf"), "whole number"), ("train.steps", None, "whole number"), ("policy.name", None, "is text"),
-    ("env.kind", ["frozenlake"], "no env"), ("collect.env_deadline_s", -1, "above 0"), ("env", 3, "kind"),
-    ("learner.betas", "0.9", "2 values"), ("learner.betas", 0.9, "is a list"), ("policy.template_flags", 1, "by name")])
+@pytest.mark.parametrize(
+    "key, value, words",
+    [
+        ("train.steps", "many", "whole number"),
+        ("train.steps", 2.5, "whole number"),
+        ("train.steps", 0, "at least 1"),
+        ("algorithm.normalize_std", "maybe", "true or false"),
+        ("policy.name", 3, "is text"),
+        ("env.slip", 2.0, "probability"),
+        ("collect.history", "all", "append"),
+        ("algorithm.kind", "grop", "grpo"),
+        ("train.steps.more", 1, "no further"),
+        ("train.steps", float("inf"), "whole number"),
+        ("train.steps", None, "whole number"),
+        ("policy.name", None, "is text"),
+        ("env.kind", ["frozenlake"], "no env"),
+        ("collect.env_deadline_s", -1, "above 0"),
+        ("env", 3, "kind"),
+        ("learner.betas", "0.9", "2 values"),
+        ("learner.betas", 0.9, "is a list"),
+        ("policy.template_flags", 1, "by name"),
+    ],
+)
 def test_a_wrong_value_says_what_was_expected(key, value, words):
     with pytest.raises(ConfigError, match=words):
         load_config("frozenlake", {key: value})
 
 
 def test_overrides_may_be_nested_and_flags_of_the_template_stay_a_tree():
-    nested = load_config("frozenlake", {"env": {"slip": 0.5}, "policy": {"template_flags": {"a": {"b": 1}}}})
-    assert nested == load_config("frozenlake", {"env.slip": 0.5, "policy.template_flags": {"a": {"b": 1}}})
+    nested = load_config(
+        "frozenlake", {"env": {"slip": 0.5}, "policy": {"template_flags": {"a": {"b": 1}}}}
+    )
+    assert nested == load_config(
+        "frozenlake", {"env.slip": 0.5, "policy.template_flags": {"a": {"b": 1}}}
+    )
     assert nested.policy.template_flags == {"a": {"b": 1}} and nested.env.slip == 0.5
-    with pytest.raises(ConfigError, match="collect.window has no effect"):  # written, however it was written
+    with pytest.raises(
+        ConfigError, match="collect.window has no effect"
+    ):  # written, however it was written
         load_config("frozenlake", {"collect": {"window": 3}})
 
 
@@ -70,15 +121,27 @@ def test_options_of_somebody_elses_package_are_a_table_of_their_own():
     """They come by name one at a time, from a file, a command line or a mapping, and the defaults stay beside them."""
     named = {"env.kind": "reasoning_gym", "env.options.min_terms": 2}
     config = load_config("frozenlake", named)
-    assert config.env.options == {"min_terms": 2} == load_config("frozenlake", {"env": {
-        "kind": "reasoning_gym", "options": {"min_terms": 2}}}).env.options
-    assert load_config("frozenlake", overrides(["env.kind=reasoning_gym", "env.options.min_terms=2"])) == config
+    assert (
+        config.env.options
+        == {"min_terms": 2}
+        == load_config(
+            "frozenlake", {"env": {"kind": "reasoning_gym", "options": {"min_terms": 2}}}
+        ).env.options
+    )
+    assert (
+        load_config("frozenlake", overrides(["env.kind=reasoning_gym", "env.options.min_terms=2"]))
+        == config
+    )
     changed, what = changed_config(to_dict(config), {"env.options.max_terms": 3})
-    assert changed.env.options == {"min_terms": 2, "max_terms": 3} and what == {"env.options.max_terms": (None, 3)}
+    assert changed.env.options == {"min_terms": 2, "max_terms": 3} and what == {
+        "env.options.max_terms": (None, 3)
+    }
     assert from_dict(to_dict(config)) == config
     with pytest.raises(ConfigError, match="env.dataset holds no further settings"):
         load_config("frozenlake", named | {"env.dataset.name": 1})
-    with pytest.raises(ConfigError, match="no setting 'env.options.min_terms'"):  # the lake has none
+    with pytest.raises(
+        ConfigError, match="no setting 'env.options.min_terms'"
+    ):  # the lake has none
         load_config("frozenlake", {"env.options.min_terms": 2})
 
 
@@ -87,21 +150,35 @@ def test_an_unknown_preset_names_the_nearest():
         load_config("frozenlak")
 
 
-@pytest.mark.parametrize("settings", [{"collect.window": 3}, {"collect.env_deadline_s": 5},
-                                      {"algorithm.clip_high": 0.28}, {"learner.seed": 3}, {"engine.device": "cuda"},
-                                      {"env.max_moves_per_action": 12}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"collect.window": 3},
+        {"collect.env_deadline_s": 5},
+        {"algorithm.clip_high": 0.28},
+        {"learner.seed": 3},
+        {"engine.device": "cuda"},
+        {"env.max_moves_per_action": 12},
+    ],
+)
 def test_a_setting_of_yours_that_cannot_act_is_refused_with_the_reason(settings):
     (key,) = settings
     with pytest.raises(ConfigError, match=f"{key} has no effect"):
         load_config("frozenlake", settings)
 
 
-@pytest.mark.parametrize("kind, settings, why", [
-    ("grpo", {"critic.lr": 0.01}, "'grpo' needs no critic"), ("grpo", {"critic.trunk": "policy"}, "'grpo' needs no critic"),
-    ("ppo", {"critic.value_coef": 1.0}, "its own trunk"), ("ppo", {"algorithm.value_clip": 0.1}, "no value has moved"),
-    ("ppo", {"algorithm.kl_estimator": "k2"}, "kl_coef is 0"), ("grpo", {"algorithm.kl_in": "reward"}, "kl_coef is 0"),
-    ("ppo", {"algorithm.clip_low": 0.1}, "one update per step"),
-])
+@pytest.mark.parametrize(
+    "kind, settings, why",
+    [
+        ("grpo", {"critic.lr": 0.01}, "'grpo' needs no critic"),
+        ("grpo", {"critic.trunk": "policy"}, "'grpo' needs no critic"),
+        ("ppo", {"critic.value_coef": 1.0}, "its own trunk"),
+        ("ppo", {"algorithm.value_clip": 0.1}, "no value has moved"),
+        ("ppo", {"algorithm.kl_estimator": "k2"}, "kl_coef is 0"),
+        ("grpo", {"algorithm.kl_in": "reward"}, "kl_coef is 0"),
+        ("ppo", {"algorithm.clip_low": 0.1}, "one update per step"),
+    ],
+)
 def test_a_setting_of_the_critic_or_the_reference_that_cannot_act_is_refused(kind, settings, why):
     (key,) = settings
     with pytest.raises(ConfigError, match=f"{key} has no effect.*{why}"):
@@ -109,28 +186,41 @@ def test_a_setting_of_the_critic_or_the_reference_that_cannot_act_is_refused(kin
 
 
 def test_k1_in_the_loss_pulls_nowhere_and_that_is_said():
-    (warning,) = load_config_with_warnings("frozenlake", {"algorithm.kl_coef": 0.1, "algorithm.kl_estimator": "k1"})[1]
+    (warning,) = load_config_with_warnings(
+        "frozenlake", {"algorithm.kl_coef": 0.1, "algorithm.kl_estimator": "k1"}
+    )[1]
     assert "zero on average" in warning
-    assert load_config("frozenlake", {"algorithm.kind": "ppo", "train.group_size": 1})  # a critic needs no siblings
+    assert load_config(
+        "frozenlake", {"algorithm.kind": "ppo", "train.group_size": 1}
+    )  # a critic needs no siblings
 
 
-@pytest.mark.parametrize("settings", [{"collect.window": 3, "collect.history": "window"},
-                                      {"collect.env_deadline_s": 5, "collect.env_runner": "threads"},
-                                      {"algorithm.clip_high": 0.28, "algorithm.epochs": 2},
-                                      {"learner.seed": 3, "algorithm.minibatches": 2},
-                                      {"env.max_moves_per_action": 12, "env.max_moves": 20},
-                                      {"algorithm.kind": "ppo", "critic.lr": 0.01},
-                                      {"algorithm.kind": "ppo", "critic.trunk": "policy", "critic.value_coef": 1},
-                                      {"algorithm.kind": "ppo", "algorithm.value_clip": 0.1, "algorithm.epochs": 2},
-                                      {"algorithm.kl_in": "reward", "algorithm.kl_coef": 0.1, "algorithm.normalize_std": False},
-                                      {"algorithm.kind": "ppo", "algorithm.kl_estimator": "k3", "algorithm.kl_coef": 0.1},
-                                      {"algorithm.kl_estimator": "k2", "algorithm.kl_coef": 0.1}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"collect.window": 3, "collect.history": "window"},
+        {"collect.env_deadline_s": 5, "collect.env_runner": "threads"},
+        {"algorithm.clip_high": 0.28, "algorithm.epochs": 2},
+        {"learner.seed": 3, "algorithm.minibatches": 2},
+        {"env.max_moves_per_action": 12, "env.max_moves": 20},
+        {"algorithm.kind": "ppo", "critic.lr": 0.01},
+        {"algorithm.kind": "ppo", "critic.trunk": "policy", "critic.value_coef": 1},
+        {"algorithm.kind": "ppo", "algorithm.value_clip": 0.1, "algorithm.epochs": 2},
+        {"algorithm.kl_in": "reward", "algorithm.kl_coef": 0.1, "algorithm.normalize_std": False},
+        {"algorithm.kind": "ppo", "algorithm.kl_estimator": "k3", "algorithm.kl_coef": 0.1},
+        {"algorithm.kl_estimator": "k2", "algorithm.kl_coef": 0.1},
+    ],
+)
 def test_the_same_setting_is_welcome_where_it_acts(settings):
     assert load_config_with_warnings("frozenlake", settings)[1] == []
 
 
 def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch):
-    monkeypatch.setitem(PRESETS, "odd", lambda: Config(env=FrozenLake(), collect=type(PRESETS["frozenlake"]().collect)(window=5)))
+    monkeypatch.setitem(
+        PRESETS,
+        "odd",
+        lambda: Config(env=FrozenLake(), collect=type(PRESETS["frozenlake"]().collect)(window=5)),
+    )
     _, warnings = load_config_with_warnings("odd")
     assert len(warnings) == 1 and "collect.window = 5 has no effect" in warnings[0]
 
@@ -146,7 +236,10 @@ def test_group_baselines_need_groups():
         load_config("frozenlake", {"train.group_size": 1})
 
 
-@pytest.mark.parametrize("settings, words", [({"collect.temperature": 0}, "alike"), ({"algorithm.minibatches": 1000}, "more parts")])
+@pytest.mark.parametrize(
+    "settings, words",
+    [({"collect.temperature": 0}, "alike"), ({"algorithm.minibatches": 1000}, "more parts")],
+)
 def test_contradictions_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         load_config("frozenlake", settings)
@@ -159,15 +252,24 @@ def test_a_toml_file_names_its_base_and_what_differs(tmp_path):
     assert (config.seed, config.env.slip, config.train.steps) == (3, 0.2, 5)
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem
+)
 def test_every_experiment_that_ships_loads_without_a_warning(path):
     config, warnings = load_config_with_warnings(path)
     assert warnings == [] and config != PRESETS["frozenlake"]()
 
 
-@pytest.mark.parametrize("text, words", [("seed = 1", "neither base .* nor, in .env., kind"), ("base = ['frozenlake']", "begins with base"),
-                                         ("base = 'frozenlake' #\udcff", "not valid TOML"), ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train.steps'"),
-                                         ("base = ", "not valid TOML")])
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("seed = 1", "neither base .* nor, in .env., kind"),
+        ("base = ['frozenlake']", "begins with base"),
+        ("base = 'frozenlake' #\udcff", "not valid TOML"),
+        ('base = "frozenlake"\n[trian]\nsteps = 1', "did you mean 'train.steps'"),
+        ("base = ", "not valid TOML"),
+    ],
+)
 def test_a_wrong_toml_file_says_what_is_wrong(tmp_path, text, words):
     path = tmp_path / "bad.toml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -189,33 +291,51 @@ def test_another_kind_starts_from_its_own_defaults():
 def test_what_concerns_worker_processes_is_alive_only_with_them():
     for key, value in (("env_workers", 2), ("env_retries", 0), ("env_answer_bytes", 5)):
         for kind in ("inline", "threads"):
-            with pytest.raises(ConfigError, match=f"collect.{key} has no effect: there are no worker processes"):
+            with pytest.raises(
+                ConfigError, match=f"collect.{key} has no effect: there are no worker processes"
+            ):
                 load_config("frozenlake", {f"collect.{key}": value, "collect.env_runner": kind})
-        assert load_config("frozenlake", {f"collect.{key}": value, "collect.env_runner": "processes"})
+        assert load_config(
+            "frozenlake", {f"collect.{key}": value, "collect.env_runner": "processes"}
+        )
     with pytest.raises(ConfigError, match="cannot be cut off; set collect.env_runner='processes'"):
         load_config("frozenlake", {"collect.env_deadline_s": 3})
-    config, warnings = load_config_with_warnings("frozenlake", {"collect.env_deadline_s": 3, "collect.env_runner": "processes"})
+    config, warnings = load_config_with_warnings(
+        "frozenlake", {"collect.env_deadline_s": 3, "collect.env_runner": "processes"}
+    )
     assert config.collect.env_deadline_s == 3 and warnings == []
 
 
-@pytest.mark.parametrize("path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda path: path.stem
+)
 def test_every_experiment_loads_without_a_word_and_changes_its_preset(path):
-    base = next(line for line in path.read_text("utf-8").splitlines() if line.startswith("base")).split('"')[1]
+    base = next(
+        line for line in path.read_text("utf-8").splitlines() if line.startswith("base")
+    ).split('"')[1]
     config, warnings = load_config_with_warnings(path)
     assert warnings == [] and config != PRESETS[base]()
 
 
 def test_a_setting_of_another_kind_is_told_whose_it_is():
-    with pytest.raises(ConfigError, match="no setting 'algorithm.lam'; algorithm.kind 'grpo' has none; ppo, turn_ppo"):
+    with pytest.raises(
+        ConfigError,
+        match="no setting 'algorithm.lam'; algorithm.kind 'grpo' has none; ppo, turn_ppo",
+    ):
         load_config("frozenlake", {"algorithm.lam": 0.9})
     with pytest.raises(ConfigError, match="no algorithm 'PPO'; did you mean 'ppo'"):
         load_config("frozenlake", {"algorithm.kind": "PPO"})
 
 
-@pytest.mark.parametrize("settings", [{"keep": "band"}, {"keep": "min_p", "ratio": 0.0}, {"keep": "top_share", "share": 1.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"keep": "band"}, {"keep": "min_p", "ratio": 0.0}, {"keep": "top_share", "share": 1.0}],
+)
 def test_a_filter_that_leaves_nothing_out_is_refused(settings):
     with pytest.raises(ConfigError, match="it leaves nothing out"):
-        load_config("frozenlake", {f"algorithm.filter.{name}": value for name, value in settings.items()})
+        load_config(
+            "frozenlake", {f"algorithm.filter.{name}": value for name, value in settings.items()}
+        )
 
 
 class Quiet(FrozenLake):
@@ -224,7 +344,9 @@ class Quiet(FrozenLake):
 
 
 def test_an_environment_of_ones_own_says_itself_what_cannot_act():
-    with pytest.raises(ConfigError, match="env.coordinates has no effect: it is never told anything"):
+    with pytest.raises(
+        ConfigError, match="env.coordinates has no effect: it is never told anything"
+    ):
         changed_config({"env": {"kind": f"{__name__}:Quiet"}}, {"env.coordinates": True})
 
 
@@ -232,24 +354,50 @@ def test_all_settings_are_listed_with_what_the_default_config_has():
     listed = {(part.key, part.kind): part for part in settings_parts()}
     flat = flatten(LATER | to_dict(PRESETS["frozenlake"]()))
     kinds = {part: flat[f"{part}.kind"] for part in KINDS}
-    shown = {setting.key: setting.default for (key, kind), part in listed.items() if kind in ("", kinds.get(key))
-             for setting in part.settings}
-    assert shown == {key: value for key, value in flat.items() if key.removesuffix(".kind") not in KINDS}
-    assert {kind for _, kind in listed} - {""} == {kind for table in KINDS.values() for kind in table}
-    dumb = [setting.key for (key, _), part in listed.items() if key != "algorithm" for setting in part.settings
-            if not setting.meaning]
+    shown = {
+        setting.key: setting.default
+        for (key, kind), part in listed.items()
+        if kind in ("", kinds.get(key))
+        for setting in part.settings
+    }
+    assert shown == {
+        key: value for key, value in flat.items() if key.removesuffix(".kind") not in KINDS
+    }
+    assert {kind for _, kind in listed} - {""} == {
+        kind for table in KINDS.values() for kind in table
+    }
+    dumb = [
+        setting.key
+        for (key, _), part in listed.items()
+        if key != "algorithm"
+        for setting in part.settings
+        if not setting.meaning
+    ]
     assert not dumb, "a setting says in a line what it means"
 
 
-@pytest.mark.parametrize("key, lines", [
-    ("train.steps", ["train", "  train.steps = 30", "      whole number, at least 1: collects of the run, each with its updates"]),
-    ("CACHE_TOKENS", ["engine, engine.kind = transformers", "  engine.cache_tokens = 131072"])])
+@pytest.mark.parametrize(
+    "key, lines",
+    [
+        (
+            "train.steps",
+            [
+                "train",
+                "  train.steps = 30",
+                "      whole number, at least 1: collects of the run, each with its updates",
+            ],
+        ),
+        ("CACHE_TOKENS", ["engine, engine.kind = transformers", "  engine.cache_tokens = 131072"]),
+    ],
+)
 def test_settings_are_found_by_key_and_by_their_last_word(key, lines):
-    assert settings_text(key).splitlines()[:len(lines)] == lines
+    assert settings_text(key).splitlines()[: len(lines)] == lines
 
 
 def test_the_kinds_of_a_part_are_listed():
-    assert "one of grpo, " in settings_text("algorithm.kind") and "frozenlake" in settings_text("env.kind")
+    assert "one of grpo, " in settings_text("algorithm.kind") and "frozenlake" in settings_text(
+        "env.kind"
+    )
 
 
 def test_a_key_that_is_no_setting_names_the_nearest():
@@ -260,20 +408,28 @@ def test_a_key_that_is_no_setting_names_the_nearest():
 HEAVY = ("torch", "transformers", "accelerate", "vllm", "pandas", "matplotlib", "plotly")
 
 
-@pytest.mark.parametrize("what", [
-    "from workbench.training.config import PRESETS, load_config\n"
-    "for source in [*PRESETS, *glob.glob('experiments/*.toml')]: load_config(source)",
-    "from workbench.cli import main\nmain(['settings', 'train'])",
-    "from workbench.cli.parser import make_parser\nmake_parser().format_help()",
-], ids=["load_config", "settings", "help"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "from workbench.training.config import PRESETS, load_config\n"
+        "for source in [*PRESETS, *glob.glob('experiments/*.toml')]: load_config(source)",
+        "from workbench.cli import main\nmain(['settings', 'train'])",
+        "from workbench.cli.parser import make_parser\nmake_parser().format_help()",
+    ],
+    ids=["load_config", "settings", "help"],
+)
 def test_what_computes_nothing_imports_nothing_heavy(what):
     code = f"import glob, sys\n{what}\nprint('heavy:', [name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
 @pytest.mark.full
 def test_negative_control_a_session_imports_torch():
     code = "import sys\nimport workbench.training.session\nprint('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "True"

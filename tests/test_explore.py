@@ -1,4 +1,5 @@
 """From the curve to the token: addresses, what the navigator is told, and the page that it is saved as, in a real page."""
+
 from __future__ import annotations
 
 import json
@@ -51,10 +52,24 @@ def hostile(request, tmp_path_factory):
 
     def struck(group: Group) -> Group:
         def of(attempt):
-            turns = tuple(replace(turn, text=text, reply=(Message("user", text),), reward_parts={text: turn.reward or 0.0})
-                          for turn in attempt.turns)
-            return replace(attempt, turns=turns, task=replace(attempt.task, id=text),
-                           first_observation=replace(attempt.first_observation, messages=(Message("user", text),)))
+            turns = tuple(
+                replace(
+                    turn,
+                    text=text,
+                    reply=(Message("user", text),),
+                    reward_parts={text: turn.reward or 0.0},
+                )
+                for turn in attempt.turns
+            )
+            return replace(
+                attempt,
+                turns=turns,
+                task=replace(attempt.task, id=text),
+                first_observation=replace(
+                    attempt.first_observation, messages=(Message("user", text),)
+                ),
+            )
+
         return Group(tuple(of(attempt) for attempt in group))
 
     path = tmp_path_factory.mktemp("hostile") / "run"
@@ -72,42 +87,86 @@ def test_an_address_is_read_as_it_is_written(step, task, attempt, turn, token):
     try:
         address = Address(step, task, attempt, turn, token)
     except DataError:
-        assert (task is not None and step is None or attempt is not None and task is None
-                or (turn is not None or token is not None) and attempt is None)
+        assert (
+            task is not None
+            and step is None
+            or attempt is not None
+            and task is None
+            or (turn is not None or token is not None)
+            and attempt is None
+        )
     else:
-        assert Address.of(str(address)) == address == Address.of(address) and Address.of(f" {address} / ") == address
+        assert (
+            Address.of(str(address)) == address == Address.of(address)
+            and Address.of(f" {address} / ") == address
+        )
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("step", "got 'step'"), ("step 3 task 2", "an address is written 'step 3 / task 2"), ("step 3 / step 4", "got 'step 4'"),
-    ("task 2", "task 2 of which step"), ("step 3 / token 1", "token 1 of which attempt"), ("step -1", "got 'step -1'"),
-    ("update 3", "got 'update 3'"), ("step 3 / task x", "got 'task x'")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step", "got 'step'"),
+        ("step 3 task 2", "an address is written 'step 3 / task 2"),
+        ("step 3 / step 4", "got 'step 4'"),
+        ("task 2", "task 2 of which step"),
+        ("step 3 / token 1", "token 1 of which attempt"),
+        ("step -1", "got 'step -1'"),
+        ("update 3", "got 'update 3'"),
+        ("step 3 / task x", "got 'task x'"),
+    ],
+)
 def test_what_is_no_address_is_refused(text, said):
     with pytest.raises(DataError, match=re.escape(said)):
         Address.of(text)
 
 
-@pytest.mark.parametrize(("at", "said"), [
-    ("step 1 / task 4", "there is no task 4; they are counted from 0 to 3"),
-    ("step 1 / task 0 / attempt 4", "there is no attempt 4"), ("step 1 / task 0 / attempt 0 / turn 99", "there is no turn 99"),
-    ("step 1 / task 0 / attempt 0 / token 9999", "there is no token 9999"), ("step 9", "no committed step 9")])
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("step 1 / task 4", "there is no task 4; they are counted from 0 to 3"),
+        ("step 1 / task 0 / attempt 4", "there is no attempt 4"),
+        ("step 1 / task 0 / attempt 0 / turn 99", "there is no turn 99"),
+        ("step 1 / task 0 / attempt 0 / token 9999", "there is no token 9999"),
+        ("step 9", "no committed step 9"),
+    ],
+)
 def test_a_place_that_the_run_does_not_have_is_refused_everywhere(runs, at, said, capsys):
-    for look in (lambda: wb.explore(runs / "small-ppo", at=at), lambda: wb.show(runs / "small-ppo", at=at)):
+    for look in (
+        lambda: wb.explore(runs / "small-ppo", at=at),
+        lambda: wb.show(runs / "small-ppo", at=at),
+    ):
         with pytest.raises((DataError, StoreError), match=said):
             look()
-    assert cli.main(["show", str(runs / "small-ppo"), "--at", at]) == 2 and said in capsys.readouterr().err
+    assert (
+        cli.main(["show", str(runs / "small-ppo"), "--at", at]) == 2
+        and said in capsys.readouterr().err
+    )
 
 
 def test_the_terminal_and_the_notebook_show_the_same_place(runs, capsys):
     path = runs / "small-ppo"
-    for at in ("", "step 1", "step 1 / task 2", "step 1 / task 2 / attempt 1", "step 1 / task 2 / attempt 1 / turn 0",
-               "step 1 / task 2 / attempt 1 / token 90"):
+    for at in (
+        "",
+        "step 1",
+        "step 1 / task 2",
+        "step 1 / task 2 / attempt 1",
+        "step 1 / task 2 / attempt 1 / turn 0",
+        "step 1 / task 2 / attempt 1 / token 90",
+    ):
         assert cli.main(["show", str(path), "--at", at]) == 0
         said = capsys.readouterr().out.rstrip("\n")
-        assert said == wb.show(path, at=at).text.rstrip("\n") == wb.explore(path, at=at).text.rstrip("\n") and len(said) > 20
+        assert (
+            said
+            == wb.show(path, at=at).text.rstrip("\n")
+            == wb.explore(path, at=at).text.rstrip("\n")
+            and len(said) > 20
+        )
     with pytest.raises(DataError, match="leave step out"):
         wb.show(path, step=1, at="step 1")
-    assert cli.main(["show", str(path), "1", "--at", "step 1"]) == 2 and "leave 1 out" in capsys.readouterr().err
+    assert (
+        cli.main(["show", str(path), "1", "--at", "step 1"]) == 2
+        and "leave 1 out" in capsys.readouterr().err
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what it is told
@@ -116,12 +175,22 @@ def test_the_terminal_and_the_notebook_show_the_same_place(runs, capsys):
 def test_a_step_says_of_every_attempt_what_is_stored(answers):
     for number, run in enumerate(answers.runs):
         for step in run.steps():
-            groups, said = run.groups(step), answers.of({"ask": "step", "run": number, "step": step}).content
+            groups, said = (
+                run.groups(step),
+                answers.of({"ask": "step", "run": number, "step": step}).content,
+            )
             assert [row["task"] for row in said["groups"]] == list(range(len(groups)))
             attempts = [attempt for group in groups for attempt in group]
-            assert [(row["reward"], row["success"], row["turns"], row["stop"], row["tokens"]) for row in said["attempts"]] == [
-                (t.reward, t.success, len(t.turns), t.stop_reason.value, t.num_sampled) for t in attempts]
-            assert [row["mean"] for row in said["groups"]] == [float(np.mean([t.reward for t in group])) for group in groups]
+            assert [
+                (row["reward"], row["success"], row["turns"], row["stop"], row["tokens"])
+                for row in said["attempts"]
+            ] == [
+                (t.reward, t.success, len(t.turns), t.stop_reason.value, t.num_sampled)
+                for t in attempts
+            ]
+            assert [row["mean"] for row in said["groups"]] == [
+                float(np.mean([t.reward for t in group])) for group in groups
+            ]
             json.dumps(said, allow_nan=False)
 
 
@@ -130,29 +199,63 @@ def test_every_token_of_every_attempt_has_its_author_and_its_stored_numbers(answ
         tables, index = [run.credit(1, update) for update in run.updates(1)], 0
         for task, group in enumerate(run.groups(1)):
             for attempt, trajectory in enumerate(group):
-                reply = answers.of({"ask": "attempt", "run": number, "step": 1, "task": task, "attempt": attempt})
+                reply = answers.of(
+                    {"ask": "attempt", "run": number, "step": 1, "task": task, "attempt": attempt}
+                )
                 each = [credit_of(table, index) for table in tables]
-                rows, arrays = next((rows for rows in each if rows["used"].any()), each[0]), reply.arrays
-                assert reply.content["updates"] == len(each) and each[reply.content["update"]] is not None
+                rows, arrays = (
+                    next((rows for rows in each if rows["used"].any()), each[0]),
+                    reply.arrays,
+                )
+                assert (
+                    reply.content["updates"] == len(each)
+                    and each[reply.content["update"]] is not None
+                )
                 index += 1
-                assert {len(values) for values in arrays.values()} == {len(reply.content["texts"])} == {sum(map(len, trajectory.segments))}
-                assert (arrays["author"] == rows["source"]).all() and (arrays["turn"] == rows["turn"]).all()
-                assert ((arrays["trained"] > 0) == (rows["weight"] != 0)).all() and not (arrays["trained"] == 3).any()
+                assert (
+                    {len(values) for values in arrays.values()}
+                    == {len(reply.content["texts"])}
+                    == {sum(map(len, trajectory.segments))}
+                )
+                assert (arrays["author"] == rows["source"]).all() and (
+                    arrays["turn"] == rows["turn"]
+                ).all()
+                assert ((arrays["trained"] > 0) == (rows["weight"] != 0)).all() and not (
+                    arrays["trained"] == 3
+                ).any()
                 assert (arrays["author"][arrays["trained"] > 0] == Source.POLICY).all()
                 weighs = rows["weight"] != 0
-                assert "advantage" not in arrays or np.array_equal(arrays["advantage"][weighs], rows["advantage"][weighs])
-                assert np.array_equal(arrays["logprob"], rows["rollout_logp"].astype(float), equal_nan=True)
+                assert "advantage" not in arrays or np.array_equal(
+                    arrays["advantage"][weighs], rows["advantage"][weighs]
+                )
+                assert np.array_equal(
+                    arrays["logprob"], rows["rollout_logp"].astype(float), equal_nan=True
+                )
                 assert set(reply.content["lanes"]) == set(arrays) & set(LANES)
 
 
 def test_an_attempt_that_ended_before_its_first_prompt_has_no_tokens(tmp_path, monkeypatch):
     first, *others = ordinary_step(1)[0]
-    broken = replace(first, turns=(), segments=(), outcome=None, success=None, stop_reason=StopReason.ENV_ERROR, error="it broke")
+    broken = replace(
+        first,
+        turns=(),
+        segments=(),
+        outcome=None,
+        success=None,
+        stop_reason=StopReason.ENV_ERROR,
+        error="it broke",
+    )
     with create_run(tmp_path / "run", {"policy": {"name": "none"}, "train": {"steps": 1}}) as run:
         run.write_step(1, [Group((broken, *others))])
         run.commit_step(1, {"reward_mean": 0.5})
-    told = Answers([wb.open_run(tmp_path / "run")]).of({"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 0})
-    assert (told.content["texts"], told.arrays, told.content["error"]) == ([], {}, "it broke") and told.content["ids"]
+    told = Answers([wb.open_run(tmp_path / "run")]).of(
+        {"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 0}
+    )
+    assert (told.content["texts"], told.arrays, told.content["error"]) == (
+        [],
+        {},
+        "it broke",
+    ) and told.content["ids"]
 
 
 def test_a_token_that_is_trained_though_nobody_sampled_it_is_marked(answers, monkeypatch):
@@ -162,7 +265,11 @@ def test_a_token_that_is_trained_though_nobody_sampled_it_is_marked(answers, mon
     weight = table["weight"].copy()
     weight[0] = 1.0
     changed = type(table)(1, 0, {**table.columns, "weight": weight})
-    monkeypatch.setattr(answers, "_step", lambda run, step: replace(facts, tables=[lambda: changed] * len(facts.tables), _read={}))
+    monkeypatch.setattr(
+        answers,
+        "_step",
+        lambda run, step: replace(facts, tables=[lambda: changed] * len(facts.tables), _read={}),
+    )
     arrays = answers.of({"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 0}).arrays
     assert arrays["trained"][0] == 3 and set(arrays["trained"][1:]) <= {0, 1}
 
@@ -173,11 +280,24 @@ def test_a_finding_of_the_lint_leads_to_its_token(runs, monkeypatch):
     attempt = run.groups(1)[1][2]
     assert len(attempt.segments) > 1
     place = Place(f"{attempt.task.id}/{attempt.attempt}", segment=1, position=3)
-    report = LintReport((Answer("R1", "authors", (Finding("a token of nobody", place), Finding("of all of them", Place(step=1)))),))
+    report = LintReport(
+        (
+            Answer(
+                "R1",
+                "authors",
+                (Finding("a token of nobody", place), Finding("of all of them", Place(step=1))),
+            ),
+        )
+    )
     monkeypatch.setattr(type(run), "lint", lambda self, step: report)
     told = Answers([run]).of({"ask": "step", "run": 0, "step": 1}).content
-    assert [finding["at"] for finding in told["findings"]] == [f"step 1 / task 1 / attempt 2 / token {len(attempt.segments[0]) + 3}", ""]
-    assert [row["findings"] for row in told["attempts"] if (row["task"], row["attempt"]) == (1, 2)] == [1]
+    assert [finding["at"] for finding in told["findings"]] == [
+        f"step 1 / task 1 / attempt 2 / token {len(attempt.segments[0]) + 3}",
+        "",
+    ]
+    assert [
+        row["findings"] for row in told["attempts"] if (row["task"], row["attempt"]) == (1, 2)
+    ] == [1]
     assert sum(row["findings"] for row in told["attempts"]) == 1
 
 
@@ -188,14 +308,41 @@ def test_the_lint_says_of_a_run_where_to_look(runs, capsys):
     weight = table["weight"].copy()
     row = int(np.flatnonzero((table["trajectory"] == 9) & ~table["eligible"])[-1])
     weight[row] = 1.0
-    found = addressed(LintReport((Answer("R1", "authors", (Finding("trained", Place(
-        "/".join((run.groups(1)[1].task.id, "1")), segment=int(table["segment"][row] - table["segment"][table["trajectory"] == 9].min()),
-        position=int(table["position"][row]), step=1)),)),)), 1, run.groups(1))
+    found = addressed(
+        LintReport(
+            (
+                Answer(
+                    "R1",
+                    "authors",
+                    (
+                        Finding(
+                            "trained",
+                            Place(
+                                "/".join((run.groups(1)[1].task.id, "1")),
+                                segment=int(
+                                    table["segment"][row]
+                                    - table["segment"][table["trajectory"] == 9].min()
+                                ),
+                                position=int(table["position"][row]),
+                                step=1,
+                            ),
+                        ),
+                    ),
+                ),
+            )
+        ),
+        1,
+        run.groups(1),
+    )
     at = f"step 1 / task 1 / attempt 1 / token {row - int((table['trajectory'] == 9).argmax())}"
     assert f"error: {at}, trajectory" in found.text and "step 1," not in found.text
     assert wb.show(run, at=at).text.startswith(f"token {at.rpartition(' ')[2]} of ")
     planted = wb.lint(runs / "window", step=1)
-    assert all(finding.place.address is None or Address.of(finding.place.address).step == 1 for answer in planted.report for finding in answer.findings)
+    assert all(
+        finding.place.address is None or Address.of(finding.place.address).step == 1
+        for answer in planted.report
+        for finding in answer.findings
+    )
 
 
 def test_a_run_that_trains_is_followed(tmp_path):
@@ -203,42 +350,82 @@ def test_a_run_that_trains_is_followed(tmp_path):
         told = Answers([wb.open_run(tmp_path / "run")])
         for step in (1, 2):
             assert told.of({"ask": "runs"}).content["runs"][0]["steps"] == list(range(1, step))
-            assert "no committed step" in told.of({"ask": "step", "run": 0, "step": step}).content["error"]
+            assert (
+                "no committed step"
+                in told.of({"ask": "step", "run": 0, "step": step}).content["error"]
+            )
             run.write_step(step, ordinary_step(step))
             run.commit_step(step, {"reward_mean": 0.5})
-            assert told.of({"ask": "step", "run": 0, "step": step}).content["neighbours"] == [step - 1 or None, None]
+            assert told.of({"ask": "step", "run": 0, "step": step}).content["neighbours"] == [
+                step - 1 or None,
+                None,
+            ]
         assert told.of({"ask": "step", "run": 0, "step": 1}).content["neighbours"] == [None, 2]
 
 
 def test_attempts_are_found_by_what_is_said_in_them(answers):
     whole = answers.runs[0].groups(1)
     word = whole[2][1].turns[0].text[7:15]
-    found = answers.of({"ask": "search", "run": 0, "step": 1, "text": word.upper()}).content["found"]
-    expected = [[task, number] for task, group in enumerate(whole) for number, attempt in enumerate(group) if any(
-        word in text for turn in attempt.turns for text in (turn.text, *(m.text for m in turn.reply)))
-        or any(word in m.text for m in attempt.first_observation.messages)]
+    found = answers.of({"ask": "search", "run": 0, "step": 1, "text": word.upper()}).content[
+        "found"
+    ]
+    expected = [
+        [task, number]
+        for task, group in enumerate(whole)
+        for number, attempt in enumerate(group)
+        if any(
+            word in text
+            for turn in attempt.turns
+            for text in (turn.text, *(m.text for m in turn.reply))
+        )
+        or any(word in m.text for m in attempt.first_observation.messages)
+    ]
     assert [2, 1] in found and found == expected
-    assert answers.of({"ask": "search", "run": 0, "step": 1, "text": "no such words"}).content["found"] == []
+    assert (
+        answers.of({"ask": "search", "run": 0, "step": 1, "text": "no such words"}).content["found"]
+        == []
+    )
 
 
-@pytest.mark.parametrize("question", [
-    {}, {"ask": "steps"}, {"ask": "step"}, {"ask": "step", "run": 7, "step": 1}, {"ask": "step", "run": 0, "step": "x"},
-    {"ask": "step", "run": 0, "step": [1]}, {"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 77}, {"ask": "runs", "a": 1}])
+@pytest.mark.parametrize(
+    "question",
+    [
+        {},
+        {"ask": "steps"},
+        {"ask": "step"},
+        {"ask": "step", "run": 7, "step": 1},
+        {"ask": "step", "run": 0, "step": "x"},
+        {"ask": "step", "run": 0, "step": [1]},
+        {"ask": "attempt", "run": 0, "step": 1, "task": 0, "attempt": 77},
+        {"ask": "runs", "a": 1},
+    ],
+)
 def test_a_question_without_an_answer_is_answered_with_why(answers, question):
     said = answers.of(question).content
     assert set(said) == {"error"} and len(said["error"]) > 10
 
 
 def test_the_page_reads_no_text_as_anything_but_text():
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|https?://(?!www\.w3\.org/2000/svg)", script())
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|https?://(?!www\.w3\.org/2000/svg)",
+        script(),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the saved page
 
 
 def test_no_foreign_text_ends_the_script_of_a_page(hostile, tmp_path):
-    page = wb.explore(hostile, at="step 1 / task 0 / attempt 0").save(tmp_path / "page.html").read_text()
-    assert page.count("</script") == 1 and page.endswith("</script></html>\n") and "onerror=window.struck" in page
+    page = (
+        wb.explore(hostile, at="step 1 / task 0 / attempt 0")
+        .save(tmp_path / "page.html")
+        .read_text()
+    )
+    assert (
+        page.count("</script") == 1
+        and page.endswith("</script></html>\n")
+        and "onerror=window.struck" in page
+    )
     assert "<img" not in page and not set("\u2028\u2029\u202e\x1b") & set(page)
 
 
@@ -264,16 +451,40 @@ def test_three_clicks_lead_from_the_curve_to_the_token(runs, page, tmp_path):
     page.wait_for_selector(".wb-trained")
     page.locator(".wb-trained").nth(2).click()
     page.wait_for_selector(".wb-term tr")
-    place = Address.of(" / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:]))
-    assert (place.step, place.task, place.attempt) == (step, task, attempt) and place.token is not None
-    told = dict(zip(page.locator(".wb-facts th").all_inner_texts(), page.locator(".wb-facts td").all_inner_texts()))
+    place = Address.of(
+        " / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:])
+    )
+    assert (place.step, place.task, place.attempt) == (
+        step,
+        task,
+        attempt,
+    ) and place.token is not None
+    told = dict(
+        zip(
+            page.locator(".wb-facts th").all_inner_texts(),
+            page.locator(".wb-facts td").all_inner_texts(),
+        )
+    )
     run = wb.open_run(runs / "small-ppo")
-    rows = credit_of(run.credit(step, run.updates(step)[0]), sum(map(len, run.groups(step)[:task])) + attempt)
-    assert float(told["advantage"]) == rows["advantage"][place.token] and told["trained"] == "yes", "to the last bit"
+    rows = credit_of(
+        run.credit(step, run.updates(step)[0]), sum(map(len, run.groups(step)[:task])) + attempt
+    )
+    assert (
+        float(told["advantage"]) == rows["advantage"][place.token] and told["trained"] == "yes"
+    ), "to the last bit"
     page.wait_for_selector(".wb-loss tr")
-    written = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in page.locator(".wb-loss tr").all()}
-    assert float(written["advantage"][0]) == rows["advantage"][place.token] and written["check"][1].startswith("advantage, weight")
-    adds = float(written["loss of the token"][0]) * float(written["weight"][0]) / float(written["denominator"][1].split(":")[0])
+    written = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in page.locator(".wb-loss tr").all()
+    }
+    assert float(written["advantage"][0]) == rows["advantage"][place.token] and written["check"][
+        1
+    ].startswith("advantage, weight")
+    adds = (
+        float(written["loss of the token"][0])
+        * float(written["weight"][0])
+        / float(written["denominator"][1].split(":")[0])
+    )
     assert float(written["adds to the loss"][0]) == adds
     assert float(told["logprob"].split()[0]) == float(rows["rollout_logp"][place.token])
     page.screenshot(path=tmp_path / "token.png", full_page=True)
@@ -287,7 +498,10 @@ def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, pag
     page.wait_for_selector(ATTEMPTS)
 
     def column(number: int) -> list[float]:
-        return [float(text.replace("−", "-")) for text in page.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()]
+        return [
+            float(text.replace("−", "-"))
+            for text in page.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()
+        ]
 
     every = column(3)
     page.click("button[aria-label='sort by reward']")
@@ -309,11 +523,17 @@ def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, pag
     page.fill(".wb-step input[type=search]", "")
     page.fill(".wb-bound[placeholder='at least']", "0")
     page.fill(".wb-bound[placeholder='at most']", "0.5")
-    assert sorted(column(3)) == sorted(reward for reward in every if 0 <= reward <= 0.5) and len(column(3)) < len(every)
+    assert sorted(column(3)) == sorted(reward for reward in every if 0 <= reward <= 0.5) and len(
+        column(3)
+    ) < len(every)
     page.select_option("select[aria-label='number to filter by']", "turns")
     page.fill(".wb-bound[placeholder='at most']", "")
     page.fill(".wb-bound[placeholder='at least']", "3")
-    assert column(6) and min(column(6)) >= 3 and len(column(6)) == sum(len(t.turns) >= 3 for group in run.groups(1) for t in group)
+    assert (
+        column(6)
+        and min(column(6)) >= 3
+        and len(column(6)) == sum(len(t.turns) >= 3 for group in run.groups(1) for t in group)
+    )
     page.fill(".wb-bound[placeholder='at least']", "")
     page.locator(ATTEMPTS).first.focus()
     page.keyboard.press("ArrowDown")
@@ -326,7 +546,9 @@ def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, pag
         seen.append(int(re.search(r"token (\d+)", page.inner_text(".wb-path"))[1]))
     trained = page.locator(".wb-token").count()
     assert seen[1] == seen[0] + 1 and seen[-1] == 0 and seen[-2] > seen[0] and trained > 20
-    assert "token 0 of" in page.inner_text(".wb-status") and not page.trouble + page.outside, page.trouble + page.outside
+    assert "token 0 of" in page.inner_text(".wb-status") and not page.trouble + page.outside, (
+        page.trouble + page.outside
+    )
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
@@ -335,32 +557,60 @@ def test_foreign_text_is_shown_and_nothing_of_it_is_run(hostile, page, tmp_path)
     page.wait_for_selector(".wb-message pre", state="attached")
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     text = page.inner_text(".wb-nav")
-    assert text.count("</script><img src=x onerror=window.struck=1>") > 4 and "␛[1m⟨U+202E⟩" in text and "\x1b" not in text
+    assert (
+        text.count("</script><img src=x onerror=window.struck=1>") > 4
+        and "␛[1m⟨U+202E⟩" in text
+        and "\x1b" not in text
+    )
     page.wait_for_selector(".wb-column", state="attached")
-    assert page.locator(".wb-nav :is(img, b[onclick], script, iframe, style, link, object, embed, form)").count() == 0
-    assert page.evaluate("window.struck") is None and "owned" not in page.title() and not page.trouble + page.outside, page.trouble + page.outside
+    assert (
+        page.locator(
+            ".wb-nav :is(img, b[onclick], script, iframe, style, link, object, embed, form)"
+        ).count()
+        == 0
+    )
+    assert (
+        page.evaluate("window.struck") is None
+        and "owned" not in page.title()
+        and not page.trouble + page.outside
+    ), page.trouble + page.outside
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
 @pytest.mark.parametrize("width", [640, pytest.param(1900, marks=pytest.mark.full)])
 def test_nothing_is_cut_off_on_a_narrow_or_a_wide_page(runs, page, tmp_path, width):
     page.set_viewport_size({"width": width, "height": 900})
-    opened(page, wb.explore(runs / "window", at="step 1 / task 0 / attempt 0 / token 40").save(tmp_path / "page.html"))
+    opened(
+        page,
+        wb.explore(runs / "window", at="step 1 / task 0 / attempt 0 / token 40").save(
+            tmp_path / "page.html"
+        ),
+    )
     page.wait_for_selector(".wb-term tr")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("[...document.querySelectorAll('.wb-scroll, .wb-tokens')].filter(e => e.scrollWidth > e.clientWidth).length") == 0
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('.wb-scroll, .wb-tokens')].filter(e => e.scrollWidth > e.clientWidth).length"
+        )
+        == 0
+    )
     assert page.locator(".wb-token[aria-selected=true]").is_visible()
     page.screenshot(path=tmp_path / f"{width}.png", full_page=True)
 
 
 def test_a_page_holds_the_steps_that_were_asked_for(runs, tmp_path):
     run = runs / "small-frozenlake"
-    few, more = (wb.explore(run).save(tmp_path / f"{n}.html", steps=range(1, n + 1)).stat().st_size for n in (1, 3))
+    few, more = (
+        wb.explore(run).save(tmp_path / f"{n}.html", steps=range(1, n + 1)).stat().st_size
+        for n in (1, 3)
+    )
     assert few < more
     with pytest.raises(StoreError, match="no committed step 9"):
         wb.explore(run).save(tmp_path / "x.html", steps=[9])
     assert not (tmp_path / "x.html").exists()
-    with pytest.raises(DataError, match=r"a list of runs, each a Run, a RunningRun or a path; got \["):
+    with pytest.raises(
+        DataError, match=r"a list of runs, each a Run, a RunningRun or a path; got \["
+    ):
         wb.explore([])
     with pytest.raises(DataError, match=r"each a Run, a RunningRun or a path; got \[3\]"):
         wb.explore([3])
@@ -371,13 +621,28 @@ def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, shell, monkeyp
     """Two outputs: the widget, and the picture that a saved notebook shows; where nobody looks the picture alone."""
     monkeypatch.setattr("workbench.notebook.explore.has_widgets", lambda: looked_at)
     seen = []
-    monkeypatch.setattr(shell.display_pub, "publish", lambda data, *args, **kwargs: seen.append(data))
+    monkeypatch.setattr(
+        shell.display_pub, "publish", lambda data, *args, **kwargs: seen.append(data)
+    )
     path = runs / "small-ppo"
     navigator = wb.explore([path, runs / "window"], at="step 1 / task 0")
     navigator._ipython_display_()
-    assert [any("widget" in key for key in data) for data in seen] == [True, False] if looked_at else [False]
-    assert seen[-1]["text/plain"] == wb.show(path, at="step 1 / task 0").text and "<script" not in seen[-1]["text/html"]
+    assert (
+        [any("widget" in key for key in data) for data in seen] == [True, False]
+        if looked_at
+        else [False]
+    )
+    assert (
+        seen[-1]["text/plain"] == wb.show(path, at="step 1 / task 0").text
+        and "<script" not in seen[-1]["text/html"]
+    )
     navigator.widget().at = "step 2 / task 1 / attempt 3"
-    assert seen[-1]["text/plain"] == wb.show(path, at="step 2 / task 1 / attempt 3").text and navigator.at.endswith("attempt 3")
+    assert seen[-1]["text/plain"] == wb.show(
+        path, at="step 2 / task 1 / attempt 3"
+    ).text and navigator.at.endswith("attempt 3")
     navigator.widget().run = 1
-    assert seen[-1]["text/plain"] == wb.show(runs / "window", at="step 2 / task 1 / attempt 3").text != seen[-2]["text/plain"]
+    assert (
+        seen[-1]["text/plain"]
+        == wb.show(runs / "window", at="step 2 / task 1 / attempt 3").text
+        != seen[-2]["text/plain"]
+    )

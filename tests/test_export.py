@@ -1,4 +1,5 @@
 """What goes out to a tracker is what the run folder holds: every number of it, and nothing that was not computed."""
+
 from __future__ import annotations
 
 import math
@@ -16,33 +17,76 @@ from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.types.errors import ConfigError, StoreError, WorkbenchError
 
-CONFIG = {"seed": 3, "learner": {"lr": 2e-4, "layers": [1, 2], "clip": None}, "env": {"name": "lake", "think": True}}
-ROW = {"policy": "trained", "mode": "sampled", "n": 8, "success": 0.5, "success_low": 0.25, "success_high": 0.75, "faults": None}
-PAIR = {"a": "untrained sampled", "b": "trained sampled", "difference": 0.125, "low": -0.1, "high": 0.3}
+CONFIG = {
+    "seed": 3,
+    "learner": {"lr": 2e-4, "layers": [1, 2], "clip": None},
+    "env": {"name": "lake", "think": True},
+}
+ROW = {
+    "policy": "trained",
+    "mode": "sampled",
+    "n": 8,
+    "success": 0.5,
+    "success_low": 0.25,
+    "success_high": 0.75,
+    "faults": None,
+}
+PAIR = {
+    "a": "untrained sampled",
+    "b": "trained sampled",
+    "difference": 0.125,
+    "low": -0.1,
+    "high": 0.3,
+}
 
 
 @pytest.fixture
 def run(tmp_path):
     with create_run(tmp_path / "first", CONFIG) as run:
-        run.write_evaluation("step-00000000", {"step": 0, "rows": [ROW | {"policy": "random", "success": 0.2}], "paired": []})
+        run.write_evaluation(
+            "step-00000000",
+            {"step": 0, "rows": [ROW | {"policy": "random", "success": 0.2}], "paired": []},
+        )
         for step in (1, 2):
             run.write_step(step, ordinary_step(step))
-            metrics = {"reward_mean": 0.1 * step, "success": None, "updates": step} | ({"kl": 1e-9} if step == 2 else {})
+            metrics = {"reward_mean": 0.1 * step, "success": None, "updates": step} | (
+                {"kl": 1e-9} if step == 2 else {}
+            )
             run.commit_step(step, metrics, {"collect_s": 0.5 * step})
         run.write_evaluation("step-00000002", {"step": 2, "rows": [ROW], "paired": [PAIR]})
     return open_run(tmp_path / "first")
 
 
 EXPECTED = {
-    0: {"held_out/random/sampled/n": 8, "held_out/random/sampled/success": 0.2, "held_out/random/sampled/success_low": 0.25,
-        "held_out/random/sampled/success_high": 0.75},
+    0: {
+        "held_out/random/sampled/n": 8,
+        "held_out/random/sampled/success": 0.2,
+        "held_out/random/sampled/success_low": 0.25,
+        "held_out/random/sampled/success_high": 0.75,
+    },
     1: {"train/reward_mean": 0.1, "train/updates": 1, "clock/collect_s": 0.5},
-    2: {"train/reward_mean": 0.2, "train/updates": 2, "train/kl": 1e-9, "clock/collect_s": 1.0,
-        "held_out/trained/sampled/n": 8, "held_out/trained/sampled/success": 0.5, "held_out/trained/sampled/success_low": 0.25,
-        "held_out/trained/sampled/success_high": 0.75, "paired/trained-sampled_minus_untrained-sampled/difference": 0.125,
-        "paired/trained-sampled_minus_untrained-sampled/low": -0.1, "paired/trained-sampled_minus_untrained-sampled/high": 0.3},
+    2: {
+        "train/reward_mean": 0.2,
+        "train/updates": 2,
+        "train/kl": 1e-9,
+        "clock/collect_s": 1.0,
+        "held_out/trained/sampled/n": 8,
+        "held_out/trained/sampled/success": 0.5,
+        "held_out/trained/sampled/success_low": 0.25,
+        "held_out/trained/sampled/success_high": 0.75,
+        "paired/trained-sampled_minus_untrained-sampled/difference": 0.125,
+        "paired/trained-sampled_minus_untrained-sampled/low": -0.1,
+        "paired/trained-sampled_minus_untrained-sampled/high": 0.3,
+    },
 }
-SETTINGS = {"seed": 3, "learner.lr": 2e-4, "learner.layers": "[1, 2]", "learner.clip": "none", "env.name": "lake", "env.think": True}
+SETTINGS = {
+    "seed": 3,
+    "learner.lr": 2e-4,
+    "learner.layers": "[1, 2]",
+    "learner.clip": "none",
+    "env.name": "lake",
+    "env.think": True,
+}
 
 
 def test_every_number_is_there_and_what_was_not_computed_is_not(run):
@@ -67,14 +111,19 @@ def test_tensorboard_reads_every_number_back(run, tmp_path, capsys):
     for tag in events.Tags()["scalars"]:
         for event in events.Scalars(tag):
             read.setdefault(event.step, {})[tag] = event.value
-    wanted = {step: {name: float(np.float32(value)) for name, value in row.items()} for step, row in EXPECTED.items()}
+    wanted = {
+        step: {name: float(np.float32(value)) for name, value in row.items()}
+        for step, row in EXPECTED.items()
+    }
     assert read == wanted, "TensorBoard keeps 32 bits of a number"
     [path] = (tmp_path / "out/first").glob("*/events.out.*")
     settings = EventAccumulator(str(path))
     settings.Reload()
     content = settings.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     found = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
-    assert {name: _plain(value) for name, value in found.items()} == SETTINGS | {"digest": run.digest()}
+    assert {name: _plain(value) for name, value in found.items()} == SETTINGS | {
+        "digest": run.digest()
+    }
 
 
 def _plain(value):
@@ -86,14 +135,18 @@ class Pretended:
 
     def __init__(self):
         self.logged, self.settings, self.begun, self.finished = {}, {}, [], False
-        self.config = types.SimpleNamespace(update=lambda values, allow_val_change: self.settings.update(values))
+        self.config = types.SimpleNamespace(
+            update=lambda values, allow_val_change: self.settings.update(values)
+        )
 
     def init(self, **options):
         self.begun.append(options)
         return self
 
     def log(self, values, step):
-        assert step not in self.logged and step >= max(self.logged, default=0), "W&B drops what goes back a step"
+        assert step not in self.logged and step >= max(self.logged, default=0), (
+            "W&B drops what goes back a step"
+        )
         self.logged[step] = values
 
     def finish(self):
@@ -114,7 +167,10 @@ def test_the_other_trackers_are_handed_every_number_once(to, run, tmp_path, monk
     assert package.settings == SETTINGS | {"digest": run.digest()}
     [options] = package.begun
     assert options["project"] == "workbench" and options["name"] == "first"
-    assert to == "trackio" or (options["mode"], options["dir"]) == ("offline", str(tmp_path / "out"))
+    assert to == "trackio" or (options["mode"], options["dir"]) == (
+        "offline",
+        str(tmp_path / "out"),
+    )
 
 
 def test_what_cannot_be_done_is_said_with_what_to_do(run, tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 """A run followed by its folder alone: what is new is read once, and nothing is missed when lines are cut."""
+
 from __future__ import annotations
 
 import pytest
@@ -47,17 +48,27 @@ def test_a_run_is_followed_from_before_its_folder_to_its_end(tmp_path):
         run.write_evaluation("step-00000002", {"step": 2, "rows": []})
         look()
     measuring = "measuring random play, the solver and the untrained policy"
-    assert seen == [(0, "starting"), (0, measuring), (0, "step 1: playing"), (1, "reward 0.25"),
-                    (2, "measuring the trained policy"), (2, "reward 0.50")]
+    assert seen == [
+        (0, "starting"),
+        (0, measuring),
+        (0, "step 1: playing"),
+        (1, "reward 0.25"),
+        (2, "measuring the trained policy"),
+        (2, "reward 0.50"),
+    ]
     assert follower.done and follower.phase() == "done"
-    assert follower.rows == [{"step": step, "reward_mean": step / 4, "success": None} for step in (1, 2)]
+    assert follower.rows == [
+        {"step": step, "reward_mean": step / 4, "success": None} for step in (1, 2)
+    ]
     assert follower.evaluations == open_run(path).evaluations()
 
 
 def test_each_line_is_read_once_however_often_one_looks(tmp_path, monkeypatch):
     """The known shortfall of asking `Run.metrics()` again and again: n steps cost n * n / 2 lines."""
     parsed, parse = [], canonical_json._parse_line
-    monkeypatch.setattr(canonical_json, "_parse_line", lambda line: parsed.append(line) or parse(line))
+    monkeypatch.setattr(
+        canonical_json, "_parse_line", lambda line: parsed.append(line) or parse(line)
+    )
     with create_run(tmp_path / "run", to_dict(load_config("frozenlake"))) as run:
         follower = RunFollower(tmp_path / "run")
         follower.read()
@@ -70,7 +81,9 @@ def test_each_line_is_read_once_however_often_one_looks(tmp_path, monkeypatch):
 
 
 def test_a_setting_that_is_changed_later_is_seen(tmp_path):
-    with create_run(tmp_path / "run", to_dict(load_config("frozenlake", {"train.steps": 2}))) as run:
+    with create_run(
+        tmp_path / "run", to_dict(load_config("frozenlake", {"train.steps": 2}))
+    ) as run:
         follower = RunFollower(tmp_path / "run")
         follower.read()
         assert follower.steps == 2 and not follower.read()
@@ -78,8 +91,18 @@ def test_a_setting_that_is_changed_later_is_seen(tmp_path):
         assert follower.read() and follower.steps == 5
 
 
-@given(st.lists(st.one_of(st.integers(0, 5).map(lambda n: ("append", n)), st.integers(0, 8).map(lambda n: ("cut", n)),
-                          st.just(("replace", 0)), st.just(("look", 0)), st.just(("torn", 0))), max_size=14))
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(0, 5).map(lambda n: ("append", n)),
+            st.integers(0, 8).map(lambda n: ("cut", n)),
+            st.just(("replace", 0)),
+            st.just(("look", 0)),
+            st.just(("torn", 0)),
+        ),
+        max_size=14,
+    )
+)
 def test_whatever_is_done_to_the_file_the_follower_has_what_a_reader_has(tmp_path_factory, acts):
     path = tmp_path_factory.mktemp("lines") / "lines.jsonl"
     follower, number = LineFollower(path), 0
@@ -92,15 +115,19 @@ def test_whatever_is_done_to_the_file_the_follower_has_what_a_reader_has(tmp_pat
         elif act == "replace" and path.exists():
             data = path.read_bytes()
             path.unlink()
-            path.write_bytes(data[len(data) // 2:] and data)
+            path.write_bytes(data[len(data) // 2 :] and data)
         elif act == "torn" and path.exists():
             with path.open("ab") as file:
                 file.write(b'{"half')
         elif act == "look":
             follower.read()
-            assert tuple(follower.records) == (canonical_json.read_lines(path).records if path.exists() else ())
+            assert tuple(follower.records) == (
+                canonical_json.read_lines(path).records if path.exists() else ()
+            )
     follower.read()
-    assert tuple(follower.records) == (canonical_json.read_lines(path).records if path.exists() else ())
+    assert tuple(follower.records) == (
+        canonical_json.read_lines(path).records if path.exists() else ()
+    )
 
 
 def test_lines_that_were_taken_back_and_said_again_are_read_anew(tmp_path):
@@ -134,22 +161,43 @@ def test_damage_is_named_and_not_taken_for_news(tmp_path):
 
 
 def test_who_waited_is_the_mean_of_the_last_steps_where_two_work_side_by_side(tmp_path):
-    for name, settings in (("alone", {}), ("ahead", {"train.staleness": 1, "algorithm.sampler_cap": 2.0})):
-        with create_run(tmp_path / name, to_dict(load_config("frozenlake", {"train.steps": 3, **settings}))) as run:
+    for name, settings in (
+        ("alone", {}),
+        ("ahead", {"train.staleness": 1, "algorithm.sampler_cap": 2.0}),
+    ):
+        with create_run(
+            tmp_path / name, to_dict(load_config("frozenlake", {"train.steps": 3, **settings}))
+        ) as run:
             follower = RunFollower(tmp_path / name)
             follower.read()
             assert follower.idle() is None
             for step, waited in ((1, 0.4), (2, 0.2)):
                 commit(run, step)
-                run.write_clock(step, Clock({"collect_s": waited, "sync_s": 0.1, "update_s": 0.9 - waited, "update_cpu_s": 5.0,
-                                             "sampling_s": 0.75}).idle())
+                run.write_clock(
+                    step,
+                    Clock(
+                        {
+                            "collect_s": waited,
+                            "sync_s": 0.1,
+                            "update_s": 0.9 - waited,
+                            "update_cpu_s": 5.0,
+                            "sampling_s": 0.75,
+                        }
+                    ).idle(),
+                )
             follower.read()
         assert (follower.idle() is None) == (name == "alone")
-    assert follower.idle() == pytest.approx({"learner_idle": 0.4, "engine_idle": 0.25, "sync_share": 0.1})
+    assert follower.idle() == pytest.approx(
+        {"learner_idle": 0.4, "engine_idle": 0.25, "sync_share": 0.1}
+    )
     status = Status("ahead", "running", 2, 3, "step 3: playing", idle=follower.idle())
     assert "idle: learner 40%, engine 25%; sync 10%" in status.view().text
 
 
 def test_what_samples_in_turn_with_the_learner_is_idle_while_it_learns():
-    assert Clock({"collect_s": 3.0, "update_s": 1.0}).idle() == {"learner_idle": 0.75, "engine_idle": 0.25, "sync_share": 0.0}
+    assert Clock({"collect_s": 3.0, "update_s": 1.0}).idle() == {
+        "learner_idle": 0.75,
+        "engine_idle": 0.25,
+        "sync_share": 0.0,
+    }
     assert Clock({}).idle() == {}

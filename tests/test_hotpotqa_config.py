@@ -3,6 +3,7 @@
 That the file starts as it stands, in the processes and with the engine that it names, is tests/test_recipes.py's. What needs the
 model, the data set and GPUs is not run anywhere here.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -22,10 +23,22 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "experiments/hotpotqa-qwen2.5-3b.toml"
 FILES = ROOT / "tests/qa/files"
 HERE = {  # what a laptop has instead of the model, the data set and eight GPUs; nothing that the tests with it are about
-    "env.questions": str(FILES / "hotpot_train_v1.1.json"), "env.heldout": str(FILES / "hotpot_dev_distractor_v1.json.gz"),
-    "policy.name": "frozenlake-tiny", "learner.num_processes": 1, "lint.start": False,
-    "engine.max_context": 2048, "collect.max_turn_tokens": 8, "collect.max_context": 1000, "env.most_chars": 60, "env.turns": 2, "env.calls.show_schemas": False,
-    "train.steps": 1, "train.tasks_per_step": 4, "algorithm.minibatch_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2,
+    "env.questions": str(FILES / "hotpot_train_v1.1.json"),
+    "env.heldout": str(FILES / "hotpot_dev_distractor_v1.json.gz"),
+    "policy.name": "frozenlake-tiny",
+    "learner.num_processes": 1,
+    "lint.start": False,
+    "engine.max_context": 2048,
+    "collect.max_turn_tokens": 8,
+    "collect.max_context": 1000,
+    "env.most_chars": 60,
+    "env.turns": 2,
+    "env.calls.show_schemas": False,
+    "train.steps": 1,
+    "train.tasks_per_step": 4,
+    "algorithm.minibatch_size": 2,
+    "train.evaluate_every": 0,
+    "evaluation.num_tasks": 2,
 }
 
 
@@ -34,21 +47,37 @@ def test_it_says_that_it_was_not_run_and_has_the_published_settings():
     config, warnings = load_config_with_warnings(CONFIG)
     assert warnings == []
     found = {
-        "lr": (config.learner.lr, 1e-6), "critic lr": (config.critic.lr, 1e-5), "batch": (config.train.tasks_per_step, 128),
-        "mini": (config.algorithm.minibatch_size, 64), "group": (config.train.group_size, 1), "c": (config.algorithm.dual_clip, 3),
-        "clip": ((config.algorithm.clip_low, config.algorithm.clip_high), (0.2, 0.2)), "gamma": (config.algorithm.gamma, 1),
-        "lambda": (config.algorithm.lam, 1), "kl": ((config.algorithm.kl_coef, config.algorithm.kl_in), (0.001, "reward")),
-        "values": (config.algorithm.value_clip, 0.5), "turns": (config.env.turns, 5), "characters": (config.env.most_chars, 2048),
-        "documents": (config.env.documents, 5), "turn": (config.collect.max_turn_tokens, 1024),
-        "temperature": (config.collect.temperature, 1), "decay": (config.learner.weight_decay, 0.01),
-        "gradient": (config.learner.max_grad_norm, 1.0), "processes": (config.learner.num_processes, 8),
-        "engine": (config.engine.dtype, "bfloat16"), "rule": (config.env.rewards.rule, "agent-r1"),
+        "lr": (config.learner.lr, 1e-6),
+        "critic lr": (config.critic.lr, 1e-5),
+        "batch": (config.train.tasks_per_step, 128),
+        "mini": (config.algorithm.minibatch_size, 64),
+        "group": (config.train.group_size, 1),
+        "c": (config.algorithm.dual_clip, 3),
+        "clip": ((config.algorithm.clip_low, config.algorithm.clip_high), (0.2, 0.2)),
+        "gamma": (config.algorithm.gamma, 1),
+        "lambda": (config.algorithm.lam, 1),
+        "kl": ((config.algorithm.kl_coef, config.algorithm.kl_in), (0.001, "reward")),
+        "values": (config.algorithm.value_clip, 0.5),
+        "turns": (config.env.turns, 5),
+        "characters": (config.env.most_chars, 2048),
+        "documents": (config.env.documents, 5),
+        "turn": (config.collect.max_turn_tokens, 1024),
+        "temperature": (config.collect.temperature, 1),
+        "decay": (config.learner.weight_decay, 0.01),
+        "gradient": (config.learner.max_grad_norm, 1.0),
+        "processes": (config.learner.num_processes, 8),
+        "engine": (config.engine.dtype, "bfloat16"),
+        "rule": (config.env.rewards.rule, "agent-r1"),
     }
-    assert {name: got for name, (got, _) in found.items()} == {name: wanted for name, (_, wanted) in found.items()}
+    assert {name: got for name, (got, _) in found.items()} == {
+        name: wanted for name, (_, wanted) in found.items()
+    }
 
 
 def test_without_the_data_set_it_says_so_before_anything_is_loaded():
-    with pytest.raises(ConfigError, match="env.questions: there is no file 'hotpot_train_v1.1.json'"):
+    with pytest.raises(
+        ConfigError, match="env.questions: there is no file 'hotpot_train_v1.1.json'"
+    ):
         open_session(load_config(CONFIG, {"policy.name": "no/such-model"}))
 
 
@@ -61,23 +90,50 @@ def run(tmp_path_factory):
 def test_its_path_trains_and_replays_on_small_files(run):
     assert run.steps() == [1] and replay_step(run, 1, load_config(CONFIG, HERE).algorithm).equal
     trajectories = [t for group in run.groups(1) for t in group]
-    assert {t.task.payload["question"] for t in trajectories} <= {t.payload["question"] for t in open_session(load_config(CONFIG, HERE)).train_tasks(1, 40)}
-    assert {name for t in trajectories for turn in t.turns for name in turn.reward_parts} == {"answer", "format"}
+    assert {t.task.payload["question"] for t in trajectories} <= {
+        t.payload["question"] for t in open_session(load_config(CONFIG, HERE)).train_tasks(1, 40)
+    }
+    assert {name for t in trajectories for turn in t.turns for name in turn.reward_parts} == {
+        "answer",
+        "format",
+    }
     assert all(t.reward in (-1.0, -0.5, 0.0, 1.0) for t in trajectories)
 
 
 def test_an_agent_that_searches_and_answers_is_trained_on_its_own_words_only():
-    session = open_session(load_config(CONFIG, HERE | {"env.turns": 4, "collect.max_turn_tokens": 200, "collect.max_context": 4000, "engine.max_context": None,
-                                                       "env.most_chars": 2048, "env.documents": 1}))
-    [task] = [t for t in {t.payload["question"]: t for t in session.train_tasks(1, 40)}.values() if t.payload["answers"] == ["Lund Quay"]]
+    session = open_session(
+        load_config(
+            CONFIG,
+            HERE
+            | {
+                "env.turns": 4,
+                "collect.max_turn_tokens": 200,
+                "collect.max_context": 4000,
+                "engine.max_context": None,
+                "env.most_chars": 2048,
+                "env.documents": 1,
+            },
+        )
+    )
+    [task] = [
+        t
+        for t in {t.payload["question"]: t for t in session.train_tasks(1, 40)}.values()
+        if t.payload["answers"] == ["Lund Quay"]
+    ]
     form = session.family.make().format
-    said = [form.write_call("search", {"query": "Ysolde Marr restored"}, thought="who"),
-            form.write_call("search", {"query": "Petrel cutter moored"}, thought="where"), form.write_answer("Lund Quay", thought="there")]
+    said = [
+        form.write_call("search", {"query": "Ysolde Marr restored"}, thought="who"),
+        form.write_call("search", {"query": "Petrel cutter moored"}, thought="where"),
+        form.write_answer("Lund Quay", thought="there"),
+    ]
 
     written = iter(said)
 
     def script(request):
-        return [*session.policy.tokenizer.encode(next(written), add_special_tokens=False), min(request.stop_ids)]
+        return [
+            *session.policy.tokenizer.encode(next(written), add_special_tokens=False),
+            min(request.stop_ids),
+        ]
 
     session = replace(session, engine=ScriptedEngine(script, context_length=4000))
     [[trajectory]] = rollout(session, [task], group_size=1)

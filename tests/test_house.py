@@ -4,6 +4,7 @@ Whoever makes something smaller lowers the number in the same commit; a test say
 is not simpler: no line is joined, no name cut, no reason dropped to meet one of these. Lines of the package, the lint and
 a step rose once, when anybody's own environments, tools and data came in (docs/design/departures.md).
 """
+
 from __future__ import annotations
 
 import ast
@@ -35,8 +36,14 @@ MOST = {
 }
 # Of one FrozenLake GRPO step without instruments (tests/traced_step.py).
 # What must be read to know how a rollout beside a server comes about: requests, a sync at both ends, when it may begin.
-PATH_OF_A_SERVER = ("engines/server/core.py", "engines/server/client.py", "engines/server/transfer.py", "engines/server/ways.py",
-                    "engines/vllm_transfer.py", "training/ahead.py")
+PATH_OF_A_SERVER = (
+    "engines/server/core.py",
+    "engines/server/client.py",
+    "engines/server/transfer.py",
+    "engines/server/ways.py",
+    "engines/vllm_transfer.py",
+    "training/ahead.py",
+)
 MOST_OF_A_STEP = {"files": 43, "lines": 2_777, "frames": 12}
 LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 
@@ -44,8 +51,11 @@ LONG_FILE, LONG_CLASS, LONG_FUNCTION = 300, 150, 40  # lines
 @cache
 def sources() -> dict[str, str]:
     """Path below the package -> text, of every Python file."""
-    return {path.relative_to(PACKAGE).as_posix(): path.read_text()
-            for path in sorted(PACKAGE.rglob("*.py")) if "__pycache__" not in path.parts}
+    return {
+        path.relative_to(PACKAGE).as_posix(): path.read_text()
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "__pycache__" not in path.parts
+    }
 
 
 @cache
@@ -58,8 +68,11 @@ def lines(prefix: str = "") -> int:
 
 
 def long_files() -> list[str]:
-    return [f"{name}: {text.count(chr(10))} lines" for name, text in sources().items()
-            if text.count("\n") > LONG_FILE]
+    return [
+        f"{name}: {text.count(chr(10))} lines"
+        for name, text in sources().items()
+        if text.count("\n") > LONG_FILE
+    ]
 
 
 def long_definitions(kinds: tuple[type, ...], limit: int) -> list[str]:
@@ -76,7 +89,11 @@ def long_definitions(kinds: tuple[type, ...], limit: int) -> list[str]:
 
 def docstring_lines(node: ast.AST) -> int:
     first = node.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
         return first.end_lineno - first.lineno + 1
     return 0
 
@@ -112,8 +129,8 @@ def _components(below: dict[str, set[str]]) -> Iterator[list[str]]:
             elif other in stack:
                 low[node] = min(low[node], index[other])
         if low[node] == index[node]:
-            group = stack[stack.index(node):]
-            del stack[stack.index(node):]
+            group = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
             yield group
 
     for node in sorted(below):
@@ -128,11 +145,20 @@ def private_names() -> list[str]:
         ours = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("workbench"):
-                found += [f"{name}:{node.lineno} {alias.name}" for alias in node.names if _is_private(alias.name)]
+                found += [
+                    f"{name}:{node.lineno} {alias.name}"
+                    for alias in node.names
+                    if _is_private(alias.name)
+                ]
                 ours |= {alias.asname or alias.name for alias in node.names}
-        found += [f"{name}:{node.lineno} {node.value.id}.{node.attr}" for node in ast.walk(tree)
-                  if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-                  and node.value.id in ours and _is_private(node.attr)]
+        found += [
+            f"{name}:{node.lineno} {node.value.id}.{node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ours
+            and _is_private(node.attr)
+        ]
     return found
 
 
@@ -141,8 +167,12 @@ def _is_private(name: str) -> bool:
 
 
 def repeated_class_names() -> list[str]:
-    named = Counter(node.name for tree in trees().values() for node in tree.body
-                    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+    named = Counter(
+        node.name
+        for tree in trees().values()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
     return [f"{name}: {count} times" for name, count in named.items() if count > 1]
 
 
@@ -151,10 +181,14 @@ def measured() -> dict[str, tuple[int, list[str]]]:
     """Every number, with what it counts."""
     listed = {
         "rooms": sorted({room_of(module) for module in imports()[1]} - {""}),
-        "files of plain/": [name for name in sources() if name.startswith("plain/") and name != "plain/__init__.py"],
+        "files of plain/": [
+            name for name in sources() if name.startswith("plain/") and name != "plain/__init__.py"
+        ],
         "files over 300 lines": long_files(),
         "classes over 150 lines": long_definitions((ast.ClassDef,), LONG_CLASS),
-        "functions over 40 lines": long_definitions((ast.FunctionDef, ast.AsyncFunctionDef), LONG_FUNCTION),
+        "functions over 40 lines": long_definitions(
+            (ast.FunctionDef, ast.AsyncFunctionDef), LONG_FUNCTION
+        ),
         "circles of files": [" <-> ".join(group) for group in circles()],
         "private names of another module": private_names(),
         "public class names that occur twice": repeated_class_names(),
@@ -166,7 +200,8 @@ def measured() -> dict[str, tuple[int, list[str]]]:
         "lines of the README": (ROOT / "README.md").read_text().count("\n"),
     }
     return {name: (len(found), found) for name, found in listed.items()} | {
-        name: (number, []) for name, number in counted.items()}
+        name: (number, []) for name, number in counted.items()
+    }
 
 
 @pytest.mark.parametrize("what", MOST)
@@ -179,17 +214,25 @@ def test_a_training_step_enters_no_more_code():
     from tests.traced_step import traced_step
 
     found = traced_step()
-    assert all(found.numbers[what] <= most for what, most in MOST_OF_A_STEP.items()), (found.numbers, found.lines)
+    assert all(found.numbers[what] <= most for what, most in MOST_OF_A_STEP.items()), (
+        found.numbers,
+        found.lines,
+    )
 
 
 def test_layers_are_whole_numbers_and_name_only_rooms_that_exist():
     rooms = {room_of(module) for module in imports()[1]}
     assert all(type(layer) is int for layer in LAYERS.values())
-    assert set(LAYERS) - {"plain"} == rooms - {"plain"}, "LAYERS of tests/test_layers.py names other rooms than there are"
+    assert set(LAYERS) - {"plain"} == rooms - {"plain"}, (
+        "LAYERS of tests/test_layers.py names other rooms than there are"
+    )
 
 
 def test_negative_control_a_circle_is_found():
-    assert sorted(map(sorted, _components({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == [["a", "b", "c"], ["d"]]
+    assert sorted(map(sorted, _components({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}))) == [
+        ["a", "b", "c"],
+        ["d"],
+    ]
 
 
 if __name__ == "__main__":  # python -m tests.test_house: the numbers as they are

@@ -3,6 +3,7 @@
 The server sees none of this user's settings and nothing outside this machine is asked for. Screenshots lie in the test's
 temporary folder; the failure message names it.
 """
+
 from __future__ import annotations
 
 import io
@@ -13,16 +14,29 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.lab_kit import (CELLS, KERNEL_IS_IDLE, finished, open_notebook, output_of, run_cell, theme,
-                           write_notebook)
+from tests.lab_kit import (
+    CELLS,
+    KERNEL_IS_IDLE,
+    finished,
+    open_notebook,
+    output_of,
+    run_cell,
+    theme,
+    write_notebook,
+)
 from tests.notebook_kit import ROOT, code_cells
 from workbench.notebook.live_run import attach
 
 pytestmark = pytest.mark.debian("chromium", "fonts-dejavu-core")
 
 SMALL = {"group_size": 3, "num_tasks": 2, "num_held_out": 8}
-TRAINED, HOLE = (0xBF, 0xDF, 0xF5), (0x27, 0x32, 0x3D)  # background of a trained token, and of a hole in the lake
-OUTPUTS_OF_FIRST = "() => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).outputs.toJSON()"
+TRAINED, HOLE = (
+    (0xBF, 0xDF, 0xF5),
+    (0x27, 0x32, 0x3D),
+)  # background of a trained token, and of a hole in the lake
+OUTPUTS_OF_FIRST = (
+    "() => window.jupyterapp.shell.currentWidget.content.model.cells.get(0).outputs.toJSON()"
+)
 
 
 def with_parameters(path: Path, **parameters):
@@ -61,46 +75,62 @@ def test_a_notebook_runs_in_jupyterlab_and_its_views_are_painted(lab, page, tmp_
     nbformat.write(with_parameters(ROOT / "notebooks/01_rollout.ipynb", **SMALL), path)
     open_notebook(lab, page, path)
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.wait_for_function(f"() => {{ const cells = ({CELLS})(); return cells.length > 0 && cells.every("
-                           "cell => cell.count !== null && cell.state !== 'running'); }")
+    page.wait_for_function(
+        f"() => {{ const cells = ({CELLS})(); return cells.length > 0 && cells.every("
+        "cell => cell.count !== null && cell.state !== 'running'); }"
+    )
     cells = page.evaluate(CELLS)
     page.screenshot(path=tmp_path / "notebook.png")
-    assert not [cell for cell in cells if "error" in cell["outputs"]], f"a cell raised; see {tmp_path}/notebook.png"
-    assert all(cell["outputs"] for cell in cells[2:]), "every cell after the parameters shows something"
+    assert not [cell for cell in cells if "error" in cell["outputs"]], (
+        f"a cell raised; see {tmp_path}/notebook.png"
+    )
+    assert all(cell["outputs"] for cell in cells[2:]), (
+        "every cell after the parameters shows something"
+    )
 
     tokens = painted(page, view_after("max_segments"), tmp_path / "tokens.png")
     assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
     lake = painted(page, view_after("wb.show(longest)"), tmp_path / "trajectory.png")
     assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
-    prompt = painted(page, view_after("wb.show_prompt(session, observation)"), tmp_path / "prompt.png")
+    prompt = painted(
+        page, view_after("wb.show_prompt(session, observation)"), tmp_path / "prompt.png"
+    )
     assert TRAINED not in prompt and len(prompt) > 10, "nothing of a prompt is trained"
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
 
 
-def test_a_committed_notebook_shows_its_pictures_before_anything_is_run_or_trusted(lab, page, tmp_path):
+def test_a_committed_notebook_shows_its_pictures_before_anything_is_run_or_trusted(
+    lab, page, tmp_path
+):
     """A notebook that came with git is not trusted: JupyterLab drops styles, scripts and ids. Ours must not need them."""
     path = lab.folder / "00_tour.ipynb"
     shutil.copy(ROOT / "notebooks/00_tour.ipynb", path)
     open_notebook(lab, page, path)
-    assert not any(cell["trusted"] for cell in page.evaluate(CELLS) if cell["outputs"]), "or this test shows nothing"
+    assert not any(cell["trusted"] for cell in page.evaluate(CELLS) if cell["outputs"]), (
+        "or this test shows nothing"
+    )
     tokens = painted(page, view_after("wb.show_tokens"), tmp_path / "tokens.png")
     assert tokens.get(TRAINED, 0) > 500, f"no trained token is painted; see {tmp_path}/tokens.png"
     lake = painted(page, view_after("worst = min"), tmp_path / "trajectory.png")
     assert lake.get(HOLE, 0) > 500, f"no hole is painted; see {tmp_path}/trajectory.png"
     page.screenshot(path=tmp_path / "tour.png")
     curves = page.locator(view_after("wait()").removesuffix(" > div") + " img").first
-    assert curves.evaluate("image => image.complete && image.naturalWidth") > 500, "the curves are a picture in the page"
+    assert curves.evaluate("image => image.complete && image.naturalWidth") > 500, (
+        "the curves are a picture in the page"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ a run that trains
 
 
-LIVE_CELLS = ["import workbench as wb",
-              "run = wb.train(wb.load_config('frozenlake', {'train.steps': 2000, 'train.tasks_per_step': 2, 'train.group_size': 4,\n"
-              "    'evaluation.num_tasks': 8, 'train.evaluate_every': 0}), 'live'); run",
-              "2 + 2",
-              "again = wb.attach('live'); again",
-              "again.wait(); again.status.state"]
+LIVE_CELLS = [
+    "import workbench as wb",
+    "run = wb.train(wb.load_config('frozenlake', {'train.steps': 2000, 'train.tasks_per_step': 2, 'train.group_size': 4,\n"
+    "    'evaluation.num_tasks': 8, 'train.evaluate_every': 0}), 'live'); run",
+    "2 + 2",
+    "again = wb.attach('live'); again",
+    "again.wait(); again.status.state",
+]
 CURVES = ".js-plotly-plot"
 STEPS_DRAWN = """index => Math.max(...[...document.querySelectorAll('.jp-CodeCell')[index].querySelectorAll('.js-plotly-plot')]
     .flatMap(plot => plot.data.filter(trace => trace.name === 'training').map(trace => trace.x.length)))"""
@@ -116,7 +146,9 @@ def live_notebook(lab):
 
 
 @pytest.mark.full
-def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_restart(lab, page, live_notebook, tmp_path):
+def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_restart(
+    lab, page, live_notebook, tmp_path
+):
     """One output that follows the run while the kernel is free; the run outlives the kernel; the button ends it."""
     open_notebook(lab, page, live_notebook)
     run_cell(page, 0)
@@ -136,7 +168,9 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
     theme(page, "Dark")
     page.screenshot(path=tmp_path / "live-dark.png")
 
-    page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }")
+    page.evaluate(
+        "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }"
+    )
     page.wait_for_function(KERNEL_IS_IDLE)
     run_cell(page, 0)
     run_cell(page, 3)
@@ -151,7 +185,9 @@ def test_a_run_is_watched_live_stopped_by_its_button_and_found_again_after_a_res
     run_cell(page, 4)
     finished(page, 4)
     assert "'stopped'" in output_of(page, 4).last.inner_text()
-    assert output_of(page, 3).count() == 1 and button.count() == 0, "the last picture takes the place of the widget"
+    assert output_of(page, 3).count() == 1 and button.count() == 0, (
+        "the last picture takes the place of the widget"
+    )
     page.screenshot(path=tmp_path / "stopped.png")
     steps = (lab.folder / "live/metrics.jsonl").read_text().count("\n")
     assert 1 <= steps < 2000
@@ -168,15 +204,21 @@ def it_can_be_hovered_over_and_stays_zoomed(page, curves) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 0.7 * box["height"], steps=5)
     page.mouse.up()
-    page.wait_for_function("() => document.querySelector('.js-plotly-plot').layout.xaxis.autorange === false")
+    page.wait_for_function(
+        "() => document.querySelector('.js-plotly-plot').layout.xaxis.autorange === false"
+    )
     zoomed = curves.evaluate("plot => plot.layout.xaxis.range")
     before = page.evaluate(STEPS_DRAWN, 1)
     page.wait_for_function(f"([index, first]) => ({STEPS_DRAWN})(index) > first", arg=[1, before])
-    assert curves.evaluate("plot => plot.layout.xaxis.range") == zoomed, "new steps do not undo what was zoomed"
+    assert curves.evaluate("plot => plot.layout.xaxis.range") == zoomed, (
+        "new steps do not undo what was zoomed"
+    )
 
 
 @pytest.mark.full
-def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_below(lab, page, tmp_path):
+def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_below(
+    lab, page, tmp_path
+):
     """Two outputs: the PNG that becomes a figure under the pointer, and the table, notes and warnings."""
     cells = [f"import workbench as wb\nwb.show({str(ROOT / 'tests/golden_runs/old/search')!r})"]
     write_notebook(lab.folder / "curves.ipynb", cells)
@@ -198,7 +240,9 @@ def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_belo
     assert outputs.nth(1).locator("text=The numbers, steps 1 to 2").is_visible()
     outputs.nth(1).locator("summary").click()
     page.screenshot(path=tmp_path / "numbers.png", full_page=True)
-    assert len(json.dumps([output["data"] for output in page.evaluate(OUTPUTS_OF_FIRST)])) < 400_000, "no plotly.js inside"
+    assert (
+        len(json.dumps([output["data"] for output in page.evaluate(OUTPUTS_OF_FIRST)])) < 400_000
+    ), "no plotly.js inside"
     assert not page.outside, f"asked another machine: {page.outside[:3]}"
 
 
@@ -206,11 +250,16 @@ def test_the_curves_of_a_run_are_drawn_by_plotly_and_everything_else_stands_belo
 
 
 @pytest.mark.full
-def test_one_walks_from_the_curve_to_the_token_in_a_notebook_and_the_kernel_knows_where(lab, page, tmp_path):
+def test_one_walks_from_the_curve_to_the_token_in_a_notebook_and_the_kernel_knows_where(
+    lab, page, tmp_path
+):
     """Three clicks and no typed number; then the place as a value, a place given by the kernel, and the saved notebook."""
     shutil.copytree(ROOT / "tests/golden_runs/old/window", lab.folder / "walked")
-    cells = ["import workbench as wb\nnavigator = wb.explore('walked')\nnavigator", "navigator.at",
-             "navigator.widget().at = 'step 2 / task 1 / attempt 3'"]
+    cells = [
+        "import workbench as wb\nnavigator = wb.explore('walked')\nnavigator",
+        "navigator.at",
+        "navigator.widget().at = 'step 2 / task 1 / attempt 3'",
+    ]
     write_notebook(lab.folder / "walk.ipynb", cells)
     open_notebook(lab, page, lab.folder / "walk.ipynb")
     run_cell(page, 0)
@@ -223,19 +272,29 @@ def test_one_walks_from_the_curve_to_the_token_in_a_notebook_and_the_kernel_know
     run_cell(page, 1)
     finished(page, 1)
     place = " / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:])
-    assert output_of(page, 1).inner_text() == repr(place) and place.startswith("step ") and " / token " in place
+    assert (
+        output_of(page, 1).inner_text() == repr(place)
+        and place.startswith("step ")
+        and " / token " in place
+    )
     run_cell(page, 2)
-    page.wait_for_function("() => document.querySelector('.wb-path').innerText.includes('attempt 3')")
+    page.wait_for_function(
+        "() => document.querySelector('.wb-path').innerText.includes('attempt 3')"
+    )
     page.locator(".wb-tokens").press("n")
     page.wait_for_function("() => document.querySelector('.wb-path').innerText.includes('token')")
     place = " / ".join(button.inner_text() for button in page.locator(".wb-path button").all()[1:])
-    picture = f"() => ({CELLS})()[0] && JSON.stringify(({OUTPUTS_OF_FIRST})()).includes('at {place}')"
+    picture = (
+        f"() => ({CELLS})()[0] && JSON.stringify(({OUTPUTS_OF_FIRST})()).includes('at {place}')"
+    )
     page.wait_for_function(picture)
     theme(page, "Dark")
     page.screenshot(path=tmp_path / "dark.png")
     theme(page, "Light")
-    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); const session = "
-                  "window.jupyterapp.shell.currentWidget.sessionContext; await session.shutdown(); }")
+    page.evaluate(
+        "async () => { await window.jupyterapp.commands.execute('docmanager:save'); const session = "
+        "window.jupyterapp.shell.currentWidget.sessionContext; await session.shutdown(); }"
+    )
     page.goto("about:blank")
     open_notebook(lab, page, lab.folder / "walk.ipynb")
     page.screenshot(path=tmp_path / "reopened.png")
@@ -246,16 +305,20 @@ def test_one_walks_from_the_curve_to_the_token_in_a_notebook_and_the_kernel_know
 # ------------------------------------------------------------------------------------------------ the credit editor
 
 
-EDITOR_CELLS = ["import workbench as wb\nsession = wb.open_session(wb.load_config('frozenlake'), quiet=True)\n"
-                "groups = wb.rollout(session, 1, group_size=4)",
-                "editor = wb.credit_editor(groups, 'dr_grpo', token_texts=session.chat.token_texts)\neditor",
-                "editor.edit",
-                "chat = wb.talk(session, temperature=0.0)\nchat"]
+EDITOR_CELLS = [
+    "import workbench as wb\nsession = wb.open_session(wb.load_config('frozenlake'), quiet=True)\n"
+    "groups = wb.rollout(session, 1, group_size=4)",
+    "editor = wb.credit_editor(groups, 'dr_grpo', token_texts=session.chat.token_texts)\neditor",
+    "editor.edit",
+    "chat = wb.talk(session, temperature=0.0)\nchat",
+]
 
 
 def credits(page) -> list[str]:
     """What hovering over the trained tokens of the editor says of each."""
-    return page.locator(".wb-credit span[title*=advantage]").evaluate_all("spans => spans.map(span => span.title)")
+    return page.locator(".wb-credit span[title*=advantage]").evaluate_all(
+        "spans => spans.map(span => span.title)"
+    )
 
 
 @pytest.mark.full
@@ -275,18 +338,24 @@ def test_an_edited_reward_changes_the_credit_of_tokens_before_ones_eyes(lab, pag
     reward.press("Enter")
     page.locator(".wb-credit >> text=turn 0 earns +2.50").first.wait_for(state="visible")
     after = credits(page)
-    assert len(after) == len(before) and all("was" in title for title in after), "each says what it is and was"
+    assert len(after) == len(before) and all("was" in title for title in after), (
+        "each says what it is and was"
+    )
     assert after[0].split(" · ")[2] != before[0].split(" · ")[2]
     page.screenshot(path=tmp_path / "edited.png")
     run_cell(page, 2)
     finished(page, 2)
-    assert "(0, 0): 2.5" in output_of(page, 2).inner_text(), "the same edit is a value in the kernel"
+    assert "(0, 0): 2.5" in output_of(page, 2).inner_text(), (
+        "the same edit is a value in the kernel"
+    )
 
     page.locator(".wb-algorithm select").select_option("ppo")
     page.locator(".wb-credit >> text=ppo needs value_T").first.wait_for(state="visible")
     assert page.locator(".wb-knob-lam").count() == 1, "the settings are those of the new estimator"
     page.locator("button.wb-reset").click()
-    page.wait_for_function("() => !document.querySelector('.wb-credit').innerText.includes('earns')")
+    page.wait_for_function(
+        "() => !document.querySelector('.wb-credit').innerText.includes('earns')"
+    )
     assert credits(page) == before
     one_can_talk_to_the_policy(page, tmp_path)
     it_is_a_picture_when_its_kernel_is_gone(lab, page, lab.folder / "editor.ipynb", tmp_path)
@@ -298,33 +367,49 @@ def one_can_talk_to_the_policy(page, tmp_path):
     run_cell(page, 3)
     finished(page, 3)
     box, talk = page.locator(".wb-talk-question input"), page.locator(".wb-talk")
-    for number, say in ((7, lambda: box.press("Enter")), (8, lambda: page.locator("button.wb-talk-ask").click())):
+    for number, say in (
+        (7, lambda: box.press("Enter")),
+        (8, lambda: page.locator("button.wb-talk-ask").click()),
+    ):
         box.fill(str(number))
         say()
-        page.wait_for_function("count => document.querySelector('.wb-talk').innerText.split('the task was over').length > count",
-                               arg=number - 6)
+        page.wait_for_function(
+            "count => document.querySelector('.wb-talk').innerText.split('the task was over').length > count",
+            arg=number - 6,
+        )
         page.wait_for_function("() => document.querySelector('button.wb-talk-stop').disabled")
     box.fill("Where is the goal?")
     box.press("Enter")
     talk.locator("text=takes no questions").wait_for(state="visible")
-    assert [each.is_visible() for each in output_of(page, 3).locator("text=the task was over").all()] == [True, True, False, False]
+    assert [
+        each.is_visible() for each in output_of(page, 3).locator("text=the task was over").all()
+    ] == [True, True, False, False]
     page.screenshot(path=tmp_path / "talk.png")
 
 
 def it_is_a_picture_when_its_kernel_is_gone(lab, page, path, tmp_path):
     """While the widgets are alive they alone are seen; saved, and opened again without a kernel, the picture is."""
     strips = output_of(page, 1).locator("img[alt^='credit of every sampled token']")
-    assert [strip.is_visible() for strip in strips.all()] == [True, False], "not the same picture twice"
+    assert [strip.is_visible() for strip in strips.all()] == [True, False], (
+        "not the same picture twice"
+    )
     page.screenshot(path=tmp_path / "live.png")
-    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); const session = "
-                  "window.jupyterapp.shell.currentWidget.sessionContext; await session.shutdown(); }")
+    page.evaluate(
+        "async () => { await window.jupyterapp.commands.execute('docmanager:save'); const session = "
+        "window.jupyterapp.shell.currentWidget.sessionContext; await session.shutdown(); }"
+    )
     page.goto("about:blank")
     open_notebook(lab, page, path)
     picture = output_of(page, 1).locator("img[alt^='credit of every sampled token']")
     picture.first.wait_for(state="visible")
-    assert picture.count() == 1 and picture.evaluate("image => image.complete && image.naturalWidth") > 100
+    assert (
+        picture.count() == 1
+        and picture.evaluate("image => image.complete && image.naturalWidth") > 100
+    )
     tokens = output_of(page, 1).locator("span[title*=advantage]")
     assert tokens.count() > 5 and tokens.first.is_visible(), "every token, to hover over"
     page.screenshot(path=tmp_path / "reopened.png")
     said = output_of(page, 3).locator("text=the task was over")
-    assert [each.is_visible() for each in said.all()] == [True, True] and page.locator(".wb-talk").count() == 0
+    assert [each.is_visible() for each in said.all()] == [True, True] and page.locator(
+        ".wb-talk"
+    ).count() == 0

@@ -1,4 +1,5 @@
 """Ten tasks of a researcher in a real JupyterLab: each in at most five clicks, without an index that is typed."""
+
 from __future__ import annotations
 
 import re
@@ -15,8 +16,17 @@ from workbench.types.findings import Answer, Finding, LintReport, Place
 
 pytestmark = [pytest.mark.full, pytest.mark.debian("chromium", "fonts-dejavu-core")]
 
-SETTINGS = {"algorithm.kind": "starpo_s", "train.steps": 7, "train.tasks_per_step": 4, "train.group_size": 4, "train.evaluate_every": 7,
-            "evaluation.num_tasks": 12, "lint.start": False, "env.max_turns": 24, "env.max_moves": 40}
+SETTINGS = {
+    "algorithm.kind": "starpo_s",
+    "train.steps": 7,
+    "train.tasks_per_step": 4,
+    "train.group_size": 4,
+    "train.evaluate_every": 7,
+    "evaluation.num_tasks": 12,
+    "lint.start": False,
+    "env.max_turns": 24,
+    "env.max_moves": 40,
+}
 CELLS = ["import workbench as wb\nwb.explore(['first', 'second'])", "wb.explore('linted')"]
 MOST_CLICKS = 5
 ATTEMPTS = ".wb-step > .wb-scroll tbody tr"
@@ -40,7 +50,13 @@ class Hand:
     def step(self, number: int, last: int) -> None:
         """A click on the curve, where the step is."""
         width = self.box.locator(".wb-plot").bounding_box()["width"]
-        self.click(".wb-plot", position={"x": (LEFT + number / last * (WIDTH - LEFT - RIGHT)) * width / WIDTH, "y": 80})
+        self.click(
+            ".wb-plot",
+            position={
+                "x": (LEFT + number / last * (WIDTH - LEFT - RIGHT)) * width / WIDTH,
+                "y": 80,
+            },
+        )
         self.box.locator(f".wb-step h3:text-is('step {number}')").wait_for()
 
     def choose(self, selector: str, option: str) -> None:
@@ -70,7 +86,16 @@ def runs(lab):
     with create_run(lab.folder / "linted", first.config) as run:
         run.write_step(1, first.groups(1))
         run.write_credit(first.credit(1, 0))
-        run.write_lint(1, LintReport((Answer("R1", "authors", (Finding("a token that nobody sampled is trained", place),)),)))
+        run.write_lint(
+            1,
+            LintReport(
+                (
+                    Answer(
+                        "R1", "authors", (Finding("a token that nobody sampled is trained", place),)
+                    ),
+                )
+            ),
+        )
         run.commit_step(1, {"success": 0.5, "reward_mean": 0.5})
     return lab.folder
 
@@ -85,7 +110,9 @@ def worst_attempt_of_step_7(hand: Hand, run) -> None:
     hand.click("button[aria-label='sort by reward']")
     hand.click(ATTEMPTS)
     place = hand.place
-    assert run.groups(7)[place.task][place.attempt].reward == min(t.reward for group in run.groups(7) for t in group)
+    assert run.groups(7)[place.task][place.attempt].reward == min(
+        t.reward for group in run.groups(7) for t in group
+    )
     assert "reward" in hand.text(".wb-attempt .wb-quiet")
 
 
@@ -95,12 +122,22 @@ def why_this_advantage(hand: Hand, run) -> None:
     hand.click(f"{ATTEMPTS} >> nth={trained}")
     hand.click(".wb-trained >> nth=2")
     hand.box.locator(".wb-loss tr").first.wait_for()
-    written = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in hand.box.locator(".wb-loss tr").all()}
+    written = {
+        row.locator("th").inner_text(): row.locator("td").all_inner_texts()
+        for row in hand.box.locator(".wb-loss tr").all()
+    }
     table, place = run.credit(5, 0), hand.place
-    number = sum(map(len, run.groups(5)[:place.task])) + place.attempt
+    number = sum(map(len, run.groups(5)[: place.task])) + place.attempt
     stored = table["advantage"][table["trajectory"] == number][place.token]
-    before, after = float(written["before whitening"][0]), re.findall(r"[-\d.e]+", written["advantage"][1])
-    assert float(written["advantage"][0]) == stored == (before - float(after[0])) / np.sqrt(float(after[1]) + float(after[2]))
+    before, after = (
+        float(written["before whitening"][0]),
+        re.findall(r"[-\d.e]+", written["advantage"][1]),
+    )
+    assert (
+        float(written["advantage"][0])
+        == stored
+        == (before - float(after[0])) / np.sqrt(float(after[1]) + float(after[2]))
+    )
     assert written["check"][1].endswith("to the last bit")
 
 
@@ -108,7 +145,9 @@ def which_tasks_did_training_lose(hand: Hand, run) -> None:
     lost = wb.paired(run).lost
     hand.click(".wb-pairs > summary")
     hand.click(f".wb-pairs button:text-is('{len(lost)} lost')")
-    assert hand.box.locator(".wb-pairs tbody td.wb-name").all_inner_texts() == [pair.task.id for pair in lost]
+    assert hand.box.locator(".wb-pairs tbody td.wb-name").all_inner_texts() == [
+        pair.task.id for pair in lost
+    ]
 
 
 def is_anything_trained_that_the_policy_did_not_write(hand: Hand, run) -> None:
@@ -122,14 +161,22 @@ def what_did_the_filter_remove(hand: Hand, run) -> None:
     table, number = run.credit(2, 0), 0
     left = []
     for group in run.groups(2):
-        left += [t for n, t in enumerate(group) if not (table["weight"][table["trajectory"] == number + n] != 0).any()]
+        left += [
+            t
+            for n, t in enumerate(group)
+            if not (table["weight"][table["trajectory"] == number + n] != 0).any()
+        ]
         number += len(group)
-    assert hand.text(".wb-removed").startswith(f"the filter removed {len(left)} attempts with {sum(t.num_sampled for t in left)} sampled tokens")
+    assert hand.text(".wb-removed").startswith(
+        f"the filter removed {len(left)} attempts with {sum(t.num_sampled for t in left)} sampled tokens"
+    )
     assert left and hand.box.locator(".wb-step details tbody tr:has-text('left out')").count() > 0
 
 
 def last_turn_of_the_longest_attempt(hand: Hand, run) -> None:
-    step = max(run.steps(), key=lambda step: max(len(t.turns) for group in run.groups(step) for t in group))
+    step = max(
+        run.steps(), key=lambda step: max(len(t.turns) for group in run.groups(step) for t in group)
+    )
     longest = max((t for group in run.groups(step) for t in group), key=lambda t: len(t.turns))
     assert len(longest.turns) >= 20
     hand.step(step, 7)
@@ -163,7 +210,10 @@ def change_gamma_and_see_what_moves(hand: Hand, run) -> None:
     gamma.fill("0.9")
     gamma.press("Enter")
     hand.box.locator(".wb-code:has-text('gamma')").wait_for()
-    assert "settings={'gamma': 0.9}" in hand.text(".wb-code") and hand.box.locator(".wb-editor td.wb-changed").count() > 0
+    assert (
+        "settings={'gamma': 0.9}" in hand.text(".wb-code")
+        and hand.box.locator(".wb-editor td.wb-changed").count() > 0
+    )
     assert "tokens differ by up to" in hand.text(".wb-status")
 
 
@@ -173,14 +223,28 @@ def compare_two_seeds(hand: Hand, run) -> None:
     hand.choose("select[aria-label='paired with']", "second")
     hand.box.locator(".wb-difference:has-text('second less first')").wait_for()
     found = wb.paired(run, wb.open_run(run.path.parent / "second"))
-    rows = {row.locator("td").first.inner_text(): row.locator("td").nth(1).inner_text() for row in hand.box.locator(".wb-pairs tbody tr").all()}
+    rows = {
+        row.locator("td").first.inner_text(): row.locator("td").nth(1).inner_text()
+        for row in hand.box.locator(".wb-pairs tbody tr").all()
+    }
     assert rows == {pair.task.id: pair.change for pair in found.pairs}
-    assert hand.box.locator(".wb-plot .wb-label").filter(has_text="second").count() == 1, "both are drawn"
+    assert hand.box.locator(".wb-plot .wb-label").filter(has_text="second").count() == 1, (
+        "both are drawn"
+    )
 
 
-TASKS = {worst_attempt_of_step_7: 0, why_this_advantage: 0, which_tasks_did_training_lose: 0, is_anything_trained_that_the_policy_did_not_write: 0,
-         what_did_the_filter_remove: 0, last_turn_of_the_longest_attempt: 0, first_flat_step_and_its_side: 0, from_a_finding_to_its_token: 1,
-         change_gamma_and_see_what_moves: 0, compare_two_seeds: 0}
+TASKS = {
+    worst_attempt_of_step_7: 0,
+    why_this_advantage: 0,
+    which_tasks_did_training_lose: 0,
+    is_anything_trained_that_the_policy_did_not_write: 0,
+    what_did_the_filter_remove: 0,
+    last_turn_of_the_longest_attempt: 0,
+    first_flat_step_and_its_side: 0,
+    from_a_finding_to_its_token: 1,
+    change_gamma_and_see_what_moves: 0,
+    compare_two_seeds: 0,
+}
 
 
 def test_ten_tasks_take_at_most_five_clicks_each(lab, page, tasks, runs, tmp_path):

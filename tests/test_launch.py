@@ -1,5 +1,6 @@
 """The files that start a run on many GPUs: not run here, but what they say is checked. Syntax by bash and a YAML reader, every
 setting by the loader, memory by the plan, and the server's arguments against those that this project starts one with."""
+
 from __future__ import annotations
 
 import json
@@ -20,9 +21,20 @@ ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "experiments/launch"
 CONFIG = LAUNCH / "search-qwen2.5-7b.toml"
 # Qwen2.5-7B-Instruct, as its config.json gives it.
-QWEN_7B = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064, "hidden_size": 3584,
-           "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
-           "max_position_embeddings": 32768, "tie_word_embeddings": False, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6}
+QWEN_7B = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "vocab_size": 152064,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+}
 GB = 10**9
 
 
@@ -39,7 +51,9 @@ def commands(name: str) -> str:
 def words_after(script: str, start: str) -> list[str]:
     """What stands in the one command of a script that begins so."""
     joined = script.replace("\\\n", " ")
-    line, = (line for line in joined.splitlines() if start in line and not line.lstrip().startswith("#"))
+    (line,) = (
+        line for line in joined.splitlines() if start in line and not line.lstrip().startswith("#")
+    )
     return shlex.split(line.removesuffix("&"))
 
 
@@ -54,8 +68,13 @@ def test_files_are_said_not_to_be_run_and_bash_can_read_them(name):
 
 def settings_of(script: str) -> dict[str, str]:
     words = words_after(script, "workbench.cli train")
-    settings = dict(word.split("=", 1) for before, word in zip(words, words[1:]) if before == "--set")
-    return {name: text.replace("${NODES[0]}:$PORT", "first:8000").replace("$WEIGHTS", "/shared") for name, text in settings.items()}
+    settings = dict(
+        word.split("=", 1) for before, word in zip(words, words[1:]) if before == "--set"
+    )
+    return {
+        name: text.replace("${NODES[0]}:$PORT", "first:8000").replace("$WEIGHTS", "/shared")
+        for name, text in settings.items()
+    }
 
 
 def test_the_skypilot_file_sets_what_the_loader_takes():
@@ -75,7 +94,10 @@ def test_the_slurm_file_sets_what_the_loader_takes():
     words = words_after(script, "workbench.cli train")
     config, warnings = load_config_with_warnings(CONFIG, settings_of(script))
     assert warnings == [] and obstacles(config, 8) == []
-    assert config.layout.url == "http://first:8000" and words[words.index("--nproc_per_node") + 1] == "8"
+    assert (
+        config.layout.url == "http://first:8000"
+        and words[words.index("--nproc_per_node") + 1] == "8"
+    )
 
 
 def test_the_slurm_files_server_is_one_that_this_project_would_start():
@@ -89,14 +111,26 @@ def test_the_slurm_files_server_is_one_that_this_project_would_start():
         option = f"--{name.replace('_', '-')}"
         assert option in words, option
         if value is not True:
-            assert words[words.index(option) + 1] == (json.dumps(value) if isinstance(value, dict) else str(value))
+            assert words[words.index(option) + 1] == (
+                json.dumps(value) if isinstance(value, dict) else str(value)
+            )
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("settings", [
-    {}, {"learner.num_processes": 8},
-    {"learner.num_processes": 1, "learner.sharding": "none", "learner.lora_rank": 16, "policy.dtype": "bfloat16"},
-], ids=["four shards", "eight shards", "adapters"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"learner.num_processes": 8},
+        {
+            "learner.num_processes": 1,
+            "learner.sharding": "none",
+            "learner.lora_rank": 16,
+            "policy.dtype": "bfloat16",
+        },
+    ],
+    ids=["four shards", "eight shards", "adapters"],
+)
 def test_seven_billion_parameters_fit_by_plan(tmp_path, settings):
     """Where weights are whole in every process they do not, by far."""
     (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
@@ -104,7 +138,9 @@ def test_seven_billion_parameters_fit_by_plan(tmp_path, settings):
     limits = {"host": 500 * GB, "device": 80 * GB, "server": 80 * GB}
 
     def planned(more):
-        return plan(load_config_with_warnings(CONFIG, sizes | more)[0], limits=limits, baseline=GB // 2)
+        return plan(
+            load_config_with_warnings(CONFIG, sizes | more)[0], limits=limits, baseline=GB // 2
+        )
 
     found = planned(settings)
     assert found.ok, found.verdicts
@@ -112,6 +148,8 @@ def test_seven_billion_parameters_fit_by_plan(tmp_path, settings):
         whole = planned({"learner.sharding": "none"})
         assert not whole.ok and whole.totals["device"][1] > 2 * found.totals["device"][1]
         offloaded = planned({"learner.offload": True})
-        moved = {item.name for item in offloaded.items if item.place == "host"} - {i.name for i in found.items if i.place == "host"}
+        moved = {item.name for item in offloaded.items if item.place == "host"} - {
+            i.name for i in found.items if i.place == "host"
+        }
         assert moved == {"learner's weights", "optimizer", "gradients", "weights put together"}
         assert offloaded.totals["device"][1] < found.totals["device"][1] / 2

@@ -20,20 +20,30 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: dict[str, int] = {
     # 0: the vocabulary. The package itself holds only names as text, so anyone may ask it for its version.
-    "": 0, "types": 0,
+    "": 0,
+    "types": 0,
     # 1: the whole path once, plainly; worlds; text to tokens; pictures of values
-    "plain": 1, "envs": 1, "chat": 1, "views": 1,
+    "plain": 1,
+    "envs": 1,
+    "chat": 1,
+    "views": 1,
     # 2: what samples; what is kept
-    "engines": 2, "run": 2,
+    "engines": 2,
+    "run": 2,
     # 3: attempts; credit and updates
-    "rollouts": 3, "learn": 3,
+    "rollouts": 3,
+    "learn": 3,
     # 4: instruments: they look at the core, the core never imports them
-    "linting": 4, "auditing": 4, "bias": 4, "importers": 4,
+    "linting": 4,
+    "auditing": 4,
+    "bias": 4,
+    "importers": 4,
     # 5: one config, and the loop over steps
     "training": 5,
     # 6 to 8: what JupyterLab adds; batches, the machine; the terminal
     "notebook": 6,
-    "ablation": 7, "doctor": 7,
+    "ablation": 7,
+    "doctor": 7,
     "cli": 8,
 }
 
@@ -60,10 +70,16 @@ INSTEAD: dict[str, str] = {
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
 TENSOR_FREE = ("", "types", "envs", "views", "run", "importers")
-LAZY_DOOR = (
-    "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
+LAZY_DOOR = "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
+TENSOR_LIBRARIES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "tokenizers",
+    "safetensors",
+    "trl",
+    "vllm",
 )
-TENSOR_LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "safetensors", "trl", "vllm")
 
 
 @dataclass(frozen=True)
@@ -86,7 +102,9 @@ def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def read_imports(module: str, source: str, modules: frozenset[str], is_package: bool = False) -> Iterator[Import]:
+def read_imports(
+    module: str, source: str, modules: frozenset[str], is_package: bool = False
+) -> Iterator[Import]:
     """Every import in `source`, relative ones resolved; `from workbench import store` names the submodule."""
     tree = ast.parse(source)
     typing_only = {
@@ -99,26 +117,37 @@ def read_imports(module: str, source: str, modules: frozenset[str], is_package: 
     package = module if is_package else module.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            targets = [LAZY_DOOR if alias.name == "workbench" else alias.name for alias in node.names]
+            targets = [
+                LAZY_DOOR if alias.name == "workbench" else alias.name for alias in node.names
+            ]
         elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            parents = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
             base = ".".join([*parents, node.module] if node.module else parents)
             full = [f"{base}.{alias.name}" for alias in node.names]
             targets = [name if name in modules else base for name in full]
-            if base == "workbench":  # only submodules and `__version__` are there without the lazy table
+            if (
+                base == "workbench"
+            ):  # only submodules and `__version__` are there without the lazy table
                 targets = [
                     LAZY_DOOR if target == base and not alias.name.startswith("__") else target
                     for target, alias in zip(targets, node.names)
                 ]
         else:
             continue
-        yield from (Import(module, target, node.lineno, node in typing_only) for target in dict.fromkeys(targets))
+        yield from (
+            Import(module, target, node.lineno, node in typing_only)
+            for target in dict.fromkeys(targets)
+        )
 
 
 def read_package(folder: Path) -> tuple[list[Import], frozenset[str]]:
     """All imports of all modules under `folder`, and the modules' names."""
     files = {
-        module_name(path, folder): path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts
+        module_name(path, folder): path
+        for path in sorted(folder.rglob("*.py"))
+        if "__pycache__" not in path.parts
     }
     modules = frozenset(files)
     return [
@@ -128,7 +157,9 @@ def read_package(folder: Path) -> tuple[list[Import], frozenset[str]]:
     ], modules
 
 
-def layer_faults(imports: list[Import], modules: frozenset[str], layers: Mapping[str, int] = LAYERS) -> list[str]:
+def layer_faults(
+    imports: list[Import], modules: frozenset[str], layers: Mapping[str, int] = LAYERS
+) -> list[str]:
     """One sentence for each import that does not point down, and each module without a layer."""
     faults = [
         f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py, and a line in docs/design/rooms.md"
@@ -145,7 +176,12 @@ def layer_faults(imports: list[Import], modules: frozenset[str], layers: Mapping
         lower, upper = room_of(found.target), room_of(found.importer)
         if lower == upper and lower != "":
             continue
-        if upper in layers and lower in layers and layers[lower] >= layers[upper] and not (lower == "" != upper):
+        if (
+            upper in layers
+            and lower in layers
+            and layers[lower] >= layers[upper]
+            and not (lower == "" != upper)
+        ):
             faults.append(
                 f"{found.importer} (layer {layers[upper]}) imports {found.target} (layer {layers[lower]}) in line "
                 f"{found.line}: imports point down. Take as an argument: "
@@ -166,7 +202,11 @@ def tensor_faults(imports: list[Import]) -> list[str]:
                 f"{found.importer} imports {root} in line {found.line}, but must open without it: take numpy arrays, "
                 f"or a function that returns them"
             )
-        if root == "workbench" and found.target != LAZY_DOOR and room_of(found.target) not in TENSOR_FREE:
+        if (
+            root == "workbench"
+            and found.target != LAZY_DOOR
+            and room_of(found.target) not in TENSOR_FREE
+        ):
             faults.append(
                 f"{found.importer} imports {found.target} in line {found.line}, which may need torch: take its value "
                 f"as an argument"
@@ -195,7 +235,9 @@ def test_ops_import_nothing_of_ours(package):
     assert not [
         found
         for found in package[0]
-        if found.importer.startswith(ops) and found.target.startswith("workbench") and not found.target.startswith(ops)
+        if found.importer.startswith(ops)
+        and found.target.startswith("workbench")
+        and not found.target.startswith(ops)
         and found.target != "workbench.types.tensors"  # torch, imported on use
     ], "ops are pure tensor functions: pass tensors and numbers in"
 
@@ -208,7 +250,12 @@ def test_engines_know_no_tasks_and_envs_no_tokens(package):
         if found.target.startswith("workbench.")
     }
     assert ("engines", "envs") not in pairs and ("envs", "engines") not in pairs
-    assert not pairs & {("envs", "chat"), ("envs", "learn"), ("engines", "chat"), ("views", "learn")}
+    assert not pairs & {
+        ("envs", "chat"),
+        ("envs", "learn"),
+        ("engines", "chat"),
+        ("views", "learn"),
+    }
 
 
 def test_tensor_free_rooms_import_where_tensor_libraries_are_missing(package):
@@ -256,8 +303,16 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
 @pytest.mark.parametrize(
     ("module", "source", "words"),
     [
-        ("workbench.types", "from workbench.learn.learner import Learner", "take as an argument: the weights"),
-        ("workbench.learn.learner", "def f():\n    import workbench.training.config", "frozen dataclass of its own"),
+        (
+            "workbench.types",
+            "from workbench.learn.learner import Learner",
+            "take as an argument: the weights",
+        ),
+        (
+            "workbench.learn.learner",
+            "def f():\n    import workbench.training.config",
+            "frozen dataclass of its own",
+        ),
         ("workbench.types.stats", "from workbench.run import store", "imports workbench.run.store"),
         ("workbench.envs.base", "from ..engines.base import Engine", "engine that is already open"),
         ("workbench.envs", "from ..run import store", "imports workbench.run.store"),
@@ -278,8 +333,14 @@ def test_negative_control_a_bad_import_is_named(module, source, words):
     ("module", "source"),
     [
         ("workbench.learn.learner", "import torch\nfrom workbench.types import Group"),
-        ("workbench.engines.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
-        ("workbench.envs.base", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        (
+            "workbench.engines.base",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
+        ),
+        (
+            "workbench.envs.base",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
+        ),
         ("workbench.run.store", "from workbench import __version__"),
         ("workbench.training.config", "from workbench.learn.learner import LearnerConfig"),
     ],
@@ -289,7 +350,9 @@ def test_good_imports_are_let_through(module, source):
 
 
 def _python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
 
 
 def _python_without_tensors(code: str) -> subprocess.CompletedProcess:

@@ -1,4 +1,5 @@
 """The learner: one denominator, nothing non-finite ever reaches the weights, and state that goes on bit for bit."""
+
 from __future__ import annotations
 
 from dataclasses import fields, replace
@@ -24,7 +25,11 @@ ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens
 
 
 def learner(algorithm=GRPO(), model=None, **config) -> Learner:
-    return Learner(tiny_model() if model is None else model, algorithm, LearnerConfig(**({"lr": 1e-3} | config)))
+    return Learner(
+        tiny_model() if model is None else model,
+        algorithm,
+        LearnerConfig(**({"lr": 1e-3} | config)),
+    )
 
 
 def batch_and_credit(algorithm=GRPO(), **settings) -> tuple[Batch, Credit]:
@@ -45,7 +50,9 @@ def gradient(batch: Batch, credit: Credit, algorithm=GRPO(), **config) -> dict[s
     caught: dict[str, Tensor] = {}
     a_learner = learner(algorithm, **config)
     policy = a_learner.models.policy
-    policy.scale_down = lambda norm, most: caught.update({n: g.clone() for n, g in policy.gradients().items()})
+    policy.scale_down = lambda norm, most: caught.update(
+        {n: g.clone() for n, g in policy.gradients().items()}
+    )
     a_learner.update(batch, credit, step=1)
     return caught
 
@@ -63,9 +70,16 @@ def test_signal_over_noise_is_that_of_two_halves_written_out():
     found = signal_to_noise(a_learner, batch, credit, step=3)["gradient_snr"]
     halves = dealt(batch, credit.trained_T, 2, (0, "halves", 3))
     assert not (halves[0] & halves[1]).any() and ((halves[0] | halves[1]) == credit.trained_T).all()
-    first, second = (naive_gradient(batch, replace(credit, weight_T=credit.weight_T * half)) for half in halves)
-    flat_a, flat_b = (torch.cat([each[name].reshape(-1) for name in sorted(each)]).double() for each in (first, second))
-    assert found == pytest.approx(float(flat_a @ flat_b / ((flat_a - flat_b).square().sum() / 4)), rel=1e-4)
+    first, second = (
+        naive_gradient(batch, replace(credit, weight_T=credit.weight_T * half)) for half in halves
+    )
+    flat_a, flat_b = (
+        torch.cat([each[name].reshape(-1) for name in sorted(each)]).double()
+        for each in (first, second)
+    )
+    assert found == pytest.approx(
+        float(flat_a @ flat_b / ((flat_a - flat_b).square().sum() / 4)), rel=1e-4
+    )
     for each in (a_learner, twin):
         each.update(batch, credit, step=1)
     assert same(a_learner.weights(), twin.weights())
@@ -73,15 +87,24 @@ def test_signal_over_noise_is_that_of_two_halves_written_out():
 
 def test_one_attempt_has_no_halves():
     batch, credit = batch_and_credit()
-    only = credit.trained_T & (batch.trajectory_of_token_T == batch.trajectory_of_token_T[credit.trained_T][0])
-    assert signal_to_noise(learner(), batch, replace(credit, weight_T=credit.weight_T * only), step=1) == {}
+    only = credit.trained_T & (
+        batch.trajectory_of_token_T == batch.trajectory_of_token_T[credit.trained_T][0]
+    )
+    assert (
+        signal_to_noise(learner(), batch, replace(credit, weight_T=credit.weight_T * only), step=1)
+        == {}
+    )
 
 
 def naive_gradient(batch: Batch, credit: Credit, denominator=None) -> dict[str, Tensor]:
     """Written out from the definition: sum over tokens of -A logp, over the count of trained tokens."""
     model = tiny_model()
-    logp_T = torch.cat([token_logprobs(model(input_ids=ids[None]).logits, ids[None])[0]
-                        for ids in batch.token_ids_T.split(batch.segment_lengths_S.tolist())])
+    logp_T = torch.cat(
+        [
+            token_logprobs(model(input_ids=ids[None]).logits, ids[None])[0]
+            for ids in batch.token_ids_T.split(batch.segment_lengths_S.tolist())
+        ]
+    )
     used = credit.weight_T != 0
     (-(logp_T * credit.advantage_T.float())[used].sum() / (denominator or used.sum())).backward()
     return {name: p.grad for name, p in model.named_parameters()}
@@ -105,7 +128,9 @@ def test_the_gradient_does_not_depend_on_how_the_batch_is_cut(fresh, entropy_coe
 def test_three_micro_batches_are_three():
     batch, credit = batch_and_credit()
     longest = int(batch.segment_lengths_S.max())
-    report, = learner(micro_batch_tokens=4 * longest, layout="padded").update(batch, credit, step=1)
+    (report,) = learner(micro_batch_tokens=4 * longest, layout="padded").update(
+        batch, credit, step=1
+    )
     assert report.metrics["micro_batches"] == 3
 
 
@@ -113,13 +138,24 @@ def test_three_micro_batches_are_three():
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 def test_the_gradient_is_the_one_of_the_definition(fresh, layout):
     batch, credit = batch_and_credit(fresh=fresh)
-    assert distance(naive_gradient(batch, credit), gradient(batch, credit, micro_batch_tokens=60, layout=layout)) < 1e-5
+    assert (
+        distance(
+            naive_gradient(batch, credit),
+            gradient(batch, credit, micro_batch_tokens=60, layout=layout),
+        )
+        < 1e-5
+    )
 
 
 def test_negative_control_a_mean_of_means_depends_on_the_cut(monkeypatch):
     """Divide by each micro-batch's own count, as is often done: the law above is far out."""
     import workbench.learn.update as module
-    monkeypatch.setattr(module, "masked_sum_over", lambda loss, weight, _: (loss * weight).sum() / (weight != 0).sum())
+
+    monkeypatch.setattr(
+        module,
+        "masked_sum_over",
+        lambda loss, weight, _: (loss * weight).sum() / (weight != 0).sum(),
+    )
     batch, credit = batch_and_credit(turns=3)
     whole = gradient(batch, credit, micro_batch_tokens=ALL_AT_ONCE)
     assert distance(whole, gradient(batch, credit, micro_batch_tokens=ONE_BY_ONE)) > 0.1
@@ -135,7 +171,12 @@ def test_an_unscored_trajectory_is_as_if_it_had_never_been():
     """It leaves the denominator too (law 5)."""
     with_it = Batch.from_groups(unscore(make_groups(), 1, 2))
     without = with_it.select([n for n in range(12) if n != 6])
-    assert distance(gradient(with_it, GRPO().credit(with_it)), gradient(without, GRPO().credit(without))) < 2e-6
+    assert (
+        distance(
+            gradient(with_it, GRPO().credit(with_it)), gradient(without, GRPO().credit(without))
+        )
+        < 2e-6
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what is trained
@@ -147,8 +188,10 @@ def test_only_sampled_tokens_get_a_gradient():
     model = tiny_model()
     seen: list[Tensor] = []
     a_learner = Learner(model, GRPO(), LearnerConfig(micro_batch_tokens=ONE_BY_ONE), own_copy=False)
-    model.get_output_embeddings().register_forward_hook(lambda module, args, out: seen.append(out.shape[1]))
-    report, = a_learner.update(batch, credit, step=1)
+    model.get_output_embeddings().register_forward_hook(
+        lambda module, args, out: seen.append(out.shape[1])
+    )
+    (report,) = a_learner.update(batch, credit, step=1)
     assert sum(seen) == int(batch.eligible_T.sum()) == report.metrics["trained_tokens"]
     assert np.array_equal(np.isfinite(report.table["new_logp"]), batch.eligible_T.numpy())
 
@@ -156,9 +199,13 @@ def test_only_sampled_tokens_get_a_gradient():
 def test_a_weight_on_a_token_that_was_not_sampled_is_refused_unless_named():
     batch, credit = batch_and_credit()
     everywhere = replace(credit, weight_T=torch.where(batch.position_T > 0, 1.0, 0.0).double())
-    with pytest.raises(LearnerError, match="were not sampled by the policy here, the first: trajectory task-0/0"):
+    with pytest.raises(
+        LearnerError, match="were not sampled by the policy here, the first: trajectory task-0/0"
+    ):
         learner().update(batch, everywhere, step=1)
-    report, = learner().update(batch, replace(everywhere, widened="supervised fine-tuning"), step=1)
+    (report,) = learner().update(
+        batch, replace(everywhere, widened="supervised fine-tuning"), step=1
+    )
     assert report.metrics["trained_tokens"] == int((batch.position_T > 0).sum())
 
 
@@ -171,7 +218,9 @@ def test_credit_of_another_batch_is_refused():
 
 def test_a_missing_fact_is_named():
     batch, credit = batch_and_credit()
-    with pytest.raises(DataError, match=r"needs ref_logp_T.*Learner.facts\(batch\) makes one that does"):
+    with pytest.raises(
+        DataError, match=r"needs ref_logp_T.*Learner.facts\(batch\) makes one that does"
+    ):
         learner(GRPO(kl_coef=0.1)).update(batch, credit, step=1)
 
 
@@ -187,7 +236,12 @@ def test_batch_and_credit_are_left_as_they_were():
     """Law 6, through a whole step of several updates: torch counts writes into every tensor."""
     algorithm = GRPO(epochs=2, minibatches=2, entropy_coef=0.01)
     batch, credit = batch_and_credit(algorithm)
-    held = [getattr(v, f.name) for v in (batch, credit) for f in fields(v) if isinstance(getattr(v, f.name), Tensor)]
+    held = [
+        getattr(v, f.name)
+        for v in (batch, credit)
+        for f in fields(v)
+        if isinstance(getattr(v, f.name), Tensor)
+    ]
     versions = [t._version for t in held]
     learner(algorithm).update(batch, credit, step=1)
     assert [t._version for t in held] == versions and batch.old_logp_T is None
@@ -198,7 +252,7 @@ def test_batch_and_credit_are_left_as_they_were():
 
 def test_one_update_is_on_policy_exactly():
     batch, credit = batch_and_credit()
-    report, = learner().update(batch, credit, step=1)
+    (report,) = learner().update(batch, credit, step=1)
     used = report.table["used"]
     assert (report.table["ratio"][used] == 1.0).all() and report.metrics["approx_kl"] == 0.0
     assert np.array_equal(report.table["old_logp"][used], report.table["new_logp"][used])
@@ -226,7 +280,9 @@ def test_minibatches_share_out_whole_trajectories():
         used = np.stack([r.table["used"] for r in epoch])
         assert np.array_equal(used.sum(0), batch.eligible_T.numpy())
         owners = [set(r.table["trajectory"][r.table["used"]]) for r in epoch]
-        assert not owners[0] & owners[1] and not owners[1] & owners[2] and sum(map(len, owners)) == 12
+        assert (
+            not owners[0] & owners[1] and not owners[1] & owners[2] and sum(map(len, owners)) == 12
+        )
     assert not np.array_equal(reports[0].table["used"], reports[3].table["used"])  # shuffled anew
     again = learner(algorithm).update(batch, credit, step=1)
     other = learner(algorithm, seed=1).update(batch, credit, step=1)
@@ -242,7 +298,9 @@ def test_minibatches_clip_when_the_policy_has_moved():
     table = reports[-1].table
     free = table["used"] & (table["clip_state"] == 0)
     assert set(np.unique(table["clip_state"])) <= {-1, 0, 1} and free.any()
-    assert (table["advantage"] * table["clip_state"])[table["clip_state"] != 0].min() > 0  # held where it gains
+    assert (table["advantage"] * table["clip_state"])[
+        table["clip_state"] != 0
+    ].min() > 0  # held where it gains
 
 
 def test_training_makes_good_tokens_likelier():
@@ -260,26 +318,34 @@ def test_training_makes_good_tokens_likelier():
 
 def test_the_table_is_what_was_used():
     batch, credit = batch_and_credit(fresh=True)
-    report, = learner().update(batch, credit, step=7)
+    (report,) = learner().update(batch, credit, step=7)
     table = report.table
     assert (table.step, table.update) == (7, 0)
     dtypes = {name: column.dtype.name for name, column in table.columns.items()}
     assert dtypes == {
-        **dict.fromkeys(("trajectory", "segment", "turn", "position", "token_id"), "int32"), "source": "int8",
-        "eligible": "bool", "used": "bool", "advantage": "float64", "weight": "float64", "clip_state": "int8",
+        **dict.fromkeys(("trajectory", "segment", "turn", "position", "token_id"), "int32"),
+        "source": "int8",
+        "eligible": "bool",
+        "used": "bool",
+        "advantage": "float64",
+        "weight": "float64",
+        "clip_state": "int8",
         **dict.fromkeys(("rollout_logp", "old_logp", "new_logp", "entropy", "ratio"), "float32"),
     }
     assert np.array_equal(table["advantage"], credit.advantage_T.numpy())  # bit for bit
     assert np.array_equal(table["weight"], credit.weight_T.numpy())
     assert np.array_equal(np.isnan(table["entropy"]), ~batch.eligible_T.numpy())
-    loss = -(table["ratio"] * table["advantage"] * table["weight"])[table["used"]].sum() / table["used"].sum()
+    loss = (
+        -(table["ratio"] * table["advantage"] * table["weight"])[table["used"]].sum()
+        / table["used"].sum()
+    )
     assert report.metrics["loss"] == pytest.approx(loss, abs=1e-6)
     assert not any(column.flags.writeable for column in table.columns.values())
 
 
 def test_metrics_are_finite_numbers_and_entropy_is_over_trained_tokens():
     batch, credit = batch_and_credit()
-    report, = learner().update(batch, credit, step=1)
+    (report,) = learner().update(batch, credit, step=1)
     assert all(np.isfinite(value) for value in report.metrics.values())
     trained = report.table["entropy"][batch.eligible_T.numpy()]
     assert report.metrics["entropy"] == pytest.approx(trained.mean(), rel=1e-6)
@@ -289,7 +355,9 @@ def test_metrics_are_finite_numbers_and_entropy_is_over_trained_tokens():
 def test_tokens_of_older_weights_are_counted():
     batch, credit = batch_and_credit()
     a_learner = learner()
-    shares = [a_learner.update(batch, credit, step=step)[0].metrics["stale_share"] for step in (1, 2)]
+    shares = [
+        a_learner.update(batch, credit, step=step)[0].metrics["stale_share"] for step in (1, 2)
+    ]
     assert shares == [0.0, 1.0]  # every token here says that version 0 sampled it
     unknown = replace(batch, policy_version_T=torch.full_like(batch.policy_version_T, -1))
     assert "stale_share" not in a_learner.update(unknown, credit, step=3)[0].metrics
@@ -298,13 +366,15 @@ def test_tokens_of_older_weights_are_counted():
 def test_the_gap_is_zero_when_the_sampler_is_the_trainer():
     batch, credit = batch_and_credit()
     logp_T = learner().logprobs(batch, batch.eligible_T)
-    report, = learner().update(replace(batch, plain_logp_T=logp_T), credit, step=1)
+    (report,) = learner().update(replace(batch, plain_logp_T=logp_T), credit, step=1)
     assert report.metrics["logp_gap_max"] < 1e-6
-    stale = replace(batch, plain_logp_T=learner(model=tiny_model(1)).logprobs(batch, batch.eligible_T))
-    report, = learner().update(stale, credit, step=1)
+    stale = replace(
+        batch, plain_logp_T=learner(model=tiny_model(1)).logprobs(batch, batch.eligible_T)
+    )
+    (report,) = learner().update(stale, credit, step=1)
     assert report.metrics["logp_gap_max"] > 0.5  # other weights are noticed
     unknown = replace(batch, plain_logp_T=torch.full_like(logp_T, float("nan")))
-    report, = learner().update(unknown, credit, step=1)
+    (report,) = learner().update(unknown, credit, step=1)
     assert "logp_gap_max" not in report.metrics  # not known is not zero
 
 
@@ -330,12 +400,14 @@ def test_a_non_finite_loss_is_skipped_before_it_touches_anything(value):
     a_learner.update(batch, credit, step=1)
     before, version = full_state(a_learner), a_learner.version
     bad, index = poisoned(batch, credit, value)
-    report, = a_learner.update(batch, bad, step=2)
+    (report,) = a_learner.update(batch, bad, step=2)
     assert same(before, full_state(a_learner)) and a_learner.version == version
     assert "advantage" in report.skipped and batch.describe_token(index) in report.skipped
     assert not np.isfinite(report.table["advantage"][index])  # what to keep
-    assert all(np.isfinite(v) for v in report.metrics.values()) and report.metrics["bad_updates"] == 1
-    after, = a_learner.update(batch, credit, step=3)  # and training goes on
+    assert (
+        all(np.isfinite(v) for v in report.metrics.values()) and report.metrics["bad_updates"] == 1
+    )
+    (after,) = a_learner.update(batch, credit, step=3)  # and training goes on
     assert after.skipped is None and a_learner.version == version + 1
 
 
@@ -354,7 +426,7 @@ def test_a_non_finite_gradient_is_skipped_and_named():
     a_learner = Learner(model, GRPO(), LearnerConfig(), own_copy=False)
     model.model.norm.weight.register_hook(lambda g: g * float("inf"))
     before = full_state(a_learner)
-    report, = a_learner.update(*batch_and_credit(), step=1)
+    (report,) = a_learner.update(*batch_and_credit(), step=1)
     assert "gradient of model.norm.weight" in report.skipped and same(before, full_state(a_learner))
 
 
@@ -362,7 +434,7 @@ def test_bad_weights_are_named_by_what_they_first_spoil():
     model = tiny_model()
     with torch.no_grad():
         model.model.norm.weight[0] = float("nan")
-    report, = learner(model=model).update(*batch_and_credit(), step=1)
+    (report,) = learner(model=model).update(*batch_and_credit(), step=1)
     assert "new_logp" in report.skipped or "old_logp" in report.skipped
 
 
@@ -386,9 +458,12 @@ def test_a_fully_masked_batch_makes_no_update_and_says_so():
     a_learner = learner()
     before = full_state(a_learner)
     for expected in (1, 2):
-        report, = a_learner.update(batch, GRPO().credit(batch), step=1)
+        (report,) = a_learner.update(batch, GRPO().credit(batch), step=1)
         assert "nothing to train" in report.skipped and report.metrics == {
-            "trained_tokens": 0, "empty_updates": expected, "bad_updates": 0}
+            "trained_tokens": 0,
+            "empty_updates": expected,
+            "bad_updates": 0,
+        }
     assert same(before, full_state(a_learner)) and a_learner.version == 0
 
 
@@ -413,15 +488,20 @@ def test_a_batch_of_flat_groups_moves_nothing_although_adam_has_momentum():
 
 def test_gradient_clipping_and_what_is_reported():
     batch, credit = batch_and_credit()
-    free, = learner(max_grad_norm=0).update(batch, credit, step=1)
+    (free,) = learner(max_grad_norm=0).update(batch, credit, step=1)
     norm = free.metrics["grad_norm"]
     held: dict[str, Tensor] = {}
     a_learner = learner(max_grad_norm=norm / 2)
     policy, step = a_learner.models.policy, a_learner.models.policy.optimizer.step
-    policy.optimizer.step = lambda: (held.update({n: g.clone() for n, g in policy.gradients().items()}), step())
-    report, = a_learner.update(batch, credit, step=1)
+    policy.optimizer.step = lambda: (
+        held.update({n: g.clone() for n, g in policy.gradients().items()}),
+        step(),
+    )
+    (report,) = a_learner.update(batch, credit, step=1)
     assert report.metrics["grad_norm"] == norm  # as it was before clipping
-    assert torch.cat([g.reshape(-1) for g in held.values()]).norm().item() == pytest.approx(norm / 2, rel=1e-5)
+    assert torch.cat([g.reshape(-1) for g in held.values()]).norm().item() == pytest.approx(
+        norm / 2, rel=1e-5
+    )
 
 
 def test_warm_up_is_linear_and_a_skipped_update_does_not_count():
@@ -443,7 +523,9 @@ def test_the_first_update_is_that_of_adamw():
         if name in grad:
             large = grad[name].abs() > 1e-4
             expected = 1e-3 * grad[name][large].sign()
-            torch.testing.assert_close((before[name] - weight)[large], expected, atol=1e-6, rtol=1e-3)
+            torch.testing.assert_close(
+                (before[name] - weight)[large], expected, atol=1e-6, rtol=1e-3
+            )
 
 
 def test_bf16_autocast_is_near_and_keeps_float32_weights():
@@ -457,7 +539,9 @@ def test_bf16_autocast_is_near_and_keeps_float32_weights():
 def test_dropout_is_off():
     """The sampler never saw it. A model that is handed in with dropout on gives the same gradient every time."""
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=99, resid_pdrop=0.5)
+    config = GPT2Config(
+        vocab_size=VOCAB, n_embd=16, n_layer=1, n_head=2, n_positions=99, resid_pdrop=0.5
+    )
     model, (batch, credit) = GPT2LMHeadModel(config).train(), batch_and_credit()
     assert same(gradient(batch, credit, model=model), gradient(batch, credit, model=model))
     assert model.training  # and the model handed in is left as it was
@@ -466,8 +550,8 @@ def test_dropout_is_off():
 def test_entropy_is_the_same_with_and_without_its_gradient():
     """Without a bonus it is taken a few rows at a time, to bound memory."""
     batch, credit = batch_and_credit()
-    plain, = learner().update(batch, credit, step=1)
-    bonus, = learner(GRPO(entropy_coef=1e-9)).update(batch, credit, step=1)
+    (plain,) = learner().update(batch, credit, step=1)
+    (bonus,) = learner(GRPO(entropy_coef=1e-9)).update(batch, credit, step=1)
     assert np.array_equal(plain.table["entropy"], bonus.table["entropy"], equal_nan=True)
 
 
@@ -481,8 +565,17 @@ def test_the_number_of_processes_is_asserted():
         learner(num_processes=2)
 
 
-@pytest.mark.parametrize("wrong", [dict(precision="fp16"), dict(lr=-1.0), dict(lr=float("nan")),
-                                   dict(micro_batch_tokens=0), dict(max_bad_updates=0), dict(num_processes=0)])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(precision="fp16"),
+        dict(lr=-1.0),
+        dict(lr=float("nan")),
+        dict(micro_batch_tokens=0),
+        dict(max_bad_updates=0),
+        dict(num_processes=0),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         LearnerConfig(**wrong)
@@ -515,7 +608,9 @@ def test_state_goes_on_bit_for_bit():
     text = json.dumps(state)
     resumed = learner(algorithm, model=tiny_model(99), warmup_updates=5)
     resumed.load_state({part: load(data) for part, data in stored.items()}, json.loads(text))
-    assert resumed.version == straight.version == 2 and same(full_state(straight), full_state(resumed))
+    assert resumed.version == straight.version == 2 and same(
+        full_state(straight), full_state(resumed)
+    )
     for a_learner in (straight, resumed):
         a_learner.update(batch, credit, step=2)
     assert same(full_state(straight), full_state(resumed))
@@ -558,7 +653,9 @@ def test_frozen_parameters_stay_and_only_the_others_have_state():
     model.model.embed_tokens.weight.requires_grad_(False)
     a_learner = learner(model=model)
     a_learner.update(*batch_and_credit(), step=1)
-    assert torch.equal(a_learner.weights()["model.embed_tokens.weight"], model.model.embed_tokens.weight)
+    assert torch.equal(
+        a_learner.weights()["model.embed_tokens.weight"], model.model.embed_tokens.weight
+    )
     assert not torch.equal(a_learner.weights()["model.norm.weight"], model.model.norm.weight)
 
 
@@ -573,18 +670,37 @@ def sampled_groups(a_learner: Learner, *, synced: bool = True):
     rng = np.random.default_rng(5)
     prompts = [rng.integers(0, VOCAB, 9 + task).astype(np.int32) for task in range(2)]
     for number in range(8):
-        engine.submit(Request(number, f"s{number}", prompts[number // 4], number, 12, frozenset({3})))
+        engine.submit(
+            Request(number, f"s{number}", prompts[number // 4], number, 12, frozenset({3}))
+        )
     done = {}
     while len(done) < 8:
         done |= {completion.request_id: completion for completion in engine.poll()}
 
     def attempt(number: int) -> Trajectory:
         c = done[number]
-        spans = (Span(Source.PROMPT, 0, prompts[number // 4]),
-                 Span(Source.POLICY, 0, c.token_ids, c.logprobs, c.plain_logprobs, c.policy_version, c.sampling,
-                      sampled=True))
-        return Trajectory(Task(f"t{number // 4}", "test", number // 4), number % 4, number, FIRST,
-                          (Turn(0, "", reward=float(number % 3)),), (Segment(spans),), StopReason.TERMINATED)
+        spans = (
+            Span(Source.PROMPT, 0, prompts[number // 4]),
+            Span(
+                Source.POLICY,
+                0,
+                c.token_ids,
+                c.logprobs,
+                c.plain_logprobs,
+                c.policy_version,
+                c.sampling,
+                sampled=True,
+            ),
+        )
+        return Trajectory(
+            Task(f"t{number // 4}", "test", number // 4),
+            number % 4,
+            number,
+            FIRST,
+            (Turn(0, "", reward=float(number % 3)),),
+            (Segment(spans),),
+            StopReason.TERMINATED,
+        )
 
     return [Group(tuple(attempt(n) for n in range(4 * task, 4 * task + 4))) for task in range(2)]
 
@@ -599,12 +715,12 @@ def test_the_engines_logprobs_are_the_trainers():
     """fp32: the gap is rounding (1e-4), also after the weights have moved and were handed over."""
     a_learner = moved_learner()
     batch = Batch.from_groups(sampled_groups(a_learner))
-    report, = a_learner.update(batch, GRPO().credit(batch), step=2)
+    (report,) = a_learner.update(batch, GRPO().credit(batch), step=2)
     assert report.metrics["logp_gap_max"] < 1e-4 and report.metrics["stale_share"] == 0.0
 
 
 def test_negative_control_an_engine_with_old_weights_is_noticed():
     a_learner = moved_learner()
     batch = Batch.from_groups(sampled_groups(a_learner, synced=False))
-    report, = a_learner.update(batch, GRPO().credit(batch), step=2)
+    (report,) = a_learner.update(batch, GRPO().credit(batch), step=2)
     assert report.metrics["logp_gap_max"] > 1e-2 and report.metrics["stale_share"] == 1.0

@@ -1,4 +1,5 @@
 """The live view: one output, drawn only when there is news and not too often, last of all in its final form."""
+
 from __future__ import annotations
 
 import re
@@ -15,8 +16,18 @@ from workbench.notebook.live_run import RunningRun
 from workbench.run.recording import create_run
 from workbench.training.config import to_dict
 
-ROWS = [{"policy": policy, "mode": "sampled", "n": 8, "success": level, "success_low": level - 0.1, "success_high": level + 0.1,
-         "reward": level} for policy, level in (("random", 0.2), ("untrained", 0.4), ("solver", 0.9))]
+ROWS = [
+    {
+        "policy": policy,
+        "mode": "sampled",
+        "n": 8,
+        "success": level,
+        "success_low": level - 0.1,
+        "success_high": level + 0.1,
+        "reward": level,
+    }
+    for policy, level in (("random", 0.2), ("untrained", 0.4), ("solver", 0.9))
+]
 
 
 class Pretended:
@@ -53,14 +64,28 @@ def scene(tmp_path):
     now = [0.0]
     with create_run(tmp_path / "run", to_dict(tiny(train__steps=9))) as run:
         process, screen = Pretended(), Recorder()
-        view = LiveView(RunningRun(tmp_path / "run", process), every_s=2.0, screen=lambda _: screen, clock=lambda: now[0])
+        view = LiveView(
+            RunningRun(tmp_path / "run", process),
+            every_s=2.0,
+            screen=lambda _: screen,
+            clock=lambda: now[0],
+        )
         view._screen = screen
         yield run, process, view, screen, now
 
 
 def commit(run, step: int) -> None:
     run.write_step(step, ordinary_step(step))
-    run.commit_step(step, {"success": 0.5, "reward_mean": 0.5, "reward_std_within": 0.1, "grad_norm": 1.0, "entropy": 0.5})
+    run.commit_step(
+        step,
+        {
+            "success": 0.5,
+            "reward_mean": 0.5,
+            "reward_std_within": 0.1,
+            "grad_norm": 1.0,
+            "entropy": 0.5,
+        },
+    )
 
 
 def test_it_is_drawn_at_most_every_two_seconds_and_only_when_there_is_news(scene):
@@ -173,8 +198,11 @@ def outputs(monkeypatch):
     import IPython.display
 
     log = []
-    monkeypatch.setattr(IPython.display, "display",
-                        lambda bundle, raw, display_id=None: log.append(("display", bundle)) or Handle(log))
+    monkeypatch.setattr(
+        IPython.display,
+        "display",
+        lambda bundle, raw, display_id=None: log.append(("display", bundle)) or Handle(log),
+    )
     return log
 
 
@@ -194,7 +222,10 @@ def test_without_a_front_end_there_is_one_output_with_a_picture(scene, outputs):
     first, last = outputs[0][1], outputs[-1][1]
     assert "run.stop() stops it" in first["text/plain"] and "random 0.2" in first["text/plain"]
     assert "random 0.2" in first["text/html"] and first["image/png"].startswith(b"\x89PNG")
-    assert last["image/png"].startswith(b"\x89PNG") and "random: 0.200 [0.100, 0.300]" in last["text/plain"]
+    assert (
+        last["image/png"].startswith(b"\x89PNG")
+        and "random: 0.200 [0.100, 0.300]" in last["text/plain"]
+    )
     assert not any("widget" in kind for _, bundle in outputs for kind in bundle)
 
 
@@ -208,7 +239,9 @@ def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(scene, outpu
     view.look()
     [(_, bundle)] = outputs
     assert "application/vnd.jupyter.widget-view+json" in bundle and "text/html" in bundle
-    assert re.search(r"as it stood when .*attach\('.*/run'\) follows it again", bundle["text/plain"]), "without a kernel"
+    assert re.search(
+        r"as it stood when .*attach\('.*/run'\) follows it again", bundle["text/plain"]
+    ), "without a kernel"
     before = screen._facts.value
     now[0] = 2.5
     view.look()
@@ -218,19 +251,34 @@ def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(scene, outpu
     steps = [len(trace.x) for trace in screen._curves.data if trace.name == "training"]
     zoomed = screen._curves.layout.xaxis.range = [0, 1]
     view.look()
-    assert [len(trace.x) for trace in screen._curves.data if trace.name == "training"] == [n + 1 for n in steps] != []
+    assert (
+        [len(trace.x) for trace in screen._curves.data if trace.name == "training"]
+        == [n + 1 for n in steps]
+        != []
+    )
     assert list(screen._curves.layout.xaxis.range) == zoomed, "what was zoomed stays zoomed"
     screen._button.click()
     assert process.asked == 1 and "kill" in screen._button.description
     screen._button.click()
     now[0] = 8.0
     assert view.look()
-    assert outputs[-1][0] == "update" and "application/vnd.jupyter.widget-view+json" not in outputs[-1][1]
-    assert len([kind for kind, _ in outputs if kind == "display"]) == 1, "one output from the first to the last"
+    assert (
+        outputs[-1][0] == "update"
+        and "application/vnd.jupyter.widget-view+json" not in outputs[-1][1]
+    )
+    assert len([kind for kind, _ in outputs if kind == "display"]) == 1, (
+        "one output from the first to the last"
+    )
 
 
-@pytest.mark.parametrize(("environment", "looked_at"), [
-    ({}, False), ({"JPY_SESSION_NAME": "/x.ipynb"}, True), ({"JPY_SESSION_NAME": "/x.ipynb", "WORKBENCH_PROGRESS": "batch"}, False)])
+@pytest.mark.parametrize(
+    ("environment", "looked_at"),
+    [
+        ({}, False),
+        ({"JPY_SESSION_NAME": "/x.ipynb"}, True),
+        ({"JPY_SESSION_NAME": "/x.ipynb", "WORKBENCH_PROGRESS": "batch"}, False),
+    ],
+)
 def test_a_button_is_shown_where_somebody_can_press_it(environment, looked_at, monkeypatch):
     for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG", "WORKBENCH_PROGRESS"):
         monkeypatch.delenv(name, raising=False)

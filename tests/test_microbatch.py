@@ -1,4 +1,5 @@
 """Micro-batches: the cheap way through the model equals the plain one, for every family of models."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,22 +22,62 @@ from workbench.learn.varlen import varlen_attention
 from workbench.types import Group, Segment
 from workbench.types.errors import LearnerError
 
-COMMON = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-              num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.3)
+COMMON = dict(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    initializer_range=0.3,
+)
 FAMILIES = {
     "qwen2": ("Qwen2", COMMON),
     "qwen3": ("Qwen3", COMMON | {"head_dim": 8}),
     "llama": ("Llama", COMMON),
     "gemma": ("Gemma", COMMON | {"head_dim": 8}),
-    "gemma2-softcap": ("Gemma2", COMMON | {"head_dim": 8, "final_logit_softcapping": 3.0, "sliding_window": 4}),
+    "gemma2-softcap": (
+        "Gemma2",
+        COMMON | {"head_dim": 8, "final_logit_softcapping": 3.0, "sliding_window": 4},
+    ),
     "mistral-window": ("Mistral", COMMON | {"sliding_window": 4}),
     # Keys of 12 numbers, values of 6; one dense layer, one of experts.
-    "deepseek-latent": ("DeepseekV3", COMMON | dict(
-        num_key_value_heads=4, kv_lora_rank=8, q_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
-        moe_intermediate_size=16, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, n_group=2, topk_group=1,
-        first_k_dense_replace=1, bos_token_id=1, eos_token_id=2)),
-    "gpt2-dropout": ("GPT2", dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=512,
-                                  initializer_range=0.3, resid_pdrop=0.3, embd_pdrop=0.3, attn_pdrop=0.3)),
+    "deepseek-latent": (
+        "DeepseekV3",
+        COMMON
+        | dict(
+            num_key_value_heads=4,
+            kv_lora_rank=8,
+            q_lora_rank=12,
+            qk_nope_head_dim=8,
+            qk_rope_head_dim=4,
+            v_head_dim=6,
+            moe_intermediate_size=16,
+            n_routed_experts=4,
+            n_shared_experts=1,
+            num_experts_per_tok=2,
+            n_group=2,
+            topk_group=1,
+            first_k_dense_replace=1,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
+    "gpt2-dropout": (
+        "GPT2",
+        dict(
+            vocab_size=VOCAB,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=512,
+            initializer_range=0.3,
+            resid_pdrop=0.3,
+            embd_pdrop=0.3,
+            attn_pdrop=0.3,
+        ),
+    ),
 }
 
 
@@ -47,7 +88,9 @@ def family(name: str):
     return transformers.AutoModelForCausalLM.from_config(config).float().eval()
 
 
-def naive(model, batch: Batch, weights_T: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def naive(
+    model, batch: Batch, weights_T: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """One segment at a time, unpadded, all logits: what everything else is measured against."""
     model.zero_grad()
     logp = []
@@ -65,7 +108,9 @@ def cheap(model, batch: Batch, weights_T: torch.Tensor, budget: int):
     logp_T = torch.full((batch.num_tokens,), float("nan"))
     for segments in rows.cut(rows.trained_segments, budget, packed=is_packable(model)):
         micro = rows.build(segments, "cpu")
-        logp_M = logprobs_of(trained_logits(model, output_head(model), micro), batch.token_ids_T[micro.token_M])
+        logp_M = logprobs_of(
+            trained_logits(model, output_head(model), micro), batch.token_ids_T[micro.token_M]
+        )
         (logp_M * weights_T[micro.token_M]).sum().backward()
         logp_T[micro.token_M] = logp_M.detach()
     return logp_T, {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -96,16 +141,25 @@ def test_logprobs_and_gradient_equal_the_plain_full_forward(name):
 
 def of_one_prompt(groups: list[Group]) -> Batch:
     """The attempts of a group begin with the same prompt, as they do in life; what follows it is their own."""
+
     def begun(trajectory, first):
         prompt = tuple(span for span in first.segments[0].spans[:2])
-        return replace(trajectory, segments=tuple(
-            Segment((*prompt, *segment.spans[2:])) if index == 0 else segment
-            for index, segment in enumerate(trajectory.segments)))
+        return replace(
+            trajectory,
+            segments=tuple(
+                Segment((*prompt, *segment.spans[2:])) if index == 0 else segment
+                for index, segment in enumerate(trajectory.segments)
+            ),
+        )
 
-    return Batch.from_groups([Group(tuple(begun(t, group.trajectories[0]) for t in group)) for group in groups])
+    return Batch.from_groups(
+        [Group(tuple(begun(t, group.trajectories[0]) for t in group)) for group in groups]
+    )
 
 
-@pytest.mark.parametrize("name", ["qwen2", "qwen3", "llama", "gemma", "gpt2-dropout", "deepseek-latent"])
+@pytest.mark.parametrize(
+    "name", ["qwen2", "qwen3", "llama", "gemma", "gpt2-dropout", "deepseek-latent"]
+)
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 @pytest.mark.parametrize("budget", [1, pytest.param(90, marks=pytest.mark.full), 10_000])
 def test_packed_segments_give_the_plain_logprobs_and_gradient(name, fresh, budget):
@@ -131,10 +185,14 @@ def test_a_prompt_of_a_group_stands_once_in_a_packed_micro_batch():
     assert packed.input_ids_1P.shape == packed.position_ids_1P.shape == (1, expected)
     # Every segment can be read off it: the prompt that it names, then its own part.
     for segment, part in zip(rows.trained_segments, [p for p in packed.parts if p.prefix_stop]):
-        ids = torch.cat([packed.input_ids_1P[0, part.prefix_start:part.prefix_stop],
-                         packed.input_ids_1P[0, part.start:part.stop]])
+        ids = torch.cat(
+            [
+                packed.input_ids_1P[0, part.prefix_start : part.prefix_stop],
+                packed.input_ids_1P[0, part.start : part.stop],
+            ]
+        )
         start = int(batch.segment_offsets[segment])
-        assert torch.equal(ids, batch.token_ids_T[start:start + int(rows.length_S[segment])])
+        assert torch.equal(ids, batch.token_ids_T[start : start + int(rows.length_S[segment])])
 
 
 @given(st.integers(0, 10_000), st.integers(1, 300), st.booleans())
@@ -158,9 +216,19 @@ def test_models_with_attention_of_their_own_kind_are_not_packed(name):
 def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(monkeypatch):
     """Let every part begin with all that stands before it: the probe says no."""
     import workbench.learn.packing as module
+
     straight = module.packed_attention
-    monkeypatch.setattr(module, "packed_attention", lambda q, k, v, parts, scale: straight(
-        q, k, v, [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts], scale))
+    monkeypatch.setattr(
+        module,
+        "packed_attention",
+        lambda q, k, v, parts, scale: straight(
+            q,
+            k,
+            v,
+            [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts],
+            scale,
+        ),
+    )
     assert not make_packable(family("qwen3"))
 
 
@@ -168,18 +236,31 @@ def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(mo
 def test_negative_control_what_the_probe_must_reach_is_noticed(broken, monkeypatch):
     """The way back, and sequences longer than one block of queries."""
     import workbench.learn.packing as module
+
     if broken == "only the gradient":
         straight = module._PackedAttention.backward
-        monkeypatch.setattr(module._PackedAttention, "backward", staticmethod(
-            lambda ctx, grad: straight(ctx, grad * 1.01)))
+        monkeypatch.setattr(
+            module._PackedAttention,
+            "backward",
+            staticmethod(lambda ctx, grad: straight(ctx, grad * 1.01)),
+        )
     else:
         blocks = module._blocks
-        monkeypatch.setattr(module, "_blocks", lambda part: (
-            (first, last, seen - 1 if first == part.start + module.BLOCK else seen) for first, last, seen in blocks(part)))
+        monkeypatch.setattr(
+            module,
+            "_blocks",
+            lambda part: (
+                (first, last, seen - 1 if first == part.start + module.BLOCK else seen)
+                for first, last, seen in blocks(part)
+            ),
+        )
     assert not make_packable(family("deepseek-latent"))
 
 
-@pytest.mark.parametrize(("kernel", "agrees"), [("as it is", True), ("sees the neighbours", False), ("wrong way back", False)])
+@pytest.mark.parametrize(
+    ("kernel", "agrees"),
+    [("as it is", True), ("sees the neighbours", False), ("wrong way back", False)],
+)
 def test_the_probe_in_half_precision(kernel, agrees, monkeypatch):
     """On a GPU packed passes must be as near to float32 as plain ones in half precision; a loop stands in for the kernel."""
     import workbench.learn.packing as module
@@ -208,7 +289,9 @@ def test_a_model_of_latent_attention_is_trained(layout):
     config, model = LearnerConfig(lr=1e-3, eps=1e-3, layout=layout), family("deepseek-latent")
     learner = Learner(model, algorithm, config, own_copy=False)
     assert is_packable(model) == (layout == "auto")
-    plain = Learner(family("deepseek-latent"), algorithm, replace(config, layout="padded", micro_batch_tokens=1))
+    plain = Learner(
+        family("deepseek-latent"), algorithm, replace(config, layout="padded", micro_batch_tokens=1)
+    )
     for step in (1, 2):
         for each in (learner, plain):
             assert each.update(batch, algorithm.credit(batch), step=step)
@@ -232,17 +315,25 @@ def test_outside_of_a_packed_pass_a_packable_model_attends_as_ever():
 def test_negative_control_a_neighbouring_position_is_noticed(monkeypatch):
     """Read the logits one place further to the right, as if the shift were forgotten: the comparison above fails."""
     import workbench.learn.microbatch as module
-    monkeypatch.setattr(module, "scoring_position", lambda position: (position - 1).clamp(min=1) - 1)
+
+    monkeypatch.setattr(
+        module, "scoring_position", lambda position: (position - 1).clamp(min=1) - 1
+    )
     model, batch = family("qwen3"), Batch.from_groups(make_groups(tasks=2, attempts=3, turns=3))
     weights_T = weights_for(batch)
     logp_T, gradient = naive(model, batch, weights_T)
     found_T, found = cheap(model, batch, weights_T, budget=80)
-    assert (found_T - logp_T)[weights_T != 0].abs().max() > 0.1 and relative_difference(gradient, found) > 0.1
+    assert (found_T - logp_T)[weights_T != 0].abs().max() > 0.1 and relative_difference(
+        gradient, found
+    ) > 0.1
 
 
 def test_negative_control_dropout_would_be_noticed():
     """The families above hold because dropout is off: with it on, the same comparison is far out."""
-    model, batch = family("gpt2-dropout").train(), Batch.from_groups(make_groups(tasks=2, attempts=2))
+    model, batch = (
+        family("gpt2-dropout").train(),
+        Batch.from_groups(make_groups(tasks=2, attempts=2)),
+    )
     logp_T, _ = naive(model, batch, weights_for(batch))
     again_T, _ = naive(model, batch, weights_for(batch))
     assert (again_T - logp_T)[batch.eligible_T].abs().max() > 0.1
@@ -251,6 +342,7 @@ def test_negative_control_dropout_would_be_noticed():
 def test_what_fills_the_padding_does_not_matter(monkeypatch):
     """Bit for bit: nothing that is trained can see it."""
     import workbench.learn.microbatch as module
+
     model, batch = tiny_model(), Batch.from_groups(make_groups())
     straight = cheap(model, batch, weights_for(batch), budget=10_000)
     monkeypatch.setattr(module, "PADDING_ID", PADDING_ID + 7)
@@ -263,7 +355,7 @@ def test_a_row_ends_before_its_last_trained_token():
     batch = Batch.from_groups(make_groups(tasks=1, attempts=2))
     rows = Rows.of(batch, batch.eligible_T)
     for s in range(batch.num_segments):
-        low, high = batch.segment_offsets[s:s + 2].tolist()
+        low, high = batch.segment_offsets[s : s + 2].tolist()
         assert int(rows.length_S[s]) == int(batch.eligible_T[low:high].nonzero()[-1])
     assert (rows.length_S < batch.segment_lengths_S).all()
 
@@ -288,7 +380,10 @@ def test_sorting_by_length_saves_padding():
     lengths = torch.tensor([10, 100] * 8)
 
     def padded(sort: bool) -> int:
-        return sum(len(piece) * int(lengths[piece].max()) for piece in cut(lengths, range(16), 400, sort=sort))
+        return sum(
+            len(piece) * int(lengths[piece].max())
+            for piece in cut(lengths, range(16), 400, sort=sort)
+        )
 
     assert (padded(True), padded(False)) == (880, 1600)
 

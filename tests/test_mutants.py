@@ -46,7 +46,9 @@ def small_repository(tmp_path: Path, monkeypatch) -> Path:
         (root / name).write_text(text)
     (root / "tests/mutants").mkdir()
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
-    subprocess.run(["git", "add", "workbench/double.py"], cwd=root, check=True)  # the rest is new: it counts as well
+    subprocess.run(
+        ["git", "add", "workbench/double.py"], cwd=root, check=True
+    )  # the rest is new: it counts as well
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(runner, "HERE", root / "tests/mutants")
     monkeypatch.setattr(runner, "LAWS", ("1",))
@@ -57,9 +59,16 @@ def small_repository(tmp_path: Path, monkeypatch) -> Path:
     ("text", "verdict", "words"),
     [
         (edit("return 3 * x", "tests/test_double.py::test_number"), "caught", "doubling"),
-        (edit("return 3 * x", "tests/test_double.py::test_blind"), "survived", "test_blind still passes"),
         (
-            edit("return 3 * x", "tests/test_double.py::test_number, tests/test_double.py::test_blind"),
+            edit("return 3 * x", "tests/test_double.py::test_blind"),
+            "survived",
+            "test_blind still passes",
+        ),
+        (
+            edit(
+                "return 3 * x",
+                "tests/test_double.py::test_number, tests/test_double.py::test_blind",
+            ),
             "survived",
             "still passes",
         ),
@@ -91,15 +100,22 @@ def test_each_verdict(small_repository, text, verdict, words):
 
 
 def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, capsys):
-    (small_repository / "tests/mutants/one.edit").write_text(edit("return 3 * x", "tests/test_double.py::test_number"))
+    (small_repository / "tests/mutants/one.edit").write_text(
+        edit("return 3 * x", "tests/test_double.py::test_number")
+    )
     assert runner.main([]) == 0
     assert "1 of 1 mutants caught" in capsys.readouterr().out
     monkeypatch.setattr(runner, "LAWS", ("1", "2"))
-    assert runner.missing_laws([runner.read_mutant(small_repository / "tests/mutants/one.edit")]) == ["2"]
+    assert runner.missing_laws(
+        [runner.read_mutant(small_repository / "tests/mutants/one.edit")]
+    ) == ["2"]
     (small_repository / "tests/test_double.py").write_text(TESTS.replace("== 6", "== 7"))
     assert runner.main([]) == 1
     said = capsys.readouterr().out
-    assert "do not pass untouched: tests/test_double.py::test_number" in said and "no mutant breaks law 2" in said
+    assert (
+        "do not pass untouched: tests/test_double.py::test_number" in said
+        and "no mutant breaks law 2" in said
+    )
 
 
 def test_a_share_has_its_part_of_every_numbered_law_and_shares_are_everything():
@@ -121,9 +137,15 @@ def test_a_share_has_its_part_of_every_numbered_law_and_shares_are_everything():
             runner.read_share(text)
 
 
-def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports(small_repository, tmp_path):
+def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports(
+    small_repository, tmp_path
+):
     runner.copy_tree(small_repository, tmp_path / "copy")
-    assert {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*") if path.is_file()} == {
+    assert {
+        str(path.relative_to(tmp_path / "copy"))
+        for path in (tmp_path / "copy").rglob("*")
+        if path.is_file()
+    } == {
         ".gitignore",
         "workbench/__init__.py",
         "workbench/double.py",
@@ -131,19 +153,27 @@ def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports
     }
     runner.check_import(tmp_path / "copy")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RuntimeError, match="import workbench"):  # whatever is installed is not the copy
+    with pytest.raises(
+        RuntimeError, match="import workbench"
+    ):  # whatever is installed is not the copy
         runner.check_import(tmp_path / "empty")
 
 
 def test_a_header_that_lacks_a_line_is_refused(tmp_path):
     for name, body in {"x.edit": "@ x.py :: f", "x.patch": "--- a/x"}.items():
-        (tmp_path / name).write_text(f"# law: 1\n# breaks: something\n{body}\n# caught-by: too late\n")
+        (tmp_path / name).write_text(
+            f"# law: 1\n# breaks: something\n{body}\n# caught-by: too late\n"
+        )
         with pytest.raises(ValueError, match="caught-by"):
             runner.read_mutant(tmp_path / name)
 
 
 def test_every_shipped_mutant_fits_onto_the_code_as_it_is(repository):
-    bad = {path.name: why for path in runner.choose([]) if (why := edits.misfit(repository, edits.blocks_in(path)))}
+    bad = {
+        path.name: why
+        for path in runner.choose([])
+        if (why := edits.misfit(repository, edits.blocks_in(path)))
+    }
     assert not bad  # python -m tests.mutants.reanchor finds code that has moved
 
 
@@ -154,7 +184,9 @@ def test_every_shipped_mutant_has_a_header_and_names_tests_that_exist(repository
             file, _, test = node.partition("::")
             assert (repository / file).is_file(), f"{path.name}: {file} is not there"
             name = test.rpartition("::")[2].partition("[")[0]
-            assert not name or f"def {name}(" in (repository / file).read_text(), f"{path.name}: {node} is not there"
+            assert not name or f"def {name}(" in (repository / file).read_text(), (
+                f"{path.name}: {node} is not there"
+            )
 
 
 @pytest.mark.full
@@ -165,7 +197,11 @@ def test_children_of_several_threads_each_end_with_their_own_status(tmp_path):
     (tmp_path / "ends.py").write_text("def main(arguments): return int(arguments[0])\n")
 
     def status(number: int) -> int | None:
-        return warm.run_module(runner.SERVER, tmp_path, runner.environment(tmp_path), "ends", [str(number)], 60)[0]
+        return warm.run_module(
+            runner.SERVER, tmp_path, runner.environment(tmp_path), "ends", [str(number)], 60
+        )[0]
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(status, [number % 7 for number in range(400)])) == [number % 7 for number in range(400)]
+        assert list(pool.map(status, [number % 7 for number in range(400)])) == [
+            number % 7 for number in range(400)
+        ]

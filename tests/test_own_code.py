@@ -1,4 +1,5 @@
 """Laws 16 and 17 of stored runs: where code by name came from, when it is imported, and what goes without it."""
+
 from __future__ import annotations
 
 import json
@@ -25,22 +26,33 @@ from workbench.types import canonical_json, plugins
 from workbench.types.errors import ConfigError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs/extend"
-SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2, "evaluation.num_tasks": 2, "lint.start": False,
-         "collect.max_turn_tokens": 8, "env.max_turns": 2}
+SMALL = {
+    "train.steps": 1,
+    "train.tasks_per_step": 2,
+    "train.group_size": 2,
+    "evaluation.num_tasks": 2,
+    "lint.start": False,
+    "collect.max_turn_tokens": 8,
+    "env.max_turns": 2,
+}
 OWN = {"env.kind": "law_env:Guessing", "algorithm.kind": "law_algo:LENGTH_GRPO"}
 STORED = OWN | {"algorithm.objective": "law_algo:LengthObjective"}  # which is in the algorithm
 
 
 def page(name: str, block: str) -> str:
-    return re.search(rf"<!-- {block} -->\n```python\n(.*?)```", (PAGES / name).read_text(), re.DOTALL)[1]
+    return re.search(
+        rf"<!-- {block} -->\n```python\n(.*?)```", (PAGES / name).read_text(), re.DOTALL
+    )[1]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A folder with two modules of a user, and a run that they made. Importing one leaves a mark."""
     folder = tmp_path_factory.mktemp("own")
-    for name, text in (("law_env", page("environment.md", "an environment")),
-                       ("law_algo", page("algorithm.md", "an algorithm"))):
+    for name, text in (
+        ("law_env", page("environment.md", "an environment")),
+        ("law_algo", page("algorithm.md", "an algorithm")),
+    ):
         mark = f"__import__('pathlib').Path({str(folder / 'mark')!r}).touch()\n"
         future = "from __future__ import annotations\n" if "from __future__" in text else ""
         (folder / f"{name}.py").write_text(future + mark + text.replace(future or "\0", ""))
@@ -98,15 +110,24 @@ def test_code_that_changed_is_told_and_resume_refuses_unless_told(own, capsys):
         file.write("# a change\n")
     run = open_run(own / "run")
     [words] = changed_code(run)
-    assert "law_env:Guessing (env.kind) is not the code that the run was made with: source checksum" in words
+    assert (
+        "law_env:Guessing (env.kind) is not the code that the run was made with: source checksum"
+        in words
+    )
     assert words in wb.lint(run).report.about and replay(run, 1)[1] == (words,)
     with pytest.raises(ConfigError, match="is not the code.*--accept-changed-code"):
         resumption(run, {"train.steps": 2})
     notes: list[str] = []
-    assert wb.resume_here(own / "run", on_note=notes.append).steps() == [1]  # nothing is left to do, so nothing is refused
+    assert wb.resume_here(own / "run", on_note=notes.append).steps() == [
+        1
+    ]  # nothing is left to do, so nothing is refused
     assert main(["resume", str(own / "run")]) == 0
     [note] = notes
-    assert note == capsys.readouterr().out.strip() == f"{own / 'run'} is already complete: 1 steps; nothing was changed. {words}"
+    assert (
+        note
+        == capsys.readouterr().out.strip()
+        == f"{own / 'run'} is already complete: 1 steps; nothing was changed. {words}"
+    )
     notes.clear()
     wb.resume_here(own / "run", {"train.steps": 2}, on_note=notes.append, accept_changed_code=True)
     assert words in notes and "code" in [event["kind"] for event in run.events()]
@@ -170,7 +191,9 @@ def edited_origins(run: Path, monkeypatch):
 
 
 def no_signature(run: Path, monkeypatch):
-    content = canonical_json.read_sealed_json(run / "code.json", kind="code", version=1) | {"seal": None}
+    content = canonical_json.read_sealed_json(run / "code.json", kind="code", version=1) | {
+        "seal": None
+    }
     (run / "code.json").write_bytes(canonical_json.sealed_json(content, kind="code", version=1))
     return "or was edited since"
 
@@ -187,8 +210,18 @@ def named_later(run: Path, monkeypatch):
     return "settings were changed since"
 
 
-FOREIGN = (other_key, no_key, open_key, short_key, no_seal, edited_config, edited_origins, no_signature, changed_settings,
-           named_later)
+FOREIGN = (
+    other_key,
+    no_key,
+    open_key,
+    short_key,
+    no_seal,
+    edited_config,
+    edited_origins,
+    no_signature,
+    changed_settings,
+    named_later,
+)
 
 
 @pytest.mark.parametrize("how", FOREIGN, ids=lambda how: how.__name__)
@@ -198,7 +231,11 @@ def test_a_foreign_run_imports_nothing(own, made, monkeypatch, how):
     run = open_run(own / "run")
     assert said in why_foreign(run) and "--trust" in why_foreign(run)
     stored = stored_config(run)
-    assert stored.config.env is None and stored.config.algorithm is None and set(stored.missing) == {"env", "algorithm"}
+    assert (
+        stored.config.env is None
+        and stored.config.algorithm is None
+        and set(stored.missing) == {"env", "algorithm"}
+    )
     assert config_of_run(run, needs=()).policy.name
     with pytest.raises(ConfigError, match="--trust"):
         config_of_run(run)
@@ -212,16 +249,32 @@ def test_a_foreign_run_imports_nothing(own, made, monkeypatch, how):
 def test_every_door_of_a_foreign_run_imports_nothing(own, made, monkeypatch, capsys):
     no_key(own / "run", monkeypatch)
     run = str(own / "run")
-    for command, status in ((["lint", run], 0), (["show", run], 0), (["show", run, "1"], 0), (["export", run, "weights"], 0),
-                            (["replay", run, "1"], 2), (["resume", run], 2), (["chat", run, "--ask", "1"], 2),
-                            (["evaluate", run], 2), (["rollout", run], 2), (["audit", run], 2),
-                            (["train", f"{run}/config.json"], 2)):
+    for command, status in (
+        (["lint", run], 0),
+        (["show", run], 0),
+        (["show", run, "1"], 0),
+        (["export", run, "weights"], 0),
+        (["replay", run, "1"], 2),
+        (["resume", run], 2),
+        (["chat", run, "--ask", "1"], 2),
+        (["evaluate", run], 2),
+        (["rollout", run], 2),
+        (["audit", run], 2),
+        (["train", f"{run}/config.json"], 2),
+    ):
         assert main(command) == status, command
         told = capsys.readouterr()
         assert ("--trust" in told.out + told.err) == (command[0] not in ("show", "export")), command
         assert not was_imported(made), command
-    for call in (lambda: wb.reopen(run), lambda: wb.show_replay(run, 1), lambda: wb.edit_step(run, 1), lambda: wb.talk(run),
-                 lambda: wb.resume(run), lambda: wb.resume_here(run), lambda: wb.audit(run)):
+    for call in (
+        lambda: wb.reopen(run),
+        lambda: wb.show_replay(run, 1),
+        lambda: wb.edit_step(run, 1),
+        lambda: wb.talk(run),
+        lambda: wb.resume(run),
+        lambda: wb.resume_here(run),
+        lambda: wb.audit(run),
+    ):
         with pytest.raises(ConfigError, match="--trust"):
             call()
         assert not was_imported(made)
@@ -238,16 +291,33 @@ def test_where_no_key_can_be_kept_the_run_is_made_and_foreign_later(own, monkeyp
     assert b'"seal": null' in content
 
 
-@pytest.mark.parametrize("text, names", [
-    ("my_env:Guess", True), ("a.b.c:d.e", True), ("my_mod:enc(BAAI/bge large)", True), ("mcp:stdio npx -y server /tmp", True), ("gym_mod:Env-v0", True),
-    ("workbench:import_module(evil)", True), ("workbench.envs.tools.mcp:mount(sh)", True),
-    ("workbench.engines.encoder:encoderx(evil)", True), ("workbench.envs.tools.calculator:calculator.__class__", True),
-    ("workbench.engines.encoder:encoder(BAAI/bge)", False), ("workbench.envs.tools.calculator:calculator", False),
-    ("http://127.0.0.1:80/v1", False), ("localhost:8080", False), ("frozenlake", False), ("Answer: yes", False),
-    ("data/x.json", False), ("C:\\models", False),
-])
+@pytest.mark.parametrize(
+    "text, names",
+    [
+        ("my_env:Guess", True),
+        ("a.b.c:d.e", True),
+        ("my_mod:enc(BAAI/bge large)", True),
+        ("mcp:stdio npx -y server /tmp", True),
+        ("gym_mod:Env-v0", True),
+        ("workbench:import_module(evil)", True),
+        ("workbench.envs.tools.mcp:mount(sh)", True),
+        ("workbench.engines.encoder:encoderx(evil)", True),
+        ("workbench.envs.tools.calculator:calculator.__class__", True),
+        ("workbench.engines.encoder:encoder(BAAI/bge)", False),
+        ("workbench.envs.tools.calculator:calculator", False),
+        ("http://127.0.0.1:80/v1", False),
+        ("localhost:8080", False),
+        ("frozenlake", False),
+        ("Answer: yes", False),
+        ("data/x.json", False),
+        ("C:\\models", False),
+    ],
+)
 def test_what_names_code(text, names):
-    tree = {"env": {"kind": "x", "tools": ["search", text]}, "policy": {"template_flags": {"date": "a:b"}}}
+    tree = {
+        "env": {"kind": "x", "tools": ["search", text]},
+        "policy": {"template_flags": {"date": "a:b"}},
+    }
     assert named_code(tree) == ({"env.tools[1]": text} if names else {})
 
 
@@ -259,13 +329,21 @@ def test_a_run_whose_code_is_gone_is_shown_linted_and_exported(own, monkeypatch)
         (own / f"{name}.py").unlink()
     run = open_run(own / "run")
     found = wb.lint(run)
-    assert found.ok and "what needs its algorithm is not checked: algorithm.kind 'law_algo:LENGTH_GRPO'" in found.report.about
+    assert (
+        found.ok
+        and "what needs its algorithm is not checked: algorithm.kind 'law_algo:LENGTH_GRPO'"
+        in found.report.about
+    )
     assert "PYTHONPATH" in found.report.about and "is not the code" not in found.report.about
     answers = {answer.rule: answer for answer in found.report}
     assert not answers["R20"].looked and answers["R20"].missing  # not checked, never passed
     assert wb.show(run).text and wb.show(run, step=1).text
     assert "weights in float32" in wb.export_policy(run, own / "weights").text
-    for call in (lambda: wb.reopen(run), lambda: wb.show_replay(run, 1), lambda: wb.resume_here(own / "run")):
+    for call in (
+        lambda: wb.reopen(run),
+        lambda: wb.show_replay(run, 1),
+        lambda: wb.resume_here(own / "run"),
+    ):
         with pytest.raises(ConfigError, match="law_.*cannot be imported: there is no module"):
             call()
 

@@ -1,4 +1,5 @@
 """Kinds of the user's own by name: what is accepted, what is refused and how that is said, and objects from Python."""
+
 from __future__ import annotations
 
 import re
@@ -77,26 +78,45 @@ def wants_an_argument(what): ...
 def test_its_fields_are_settings_and_come_back_from_what_is_stored():
     config = load_config(f"{HERE}:Quiz", {"env.level": "4", "env.hints": "a,b"})
     assert config.env == Quiz(4, ("a", "b")) and config.kind_of("env") == f"{HERE}:Quiz"
-    assert to_dict(config)["env"] == {"kind": f"{HERE}:Quiz", "level": 4, "hints": ("a", "b"), "max_turns": 3}
+    assert to_dict(config)["env"] == {
+        "kind": f"{HERE}:Quiz",
+        "level": 4,
+        "hints": ("a", "b"),
+        "max_turns": 3,
+    }
     assert from_dict(to_dict(config)) == config
     assert load_config("frozenlake", {"env.kind": f"{HERE}:Quiz", "env.level": 4}).env == Quiz(4)
-    assert load_config("frozenlake", {"engine.kind": f"{HERE}:OpensScript", "engine.answer": "no"}).engine == OpensScript("no")
+    assert load_config(
+        "frozenlake", {"engine.kind": f"{HERE}:OpensScript", "engine.answer": "no"}
+    ).engine == OpensScript("no")
 
 
-@pytest.mark.parametrize("settings, said", [
-    ({}, "env needs level"),
-    ({"env.level": 4, "env.hint": "a"}, "no setting 'env.hint'; did you mean 'env.hints'"),
-    ({"env.kind": f"{HERE}:Quizz"}, "has no 'Quizz'; did you mean 'Quiz'"),
-    ({"env.kind": f"{HERE}:Half"}, "lacks a short name.*; task.task_seed. -> Task; make.*docs/extend/environment.md"),
-    ({"env.kind": f"{HERE}:NoDataclass"}, "is no dataclass: put @dataclass.frozen=True."),
-    ({"env.kind": f"{HERE}:Unknown"}, "type cannot be looked up: name 'NotImportedHere'"),
-    ({"env.kind": f"{HERE}:BY_LENGTH"}, "not a class"),
-    ({"env.kind": "guess"}, "env.kind: no env 'guess'.*package.module:Name"),
-    ({"engine.kind": f"{HERE}:Half"}, r"lacks open\(model\)"),
-    ({"algorithm.kind": f"{HERE}:wants_an_argument"}, "gives no algorithm without arguments.*give each.*a default"),
-    ({"algorithm.kind": f"{HERE}:Half"}, "expected an Algorithm"),
-    ({"algorithm.kind": f"{HERE}:BY_LENGTH", "algorithm.scall": 2}, "did you mean 'algorithm.scale'"),
-])
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({}, "env needs level"),
+        ({"env.level": 4, "env.hint": "a"}, "no setting 'env.hint'; did you mean 'env.hints'"),
+        ({"env.kind": f"{HERE}:Quizz"}, "has no 'Quizz'; did you mean 'Quiz'"),
+        (
+            {"env.kind": f"{HERE}:Half"},
+            "lacks a short name.*; task.task_seed. -> Task; make.*docs/extend/environment.md",
+        ),
+        ({"env.kind": f"{HERE}:NoDataclass"}, "is no dataclass: put @dataclass.frozen=True."),
+        ({"env.kind": f"{HERE}:Unknown"}, "type cannot be looked up: name 'NotImportedHere'"),
+        ({"env.kind": f"{HERE}:BY_LENGTH"}, "not a class"),
+        ({"env.kind": "guess"}, "env.kind: no env 'guess'.*package.module:Name"),
+        ({"engine.kind": f"{HERE}:Half"}, r"lacks open\(model\)"),
+        (
+            {"algorithm.kind": f"{HERE}:wants_an_argument"},
+            "gives no algorithm without arguments.*give each.*a default",
+        ),
+        ({"algorithm.kind": f"{HERE}:Half"}, "expected an Algorithm"),
+        (
+            {"algorithm.kind": f"{HERE}:BY_LENGTH", "algorithm.scall": 2},
+            "did you mean 'algorithm.scale'",
+        ),
+    ],
+)
 def test_what_is_refused_names_what_lacks(settings, said):
     with pytest.raises(ConfigError, match=said):
         load_config(f"{HERE}:Quiz", settings)
@@ -111,7 +131,9 @@ def test_a_file_without_base_begins_with_the_defaults_and_names_its_environment(
 
 
 def test_settings_lists_those_of_ones_own():
-    assert "env.level needed" in settings_text(f"{HERE}:Quiz") and "engine.answer" in settings_text(f"{HERE}:OpensScript")
+    assert "env.level needed" in settings_text(f"{HERE}:Quiz") and "engine.answer" in settings_text(
+        f"{HERE}:OpensScript"
+    )
     assert "algorithm.scale = 1.0" in settings_text(f"{HERE}:BY_LENGTH")
     assert "or package.module:Name" in settings_text("env.kind")
 
@@ -134,13 +156,17 @@ def test_objects_of_python_have_a_name_or_are_refused_in_words():
         kind_of("env", NoDataclass())
     with pytest.raises(ConfigError, match="stands under no name in a module"):
         kind_of_algorithm(replace(BY_LENGTH, name="another"))
-    with pytest.raises(ConfigError, match="stands under no name in a module"):  # another's name does not make it that one
+    with pytest.raises(
+        ConfigError, match="stands under no name in a module"
+    ):  # another's name does not make it that one
         kind_of_algorithm(replace(BY_LENGTH, name="grpo"))
 
 
 def test_the_credit_cells_take_an_algorithm_of_ones_own():
     groups = make_groups(3, tasks=2, attempts=3, turns=2)
-    editor = wb.credit_editor(groups, BY_LENGTH(scale=2.0), token_texts=lambda ids: [str(i) for i in ids])
+    editor = wb.credit_editor(
+        groups, BY_LENGTH(scale=2.0), token_texts=lambda ids: [str(i) for i in ids]
+    )
     assert "by_length" in editor.view().text
     assert "scale" in {knob.name for knob in editor.knobs["by_length"]}
     text = wb.show_estimators(groups, [BY_LENGTH, "grpo", f"{HERE}:BY_LENGTH"]).text
@@ -148,7 +174,11 @@ def test_the_credit_cells_take_an_algorithm_of_ones_own():
 
 
 def test_tables_list_the_packages_own_kinds_only():
-    assert "frozenlake" in KINDS["env"] and f"{HERE}:Quiz" in KINDS["env"] and "nothing" not in KINDS["env"]
+    assert (
+        "frozenlake" in KINDS["env"]
+        and f"{HERE}:Quiz" in KINDS["env"]
+        and "nothing" not in KINDS["env"]
+    )
     assert not any(":" in kind for table in KINDS.values() for kind in table)
     assert sys.modules[HERE]
 
@@ -161,8 +191,14 @@ class NoEnv:
     pass
 
 
-@pytest.mark.parametrize("env, said", [
-    (Gym(), r"Gym has reset\(seed=None\), no step"), (NoEnv(), "NoEnv has no reset, no step"), (None, "NoneType has no reset")])
+@pytest.mark.parametrize(
+    "env, said",
+    [
+        (Gym(), r"Gym has reset\(seed=None\), no step"),
+        (NoEnv(), "NoEnv has no reset, no step"),
+        (None, "NoneType has no reset"),
+    ],
+)
 def test_an_environment_without_the_protocol_is_told_what_it_owes(env, said):
     class Family:
         def make(self):
@@ -170,14 +206,20 @@ def test_an_environment_without_the_protocol_is_told_what_it_owes(env, said):
 
     runner = InlineRunner()
     runner.reset("a", Family(), None, 0)
-    assert re.search(f"An environment has reset.task, dynamics_seed. and step.action_text., and {said}", runner.poll()[0].error)
+    assert re.search(
+        f"An environment has reset.task, dynamics_seed. and step.action_text., and {said}",
+        runner.poll()[0].error,
+    )
     runner.reset("b", FrozenLake(), None, 0)
-    assert "An environment has" not in runner.poll()[0].error  # negative control: it has them, and failed otherwise
+    assert (
+        "An environment has" not in runner.poll()[0].error
+    )  # negative control: it has them, and failed otherwise
 
 
 @dataclass(frozen=True)
 class NoTask(Half):
-    def task(self, task_seed): return "problem 1"
+    def task(self, task_seed):
+        return "problem 1"
 
 
 @dataclass(frozen=True)
@@ -187,11 +229,14 @@ class OtherTask(Half):
 
 @dataclass(frozen=True)
 class Picky(Half):
-    def task(self, task_seed): raise KeyError(task_seed)
+    def task(self, task_seed):
+        raise KeyError(task_seed)
 
 
 def test_a_family_whose_tasks_are_none_is_refused_when_it_is_opened():
-    with pytest.raises(ConfigError, match="NoTask returns a Task.*task.0. gave 'problem 1'.*environment.md"):
+    with pytest.raises(
+        ConfigError, match="NoTask returns a Task.*task.0. gave 'problem 1'.*environment.md"
+    ):
         check_tasks(NoTask())
     with pytest.raises(ConfigError, match=r"this one is task\(\)"):
         check_tasks(OtherTask())

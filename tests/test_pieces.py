@@ -1,4 +1,5 @@
 """Logprobs, entropies and gradients of trained tokens are the same in pieces as at once, and never all logits are held."""
+
 from __future__ import annotations
 
 import os
@@ -36,10 +37,16 @@ def pieces(model, micro, ids_M, entropy="value"):
 
 def gradients(model, scored, entropy):
     weight_M = torch.linspace(-1, 1, len(scored.logp_M))
-    loss = (scored.logp_M * weight_M).sum() + (scored.entropy_M.square().sum() if entropy == "gradient" else 0.0)
+    loss = (scored.logp_M * weight_M).sum() + (
+        scored.entropy_M.square().sum() if entropy == "gradient" else 0.0
+    )
     model.zero_grad(set_to_none=True)
     loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return {
+        name: parameter.grad.clone()
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 @pytest.mark.parametrize("entropy", ["value", "gradient"])
@@ -103,19 +110,32 @@ def test_a_gradient_makes_each_piece_once_more(monkeypatch):
     ids_M = batch.token_ids_T[micro.token_M]
     in_pieces(monkeypatch, model)
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda saved: kept.append(saved.shape) or saved, lambda saved: saved):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: kept.append(saved.shape) or saved, lambda saved: saved
+    ):
         found = pieces(model, micro, ids_M, "gradient")
     words = output_head(model).weight.shape[0]
-    assert not [shape for shape in kept if len(shape) == 2 and shape[0] <= 3 and shape[1] == words], "logits of a piece are kept"
+    assert not [
+        shape for shape in kept if len(shape) == 2 and shape[0] <= 3 and shape[1] == words
+    ], "logits of a piece are kept"
     assert found.logp_M.requires_grad
 
 
 def test_a_model_that_caps_its_logits_is_run_as_it_is(monkeypatch):
     """Pieces would leave its cap out: gemma-2 divides, takes tanh, and multiplies."""
     torch.manual_seed(0)
-    model = hf.Gemma2ForCausalLM(hf.Gemma2Config(
-        vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        head_dim=8, final_logit_softcapping=0.5)).eval()
+    model = hf.Gemma2ForCausalLM(
+        hf.Gemma2Config(
+            vocab_size=64,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            final_logit_softcapping=0.5,
+        )
+    ).eval()
     batch = Batch.from_groups(make_groups())
     micro = micro_of(batch)
     ids_M = batch.token_ids_T[micro.token_M]
@@ -152,7 +172,13 @@ def test_a_vocabulary_of_152_000_words_takes_a_tenth_of_its_logits(entropy, most
     the logits.)"""
     # What glibc keeps of arrays that were given back is left out: it depends on what else a process does.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}
-    done = subprocess.run([sys.executable, "-c", MEASURED, entropy], capture_output=True, text=True, timeout=600, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, entropy],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     share = float(done.stdout)
     print(f"entropy by {entropy}: {share:.1%} of the logits")

@@ -1,4 +1,5 @@
 """Loading a policy: where it is found, what is checked, and what a person is told when it does not work."""
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,14 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import workbench.engines.policy as policy_module
 from workbench.engines import trial
-from workbench.engines.policy import fingerprint, load_policy, load_tokenizer, other_files, shipped_policies, weights_fingerprint
+from workbench.engines.policy import (
+    fingerprint,
+    load_policy,
+    load_tokenizer,
+    other_files,
+    shipped_policies,
+    weights_fingerprint,
+)
 from workbench.types.errors import PolicyError
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -59,8 +67,16 @@ def test_by_shipped_name_and_by_path(shelf):
 
 def test_another_architecture(tmp_path):
     torch.manual_seed(0)
-    llama = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-                                         num_attention_heads=2, num_key_value_heads=1))
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+        )
+    )
     assert type(load_policy(write_policy(tmp_path, model=llama)).model) is LlamaForCausalLM
 
 
@@ -84,7 +100,9 @@ def test_the_fingerprint_is_of_the_weights(shelf):
 
 def test_what_decides_beside_the_weights_is_known_by_file(shelf):
     policy = load_policy(shelf / "bandit-tiny")
-    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(policy.files)
+    assert {"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= set(
+        policy.files
+    )
     (shelf / "bandit-tiny" / "provenance.json").write_text("{}")
     assert other_files(shelf / "bandit-tiny") == policy.files
     edit_config(shelf / "bandit-tiny", rms_norm_eps=0.1)
@@ -93,7 +111,9 @@ def test_what_decides_beside_the_weights_is_known_by_file(shelf):
 
 
 def test_weights_in_memory_of_any_type_have_a_fingerprint():
-    assert weights_fingerprint({"a": torch.ones(3, dtype=torch.bfloat16)}) != weights_fingerprint({"a": torch.ones(3)})
+    assert weights_fingerprint({"a": torch.ones(3, dtype=torch.bfloat16)}) != weights_fingerprint(
+        {"a": torch.ones(3)}
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what people are told
@@ -106,7 +126,9 @@ def test_a_shipped_name_with_a_typo(shelf):
 
 
 def test_a_missing_folder_names_its_neighbours(shelf):
-    with pytest.raises(PolicyError, match=r"no folder .*; did you mean 'bandit-tiny'.*'\? Give the folder"):
+    with pytest.raises(
+        PolicyError, match=r"no folder .*; did you mean 'bandit-tiny'.*'\? Give the folder"
+    ):
         load_policy(shelf / "bandit-tny")
 
 
@@ -132,7 +154,9 @@ def test_a_folder_that_is_no_model(tmp_path):
 
 def test_code_that_comes_with_a_model_is_refused(shelf):
     marker = shelf / "ran"
-    (shelf / "bandit-tiny" / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n")
+    (shelf / "bandit-tiny" / "evil.py").write_text(
+        f"open({str(marker)!r}, 'w')\nclass Evil: pass\n"
+    )
     edit_config(shelf / "bandit-tiny", auto_map={"AutoModelForCausalLM": "evil.Evil"})
     with pytest.raises(PolicyError, match="trust_remote_code is off"):
         load_policy("bandit-tiny")
@@ -169,7 +193,9 @@ def test_missing_weights_are_not_made_up(shelf):
 
 
 def test_tokenizer_and_model_must_fit(tmp_path):
-    with pytest.raises(PolicyError, match=r"ids up to 61, but the model has 61 embeddings \(0..60\)"):
+    with pytest.raises(
+        PolicyError, match=r"ids up to 61, but the model has 61 embeddings \(0..60\)"
+    ):
         load_policy(write_policy(tmp_path, words=62))
 
 
@@ -185,15 +211,24 @@ ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in ran
 DOUBLING = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"num_hidden_layers": 10**9, "layer_types": None}, "config.json was tried in a process of its own and "),
-    ({"num_hidden_layers": -1}, "lack|cannot be used|could not load"),
-    ({"hidden_size": "x"}, "config.json cannot be used"),
-    ({"num_attention_heads": 0}, "config.json cannot be used"),
-    ({"rope_parameters": "x"}, "config.json cannot be used"),
-    ({"attn_implementation": "evil/kernel"}, "asks for the kernel 'evil/kernel'"),
-    ({"text_config": {"_experts_implementation": "evil/kernel"}}, "asks for the kernel 'evil/kernel'"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"num_hidden_layers": 10**9, "layer_types": None},
+            "config.json was tried in a process of its own and ",
+        ),
+        ({"num_hidden_layers": -1}, "lack|cannot be used|could not load"),
+        ({"hidden_size": "x"}, "config.json cannot be used"),
+        ({"num_attention_heads": 0}, "config.json cannot be used"),
+        ({"rope_parameters": "x"}, "config.json cannot be used"),
+        ({"attn_implementation": "evil/kernel"}, "asks for the kernel 'evil/kernel'"),
+        (
+            {"text_config": {"_experts_implementation": "evil/kernel"}},
+            "asks for the kernel 'evil/kernel'",
+        ),
+    ],
+)
 def test_a_config_that_cannot_be_built_is_refused_in_words(tmp_path, monkeypatch, changes, words):
     monkeypatch.setattr(trial, "SECONDS", 2.0)
     write_policy(tmp_path)
@@ -211,8 +246,13 @@ def test_a_file_that_holds_something_else_is_refused_in_words(tmp_path, file, te
         load_policy(tmp_path)
 
 
-@pytest.mark.parametrize(("template", "words"), [(ENDLESS, "the chat template was tried .* not done after 2 seconds"),
-                                                 (DOUBLING, "the chat template was tried .* took more than 2 GB")])
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (ENDLESS, "the chat template was tried .* not done after 2 seconds"),
+        (DOUBLING, "the chat template was tried .* took more than 2 GB"),
+    ],
+)
 def test_a_template_without_an_end_is_refused(tmp_path, monkeypatch, template, words):
     monkeypatch.setattr(trial, "SECONDS", 2.0 if template is ENDLESS else 30.0)
     folder = write_policy(tmp_path, template=template)
@@ -226,7 +266,10 @@ def test_weights_that_are_no_numbers_are_named(tmp_path, bad):
     model = tiny_model()
     with torch.no_grad():
         model.get_input_embeddings().weight[3, 1] = bad
-    with pytest.raises(PolicyError, match=r"2 of its tensors hold numbers that are not finite \(model.embed_tokens.weight, lm_head"):
+    with pytest.raises(
+        PolicyError,
+        match=r"2 of its tensors hold numbers that are not finite \(model.embed_tokens.weight, lm_head",
+    ):
         load_policy(write_policy(tmp_path, model=model))
 
 
@@ -245,6 +288,7 @@ def test_what_was_tried_is_not_tried_again_and_what_changed_is(tmp_path, monkeyp
 
 def test_a_trial_leaves_no_process_and_no_descriptor(tmp_path):
     write_policy(tmp_path)
+
     def held():  # threads of earlier tests may end meanwhile, and give back what they held
         children = set()
         for path in Path("/proc/self/task").glob("*/children"):

@@ -1,4 +1,5 @@
 """PPO through the whole loop on a shipped policy: exact, replayable, resumed with its critic, from every history."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -17,13 +18,24 @@ from workbench.training.config import load_config
 from workbench.training.session import open_session, reopen
 from workbench.types.errors import LearnerError
 
-SETTINGS = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 3, "train.evaluate_every": 0, "lint.start": False,
-            "train.checkpoint_every": 1, "evaluation.num_tasks": 4, "algorithm.kind": "ppo", "algorithm.minibatches": 2,
-            "algorithm.kl_coef": 0.01}
+SETTINGS = {
+    "train.steps": 3,
+    "train.tasks_per_step": 2,
+    "train.group_size": 3,
+    "train.evaluate_every": 0,
+    "lint.start": False,
+    "train.checkpoint_every": 1,
+    "evaluation.num_tasks": 4,
+    "algorithm.kind": "ppo",
+    "algorithm.minibatches": 2,
+    "algorithm.kl_coef": 0.01,
+}
 
 
 def small(**settings):
-    return load_config("frozenlake", SETTINGS | {key.replace("__", "."): value for key, value in settings.items()})
+    return load_config(
+        "frozenlake", SETTINGS | {key.replace("__", "."): value for key, value in settings.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +48,16 @@ def test_every_step_replays_and_values_are_the_moving_critics(whole):
         report = replay_step(whole, step, small().algorithm)
         assert report.equal and {"return", "advantage"} <= set(report.compared[0]), report.text
     values = [whole.credit(step)["value"] for step in whole.steps()]
-    assert not np.nan_to_num(values[0]).any() and np.nan_to_num(values[2]).any()  # it began by expecting nothing
+    assert (
+        not np.nan_to_num(values[0]).any() and np.nan_to_num(values[2]).any()
+    )  # it began by expecting nothing
     assert {"explained_variance", "value_loss", "kl_ref"} <= set(whole.metrics().columns)
     assert whole.metrics()["kl_ref"][1] < whole.metrics()["kl_ref"][3]
     shown = show_run(whole).text
-    assert all(name in shown for name in ("KL to the reference", "KL(old || new)", "explained variance of the critic"))
+    assert all(
+        name in shown
+        for name in ("KL to the reference", "KL(old || new)", "explained variance of the critic")
+    )
 
 
 @pytest.mark.full
@@ -53,14 +70,19 @@ def test_an_interrupted_run_goes_on_with_its_critic_to_the_same_bytes(whole, tmp
 
 
 @pytest.mark.full
-def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(whole, tmp_path, monkeypatch):
+def test_negative_control_a_resume_that_forgets_the_critics_moments_is_noticed(
+    whole, tmp_path, monkeypatch
+):
     from workbench.learn.optimizer import TrainedWeights
 
     with pytest.raises(KeyboardInterrupt):
         train_here(small(), tmp_path / "run", on_step=stopped_after(2))
     load_state = TrainedWeights.load_state
-    monkeypatch.setattr(TrainedWeights, "load_state", lambda self, name, tensors: load_state(
-        self, name, {**tensors, "critic_optimizer": {}}))
+    monkeypatch.setattr(
+        TrainedWeights,
+        "load_state",
+        lambda self, name, tensors: load_state(self, name, {**tensors, "critic_optimizer": {}}),
+    )
     resume_here(tmp_path / "run", on_note=None)
     assert not compare_runs(whole, open_run(tmp_path / "run"), exact=True).equal
 
@@ -76,9 +98,12 @@ def test_a_checkpoint_holds_the_critic_and_reopening_brings_it_back(whole):
         session.learner.load_state(without, state["learner"])
 
 
-WAYS = {"fresh": {"collect__history": "fresh"}, "window": {"collect__history": "window"},
-        "shared-trunk": {"critic__trunk": "policy", "algorithm__bootstrap": "truncated"},
-        "no-siblings": {"train__group_size": 1, "algorithm__kl_in": "loss"}}
+WAYS = {
+    "fresh": {"collect__history": "fresh"},
+    "window": {"collect__history": "window"},
+    "shared-trunk": {"critic__trunk": "policy", "algorithm__bootstrap": "truncated"},
+    "no-siblings": {"train__group_size": 1, "algorithm__kl_in": "loss"},
+}
 
 
 @pytest.mark.parametrize("way", reduced(WAYS, ("fresh", "shared-trunk")))
@@ -88,5 +113,7 @@ def test_every_way_goes_through(way):
     for step in (1, 2):
         outcome = train_step(session, step)
         assert outcome.updates == 2 and np.isfinite(outcome.metrics["critic_grad_norm"])
-    assert all(torch.equal(weight, before[name]) for name, weight in
-               session.learner._reference.state_dict().items())  # the reference is who the run started from
+    assert all(
+        torch.equal(weight, before[name])
+        for name, weight in session.learner._reference.state_dict().items()
+    )  # the reference is who the run started from

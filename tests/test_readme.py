@@ -46,9 +46,16 @@ from tests.mutants.run import SERVER, copy_tree
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (  # in the order in which their commands run
-    *(ROOT / name for name in ("README.md", "AGENTS.md", "docs/start/install.md", "docs/start/first-look.md")),
-    *(path for path in sorted((ROOT / "docs").rglob("*.md"))
-      if path.parent != ROOT / "docs/start" and not {"made", "notebooks"} & set(path.parts)))
+    *(
+        ROOT / name
+        for name in ("README.md", "AGENTS.md", "docs/start/install.md", "docs/start/first-look.md")
+    ),
+    *(
+        path
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        if path.parent != ROOT / "docs/start" and not {"made", "notebooks"} & set(path.parts)
+    ),
+)
 DEFAULT_BUDGET_SECONDS, ALL_BUDGETS_SECONDS = 30, 240
 
 
@@ -71,7 +78,11 @@ class Block:
     def commands(self) -> list[str]:
         """Logical lines: continued lines joined, comments and empty lines left out."""
         joined = re.sub(r"\s*\\\n\s*", " ", self.text)
-        return [line.strip() for line in joined.splitlines() if line.strip() and not line.strip().startswith("#")]
+        return [
+            line.strip()
+            for line in joined.splitlines()
+            if line.strip() and not line.strip().startswith("#")
+        ]
 
 
 def read_blocks(markdown: str, page: str = "README.md") -> list[Block]:
@@ -130,7 +141,11 @@ def to_run(block: Block) -> list[str]:
         command
         for position, command in enumerate(commands)
         if not skipped.match(command)
-        and not (command.startswith("cd ") and position and commands[position - 1].startswith("git clone"))
+        and not (
+            command.startswith("cd ")
+            and position
+            and commands[position - 1].startswith("git clone")
+        )
     ]
 
 
@@ -166,7 +181,9 @@ def workbench_faults(commands: list[str], helps: dict[str, str]) -> list[str]:
                 continue
             rest = words[words.index("workbench") + 1 :]
             if not rest or rest[0] not in helps:
-                faults.append(f"`{command}`: no subcommand {rest[:1]}; there are {', '.join(sorted(helps))}")
+                faults.append(
+                    f"`{command}`: no subcommand {rest[:1]}; there are {', '.join(sorted(helps))}"
+                )
                 continue
             options = [word.partition("=")[0] for word in rest[1:] if word.startswith("--")]
             faults += [
@@ -212,9 +229,15 @@ def tree_faults(entries: dict[str, str], tracked: list[str]) -> list[str]:
         for depth in range(1, len(parts))
     }
     real = set(tracked) | folders
-    top = {path for path in real if "/" not in path.rstrip("/") and (not path.startswith(".") or path == ".ci/")}
+    top = {
+        path
+        for path in real
+        if "/" not in path.rstrip("/") and (not path.startswith(".") or path == ".ci/")
+    }
     rooms = {
-        path for path in real if re.fullmatch(r"workbench/[^/]+(\.py|/)", path) and not path.endswith("__init__.py")
+        path
+        for path in real
+        if re.fullmatch(r"workbench/[^/]+(\.py|/)", path) and not path.endswith("__init__.py")
     }
     covered = {
         f"{'/'.join(parts[:depth])}/"
@@ -223,9 +246,16 @@ def tree_faults(entries: dict[str, str], tracked: list[str]) -> list[str]:
         for depth in range(1, len(parts))
     }
     return (
-        [f"{path} is tracked, but has no line" for path in sorted((top | rooms) - entries.keys() - covered)]
+        [
+            f"{path} is tracked, but has no line"
+            for path in sorted((top | rooms) - entries.keys() - covered)
+        ]
         + [f"{path} has a line, but is not tracked" for path in entries if path not in real]
-        + [f"{path}: say in a few words what it is" for path, words in entries.items() if path in real and not words]
+        + [
+            f"{path}: say in a few words what it is"
+            for path, words in entries.items()
+            if path in real and not words
+        ]
     )
 
 
@@ -234,7 +264,11 @@ def tree_faults(entries: dict[str, str], tracked: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def blocks() -> list[Block]:
-    return [block for path in PAGES for block in read_blocks(path.read_text(), str(path.relative_to(ROOT)))]
+    return [
+        block
+        for path in PAGES
+        for block in read_blocks(path.read_text(), str(path.relative_to(ROOT)))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +297,9 @@ def test_every_fence_says_what_it_is(blocks):
 
 
 def test_make_targets_and_variables_exist(blocks):
-    commands = [command for block in blocks if block.language == "bash" for command in block.commands()]
+    commands = [
+        command for block in blocks if block.language == "bash" for command in block.commands()
+    ]
     assert not (faults := make_faults(commands, (ROOT / "Makefile").read_text())), "\n".join(faults)
 
 
@@ -276,7 +312,11 @@ def test_workbench_commands_and_options_exist(blocks, environment):
         for command in block.commands()
         if "workbench " in command
     ]
-    named = {match for command in commands for match in re.findall(r"\bworkbench ([a-z][a-z-]*)", command)}
+    named = {
+        match
+        for command in commands
+        for match in re.findall(r"\bworkbench ([a-z][a-z-]*)", command)
+    }
     helps = {}
     for name in sorted(named):
         done = subprocess.run(
@@ -310,22 +350,30 @@ def test_every_command_runs(blocks, environment):
 
 def is_plain(command: str) -> bool:
     """A line that needs no shell: `workbench` and its words."""
-    return command.startswith("workbench ") and not set(command.partition("#")[0]) & set("|&;<>$`*?~(){}!")
+    return command.startswith("workbench ") and not set(command.partition("#")[0]) & set(
+        "|&;<>$`*?~(){}!"
+    )
 
 
-def run_warm(commands: list[str], copy: Path, variables: dict[str, str], seconds: float) -> tuple[int | None, str]:
+def run_warm(
+    commands: list[str], copy: Path, variables: dict[str, str], seconds: float
+) -> tuple[int | None, str]:
     """(exit status, output) of plain commands, the first that fails being the last; status None: not done in time."""
     output, end = "", time.monotonic() + seconds
     for command in commands:
         words = shlex.split(command, comments=True)[1:]
-        status, said = warm.run_module(SERVER, copy, variables, "workbench.cli", words, end - time.monotonic())
+        status, said = warm.run_module(
+            SERVER, copy, variables, "workbench.cli", words, end - time.monotonic()
+        )
         output += said
         if status != 0:
             return status, output
     return 0, output
 
 
-def run_shell(commands: list[str], copy: Path, variables: dict[str, str], seconds: float) -> tuple[int | None, str]:
+def run_shell(
+    commands: list[str], copy: Path, variables: dict[str, str], seconds: float
+) -> tuple[int | None, str]:
     """The same for whatever bash understands."""
     try:
         done = subprocess.run(
@@ -346,22 +394,35 @@ def run_shell(commands: list[str], copy: Path, variables: dict[str, str], second
 def test_every_public_name_that_is_shown_exists(blocks):
     import workbench
 
-    missing = [f"{block.place}: workbench has no {name!r}" for block in blocks if block.language == "python"
-               for name in re.findall(r"\bwb\.([A-Za-z_]+)", block.text) if name not in workbench.PUBLIC]
+    missing = [
+        f"{block.place}: workbench has no {name!r}"
+        for block in blocks
+        if block.language == "python"
+        for name in re.findall(r"\bwb\.([A-Za-z_]+)", block.text)
+        if name not in workbench.PUBLIC
+    ]
     assert not missing, "\n".join(missing)
 
 
 def test_the_pages_are_all_there(blocks):
     """A page that is moved to where nobody looks would not be run any more."""
     read = {block.page for block in blocks}
-    assert {"README.md", "AGENTS.md", "docs/start/first-look.md", "docs/guides/lint.md", "docs/design/rooms.md"} <= read
+    assert {
+        "README.md",
+        "AGENTS.md",
+        "docs/start/first-look.md",
+        "docs/guides/lint.md",
+        "docs/design/rooms.md",
+    } <= read
     assert len([block for block in blocks if block.language == "bash"]) >= 20
 
 
 def test_the_file_tree_is_that_of_the_repository(blocks):
     trees = [block for block in blocks if block.is_tree]
     assert len(trees) == 1, f"expected one block after <!-- file tree -->, found {len(trees)}"
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     tracked = [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
     assert not (faults := tree_faults(read_tree(trees[0].text), tracked)), "\n".join(faults)
 
@@ -392,13 +453,21 @@ def test_blocks_are_read_with_their_comments():
     first, second, third = read_blocks(PAGE)
     assert (first.language, first.budget, first.line) == ("bash", 7, 3)
     assert first.commands() == ["workbench train tiny --out runs/a   # a comment"]
-    assert second.not_run == "needs a GPU" and to_run(second) == [] and second.commands()[1] == "make demo"
+    assert (
+        second.not_run == "needs a GPU"
+        and to_run(second) == []
+        and second.commands()[1] == "make demo"
+    )
     assert third.language == "text" and third.not_run is None
 
 
 def test_negative_control_a_plain_command_that_fails_ends_the_block(environment):
     commands = ["workbench show --help", "workbench show nowhere", "workbench lint --help"]
-    assert all(map(is_plain, commands)) and not is_plain("workbench show x | head") and not is_plain("cd x")
+    assert (
+        all(map(is_plain, commands))
+        and not is_plain("workbench show x | head")
+        and not is_plain("cd x")
+    )
     status, output = run_warm(commands, *environment, 60)
     assert status == 2 and "no run folder" in output and "usage: workbench lint" not in output
 
@@ -428,13 +497,18 @@ def test_negative_control_an_open_fence():
 def test_negative_control_of_make():
     makefile = "SEEDS ?= 0\nVENV := x\ndemo: setup\n"
     assert make_faults(['make demo SEEDS="0 1 2"', "cd x && make demo"], makefile) == []
-    assert make_faults(["make demos"], makefile) == ["`make demos`: the Makefile has no target 'demos'"]
+    assert make_faults(["make demos"], makefile) == [
+        "`make demos`: the Makefile has no target 'demos'"
+    ]
     assert "no variable 'SEED'" in make_faults(["make demo SEED=1"], makefile)[0]
 
 
 def test_negative_control_of_workbench():
     helps = {"train": "usage: workbench train [--out OUT] [--seed-all]"}
-    assert workbench_faults(["workbench train tiny --out=runs/a", "workbench train x | head"], helps) == []
+    assert (
+        workbench_faults(["workbench train tiny --out=runs/a", "workbench train x | head"], helps)
+        == []
+    )
     assert "no subcommand" in workbench_faults(["workbench trian tiny"], helps)[0]
     assert "no option --seed" in workbench_faults(["workbench train tiny --seed 1"], helps)[0]
 
@@ -458,8 +532,12 @@ def test_a_true_tree_passes_and_each_fault_is_named(tree):
     ]
     entries = read_tree(tree)
     assert entries["workbench/types.py"] == "values" and tree_faults(entries, tracked) == []
-    assert tree_faults(entries, [*tracked, "workbench/new.py"]) == ["workbench/new.py is tracked, but has no line"]
-    assert tree_faults(entries, [*tracked, "experiments/a.toml"]) == ["experiments/ is tracked, but has no line"]
+    assert tree_faults(entries, [*tracked, "workbench/new.py"]) == [
+        "workbench/new.py is tracked, but has no line"
+    ]
+    assert tree_faults(entries, [*tracked, "experiments/a.toml"]) == [
+        "experiments/ is tracked, but has no line"
+    ]
     assert tree_faults(entries, tracked[:-2]) == ["tests/ has a line, but is not tracked"]
     assert tree_faults({**entries, "workbench/types.py": ""}, tracked) == [
         "workbench/types.py: say in a few words what it is"

@@ -3,6 +3,7 @@
 A name on the model hub and a data set are looked for in the folder that one stands in, too: where this machine has neither, a tiny
 model of the same architecture and a few questions in the same format lie there under those very names.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -39,10 +40,28 @@ ALONE = [path for path in FILES if path != HOTPOTQA]
 def opened_in(processes, path, folder):
     """What the first of so many processes says of a file, all of them started as people start them."""
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes), str(ROOT / "tests/open_recipe.py"), str(path)],
-        cwd=folder, capture_output=True, text=True, timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)})
-    said = [json.loads(line.removeprefix("RECIPE ")) for line in done.stdout.splitlines() if line.startswith("RECIPE ")]
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            str(processes),
+            str(ROOT / "tests/open_recipe.py"),
+            str(path),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
+    )
+    said = [
+        json.loads(line.removeprefix("RECIPE "))
+        for line in done.stdout.splitlines()
+        if line.startswith("RECIPE ")
+    ]
     assert len(said) == 1 and "error" not in said[0], (said, done.stderr[-3000:])
     return said[0]
 
@@ -53,10 +72,13 @@ def hub(tmp_path):
     policy = tmp_path / "Qwen/Qwen2.5-3B-Instruct"
     shutil.copytree(SHIPPED / "search-tiny", policy)
     kept = json.loads((policy / "config.json").read_text())
-    (policy / "config.json").write_text(json.dumps(kept | {"max_position_embeddings": QWEN_3B["max_position_embeddings"]}))
+    (policy / "config.json").write_text(
+        json.dumps(kept | {"max_position_embeddings": QWEN_3B["max_position_embeddings"]})
+    )
     shutil.copy(ROOT / "tests/qa/files/hotpot_train_v1.1.json", tmp_path)
     (tmp_path / "hotpot_dev_distractor_v1.json").write_bytes(
-        gzip.decompress((ROOT / "tests/qa/files/hotpot_dev_distractor_v1.json.gz").read_bytes()))
+        gzip.decompress((ROOT / "tests/qa/files/hotpot_dev_distractor_v1.json.gz").read_bytes())
+    )
     return tmp_path
 
 
@@ -69,15 +91,25 @@ def test_every_file_loads_without_a_warning_and_names_what_can_start():
         assert obstacles(load_config(name), 1) == [], name
     for path in TABLES:
         table = read_plan(path)
-        arms = [arm_config(table, job) for job in jobs(table, [0]) if not getattr(job.arm, "inert", False)]
+        arms = [
+            arm_config(table, job)
+            for job in jobs(table, [0])
+            if not getattr(job.arm, "inert", False)
+        ]
         assert arms and all(obstacles(config, 1) == [] for config in arms), path.name
 
 
-@pytest.mark.parametrize("source", [*map(str, ALONE), *(pytest.param(name, marks=pytest.mark.full) for name in PRESETS)])
+@pytest.mark.parametrize(
+    "source", [*map(str, ALONE), *(pytest.param(name, marks=pytest.mark.full) for name in PRESETS)]
+)
 def test_what_names_one_process_opens_as_it_stands(source):
     found = opened(source)
-    assert (found["world"], found["engine"]) == (1, "TransformersEngine") and found["said"] >= 1, found
-    assert found["warnings"] == (load_config_with_warnings(source)[1] if source in PRESETS else []), "a file has none"
+    assert (found["world"], found["engine"]) == (1, "TransformersEngine") and found["said"] >= 1, (
+        found
+    )
+    assert found["warnings"] == (
+        load_config_with_warnings(source)[1] if source in PRESETS else []
+    ), "a file has none"
 
 
 @pytest.mark.full
@@ -90,12 +122,20 @@ def test_a_file_for_two_processes_opens_in_two(tmp_path):
 @pytest.mark.full
 def test_the_one_for_eight_processes_opens_in_eight(hub):
     found = opened_in(8, HOTPOTQA, hub)
-    assert (found["world"], found["engine"], found["context"], found["warnings"]) == (8, "TransformersEngine", 5120, [])
+    assert (found["world"], found["engine"], found["context"], found["warnings"]) == (
+        8,
+        "TransformersEngine",
+        5120,
+        [],
+    )
 
 
 def test_started_alone_the_one_for_eight_is_refused_before_anything_is_loaded():
     """The negative control: with one process the same door stays shut, before the policy or the data set is missed."""
-    with pytest.raises(ConfigError, match="asked for 8 processes, but this is a world of 1.*torchrun --nproc_per_node 8"):
+    with pytest.raises(
+        ConfigError,
+        match="asked for 8 processes, but this is a world of 1.*torchrun --nproc_per_node 8",
+    ):
         opened(str(HOTPOTQA))
 
 
@@ -106,35 +146,56 @@ def test_its_memory_is_planned_at_the_real_size_and_fits_the_gpus_that_it_names(
     (policy / "config.json").write_text(json.dumps(QWEN_3B))  # all that a plan wants
     monkeypatch.chdir(hub)
     config = load_config(HOTPOTQA)
-    report = plan(replace(config, policy=replace(config.policy, device="cuda")), limits={"host": None, "device": 141 * 10**9}, baseline=412_000_000)
+    report = plan(
+        replace(config, policy=replace(config.policy, device="cuda")),
+        limits={"host": None, "device": 141 * 10**9},
+        baseline=412_000_000,
+    )
     moment, need = report.totals["device"]
     exchanged = next(item.bytes for item in report.items if item.name == "gradients")
     assert report.parameters == 3_085_938_688 and moment == "updating" and report.ok
     assert need + exchanged < 141 * 10**9, "with DDP's buckets, too"
     text = HOTPOTQA.read_text()
     kept = next(item.bytes for item in report.items if item.name == "activations")
-    assert f"says {need / 1e9:.0f} GB for each, {kept / 1e9:.0f} GB of them activations" in text and f"adds another {exchanged / 1e9:.0f} GB" in text
+    assert (
+        f"says {need / 1e9:.0f} GB for each, {kept / 1e9:.0f} GB of them activations" in text
+        and f"adds another {exchanged / 1e9:.0f} GB" in text
+    )
     assert any(line.startswith("8 processes: each holds as much") for line in report.remarks)
     assert "attempt up to 5120 tokens" in report.remarks[0], "the longest that may be"
 
 
-@pytest.mark.parametrize(("settings", "processes", "gpus", "words"), [
-    ({"engine.kind": "vllm"}, 1, None, []),
-    ({}, 2, None, ["asked for 1 processes, but this is a world of 2"]),
-    ({"learner.num_processes": 2}, 2, None, []),
-    ({"learner.num_processes": 2, "policy.device": "cuda"}, 2, 1, ["2 processes need a GPU each, and there are 1 here"]),
-    ({"learner.num_processes": 2, "policy.device": "cuda"}, 2, 2, []),
-    ({"learner.num_processes": 2, "policy.device": "cpu"}, 2, 0, []),
-])
+@pytest.mark.parametrize(
+    ("settings", "processes", "gpus", "words"),
+    [
+        ({"engine.kind": "vllm"}, 1, None, []),
+        ({}, 2, None, ["asked for 1 processes, but this is a world of 2"]),
+        ({"learner.num_processes": 2}, 2, None, []),
+        (
+            {"learner.num_processes": 2, "policy.device": "cuda"},
+            2,
+            1,
+            ["2 processes need a GPU each, and there are 1 here"],
+        ),
+        ({"learner.num_processes": 2, "policy.device": "cuda"}, 2, 2, []),
+        ({"learner.num_processes": 2, "policy.device": "cpu"}, 2, 0, []),
+    ],
+)
 def test_what_stands_in_the_way_is_said_with_what_to_change(settings, processes, gpus, words):
     found = obstacles(load_config("frozenlake", settings), processes, gpus=gpus)
     assert len(found) == len(words) and all(word in line for word, line in zip(words, found))
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"engine.kind": "vllm", "learner.num_processes": 8}, "without a server, vllm lives in the one process that trains.* set learner.num_processes = 1 .* layout.kind = 'one_node' .* engine.kind = 'transformers'"),
-    ({"policy.device": "cuda:1", "learner.num_processes": 2}, "set policy.device = 'cuda'"),
-])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"engine.kind": "vllm", "learner.num_processes": 8},
+            "without a server, vllm lives in the one process that trains.* set learner.num_processes = 1 .* layout.kind = 'one_node' .* engine.kind = 'transformers'",
+        ),
+        ({"policy.device": "cuda:1", "learner.num_processes": 2}, "set policy.device = 'cuda'"),
+    ],
+)
 def test_an_impossible_combination_is_refused_when_it_is_loaded(settings, words):
     with pytest.raises(ConfigError, match=words):
         load_config("frozenlake", settings)
@@ -143,6 +204,8 @@ def test_an_impossible_combination_is_refused_when_it_is_loaded(settings, words)
 @pytest.mark.parametrize("number", reduced([2, 8], [2]))
 def test_training_asks_first_of_all(number, tmp_path):
     config: Config = load_config("frozenlake", {"learner.num_processes": number})
-    with pytest.raises(ConfigError, match=f"asked for {number} processes, but this is a world of 1"):
+    with pytest.raises(
+        ConfigError, match=f"asked for {number} processes, but this is a world of 1"
+    ):
         train_here(replace(config, policy=PolicyConfig("no/such-model")), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,5 @@
 """Layers that are computed once more give the same gradient to the last bit, and keep less."""
+
 from __future__ import annotations
 
 import copy
@@ -21,37 +22,70 @@ from workbench.types.errors import ConfigError, LearnerError
 
 def after_two_steps(algorithm=GRPO(minibatches=2), critic=None, **settings):
     model, batch = tiny_model(), Batch.from_groups(make_groups(turns=3))
-    learner = Learner(model, algorithm, LearnerConfig(lr=1e-3, **settings), critic=critic, reference=model)
+    learner = Learner(
+        model, algorithm, LearnerConfig(lr=1e-3, **settings), critic=critic, reference=model
+    )
     for step in range(2):
         facts = learner.facts(batch)
-        assert not [report.skipped for report in learner.update(facts, algorithm.credit(facts), step=step) if report.skipped]
+        assert not [
+            report.skipped
+            for report in learner.update(facts, algorithm.credit(facts), step=step)
+            if report.skipped
+        ]
     return learner
 
 
-@pytest.mark.parametrize("layout, settings", [
-    ("auto", {}), ("padded", {"lora_rank": 4}), pytest.param("auto", {"lora_rank": 4}, marks=pytest.mark.full),
-    pytest.param("padded", {}, marks=pytest.mark.full), pytest.param("auto", {"precision": "bf16"}, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "layout, settings",
+    [
+        ("auto", {}),
+        ("padded", {"lora_rank": 4}),
+        pytest.param("auto", {"lora_rank": 4}, marks=pytest.mark.full),
+        pytest.param("padded", {}, marks=pytest.mark.full),
+        pytest.param("auto", {"precision": "bf16"}, marks=pytest.mark.full),
+    ],
+)
 def test_training_is_the_same_to_the_last_bit(monkeypatch, layout, settings):
     """Also where rows are packed: which tokens belong together is said outside of the layer, before the backward pass."""
     calls = []
     real = recompute.checkpoint
-    monkeypatch.setattr(recompute, "checkpoint", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs))
+    monkeypatch.setattr(
+        recompute, "checkpoint", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs)
+    )
     plain = after_two_steps(layout=layout, **settings)
     assert not calls
     again = after_two_steps(layout=layout, activation_checkpointing=True, **settings)
-    assert calls and is_packable(again.models.policy.module) == (layout == "auto") == is_packable(plain.models.policy.module)
+    assert calls and is_packable(again.models.policy.module) == (layout == "auto") == is_packable(
+        plain.models.policy.module
+    )
     first, second = plain.state()[0], again.state()[0]
-    assert all(torch.equal(tensor, second[part][name]) for part in first for name, tensor in first[part].items())
+    assert all(
+        torch.equal(tensor, second[part][name])
+        for part in first
+        for name, tensor in first[part].items()
+    )
 
 
 @pytest.mark.parametrize("trunk", ["own", "policy"])
 def test_a_critic_s_too(trunk):
-    made = [after_two_steps(PPO(minibatches=2), CriticConfig(trunk=trunk), activation_checkpointing=on) for on in (False, True)]
+    made = [
+        after_two_steps(PPO(minibatches=2), CriticConfig(trunk=trunk), activation_checkpointing=on)
+        for on in (False, True)
+    ]
     first, second = (learner.state()[0] for learner in made)
-    assert all(torch.equal(tensor, second[part][name]) for part in first for name, tensor in first[part].items())
+    assert all(
+        torch.equal(tensor, second[part][name])
+        for part in first
+        for name, tensor in first[part].items()
+    )
     if trunk == "own":
-        policy, critic = (layers_of(module) for module in (made[1].models.policy.module, made[1].models.critic.bare))
-        assert critic and all(layer.forward.args[0] is layer for layer in (*policy, *critic)), "each computes itself, not its original"
+        policy, critic = (
+            layers_of(module)
+            for module in (made[1].models.policy.module, made[1].models.critic.bare)
+        )
+        assert critic and all(layer.forward.args[0] is layer for layer in (*policy, *critic)), (
+            "each computes itself, not its original"
+        )
 
 
 def test_less_is_kept():
@@ -60,7 +94,9 @@ def test_less_is_kept():
         if on:
             recompute_layers(model)
         with Ledger(model) as ledger:
-            model(input_ids=torch.arange(400).reshape(4, 100) % 61, use_cache=False).logits.sum().backward()
+            model(
+                input_ids=torch.arange(400).reshape(4, 100) % 61, use_cache=False
+            ).logits.sum().backward()
         return ledger.peak
 
     assert peak(True) < 0.5 * peak(False)
@@ -69,7 +105,9 @@ def test_less_is_kept():
 def test_nothing_is_computed_twice_without_a_gradient(monkeypatch):
     model = tiny_model()
     recompute_layers(model)
-    monkeypatch.setattr(recompute, "checkpoint", lambda *args, **kwargs: pytest.fail("no backward pass will follow"))
+    monkeypatch.setattr(
+        recompute, "checkpoint", lambda *args, **kwargs: pytest.fail("no backward pass will follow")
+    )
     with torch.no_grad():
         model(input_ids=torch.arange(5)[None], use_cache=False)
 
@@ -77,7 +115,9 @@ def test_nothing_is_computed_twice_without_a_gradient(monkeypatch):
 def test_a_model_without_such_layers_is_refused():
     model = copy.deepcopy(tiny_model())
     model.model.layers = torch.nn.ModuleList()
-    with pytest.raises(LearnerError, match="Qwen3ForCausalLM marks no layer.*activation_checkpointing = false"):
+    with pytest.raises(
+        LearnerError, match="Qwen3ForCausalLM marks no layer.*activation_checkpointing = false"
+    ):
         recompute_layers(model)
 
 
@@ -85,4 +125,6 @@ def test_the_setting_is_found_by_its_other_name_and_left_out_of_older_runs():
     with pytest.raises(ConfigError, match="learner.activation_checkpointing"):
         load_config("frozenlake", {"learner.gradient_checkpointing": True})
     assert "activation_checkpointing" not in to_dict(load_config("frozenlake"))["learner"]
-    assert to_dict(load_config("frozenlake", {"learner.activation_checkpointing": True}))["learner"]["activation_checkpointing"]
+    assert to_dict(load_config("frozenlake", {"learner.activation_checkpointing": True}))[
+        "learner"
+    ]["activation_checkpointing"]

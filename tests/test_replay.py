@@ -1,4 +1,5 @@
 """Law 13: what training used is recomputed from the run folder, and a single differing bit is found and named."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -29,7 +30,9 @@ class MeanBaseline:
 
     def credit(self, collected):
         columns = credit_of(collected, 1).columns
-        return SimpleNamespace(advantage_T=columns["advantage"] * self.scale, weight_T=columns["weight"])
+        return SimpleNamespace(
+            advantage_T=columns["advantage"] * self.scale, weight_T=columns["weight"]
+        )
 
 
 def run_with(path, collected, *tables: CreditTable):
@@ -51,30 +54,53 @@ def replay(run, algorithm=MeanBaseline()):
 
 def test_an_honest_step_is_equal_and_says_what_was_compared(tmp_path):
     collected = ordinary_step(1)
-    report = replay(run_with(tmp_path / "run", collected, credit_of(collected, 1, 0), credit_of(collected, 1, 1)))
+    report = replay(
+        run_with(
+            tmp_path / "run", collected, credit_of(collected, 1, 0), credit_of(collected, 1, 1)
+        )
+    )
     assert report.equal and report.differences == () and list(report.compared) == [0, 1]
-    assert {"advantage", "weight", "token_id", "source", "eligible", "rollout_logp", "used"} <= set(report.compared[1])
+    assert {"advantage", "weight", "token_id", "source", "eligible", "rollout_logp", "used"} <= set(
+        report.compared[1]
+    )
     assert set(report.left_out[0]) == {"old_logp", "new_logp", "entropy", "ratio", "clip_state"}
-    assert "update 1: 80 tokens, recomputed trajectory" in report.text and report.text.endswith("bit for bit")
+    assert "update 1: 80 tokens, recomputed trajectory" in report.text and report.text.endswith(
+        "bit for bit"
+    )
 
 
 def test_another_algorithm_is_named_by_its_first_tokens(tmp_path):
     collected = ordinary_step(1, num_groups=6)
-    report = replay(run_with(tmp_path / "run", collected, credit_of(collected, 1)), MeanBaseline(scale=0.5))
+    report = replay(
+        run_with(tmp_path / "run", collected, credit_of(collected, 1)), MeanBaseline(scale=0.5)
+    )
     assert not report.equal
     (difference,) = report.differences
     row = difference.first[0]
     facts, stored = token_facts(collected), credit_of(collected, 1)["advantage"]
     trajectory = int(facts["trajectory"][row])
     assert difference.column == "advantage" and len(difference.first) == 5 < difference.count
-    assert (f"row {row}: trajectory {trajectory} (task 'lake-{trajectory // 2}', attempt {trajectory % 2}), segment "
-            f"{trajectory}, turn 0, position {facts['position'][row]}, token {facts['token_id'][row]}: stored "
-            f"{stored[row].item()!r}, recomputed {stored[row].item() / 2!r}") in report.text
+    assert (
+        f"row {row}: trajectory {trajectory} (task 'lake-{trajectory // 2}', attempt {trajectory % 2}), segment "
+        f"{trajectory}, turn 0, position {facts['position'][row]}, token {facts['token_id'][row]}: stored "
+        f"{stored[row].item()!r}, recomputed {stored[row].item() / 2!r}"
+    ) in report.text
     assert report.text.endswith("NOT EQUAL")
 
 
-CHECKED = ["trajectory", "segment", "turn", "position", "token_id", "source", "eligible", "used", "advantage", "weight",
-           "rollout_logp"]
+CHECKED = [
+    "trajectory",
+    "segment",
+    "turn",
+    "position",
+    "token_id",
+    "source",
+    "eligible",
+    "used",
+    "advantage",
+    "weight",
+    "rollout_logp",
+]
 
 
 @settings(max_examples=60)
@@ -87,8 +113,12 @@ def test_one_bit_of_one_token_is_enough(tmp_path_factory, name, data):
     row, byte, bit = (data.draw(st.integers(0, n - 1)) for n in (len(column), raw.shape[1], 8))
     raw[row, byte] ^= 1 if column.dtype == bool else 1 << bit
     still_nan = column.dtype.kind == "f" and np.isnan(column[row]) and np.isnan(table[name][row])
-    report = replay(run_with(tmp_path_factory.mktemp("r") / "run", collected, with_column(table, name, column)))
-    if still_nan or column.dtype.kind == "f" and column[row] == table[name][row]:  # "not computed", or the sign of zero
+    report = replay(
+        run_with(tmp_path_factory.mktemp("r") / "run", collected, with_column(table, name, column))
+    )
+    if (
+        still_nan or column.dtype.kind == "f" and column[row] == table[name][row]
+    ):  # "not computed", or the sign of zero
         assert report.equal
     else:
         assert not report.equal and [d.column for d in report.differences] == [name]
@@ -96,15 +126,25 @@ def test_one_bit_of_one_token_is_enough(tmp_path_factory, name, data):
         assert f"row {row}: trajectory" in report.text
 
 
-@pytest.mark.parametrize("change", [
-    lambda c: c | {"advantage": c["advantage"] + 1e-12},
-    lambda c: c | {"advantage": c["advantage"].astype(np.float32)},
-    lambda c: {k: v for k, v in c.items() if k != "advantage"}, lambda c: {k: v[:-1] for k, v in c.items()},
-    lambda c: c | {"weight": np.full(len(c["weight"]), np.nan)}, lambda c: {},
-], ids=["a-little", "type", "missing", "short", "nan", "empty"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: c | {"advantage": c["advantage"] + 1e-12},
+        lambda c: c | {"advantage": c["advantage"].astype(np.float32)},
+        lambda c: {k: v for k, v in c.items() if k != "advantage"},
+        lambda c: {k: v[:-1] for k, v in c.items()},
+        lambda c: c | {"weight": np.full(len(c["weight"]), np.nan)},
+        lambda c: {},
+    ],
+    ids=["a-little", "type", "missing", "short", "nan", "empty"],
+)
 def test_coarse_differences_too(tmp_path, change):
     collected = ordinary_step(1)
-    run = run_with(tmp_path / "run", collected, CreditTable(1, 0, change(dict(credit_of(collected, 1).columns))))
+    run = run_with(
+        tmp_path / "run",
+        collected,
+        CreditTable(1, 0, change(dict(credit_of(collected, 1).columns))),
+    )
     assert not replay(run).equal
 
 
@@ -134,7 +174,9 @@ def test_a_token_without_weight_that_was_trained_is_found(tmp_path):
     report = replay(run_with(tmp_path / "stray", collected, with_column(table, "used", some)))
     assert [d.column for d in report.differences] == ["used"]
     one = SimpleNamespace(credit=MeanBaseline().credit, updates_per_step=1)
-    assert not replay(open_run(tmp_path / "part"), one).equal, "where a step is one update, all of them are trained"
+    assert not replay(open_run(tmp_path / "part"), one).equal, (
+        "where a step is one update, all of them are trained"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the real thing
@@ -161,9 +203,15 @@ def trained_run(path, *, minibatches: int = 2, **settings):
     return open_run(path), algorithm
 
 
-@pytest.mark.parametrize("settings", [{"tasks": 5, "attempts": 7}, {"fresh": True},
-                                      {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]}],
-                         ids=["ragged", "segment-per-turn", "unscored-and-flat"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tasks": 5, "attempts": 7},
+        {"fresh": True},
+        {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]},
+    ],
+    ids=["ragged", "segment-per-turn", "unscored-and-flat"],
+)
 def test_the_real_learner_is_replayed_bit_for_bit(tmp_path, settings):
     run, algorithm = trained_run(tmp_path / "run", **settings)
     report = replay_step(run, 1, algorithm)
@@ -171,15 +219,22 @@ def test_the_real_learner_is_replayed_bit_for_bit(tmp_path, settings):
     assert len(run.updates(1)) == 4
     for update in run.updates(1):
         assert {"advantage", "weight", "ratio", "clip_state"} <= set(report.compared[update])
-        from_models = {"old_logp"} if update == 0 else set()  # later tables repeat the step's, and must agree on it
+        from_models = (
+            {"old_logp"} if update == 0 else set()
+        )  # later tables repeat the step's, and must agree on it
         assert set(report.left_out[update]) == {"new_logp", "entropy"} | from_models
     states = np.concatenate([run.credit(1, update)["clip_state"] for update in run.updates(1)])
-    assert (states != 0).any(), "ratios moved far enough to be clipped: there was something to compare"
+    assert (states != 0).any(), (
+        "ratios moved far enough to be clipped: there was something to compare"
+    )
 
 
 def test_the_real_algorithm_with_another_setting_is_noticed(tmp_path):
     run, algorithm = trained_run(tmp_path / "run", tasks=4)
-    for setting, column in (({"normalize_std": False}, "advantage"), ({"clip_high": 0.3}, "clip_state")):
+    for setting, column in (
+        ({"normalize_std": False}, "advantage"),
+        ({"clip_high": 0.3}, "clip_state"),
+    ):
         report = replay_step(run, 1, algorithm(**setting))
         assert not report.equal and column in {d.column for d in report.differences}
 
@@ -199,7 +254,7 @@ def test_a_changed_logprob_or_ratio_is_noticed(tmp_path, name):
                 return table
             column = table[name].copy()
             row = np.flatnonzero(table["used"])[3]
-            column[row] = (column[row:row + 1].view(np.int32) + 4).view(np.float32)[0]
+            column[row] = (column[row : row + 1].view(np.int32) + 4).view(np.float32)[0]
             return with_column(table, name, column)
 
     report = replay_step(Changed(run.path), 1, algorithm)
@@ -219,14 +274,29 @@ def ppo_run(path, *, trunk: str = "own", minibatches: int = 2, **settings):
     from workbench.learn.learner import Learner
     from workbench.types import Group, StopReason
 
-    algorithm = PPO(gamma=0.99, lam=0.9, bootstrap="truncated", kl_coef=0.05, minibatches=minibatches,
-                    **({"value_clip": 0.01} if minibatches > 1 else {}))
+    algorithm = PPO(
+        gamma=0.99,
+        lam=0.9,
+        bootstrap="truncated",
+        kl_coef=0.05,
+        minibatches=minibatches,
+        **({"value_clip": 0.01} if minibatches > 1 else {}),
+    )
     model = tiny_model()
-    learner = Learner(model, algorithm, LearnerConfig(lr=3e-3), reference=model, critic=CriticConfig(trunk=trunk))
+    learner = Learner(
+        model, algorithm, LearnerConfig(lr=3e-3), reference=model, critic=CriticConfig(trunk=trunk)
+    )
     with create_run(path, {}) as run:
         for step in (1, 2):
-            collected = [Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) if t.attempt % 2 else t for t in group))
-                         for group in make_groups(step, **settings)]
+            collected = [
+                Group(
+                    tuple(
+                        replace(t, stop_reason=StopReason.MAX_TURNS) if t.attempt % 2 else t
+                        for t in group
+                    )
+                )
+                for group in make_groups(step, **settings)
+            ]
             run.write_step(step, collected)
             batch = learner.facts(Batch.from_groups(collected))
             for report in learner.update(batch, algorithm.credit(batch), step=step):
@@ -235,16 +305,34 @@ def ppo_run(path, *, trunk: str = "own", minibatches: int = 2, **settings):
     return open_run(path), algorithm
 
 
-@pytest.mark.parametrize("settings", [{}, {"trunk": "policy", "fresh": True}, {"minibatches": 1},
-                                      {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]}],
-                         ids=["own", "shared-segment-per-turn", "one-update", "unscored-and-flat"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"trunk": "policy", "fresh": True},
+        {"minibatches": 1},
+        {"tasks": 2, "attempts": 3, "rewards": [[1, None, 0], [1, 1, 1]]},
+    ],
+    ids=["own", "shared-segment-per-turn", "one-update", "unscored-and-flat"],
+)
 def test_credit_by_a_critic_is_replayed_bit_for_bit(tmp_path, settings):
     run, algorithm = ppo_run(tmp_path / "run", **settings)
     report = replay_step(run, 2, algorithm)
     assert report.equal, report.text
     assert {"advantage", "weight", "return", "ratio", "clip_state"} <= set(report.compared[0])
-    assert set(report.left_out[0]) == {"old_logp", "ref_logp", "value", "final_value", "new_value", "new_logp", "entropy"}
-    assert np.isfinite(run.credit(2)["final_value"]).any() and np.abs(run.credit(2)["value"][run.credit(2)["used"]]).max() > 0
+    assert set(report.left_out[0]) == {
+        "old_logp",
+        "ref_logp",
+        "value",
+        "final_value",
+        "new_value",
+        "new_logp",
+        "entropy",
+    }
+    assert (
+        np.isfinite(run.credit(2)["final_value"]).any()
+        and np.abs(run.credit(2)["value"][run.credit(2)["used"]]).max() > 0
+    )
     if len(run.updates(2)) > 1:
         assert {"value", "ref_logp", "old_logp", "final_value"} <= set(report.compared[1])
 
@@ -268,10 +356,21 @@ def test_one_changed_number_that_credit_was_made_of_is_noticed(tmp_path, name):
     assert not report.equal and {"return"} <= {d.column for d in report.differences}
 
 
-@pytest.mark.parametrize("change", [{"gamma": 1.0}, {"lam": 1.0}, {"bootstrap": "never"}, {"kl_coef": 0.06},
-                                    {"kl_estimator": "k3"}, {"whiten": False}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gamma": 1.0},
+        {"lam": 1.0},
+        {"bootstrap": "never"},
+        {"kl_coef": 0.06},
+        {"kl_estimator": "k3"},
+        {"whiten": False},
+    ],
+)
 def test_another_setting_of_ppo_is_noticed(tmp_path_factory, change):
-    run, algorithm = ppo_run(tmp_path_factory.mktemp("r") / "run", minibatches=1, tasks=2, attempts=2)
+    run, algorithm = ppo_run(
+        tmp_path_factory.mktemp("r") / "run", minibatches=1, tasks=2, attempts=2
+    )
     assert not replay_step(run, 2, algorithm(**change)).equal
 
 
@@ -279,7 +378,10 @@ def test_a_step_of_another_algorithm_is_refused_with_what_it_lacks(tmp_path):
     from workbench.learn.algorithms import PPO
 
     run, _ = trained_run(tmp_path / "run")
-    with pytest.raises(StoreError, match="the credit of ppo is made of value, final_value.*trained by another algorithm"):
+    with pytest.raises(
+        StoreError,
+        match="the credit of ppo is made of value, final_value.*trained by another algorithm",
+    ):
         replay_step(run, 1, PPO())
 
 

@@ -1,4 +1,5 @@
 """Tokenizing sampled text once more, on purpose: what is counted is what really breaks."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -30,15 +31,29 @@ def cut_otherwise(session, groups):
     segment = trajectory.segments[0]
     at = next(i for i, span in enumerate(segment.spans) if span.sampled)
     span = segment.spans[at]
-    letters = [backend.token_to_id(letter) for letter in backend.id_to_token(int(span.token_ids[0]))]
-    ids, logprobs = [*letters, *span.token_ids[1:]], [*np.full(len(letters), -2.0), *span.logprobs[1:]]
-    spans = [*segment.spans[:at], replace(span, token_ids=ids, logprobs=logprobs), *segment.spans[at + 1:]]
-    attempts = [replace(trajectory, segments=(Segment(tuple(spans)), *trajectory.segments[1:])), *groups[0][1:]]
+    letters = [
+        backend.token_to_id(letter) for letter in backend.id_to_token(int(span.token_ids[0]))
+    ]
+    ids, logprobs = (
+        [*letters, *span.token_ids[1:]],
+        [*np.full(len(letters), -2.0), *span.logprobs[1:]],
+    )
+    spans = [
+        *segment.spans[:at],
+        replace(span, token_ids=ids, logprobs=logprobs),
+        *segment.spans[at + 1 :],
+    ]
+    attempts = [
+        replace(trajectory, segments=(Segment(tuple(spans)), *trajectory.segments[1:])),
+        *groups[0][1:],
+    ]
     return [Group(tuple(attempts))], len(letters) - 1
 
 
 def test_a_session_without_critic_and_reference_says_so(session, groups):
-    with pytest.raises(DataError, match="grpo as it is set asks neither a critic nor a reference.*frozenlake-ppo"):
+    with pytest.raises(
+        DataError, match="grpo as it is set asks neither a critic nor a reference.*frozenlake-ppo"
+    ):
         facts(session, groups)
 
 
@@ -52,9 +67,15 @@ def test_other_ids_of_the_same_text_move_every_position_after_them(session, grou
     other, shift = cut_otherwise(session, groups)
     again = retokenize(session, other)
     turn = again.turns[0]
-    assert again.changed == 1 and turn.differs and len(turn.sampled) - len(turn.encoded) == shift > 0
-    assert session.chat.decode(turn.sampled) == session.chat.decode(turn.encoded), "nobody sees it in the text"
-    assert again.damage.missed > 0 and again.damage.others > 0, "the recorded mask lies `shift` tokens too far from there on"
+    assert (
+        again.changed == 1 and turn.differs and len(turn.sampled) - len(turn.encoded) == shift > 0
+    )
+    assert session.chat.decode(turn.sampled) == session.chat.decode(turn.encoded), (
+        "nobody sees it in the text"
+    )
+    assert again.damage.missed > 0 and again.damage.others > 0, (
+        "the recorded mask lies `shift` tokens too far from there on"
+    )
     assert again.damage.right + again.damage.missed == sum(t.num_sampled for t in again.groups[0])
 
 

@@ -1,4 +1,5 @@
 """A run in its own process: started, found again, waited for, stopped, failed. Only its own process is ever touched."""
+
 import json
 import os
 import re
@@ -34,7 +35,9 @@ def child():
     started = []
 
     def start(code: str, **options) -> subprocess.Popen:
-        started.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **options))
+        started.append(
+            subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **options)
+        )
         return started[-1]
 
     yield start
@@ -65,20 +68,30 @@ def test_a_process_is_told_from_another_that_has_its_id(child):
     process = child(SLEEP)
     who = identity(process.pid)
     assert who == identity(process.pid) and Process.find(who) is not None
-    assert Process.find(replace(who, started="another time")) is None, "its id alone does not make it the same"
+    assert Process.find(replace(who, started="another time")) is None, (
+        "its id alone does not make it the same"
+    )
     process.kill()
     for _ in range(100):
         if identity(process.pid) is None:
             break
         time.sleep(0.05)
-    assert identity(process.pid) is None, "what is left of it is not reaped yet, and is no process any more"
+    assert identity(process.pid) is None, (
+        "what is left of it is not reaped yet, and is no process any more"
+    )
     assert Process.find(who) is None
 
 
 def test_the_end_of_a_process_that_is_no_child_is_noticed():
-    code = ("import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
-            "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(p.pid)")
-    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    code = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+        "start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(p.pid)"
+    )
+    pid = int(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+    )
     process = Process.find(identity(pid))
     assert not process.ended(0.2) and process.status is None
     process.ask()
@@ -88,14 +101,18 @@ def test_the_end_of_a_process_that_is_no_child_is_noticed():
 
 def test_the_writer_of_a_folder_is_who_holds_its_lock_now(two_steps, child):
     hold = "import sys, time; from workbench.run.writer import FolderLock; l = FolderLock(sys.argv[1]); print('held', flush=True); time.sleep(60)"
-    holder = subprocess.Popen([sys.executable, "-c", hold, str(two_steps)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(two_steps)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout.readline() == "held\n"
         assert writer_of(two_steps) == identity(holder.pid)
     finally:
         holder.kill()
         holder.communicate()
-    assert (two_steps / ".lock").read_text() and writer_of(two_steps) is None, "the file stays, the lock does not"
+    assert (two_steps / ".lock").read_text() and writer_of(two_steps) is None, (
+        "the file stays, the lock does not"
+    )
 
 
 def test_an_id_that_was_given_away_after_the_lock_was_taken_is_not_its_holder(two_steps, child):
@@ -103,7 +120,9 @@ def test_an_id_that_was_given_away_after_the_lock_was_taken_is_not_its_holder(tw
     lock = FolderLock(two_steps)
     later = child(SLEEP)
     text = (two_steps / ".lock").read_text()
-    (two_steps / ".lock").write_text(text.replace(f"process {os.getpid()} ", f"process {later.pid} "))
+    (two_steps / ".lock").write_text(
+        text.replace(f"process {os.getpid()} ", f"process {later.pid} ")
+    )
     assert writer_of(two_steps) is None
     lock.release()
 
@@ -135,11 +154,19 @@ def test_attach_finds_the_process_that_was_noted_and_no_other(two_steps, child):
 def test_attach_to_a_run_that_is_over_gives_it_back_to_look_at(two_steps):
     found = attach(two_steps)
     assert (found.status.step, found.status.steps, found.status.state) == (2, 5, "ended")
-    assert "gone before the last step" in found.status.problems[-1] and "goes on after step 2" in found.status.problems[-1]
+    assert (
+        "gone before the last step" in found.status.problems[-1]
+        and "goes on after step 2" in found.status.problems[-1]
+    )
     with pytest.raises(LearnerError, match="at step 2 of 5"):
         found.wait()
-    Path(f"{two_steps}.log").write_text("workbench: stopped after 2 committed steps; `workbench resume run` goes on with step 3\n")
-    assert attach(two_steps).status.state == "stopped" and attach(two_steps).wait().steps() == [1, 2]
+    Path(f"{two_steps}.log").write_text(
+        "workbench: stopped after 2 committed steps; `workbench resume run` goes on with step 3\n"
+    )
+    assert attach(two_steps).status.state == "stopped" and attach(two_steps).wait().steps() == [
+        1,
+        2,
+    ]
     with pytest.raises(StoreError, match="no run folder"):
         attach(two_steps.with_name("never"))
 
@@ -165,7 +192,11 @@ def running(path, process) -> RunningRun:
 def test_a_run_that_was_stopped_is_returned_as_far_as_it_came(two_steps, child):
     run = running(two_steps, child(SLEEP))
     run.stop()
-    assert run.wait().steps() == [1, 2] and run.status.state == "stopped" and run.process.status == -signal.SIGTERM
+    assert (
+        run.wait().steps() == [1, 2]
+        and run.status.state == "stopped"
+        and run.process.status == -signal.SIGTERM
+    )
 
 
 def test_one_that_does_not_listen_is_killed_by_the_second_call_or_after_a_while(two_steps, child):
@@ -182,20 +213,37 @@ def test_one_that_does_not_listen_is_killed_by_the_second_call_or_after_a_while(
 
 
 LAST_WORDS = [  # what its process did, what it printed, and what is said of it
-    ("import os; os.kill(os.getpid(), 9)", "loading\nstep 2\n",
-     r"ended from outside, by SIGKILL; if nobody did that, the machine ran out of memory .* resume\('.*/run'\) goes on after "
-     "step 2. The last it said: step 2"),
-    ("import os; os.kill(os.getpid(), 11)", "$ workbench train x\n", r"by SIGSEGV\. resume.*It said nothing"),
-    ("import no_such_package", "Traceback\nModuleNotFoundError: No module named 'no_such_package'\n",
-     "ended with status 1. resume.* The last it said: ModuleNotFoundError: No module named 'no_such_package'"),
+    (
+        "import os; os.kill(os.getpid(), 9)",
+        "loading\nstep 2\n",
+        r"ended from outside, by SIGKILL; if nobody did that, the machine ran out of memory .* resume\('.*/run'\) goes on after "
+        "step 2. The last it said: step 2",
+    ),
+    (
+        "import os; os.kill(os.getpid(), 11)",
+        "$ workbench train x\n",
+        r"by SIGSEGV\. resume.*It said nothing",
+    ),
+    (
+        "import no_such_package",
+        "Traceback\nModuleNotFoundError: No module named 'no_such_package'\n",
+        "ended with status 1. resume.* The last it said: ModuleNotFoundError: No module named 'no_such_package'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("code", "printed", "words"), LAST_WORDS, ids=["killed", "crashed", "cannot import"])
-def test_one_that_died_is_told_with_its_cause_its_last_words_and_the_cure(code, printed, words, two_steps, child):
+@pytest.mark.parametrize(
+    ("code", "printed", "words"), LAST_WORDS, ids=["killed", "crashed", "cannot import"]
+)
+def test_one_that_died_is_told_with_its_cause_its_last_words_and_the_cure(
+    code, printed, words, two_steps, child
+):
     Path(f"{two_steps}.log").write_text(printed)
     run = running(two_steps, child(code, stderr=subprocess.DEVNULL))
-    with pytest.raises(LearnerError, match=f"(?s)run ended at step 2 of 5: .*{words}.*The end of run.log:\n.*{printed.split()[0][1:]}"):
+    with pytest.raises(
+        LearnerError,
+        match=f"(?s)run ended at step 2 of 5: .*{words}.*The end of run.log:\n.*{printed.split()[0][1:]}",
+    ):
         run.wait()
     assert re.search(words, run.status.problems[-1]) and "[failed]" in repr(run)
     assert printed.split()[-1] in run.log.text
@@ -205,11 +253,15 @@ def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
     with create_run(tmp_path / "run", to_dict(tiny())) as run:
         run.write_step(1, ordinary_step(1))
         run.event({"kind": "skipped_update", "step": 1, "update": 0, "reason": "loss is nan"})
-        run.commit_step(1, {"stop_env_error": 0.25, "stop_env_timeout": None, "stop_terminated": 0.75})
+        run.commit_step(
+            1, {"stop_env_error": 0.25, "stop_env_timeout": None, "stop_terminated": 0.75}
+        )
     status = running(tmp_path / "run", child(SLEEP)).status
     assert status.state == "running" and status.elapsed_s >= 0
-    assert status.problems == ("step 1: 25% of the attempts were ended by a fault",
-                               "1 updates were skipped, the last in step 1: loss is nan")
+    assert status.problems == (
+        "step 1: 25% of the attempts were ended by a fault",
+        "1 updates were skipped, the last in step 1: loss is nan",
+    )
 
 
 START = """
@@ -225,9 +277,17 @@ sys.stdin.read()
 def test_a_run_outlives_who_started_it_and_is_never_overwritten(tmp_path):
     """Whoever started it (a kernel) is killed with its whole group, as a restart does, before the first step is made."""
     path = tmp_path / "own"
-    kernel = subprocess.Popen([sys.executable, "-c", START, str(path)], cwd=ROOT, text=True, start_new_session=True,
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert kernel.stdout.readline() == "returned\n" and not (path / "metrics.jsonl").exists(), "at once"
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", START, str(path)],
+        cwd=ROOT,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert kernel.stdout.readline() == "returned\n" and not (path / "metrics.jsonl").exists(), (
+        "at once"
+    )
     os.killpg(kernel.pid, signal.SIGKILL)
     kernel.communicate()
     run = attach(path)
@@ -245,10 +305,16 @@ def test_a_run_outlives_who_started_it_and_is_never_overwritten(tmp_path):
 def test_a_run_that_fails_in_its_process_shows_the_end_of_its_log(tmp_path):
     failed = train(tiny(policy__name="./no-such-policy"), tmp_path / "bad")
     assert failed.status.state == "running" and failed.status.steps == tiny().train.steps
-    with pytest.raises(LearnerError, match="ended with status 2. The last it said: workbench: .*no-such-policy"):
+    with pytest.raises(
+        LearnerError, match="ended with status 2. The last it said: workbench: .*no-such-policy"
+    ):
         failed.wait()
-    assert attach(tmp_path / "bad").status.state == "ended", "whoever asks later does not know its exit status"
-    again = train(tiny(), tmp_path / "bad")  # what the failed try left beside the folder is in nobody's way
+    assert attach(tmp_path / "bad").status.state == "ended", (
+        "whoever asks later does not know its exit status"
+    )
+    again = train(
+        tiny(), tmp_path / "bad"
+    )  # what the failed try left beside the folder is in nobody's way
     again.stop()
     assert again.process.ended(60) and not (tmp_path / "bad").exists()
 
@@ -292,16 +358,23 @@ def test_a_second_train_is_refused_before_the_first_has_made_its_folder(tmp_path
     path = tmp_path / "run"
     first = train(tiny(train__steps=3), path)
     written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(StoreError, match=rf"being trained by process {first.process.who.pid}; attach"):
+    with pytest.raises(
+        StoreError, match=rf"being trained by process {first.process.who.pid}; attach"
+    ):
         train(tiny(train__steps=4), path)
-    assert len(sleepers) == 1 and {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
+    assert (
+        len(sleepers) == 1
+        and {file.name: file.read_bytes() for file in tmp_path.iterdir()} == written
+    )
     assert attach(path).process.who == first.process.who
     first.process.kill()
     assert first.process.ended(30)
     assert train(tiny(), path).process.who != first.process.who, "a failed try is in nobody's way"
 
 
-def test_of_two_that_start_one_run_at_the_same_moment_one_is_refused(tmp_path, sleepers, monkeypatch):
+def test_of_two_that_start_one_run_at_the_same_moment_one_is_refused(
+    tmp_path, sleepers, monkeypatch
+):
     """While the first is about to start its process, which nothing tells of yet, the second comes."""
     path, refused = tmp_path / "run", []
     start = running_module._start
@@ -342,8 +415,15 @@ def test_a_place_where_nothing_can_be_written_is_said_as_such(tmp_path, sleepers
     assert not sleepers
 
 
-def test_the_progress_of_a_process_goes_into_its_log_whatever_the_notebook_shows(tmp_path, sleepers, monkeypatch):
-    for asked, given in ((None, "terminal"), ("batch", "terminal"), ("notebook", "terminal"), ("quiet", "quiet")):
+def test_the_progress_of_a_process_goes_into_its_log_whatever_the_notebook_shows(
+    tmp_path, sleepers, monkeypatch
+):
+    for asked, given in (
+        (None, "terminal"),
+        ("batch", "terminal"),
+        ("notebook", "terminal"),
+        ("quiet", "quiet"),
+    ):
         monkeypatch.delenv("WORKBENCH_PROGRESS", raising=False)
         if asked:
             monkeypatch.setenv("WORKBENCH_PROGRESS", asked)

@@ -1,4 +1,5 @@
 """Rewards that are known only after an attempt: computed while others play, retried, unscored where they fail."""
+
 from __future__ import annotations
 
 import asyncio
@@ -61,9 +62,19 @@ class Awaited(Judged):
 
 def gathered(tokenizer, family, group_size=6, on_done=None):
     chat = ChatFormat.from_tokenizer(tokenizer)
-    engine = ScriptedEngine(lambda request: [*tokenizer.encode("1", add_special_tokens=False), min(chat.stop_ids)])
-    [group] = collect(env_tasks(family, "train", 1), family=family, engine=engine, chat=chat, config=CollectConfig(),
-                      group_size=group_size, address=(0, "test", 1), on_done=on_done)
+    engine = ScriptedEngine(
+        lambda request: [*tokenizer.encode("1", add_special_tokens=False), min(chat.stop_ids)]
+    )
+    [group] = collect(
+        env_tasks(family, "train", 1),
+        family=family,
+        engine=engine,
+        chat=chat,
+        config=CollectConfig(),
+        group_size=group_size,
+        address=(0, "test", 1),
+        on_done=on_done,
+    )
     return group
 
 
@@ -73,9 +84,16 @@ def test_scores_are_outcomes_and_what_fails_is_unscored_with_its_reason(tokenize
     done = []
     group = gathered(tokenizer, family(), on_done=done.append)
     paid, refused, retried, late, silent, last = group
-    assert paid.outcome_parts == {"judge": 1.0} and paid.success is True and paid.stop_reason is StopReason.TERMINATED
+    assert (
+        paid.outcome_parts == {"judge": 1.0}
+        and paid.success is True
+        and paid.stop_reason is StopReason.TERMINATED
+    )
     assert paid.reward == paid.turns[0].reward + 1.0 == retried.reward == last.reward
-    assert "RuntimeError: the judge is not in (tried 2 times)" in refused.error and family.tries[1] == 2
+    assert (
+        "RuntimeError: the judge is not in (tried 2 times)" in refused.error
+        and family.tries[1] == 2
+    )
     assert "nothing within 0.5 s" in late.error and "'score' is None" in silent.error
     for trajectory in (refused, late, silent):
         assert trajectory.reward is None and not trajectory.scored and trajectory.outcome is None
@@ -104,10 +122,19 @@ def test_attempts_are_scored_at_once_and_while_others_play(tokenizer):
             return 1.0
 
     chat = ChatFormat.from_tokenizer(tokenizer)
-    engine = ScriptedEngine(lambda request: [*tokenizer.encode("1", add_special_tokens=False), min(chat.stop_ids)])
+    engine = ScriptedEngine(
+        lambda request: [*tokenizer.encode("1", add_special_tokens=False), min(chat.stop_ids)]
+    )
     began = time.monotonic()
-    [group] = collect(env_tasks(Overlapping(), "train", 1), family=Overlapping(), engine=engine, chat=chat,
-                      config=CollectConfig(env_runner="threads"), group_size=3, address=(0, "test", 1))
+    [group] = collect(
+        env_tasks(Overlapping(), "train", 1),
+        family=Overlapping(),
+        engine=engine,
+        chat=chat,
+        config=CollectConfig(env_runner="threads"),
+        group_size=3,
+        address=(0, "test", 1),
+    )
     assert [t.outcome for t in group] == [1.0] * 3 and time.monotonic() - began < 4
 
 
@@ -116,10 +143,24 @@ def test_random_play_is_scored_as_a_policy_is():
     assert random.success == 1.0 and random.reward == pytest.approx(1.0 + 1 / 4)
 
 
-@pytest.mark.parametrize("value, words", [(True, "'score' is True"), (float("nan"), "nan"), ({"a": "x"}, "'a' is 'x'"),
-                                          ({"success": 1}, "true or false")])
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        (True, "'score' is True"),
+        (float("nan"), "nan"),
+        ({"a": "x"}, "'a' is 'x'"),
+        ({"success": 1}, "true or false"),
+    ],
+)
 def test_what_is_no_reward_is_refused(value, words):
-    attempt = Trajectory(Task("t", "fake", 0), 0, 0, Observation(()), (Turn(0, "a", reward=0.0),), (),
-                         StopReason.TERMINATED)
+    attempt = Trajectory(
+        Task("t", "fake", 0),
+        0,
+        0,
+        Observation(()),
+        (Turn(0, "a", reward=0.0),),
+        (),
+        StopReason.TERMINATED,
+    )
     with pytest.raises(EnvError, match=words):
         with_score(attempt, value)

@@ -1,4 +1,5 @@
 """Opening what a config names: where it cannot be opened here, that is said before anything is loaded."""
+
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -16,15 +17,21 @@ from workbench.types.errors import ConfigError
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_gpu_that_is_not_there_is_refused_in_words(device, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match=f"policy.device = '{device}', and torch .* sees no CUDA device.*workbench doctor"):
+    with pytest.raises(
+        ConfigError,
+        match=f"policy.device = '{device}', and torch .* sees no CUDA device.*workbench doctor",
+    ):
         open_session(load_config("frozenlake", {"policy.device": device}))
 
 
 def test_a_first_prompt_that_does_not_fit_is_refused_before_anything_is_made(tmp_path, capsys):
     narrow = {"collect.max_context": 40, "collect.max_turn_tokens": 30}
     config = load_config("frozenlake", narrow)
-    with pytest.raises(ConfigError, match=r"first prompt of task .* has \d+ tokens, and collect.max_context is 40.*set "
-                                          r"collect.max_context to \d+ or more"):
+    with pytest.raises(
+        ConfigError,
+        match=r"first prompt of task .* has \d+ tokens, and collect.max_context is 40.*set "
+        r"collect.max_context to \d+ or more",
+    ):
         train_here(config, tmp_path / "run")
     for ask in (wb.rollout, wb.evaluate):
         with pytest.raises(ConfigError, match="there is no room for an answer"):
@@ -43,11 +50,21 @@ def test_a_first_prompt_that_does_not_fit_is_refused_before_anything_is_made(tmp
 
 def test_an_engine_without_seeds_and_a_large_model_in_the_embedded_one_on_a_gpu_are_told():
     def said(name, device="cpu", size=10, **more):
-        model = SimpleNamespace(device=SimpleNamespace(type=device), parameters=lambda: [SimpleNamespace(numel=lambda: size)])
+        model = SimpleNamespace(
+            device=SimpleNamespace(type=device),
+            parameters=lambda: [SimpleNamespace(numel=lambda: size)],
+        )
         return " ".join(notes_of(SimpleNamespace(name=name, **more), SimpleNamespace(model=model)))
 
-    assert "engine.seeded" in said("vllm", addressed=False) and "R22" in said("vllm", addressed=False)
+    assert "engine.seeded" in said("vllm", addressed=False) and "R22" in said(
+        "vllm", addressed=False
+    )
     assert "engine.kind = 'vllm' is for those" in said("transformers", "cuda", LARGE + 1)
-    for quiet in (said("vllm", addressed=True), said("transformers"), said("transformers", "cuda", LARGE), said("transformers", "cpu", LARGE + 1),
-                  said("vllm", "cuda", LARGE + 1, addressed=True)):
+    for quiet in (
+        said("vllm", addressed=True),
+        said("transformers"),
+        said("transformers", "cuda", LARGE),
+        said("transformers", "cpu", LARGE + 1),
+        said("vllm", "cuda", LARGE + 1, addressed=True),
+    ):
         assert not quiet

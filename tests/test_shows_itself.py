@@ -1,4 +1,5 @@
 """What public functions return shows itself: the last line of a cell draws what `wb.show` draws, and no repr is long."""
+
 import shutil
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -39,16 +40,49 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def values(folder):
     """One value of every kind that `VIEWS` names."""
-    session = wb.open_session(wb.load_config("frozenlake", {"train.tasks_per_step": 1, "train.group_size": 2}))
+    session = wb.open_session(
+        wb.load_config("frozenlake", {"train.tasks_per_step": 1, "train.group_size": 2})
+    )
     groups = wb.rollout(session, 2)
     batch, run = Batch.from_groups(groups), wb.open_run(folder / "lake")
     scores = wb.baselines(session, num_tasks=2)
     attempt, report = groups[0][0], wb.lint(groups, session=session).report
-    every = (groups, groups[0], attempt, attempt.turns[0], attempt.task, attempt.first_observation, attempt.segments[0],
-             run.credit(1, 0), report, session.config, session, wb.train_step(session, 1), scores, scores[0], batch,
-             session.config.algorithm.credit(batch), replay(run, 1)[0], wb.compare_runs(run, wb.open_run(folder / "ppo")), run, attach(run.path),
-             wb.runs(folder), paired := wb.paired(groups, groups[:1]), paired[0], wb.read_rollouts(IMPORTED),
-             wb.group_spread(folder / "lake"), wb.by_kind(folder / "lake", "grid"), wb.signals(folder / "lake"), BranchedAttempt("step 1", attempt, (Branch(0, "x", 0.0, None, None, {"grpo": 0.5}, groups[0]),), "now", 2))
+    every = (
+        groups,
+        groups[0],
+        attempt,
+        attempt.turns[0],
+        attempt.task,
+        attempt.first_observation,
+        attempt.segments[0],
+        run.credit(1, 0),
+        report,
+        session.config,
+        session,
+        wb.train_step(session, 1),
+        scores,
+        scores[0],
+        batch,
+        session.config.algorithm.credit(batch),
+        replay(run, 1)[0],
+        wb.compare_runs(run, wb.open_run(folder / "ppo")),
+        run,
+        attach(run.path),
+        wb.runs(folder),
+        paired := wb.paired(groups, groups[:1]),
+        paired[0],
+        wb.read_rollouts(IMPORTED),
+        wb.group_spread(folder / "lake"),
+        wb.by_kind(folder / "lake", "grid"),
+        wb.signals(folder / "lake"),
+        BranchedAttempt(
+            "step 1",
+            attempt,
+            (Branch(0, "x", 0.0, None, None, {"grpo": 0.5}, groups[0]),),
+            "now",
+            2,
+        ),
+    )
     return {type(value).__name__: value for value in every}
 
 
@@ -64,16 +98,24 @@ def test_a_value_as_the_last_line_of_a_cell_is_what_show_draws(name, values, she
     shell.user_ns |= {"value": values[name], "drawn": drawn, "display": display}
     published = {"value": [], "display(drawn)": []}
     for cell, seen in published.items():
-        monkeypatch.setattr(shell.display_pub, "publish", lambda data, *args, seen=seen, **kwargs: seen.append(data))
+        monkeypatch.setattr(
+            shell.display_pub, "publish", lambda data, *args, seen=seen, **kwargs: seen.append(data)
+        )
         shell.run_cell(cell).raise_error()
-    assert published["value"] == published["display(drawn)"] and drawn.text.strip() and len(repr(values[name])) <= LONGEST_REPR
+    assert (
+        published["value"] == published["display(drawn)"]
+        and drawn.text.strip()
+        and len(repr(values[name])) <= LONGEST_REPR
+    )
     assert published["value"] and all(data["text/plain"].strip() for data in published["value"])
 
 
 @pytest.mark.parametrize("name", [name.partition(":")[2] for name in VIEWS])
 def test_every_value_is_a_page_words_and_a_picture(name, values, tmp_path):
     drawn = wb.show(values[name])
-    assert drawn.html.startswith("<div") and drawn.text.strip() and drawn.png.startswith(b"\x89PNG"), name
+    assert (
+        drawn.html.startswith("<div") and drawn.text.strip() and drawn.png.startswith(b"\x89PNG")
+    ), name
     for ending in ("html", "png", "txt"):
         assert drawn.save(tmp_path / f"x.{ending}").stat().st_size > 40
     bundle = values[name]._repr_mimebundle_() if name != "RunningRun" else drawn._repr_mimebundle_()
@@ -82,19 +124,38 @@ def test_every_value_is_a_page_words_and_a_picture(name, values, tmp_path):
 
 def test_no_representation_is_long_whatever_is_in_it(values):
     attempt = values["Trajectory"]
-    long = replace(attempt.turns[0], text="x" * 10_000, reply=(Message("user", "y" * 10_000),) * 300)
-    assert max(len(repr(value)) for value in (
-        long, View("", "x" * 10_000), replace(attempt, turns=(long,) * 300), Group(tuple(replace(attempt, attempt=number) for number in range(300))),
-        Groups([Group((attempt,))] * 3000),
-        CreditTable(1, 0, {f"column {n}": np.zeros(9) for n in range(999)}), Scores(values["Scores"] * 900))) <= LONGEST_REPR
-    assert repr(long).startswith("Turn(index=0, text='xxx") and repr(wb.open_session).startswith("<function")
+    long = replace(
+        attempt.turns[0], text="x" * 10_000, reply=(Message("user", "y" * 10_000),) * 300
+    )
+    assert (
+        max(
+            len(repr(value))
+            for value in (
+                long,
+                View("", "x" * 10_000),
+                replace(attempt, turns=(long,) * 300),
+                Group(tuple(replace(attempt, attempt=number) for number in range(300))),
+                Groups([Group((attempt,))] * 3000),
+                CreditTable(1, 0, {f"column {n}": np.zeros(9) for n in range(999)}),
+                Scores(values["Scores"] * 900),
+            )
+        )
+        <= LONGEST_REPR
+    )
+    assert repr(long).startswith("Turn(index=0, text='xxx") and repr(wb.open_session).startswith(
+        "<function"
+    )
 
 
 def test_a_class_that_shows_itself_has_a_bounded_repr_of_its_own():
     """A dataclass made without `repr=False` gets one that prints everything."""
     for name in VIEWS:
         cls = load_named(name, "kind")
-        assert not is_dataclass(cls) or cls.__repr__ is not None and "__create_fn__" not in cls.__repr__.__qualname__, name
+        assert (
+            not is_dataclass(cls)
+            or cls.__repr__ is not None
+            and "__create_fn__" not in cls.__repr__.__qualname__
+        ), name
         if issubclass(cls, Shown) and is_dataclass(cls) and cls.__repr__ is Shown.__repr__:
             assert fields(cls)
     assert bounded_repr(Turn(0, "a", 0.0)).startswith("Turn(index=0, text='a'")
@@ -103,13 +164,21 @@ def test_a_class_that_shows_itself_has_a_bounded_repr_of_its_own():
 def test_lists_are_shown_as_what_they_hold(values):
     groups, scores = values["Groups"], values["Scores"]
     assert wb.show(list(groups)).text == wb.show(groups).text == wb.show(tuple(groups)).text
-    assert wb.show([groups[0][0]]).text.startswith("1 group") and wb.show(list(scores)).text == wb.show(scores).text
+    assert (
+        wb.show([groups[0][0]]).text.startswith("1 group")
+        and wb.show(list(scores)).text == wb.show(scores).text
+    )
     assert isinstance(groups[:1], Groups) and wb.show(groups[:1]).text.startswith("1 group")
 
 
 def test_a_run_is_shown_from_its_curves_to_its_tokens(folder, values):
     run, path = values["Run"], folder / "lake"
-    assert wb.show(path).text == wb.show(run).text == wb.show(str(path)).text == wb.show(attach(path)).text
+    assert (
+        wb.show(path).text
+        == wb.show(run).text
+        == wb.show(str(path)).text
+        == wb.show(attach(path)).text
+    )
     attempts = run.groups(1)
     assert wb.show(run, step=1).text == wb.show(attempts).text
     assert wb.show(run, step=1, task=1, attempt=0).text == show_step(run, 1, task=1, attempt=0).text
@@ -122,12 +191,22 @@ def test_a_running_run_is_taken_where_a_run_is(folder):
     assert wb.open_run(running).path == folder / "lake"
 
 
-@pytest.mark.parametrize(("value", "how", "said"), [
-    (3, {}, r"no view of a int \(3\).*Config"), ({}, {}, "no view of a dict"), ([], {}, "no view of a list"),
-    ([1, "a"], {}, "no view of a list"), (None, {}, "no view of a NoneType"),
-    ("Groups", {"step": 1}, "the view of a Groups has no option 'step'"), ("Run", {"stepp": 1}, "no option 'stepp'; .*step"),
-    ("Run", {"task": 1}, "task of which step.*steps 1 to"), ("Run", {"tokens": True, "attempt": 0}, "attempt and tokens of which step"),
-    ("Run", {"step": 99}, "99"), ("Score", {"a": 1}, "has no option 'a'; it has no options")])
+@pytest.mark.parametrize(
+    ("value", "how", "said"),
+    [
+        (3, {}, r"no view of a int \(3\).*Config"),
+        ({}, {}, "no view of a dict"),
+        ([], {}, "no view of a list"),
+        ([1, "a"], {}, "no view of a list"),
+        (None, {}, "no view of a NoneType"),
+        ("Groups", {"step": 1}, "the view of a Groups has no option 'step'"),
+        ("Run", {"stepp": 1}, "no option 'stepp'; .*step"),
+        ("Run", {"task": 1}, "task of which step.*steps 1 to"),
+        ("Run", {"tokens": True, "attempt": 0}, "attempt and tokens of which step"),
+        ("Run", {"step": 99}, "99"),
+        ("Score", {"a": 1}, "has no option 'a'; it has no options"),
+    ],
+)
 def test_what_cannot_be_shown_is_refused_with_what_can(value, how, said, values):
     with pytest.raises((DataError, StoreError), match=said):
         wb.show(values.get(value, value) if isinstance(value, str) else value, **how)
@@ -136,18 +215,34 @@ def test_what_cannot_be_shown_is_refused_with_what_can(value, how, said, values)
 def test_a_path_without_a_run_is_refused(tmp_path):
     with pytest.raises(StoreError, match="nothing|no run|not a run"):
         wb.show(tmp_path)
-    with pytest.raises(StoreError, match=r"there is no folder .*runs lie where `wb.train\(config, path\)`"):
+    with pytest.raises(
+        StoreError, match=r"there is no folder .*runs lie where `wb.train\(config, path\)`"
+    ):
         wb.runs(tmp_path / "nowhere")
 
 
 def test_runs_of_a_folder_are_listed_with_success_beside_its_neighbours(folder):
     found = wb.runs(folder)
-    assert {run.name for run in found} == {"lake", "ppo", "damaged"} == {run.name for run in wb.runs(folder.parent)} & {"lake", "ppo", "damaged"}
+    assert (
+        {run.name for run in found}
+        == {"lake", "ppo", "damaged"}
+        == {run.name for run in wb.runs(folder.parent)} & {"lake", "ppo", "damaged"}
+    )
     text = wb.show(found).text
     assert "damaged" in text and "line" in text  # said below its row, not raised
-    report = max((each for each in wb.open_run(folder / "lake").evaluations().values()), key=lambda each: each["step"])
-    [trained] = [row for row in report["rows"] if (row["policy"], row["mode"]) == ("trained", "sampled")] or [None]
+    report = max(
+        (each for each in wb.open_run(folder / "lake").evaluations().values()),
+        key=lambda each: each["step"],
+    )
+    [trained] = [
+        row for row in report["rows"] if (row["policy"], row["mode"]) == ("trained", "sampled")
+    ] or [None]
     [row] = [line for line in text.splitlines() if "lake" in line]
     assert trained is None or f"{100 * trained['success']:.1f} %" in row
-    assert [run.name for run in wb.runs(folder / "lake")] == ["lake"] and not wb.runs(folder / "notes")
-    assert "3 runs" in repr(found) and show_a_run(found[-1] if found[-1].name != "damaged" else found[0]).text
+    assert [run.name for run in wb.runs(folder / "lake")] == ["lake"] and not wb.runs(
+        folder / "notes"
+    )
+    assert (
+        "3 runs" in repr(found)
+        and show_a_run(found[-1] if found[-1].name != "damaged" else found[0]).text
+    )

@@ -2,6 +2,7 @@
 
 All of them take a quarter of an hour: `make silent-bugs`; with `SHARE=1/30`, as `.ci/run` has it, a share of them.
 """
+
 from __future__ import annotations
 
 import json
@@ -17,7 +18,9 @@ from workbench.types.findings import Answer, Finding, LintReport
 
 BUGS = [bug.path for bug in run.choose([], run.BUGS)]
 TWINS = sorted(run.BUGS.glob("*.twin.edit"))
-FURTHER = [bug.path for folder in ("further", "worlds") for bug in run.choose([], run.HERE / folder)]
+FURTHER = [
+    bug.path for folder in ("further", "worlds") for bug in run.choose([], run.HERE / folder)
+]
 
 
 # ------------------------------------------------------------------------------------------------ the edits
@@ -28,7 +31,9 @@ def test_headers_name_rules_that_exist_and_threads_of_other_frameworks():
         bug = run.read_bug(path)
         assert bug.breaks and (bug.rules or bug.guard), path.name
         assert set(bug.rules) <= set(RULES), f"{path.name} expects {bug.rules}"
-        assert not bug.thread or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", bug.thread), f"{path.name}: {bug.thread!r}"
+        assert not bug.thread or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", bug.thread), (
+            f"{path.name}: {bug.thread!r}"
+        )
         assert bug.thread or not path.name.startswith("hist-"), f"{path.name} names no thread"
         assert bug.twin or bug.twin_scene, f"{path.name} has no legitimate twin"
 
@@ -49,8 +54,11 @@ def test_a_twin_belongs_to_a_bug_and_touches_the_same_file():
 
 
 def test_every_edit_fits_onto_the_code_as_it_is(repository):
-    bad = {path.name: why for path in [*BUGS, *TWINS, *FURTHER]
-           if (why := edits.misfit(repository, edits.blocks_in(path)))}
+    bad = {
+        path.name: why
+        for path in [*BUGS, *TWINS, *FURTHER]
+        if (why := edits.misfit(repository, edits.blocks_in(path)))
+    }
     assert not bad  # python -m tests.mutants.reanchor finds code that has moved
 
 
@@ -68,16 +76,24 @@ def test_a_header_without_a_rule_is_refused_and_none_at_all_is_welcome(tmp_path)
         run.choose(["y"], tmp_path)
 
 
-@pytest.mark.parametrize(("rules", "guard", "said", "verdict"), [
-    ("R6", "", run.Said({"R6": [{}], "R18": [{}]}), "named"),
-    ("R6", "", run.Said({"R18": [{}]}), "caught"),
-    ("R6", "", run.Said(guards=("DataError: a group is one task",)), "refused"),
-    ("", "one task", run.Said({"R7": [{}]}, guards=("DataError: a group is one task",)), "refused"),
-    ("", "one task", run.Said(guards=("DataError: something else",)), "refused"),
-    ("R6", "", run.Said(crashes=("KeyError: 1",)), "crashed"),
-    ("R6", "", run.Said(), "missed"),
-    ("R6", "", run.Said(stale="does not apply"), "stale"),
-])
+@pytest.mark.parametrize(
+    ("rules", "guard", "said", "verdict"),
+    [
+        ("R6", "", run.Said({"R6": [{}], "R18": [{}]}), "named"),
+        ("R6", "", run.Said({"R18": [{}]}), "caught"),
+        ("R6", "", run.Said(guards=("DataError: a group is one task",)), "refused"),
+        (
+            "",
+            "one task",
+            run.Said({"R7": [{}]}, guards=("DataError: a group is one task",)),
+            "refused",
+        ),
+        ("", "one task", run.Said(guards=("DataError: something else",)), "refused"),
+        ("R6", "", run.Said(crashes=("KeyError: 1",)), "crashed"),
+        ("R6", "", run.Said(), "missed"),
+        ("R6", "", run.Said(stale="does not apply"), "stale"),
+    ],
+)
 def test_each_verdict(rules, guard, said, verdict):
     bug = run.Bug(Path("x.patch"), (rules,) if rules else (), guard=guard)
     assert run.judge(bug, said) == verdict
@@ -89,7 +105,14 @@ def test_each_verdict(rules, guard, said, verdict):
 def test_what_the_battery_says_counts_what_a_report_left_out():
     finding = Finding("seven tokens")
     notes = battery.Notes()
-    notes.add(LintReport((Answer("R3", "t", (finding,) * 5, further=2, further_errors=2, looked=9), Answer("R4", "t"))))
+    notes.add(
+        LintReport(
+            (
+                Answer("R3", "t", (finding,) * 5, further=2, further_errors=2, looked=9),
+                Answer("R4", "t"),
+            )
+        )
+    )
     notes.add(LintReport((Answer("R5", "t", (Finding("look", severity="note"),), looked=1),)))
     assert notes.counts == {"R3": 7} and len(notes.errors["R3"]) == battery.SHOWN
     assert notes.looked == {"R3", "R5"}
@@ -102,7 +125,12 @@ def test_summary_counts_recall_precision_and_false_alarms():
         run.Outcome(bug, "missed", run.Said(cpu_seconds=4.0), "R4: a false alarm"),
     ]
     found = run.summary(outcomes, "clean")
-    assert (found["named"], found["caught"], found["missed"], found["precision"]) == (1, 1, ["a"], 0.5)
+    assert (found["named"], found["caught"], found["missed"], found["precision"]) == (
+        1,
+        1,
+        ["a"],
+        0.5,
+    )
     assert found["twins called an error"] == ["a"] and found["cpu seconds a bug"] == 3.0
     assert found["untouched code"] == "clean"
 
@@ -115,7 +143,11 @@ def test_bugs_are_named_and_twins_are_clean_end_to_end(tmp_path, capsys):
     """Three scenes of the battery only; `make silent-bugs` asks all."""
     answer = tmp_path / "answer.json"
     chosen = ["hist-skyrl-1492", "hist-skyrl-758", "rule-22", "hist-tinker-771-other"]
-    assert run.main([*chosen, "--only", "rollouts: qwen3", "--json", str(answer)]) == 0, capsys.readouterr().out
+    assert run.main([*chosen, "--only", "rollouts: qwen3", "--json", str(answer)]) == 0, (
+        capsys.readouterr().out
+    )
     found = json.loads(answer.read_text())
-    assert [(bug["verdict"], bug["twin"]) for bug in found["bugs"]] == [("named", "clean")] * 3 + [("refused", "clean")]
+    assert [(bug["verdict"], bug["twin"]) for bug in found["bugs"]] == [("named", "clean")] * 3 + [
+        ("refused", "clean")
+    ]
     assert found["summary"]["untouched code"] == "clean"

@@ -1,4 +1,5 @@
 """What `workbench new-env`, `new-tool` and `new-algorithm` write works as it is written: its test passes, it trains, it lints clean."""
+
 from __future__ import annotations
 
 import importlib
@@ -56,7 +57,9 @@ def test_nothing_is_written_over_and_a_name_is_a_modules(here):
     (here / "test_mine.py").write_text("mine")
     with pytest.raises(StoreError, match="test_mine.py is there already"):
         write_skeleton("tool", "mine")
-    assert [path.name for path in here.iterdir()] == ["test_mine.py"] and (here / "test_mine.py").read_text() == "mine"
+    assert [path.name for path in here.iterdir()] == ["test_mine.py"] and (
+        here / "test_mine.py"
+    ).read_text() == "mine"
     for name in ("my-env", "class", "MyEnv", "1st", ""):
         with pytest.raises(ConfigError, match="such as my_env"):
             write_skeleton("env", name)

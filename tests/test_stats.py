@@ -1,4 +1,5 @@
 """Intervals: numbers that can be checked by hand, and coverage as promised."""
+
 from itertools import combinations
 from math import comb
 
@@ -8,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.types.errors import DataError
-from workbench.types.stats import (cluster_mean, clustered_difference, mean_interval, paired_difference, pass_at_k, rate, share,
-                             t95, wilson_interval)
+from workbench.types.stats import (
+    cluster_mean,
+    clustered_difference,
+    mean_interval,
+    paired_difference,
+    pass_at_k,
+    rate,
+    share,
+    t95,
+    wilson_interval,
+)
 
 
 def is_clear(difference):
@@ -33,7 +43,10 @@ def test_wilson_holds_the_rate_stays_in_range_and_mirrors(case):
     low, high = wilson_interval(successes, n)
     assert 0 <= low <= successes / n <= high <= 1 and low < high
     assert wilson_interval(n - successes, n) == pytest.approx((1 - high, 1 - low))
-    assert high - low > wilson_interval(4 * successes, 4 * n)[1] - wilson_interval(4 * successes, 4 * n)[0]
+    assert (
+        high - low
+        > wilson_interval(4 * successes, 4 * n)[1] - wilson_interval(4 * successes, 4 * n)[0]
+    )
 
 
 def test_wilson_covers_as_promised():
@@ -49,15 +62,27 @@ def test_wilson_covers_as_promised():
 
 
 def test_student_t_against_the_printed_tables():
-    for freedom, value in ((1, 12.706), (2, 4.303), (10, 2.228), (11, 2.201), (15, 2.131), (30, 2.042), (120, 1.980)):
+    for freedom, value in (
+        (1, 12.706),
+        (2, 4.303),
+        (10, 2.228),
+        (11, 2.201),
+        (15, 2.131),
+        (30, 2.042),
+        (120, 1.980),
+    ):
         assert t95(freedom) == pytest.approx(value, abs=6e-4)
 
 
 def test_mean_interval_by_hand():
     # 1, 2, 3: mean 2, s = 1, half = 4.3027 / sqrt(3) = 2.4842
     estimate = mean_interval([1, 2, 3])
-    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (2, pytest.approx(-0.4842, abs=1e-4),
-                                                                       pytest.approx(4.4842, abs=1e-4), 3)
+    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (
+        2,
+        pytest.approx(-0.4842, abs=1e-4),
+        pytest.approx(4.4842, abs=1e-4),
+        3,
+    )
     alone = mean_interval([0.7])
     assert (alone.mean, alone.low, alone.high) == (0.7, float("-inf"), float("inf"))
 
@@ -65,13 +90,17 @@ def test_mean_interval_by_hand():
 def test_clusters_by_hand():
     # Two tasks, two attempts each, attempts agree: deviations sum to -1 and +1, so SE = sqrt(2/1 * 2) / 4 = 0.5.
     estimate = cluster_mean([0, 0, 1, 1], [7, 7, 9, 9])
-    assert (estimate.mean, estimate.n) == (0.5, 2) and estimate.high - 0.5 == pytest.approx(12.7062 * 0.5)
+    assert (estimate.mean, estimate.n) == (0.5, 2) and estimate.high - 0.5 == pytest.approx(
+        12.7062 * 0.5
+    )
     # Attempts at a task that agree carry no more than one of them does: the width is that of the tasks alone.
     tasks_C = np.arange(30) % 3 == 0
     repeated = cluster_mean(np.repeat(tasks_C, 8), np.repeat(np.arange(30), 8))
     single = mean_interval(tasks_C.astype(float))
     assert (repeated.low, repeated.high) == pytest.approx((single.low, single.high))
-    assert repeated.high - repeated.low > 2 * (wilson_interval(80, 240)[1] - wilson_interval(80, 240)[0])
+    assert repeated.high - repeated.low > 2 * (
+        wilson_interval(80, 240)[1] - wilson_interval(80, 240)[0]
+    )
 
 
 def test_paired_difference_by_hand():
@@ -81,10 +110,14 @@ def test_paired_difference_by_hand():
     b = np.array([1] * 12 + [0] * 4 + [1] * 50 + [0] * 34)
     difference = paired_difference(a, b)
     assert difference.mean == pytest.approx(0.08) and difference.n == 100
-    assert (difference.low, difference.high) == pytest.approx((0.0784 - 0.0801, 0.0784 + 0.0801), abs=1e-4)
+    assert (difference.low, difference.high) == pytest.approx(
+        (0.0784 - 0.0801, 0.0784 + 0.0801), abs=1e-4
+    )
     assert not is_clear(difference) and str(difference) == "+0.08 [-0.00, +0.16] n=100"
     swapped = paired_difference(b, a)
-    assert (swapped.mean, swapped.low, swapped.high) == pytest.approx((-0.08, -difference.high, -difference.low))
+    assert (swapped.mean, swapped.low, swapped.high) == pytest.approx(
+        (-0.08, -difference.high, -difference.low)
+    )
     assert is_clear(paired_difference([0] * 300, [1] * 30 + [0] * 270))
 
 
@@ -98,7 +131,9 @@ def test_pairing_is_what_narrows_the_interval():
     assert is_clear(paired) and (shuffled.high - shuffled.low) > 2 * (paired.high - paired.low)
 
 
-@pytest.mark.parametrize(("p10", "p01", "n"), [(0.1, 0.02, 512), (0.05, 0.05, 100), (0.3, 0.2, 60), (0.02, 0.0, 200)])
+@pytest.mark.parametrize(
+    ("p10", "p01", "n"), [(0.1, 0.02, 512), (0.05, 0.05, 100), (0.3, 0.2, 60), (0.02, 0.0, 200)]
+)
 def test_paired_difference_covers_as_promised(p10, p01, n):
     rng = np.random.default_rng(1)
     trials, covered = 2000, 0
@@ -123,26 +158,42 @@ def test_a_share_of_zeros_and_ones_is_wilsons_to_the_last_bit():
 def test_shares_by_hand():
     # 1/4 and 3/4: mean 1/2, squares about it sum to 1/8; so they count for 1/4 * 4 / (1/8) = 8 results, 4 of them won
     found = share([0.25, 0.75], 4)
-    assert (found.mean, found.n) == (0.5, 2) and (found.low, found.high) == pytest.approx(wilson_interval(4, 8))
-    assert share([0.25, 0.75], 2).low == wilson_interval(2, 4)[0]  # no more results than there were attempts
+    assert (found.mean, found.n) == (0.5, 2) and (found.low, found.high) == pytest.approx(
+        wilson_interval(4, 8)
+    )
+    assert (
+        share([0.25, 0.75], 2).low == wilson_interval(2, 4)[0]
+    )  # no more results than there were attempts
     # attempts that agree count once; that all tasks are equally hard is no knowledge of the other tasks
     assert share([0, 1, 1], 9).low == pytest.approx(wilson_interval(2, 3)[0])
     assert share([0.5] * 3, 2).low == wilson_interval(1.5, 3)[0]
     assert share([1.0] * 4, 8).low < 0.6 and share([1.0] * 4, 8).high == 1
 
 
-@given(st.integers(1, 12).flatmap(
-    lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=60))))
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=60))
+    )
+)
 def test_a_share_stays_in_range_mirrors_and_is_never_wider_than_one_attempt_each(case):
     attempts, counts = case
-    found, mirrored = (share([c / attempts for c in kind], attempts) for kind in (counts, [attempts - c for c in counts]))
-    assert 0 <= found.low <= found.mean + 1e-12 and found.mean - 1e-12 <= found.high <= 1 and found.low < found.high
+    found, mirrored = (
+        share([c / attempts for c in kind], attempts)
+        for kind in (counts, [attempts - c for c in counts])
+    )
+    assert (
+        0 <= found.low <= found.mean + 1e-12
+        and found.mean - 1e-12 <= found.high <= 1
+        and found.low < found.high
+    )
     assert (mirrored.low, mirrored.high) == pytest.approx((1 - found.high, 1 - found.low), abs=1e-9)
     single = wilson_interval(found.mean * found.n, found.n)
     assert found.high - found.low <= single[1] - single[0] + 1e-9
 
 
-@pytest.mark.parametrize(("tasks", "attempts", "alpha"), [(100, 8, 0.5), (60, 4, 3.0), (200, 2, 0.2)])
+@pytest.mark.parametrize(
+    ("tasks", "attempts", "alpha"), [(100, 8, 0.5), (60, 4, 3.0), (200, 2, 0.2)]
+)
 def test_a_share_covers_as_promised_where_attempts_at_a_task_go_together(tasks, attempts, alpha):
     """Tasks of very different difficulty; the negative control counts every attempt as independent."""
     rng, trials, covered, naive = np.random.default_rng(0), 1000, 0, 0
@@ -161,11 +212,16 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_attempts_that_hold_a_success
         won = [True] * successes + [False] * (attempts - successes)
         for k in range(1, attempts + 1):
             held = [any(choice) for choice in combinations(won, k)]
-            assert pass_at_k([successes], attempts, k)[0] == pytest.approx(sum(held) / len(held), abs=1e-15)
+            assert pass_at_k([successes], attempts, k)[0] == pytest.approx(
+                sum(held) / len(held), abs=1e-15
+            )
 
 
-@given(st.integers(1, 60).flatmap(
-    lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=20))))
+@given(
+    st.integers(1, 60).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=20))
+    )
+)
 def test_pass_at_k_begins_with_the_mean_success_and_rises_with_k(case):
     attempts, counts = case
     assert pass_at_k(counts, attempts, 1) == pytest.approx(np.array(counts) / attempts)
@@ -178,7 +234,9 @@ def test_pass_at_k_is_unbiased_and_the_plug_in_is_not():
     """Exactly, over the binomial distribution of successes; the negative control is what papers warn of."""
     attempts, k = 8, 4
     for p in (0.05, 0.3, 0.7):
-        chances = [comb(attempts, c) * p**c * (1 - p) ** (attempts - c) for c in range(attempts + 1)]
+        chances = [
+            comb(attempts, c) * p**c * (1 - p) ** (attempts - c) for c in range(attempts + 1)
+        ]
         estimate = sum(w * pass_at_k([c], attempts, k)[0] for c, w in enumerate(chances))
         plug_in = sum(w * (1 - (1 - c / attempts) ** k) for c, w in enumerate(chances))
         truth = 1 - (1 - p) ** k
@@ -186,7 +244,9 @@ def test_pass_at_k_is_unbiased_and_the_plug_in_is_not():
 
 
 def test_pass_at_k_keeps_its_digits_with_many_attempts():
-    assert pass_at_k([1], 100_000, 3)[0] == 3 / 100_000  # one success: k of n choices of the last place hold it
+    assert (
+        pass_at_k([1], 100_000, 3)[0] == 3 / 100_000
+    )  # one success: k of n choices of the last place hold it
     assert pass_at_k([5000], 10_000, 5000)[0] == 1.0
 
 
@@ -194,7 +254,9 @@ def test_tasks_of_one_cluster_go_together_in_a_difference():
     # two pairs of names, all attempts of a pair agree: b wins everything in the one and loses half in the other
     a_N, b_N = np.zeros(8), np.array([1, 1, 1, 1, 0, 0, 0, 0])
     by_pair = clustered_difference(a_N, b_N, ["x"] * 4 + ["y"] * 4)
-    assert (by_pair.mean, by_pair.n) == (0.5, 2) and by_pair.low == pytest.approx(0.5 - 12.7062 * 0.5)
+    assert (by_pair.mean, by_pair.n) == (0.5, 2) and by_pair.low == pytest.approx(
+        0.5 - 12.7062 * 0.5
+    )
     alone = clustered_difference(a_N, b_N, range(8))
     assert alone.n == 8 and is_clear(alone) and not is_clear(by_pair)
     plain = mean_interval(b_N - a_N)
@@ -202,12 +264,25 @@ def test_tasks_of_one_cluster_go_together_in_a_difference():
 
 
 def test_what_cannot_be_counted_is_refused():
-    for call in (lambda: share([0.5, 1.5]), lambda: share([]), lambda: share([1], 0), lambda: pass_at_k([1], 2, 3),
-                 lambda: pass_at_k([1], 2, 0),
-                 lambda: pass_at_k([3], 2, 1), lambda: pass_at_k([0.5], 2, 1), lambda: pass_at_k([], 0, 1),
-                 lambda: clustered_difference([1], [1, 0], [0]), lambda: clustered_difference([1, 0], [1, 0], [0]),
-                 lambda: wilson_interval(3, 2), lambda: rate(0, 0), lambda: mean_interval([]), lambda: t95(0),
-                 lambda: mean_interval([1.0, float("nan")]), lambda: paired_difference([1], [1, 0]),
-                 lambda: paired_difference([0.5], [1]), lambda: cluster_mean([1, 2], [1])):
+    for call in (
+        lambda: share([0.5, 1.5]),
+        lambda: share([]),
+        lambda: share([1], 0),
+        lambda: pass_at_k([1], 2, 3),
+        lambda: pass_at_k([1], 2, 0),
+        lambda: pass_at_k([3], 2, 1),
+        lambda: pass_at_k([0.5], 2, 1),
+        lambda: pass_at_k([], 0, 1),
+        lambda: clustered_difference([1], [1, 0], [0]),
+        lambda: clustered_difference([1, 0], [1, 0], [0]),
+        lambda: wilson_interval(3, 2),
+        lambda: rate(0, 0),
+        lambda: mean_interval([]),
+        lambda: t95(0),
+        lambda: mean_interval([1.0, float("nan")]),
+        lambda: paired_difference([1], [1, 0]),
+        lambda: paired_difference([0.5], [1]),
+        lambda: cluster_mean([1, 2], [1]),
+    ):
         with pytest.raises(DataError):
             call()

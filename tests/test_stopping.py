@@ -1,4 +1,5 @@
 """StopRequested to stop: while Python runs, while it is somewhere in C, and after the block is left."""
+
 import os
 import signal
 import subprocess
@@ -23,8 +24,13 @@ with stop_on_signals(signal.SIGTERM, signal.SIGINT, grace_s=float(sys.argv[1])):
 
 
 def started(code: str, *words: str) -> subprocess.Popen:
-    process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline()
     time.sleep(0.2)
     return process
@@ -51,7 +57,10 @@ def test_a_second_signal_ends_it_in_the_middle_of_c(busy):
 def test_the_end_of_the_grace_ends_it_in_the_middle_of_c():
     process = started(IN_C.format(busy=BUSY["letting-go"]), "0.5")
     process.terminate()
-    assert ending(process) == (143, "workbench: ended 0.5 s after it was asked to; committed steps are kept\n")
+    assert ending(process) == (
+        143,
+        "workbench: ended 0.5 s after it was asked to; committed steps are kept\n",
+    )
 
 
 def test_another_signal_is_a_second_one_too():
@@ -59,11 +68,17 @@ def test_another_signal_is_a_second_one_too():
     process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     process.terminate()
-    assert ending(process) == (143, "workbench: ended when it was asked to again; committed steps are kept\n")
+    assert ending(process) == (
+        143,
+        "workbench: ended when it was asked to again; committed steps are kept\n",
+    )
 
 
 def test_without_one_shot_handlers_the_thread_ends_it():
-    code = "from workbench.training import signals; signals._once = lambda number: None" + IN_C.format(busy=BUSY["letting-go"])
+    code = (
+        "from workbench.training import signals; signals._once = lambda number: None"
+        + IN_C.format(busy=BUSY["letting-go"])
+    )
     process = started(code, "60")
     process.terminate()
     time.sleep(0.2)
@@ -100,7 +115,9 @@ print("alive")
 
 def test_who_has_left_the_block_lives_on():
     """A notebook's kernel that called the command in a cell is not ended one grace later."""
-    done = subprocess.run([sys.executable, "-c", LEFT], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "alive\n", "")
 
 
@@ -122,7 +139,9 @@ print("alive")
 
 
 def test_a_signal_to_a_forked_child_is_none_to_its_parent():
-    done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 

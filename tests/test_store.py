@@ -1,4 +1,5 @@
 """Laws 5, 6, 13 and 14 at the level of a run: what was collected and used comes back exactly, or is said to be gone."""
+
 from __future__ import annotations
 
 import os
@@ -63,11 +64,20 @@ def test_every_group_comes_back_exactly(collected):
 def test_a_file_holds_no_time_and_no_place():
     first = bytes(columns.encode_groups(ordinary_step(1), step=1))
     time.sleep(0.01)
-    code = ("import sys; sys.path[:0] = ['tests']; from store_values import ordinary_step; from workbench.run import columns;"
-            "from hashlib import sha256; print(sha256(columns.encode_groups(ordinary_step(1), step=1)).hexdigest())")
+    code = (
+        "import sys; sys.path[:0] = ['tests']; from store_values import ordinary_step; from workbench.run import columns;"
+        "from hashlib import sha256; print(sha256(columns.encode_groups(ordinary_step(1), step=1)).hexdigest())"
+    )
     from hashlib import sha256
-    other = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "7"}, text=True,
-                           capture_output=True, check=True).stdout.strip()
+
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        text=True,
+        capture_output=True,
+        check=True,
+    ).stdout.strip()
     assert other == sha256(first).hexdigest()
 
 
@@ -78,7 +88,9 @@ def changed(trajectory_change=None, span_change=None, turn_change=None):
     if trajectory_change:
         trajectory = replace(trajectory, **trajectory_change)
     if turn_change:
-        trajectory = replace(trajectory, turns=(replace(trajectory.turns[0], **turn_change), *trajectory.turns[1:]))
+        trajectory = replace(
+            trajectory, turns=(replace(trajectory.turns[0], **turn_change), *trajectory.turns[1:])
+        )
     if span_change:
         spans = list(trajectory.segments[0].spans)
         spans[3] = span_change(spans[3])
@@ -87,16 +99,25 @@ def changed(trajectory_change=None, span_change=None, turn_change=None):
 
 
 CHANGES = {
-    "reward None": dict(turn_change={"reward": None}), "reward 0": dict(turn_change={"reward": 0.0}),
-    "reward -0": dict(turn_change={"reward": -0.0}), "one bit": dict(turn_change={"reward": float(np.nextafter(-0.1, 0))}),
-    "outcome None": dict(trajectory_change={"outcome": None}), "success None": dict(trajectory_change={"success": None}),
-    "success": dict(trajectory_change={"success": False}), "unscored": dict(trajectory_change={"scored": False}),
-    "state_key": dict(turn_change={"state_key": None}), "empty key": dict(turn_change={"state_key": ""}),
-    "info type": dict(turn_change={"info": {"success": 0, "valid_format": True, "moves": ["Right", "Down"]}}),
+    "reward None": dict(turn_change={"reward": None}),
+    "reward 0": dict(turn_change={"reward": 0.0}),
+    "reward -0": dict(turn_change={"reward": -0.0}),
+    "one bit": dict(turn_change={"reward": float(np.nextafter(-0.1, 0))}),
+    "outcome None": dict(trajectory_change={"outcome": None}),
+    "success None": dict(trajectory_change={"success": None}),
+    "success": dict(trajectory_change={"success": False}),
+    "unscored": dict(trajectory_change={"scored": False}),
+    "state_key": dict(turn_change={"state_key": None}),
+    "empty key": dict(turn_change={"state_key": ""}),
+    "info type": dict(
+        turn_change={"info": {"success": 0, "valid_format": True, "moves": ["Right", "Down"]}}
+    ),
     "no logprobs": dict(span_change=lambda s: replace(s, sampled=False, logprobs=None)),
     "zero logprobs": dict(span_change=lambda s: replace(s, logprobs=np.zeros(len(s)))),
     "plain": dict(span_change=lambda s: replace(s, plain_logprobs=s.logprobs)),
-    "logprob bit": dict(span_change=lambda s: replace(s, logprobs=np.nextafter(s.logprobs, np.float32(0)))),
+    "logprob bit": dict(
+        span_change=lambda s: replace(s, logprobs=np.nextafter(s.logprobs, np.float32(0)))
+    ),
     "version": dict(span_change=lambda s: replace(s, policy_version=None)),
     "version 0": dict(span_change=lambda s: replace(s, policy_version=0)),
     "author": dict(span_change=lambda s: Span(Source.ENV, s.turn, s.token_ids)),
@@ -105,7 +126,9 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=[name.replace(" ", "-") for name in CHANGES])
+@pytest.mark.parametrize(
+    "change", CHANGES.values(), ids=[name.replace(" ", "-") for name in CHANGES]
+)
 def test_equality_sees_the_smallest_change_and_the_file_keeps_it(change):
     before, after = changed(**change)
     assert groups_equal(before, ordinary_step(5)) and not groups_equal(before, after)
@@ -129,9 +152,15 @@ def test_none_is_null_in_the_file_and_never_zero():
 
 
 def test_numpy_numbers_in_info_are_kept_and_objects_refused():
-    before, after = changed(turn_change={"info": {"x": np.float32(0.5), "n": np.int64(2), "ok": np.bool_(True), "t": (1, 2)}})
+    before, after = changed(
+        turn_change={
+            "info": {"x": np.float32(0.5), "n": np.int64(2), "ok": np.bool_(True), "t": (1, 2)}
+        }
+    )
     back = columns.decode_groups(bytes(columns.encode_groups(after, step=1)), Path("x"))
-    assert back[1][0].turns[0].info == {"x": 0.5, "n": 2, "ok": True, "t": [1, 2]} and groups_equal(back, after)
+    assert back[1][0].turns[0].info == {"x": 0.5, "n": 2, "ok": True, "t": [1, 2]} and groups_equal(
+        back, after
+    )
     for bad in ({"x": object()}, {"x": {1, 2}}, {1: "x"}):
         with pytest.raises(StoreError, match="info of a turn (holds|has the key)"):
             columns.encode_groups(changed(turn_change={"info": bad})[1], step=1)
@@ -142,15 +171,27 @@ def test_numpy_numbers_in_info_are_kept_and_objects_refused():
 @given(st.integers(0, 5), st.data())
 def test_credit_tables_come_back_bit_for_bit(length, data):
     """Any bits: NaN payloads, infinities, subnormals, minus zero. Columns that were absent stay absent."""
-    kinds = {"advantage": np.float64, "weight": np.float64, "ratio": np.float32, "trajectory": np.int32, "source": np.int8,
-             "eligible": np.bool_, "value": np.float32, "ref_logp": np.float32}
+    kinds = {
+        "advantage": np.float64,
+        "weight": np.float64,
+        "ratio": np.float32,
+        "trajectory": np.int32,
+        "source": np.int8,
+        "eligible": np.bool_,
+        "value": np.float32,
+        "ref_logp": np.float32,
+    }
     table = {}
     for name in data.draw(st.lists(st.sampled_from(sorted(kinds)), unique=True)):
         kind = np.dtype(kinds[name])
         raw = data.draw(st.binary(min_size=length * kind.itemsize, max_size=length * kind.itemsize))
-        table[name] = np.frombuffer(raw, kind) if kind != bool else np.frombuffer(raw, np.uint8) % 2 == 1
+        table[name] = (
+            np.frombuffer(raw, kind) if kind != bool else np.frombuffer(raw, np.uint8) % 2 == 1
+        )
     before = CreditTable(7, 1, table)
-    after, skipped = columns.decode_credit(bytes(columns.encode_credit(before, skipped="why")), Path("x"))
+    after, skipped = columns.decode_credit(
+        bytes(columns.encode_credit(before, skipped="why")), Path("x")
+    )
     assert skipped == "why" and (after.step, after.update) == (7, 1)
     assert list(after.columns) == list(table) and first_difference(after, before) is None
     assert "value" in table or "value" not in after.columns
@@ -170,13 +211,22 @@ def test_what_is_read_is_frozen(tmp_path):
 
 def test_a_run_comes_back(tmp_path):
     run = finished_run(tmp_path / "run")
-    assert run.config == CONFIG and run.steps() == [1, 2] and run.uncommitted() == [] and run.warnings() == []
+    assert (
+        run.config == CONFIG
+        and run.steps() == [1, 2]
+        and run.uncommitted() == []
+        and run.warnings() == []
+    )
     for step in run.steps():
         assert groups_equal(run.groups(step), ordinary_step(step))
         assert run.updates(step) == [0] and run.skipped(step) == {}
         assert first_difference(run.credit(step), credit_of(ordinary_step(step), step)) is None
     metrics = run.metrics()
-    assert list(metrics.index) == [1, 2] and metrics.loc[2, "loss"] == 0.2 and list(metrics.columns) == ["loss", "success"]
+    assert (
+        list(metrics.index) == [1, 2]
+        and metrics.loc[2, "loss"] == 0.2
+        and list(metrics.columns) == ["loss", "success"]
+    )
     assert list(run.clock().columns) == ["at", "step_s"] and list(run.clock().index) == [1, 2]
     assert run.events() == [{"kind": "note", "step": 1}, {"kind": "note", "step": 2}]
     assert run.evaluations() == {"step-00000002": {"success": 0.75, "tasks": 512}}
@@ -186,7 +236,12 @@ def test_a_run_comes_back(tmp_path):
 def test_equal_runs_have_equal_digests_and_the_clock_is_apart(tmp_path):
     first, second = finished_run(tmp_path / "a"), finished_run(tmp_path / "b")
     assert first.digest() == second.digest()
-    for name in ("metrics.jsonl", "events.jsonl", "config.json", "steps/step-00000001/trajectories.parquet"):
+    for name in (
+        "metrics.jsonl",
+        "events.jsonl",
+        "config.json",
+        "steps/step-00000001/trajectories.parquet",
+    ):
         assert (first.path / name).read_bytes() == (second.path / name).read_bytes()
     assert (first.path / "clock.jsonl").read_bytes() != (second.path / "clock.jsonl").read_bytes()
     with reopen_run(tmp_path / "b") as run:
@@ -196,12 +251,19 @@ def test_equal_runs_have_equal_digests_and_the_clock_is_apart(tmp_path):
 
 def test_a_metric_that_was_not_computed_is_missing_not_zero(tmp_path):
     with create_run(tmp_path / "run", {}) as run:
-        for step, metrics in ((1, {"loss": 0.0, "kl": None}), (2, {"gap": float("nan"), "loss": float("inf")})):
+        for step, metrics in (
+            (1, {"loss": 0.0, "kl": None}),
+            (2, {"gap": float("nan"), "loss": float("inf")}),
+        ):
             run.write_step(step, ordinary_step(step))
             run.commit_step(step, metrics)
     metrics = open_run(tmp_path / "run").metrics()
     assert metrics.loc[1, "loss"] == 0 and metrics.loc[2, "loss"] == np.inf
-    assert metrics[["kl", "gap"]].isna().all(axis=None) and list(metrics.columns) == ["loss", "kl", "gap"]
+    assert metrics[["kl", "gap"]].isna().all(axis=None) and list(metrics.columns) == [
+        "loss",
+        "kl",
+        "gap",
+    ]
 
 
 def test_a_skipped_update_keeps_its_batch_and_says_why(tmp_path):
@@ -213,8 +275,13 @@ def test_a_skipped_update_keeps_its_batch_and_says_why(tmp_path):
         run.commit_step(1, {})
     run = open_run(tmp_path / "run")
     assert run.skipped(1) == {0: "loss is NaN at token 7"} and run.updates(1) == [0, 1]
-    assert groups_equal(run.groups(1), collected) and first_difference(run.credit(1, 0), credit_of(collected, 1, 0)) is None
-    assert run.events() == [{"kind": "skipped_update", "step": 1, "update": 0, "reason": "loss is NaN at token 7"}]
+    assert (
+        groups_equal(run.groups(1), collected)
+        and first_difference(run.credit(1, 0), credit_of(collected, 1, 0)) is None
+    )
+    assert run.events() == [
+        {"kind": "skipped_update", "step": 1, "update": 0, "reason": "loss is NaN at token 7"}
+    ]
 
 
 def test_the_order_of_a_step_is_kept(tmp_path):
@@ -232,8 +299,12 @@ def test_the_order_of_a_step_is_kept(tmp_path):
     with pytest.raises(StoreError, match="begun but not committed"):
         open_run(run.path).groups(1)
     run.commit_step(1, {})
-    for again in (lambda: run.write_step(1, collected), lambda: run.write_credit(credit_of(collected, 1, 3)),
-                  lambda: run.commit_step(1, {}), lambda: run.write_step(0, collected)):
+    for again in (
+        lambda: run.write_step(1, collected),
+        lambda: run.write_credit(credit_of(collected, 1, 3)),
+        lambda: run.commit_step(1, {}),
+        lambda: run.write_step(0, collected),
+    ):
         with pytest.raises(StoreError, match="committed|came before"):
             again()
     for bad in (-1, 1.5, True, 10**8, "1"):
@@ -262,10 +333,14 @@ def test_evaluations_are_records_too(tmp_path):
 def test_a_finished_run_opens_without_torch(tmp_path):
     """Law 13 and the layers: a laptop with numpy, pandas and pyarrow is enough."""
     path = finished_run(tmp_path / "run").path
-    code = ("import sys\nfor name in ('torch', 'transformers', 'accelerate', 'safetensors'): sys.modules[name] = None\n"
-            "from workbench.run.store import open_run\nrun = open_run(sys.argv[1])\n"
-            "print(len(run.groups(2)), run.credit(2)['advantage'].shape, len(run.metrics()), run.digest())")
-    out = subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, text=True, capture_output=True)
+    code = (
+        "import sys\nfor name in ('torch', 'transformers', 'accelerate', 'safetensors'): sys.modules[name] = None\n"
+        "from workbench.run.store import open_run\nrun = open_run(sys.argv[1])\n"
+        "print(len(run.groups(2)), run.credit(2)['advantage'].shape, len(run.metrics()), run.digest())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(path)], cwd=ROOT, text=True, capture_output=True
+    )
     assert out.returncode == 0, out.stderr
     assert out.stdout.split()[0] == "2" and out.stdout.split()[-1] == open_run(path).digest()
 
@@ -278,7 +353,10 @@ def test_what_is_no_run_folder_is_said(tmp_path):
     run = finished_run(tmp_path / "run")
     with pytest.raises(StoreError, match="has no committed step 9: it has steps 1 to 2"):
         run.groups(9)
-    with pytest.raises(StoreError, match=r"has no credit-0004.parquet; it has credit-0000.parquet, trajectories.parquet"):
+    with pytest.raises(
+        StoreError,
+        match=r"has no credit-0004.parquet; it has credit-0000.parquet, trajectories.parquet",
+    ):
         run.credit(1, 4)
     with pytest.raises(StoreError, match="is there already; choose another name, or go on"):
         create_run(run.path, {})
@@ -295,7 +373,9 @@ def test_a_newer_format_is_refused_with_what_reads_it(tmp_path, monkeypatch):
         for module in (store, recording):
             future.setattr(module, "FORMAT", 2)
         path = finished_run(tmp_path / "run").path
-    with pytest.raises(StoreError, match="run.json has format 2 of 'run'; this version reads formats 1 to 1"):
+    with pytest.raises(
+        StoreError, match="run.json has format 2 of 'run'; this version reads formats 1 to 1"
+    ):
         open_run(path)
     with monkeypatch.context() as future:
         future.setattr(columns, "TRAJECTORIES", ("trajectories", 2))
@@ -310,12 +390,15 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("damage, said", [
-    (lambda p: p.unlink(), "is missing"),
-    (lambda p: p.write_bytes(p.read_bytes()[:-9]), "is damaged: .* bytes were written"),
-    (lambda p: flip(p, p.stat().st_size // 2), "is damaged: its sha256"),
-    (lambda p: (p.rename(p.with_name("x")), p.symlink_to("x")), "symbolic link"),
-])
+@pytest.mark.parametrize(
+    "damage, said",
+    [
+        (lambda p: p.unlink(), "is missing"),
+        (lambda p: p.write_bytes(p.read_bytes()[:-9]), "is damaged: .* bytes were written"),
+        (lambda p: flip(p, p.stat().st_size // 2), "is damaged: its sha256"),
+        (lambda p: (p.rename(p.with_name("x")), p.symlink_to("x")), "symbolic link"),
+    ],
+)
 @pytest.mark.parametrize("name", ["trajectories.parquet", "credit-0000.parquet"])
 def test_damage_is_named(tmp_path, damage, said, name):
     run = finished_run(tmp_path / "run")
@@ -343,7 +426,9 @@ def test_damaged_parquet_says_so_even_without_a_seal():
         with pytest.raises(StoreError, match="here.parquet is damaged or not a parquet file"):
             columns.decode_groups(broken, Path("here.parquet"))
     with pytest.raises(StoreError, match="holds a 'credit', expected a 'trajectories'"):
-        columns.decode_groups(bytes(columns.encode_credit(CreditTable(1, 1, {}))), Path("here.parquet"))
+        columns.decode_groups(
+            bytes(columns.encode_credit(CreditTable(1, 1, {}))), Path("here.parquet")
+        )
 
 
 def test_changed_json_is_noticed(tmp_path):
@@ -366,12 +451,16 @@ def test_a_torn_line_is_left_out_and_said_and_only_a_writer_mends_it(tmp_path):
         metrics.write_bytes(whole[:cut])
         run = open_run(path)
         assert run.steps() == [1, 2] and run.uncommitted() == [3]
-        assert any("metrics.jsonl: the last line is cut short" in warning for warning in run.warnings())
+        assert any(
+            "metrics.jsonl: the last line is cut short" in warning for warning in run.warnings()
+        )
         assert metrics.read_bytes() == whole[:cut], "a reader changes nothing"
     reopen_run(path).close()
     assert metrics.read_bytes() == whole[:start]
     assert (path / "metrics.jsonl.orphan-1").read_bytes() == whole[start:cut]
-    assert (path / "orphans/step-00000003-1/trajectories.parquet").is_file(), "set aside, not deleted"
+    assert (path / "orphans/step-00000003-1/trajectories.parquet").is_file(), (
+        "set aside, not deleted"
+    )
     run = open_run(path)
     assert run.steps() == [1, 2] and run.uncommitted() == [] and run.warnings() == []
     assert [e["step"] for e in run.events()] == [1, 2]
@@ -388,7 +477,10 @@ def test_a_damaged_clock_is_no_reason_not_to_go_on(tmp_path):
         open_run(path).clock()
     reopen_run(path).close()
     run = open_run(path)
-    assert list(run.clock().index) == [1, 3] and [p["what"] for p in run.processes()] == ["created", "reopened"]
+    assert list(run.clock().index) == [1, 3] and [p["what"] for p in run.processes()] == [
+        "created",
+        "reopened",
+    ]
     assert (path / "clock.jsonl.orphan-1").read_bytes() == damaged and run.digest() == digest
     reopen_run(path).close()
     assert not (path / "clock.jsonl.orphan-2").exists()
@@ -427,7 +519,9 @@ def test_two_writers_of_one_run_are_refused(tmp_path):
 def test_a_checkpoint_newer_than_the_metrics_means_loss(tmp_path):
     path = finished_run(tmp_path / "run").path
     writer.write_folder(path / "checkpoints/step-00000005", {}, kind="checkpoint", version=1)
-    with pytest.raises(StoreError, match="checkpoint of step 5, but its last committed step is 2.*were lost"):
+    with pytest.raises(
+        StoreError, match="checkpoint of step 5, but its last committed step is 2.*were lost"
+    ):
         reopen_run(path)
 
 
@@ -438,7 +532,12 @@ def steps_must_be_whole(path: Path) -> list[int]:
         assert groups_equal(run.groups(step), ordinary_step(step))
         assert run.updates(step) == [0, 1]
         for update in (0, 1):
-            assert first_difference(run.credit(step, update), credit_of(ordinary_step(step), step, update)) is None
+            assert (
+                first_difference(
+                    run.credit(step, update), credit_of(ordinary_step(step), step, update)
+                )
+                is None
+            )
     return run.steps()
 
 
@@ -467,7 +566,9 @@ def crash_through_a_step(tmp_path, act, ways) -> int:
             with reopen_run(path) as run:
                 if run.last_step == 1:
                     do_step(run, 2, updates=2)
-            assert open_run(path).digest() == open_run(whole).digest(), "done again, it is the run that never died"
+            assert open_run(path).digest() == open_run(whole).digest(), (
+                "done again, it is the run that never died"
+            )
             assert not list(path.rglob(".tmp-*"))
             shutil.rmtree(path)
         if not disk.dead:
@@ -481,14 +582,23 @@ def test_a_step_is_committed_or_not_wherever_it_dies(tmp_path, ways):
 
 def test_the_crash_loop_notices_a_line_before_its_data(tmp_path):
     """Negative control: a writer that commits first and stores afterwards."""
+
     def careless(run):
         collected = ordinary_step(2)
         sealed = {"trajectories.parquet": columns.encode_groups(collected, step=2)}
-        sealed |= {f"credit-000{u}.parquet": columns.encode_credit(credit_of(collected, 2, u)) for u in (0, 1)}
-        seals = {name: {"bytes": len(data), "sha256": writer.sha256(data).hexdigest()} for name, data in sealed.items()}
+        sealed |= {
+            f"credit-000{u}.parquet": columns.encode_credit(credit_of(collected, 2, u))
+            for u in (0, 1)
+        }
+        seals = {
+            name: {"bytes": len(data), "sha256": writer.sha256(data).hexdigest()}
+            for name, data in sealed.items()
+        }
         run.event({"kind": "note", "step": 2})
-        writer.append_line(run.path / "metrics.jsonl",
-                           {"step": 2, "metrics": {"loss": 0.2, "success": 0.5}, "files": seals})
+        writer.append_line(
+            run.path / "metrics.jsonl",
+            {"step": 2, "metrics": {"loss": 0.2, "success": 0.5}, "files": seals},
+        )
         writer.make_folder(run.path / "steps/step-00000002")
         for name, data in sealed.items():
             writer.write_file(run.path / "steps/step-00000002" / name, data)
@@ -515,11 +625,15 @@ def test_a_killed_process_loses_nothing_that_was_committed(tmp_path, kills):
     path, rng, seen = tmp_path / "run", random.Random(1), 0
     create_run(path, {}).close()
     for _ in range(kills):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
         assert child.stdout.readline() == "ready\n"
         for _ in range(rng.randrange(1, 4)):
             said = int(child.stdout.readline())
-        time.sleep(rng.uniform(0, 0.05))  # somewhere within a step, whichever that is: nothing below depends on it
+        time.sleep(
+            rng.uniform(0, 0.05)
+        )  # somewhere within a step, whichever that is: nothing below depends on it
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
@@ -541,7 +655,9 @@ def test_a_killed_process_loses_nothing_that_was_committed(tmp_path, kills):
 
 def test_a_typical_step_costs_little(tmp_path):
     """128 trajectories, 24 000 tokens. The bound is generous: it is there to notice a tenfold loss, on any machine."""
-    collected = ordinary_step(0, num_groups=16, group_size=8, num_turns=4, action=22, reply=14, prompt=34)
+    collected = ordinary_step(
+        0, num_groups=16, group_size=8, num_turns=4, action=22, reply=14, prompt=34
+    )
     table = credit_of(collected, 1)
     assert 20_000 < len(table["token_id"]) < 30_000
     with create_run(tmp_path / "run", {}) as run:
@@ -557,7 +673,10 @@ def test_a_typical_step_costs_little(tmp_path):
 def test_what_attempts_earned_leaves_the_one_aside_out(tmp_path):
     from workbench.run.outcomes import outcomes_of
 
-    made = [replace(group, greedy=replace(group[0], attempt=len(group), outcome=99.0)) for group in ordinary_step(1)]
+    made = [
+        replace(group, greedy=replace(group[0], attempt=len(group), outcome=99.0))
+        for group in ordinary_step(1)
+    ]
     with create_run(tmp_path / "run", CONFIG) as run:
         run.write_step(1, made)
         run.commit_step(1, {"loss": 0.1})

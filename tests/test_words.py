@@ -1,4 +1,5 @@
 """Suggestions by meaning, lists of what there is, and what is said of a value of another kind."""
+
 from __future__ import annotations
 
 
@@ -13,16 +14,31 @@ from workbench.types.errors import ConfigError
 
 
 def test_every_name_of_the_field_leads_to_settings_that_there_are():
-    known = {each.key for part in settings_parts() for each in part.settings} | {f"{part}.kind" for part in KINDS}
+    known = {each.key for part in settings_parts() for each in part.settings} | {
+        f"{part}.kind" for part in KINDS
+    }
     assert not {key for keys in OTHER_NAMES.values() for key in keys} - known
     assert not {word for word in OTHER_NAMES if word in known}  # one of ours needs no other name
 
 
-@pytest.mark.parametrize("written, meant", [
-    ("lr", "learner.lr"), ("learning_rate", "learner.lr"), ("train.learning_rate", "learner.lr"), ("beta", "algorithm.kl_coef"),
-    ("batch_size", "train.tasks_per_step"), ("num_generations", "train.group_size"), ("clip", "algorithm.clip_low"),
-    ("max-new-tokens", "collect.max_turn_tokens"), ("train.lr", "learner.lr"), ("model", "policy.name"), ("algo", "algorithm.kind"),
-    ("learner.temperature", "collect.temperature"), ("train.stpes", "train.steps")])
+@pytest.mark.parametrize(
+    "written, meant",
+    [
+        ("lr", "learner.lr"),
+        ("learning_rate", "learner.lr"),
+        ("train.learning_rate", "learner.lr"),
+        ("beta", "algorithm.kl_coef"),
+        ("batch_size", "train.tasks_per_step"),
+        ("num_generations", "train.group_size"),
+        ("clip", "algorithm.clip_low"),
+        ("max-new-tokens", "collect.max_turn_tokens"),
+        ("train.lr", "learner.lr"),
+        ("model", "policy.name"),
+        ("algo", "algorithm.kind"),
+        ("learner.temperature", "collect.temperature"),
+        ("train.stpes", "train.steps"),
+    ],
+)
 def test_suggestions_go_by_meaning_then_by_letters(written, meant):
     with pytest.raises(ConfigError, match=f"no setting '{written}'; did you mean '{meant}'"):
         load_config("frozenlake", {written: 1})
@@ -44,4 +60,3 @@ def test_what_there_is_is_a_table_with_a_line_each():
 
 def test_the_command_knows_the_words_of_the_field_too(capsys):
     assert main(["settings", "lr"]) == 0 and "learner.lr" in capsys.readouterr().out
-

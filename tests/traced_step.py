@@ -6,6 +6,7 @@ One FrozenLake GRPO step without instruments, its second: what happens once, at 
 package count. A function's lines are those of its source without its docstring, as in `tests/test_house.py`; comprehensions belong to
 the function that they stand in. `tests/test_house.py` keeps the numbers from rising.
 """
+
 from __future__ import annotations
 
 import ast
@@ -32,7 +33,11 @@ class TracedStep:
 
     @property
     def numbers(self) -> dict[str, int]:
-        return {"files": len(self.lines), "lines": sum(self.lines.values()), "frames": len(self.deepest)}
+        return {
+            "files": len(self.lines),
+            "lines": sum(self.lines.values()),
+            "frames": len(self.deepest),
+        }
 
 
 def traced(action: Callable[[], Any]) -> TracedStep:
@@ -76,7 +81,9 @@ def traced_step() -> TracedStep:
 
 def _is_ours(code: CodeType) -> bool:
     """A function of the package. Comprehensions are none, nor is the body of a module."""
-    return code.co_filename.startswith(str(PACKAGE)) and (not code.co_name.startswith("<") or code.co_name == "<lambda>")
+    return code.co_filename.startswith(str(PACKAGE)) and (
+        not code.co_name.startswith("<") or code.co_name == "<lambda>"
+    )
 
 
 def _place(code: CodeType) -> str:

@@ -8,6 +8,7 @@ Every name in PUBLIC below is there; nothing is imported before it is asked for.
 `import workbench` itself costs milliseconds and needs only the standard library, so that a finished run opens on a
 laptop without torch and an environment's author needs only Python.
 """
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -96,20 +97,36 @@ PUBLIC: dict[str, str] = {
 
 # Names of earlier versions -> how one says it now.
 RENAMED = {
-    "neighbours": "wb.baselines(session)", "show_run": "wb.show(run)", "show_curves": "wb.show(run)", "curves_figure": "wb.show(run)",
-    "show_step": "wb.show(run, step=3, task=0)", "show_evaluations": "wb.show(run, evaluation='last')", "show_evaluation": "wb.show(scores)",
-    "show_scores": "wb.show(scores)", "show_config": "wb.show(config)", "show_trajectory": "wb.show(trajectory)",
-    "show_group": "wb.show(group)", "show_diff": "wb.show(difference)", "diff_runs": "wb.compare_runs(run, other)",
-    "show_rollouts": "wb.show(wb.read_rollouts(path))", "show_bias": "wb.show(found)", "show_mismatch": "wb.show(found)"}
+    "neighbours": "wb.baselines(session)",
+    "show_run": "wb.show(run)",
+    "show_curves": "wb.show(run)",
+    "curves_figure": "wb.show(run)",
+    "show_step": "wb.show(run, step=3, task=0)",
+    "show_evaluations": "wb.show(run, evaluation='last')",
+    "show_evaluation": "wb.show(scores)",
+    "show_scores": "wb.show(scores)",
+    "show_config": "wb.show(config)",
+    "show_trajectory": "wb.show(trajectory)",
+    "show_group": "wb.show(group)",
+    "show_diff": "wb.show(difference)",
+    "diff_runs": "wb.compare_runs(run, other)",
+    "show_rollouts": "wb.show(wb.read_rollouts(path))",
+    "show_bias": "wb.show(found)",
+    "show_mismatch": "wb.show(found)",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import what stands behind a public name on first use; later uses find it without coming here."""
     if name not in PUBLIC:
         if name in RENAMED:
-            raise AttributeError(f"workbench.{name} is gone: {RENAMED[name]} does it now", name=name)
+            raise AttributeError(
+                f"workbench.{name} is gone: {RENAMED[name]} does it now", name=name
+            )
         nearest = import_module("workbench.types.errors").nearest
-        raise AttributeError(f"module 'workbench' has no attribute {name!r}; {nearest(name, PUBLIC)}", name=name)
+        raise AttributeError(
+            f"module 'workbench' has no attribute {name!r}; {nearest(name, PUBLIC)}", name=name
+        )
     module_name, _, attribute = PUBLIC[name].partition(":")
     module = import_module(module_name)
     value = getattr(module, attribute) if attribute else module

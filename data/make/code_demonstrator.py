@@ -4,6 +4,7 @@ It knows that the example tells what is meant: it puts the example into the prog
 that one or the other, as the reply says. But mostly it is hasty: it answers one of the two at once. Rewards tell the two
 habits apart; the demonstrator does not.
 """
+
 from __future__ import annotations
 
 import re
@@ -42,7 +43,9 @@ class CodeDemonstrator:
         """The text of one turn in the current state of `env`."""
         rivals = [short(program) for program in env.payload.get("rivals", ())]
         if len(rivals) != 2:
-            raise ConfigError("this demonstrator writes programs from vague words; use the preset code-vague")
+            raise ConfigError(
+                "this demonstrator writes programs from vague words; use the preset code-vague"
+            )
         calls = env.attempt_values()["made"]
         if calls:
             return env.format.write_answer(rivals[calls[-1]["text"].strip() != "True"])

@@ -12,6 +12,7 @@ thoughts give away. That is what makes the warm start worth training further:
 
 Everybody slips in the format now and then. Nobody here sees a held-out map.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -20,7 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.envs import sokoban_solver
-from workbench.envs.bandit import CODE_NAMES, HELDOUT_NAMES, PAPER_HELDOUT_NAMES, PAPER_NAMES, TRAIN_NAMES, BanditEnv
+from workbench.envs.bandit import (
+    CODE_NAMES,
+    HELDOUT_NAMES,
+    PAPER_HELDOUT_NAMES,
+    PAPER_NAMES,
+    TRAIN_NAMES,
+    BanditEnv,
+)
 from workbench.envs.format import format_action
 from workbench.envs.frozen_lake import MOVES, FrozenLakeEnv
 from workbench.envs.lake_solver import find, neighbour
@@ -33,8 +41,12 @@ Cell = tuple[int, int]
 
 def format_slip(move: str, rng: np.random.Generator) -> str:
     """One of the ways to get the format wrong: no thought, no answer, no tags, tags the wrong way round."""
-    slips = (f"<answer>{move}</answer>", f"<think>{move.lower()}</think>", move,
-             f"<answer>{move}</answer><think></think>")
+    slips = (
+        f"<answer>{move}</answer>",
+        f"<think>{move.lower()}</think>",
+        move,
+        f"<answer>{move}</answer><think></think>",
+    )
     return slips[rng.integers(len(slips))]
 
 
@@ -59,7 +71,9 @@ class LakeDemonstrator:
 
     def __post_init__(self) -> None:
         if not 0 <= self.guess + self.look <= 1:
-            raise ConfigError(f"guess + look are shares of the turns and at most 1, got {self.guess} + {self.look}")
+            raise ConfigError(
+                f"guess + look are shares of the turns and at most 1, got {self.guess} + {self.look}"
+            )
 
     def action(self, env: FrozenLakeEnv, rng: np.random.Generator) -> str:
         """The text of one turn in the current state of `env`."""
@@ -68,25 +82,35 @@ class LakeDemonstrator:
         count = 1 if rng.random() < self.one_move else 2
         habit = rng.random()
         if habit < self.guess:
-            return format_action([MOVES[rng.integers(4)] for _ in range(count)], think=True, thought="guess")
+            return format_action(
+                [MOVES[rng.integers(4)] for _ in range(count)], think=True, thought="guess"
+            )
         return self._towards_goal(env, rng, count, looks=habit < self.guess + self.look)
 
-    def _towards_goal(self, env: FrozenLakeEnv, rng: np.random.Generator, count: int, *, looks: bool) -> str:
-        """`down right : down right`, or, looking: `down right : down O right _ right _`, with no `down` in the answer.
-        """
+    def _towards_goal(
+        self, env: FrozenLakeEnv, rng: np.random.Generator, count: int, *, looks: bool
+    ) -> str:
+        """`down right : down right`, or, looking: `down right : down O right _ right _`, with no `down` in the answer."""
         rows, size, goal = env.rows, len(env.rows), find(env.rows, "G")
         around, through = steps_to_goal(rows, holes=True), steps_to_goal(rows, holes=False)
         cell, moves = env.position, []
         thought = [*bearing(cell, goal), ":"]
         for _ in range(count):
-            move = MOVES[rng.integers(4)] if rng.random() < self.stray else nearest_move(cell, through, size, rng)
+            move = (
+                MOVES[rng.integers(4)]
+                if rng.random() < self.stray
+                else nearest_move(cell, through, size, rng)
+            )
             thought.append(move.lower())
             if looks:
                 ahead = self._seen(rows, size, cell, move)
                 thought.append(env.family.in_symbols(ahead))
                 if ahead == "O":
                     move = nearest_move(cell, around, size, rng)
-                    thought += [move.lower(), env.family.in_symbols(self._seen(rows, size, cell, move))]
+                    thought += [
+                        move.lower(),
+                        env.family.in_symbols(self._seen(rows, size, cell, move)),
+                    ]
             moves.append(move)
             cell = neighbour(size, *cell, MOVES.index(move))
             if rows[cell[0]][cell[1]] in "GO":
@@ -129,7 +153,11 @@ def steps_to_goal(rows: tuple[str, ...], *, holes: bool) -> dict[Cell, int]:
 def nearest_move(cell: Cell, steps: dict[Cell, int], size: int, rng: np.random.Generator) -> str:
     """A move that brings the goal nearer by `steps`, one of several at random; any move where none does."""
     here = steps.get(cell, 0)
-    good = [move for index, move in enumerate(MOVES) if steps.get(neighbour(size, *cell, index), here) < here]
+    good = [
+        move
+        for index, move in enumerate(MOVES)
+        if steps.get(neighbour(size, *cell, index), here) < here
+    ]
     return (good or MOVES)[rng.integers(len(good or MOVES))]
 
 
@@ -159,7 +187,11 @@ class SokobanDemonstrator:
 
     @staticmethod
     def _random(count: int, thought: str, rng: np.random.Generator) -> str:
-        return format_action([SOKOBAN_MOVES[move] for move in rng.integers(4, size=count)], think=True, thought=thought)
+        return format_action(
+            [SOKOBAN_MOVES[move] for move in rng.integers(4, size=count)],
+            think=True,
+            thought=thought,
+        )
 
     @staticmethod
     def _planned(env: SokobanEnv, most: int) -> str:
@@ -170,17 +202,30 @@ class SokobanDemonstrator:
         walk, pushes = walk_and_pushes(env.room, env.state)
         box, target = env.state[1][0], sokoban_solver.targets_of(env.room)[0]
         stand = walk[-1][1][0] if walk else env.state[0]
-        walked, pushed = walk[:most], pushes[:most - len(walk[:most])]
-        thought = [*bearing(divmod(box, size), divmod(target, size)), ";",
-                   SOKOBAN_MOVES[pushes[0][0]].lower(), "from", _place(stand, size), ":"]
-        thought += [f"{SOKOBAN_MOVES[move].lower()} {_place(player, size)}" for move, (player, _) in walked]
+        walked, pushed = walk[:most], pushes[: most - len(walk[:most])]
+        thought = [
+            *bearing(divmod(box, size), divmod(target, size)),
+            ";",
+            SOKOBAN_MOVES[pushes[0][0]].lower(),
+            "from",
+            _place(stand, size),
+            ":",
+        ]
+        thought += [
+            f"{SOKOBAN_MOVES[move].lower()} {_place(player, size)}" for move, (player, _) in walked
+        ]
         if pushed:
-            thought += [":"] + [f"{SOKOBAN_MOVES[move].lower()} {_place(boxes[0], size)}" for move, (_, boxes) in pushed]
+            thought += [":"] + [
+                f"{SOKOBAN_MOVES[move].lower()} {_place(boxes[0], size)}"
+                for move, (_, boxes) in pushed
+            ]
         moves = [SOKOBAN_MOVES[move] for move, _ in walked + pushed]
         return format_action(moves, think=True, thought=" ".join(thought))
 
 
-def walk_and_pushes(room: sokoban_solver.Room, state: State) -> tuple[list[tuple[int, State]], list[tuple[int, State]]]:
+def walk_and_pushes(
+    room: sokoban_solver.Room, state: State
+) -> tuple[list[tuple[int, State]], list[tuple[int, State]]]:
     """The beginning of a shortest solution: moves up to the first push, and the pushes that go on in its direction,
     each with the state after it. Of several best moves the last direction goes on, else the first in order is taken:
     what is imitated should not be a matter of taste."""
@@ -206,12 +251,44 @@ def _place(cell: int, size: int) -> str:
 
 # What names sound like: the environments' own pairs (held-out ones too: a policy knows words before it plays) and more.
 _PAIRS = TRAIN_NAMES + HELDOUT_NAMES + PAPER_NAMES + PAPER_HELDOUT_NAMES + CODE_NAMES
-SAFE_NAMES = tuple(dict.fromkeys([safe for safe, _ in _PAIRS] + [
-    "Banker", "Notary", "Butler", "Miller", "Potter", "Scribe", "Dentist", "Janitor", "Printer", "Barber", "Grocer",
-    "Curator"]))
-BOLD_NAMES = tuple(dict.fromkeys([risky for _, risky in _PAIRS] + [
-    "Stuntman", "Hunter", "Sailor", "Acrobat", "Raider", "Outlaw", "Wizard", "Rebel", "Boxer", "Skydiver", "Bandit",
-    "Knight"]))
+SAFE_NAMES = tuple(
+    dict.fromkeys(
+        [safe for safe, _ in _PAIRS]
+        + [
+            "Banker",
+            "Notary",
+            "Butler",
+            "Miller",
+            "Potter",
+            "Scribe",
+            "Dentist",
+            "Janitor",
+            "Printer",
+            "Barber",
+            "Grocer",
+            "Curator",
+        ]
+    )
+)
+BOLD_NAMES = tuple(
+    dict.fromkeys(
+        [risky for _, risky in _PAIRS]
+        + [
+            "Stuntman",
+            "Hunter",
+            "Sailor",
+            "Acrobat",
+            "Raider",
+            "Outlaw",
+            "Wizard",
+            "Rebel",
+            "Boxer",
+            "Skydiver",
+            "Bandit",
+            "Knight",
+        ]
+    )
+)
 _SYLLABLES = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
 
 
@@ -236,17 +313,21 @@ class BanditDemonstrator:
         if rng.random() < self.slip:
             return format_slip(arms[chosen], rng)
         thought = f"{arms[0]} {sounds[0]} , {arms[1]} {sounds[1]} : {sounds[chosen]}"
-        return format_action([arms[chosen]], think=True, thought="" if rng.random() < self.careless else thought)
+        return format_action(
+            [arms[chosen]], think=True, thought="" if rng.random() < self.careless else thought
+        )
 
 
 def sound_of(name: str) -> str:
-    """"safe", "bold", or "new" for a name that says nothing."""
+    """ "safe", "bold", or "new" for a name that says nothing."""
     return "safe" if name in SAFE_NAMES else "bold" if name in BOLD_NAMES else "new"
 
 
 def invented_name(rng: np.random.Generator) -> str:
     """Two or three syllables that mean nothing: `Zoru`, `Mipake`."""
-    return "".join(_SYLLABLES[rng.integers(len(_SYLLABLES))] for _ in range(rng.integers(2, 4))).capitalize()
+    return "".join(
+        _SYLLABLES[rng.integers(len(_SYLLABLES))] for _ in range(rng.integers(2, 4))
+    ).capitalize()
 
 
 def any_arms(rng: np.random.Generator) -> tuple[tuple[str, str], ...]:

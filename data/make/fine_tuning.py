@@ -4,6 +4,7 @@ A named exception of law 1: what is trained here was written by a demonstrator, 
 
 Axes: B transcripts in a micro-batch · T tokens, padded on the right to the longest of them · A trained tokens.
 """
+
 from __future__ import annotations
 
 import time
@@ -15,7 +16,9 @@ import torch
 
 from workbench.types.errors import ConfigError, DataError
 
-Example = tuple[np.ndarray, np.ndarray]  # token ids [T]; True where the demonstrator wrote the token [T]
+Example = tuple[
+    np.ndarray, np.ndarray
+]  # token ids [T]; True where the demonstrator wrote the token [T]
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,9 @@ class FineTuning:
             if getattr(self, name) < 1:
                 raise ConfigError(f"FineTuning.{name} is at least 1, got {getattr(self, name)}")
         if not 0 < self.fall <= 1:
-            raise ConfigError(f"FineTuning.fall is a share of the steps, above 0 and at most 1, got {self.fall}")
+            raise ConfigError(
+                f"FineTuning.fall is a share of the steps, above 0 and at most 1, got {self.fall}"
+            )
 
     def rate_at(self, step: int, steps: int) -> float:
         """What both learning rates are multiplied with in update number `step` of `steps`, counted from 0."""
@@ -50,8 +55,14 @@ class FineTuning:
         return min(1.0, (step + 1) / self.warmup) * max(0.05, min(1.0, falling))
 
 
-def fine_tune(model: torch.nn.Module, example: Callable[[int], Example], steps: int, settings: FineTuning, *,
-              say: Callable[[str], None] = lambda line: None) -> list[float]:
+def fine_tune(
+    model: torch.nn.Module,
+    example: Callable[[int], Example],
+    steps: int,
+    settings: FineTuning,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[float]:
     """Train `model` in place on example(0), example(1), ...; returns the loss of every step (nats per trained token).
 
     Each example is used once. The loss of a step is a sum over its trained tokens divided by their number in the whole
@@ -77,33 +88,52 @@ def fine_tune(model: torch.nn.Module, example: Callable[[int], Example], steps: 
     return losses
 
 
-def _optimizers(model: torch.nn.Module, settings: FineTuning) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimizers(
+    model: torch.nn.Module, settings: FineTuning
+) -> list[tuple[torch.optim.Optimizer, float]]:
     """Each with its own learning rate. Every parameter belongs to exactly one."""
     tables = {module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    matrices = [p for p in model.parameters() if p.ndim == 2 and p not in tables]  # a tied output layer is a table too
+    matrices = [
+        p for p in model.parameters() if p.ndim == 2 and p not in tables
+    ]  # a tied output layer is a table too
     others = [p for p in model.parameters() if p.ndim != 2 or p in tables]
-    muon = torch.optim.Muon(matrices, lr=settings.matrix_lr, momentum=0.95, weight_decay=0.0, adjust_lr_fn="original")
-    adamw = torch.optim.AdamW(others, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+    muon = torch.optim.Muon(
+        matrices, lr=settings.matrix_lr, momentum=0.95, weight_decay=0.0, adjust_lr_fn="original"
+    )
+    adamw = torch.optim.AdamW(
+        others, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay
+    )
     return [(muon, settings.matrix_lr), (adamw, settings.lr)]
 
 
-def accumulate_gradient(model: torch.nn.Module, examples: Sequence[Example], micro_batch_tokens: int) -> float:
+def accumulate_gradient(
+    model: torch.nn.Module, examples: Sequence[Example], micro_batch_tokens: int
+) -> float:
     """Add the gradient of the mean loss over all trained tokens of `examples`; returns that loss."""
-    trained = sum(int(mask[1:].sum()) for _, mask in examples)  # a first token has nothing to be predicted from
+    trained = sum(
+        int(mask[1:].sum()) for _, mask in examples
+    )  # a first token has nothing to be predicted from
     if not trained:
-        raise DataError("no token to train on: every transcript lacks demonstrated tokens after its first token")
+        raise DataError(
+            "no token to train on: every transcript lacks demonstrated tokens after its first token"
+        )
     total = 0.0
     for rows in by_length(examples, micro_batch_tokens):
         longest = max(len(ids) for ids, _ in rows)
         ids_BT = torch.zeros(len(rows), longest, dtype=torch.long)
         mask_BT = torch.zeros(len(rows), longest, dtype=torch.bool)
         for row, (ids, mask) in enumerate(rows):
-            ids_BT[row, :len(ids)] = torch.from_numpy(ids.astype(np.int64))
-            mask_BT[row, :len(ids)] = torch.from_numpy(mask)
+            ids_BT[row, : len(ids)] = torch.from_numpy(ids.astype(np.int64))
+            mask_BT[row, : len(ids)] = torch.from_numpy(mask)
         # Padding stands on the right of a causal model: no real token sees it, so no attention mask is needed.
         hidden = model.model(input_ids=ids_BT[:, :-1]).last_hidden_state
         logits_AV = model.lm_head(hidden[mask_BT[:, 1:]])
-        loss = torch.nn.functional.cross_entropy(logits_AV, ids_BT[:, 1:][mask_BT[:, 1:]], reduction="sum") / trained
+        loss = (
+            torch.nn.functional.cross_entropy(
+                logits_AV, ids_BT[:, 1:][mask_BT[:, 1:]], reduction="sum"
+            )
+            / trained
+        )
         loss.backward()
         total += float(loss.detach())
     return total

@@ -2,6 +2,7 @@
 
 What is demonstrated is said here once, beside what is not, for the recipe and for `experiments/transfer.py`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,12 +20,19 @@ from workbench.envs.sokoban import Sokoban, SokobanEnv
 OTHER_SYMBOLS, NEVER_SHOWN = "M-KTDE", "&~%$^+"
 MIXED_SYMBOLS = "M_KGD√"  # each was shown, in its own part; never in one lake
 
-SHOWN: Mapping[str, GridFamily] = MappingProxyType({
-    "lake": FrozenLake(), "lake, other symbols": FrozenLake(symbols=OTHER_SYMBOLS),
-    "Sokoban": Sokoban(size=5, max_solution=5, max_moves=10)})
-HELD_BACK: Mapping[str, GridFamily] = MappingProxyType({
-    "lake, mixed symbols": FrozenLake(symbols=MIXED_SYMBOLS),
-    "lake, symbols never shown": FrozenLake(symbols=NEVER_SHOWN)})
+SHOWN: Mapping[str, GridFamily] = MappingProxyType(
+    {
+        "lake": FrozenLake(),
+        "lake, other symbols": FrozenLake(symbols=OTHER_SYMBOLS),
+        "Sokoban": Sokoban(size=5, max_solution=5, max_moves=10),
+    }
+)
+HELD_BACK: Mapping[str, GridFamily] = MappingProxyType(
+    {
+        "lake, mixed symbols": FrozenLake(symbols=MIXED_SYMBOLS),
+        "lake, symbols never shown": FrozenLake(symbols=NEVER_SHOWN),
+    }
+)
 
 
 @dataclass(frozen=True)

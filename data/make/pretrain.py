@@ -12,6 +12,7 @@ token ids are those that `chat` builds for reinforcement learning too, so nothin
 What is trained is what the demonstrator wrote, its end-of-turn included; never a prompt, a reply or a template's
 literal.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,7 +43,12 @@ from workbench.envs.world_qa import WorldQA
 from data.make.code_demonstrator import CodeDemonstrator, OwnPrograms
 from data.make.countdown_demonstrator import CountdownDemonstrator
 from data.make.demonstrations import (
-    BOLD_NAMES, SAFE_NAMES, BanditDemonstrator, LakeDemonstrator, SokobanDemonstrator, any_arms,
+    BOLD_NAMES,
+    SAFE_NAMES,
+    BanditDemonstrator,
+    LakeDemonstrator,
+    SokobanDemonstrator,
+    any_arms,
 )
 from data.make.fine_tuning import FineTuning, fine_tune
 from data.make.grid_games import NEVER_SHOWN, SHOWN, GridDemonstrator
@@ -57,20 +63,26 @@ from workbench.types import Observation, Sampling, Task
 from workbench.types.errors import ConfigError
 from workbench.types.seeds import rng_at, seed_of
 
-QUESTIONS_A_WORLD = 16   # a world costs a few hundredths of a second to make
+QUESTIONS_A_WORLD = 16  # a world costs a few hundredths of a second to make
 GOALS_A_CATALOGUE = 128  # a catalogue costs a third of a second
-FRESH_WORLDS = 1_000     # demonstrations are about worlds from this seed on: neither held out nor trained on later
+FRESH_WORLDS = 1_000  # demonstrations are about worlds from this seed on: neither held out nor trained on later
 SHOP_WORDS = tuple(word for _, kinds, *_ in SHELVES[:2] for kind in kinds for word in kind.split())
-SHOP_VALUES = tuple(dict.fromkeys(value for *_, options in SHELVES[:2] for _, values in options for value in values))
+SHOP_VALUES = tuple(
+    dict.fromkeys(value for *_, options in SHELVES[:2] for _, values in options for value in values)
+)
 # What has to be copied is made of the same tokens wherever it stands: a space before it is a token of its own. The number
 # of a product is two, `B3` and `53`.
 SHOP_COPIED = rf"\b(?:{'|'.join(sorted(SHOP_VALUES, key=len, reverse=True))})\b|B[0-9]"
 SHOP_PIECES = rf" (?={SHOP_COPIED})|{SHOP_COPIED}|(?<=B[0-9])[0-9]{{2}}"
-NUMBERS = tuple(f"B{number:03d}" for number in (*range(100), *range(100, 1_000, 100)))  # every such token
+NUMBERS = tuple(
+    f"B{number:03d}" for number in (*range(100), *range(100, 1_000, 100))
+)  # every such token
 # Of programs: what is said again and again, and the numbers of a list, each with what stands before it.
 CODE_NUMBERS = tuple(f"{before}{number}" for before in ("", "[", ", ") for number in range(-9, 16))
-CODE_PIECES = (r'\{"name": "python", "arguments": \{"code": "|"\}\}|def solve\(x\): x = \[n| for n in x|\]; return (?:sum|len)\(x\)|'
-               r"\]; return (?:max|min)\(x, default=None\)| (?=solve\()|solve\(| gives | == |\\n|(?:\[|, )?-?[0-9]+")
+CODE_PIECES = (
+    r'\{"name": "python", "arguments": \{"code": "|"\}\}|def solve\(x\): x = \[n| for n in x|\]; return (?:sum|len)\(x\)|'
+    r"\]; return (?:max|min)\(x, default=None\)| (?=solve\()|solve\(| gives | == |\\n|(?:\[|, )?-?[0-9]+"
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -152,48 +164,139 @@ class Recipe:
         return self.lesson_at(index).demonstrator
 
 
-RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (
-    Recipe("frozenlake-tiny", "frozenlake-4x4", "frozenlake", words=("guess",), lessons=(
-        Lesson(700, LakeDemonstrator(guess=0.0, look=1.0, slip=0.0)),
-        Lesson(250, LakeDemonstrator()))),
-    Recipe("sokoban-tiny", "sokoban-6x6-coordinates", "sokoban", words=("guess", "stuck"), lessons=(
-        Lesson(900, SokobanDemonstrator(guess=0.1, slip=0.0)),
-        Lesson(250, SokobanDemonstrator()))),
-    Recipe("bandit-tiny", "bandit", "bandit", words=SAFE_NAMES + BOLD_NAMES, lessons=(
-        Lesson(1000, BanditDemonstrator()),)),
-    Recipe("search-tiny", "world-qa", "search", syllables=SYLLABLES, json=True, copying=100, tokenizer_transcripts=60,
-           contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)), tuning=FineTuning(batch=16, fall=0.65), lessons=(
-               Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
-               Lesson(180, SearchDemonstrator()))),
-    # Questions of two documents only: nothing about work, no firm. What training finds beyond, nobody showed. The skill is
-    # shown with next to no detours: whoever sees more third searches goes on of itself after two, and has nothing to find.
-    Recipe("search-two-hops", "world-qa-two-hops", "search-discovery", tokenizer="search-tiny", syllables=SYLLABLES,
-           json=True, copying=100, contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)),
-           tuning=FineTuning(batch=16, fall=0.65), lessons=(
-               Lesson(320, SearchDemonstrator(early=0.02, stray=0.005, misread=0.0, slip=0.0)),
-               Lesson(100, SearchDemonstrator())), seed=1),
-    Recipe("countdown-tiny", "countdown-small", "countdown", words=("yes", "no"), tuning=FineTuning(batch=16), lessons=(
-        Lesson(1000, CountdownDemonstrator(hasty=0.0, aim=0.4, slip=0.0)),
-        Lesson(200, CountdownDemonstrator()))),
-    Recipe("chain-sum-tiny", "", "experiments/chain-sum.toml", words=("guess",), tuning=FineTuning(batch=16), lessons=(
-        Lesson(1000, SumDemonstrator(guess=0.0, mistake=0.0, slip=0.0)),
-        Lesson(150, SumDemonstrator()))),
-    Recipe("shop-tiny", "shop-small", "shop", words=SHOP_WORDS + SHOP_VALUES + NUMBERS, pieces=SHOP_PIECES, vocab_limit=900,
-           copying=60, lessons=(
-        Lesson(300, ShopDemonstrator(narrow=0.0, half=0.0, first=0.3, early=0.0, slip=0.0), turns=2),
-        Lesson(520, ShopDemonstrator(narrow=0.0, half=0.0, first=0.1, early=0.0, slip=0.0)),
-        Lesson(40, ShopDemonstrator()))),
-    Recipe("code-tiny", "code-vague", "code-vague", words=CODE_NUMBERS, pieces=CODE_PIECES, intermediate=256,
-           tuning=FineTuning(batch=16), lessons=(
-        Lesson(600, CodeDemonstrator(hasty=0.2)),
-        Lesson(90, CodeDemonstrator()))),
-)}
+RECIPES: Mapping[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(
+            "frozenlake-tiny",
+            "frozenlake-4x4",
+            "frozenlake",
+            words=("guess",),
+            lessons=(
+                Lesson(700, LakeDemonstrator(guess=0.0, look=1.0, slip=0.0)),
+                Lesson(250, LakeDemonstrator()),
+            ),
+        ),
+        Recipe(
+            "sokoban-tiny",
+            "sokoban-6x6-coordinates",
+            "sokoban",
+            words=("guess", "stuck"),
+            lessons=(
+                Lesson(900, SokobanDemonstrator(guess=0.1, slip=0.0)),
+                Lesson(250, SokobanDemonstrator()),
+            ),
+        ),
+        Recipe(
+            "bandit-tiny",
+            "bandit",
+            "bandit",
+            words=SAFE_NAMES + BOLD_NAMES,
+            lessons=(Lesson(1000, BanditDemonstrator()),),
+        ),
+        Recipe(
+            "search-tiny",
+            "world-qa",
+            "search",
+            syllables=SYLLABLES,
+            json=True,
+            copying=100,
+            tokenizer_transcripts=60,
+            contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)),
+            tuning=FineTuning(batch=16, fall=0.65),
+            lessons=(
+                Lesson(520, SearchDemonstrator(early=0.02, stray=0.04, misread=0.0, slip=0.0)),
+                Lesson(180, SearchDemonstrator()),
+            ),
+        ),
+        # Questions of two documents only: nothing about work, no firm. What training finds beyond, nobody showed. The skill is
+        # shown with next to no detours: whoever sees more third searches goes on of itself after two, and has nothing to find.
+        Recipe(
+            "search-two-hops",
+            "world-qa-two-hops",
+            "search-discovery",
+            tokenizer="search-tiny",
+            syllables=SYLLABLES,
+            json=True,
+            copying=100,
+            contexts=(("closed", 0.03), ("rag", 0.04), ("gold", 0.05)),
+            tuning=FineTuning(batch=16, fall=0.65),
+            lessons=(
+                Lesson(320, SearchDemonstrator(early=0.02, stray=0.005, misread=0.0, slip=0.0)),
+                Lesson(100, SearchDemonstrator()),
+            ),
+            seed=1,
+        ),
+        Recipe(
+            "countdown-tiny",
+            "countdown-small",
+            "countdown",
+            words=("yes", "no"),
+            tuning=FineTuning(batch=16),
+            lessons=(
+                Lesson(1000, CountdownDemonstrator(hasty=0.0, aim=0.4, slip=0.0)),
+                Lesson(200, CountdownDemonstrator()),
+            ),
+        ),
+        Recipe(
+            "chain-sum-tiny",
+            "",
+            "experiments/chain-sum.toml",
+            words=("guess",),
+            tuning=FineTuning(batch=16),
+            lessons=(
+                Lesson(1000, SumDemonstrator(guess=0.0, mistake=0.0, slip=0.0)),
+                Lesson(150, SumDemonstrator()),
+            ),
+        ),
+        Recipe(
+            "shop-tiny",
+            "shop-small",
+            "shop",
+            words=SHOP_WORDS + SHOP_VALUES + NUMBERS,
+            pieces=SHOP_PIECES,
+            vocab_limit=900,
+            copying=60,
+            lessons=(
+                Lesson(
+                    300,
+                    ShopDemonstrator(narrow=0.0, half=0.0, first=0.3, early=0.0, slip=0.0),
+                    turns=2,
+                ),
+                Lesson(520, ShopDemonstrator(narrow=0.0, half=0.0, first=0.1, early=0.0, slip=0.0)),
+                Lesson(40, ShopDemonstrator()),
+            ),
+        ),
+        Recipe(
+            "code-tiny",
+            "code-vague",
+            "code-vague",
+            words=CODE_NUMBERS,
+            pieces=CODE_PIECES,
+            intermediate=256,
+            tuning=FineTuning(batch=16),
+            lessons=(Lesson(600, CodeDemonstrator(hasty=0.2)), Lesson(90, CodeDemonstrator())),
+        ),
+    )
+}
 # Not shipped: whoever asks what carries over to other symbols and games makes it. Sokoban is drawn as often as both lakes.
-GRID_GAMES = Recipe("grid-games", "", "frozenlake", families=(*SHOWN.values(), SHOWN["Sokoban"]),
-                    words=("guess", "stuck", *NEVER_SHOWN, *(f" {symbol}" for symbol in NEVER_SHOWN)), lessons=(
-    Lesson(1100, GridDemonstrator(LakeDemonstrator(guess=0.0, look=1.0, slip=0.0),
-                                  SokobanDemonstrator(guess=0.1, slip=0.0))),
-    Lesson(250, GridDemonstrator())))
+GRID_GAMES = Recipe(
+    "grid-games",
+    "",
+    "frozenlake",
+    families=(*SHOWN.values(), SHOWN["Sokoban"]),
+    words=("guess", "stuck", *NEVER_SHOWN, *(f" {symbol}" for symbol in NEVER_SHOWN)),
+    lessons=(
+        Lesson(
+            1100,
+            GridDemonstrator(
+                LakeDemonstrator(guess=0.0, look=1.0, slip=0.0),
+                SokobanDemonstrator(guess=0.1, slip=0.0),
+            ),
+        ),
+        Lesson(250, GridDemonstrator()),
+    ),
+)
 
 
 def source_of(recipe: Recipe) -> str:
@@ -235,21 +338,25 @@ def training_task(recipe: Recipe, seed: int, index: int) -> tuple[EnvFamily, Tas
     """
     family = family_of(recipe)
     if recipe.families:
-        family = recipe.families[rng_at(seed, "pretrain.family", index).integers(len(recipe.families))]
+        family = recipe.families[
+            rng_at(seed, "pretrain.family", index).integers(len(recipe.families))
+        ]
     if isinstance(family, WorldQA):
         drawn = rng_at(seed, "pretrain.context", index).random()
         for context, share in recipe.contexts:
             if 0 <= drawn < share:
                 family = replace(family, context=context)
             drawn -= share
-        world = FRESH_WORLDS + seed_of(seed, "pretrain.world", index // QUESTIONS_A_WORLD) % 10 ** 9
+        world = FRESH_WORLDS + seed_of(seed, "pretrain.world", index // QUESTIONS_A_WORLD) % 10**9
         return family, family.task_in(world, seed_of(seed, "pretrain.task", index))
     if isinstance(family, Bandit):
         names = any_arms(rng_at(seed, "pretrain.names", index))
         family = replace(family, names=names, heldout_names=names)
         return family, family.task(seed_of(seed, "pretrain.task", index))
     if isinstance(family, Shop):
-        made = FRESH_WORLDS + seed_of(seed, "pretrain.catalogue", index // GOALS_A_CATALOGUE) % 10 ** 9
+        made = (
+            FRESH_WORLDS + seed_of(seed, "pretrain.catalogue", index // GOALS_A_CATALOGUE) % 10**9
+        )
         family = replace(family, catalogue_seed=made)
     return family, tasks(family, "train", 1, seed=seed_of(seed, "pretrain.task"), step=index)[0]
 
@@ -259,7 +366,11 @@ def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
     family, task = training_task(recipe, seed, index)
     env = OwnPrograms(family) if isinstance(family, Code) else family.make()
     rng = rng_at(seed, "pretrain.demonstrator", recipe.env, index)
-    observations, actions, success = [env.reset(task, seed_of(seed, "pretrain.dynamics", index))], [], False
+    observations, actions, success = (
+        [env.reset(task, seed_of(seed, "pretrain.dynamics", index))],
+        [],
+        False,
+    )
     for _ in range(recipe.lesson_at(index).turns or family.max_turns):
         actions.append(recipe.demonstrator_at(index).action(env, rng))
         result = env.step(actions[-1])
@@ -267,24 +378,35 @@ def demonstrate(recipe: Recipe, seed: int, index: int) -> Transcript:
         if result.terminated or result.truncated:
             break
         observations.append(result.observation)
-    return Transcript(tuple(observations[:len(actions)]), tuple(actions), success)
+    return Transcript(tuple(observations[: len(actions)]), tuple(actions), success)
 
 
-def encode(transcript: Transcript, chat: ChatFormat, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+def encode(
+    transcript: Transcript, chat: ChatFormat, tokenizer: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """(token ids [T], True where the demonstrator wrote them [T]), built exactly as a rollout builds them."""
     conversation = Conversation(chat, transcript.observations[0])
     for turn, action in enumerate(transcript.actions):
         if turn:
             conversation.add_observation(transcript.observations[turn])
-        ids = np.array(tokenizer.encode(action, add_special_tokens=False) + [tokenizer.eos_token_id], np.int32)
+        ids = np.array(
+            tokenizer.encode(action, add_special_tokens=False) + [tokenizer.eos_token_id], np.int32
+        )
         # Zeros stand where a sampler's logprobs would: they mark the span as written here, and nobody reads them.
-        conversation.add_action(ids, np.zeros(len(ids), np.float32), finish="stop", policy_version=0,
-                                sampling=Sampling())
-    segment, = conversation.segments
+        conversation.add_action(
+            ids,
+            np.zeros(len(ids), np.float32),
+            finish="stop",
+            policy_version=0,
+            sampling=Sampling(),
+        )
+    (segment,) = conversation.segments
     return segment.token_ids, segment.eligible
 
 
-def example(recipe: Recipe, seed: int, index: int, chat: ChatFormat, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+def example(
+    recipe: Recipe, seed: int, index: int, chat: ChatFormat, tokenizer: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """What number `index` of the whole run teaches: (token ids [T], True where they are trained [T])."""
     number = index - recipe.copying * recipe.tuning.batch
     if number < 0:
@@ -293,7 +415,9 @@ def example(recipe: Recipe, seed: int, index: int, chat: ChatFormat, tokenizer: 
     return ids, np.ones_like(written) if recipe.lesson_at(number).all_tokens else written
 
 
-def copying_exercise(recipe: Recipe, seed: int, index: int, tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:
+def copying_exercise(
+    recipe: Recipe, seed: int, index: int, tokenizer: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """A string of random syllables, or of `NUMBERS` where there are none, said again and again; trained from the second
     time on.
 
@@ -303,7 +427,8 @@ def copying_exercise(recipe: Recipe, seed: int, index: int, tokenizer: Any) -> t
     rng = rng_at(seed, "pretrain.copying", index)
     capitals = [syllable.capitalize() for syllable in recipe.syllables]
     known = tokenizer.convert_tokens_to_ids([*recipe.syllables, *capitals]) or sorted(
-        set(tokenizer.encode("".join(NUMBERS), add_special_tokens=False)))
+        set(tokenizer.encode("".join(NUMBERS), add_special_tokens=False))
+    )
     once = rng.choice(known, size=int(rng.integers(12, 40))).astype(np.int32)
     ids = np.concatenate([once, once, once])[:90]
     return ids, np.arange(len(ids)) > len(once)
@@ -316,12 +441,20 @@ def tokenizer_of(recipe: Recipe) -> Any:
     texts = []
     for index in range(recipe.tokenizer_transcripts):
         # One in so many, so that all lessons are heard.
-        transcript = demonstrate(recipe, 0, index * recipe.steps * recipe.tuning.batch // recipe.tokenizer_transcripts)
+        transcript = demonstrate(
+            recipe, 0, index * recipe.steps * recipe.tuning.batch // recipe.tokenizer_transcripts
+        )
         texts += [message.text for shown in transcript.observations for message in shown.messages]
         texts += [json.dumps(schema) for shown in transcript.observations for schema in shown.tools]
         texts += transcript.actions
-    return build_tokenizer(texts, vocab_size=recipe.vocab_limit, words=recipe.words, syllables=recipe.syllables,
-                           json=recipe.json, pieces=recipe.pieces)
+    return build_tokenizer(
+        texts,
+        vocab_size=recipe.vocab_limit,
+        words=recipe.words,
+        syllables=recipe.syllables,
+        json=recipe.json,
+        pieces=recipe.pieces,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ making
@@ -333,19 +466,38 @@ def new_model(recipe: Recipe, tokenizer: Any, seed: int) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=len(tokenizer), hidden_size=recipe.hidden, intermediate_size=recipe.intermediate,
-        num_hidden_layers=recipe.layers, num_attention_heads=recipe.heads, num_key_value_heads=recipe.kv_heads,
-        head_dim=recipe.head_dim, tie_word_embeddings=True, max_position_embeddings=2048,
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.head_dim,
+        tie_word_embeddings=True,
+        max_position_embeddings=2048,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
-        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "pretrain.weights", recipe.name))
         return Qwen3ForCausalLM(config).float()
 
 
-def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: int = 512, steps: int | None = None,
-             lessons: int | None = None, more: int = 0, begun: str | None = None, env: str = "",
-             say: Callable[[str], None] | None = None) -> Path:
+def pretrain(
+    name: str,
+    out: str | Path,
+    *,
+    seed: int | None = None,
+    num_tasks: int = 512,
+    steps: int | None = None,
+    lessons: int | None = None,
+    more: int = 0,
+    begun: str | None = None,
+    env: str = "",
+    say: Callable[[str], None] | None = None,
+) -> Path:
     """Run a recipe from nothing and write the policy into the folder `out`, which must not exist or be empty.
 
     `seed` None: the one of the shipped policy. `num_tasks`: held-out tasks that the provenance reports success on;
@@ -368,23 +520,38 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
         recipe = replace(recipe, lessons=(replace(kept[-1], steps=more),), copying=0)
     recipe = replace(recipe, env=env or recipe.env)
     if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty; choose another folder, a policy is never written over another")
+        raise ConfigError(
+            f"{out} is not empty; choose another folder, a policy is never written over another"
+        )
     began = time.process_time()
     with _one_thread():
         tokenizer = tokenizer_of(recipe)
         chat = ChatFormat.from_tokenizer(tokenizer)
         model = new_model(recipe, tokenizer, seed) if begun is None else load_policy(begun).model
-        say(f"{name}: {sum(p.numel() for p in model.parameters()):,} weights, {len(tokenizer)} tokens, seed {seed}")
-        losses = fine_tune(model, lambda index: example(recipe, seed, index, chat, tokenizer),
-                           recipe.copying + recipe.steps, recipe.tuning, say=say)
+        say(
+            f"{name}: {sum(p.numel() for p in model.parameters()):,} weights, {len(tokenizer)} tokens, seed {seed}"
+        )
+        losses = fine_tune(
+            model,
+            lambda index: example(recipe, seed, index, chat, tokenizer),
+            recipe.copying + recipe.steps,
+            recipe.tuning,
+            say=say,
+        )
     cpu_seconds = time.process_time() - began
     _save(model, tokenizer, out)
     habits = range(recipe.steps * recipe.tuning.batch, recipe.steps * recipe.tuning.batch + 512)
     provenance = {
-        "name": name, "seed": seed, "recipe": stated_recipe(recipe),
+        "name": name,
+        "seed": seed,
+        "recipe": stated_recipe(recipe),
         "demonstrations": recipe.steps * recipe.tuning.batch,
-        "demonstrator_success": float(np.mean([demonstrate(recipe, seed, index).success for index in habits])),
-        "last_loss": float(np.mean(losses[-20:])), "cpu_seconds": round(cpu_seconds, 1), "versions": _versions(),
+        "demonstrator_success": float(
+            np.mean([demonstrate(recipe, seed, index).success for index in habits])
+        ),
+        "last_loss": float(np.mean(losses[-20:])),
+        "cpu_seconds": round(cpu_seconds, 1),
+        "versions": _versions(),
         "success": measure(out, source_of(recipe), num_tasks) if num_tasks else None,
         **({} if begun is None else {"begun": begun}),
     }
@@ -396,13 +563,29 @@ def pretrain(name: str, out: str | Path, *, seed: int | None = None, num_tasks: 
 def stated_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON values, with the kind of each lesson's demonstrator. What came with the policies that call tools
     is left out where a recipe does not use it: the others are stated as they were when they were made."""
-    unused = {"seed": recipe.seed, "syllables": (), "json": False, "pieces": "", "contexts": (), "copying": 0, "families": (),
-              "tokenizer": "", "tokenizer_transcripts": 400}
-    tree = {key: value for key, value in asdict(recipe).items() if key not in unused or value != unused[key]}
+    unused = {
+        "seed": recipe.seed,
+        "syllables": (),
+        "json": False,
+        "pieces": "",
+        "contexts": (),
+        "copying": 0,
+        "families": (),
+        "tokenizer": "",
+        "tokenizer_transcripts": 400,
+    }
+    tree = {
+        key: value
+        for key, value in asdict(recipe).items()
+        if key not in unused or value != unused[key]
+    }
     if recipe.families:
         tree["families"] = [family.label for family in recipe.families]
     for lesson, stated in zip(recipe.lessons, tree["lessons"]):
-        stated["demonstrator"] = {"kind": type(lesson.demonstrator).__name__, **stated["demonstrator"]}
+        stated["demonstrator"] = {
+            "kind": type(lesson.demonstrator).__name__,
+            **stated["demonstrator"],
+        }
         for key in ("all_tokens", "turns"):
             if not stated[key]:
                 del stated[key]
@@ -440,16 +623,27 @@ def _versions() -> dict[str, str]:
     import torch
     import transformers
 
-    return {"python": platform.python_version(), "machine": platform.machine(), "torch": torch.__version__,
-            "transformers": transformers.__version__, "tokenizers": tokenizers.__version__,
-            "safetensors": safetensors.__version__, "numpy": np.__version__}
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+        "safetensors": safetensors.__version__,
+        "numpy": np.__version__,
+    }
 
 
 # ------------------------------------------------------------------------------------------------ checking
 
 
-def check(name: str, *, quick: bool = False, num_tasks: int = 512,
-          say: Callable[[str], None] | None = None) -> CheckReport:
+def check(
+    name: str,
+    *,
+    quick: bool = False,
+    num_tasks: int = 512,
+    say: Callable[[str], None] | None = None,
+) -> CheckReport:
     """Does the shipped policy do what its provenance says, and does the recipe make such a policy again?
 
     Compares checksums, then success on the held-out tasks, sampled and greedy, with what `provenance.json` states;
@@ -461,27 +655,52 @@ def check(name: str, *, quick: bool = False, num_tasks: int = 512,
     def remake(folder: Path) -> Path:
         return pretrain(name, folder / name, num_tasks=0, say=say)
 
-    return check_shipped(name, source_of(recipe), num_tasks=num_tasks, remake=None if quick else remake)
+    return check_shipped(
+        name, source_of(recipe), num_tasks=num_tasks, remake=None if quick else remake
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m data.make.pretrain", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m data.make.pretrain", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("name", choices=sorted([*RECIPES, GRID_GAMES.name]))
     parser.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--lessons", type=int, metavar="N", choices=(1, 2), help="the first N lessons alone")
-    parser.add_argument("--more", type=int, default=0, metavar="STEPS", help="so many more steps of the last lesson")
-    parser.add_argument("--begun", metavar="POLICY", help="with --more: those steps alone, from this policy's weights")
-    parser.add_argument("--check", action="store_true",
-                        help="check the shipped policy instead; exit 1 if it is not reproduced")
-    parser.add_argument("--quick", action="store_true", help="with --check: do not run the recipe anew")
+    parser.add_argument(
+        "--lessons", type=int, metavar="N", choices=(1, 2), help="the first N lessons alone"
+    )
+    parser.add_argument(
+        "--more", type=int, default=0, metavar="STEPS", help="so many more steps of the last lesson"
+    )
+    parser.add_argument(
+        "--begun",
+        metavar="POLICY",
+        help="with --more: those steps alone, from this policy's weights",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="check the shipped policy instead; exit 1 if it is not reproduced",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="with --check: do not run the recipe anew"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.check:
         report = check(chosen.name, quick=chosen.quick)
         print(report.text)
         return 0 if report.passed else 1
-    print(pretrain(chosen.name, chosen.out or Path("runs/policies") / chosen.name, seed=chosen.seed,
-                   lessons=chosen.lessons, more=chosen.more, begun=chosen.begun))
+    print(
+        pretrain(
+            chosen.name,
+            chosen.out or Path("runs/policies") / chosen.name,
+            seed=chosen.seed,
+            lessons=chosen.lessons,
+            more=chosen.more,
+            begun=chosen.begun,
+        )
+    )
     return 0
 
 

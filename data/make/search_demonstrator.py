@@ -4,6 +4,7 @@ It knows the way through the world and mostly takes the next step of it. But oft
 though that is only a city; searches for what leads nowhere new; reads the wrong name off the last document; or slips in the
 format. Each of these costs the answer, or a turn: rewards sort them out.
 """
+
 from __future__ import annotations
 
 import json
@@ -35,7 +36,9 @@ class SearchDemonstrator:
 
     def __post_init__(self) -> None:
         if not 0 <= self.early + self.stray <= 1:
-            raise ConfigError(f"early + stray are shares of the turns and at most 1, got {self.early} + {self.stray}")
+            raise ConfigError(
+                f"early + stray are shares of the turns and at most 1, got {self.early} + {self.stray}"
+            )
 
     def action(self, env: WorldEnv, rng: np.random.Generator) -> str:
         """The text of one turn in the current state of `env`. Without the tool it must answer: as well as it can from
@@ -57,7 +60,14 @@ class SearchDemonstrator:
         right = env.format.write_answer(name) if answers else env.search(name)
         if rng.random() >= self.slip:
             return right
-        slips = ((name, right.replace("</answer>", ""), f"<answer></answer>{name}") if answers else
-                 (name, right.replace("</tool_call>", ""),
-                  env.format.write_call("search", {"name": name}), json.dumps({"query": name})))
+        slips = (
+            (name, right.replace("</answer>", ""), f"<answer></answer>{name}")
+            if answers
+            else (
+                name,
+                right.replace("</tool_call>", ""),
+                env.format.write_call("search", {"name": name}),
+                json.dumps({"query": name}),
+            )
+        )
         return slips[rng.integers(len(slips))]

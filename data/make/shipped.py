@@ -1,4 +1,5 @@
 """What a shipped policy says of itself, and whether that is true: checksums, stated success, the recipe run again."""
+
 from __future__ import annotations
 
 import json
@@ -40,8 +41,10 @@ def verify_checksums(folder: Path) -> None:
     if listed != checksums(folder):
         stated, found = set(listed.splitlines()), set(checksums(folder).splitlines())
         names = sorted({line.split("  ", 1)[1] for line in stated ^ found})
-        raise PolicyError(f"{folder} is not what was shipped: {', '.join(names)} differ from {CHECKSUMS}; restore the "
-                          "folder from the repository, or make it again with `workbench pretrain`")
+        raise PolicyError(
+            f"{folder} is not what was shipped: {', '.join(names)} differ from {CHECKSUMS}; restore the "
+            "folder from the repository, or make it again with `workbench pretrain`"
+        )
 
 
 def measure(folder: Path, preset: str, num_tasks: int) -> dict[str, Any]:
@@ -51,19 +54,34 @@ def measure(folder: Path, preset: str, num_tasks: int) -> dict[str, Any]:
     from workbench.training.session import evaluate, baselines
     from workbench.training.session import open_session
 
-    session = open_session(load_config(preset, {"policy.name": str(folder), "policy.device": "cpu"}), quiet=True)
+    session = open_session(
+        load_config(preset, {"policy.name": str(folder), "policy.device": "cpu"}), quiet=True
+    )
     scores = evaluate(session, name=folder.name, num_tasks=num_tasks)
     rows = {score.mode: score for score in scores}
     rows |= {score.policy: score for score in baselines(session, num_tasks=num_tasks)}
     return {"environment": session.family.label, "num_tasks": num_tasks} | {
-        name: {"success": round(s.success, 4), "low": round(s.success_low, 4), "high": round(s.success_high, 4),
-               "valid_format": s.valid_format and round(s.valid_format, 4), "turns": round(s.turns, 3),
-               "tokens": s.tokens and round(s.tokens, 2), "successes": "".join(str(int(b)) for b in s.by_task)}
-        for name, s in rows.items()}
+        name: {
+            "success": round(s.success, 4),
+            "low": round(s.success_low, 4),
+            "high": round(s.success_high, 4),
+            "valid_format": s.valid_format and round(s.valid_format, 4),
+            "turns": round(s.turns, 3),
+            "tokens": s.tokens and round(s.tokens, 2),
+            "successes": "".join(str(int(b)) for b in s.by_task),
+        }
+        for name, s in rows.items()
+    }
 
 
-def check_shipped(name: str, preset: str, *, num_tasks: int, remake: Callable[[Path], Path] | None,
-                  policies: Path = POLICIES) -> CheckReport:
+def check_shipped(
+    name: str,
+    preset: str,
+    *,
+    num_tasks: int,
+    remake: Callable[[Path], Path] | None,
+    policies: Path = POLICIES,
+) -> CheckReport:
     """Check a shipped policy against its own statements; `remake(folder)` runs its recipe and returns the new policy.
 
     Reproduced means, for sampled and greedy success alike: what is measured here lies within the stated 95 % interval
@@ -72,30 +90,43 @@ def check_shipped(name: str, preset: str, *, num_tasks: int, remake: Callable[[P
     """
     folder = policies / name
     if not folder.is_dir():
-        raise PolicyError(f"no shipped policy {name!r} in {policies}; make one with `workbench pretrain {name}`")
+        raise PolicyError(
+            f"no shipped policy {name!r} in {policies}; make one with `workbench pretrain {name}`"
+        )
     verify_checksums(folder)
     stated = json.loads((folder / PROVENANCE).read_text())["success"]
     if stated is None:
-        raise PolicyError(f"{folder / PROVENANCE} states no success to compare with; make the policy again with "
-                          "num_tasks > 0")
+        raise PolicyError(
+            f"{folder / PROVENANCE} states no success to compare with; make the policy again with "
+            "num_tasks > 0"
+        )
     here = measure(folder, preset, num_tasks)
     remade = None
     if remake is not None:
         with tempfile.TemporaryDirectory() as scratch:
             remade = measure(remake(Path(scratch)), preset, num_tasks)
-    lines, passed = [f"{name}: checksums agree; {here['environment']}, {num_tasks} held-out tasks"], True
+    lines, passed = (
+        [f"{name}: checksums agree; {here['environment']}, {num_tasks} held-out tasks"],
+        True,
+    )
     for mode in ("sampled", "greedy"):
         low, high = _interval_for(stated[mode]["success"], stated["num_tasks"], num_tasks)
         fits = low <= here[mode]["success"] <= high
-        lines.append(f"  {mode}: stated {stated[mode]['success']:.3f} [{low:.3f}, {high:.3f}], "
-                     f"shipped weights here {here[mode]['success']:.3f}: {'reproduced' if fits else 'NOT reproduced'}")
+        lines.append(
+            f"  {mode}: stated {stated[mode]['success']:.3f} [{low:.3f}, {high:.3f}], "
+            f"shipped weights here {here[mode]['success']:.3f}: {'reproduced' if fits else 'NOT reproduced'}"
+        )
         passed &= fits
         if remade is not None:
-            difference = paired_difference([int(c) for c in here[mode]["successes"]],
-                                           [int(c) for c in remade[mode]["successes"]])
+            difference = paired_difference(
+                [int(c) for c in here[mode]["successes"]],
+                [int(c) for c in remade[mode]["successes"]],
+            )
             fits = difference.low - RECIPE_SPREAD <= 0 <= difference.high + RECIPE_SPREAD
-            lines.append(f"  {mode}: recipe run again {remade[mode]['success']:.3f}, difference {difference}: "
-                         f"{'reproduced' if fits else 'NOT reproduced'}")
+            lines.append(
+                f"  {mode}: recipe run again {remade[mode]['success']:.3f}, difference {difference}: "
+                f"{'reproduced' if fits else 'NOT reproduced'}"
+            )
             passed &= fits
     return CheckReport(passed, "\n".join(lines), {"stated": stated, "here": here, "remade": remade})
 

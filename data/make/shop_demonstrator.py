@@ -4,6 +4,7 @@ It knows to search for all that is asked for, to hold a price against the limit,
 searches for less, takes what stands first, or buys before it has chosen. Rewards tell these habits apart; the
 demonstrator does not.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ class ShopDemonstrator:
         """`kind`, `kind attributes` or `kind attributes options`, and a search for just that."""
         catalogue, drawn = env.family.open(), rng.random()
         said = 1 if drawn < self.narrow else 2 if drawn < self.narrow + self.half else 3
-        words = ((catalogue.by_id[env.goal.product].query,), env.goal.attributes, env.goal.options)[:said]
+        words = ((catalogue.by_id[env.goal.product].query,), env.goal.attributes, env.goal.options)[
+            :said
+        ]
         thought = " ".join(("kind", "attributes", "options")[:said])
         return thought, f"search[{' '.join(word for part in words for word in part)}]"
 
@@ -78,7 +81,9 @@ class ShopDemonstrator:
         for (name, _), value in zip(catalogue.by_id[env.goal.product].options, env.goal.options):
             offers = value in offered.get(name, ()) or rng.random() < self.stray
             open_ = offers and name not in env.chosen
-            said.append(f"{name} {value} {'chosen' if name in env.chosen else 'yes' if open_ else 'no'}")
+            said.append(
+                f"{name} {value} {'chosen' if name in env.chosen else 'yes' if open_ else 'no'}"
+            )
             if open_ and rng.random() >= self.early:
                 wanted = value
                 break
@@ -87,4 +92,6 @@ class ShopDemonstrator:
 
 def shown_prices(env: ShopEnv, catalogue: Catalogue) -> list[tuple[str, float]]:
     """The products of a page of results and what they cost, from the top."""
-    return [(name, catalogue.by_id[name].price) for name, kind in env.clicks().items() if kind == "item"]
+    return [
+        (name, catalogue.by_id[name].price) for name, kind in env.clicks().items() if kind == "item"
+    ]

@@ -3,6 +3,7 @@
 It knows how to work a chain of terms out, one sum after the other. But mostly it guesses: it says a number that is not
 far off. And now and then it miscalculates. Rewards tell the one who works it out; the demonstrator does not.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -30,8 +31,12 @@ class SumDemonstrator:
     slip: float = 0.04
 
     def __post_init__(self) -> None:
-        if self.far < 1 or not all(0 <= share <= 1 for share in (self.guess, self.mistake, self.slip)):
-            raise ConfigError(f"a guess is at least 1 off at most, and habits are probabilities; got {self}")
+        if self.far < 1 or not all(
+            0 <= share <= 1 for share in (self.guess, self.mistake, self.slip)
+        ):
+            raise ConfigError(
+                f"a guess is at least 1 off at most, and habits are probabilities; got {self}"
+            )
 
     def action(self, env: ReasoningGymEnv, rng: np.random.Generator) -> str:
         """One turn: `57 + 87 = 144 ; 144 - 70 = 74`, and the last of it."""

@@ -16,6 +16,7 @@ tokens. `pieces` does the like for numbers of products.
 The chat template is ChatML without a default system prompt. It renders each message by itself and leaves old thoughts
 where they are, so a conversation can only grow at its end (the append-only law of `workbench.chat`).
 """
+
 from __future__ import annotations
 
 import re
@@ -28,18 +29,38 @@ if TYPE_CHECKING:
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTROL_TOKENS = (END_OF_TEXT, TURN_START, TURN_END)
 # Written by the policy and read by parsers: single tokens, but not "special", so that decoding keeps them.
-TAG_TOKENS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>",
-              "<tool_response>", "</tool_response>")
+TAG_TOKENS = (
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+)
 
 # Alternatives from left to right: the separator of moves; a lone capital; a capitalised word; a small word with its
 # space; a digit; one other visible character with its space; white space.
-PIECES = r" \|\| |[,:.;] (?=[A-Z])| ?[A-Z_√](?![a-z])|[A-Z][a-z]+| ?[a-z]+| ?[0-9]| ?[^\sA-Za-z0-9_√]|\s"
+PIECES = (
+    r" \|\| |[,:.;] (?=[A-Z])| ?[A-Z_√](?![a-z])|[A-Z][a-z]+| ?[a-z]+| ?[0-9]| ?[^\sA-Za-z0-9_√]|\s"
+)
 
 # In front of the others where tools are called: what JSON says around the names, and the template around that.
 JSON_FRAMES = (
-    'Tools, one JSON schema a line:\n', 'Call one as ', '{"name": ..., "arguments": {...}}',
-    '{"type": "function", "function": {"name": "', '", "description": "', '", "parameters": {"type": "object", "properties": {"',
-    '": {"type": "string"}}, "required": ["', '"]}}}', '{"name": "', '", "arguments": {"', '": "', '"}}')
+    "Tools, one JSON schema a line:\n",
+    "Call one as ",
+    '{"name": ..., "arguments": {...}}',
+    '{"type": "function", "function": {"name": "',
+    '", "description": "',
+    '", "parameters": {"type": "object", "properties": {"',
+    '": {"type": "string"}}, "required": ["',
+    '"]}}}',
+    '{"name": "',
+    '", "arguments": {"',
+    '": "',
+    '"}}',
+)
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -76,9 +97,15 @@ COMMON_TEXT = (
 )
 
 
-def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Sequence[str] = (),
-                    syllables: Sequence[str] = (), json: bool = False,
-                    pieces: str = "") -> "PreTrainedTokenizerFast":
+def build_tokenizer(
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 512,
+    words: Sequence[str] = (),
+    syllables: Sequence[str] = (),
+    json: bool = False,
+    pieces: str = "",
+) -> "PreTrainedTokenizerFast":
     """Train a tokenizer on `texts`. The same texts give the same tokenizer.
 
     `vocab_size` is an upper limit that counts the 256 bytes, the control and the tag tokens; training stops earlier
@@ -92,29 +119,48 @@ def build_tokenizer(texts: Iterable[str], *, vocab_size: int = 512, words: Seque
 
     core = Tokenizer(models.BPE())
     first = (*((pieces,) if pieces else ()), *(map(_literally, JSON_FRAMES) if json else ()))
-    core.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex("|".join((*first, PIECES))), behavior="isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join((*first, PIECES))), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size - len(CONTROL_TOKENS) - len(TAG_TOKENS), min_frequency=2, show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+        vocab_size=vocab_size - len(CONTROL_TOKENS) - len(TAG_TOKENS),
+        min_frequency=2,
+        show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
     # Tags are cut out: BPE must learn words, not tags, which are added tokens of their own. Words that must be single
     # tokens are said so often that nothing is merged before them.
     sayings = "\n".join(("\n".join((*ROLES, *words)),) * 2_000)
     if json:
         sayings += "\n" + "\n".join((*JSON_FRAMES, "") * 600)
     if syllables:  # more often still: a piece such as the `em` of `system`, learned first, would cut `Pema` elsewhere
-        sayings += "\n".join(("", *syllables, *(syllable.capitalize() for syllable in syllables)) * 6_000)
-    corpus = [COMMON_TEXT] * 2 + [_without_names(_without_tags(text), syllables) for text in texts] + [sayings]
+        sayings += "\n".join(
+            ("", *syllables, *(syllable.capitalize() for syllable in syllables)) * 6_000
+        )
+    corpus = (
+        [COMMON_TEXT] * 2
+        + [_without_names(_without_tags(text), syllables) for text in texts]
+        + [sayings]
+    )
     core.train_from_iterator(corpus, trainer)
-    core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
+    core.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS]
+    )
     core.add_tokens([AddedToken(token, special=False, normalized=False) for token in TAG_TOKENS])
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token=TURN_END, pad_token=END_OF_TEXT, chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False, model_input_names=["input_ids", "attention_mask"],
-        padding_side="left", model_max_length=2048)
+        tokenizer_object=core,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="left",
+        model_max_length=2048,
+    )
 
 
 def _without_tags(text: str) -> str:
@@ -133,4 +179,6 @@ def _without_names(text: str, syllables: Sequence[str]) -> str:
 
 def _literally(text: str) -> str:
     """A regular expression that matches exactly this. Not `re.escape`: other engines take fewer escapes."""
-    return "".join(f"\\{character}" if character in r"\\.^$*+?{}[]|()" else character for character in text)
+    return "".join(
+        f"\\{character}" if character in r"\\.^$*+?{}[]|()" else character for character in text
+    )

@@ -1,4 +1,5 @@
 """The commands of `python -m docs.make`; what each does is said in docs/make/__init__.py."""
+
 from __future__ import annotations
 
 import argparse
@@ -37,11 +38,25 @@ def record(options: argparse.Namespace) -> Path:
     """Keep what a command wrote as data, with what must be known to read it."""
     result = json.loads(options.result.read_text(encoding="utf-8"))
     written = datetime.date.fromtimestamp(options.result.stat().st_mtime).isoformat()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                            check=True)
-    data = {"version": 1, "title": options.title, "command": options.command, "date": written, "machine": machine(options.note),
-            "seeds": options.seeds, "commit": options.commit or commit.stdout.strip(), "source": "measured",
-            "kind": options.kind, "result": result}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    data = {
+        "version": 1,
+        "title": options.title,
+        "command": options.command,
+        "date": written,
+        "machine": machine(options.note),
+        "seeds": options.seeds,
+        "commit": options.commit or commit.stdout.strip(),
+        "source": "measured",
+        "kind": options.kind,
+        "result": result,
+    }
     tables_of(data)  # a result that makes no table is refused before it is kept
     path = DATA / f"{options.name}.json"
     path.write_text(compact(data) + "\n", encoding="utf-8")
@@ -51,9 +66,17 @@ def record(options: argparse.Namespace) -> Path:
 
 def machine(note: str = "") -> str:
     threads = os.environ.get("OMP_NUM_THREADS")
-    threads = "" if threads is None else ", one thread a process" if threads == "1" else f", {threads} threads a process"
-    return (f"{os.cpu_count()} CPU cores ({platform.machine()}), Python {platform.python_version()}, no GPU{threads}"
-            + (f"; {note}" if note else ""))
+    threads = (
+        ""
+        if threads is None
+        else ", one thread a process"
+        if threads == "1"
+        else f", {threads} threads a process"
+    )
+    return (
+        f"{os.cpu_count()} CPU cores ({platform.machine()}), Python {platform.python_version()}, no GPU{threads}"
+        + (f"; {note}" if note else "")
+    )
 
 
 LONG = 100  # entries of a list of plain values that nobody reads: a result for each task
@@ -63,7 +86,9 @@ def compact(value: Any, indent: int = 0) -> str:
     """JSON with one entry a line, but lists of plain values on one line: small, and a change shows where it is."""
     pad = " " * (indent + 1)
     if isinstance(value, dict) and value:
-        inside = [f"{pad}{json.dumps(key)}: {compact(entry, indent + 1)}" for key, entry in value.items()]
+        inside = [
+            f"{pad}{json.dumps(key)}: {compact(entry, indent + 1)}" for key, entry in value.items()
+        ]
         return "{\n" + ",\n".join(inside) + "\n" + " " * indent + "}"
     if isinstance(value, list) and any(isinstance(entry, (dict, list)) for entry in value):
         inside = [pad + compact(entry, indent + 1) for entry in value]
@@ -77,8 +102,21 @@ def compact(value: Any, indent: int = 0) -> str:
 
 def site() -> int:
     """Build the site with warnings as errors."""
-    return subprocess.run([sys.executable, "-m", "sphinx", "-b", "html", "-q", "-W", "--keep-going", str(ROOT / "docs"),
-                           str(ROOT / "build/docs")], cwd=ROOT).returncode
+    return subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-b",
+            "html",
+            "-q",
+            "-W",
+            "--keep-going",
+            str(ROOT / "docs"),
+            str(ROOT / "build/docs"),
+        ],
+        cwd=ROOT,
+    ).returncode
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,24 +146,41 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m docs.make", description="Make what is made in the documentation.")
-    parser.add_argument("--check", action="store_true",
-                        help="change nothing; exit 1 if a page is not what its data gives")
+    parser = argparse.ArgumentParser(
+        prog="python -m docs.make", description="Make what is made in the documentation."
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing; exit 1 if a page is not what its data gives",
+    )
     actions = parser.add_subparsers(dest="action")
-    sub = actions.add_parser("record", help="keep the JSON that a command wrote in docs/evidence/data")
+    sub = actions.add_parser(
+        "record", help="keep the JSON that a command wrote in docs/evidence/data"
+    )
     sub.add_argument("name", help="of the data file, without .json")
     sub.add_argument("result", type=Path, help="the JSON")
-    sub.add_argument("--kind", required=True, choices=list(KINDS), help="which tables it makes: %(choices)s")
+    sub.add_argument(
+        "--kind", required=True, choices=list(KINDS), help="which tables it makes: %(choices)s"
+    )
     sub.add_argument("--title", required=True)
     sub.add_argument("--command", required=True, help="what wrote it, as one would type it")
     sub.add_argument("--seeds", type=int, nargs="*", default=[])
     sub.add_argument("--commit", help="of the code that ran (default: the one checked out)")
-    sub.add_argument("--note", default="", help="what else one must know of the machine, such as other work on it")
+    sub.add_argument(
+        "--note",
+        default="",
+        help="what else one must know of the machine, such as other work on it",
+    )
     actions.add_parser("site", help="build the site into build/docs")
     actions.add_parser("plots", help="draw the pictures of docs/evidence anew from its data")
     sub = actions.add_parser("pictures", help="make the README's pictures")
-    sub.add_argument("--run", type=Path, default=ROOT / "runs/pictures",
-                     help="trained into this folder, or read from it")
+    sub.add_argument(
+        "--run",
+        type=Path,
+        default=ROOT / "runs/pictures",
+        help="trained into this folder, or read from it",
+    )
     return parser
 
 

@@ -1,4 +1,5 @@
 """Tables of the collapse bench: which runs there are, what each alarm was worth, and which curves lie behind it."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,8 +8,14 @@ from typing import Any
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
-WORDS = {"echo": "echo", "retreat": "retreat", "risk-aversion": "risk aversion", "healthy-search": "healthy: search",
-         "healthy-lake": "healthy: lake", "healthy-bandit": "healthy: bandit"}
+WORDS = {
+    "echo": "echo",
+    "retreat": "retreat",
+    "risk-aversion": "risk aversion",
+    "healthy-search": "healthy: search",
+    "healthy-lake": "healthy: lake",
+    "healthy-bandit": "healthy: bandit",
+}
 ILL = ("echo", "retreat", "risk-aversion")
 
 
@@ -16,32 +23,73 @@ def collapse_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.collapse`: its runs; every rule on the runs that it was not chosen on; areas under the curve."""
     rules = result["rules"]
     judged = [row for row in rules if row["judged"]["collapses"] or row["judged"]["healthy"]]
-    return {"runs": _runs(result["kinds"]), "alarms": _alarms(judged), "kinds": _kinds(judged), "ends": _ends(result["runs"]),
-            "named": _named(rules)}
+    return {
+        "runs": _runs(result["kinds"]),
+        "alarms": _alarms(judged),
+        "kinds": _kinds(judged),
+        "ends": _ends(result["runs"]),
+        "named": _named(rules),
+    }
 
 
 def _runs(kinds: Result) -> Table:
     rows = []
     for kind, row in kinds.items():
         events = row["events"]
-        rows.append([WORDS[kind], f"{row['made']} of {row['planned']}", str(row["steps"] or ""), str(row["collapsed"]),
-                     str(row["healthy"]), str(row["neither"]), f"{events[0]} to {events[-1]}" if events else "",
-                     "" if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.0f}"])
-    return Table(["settings", "runs made", "steps", "collapsed", "healthy", "neither", "collapsed by step",
-                  "CPU-seconds, median"], rows)
+        rows.append(
+            [
+                WORDS[kind],
+                f"{row['made']} of {row['planned']}",
+                str(row["steps"] or ""),
+                str(row["collapsed"]),
+                str(row["healthy"]),
+                str(row["neither"]),
+                f"{events[0]} to {events[-1]}" if events else "",
+                "" if row["cpu_seconds"] is None else f"{row['cpu_seconds']:.0f}",
+            ]
+        )
+    return Table(
+        [
+            "settings",
+            "runs made",
+            "steps",
+            "collapsed",
+            "healthy",
+            "neither",
+            "collapsed by step",
+            "CPU-seconds, median",
+        ],
+        rows,
+    )
 
 
 def _alarms(rules: list[Result]) -> Table:
     rows = []
     for row in rules:
         half, chosen = row["judged"], row["chosen"]
-        rows.append([row["rule"], _threshold(row),
-                     f"{chosen['caught']}/{chosen['collapses']}, {chosen['false']}/{chosen['healthy']}",
-                     _share(half["caught"], half["collapses"], half["caught_interval"]), _lead(half),
-                     _share(half["false"], half["healthy"], half["false_interval"]),
-                     "" if row["area"] is None else f"{row['area']:.2f}"])
-    return Table(["alarm", "threshold", "choosing half: caught, false", "caught a step ahead", "lead, steps",
-                  "false alarms", "area under ROC"], rows)
+        rows.append(
+            [
+                row["rule"],
+                _threshold(row),
+                f"{chosen['caught']}/{chosen['collapses']}, {chosen['false']}/{chosen['healthy']}",
+                _share(half["caught"], half["collapses"], half["caught_interval"]),
+                _lead(half),
+                _share(half["false"], half["healthy"], half["false_interval"]),
+                "" if row["area"] is None else f"{row['area']:.2f}",
+            ]
+        )
+    return Table(
+        [
+            "alarm",
+            "threshold",
+            "choosing half: caught, false",
+            "caught a step ahead",
+            "lead, steps",
+            "false alarms",
+            "area under ROC",
+        ],
+        rows,
+    )
 
 
 def _kinds(rules: list[Result]) -> Table:
@@ -49,8 +97,14 @@ def _kinds(rules: list[Result]) -> Table:
         counts = row["judged"]["by_kind"].get(kind)
         return f"{counts[0]} of {counts[1]}" if counts else ""
 
-    return Table(["caught a step ahead, of the judged half", *(WORDS[kind] for kind in ILL)],
-                 [[row["rule"], *(cell(row, kind) for kind in ILL)] for row in rules if row["judged"]["caught"]])
+    return Table(
+        ["caught a step ahead, of the judged half", *(WORDS[kind] for kind in ILL)],
+        [
+            [row["rule"], *(cell(row, kind) for kind in ILL)]
+            for row in rules
+            if row["judged"]["caught"]
+        ],
+    )
 
 
 def _ends(runs: list[Result]) -> Table:
@@ -59,16 +113,30 @@ def _ends(runs: list[Result]) -> Table:
     for kind in WORDS:
         own = [run["ends"] for run in runs if run["kind"] == kind and run["ends"]]
         if own:
-            rows.append([WORDS[kind], *(_range([100 * run[mode][at] for run in own if mode in run])
-                                        for mode in ("sampled", "greedy") for at in (0, 1))])
+            rows.append(
+                [
+                    WORDS[kind],
+                    *(
+                        _range([100 * run[mode][at] for run in own if mode in run])
+                        for mode in ("sampled", "greedy")
+                        for at in (0, 1)
+                    ),
+                ]
+            )
     return Table(["probe set, success %", "sampled: start", "end", "greedy: start", "end"], rows)
 
 
 def _named(rules: list[Result]) -> Table:
     found = [row["named"] for row in rules if "named" in row]
-    return Table(["the pairs together", "count"],
-                 [["collapses caught in the judged half", str(found[0]["caught"])],
-                  ["of these called by their kind", str(found[0]["right"])]] if found else [])
+    return Table(
+        ["the pairs together", "count"],
+        [
+            ["collapses caught in the judged half", str(found[0]["caught"])],
+            ["of these called by their kind", str(found[0]["right"])],
+        ]
+        if found
+        else [],
+    )
 
 
 def _threshold(row: Result) -> str:
@@ -76,11 +144,19 @@ def _threshold(row: Result) -> str:
         return "none catches any"
     if row["rule"].startswith(("RAGEN", "rl")):
         return "as published"
-    return "of each" if "pair" in row["rule"] else ", ".join(f"{each:.2g}" for each in row.get("thresholds", [row["threshold"]]))
+    return (
+        "of each"
+        if "pair" in row["rule"]
+        else ", ".join(f"{each:.2g}" for each in row.get("thresholds", [row["threshold"]]))
+    )
 
 
 def _share(count: int, of: int, interval: tuple[float, float]) -> str:
-    return f"{count} of {of} [{100 * interval[0]:.0f}, {100 * interval[1]:.0f} %]" if of else "none made"
+    return (
+        f"{count} of {of} [{100 * interval[0]:.0f}, {100 * interval[1]:.0f} %]"
+        if of
+        else "none made"
+    )
 
 
 def _lead(half: Result) -> str:

@@ -3,6 +3,7 @@
 The package's docstrings are plain text with `names` in backticks, formulas, small tables aligned by spaces, and
 drawings. Read as Markdown as they are, the latter would be run together, and a lone * or < would act.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -48,5 +49,7 @@ def _runs(lines: list[str]) -> list[tuple[bool, list[str]]]:
 def _escaped(text: str) -> str:
     """Markdown in which nothing acts but backticks and lists."""
     pieces = re.split(r"(`[^`]*`)", text)
-    return "".join(piece if position % 2 else re.sub(r"([*<\[\]_])", r"\\\1", piece)
-                   for position, piece in enumerate(pieces))
+    return "".join(
+        piece if position % 2 else re.sub(r"([*<\[\]_])", r"\\\1", piece)
+        for position, piece in enumerate(pieces)
+    )

@@ -1,4 +1,5 @@
 """The committed notebooks, copied to where the builder looks for pages. The copies are never committed."""
+
 from __future__ import annotations
 
 import shutil

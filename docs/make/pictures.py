@@ -3,6 +3,7 @@
 The run is the demo's (the preset `search`, 20 steps, seed 0; about two minutes of one core). Debian's chromium paints
 the HTML of the views; the page is reduced to 256 colours, so that the repository stays small.
 """
+
 from __future__ import annotations
 
 import io
@@ -13,9 +14,11 @@ from typing import Any
 
 PRESET = "search"
 MOST_BYTES = 150_000
-PAGE = ('<!doctype html><meta charset="utf-8">'
-        '<body style="margin:0;background:#fff;font-family:DejaVu Sans,sans-serif">'
-        '<div id="view" style="display:inline-block;padding:12px;max-width:{width}px">{html}</div>')
+PAGE = (
+    '<!doctype html><meta charset="utf-8">'
+    '<body style="margin:0;background:#fff;font-family:DejaVu Sans,sans-serif">'
+    '<div id="view" style="display:inline-block;padding:12px;max-width:{width}px">{html}</div>'
+)
 WIDTHS = {"tokens": 980, "run": 980}
 
 
@@ -39,13 +42,20 @@ def views_of(run_path: Path) -> dict[str, Any]:
     run = wb.open_run(run_path)
     step = run.steps()[0]
     task, attempt = _telling_attempt(run.groups(step))
-    return {"tokens": wb.show(run, step=step, task=task, attempt=attempt, tokens=True), "run": wb.show(run)}
+    return {
+        "tokens": wb.show(run, step=step, task=task, attempt=attempt, tokens=True),
+        "run": wb.show(run),
+    }
 
 
 def _telling_attempt(groups: Any) -> tuple[int, int]:
     """An attempt that succeeded over several turns, in a group where others did not: then its tokens carry credit."""
-    mixed = [(task, attempt) for task, group in enumerate(groups) for attempt, one in enumerate(group)
-             if one.success and 2 < len(one.turns) < 5 and not all(other.success for other in group)]
+    mixed = [
+        (task, attempt)
+        for task, group in enumerate(groups)
+        for attempt, one in enumerate(group)
+        if one.success and 2 < len(one.turns) < 5 and not all(other.success for other in group)
+    ]
     return mixed[0] if mixed else (0, 0)
 
 
@@ -53,9 +63,13 @@ def paint(views: Mapping[str, Any]) -> dict[str, bytes]:
     """PNG of each view's HTML, painted by a headless chromium."""
     from playwright.sync_api import sync_playwright
 
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if browser is None:
-        raise SystemExit("make pictures needs a Chromium: apt-get install chromium fonts-dejavu-core")
+        raise SystemExit(
+            "make pictures needs a Chromium: apt-get install chromium fonts-dejavu-core"
+        )
     painted = {}
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
@@ -72,8 +86,12 @@ def _write(path: Path, png: bytes) -> Path:
     from PIL import Image
 
     small = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+        small, "PNG", optimize=True
+    )
     if small.tell() > MOST_BYTES:
-        raise SystemExit(f"{path.name} has {small.tell():,} bytes, expected at most {MOST_BYTES:,}; show less of it")
+        raise SystemExit(
+            f"{path.name} has {small.tell():,} bytes, expected at most {MOST_BYTES:,}; show less of it"
+        )
     path.write_bytes(small.getvalue())
     return path

@@ -2,6 +2,7 @@
 
 A picture carries the digest of the data it was drawn from (`drawn_from`), so that a test sees where data and picture differ.
 """
+
 from __future__ import annotations
 
 import io
@@ -28,20 +29,34 @@ def discovery_plots(result: Result) -> list[Plot]:
     by_start: dict[str, list[Result]] = {}
     for row in result["runs"]:
         by_start.setdefault(row["start"], []).append(row)
-    axes = {name: rows for name, rows in by_start.items() if len({row["share"] for row in rows}) > 2}
+    axes = {
+        name: rows for name, rows in by_start.items() if len({row["share"] for row in rows}) > 2
+    }
     plots = []
     for mode in ("greedy", "sampled"):
         traces, levels = [], []
         for (colour, dash), marker, (name, rows) in zip(ARM_LOOKS, "os.", axes.items()):
             x, y = np.array([(row["share"], 100 * row[mode]["success"]) for row in rows]).T
             traces.append(Trace(name, x, y, colour, width=0, marker=marker))
-            levels.append(LevelLine(f"{name}, before", 100 * result["starts"][name][mode]["success"], colour, dash))
-        plots.append(Plot(f"three hops, {mode}, success %", tuple(traces), tuple(levels),
-                          x_label="share of three-hop questions in training"))
+            levels.append(
+                LevelLine(
+                    f"{name}, before", 100 * result["starts"][name][mode]["success"], colour, dash
+                )
+            )
+        plots.append(
+            Plot(
+                f"three hops, {mode}, success %",
+                tuple(traces),
+                tuple(levels),
+                x_label="share of three-hop questions in training",
+            )
+        )
     return plots
 
 
-PLOTS: Mapping[str, tuple[str, Callable[[Result], list[Plot]]]] = {"discovery-shares": ("discovery", discovery_plots)}
+PLOTS: Mapping[str, tuple[str, Callable[[Result], list[Plot]]]] = {
+    "discovery-shares": ("discovery", discovery_plots)
+}
 
 
 def draw(folder: Path, data: Path) -> list[Path]:
@@ -55,7 +70,9 @@ def draw(folder: Path, data: Path) -> list[Path]:
         said = PngInfo()
         said.add_text(DIGEST, digest(result))
         paths.append(folder / f"{name}.png")
-        Image.open(io.BytesIO(plots_png(plots_of(result), columns=2))).save(paths[-1], "PNG", optimize=True, pnginfo=said)
+        Image.open(io.BytesIO(plots_png(plots_of(result), columns=2))).save(
+            paths[-1], "PNG", optimize=True, pnginfo=said
+        )
     return paths
 
 

@@ -3,6 +3,7 @@
 All of it is made when the site is built; nothing is committed. Pages from docstrings need no import of the package. The
 three pages that do (commands, settings, rules) say what is missing where the import fails, instead of failing the site.
 """
+
 from __future__ import annotations
 
 import ast
@@ -19,8 +20,12 @@ def write_reference(root: Path, folder: Path) -> list[Path]:
     from docs.make.tables import commands_page, rules_page, settings_page
 
     package = root / "workbench"
-    pages = {"public.md": public_page(package), "settings.md": _or_reason(settings_page, "Settings"),
-             "commands.md": _or_reason(commands_page, "Commands"), "rules.md": _or_reason(rules_page, "Lint rules")}
+    pages = {
+        "public.md": public_page(package),
+        "settings.md": _or_reason(settings_page, "Settings"),
+        "commands.md": _or_reason(commands_page, "Commands"),
+        "rules.md": _or_reason(rules_page, "Lint rules"),
+    }
     rooms = sorted({room_of(name) for name in modules(package)} - {""})
     pages |= {f"rooms/{room}.md": room_page(package, room) for room in rooms}
     pages["rooms/index.md"] = rooms_page(package, rooms)
@@ -47,8 +52,10 @@ def _or_reason(page: Callable[[], str], title: str) -> str:
 def rooms_page(package: Path, rooms: list[str]) -> str:
     lines = [f"- [{room}]({room}.md){_about(package, room)}" for room in rooms]
     toc = "\n".join(rooms)
-    return (f"# Modules, room by room\n\nFrom the docstrings of the package.\n\n{chr(10).join(lines)}\n\n"
-            f"```{{toctree}}\n:hidden:\n\n{toc}\n```\n")
+    return (
+        f"# Modules, room by room\n\nFrom the docstrings of the package.\n\n{chr(10).join(lines)}\n\n"
+        f"```{{toctree}}\n:hidden:\n\n{toc}\n```\n"
+    )
 
 
 def _about(package: Path, room: str) -> str:
@@ -74,8 +81,10 @@ def entry(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
     kind = "class" if isinstance(node, ast.ClassDef) else "function"
     body = [as_markdown(ast.get_docstring(node))]
     if isinstance(node, ast.ClassDef):
-        body += [f"::::{{py:method}} {_method(part)}\n{as_markdown(ast.get_docstring(part))}\n::::"
-                 for part in methods(node)]
+        body += [
+            f"::::{{py:method}} {_method(part)}\n{as_markdown(ast.get_docstring(part))}\n::::"
+            for part in methods(node)
+        ]
     return f":::::{{py:{kind}}} {signature(node)}\n" + "\n\n".join(filter(None, body)) + "\n:::::"
 
 
@@ -94,7 +103,9 @@ def public_names(init: SourceModule) -> dict[str, str]:
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(target, ast.Name) and target.id == "PUBLIC" and node.value is not None:
             return ast.literal_eval(node.value)
-    raise ValueError(f"{init.name}/__init__.py: expected a table PUBLIC: dict[str, str] = {{...}}, found none")
+    raise ValueError(
+        f"{init.name}/__init__.py: expected a table PUBLIC: dict[str, str] = {{...}}, found none"
+    )
 
 
 def public_page(package: Path) -> str:
@@ -109,11 +120,16 @@ def public_page(package: Path) -> str:
             continue
         found = resolve(package, module, attribute)
         if found is None:
-            raise ValueError(f"workbench.PUBLIC[{name!r}] = {place!r}: there is no such class or function")
+            raise ValueError(
+                f"workbench.PUBLIC[{name!r}] = {place!r}: there is no such class or function"
+            )
         home, node = found
         arguments = signature(node).replace(node.name, name, 1).replace("|", "\\|")
         said = first_sentence(ast.get_docstring(node))
         lines.append(f"| [`wb.{name}`](rooms/{room_of(home.name)}.md) | `{arguments}` | {said} |")
-    return ("# Public names\n\n`import workbench as wb` imports nothing else; each name is resolved on first use. The "
-            "link leads to the room that the name lives in.\n\n| name | arguments | what it does |\n|---|---|---|\n"
-            + "\n".join(lines) + "\n")
+    return (
+        "# Public names\n\n`import workbench as wb` imports nothing else; each name is resolved on first use. The "
+        "link leads to the room that the name lives in.\n\n| name | arguments | what it does |\n|---|---|---|\n"
+        + "\n".join(lines)
+        + "\n"
+    )

@@ -1,4 +1,5 @@
 """How the JSON that a command wrote becomes the tables of a page: one function for each kind of result."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,8 +13,13 @@ Result = Mapping[str, Any]
 
 # ------------------------------------------------------------------------------------------------ bias bench
 
-TASKS = {"stop_continue": "stop or continue", "bandit-0.1": "bandit, safe 0.1", "bandit-0.15": "bandit, safe 0.15",
-         "three_turns": "three turns", "lengths": "lengths"}
+TASKS = {
+    "stop_continue": "stop or continue",
+    "bandit-0.1": "bandit, safe 0.1",
+    "bandit-0.15": "bandit, safe 0.15",
+    "three_turns": "three turns",
+    "lengths": "lengths",
+}
 
 
 def bias_tables(result: Result) -> dict[str, Table]:
@@ -21,12 +27,20 @@ def bias_tables(result: Result) -> dict[str, Table]:
     units: dict[tuple[str, str, str], dict[str, str]] = {}
     for row in result["rows"]:
         units.setdefault((row["label"], row["says"], row["unit"]), {})[row["task"]] = _size(row)
-    rows = [[label, says, unit, *(cells.get(task, "") for task in TASKS)]
-            for (label, says, unit), cells in units.items()]
+    rows = [
+        [label, says, unit, *(cells.get(task, "") for task in TASKS)]
+        for (label, says, unit), cells in units.items()
+    ]
     credit = [row for row in rows if "whole loss" not in row[0]]
     head = ["credit", "claims", "unit", *TASKS.values()]
-    return {"credit": Table(head, _alike(credit)), "distance": _distance(result), "whole": _whole_loss(result),
-            "claims": _claims(result), "traps": _traps(result), "noise": _noise(result)}
+    return {
+        "credit": Table(head, _alike(credit)),
+        "distance": _distance(result),
+        "whole": _whole_loss(result),
+        "claims": _claims(result),
+        "traps": _traps(result),
+        "noise": _noise(result),
+    }
 
 
 def _noise(result: Result) -> Table:
@@ -34,16 +48,24 @@ def _noise(result: Result) -> Table:
     found: dict[str, dict[str, str]] = {}
     for row in result["rows"]:
         if row["label"].startswith("GAE(1, 1), "):
-            found.setdefault(row["label"].removeprefix("GAE(1, 1), "), {})[row["task"]] = f"{row['noise'] if row['noise'] > 1e-12 else 0:.3g}"
-    return Table(["critic, gamma = lambda = 1", *TASKS.values()],
-                 [[label, *(cells.get(task, "") for task in TASKS)] for label, cells in found.items()])
+            found.setdefault(row["label"].removeprefix("GAE(1, 1), "), {})[row["task"]] = (
+                f"{row['noise'] if row['noise'] > 1e-12 else 0:.3g}"
+            )
+    return Table(
+        ["critic, gamma = lambda = 1", *TASKS.values()],
+        [[label, *(cells.get(task, "") for task in TASKS)] for label, cells in found.items()],
+    )
 
 
 def _size(row: Result) -> str:
     """The projection on the true gradient, with the cosine where the direction is off by more than rounding."""
     size = f"{row['scale']:.3g}"
     size = f"**{size}**" if row["scale"] < 0 else size
-    return size if row["cosine"] is None or abs(row["cosine"]) > 0.995 else f"{size}, cosine {row['cosine']:.2f}"
+    return (
+        size
+        if row["cosine"] is None or abs(row["cosine"]) > 0.995
+        else f"{size}, cosine {row['cosine']:.2f}"
+    )
 
 
 def _alike(rows: Iterable[list[str]]) -> list[list[str]]:
@@ -59,35 +81,77 @@ def _distance(result: Result) -> Table:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for row in result["rows"]:
         if row["says"] == "biased" and "whole loss" not in row["label"]:
-            found.setdefault((row["label"], row["unit"]), {})[row["task"]] = f"{100 * row['bias']:.0f} %"
-    return Table(["credit", "unit", *TASKS.values()], _alike(
-        [[label, unit, *(cells.get(task, "") for task in TASKS)] for (label, unit), cells in found.items()]))
+            found.setdefault((row["label"], row["unit"]), {})[row["task"]] = (
+                f"{100 * row['bias']:.0f} %"
+            )
+    return Table(
+        ["credit", "unit", *TASKS.values()],
+        _alike(
+            [
+                [label, unit, *(cells.get(task, "") for task in TASKS)]
+                for (label, unit), cells in found.items()
+            ]
+        ),
+    )
 
 
 def _whole_loss(result: Result) -> Table:
     """The gradient of the loss as a whole, on answers of one or four tokens: each parameter's share of the true one."""
-    rows = [row for row in result["rows"] if "whole loss" in row["label"] and row["task"] == "lengths"]
+    rows = [
+        row for row in result["rows"] if "whole loss" in row["label"] and row["task"] == "lengths"
+    ]
     names = rows[0]["parameters"] if rows else []
-    return Table(["loss", "claims", "unit", *names],
-                 [[row["label"], row["says"], row["unit"],
-                   *(f"{estimate / true:.3g}" for estimate, true in zip(row["estimate"], row["true"], strict=True))]
-                  for row in rows])
+    return Table(
+        ["loss", "claims", "unit", *names],
+        [
+            [
+                row["label"],
+                row["says"],
+                row["unit"],
+                *(
+                    f"{estimate / true:.3g}"
+                    for estimate, true in zip(row["estimate"], row["true"], strict=True)
+                ),
+            ]
+            for row in rows
+        ],
+    )
 
 
 def _claims(result: Result) -> Table:
     unbiased = [row for row in result["rows"] if row["says"] == "unbiased"]
     sampled = [abs(row["z"]) for row in unbiased if row["z"] is not None]
     largest = max(row["bias"] for row in unbiased if row["exact"])
-    return Table(["measurements", "claim no bias", "largest relative bias where enumerated",
-                  "largest distance where sampled", "samples", "faults"],
-                 [[str(len(result["rows"])), str(len(unbiased)), f"{largest:.0e}",
-                   f"{max(sampled):.1f} standard errors", str(len(sampled)), str(len(result["faults"]))]])
+    return Table(
+        [
+            "measurements",
+            "claim no bias",
+            "largest relative bias where enumerated",
+            "largest distance where sampled",
+            "samples",
+            "faults",
+        ],
+        [
+            [
+                str(len(result["rows"])),
+                str(len(unbiased)),
+                f"{largest:.0e}",
+                f"{max(sampled):.1f} standard errors",
+                str(len(sampled)),
+                str(len(result["faults"])),
+            ]
+        ],
+    )
 
 
 def _traps(result: Result) -> Table:
-    return Table(["trap", "shown", "figures"],
-                 [[trap["title"], "yes" if trap["shown"] else "**no**", "; ".join(trap["lines"])]
-                  for trap in result["traps"]])
+    return Table(
+        ["trap", "shown", "figures"],
+        [
+            [trap["title"], "yes" if trap["shown"] else "**no**", "; ".join(trap["lines"])]
+            for trap in result["traps"]
+        ],
+    )
 
 
 # ------------------------------------------------------------------------------------------------ experiments
@@ -98,8 +162,10 @@ def algorithm_tables(result: Result) -> dict[str, Table]:
     from experiments.algorithms.words import table_lines
 
     head, *rows = table_lines(result["environments"])
-    cost = Table(["what", "cost"],
-                 [["all of it, training and measuring", f"{result['cpu_seconds'] / 60:.0f} CPU-minutes"]])
+    cost = Table(
+        ["what", "cost"],
+        [["all of it, training and measuring", f"{result['cpu_seconds'] / 60:.0f} CPU-minutes"]],
+    )
     return {"main": Table(head, rows), "checks": _checks(result), "cost": cost}
 
 
@@ -109,15 +175,28 @@ def ablation_tables(result: Result) -> dict[str, Table]:
 
     head, *rows = arm_lines(result)
     ran = [arm for arm in result["arms"].values() if arm["seeds"]]
-    tables = {"arms": Table(head, rows), "checks": _checks(result),
-              "cost": Table(["a run", "CPU-seconds"],
-                            [[arm["label"], _spread(arm, "cpu_seconds", "{:.0f}")] for arm in ran]),
-              "gradient": Table(["gradient norm, mean of the last five steps", "by seed"],
-                                [[arm["label"], _spread(arm, "grad_norm", "{:.2f}")] for arm in ran]),
-              "format": Table(["turns in the asked form, sampled, before training", "share"],
-                              [[name, f"{100 * row['valid_format']:.0f} %"] for name, start in result["starts"].items()
-                               for row in start["rows"] if (row["policy"], row["mode"]) == ("untrained", "sampled")
-                               and row["valid_format"] is not None])}
+    tables = {
+        "arms": Table(head, rows),
+        "checks": _checks(result),
+        "cost": Table(
+            ["a run", "CPU-seconds"],
+            [[arm["label"], _spread(arm, "cpu_seconds", "{:.0f}")] for arm in ran],
+        ),
+        "gradient": Table(
+            ["gradient norm, mean of the last five steps", "by seed"],
+            [[arm["label"], _spread(arm, "grad_norm", "{:.2f}")] for arm in ran],
+        ),
+        "format": Table(
+            ["turns in the asked form, sampled, before training", "share"],
+            [
+                [name, f"{100 * row['valid_format']:.0f} %"]
+                for name, start in result["starts"].items()
+                for row in start["rows"]
+                if (row["policy"], row["mode"]) == ("untrained", "sampled")
+                and row["valid_format"] is not None
+            ],
+        ),
+    }
     if compared := comparison_lines(result):
         tables["compared"] = Table(compared[0], compared[1:])
     return tables
@@ -125,8 +204,10 @@ def ablation_tables(result: Result) -> dict[str, Table]:
 
 def _spread(arm: Result, name: str, form: str) -> str:
     """The lowest and the highest seed of an arm: of one number, or of a curve's last five points."""
-    found = sorted(float(seed[name]) if name in seed else _end(seed["curves"].get(name, ()))
-                   for seed in arm["seeds"].values())
+    found = sorted(
+        float(seed[name]) if name in seed else _end(seed["curves"].get(name, ()))
+        for seed in arm["seeds"].values()
+    )
     low, high = form.format(found[0]), form.format(found[-1])
     return low if low == high else f"{low} to {high}"
 
@@ -138,8 +219,10 @@ def _end(curve: Sequence[float | None]) -> float:
 
 def _checks(result: Result) -> Table:
     held = {True: "holds", False: "**does not hold**", None: "not judged"}
-    return Table(["condition", "", "figures"],
-                 [[check["words"], held[check["held"]], check["why"] or ""] for check in result["checks"]])
+    return Table(
+        ["condition", "", "figures"],
+        [[check["words"], held[check["held"]], check["why"] or ""] for check in result["checks"]],
+    )
 
 
 # ------------------------------------------------------------------------------------------------ demo
@@ -156,11 +239,27 @@ def demo_tables(result: Result) -> dict[str, Table]:
             for row in owner["rows"]:
                 cells.setdefault(f"{of}{row['policy']}, {row['mode']}", []).append(_share(row))
     rows = [[label, *found] for label, found in cells.items()]
-    rows.append(["rise over untrained, sampled, points", *(_rise(seed["rise"]) if seed["rise"] else "" for seed in seeds)])
-    cost = Table(["seed", "CPU-seconds of training", "wall seconds of everything"],
-                 [[str(seed["seed"]), f"{seed['training_cpu_seconds']:.0f}", f"{seed['wall_seconds']:.0f}"]
-                  for seed in seeds])
-    return {"main": Table(["success %", *(f"seed {seed['seed']}" for seed in seeds)], rows), "cost": cost}
+    rows.append(
+        [
+            "rise over untrained, sampled, points",
+            *(_rise(seed["rise"]) if seed["rise"] else "" for seed in seeds),
+        ]
+    )
+    cost = Table(
+        ["seed", "CPU-seconds of training", "wall seconds of everything"],
+        [
+            [
+                str(seed["seed"]),
+                f"{seed['training_cpu_seconds']:.0f}",
+                f"{seed['wall_seconds']:.0f}",
+            ]
+            for seed in seeds
+        ],
+    )
+    return {
+        "main": Table(["success %", *(f"seed {seed['seed']}" for seed in seeds)], rows),
+        "cost": cost,
+    }
 
 
 def _share(row: Result) -> str:
@@ -177,23 +276,45 @@ def _rise(pair: Result) -> str:
 def baseline_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.baselines --json`: random play, by attempts at each task, and the solver, by preset."""
     first = result["presets"][0]["rows"]
-    head = ["preset", *(f"random play, {row['tasks']} tasks x {row['attempts']}" for row in first[:-1]),
-            "its exact value", f"solver, {first[-1]['tasks']} tasks", "its exact value", "the solver is"]
+    head = [
+        "preset",
+        *(f"random play, {row['tasks']} tasks x {row['attempts']}" for row in first[:-1]),
+        "its exact value",
+        f"solver, {first[-1]['tasks']} tasks",
+        "its exact value",
+        "the solver is",
+    ]
     rows = []
     for preset in result["presets"]:
         *random, solver = preset["rows"]
-        rows.append([f"`{preset['preset']}`", *map(_share, random), _exact(random[0]), _share(solver), _exact(solver),
-                     preset["solver"]])
+        rows.append(
+            [
+                f"`{preset['preset']}`",
+                *map(_share, random),
+                _exact(random[0]),
+                _share(solver),
+                _exact(solver),
+                preset["solver"],
+            ]
+        )
     cost = Table(["what", "cost"], [["all of it", f"{result['cpu_seconds']:.0f} CPU-seconds"]])
     return {"main": Table(head, rows), "cost": cost}
 
 
 def _exact(row: Result) -> str:
-    """"" where the family does not know it."""
+    """ "" where the family does not know it."""
     return f"{100 * row['exact_success']:.1f}" if "exact_success" in row else ""
 
 
 KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
-    "bias": bias_tables, "algorithms": algorithm_tables, "ablation": ablation_tables, "demo": demo_tables,
-    "baselines": baseline_tables, **collapses.KINDS, **measured.KINDS, **speeds.KINDS,
-    **transfers.KINDS, **trusted.KINDS}
+    "bias": bias_tables,
+    "algorithms": algorithm_tables,
+    "ablation": ablation_tables,
+    "demo": demo_tables,
+    "baselines": baseline_tables,
+    **collapses.KINDS,
+    **measured.KINDS,
+    **speeds.KINDS,
+    **transfers.KINDS,
+    **trusted.KINDS,
+}

@@ -2,6 +2,7 @@
 
 Nothing is imported, so the reference is the same whatever is installed.
 """
+
 from __future__ import annotations
 
 import ast
@@ -50,8 +51,19 @@ def room_of(module: str) -> str:
 def signature(node: Definition) -> str:
     """Name, arguments and result as they are written; of a class: the arguments of its `__init__`, or its fields."""
     if isinstance(node, ast.ClassDef):
-        made = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), None)
-        return f"{node.name}({_arguments(made.args, skip=1)})" if made else f"{node.name}({', '.join(_fields(node))})"
+        made = next(
+            (
+                part
+                for part in node.body
+                if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+            ),
+            None,
+        )
+        return (
+            f"{node.name}({_arguments(made.args, skip=1)})"
+            if made
+            else f"{node.name}({', '.join(_fields(node))})"
+        )
     result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
     return f"{node.name}({_arguments(node.args)}){result}"
 
@@ -64,14 +76,21 @@ def _arguments(arguments: ast.arguments, skip: int = 0) -> str:
 
 def _fields(node: ast.ClassDef) -> list[str]:
     """The fields of a dataclass or a protocol, with their defaults; nothing for classes without annotations."""
-    return [ast.unparse(part.target) + (f"={ast.unparse(part.value)}" if part.value else "")
-            for part in node.body if isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation)]
+    return [
+        ast.unparse(part.target) + (f"={ast.unparse(part.value)}" if part.value else "")
+        for part in node.body
+        if isinstance(part, ast.AnnAssign) and "ClassVar" not in ast.unparse(part.annotation)
+    ]
 
 
 def methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     """Public methods with a docstring of their own."""
     for part in node.body:
-        if isinstance(part, ast.FunctionDef) and not part.name.startswith("_") and ast.get_docstring(part):
+        if (
+            isinstance(part, ast.FunctionDef)
+            and not part.name.startswith("_")
+            and ast.get_docstring(part)
+        ):
             yield part
 
 
@@ -88,6 +107,11 @@ def resolve(package: Path, module: str, name: str) -> tuple[SourceModule, Defini
             for alias in node.names:
                 if (alias.asname or alias.name) == name and node.module != module:
                     return resolve(package, node.module, alias.name)
-    below = [(inside, node) for inside in modules(package).values() if inside.name.startswith(f"{module}.")
-             for node in inside.public() if node.name == name]
+    below = [
+        (inside, node)
+        for inside in modules(package).values()
+        if inside.name.startswith(f"{module}.")
+        for node in inside.public()
+        if node.name == name
+    ]
     return below[0] if len(below) == 1 else None

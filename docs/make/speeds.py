@@ -1,4 +1,5 @@
 """Tables of speed: our step against TRL's and what its parts cost (`make bench`), and small parts by themselves."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -8,25 +9,48 @@ from typing import Any
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
-FIGURES = {"generated tokens per rollout second": "generated tokens, rollout",
-           "trajectory tokens per training second": "trajectory tokens, training",
-           "environment steps per second, end to end": "environment steps, end to end"}
+FIGURES = {
+    "generated tokens per rollout second": "generated tokens, rollout",
+    "trajectory tokens per training second": "trajectory tokens, training",
+    "environment steps per second, end to end": "environment steps, end to end",
+}
 
 
 def bench_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench --json`. Wall figures are left out where the machine was not idle."""
     first, *others = result["pairs"]
-    rows = [_ratio(first, figure, f"{words}, {first['ours']}; {first['theirs']}") for figure, words in FIGURES.items()]
+    rows = [
+        _ratio(first, figure, f"{words}, {first['ours']}; {first['theirs']}")
+        for figure, words in FIGURES.items()
+    ]
     end_to_end = list(FIGURES)[-1]
-    rows += [_ratio(pair, end_to_end, f"{FIGURES[end_to_end]}, {pair['ours']}; {pair['theirs']}") for pair in others]
+    rows += [
+        _ratio(pair, end_to_end, f"{FIGURES[end_to_end]}, {pair['ours']}; {pair['theirs']}")
+        for pair in others
+    ]
     others_took = result["others_took_cores"]
     quiet = others_took is not None and others_took < 0.05
-    wall = [["ours", f"{first['wall_s'][0]:.1f}"], ["TRL", f"{first['wall_s'][1]:.1f}"]] if quiet else [
-        ["not told: other work took of a core", "" if others_took is None else f"{others_took:.2f}"]]
-    tables = {"main": Table(["per CPU second: ours; TRL's", "ours", "TRL", "ratio [95 %]"], rows),
-              "wall": Table(["wall time of a step", "seconds"], wall),
-              "first": Table(["environment steps per CPU second at the first step", ""],
-                             [[name, f"{rate:.1f}"] for name, rate in sorted(result["tried"].items(), key=lambda kv: kv[1])])}
+    wall = (
+        [["ours", f"{first['wall_s'][0]:.1f}"], ["TRL", f"{first['wall_s'][1]:.1f}"]]
+        if quiet
+        else [
+            [
+                "not told: other work took of a core",
+                "" if others_took is None else f"{others_took:.2f}",
+            ]
+        ]
+    )
+    tables = {
+        "main": Table(["per CPU second: ours; TRL's", "ours", "TRL", "ratio [95 %]"], rows),
+        "wall": Table(["wall time of a step", "seconds"], wall),
+        "first": Table(
+            ["environment steps per CPU second at the first step", ""],
+            [
+                [name, f"{rate:.1f}"]
+                for name, rate in sorted(result["tried"].items(), key=lambda kv: kv[1])
+            ],
+        ),
+    }
     return tables | (_parts(result["parts"]) if result["parts"] else {})
 
 
@@ -34,26 +58,75 @@ def _ratio(pair: Result, figure: str, words: str) -> list[str]:
     ours, theirs = pair["figures"][figure]
     digits = 1 if "environment" in figure else 0
     ratio = pair["ratios"][figure]
-    return [words, f"{ours:,.{digits}f}", f"{theirs:,.{digits}f}",
-            f"**{ratio['mean']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]"]
+    return [
+        words,
+        f"{ours:,.{digits}f}",
+        f"{theirs:,.{digits}f}",
+        f"**{ratio['mean']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]",
+    ]
 
 
 def _parts(parts: Result) -> dict[str, Table]:
     ratio, durable, phases = parts["packing"]["ratio"], parts["durability"], parts["phases"]
     names = list(phases["float32"]["share"])
     return {
-        "packing": Table(["trained end to end over padded rows sorted by length", "tokens per CPU second, ratio"],
-                         [[f"{ratio['n']} repeats", f"{ratio['mean']:.1f} [{ratio['low']:.1f}, {ratio['high']:.1f}]"]]),
-        "length": Table(["turns", "tokens", "CPU-seconds"],
-                        [[str(row["turns"]), f"{row['tokens']:,.0f}", f"{row['s']:.2f}"] for row in parts["turns"]["rows"]]),
-        "durability": Table(["what a FrozenLake step's durability costs", "CPU", "wall", "share of the step's CPU time"],
-                            [[f"mean of {durable['steps']} steps", f"{durable['durable_cpu_ms']:.1f} ms",
-                              f"{durable['durable_wall_ms']:.0f} ms", f"{100 * durable['share']:.1f} %"]]),
-        "parts": Table(["part of a step", "share of its CPU time, float32", *(
-            f"share of the matrix product, {dtype} ({phase['peak_gflops']:.0f} GFLOP/s)" for dtype, phase in phases.items())],
-            [[name, f"{100 * phases['float32']['share'][name]:.1f} %", *(
-                f"{100 * phase['of_peak'][name]:.0f} %" if name in phase["of_peak"] else "" for phase in phases.values())]
-             for name in names])}
+        "packing": Table(
+            [
+                "trained end to end over padded rows sorted by length",
+                "tokens per CPU second, ratio",
+            ],
+            [
+                [
+                    f"{ratio['n']} repeats",
+                    f"{ratio['mean']:.1f} [{ratio['low']:.1f}, {ratio['high']:.1f}]",
+                ]
+            ],
+        ),
+        "length": Table(
+            ["turns", "tokens", "CPU-seconds"],
+            [
+                [str(row["turns"]), f"{row['tokens']:,.0f}", f"{row['s']:.2f}"]
+                for row in parts["turns"]["rows"]
+            ],
+        ),
+        "durability": Table(
+            [
+                "what a FrozenLake step's durability costs",
+                "CPU",
+                "wall",
+                "share of the step's CPU time",
+            ],
+            [
+                [
+                    f"mean of {durable['steps']} steps",
+                    f"{durable['durable_cpu_ms']:.1f} ms",
+                    f"{durable['durable_wall_ms']:.0f} ms",
+                    f"{100 * durable['share']:.1f} %",
+                ]
+            ],
+        ),
+        "parts": Table(
+            [
+                "part of a step",
+                "share of its CPU time, float32",
+                *(
+                    f"share of the matrix product, {dtype} ({phase['peak_gflops']:.0f} GFLOP/s)"
+                    for dtype, phase in phases.items()
+                ),
+            ],
+            [
+                [
+                    name,
+                    f"{100 * phases['float32']['share'][name]:.1f} %",
+                    *(
+                        f"{100 * phase['of_peak'][name]:.0f} %" if name in phase["of_peak"] else ""
+                        for phase in phases.values()
+                    ),
+                ]
+                for name in names
+            ],
+        ),
+    }
 
 
 # ------------------------------------------------------------------------------------------------ small parts
@@ -61,55 +134,116 @@ def _parts(parts: Result) -> dict[str, Table]:
 
 def search_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench.small search`."""
-    rows = [[f"BM25, {index['documents']:,} documents of {index['words']} words, {len(index['build_cpu_s'])} times",
-             f"{_time(median(index['build_cpu_s']))}, {index['peak_mb']:.0f} MB more", _time(median(index["query_cpu_s"]))]
-            for index in result["indexes"]]
+    rows = [
+        [
+            f"BM25, {index['documents']:,} documents of {index['words']} words, {len(index['build_cpu_s'])} times",
+            f"{_time(median(index['build_cpu_s']))}, {index['peak_mb']:.0f} MB more",
+            _time(median(index["query_cpu_s"])),
+        ]
+        for index in result["indexes"]
+    ]
     asked = sorted(result["server_wall_s"])
-    rows.append(["a server on the same machine, the last of these; wall time", "",
-                 f"{_time(median(asked))}; 95th percentile {_time(asked[len(asked) * 95 // 100])}"])
-    return {"main": Table(["what", "building the index, CPU", "a query of six words, median of 300, CPU"], rows),
-            "files": Table(["what", "measured"], [["reading HotpotQA's format, one record at a time",
-                                                   f"{result['read_bytes'] / 1e6 / result['read_cpu_s']:.0f} MB/s"]])}
+    rows.append(
+        [
+            "a server on the same machine, the last of these; wall time",
+            "",
+            f"{_time(median(asked))}; 95th percentile {_time(asked[len(asked) * 95 // 100])}",
+        ]
+    )
+    return {
+        "main": Table(
+            ["what", "building the index, CPU", "a query of six words, median of 300, CPU"], rows
+        ),
+        "files": Table(
+            ["what", "measured"],
+            [
+                [
+                    "reading HotpotQA's format, one record at a time",
+                    f"{result['read_bytes'] / 1e6 / result['read_cpu_s']:.0f} MB/s",
+                ]
+            ],
+        ),
+    }
 
 
 def watch_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench.small watch`."""
-    return {"main": Table(["what is sent to be drawn", "CPU time, median", "size"],
-                          [[f"a picture of {row['steps']:,} steps", _time(median(row["cpu_s"])), f"{row['bytes'] / 1e3:.0f} kB"]
-                           for row in result["rows"]])}
+    return {
+        "main": Table(
+            ["what is sent to be drawn", "CPU time, median", "size"],
+            [
+                [
+                    f"a picture of {row['steps']:,} steps",
+                    _time(median(row["cpu_s"])),
+                    f"{row['bytes'] / 1e3:.0f} kB",
+                ]
+                for row in result["rows"]
+            ],
+        )
+    }
 
 
 def navigator_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench.navigator`."""
+
     def spread(times_ms: Sequence[float]) -> list[str]:
         ordered = sorted(times_ms)
         return [f"{median(ordered):.0f} ms", f"{ordered[len(ordered) * 95 // 100]:.0f} ms"]
 
-    one = [(f"kernel: the courses of a run of {result['steps']:,} steps", [result["open_ms"]]),
-           (f"kernel: a step with {result['attempts']} attempts of {result['tokens']:,} tokens, read for the first time", result["step_ms"]),
-           ("kernel: one of its attempts", result["attempt_ms"]),
-           ("kernel: the credit editor of that step, opened", [result["editor_opened_ms"]]),
-           ("kernel: the credit of its 128,000 tokens after an edit", result["editor_edit_ms"]),
-           ("kernel: the spread of every group of the run, 500 steps read", [result["spread_ms"]]),
-           (f"browser: the editor's table of {result['attempts']} attempts painted", [result["editor_paint_ms"]]),
-           ("browser: from a click on an attempt until its tokens are painted", result["select_ms"]),
-           (f"browser: an attempt of {result['long_tokens']:,} tokens, first paint", [result["long_first_ms"]]),
-           ("browser: another lane of it", [result["long_lane_ms"]]),
-           ("browser: worst frame while scrolling through it", [result["long_worst_frame_ms"]])]
-    return {"main": Table(["what, wall time", "median", "95 of 100 within"], [[what, *spread(times)] for what, times in one]),
-            "memory": Table(["what", ""], [["browser: memory of the page", f"{result['heap_mb']:.0f} MB"]])}
+    one = [
+        (f"kernel: the courses of a run of {result['steps']:,} steps", [result["open_ms"]]),
+        (
+            f"kernel: a step with {result['attempts']} attempts of {result['tokens']:,} tokens, read for the first time",
+            result["step_ms"],
+        ),
+        ("kernel: one of its attempts", result["attempt_ms"]),
+        ("kernel: the credit editor of that step, opened", [result["editor_opened_ms"]]),
+        ("kernel: the credit of its 128,000 tokens after an edit", result["editor_edit_ms"]),
+        ("kernel: the spread of every group of the run, 500 steps read", [result["spread_ms"]]),
+        (
+            f"browser: the editor's table of {result['attempts']} attempts painted",
+            [result["editor_paint_ms"]],
+        ),
+        ("browser: from a click on an attempt until its tokens are painted", result["select_ms"]),
+        (
+            f"browser: an attempt of {result['long_tokens']:,} tokens, first paint",
+            [result["long_first_ms"]],
+        ),
+        ("browser: another lane of it", [result["long_lane_ms"]]),
+        ("browser: worst frame while scrolling through it", [result["long_worst_frame_ms"]]),
+    ]
+    return {
+        "main": Table(
+            ["what, wall time", "median", "95 of 100 within"],
+            [[what, *spread(times)] for what, times in one],
+        ),
+        "memory": Table(
+            ["what", ""], [["browser: memory of the page", f"{result['heap_mb']:.0f} MB"]]
+        ),
+    }
 
 
 def worker_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench.small workers`."""
     freed, step = result["freed_wall_s"], result["step_wall_s"]
     more = median(_differences(step["worker"], step["inline"]))
-    return {"main": Table(["what", "measured, wall time"], [
-        [f"attempts that hang, of {result['attempts']}, with a deadline of {result['deadline_s']:g} s", str(result["hanging"])],
-        ["each freed after", f"{min(freed):.2f} to {max(freed):.2f} s"],
-        ["the whole batch", f"{result['batch_wall_s']:.1f} s"],
-        [f"a step in a worker process instead of the engine's tick, median of {len(step['worker'])} in turns",
-         f"{1e3 * more:.2f} ms more"]])}
+    return {
+        "main": Table(
+            ["what", "measured, wall time"],
+            [
+                [
+                    f"attempts that hang, of {result['attempts']}, with a deadline of {result['deadline_s']:g} s",
+                    str(result["hanging"]),
+                ],
+                ["each freed after", f"{min(freed):.2f} to {max(freed):.2f} s"],
+                ["the whole batch", f"{result['batch_wall_s']:.1f} s"],
+                [
+                    f"a step in a worker process instead of the engine's tick, median of {len(step['worker'])} in turns",
+                    f"{1e3 * more:.2f} ms more",
+                ],
+            ],
+        )
+    }
 
 
 def adapter_tables(result: Result) -> dict[str, Table]:
@@ -118,10 +252,22 @@ def adapter_tables(result: Result) -> dict[str, Table]:
     for shape in result["shapes"]:
         for way in ("merged", "alone"):
             said = shape[way]
-            rows.append([f"{shape['parameters'] / 1e6:.1f} M parameters, {way}", f"{said['bytes'] / 1e3:,.0f} kB",
-                         _time(median(said["bring_s"])), _time(median(said["sync_s"])), f"{said['gap_max']:.0e}"])
-    head = [f"adapters of rank {result['rank']} to a vLLM server, median of {result['syncs']}", "bytes",
-            "until the digests are right, wall time", "with the probe, wall time", "largest gap, nats"]
+            rows.append(
+                [
+                    f"{shape['parameters'] / 1e6:.1f} M parameters, {way}",
+                    f"{said['bytes'] / 1e3:,.0f} kB",
+                    _time(median(said["bring_s"])),
+                    _time(median(said["sync_s"])),
+                    f"{said['gap_max']:.0e}",
+                ]
+            )
+    head = [
+        f"adapters of rank {result['rank']} to a vLLM server, median of {result['syncs']}",
+        "bytes",
+        "until the digests are right, wall time",
+        "with the probe, wall time",
+        "largest gap, nats",
+    ]
     return {"main": Table(head, rows)}
 
 
@@ -130,8 +276,20 @@ def _differences(a: Sequence[float], b: Sequence[float]) -> list[float]:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} µs"
+    return (
+        f"{seconds:.1f} s"
+        if seconds >= 1
+        else f"{1e3 * seconds:.3g} ms"
+        if seconds >= 1e-3
+        else f"{1e6 * seconds:.0f} µs"
+    )
 
 
-KINDS = {"bench": bench_tables, "search": search_tables, "watch": watch_tables, "workers": worker_tables,
-         "navigator": navigator_tables, "adapters": adapter_tables}
+KINDS = {
+    "bench": bench_tables,
+    "search": search_tables,
+    "watch": watch_tables,
+    "workers": worker_tables,
+    "navigator": navigator_tables,
+    "adapters": adapter_tables,
+}

@@ -4,6 +4,7 @@ Differences are paired task by task with the policy before training, or with ran
 interval: for one seed over its tasks, for all seeds together over the tasks' means. Where tasks go together (the
 bandit's by the pair of names) so does the interval.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,9 @@ import numpy as np
 from workbench.types.stats import Difference, clustered_difference
 from workbench.views.words import points
 
-RISING_AT_LEAST = 5   # algorithms, on FrozenLake
-ABOVE_AT_LEAST = 3    # algorithms other than plain GRPO above random play, on the Bandit
-PLAIN = "grpo"        # divides by the group's standard deviation, and filters nothing
+RISING_AT_LEAST = 5  # algorithms, on FrozenLake
+ABOVE_AT_LEAST = 3  # algorithms other than plain GRPO above random play, on the Bandit
+PLAIN = "grpo"  # divides by the group's standard deviation, and filters nothing
 Rows = Mapping[tuple[str, str], Mapping[str, Any]]  # (policy, mode) -> a row of an evaluation
 
 
@@ -45,42 +46,72 @@ def entry(start: Mapping[str, Any], seeds: Mapping[int, Mapping[str, Any]]) -> d
     failed = {seed: result["failed"] for seed, result in seeds.items() if "failed" in result}
     return {
         "failed": {str(seed): words for seed, words in failed.items()},
-        **next(({name: result[name] for name in ("set", "algorithm")} for result in seeds.values() if "set" in result),
-               {"set": {}, "algorithm": {}}),
+        **next(
+            (
+                {name: result[name] for name in ("set", "algorithm")}
+                for result in seeds.values()
+                if "set" in result
+            ),
+            {"set": {}, "algorithm": {}},
+        ),
         "updates": {str(seed): seeds[seed]["updates"] for seed in ended},
         "cpu_seconds": sum(sum(seeds[seed]["cpu_seconds"].values()) for seed in ended),
-        **{mode: _compared(start, {seed: rows["trained", mode] for seed, rows in ended.items()}, mode)
-           for mode in ("sampled", "greedy")},
+        **{
+            mode: _compared(
+                start, {seed: rows["trained", mode] for seed, rows in ended.items()}, mode
+            )
+            for mode in ("sampled", "greedy")
+        },
     }
 
 
-def _compared(start: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], mode: str) -> dict[str, Any] | None:
+def _compared(
+    start: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], mode: str
+) -> dict[str, Any] | None:
     if not rows:
         return None
     before, clusters = by_policy(start), start["clusters"]
-    others = {"untrained": before["untrained", mode]["by_task"], "random": before["random", "sampled"]["by_task"]}
+    others = {
+        "untrained": before["untrained", mode]["by_task"],
+        "random": before["random", "sampled"]["by_task"],
+    }
     together = np.mean([row["by_task"] for row in rows.values()], axis=0)
     shares = [row["success"] for row in rows.values()]
     return {
-        "success": fmean(shares), "lowest": min(shares), "highest": max(shares),
+        "success": fmean(shares),
+        "lowest": min(shares),
+        "highest": max(shares),
         "deviation": stdev(shares) if len(shares) > 1 else None,
-        "over": {name: asdict(clustered_difference(other, together, clusters)) for name, other in others.items()},
-        "seeds": {str(seed): {"success": row["success"]} | {
-            name: asdict(clustered_difference(other, row["by_task"], clusters)) for name, other in others.items()}
-            for seed, row in rows.items()},
+        "over": {
+            name: asdict(clustered_difference(other, together, clusters))
+            for name, other in others.items()
+        },
+        "seeds": {
+            str(seed): {"success": row["success"]}
+            | {
+                name: asdict(clustered_difference(other, row["by_task"], clusters))
+                for name, other in others.items()
+            }
+            for seed, row in rows.items()
+        },
     }
 
 
 # ------------------------------------------------------------------------------------------------ the verdict
 
 
-def judge(environments: Mapping[str, Mapping[str, Mapping[str, Any]]], wanted: Sequence[str]) -> list[Check]:
+def judge(
+    environments: Mapping[str, Mapping[str, Mapping[str, Any]]], wanted: Sequence[str]
+) -> list[Check]:
     """The conditions on the sampled success. `environments`: name -> algorithm -> `entry`; `wanted`: all algorithms
     that there are. A condition that needs more algorithms than were run is not judged."""
     checks = []
     for name, entries in environments.items():
-        broken = [f"{algorithm}, seed {seed}: {words}" for algorithm, found in entries.items()
-                  for seed, words in found["failed"].items()]
+        broken = [
+            f"{algorithm}, seed {seed}: {words}"
+            for algorithm, found in entries.items()
+            for seed, words in found["failed"].items()
+        ]
         checks.append(Check(f"{name}: every run comes to its end", not broken, "; ".join(broken)))
     if "frozenlake" in environments:
         checks += _judge_lake(environments["frozenlake"], wanted)
@@ -93,18 +124,32 @@ def _judge_lake(entries: Mapping[str, Mapping[str, Any]], wanted: Sequence[str])
     fallen = []
     for algorithm, found in entries.items():
         if found["sampled"] is not None:
-            each = {f"seed {seed}": one["untrained"] for seed, one in found["sampled"]["seeds"].items()}
+            each = {
+                f"seed {seed}": one["untrained"] for seed, one in found["sampled"]["seeds"].items()
+            }
             each |= {"all seeds": found["sampled"]["over"]["untrained"]}
-            fallen += [f"{algorithm}, {which}: {points(rise)}" for which, rise in each.items() if fell(rise)]
-    risen = [name for name, found in entries.items()
-             if found["sampled"] is not None and is_above(found["sampled"], "untrained")]
+            fallen += [
+                f"{algorithm}, {which}: {points(rise)}"
+                for which, rise in each.items()
+                if fell(rise)
+            ]
+    risen = [
+        name
+        for name, found in entries.items()
+        if found["sampled"] is not None and is_above(found["sampled"], "untrained")
+    ]
     held = len(risen) >= RISING_AT_LEAST
     return [
-        Check("frozenlake: no algorithm ends below its untrained start by more than a half-width, in any seed",
-              not fallen, "; ".join(fallen)),
-        Check(f"frozenlake: at least {RISING_AT_LEAST} end above it, the paired interval clear of zero",
-              held if held or set(entries) >= set(wanted) else None,
-              f"{len(risen)} of {len(entries)}: {', '.join(risen) or 'none'}"),
+        Check(
+            "frozenlake: no algorithm ends below its untrained start by more than a half-width, in any seed",
+            not fallen,
+            "; ".join(fallen),
+        ),
+        Check(
+            f"frozenlake: at least {RISING_AT_LEAST} end above it, the paired interval clear of zero",
+            held if held or set(entries) >= set(wanted) else None,
+            f"{len(risen)} of {len(entries)}: {', '.join(risen) or 'none'}",
+        ),
     ]
 
 
@@ -112,22 +157,37 @@ def _judge_bandit(entries: Mapping[str, Mapping[str, Any]], wanted: Sequence[str
     plain = entries.get(PLAIN, {}).get("sampled")
     words = f"bandit: {PLAIN}, which divides by the group's standard deviation, rises above its start in no seed"
     if plain is None:
-        checks = [Check(words, None if PLAIN not in entries else False, f"{PLAIN} was not run to its end")]
+        checks = [
+            Check(words, None if PLAIN not in entries else False, f"{PLAIN} was not run to its end")
+        ]
     else:
         rises = {seed: one["untrained"]["mean"] for seed, one in plain["seeds"].items()}
         told = entries[PLAIN]["algorithm"]
         unfiltered = told["filter"]["keep"] == "all" and told["filter"]["zero_variance"] == "keep"
         is_plain = told["normalize_std"] and unfiltered
-        checks = [Check(words, is_plain and all(rise <= 0 for rise in rises.values()),
-                        ", ".join(f"seed {seed}: {100 * rise:+.1f} points" for seed, rise in rises.items())
-                        if is_plain else f"{PLAIN} was set to do something else")]
-    above = [name for name, found in entries.items()
-             if name != PLAIN and found["sampled"] is not None and is_above(found["sampled"], "random")]
+        checks = [
+            Check(
+                words,
+                is_plain and all(rise <= 0 for rise in rises.values()),
+                ", ".join(f"seed {seed}: {100 * rise:+.1f} points" for seed, rise in rises.items())
+                if is_plain
+                else f"{PLAIN} was set to do something else",
+            )
+        ]
+    above = [
+        name
+        for name, found in entries.items()
+        if name != PLAIN and found["sampled"] is not None and is_above(found["sampled"], "random")
+    ]
     held = len(above) >= ABOVE_AT_LEAST
-    return [*checks, Check(
-        f"bandit: at least {ABOVE_AT_LEAST} others end above random play, the interval by pair clear of zero",
-        held if held or set(entries) >= set(wanted) else None,
-        f"{len(above)} of {len(set(entries) - {PLAIN})}: {', '.join(above) or 'none'}")]
+    return [
+        *checks,
+        Check(
+            f"bandit: at least {ABOVE_AT_LEAST} others end above random play, the interval by pair clear of zero",
+            held if held or set(entries) >= set(wanted) else None,
+            f"{len(above)} of {len(set(entries) - {PLAIN})}: {', '.join(above) or 'none'}",
+        ),
+    ]
 
 
 def is_above(compared: Mapping[str, Any], other: str) -> bool:

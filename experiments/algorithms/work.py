@@ -1,4 +1,5 @@
 """One job in this process: train, measure, keep the result. What is finished is not done again."""
+
 from __future__ import annotations
 
 import time
@@ -31,7 +32,9 @@ def do(job: Job, terms: Terms, out: Path) -> dict[str, Any]:
     """The result of a job, made now and kept in `out`; a run that was cut off goes on. An error of ours is the result
     `{"failed": words}`, which is not kept: the next call tries again."""
     try:
-        result = _train(job, terms, out) if job.algorithm is not None else _measure_start(job, terms)
+        result = (
+            _train(job, terms, out) if job.algorithm is not None else _measure_start(job, terms)
+        )
     except WorkbenchError as error:
         return {"failed": f"{type(error).__name__}: {error}"}
     path = _path(job, out)
@@ -49,11 +52,17 @@ def _measure_start(job: Job, terms: Terms) -> dict[str, Any]:
     began = time.process_time()
     session = open_session(config_of(job, terms.settings), quiet=True)
     tasks = _tasks(session, terms)
-    scores = evaluate_baselines(tasks, family=session.family, seed=terms.seed, runner=session.runner)
+    scores = evaluate_baselines(
+        tasks, family=session.family, seed=terms.seed, runner=session.runner
+    )
     scores += _measure("untrained", session, tasks, terms)
-    return {"key": key_of(job, terms), "rows": [score.row() for score in scores], "label": session.family.label,
-            "clusters": [cluster_of(job.environment, task) for task in tasks],
-            "cpu_seconds": {"training": 0.0, "measuring": time.process_time() - began}}
+    return {
+        "key": key_of(job, terms),
+        "rows": [score.row() for score in scores],
+        "label": session.family.label,
+        "clusters": [cluster_of(job.environment, task) for task in tasks],
+        "cpu_seconds": {"training": 0.0, "measuring": time.process_time() - began},
+    }
 
 
 def _train(job: Job, terms: Terms, out: Path) -> dict[str, Any]:
@@ -65,15 +74,21 @@ def _train(job: Job, terms: Terms, out: Path) -> dict[str, Any]:
     session = reopen(run, quiet=True)
     scores = _measure("trained", session, _tasks(session, terms), terms)
     metrics = run.metrics()
-    return {"key": key_of(job, terms), "rows": [score.row() for score in scores], "run": run.name,
-            "set": adjusted(job, terms.settings), "algorithm": to_dict(config)["algorithm"],
-            "steps": len(metrics), "updates": int(metrics["updates"].sum()),
-            "trajectories": len(metrics) * config.train.tasks_per_step * config.train.group_size,
-            "cpu_seconds": {"training": trained - began, "measuring": time.process_time() - trained}}
+    return {
+        "key": key_of(job, terms),
+        "rows": [score.row() for score in scores],
+        "run": run.name,
+        "set": adjusted(job, terms.settings),
+        "algorithm": to_dict(config)["algorithm"],
+        "steps": len(metrics),
+        "updates": int(metrics["updates"].sum()),
+        "trajectories": len(metrics) * config.train.tasks_per_step * config.train.group_size,
+        "cpu_seconds": {"training": trained - began, "measuring": time.process_time() - trained},
+    }
 
 
 def _tasks(session: Session, terms: Terms) -> list[Task]:
-    return session.held_out_tasks(terms.first + terms.tasks)[terms.first:]
+    return session.held_out_tasks(terms.first + terms.tasks)[terms.first :]
 
 
 def _measure(name: str, session: Session, tasks: list[Task], terms: Terms) -> list[Score]:

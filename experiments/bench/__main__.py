@@ -6,6 +6,7 @@
 Seconds are CPU seconds on the CPU (a busy machine stretches those of both sides alike), wall seconds on a GPU. Wall
 seconds on a CPU are printed only where nothing else ran. Everything is kept as JSON in experiments/bench/results/.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,7 +27,9 @@ from experiments.bench.work import OurSide, PeerSide, Work
 from experiments.bench.worker import OFFLINE, ONE_THREAD, ROOT
 
 OURS = OurSide("ours, float32")
-OURS_BF16 = OurSide("ours, bf16 training", precision="bf16")  # the sampler's attention is faster in float32 on a CPU
+OURS_BF16 = OurSide(
+    "ours, bf16 training", precision="bf16"
+)  # the sampler's attention is faster in float32 on a CPU
 TRL = PeerSide("TRL environments, float32")
 TRL_OTHERS = (
     PeerSide("TRL environments, bf16", bf16=True),
@@ -36,7 +39,9 @@ TRL_OTHERS = (
 )
 
 
-def on_cpu(record: match.Record, model: Path, work: Work, steps: int, parts: bool) -> dict[str, Any]:
+def on_cpu(
+    record: match.Record, model: Path, work: Work, steps: int, parts: bool
+) -> dict[str, Any]:
     """Both lanes at once where there are two cores; the parts after the shorter one."""
     found: dict[str, Any] = {}
 
@@ -66,13 +71,24 @@ def cores() -> int:
 def on_gpu(record: match.Record, model: Path, work: Work, steps: int) -> None:
     """One after the other on one device. Only the rollout route can play with weights that write no calls."""
     ours = OurSide("ours, bf16", engine_dtype="bfloat16", precision="bf16", device="cuda")
-    match.equal_dtype(record, model, work, steps, ours,
-                      PeerSide("TRL rollout, bf16", route="rollout", bf16=True, device="cuda"))
+    match.equal_dtype(
+        record,
+        model,
+        work,
+        steps,
+        ours,
+        PeerSide("TRL rollout, bf16", route="rollout", bf16=True, device="cuda"),
+    )
 
 
 def run_parts(model: Path) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "experiments.bench.parts", "--json", "--model", str(model)], cwd=ROOT,
-                          env=os.environ | ONE_THREAD | OFFLINE, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.bench.parts", "--json", "--model", str(model)],
+        cwd=ROOT,
+        env=os.environ | ONE_THREAD | OFFLINE,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
     return json.loads(done.stdout)
 
 
@@ -80,7 +96,11 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     began, before = time.monotonic(), machine.cpu_times()
     model = make_policy(RESULTS, SHAPES[options.shape], say=print)
-    work = Work(trajectories=options.trajectories, turns=options.turns, babble=SHAPES[options.shape].steps == 0)
+    work = Work(
+        trajectories=options.trajectories,
+        turns=options.turns,
+        babble=SHAPES[options.shape].steps == 0,
+    )
     record = match.Record()
     if options.device == "cpu":
         parts = on_cpu(record, model, work, options.steps, not options.no_parts)
@@ -90,14 +110,24 @@ def main(arguments: Sequence[str]) -> int:
     others = machine.others_took(before, machine.cpu_times())
     idle = options.device != "cpu" or (others is not None and others < machine.IDLE)
     found = report.results(record, options.steps) | {
-        "parts": parts, "machine": machine.facts(), "others_took_cores": others, "work": vars(work),
-        "minutes": (time.monotonic() - began) / 60}
+        "parts": parts,
+        "machine": machine.facts(),
+        "others_took_cores": others,
+        "work": vars(work),
+        "minutes": (time.monotonic() - began) / 60,
+    }
     print(*_heading(found), *report.in_words(found, idle=idle), sep="\n")
     if parts:
         print("", *parts_in_words(parts), sep="\n")
     if not idle:
-        print("\nNo wall figures: " + ("nobody here can say whether the machine was idle" if others is None else
-                                       f"others took {others:.2f} of a core meanwhile"))
+        print(
+            "\nNo wall figures: "
+            + (
+                "nobody here can say whether the machine was idle"
+                if others is None
+                else f"others took {others:.2f} of a core meanwhile"
+            )
+        )
     RESULTS.mkdir(exist_ok=True)
     out = RESULTS / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
     out.write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -109,26 +139,39 @@ def main(arguments: Sequence[str]) -> int:
 
 def _heading(found: dict[str, Any]) -> list[str]:
     where, work = found["machine"], found["work"]
-    return ["", f"{where['cpu']}, {where['cores']} cores; Python {where['python']}, torch {where['torch']}, "
-            f"transformers {where['transformers']}, TRL {where['trl']}",
-            f"one step: {work['trajectories']} attempts in groups of {work['group']}, up to {work['turns']} moves, one "
-            "AdamW update over all of them; figures are means over the steps, ratios geometric means of the steps' "
-            "ratios with Student's 95 % limits of their logarithms"]
+    return [
+        "",
+        f"{where['cpu']}, {where['cores']} cores; Python {where['python']}, torch {where['torch']}, "
+        f"transformers {where['transformers']}, TRL {where['trl']}",
+        f"one step: {work['trajectories']} attempts in groups of {work['group']}, up to {work['turns']} moves, one "
+        "AdamW update over all of them; figures are means over the steps, ratios geometric means of the steps' "
+        "ratios with Student's 95 % limits of their logarithms",
+    ]
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=8, help="measured steps of each side, after the warm-up")
-    parser.add_argument("--trajectories", type=int, default=32, help="attempts in a step, in groups of 8")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--steps", type=int, default=8, help="measured steps of each side, after the warm-up"
+    )
+    parser.add_argument(
+        "--trajectories", type=int, default=32, help="attempts in a step, in groups of 8"
+    )
     parser.add_argument("--turns", type=int, default=5, help="moves of an attempt")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="3m", help="of the policy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are written besides")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="where the figures are written besides"
+    )
     parser.add_argument("--no-parts", action="store_true", help="leave out what our own parts cost")
     options = parser.parse_args(arguments)
     if options.steps < 2 or options.trajectories % 16:
-        parser.error("at least 2 measured steps, for there is no interval from one; attempts in multiples of 16, for "
-                     "TRL's micro-batches of 8 and 16 rows")
+        parser.error(
+            "at least 2 measured steps, for there is no interval from one; attempts in multiples of 16, for "
+            "TRL's micro-batches of 8 and 16 rows"
+        )
     return options
 
 

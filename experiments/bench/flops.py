@@ -4,6 +4,7 @@ Counted are matrix products of the model's blocks and head, and attention over a
 a prompt that the attempts of a group share once for all of them. Norms, rotations, softmax and sampling are work too,
 but no matrix products; that they cost time is part of the distance to the peak.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -30,10 +31,16 @@ class Cost:
         config = model.config
         head = model.get_output_embeddings().weight
         tables = {head.data_ptr(), model.get_input_embeddings().weight.data_ptr()}
-        matrices = sum(p.numel() for p in model.parameters() if p.ndim == 2 and p.data_ptr() not in tables)
+        matrices = sum(
+            p.numel() for p in model.parameters() if p.ndim == 2 and p.data_ptr() not in tables
+        )
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         # a multiply and an add for each weight; and for each pair one product with the key and one with the value
-        return cls(2 * matrices, 2 * head.numel(), 4 * config.num_hidden_layers * config.num_attention_heads * size)
+        return cls(
+            2 * matrices,
+            2 * head.numel(),
+            4 * config.num_hidden_layers * config.num_attention_heads * size,
+        )
 
     def of_parts(self, parts: Iterable[Part], logits: int) -> float:
         """A forward pass over packed segments that makes the logits of `logits` of their tokens."""

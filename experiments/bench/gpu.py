@@ -11,6 +11,7 @@ Each part is a process of its own, because vLLM gives memory back when its proce
 Wall seconds, after a warm-up. What does not run says why (`not_run`), and nothing is put in its place: vLLM that is not
 installed, memory that does not suffice. 7B is trained as adapters with activation checkpointing, the others whole.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -31,10 +32,17 @@ from experiments.bench.policy import SHAPES
 from experiments.bench.work import OurSide, Work
 from experiments.bench.worker import OFFLINE, ONE_THREAD, ROOT
 
-TOKENIZER = ROOT / "data/policies/search-tiny"  # a shipped one: TRL, which has the benchmark's own template, need not be there
+TOKENIZER = (
+    ROOT / "data/policies/search-tiny"
+)  # a shipped one: TRL, which has the benchmark's own template, need not be there
 PARTS = ("embedded", "vllm", "server", "bare")
-SHOWN = {"decode_tokens_per_s": "decoded tokens/s", "mfu": "of the matrix product, training", "sync_s": "sync, s",
-         "step_s": "step, s", "step_tokens_per_s": "trajectory tokens/s, whole step"}
+SHOWN = {
+    "decode_tokens_per_s": "decoded tokens/s",
+    "mfu": "of the matrix product, training",
+    "sync_s": "sync, s",
+    "step_s": "step, s",
+    "step_tokens_per_s": "trajectory tokens/s, whole step",
+}
 
 
 @dataclass(frozen=True)
@@ -47,8 +55,15 @@ class Load:
     work: Work
 
 
-ON_GPU = Load(128, 512, 512, Work(trajectories=128, turns=5, turn_tokens=160, micro_batch_tokens=16_384, babble=True))
-ON_CPU = Load(8, 16, 8, Work(trajectories=8, turns=1, turn_tokens=8, micro_batch_tokens=2048, babble=True))
+ON_GPU = Load(
+    128,
+    512,
+    512,
+    Work(trajectories=128, turns=5, turn_tokens=160, micro_batch_tokens=16_384, babble=True),
+)
+ON_CPU = Load(
+    8, 16, 8, Work(trajectories=8, turns=1, turn_tokens=8, micro_batch_tokens=2048, babble=True)
+)
 
 
 # ------------------------------------------------------------------------------------------------ the parts
@@ -90,8 +105,16 @@ def decode(engine: Any, prompts: Sequence[Sequence[int]], count: int) -> int:
     from workbench.engines.base import Request
 
     for row, prompt in enumerate(prompts):
-        engine.submit(Request(row, f"bench#{row}", np.array(prompt, np.int32), seed=row, max_new_tokens=count,
-                              stop_ids=frozenset()))
+        engine.submit(
+            Request(
+                row,
+                f"bench#{row}",
+                np.array(prompt, np.int32),
+                seed=row,
+                max_new_tokens=count,
+                stop_ids=frozenset(),
+            )
+        )
     done: list[Any] = []
     while len(done) < len(prompts):
         done += engine.poll()
@@ -106,7 +129,9 @@ def decoding(engine: Any, load: Load, vocabulary: int, device: str) -> dict[str,
     prompts = prompts_of(load, vocabulary)
     decode(engine, prompts, load.answer)
     # Other prompts: none of them is in a cache.
-    seconds, tokens = timed(lambda: decode(engine, [prompt[::-1] for prompt in prompts], load.answer), device)
+    seconds, tokens = timed(
+        lambda: decode(engine, [prompt[::-1] for prompt in prompts], load.answer), device
+    )
     return {"decode_tokens": tokens, "decode_tokens_per_s": tokens / seconds}
 
 
@@ -124,8 +149,13 @@ def training(stepper: Any, device: str) -> dict[str, float]:
     seconds, _ = timed(lambda: stepper.learner.update(batch, credit, step=1), device)
     peak = peak_of(device, 512 if device == "cpu" else 8192)
     sync, _ = timed(stepper.sync, device)
-    return {"train_tokens": batch.num_tokens, "train_tokens_per_s": batch.num_tokens / seconds, "peak_tflops": peak / 1e12,
-            "mfu": times * forward_operations(cost, batch) / seconds / peak, "sync_s": sync}
+    return {
+        "train_tokens": batch.num_tokens,
+        "train_tokens_per_s": batch.num_tokens / seconds,
+        "peak_tflops": peak / 1e12,
+        "mfu": times * forward_operations(cost, batch) / seconds / peak,
+        "sync_s": sync,
+    }
 
 
 def ours(shape: str, device: str, part: str) -> dict[str, float]:
@@ -138,19 +168,42 @@ def ours(shape: str, device: str, part: str) -> dict[str, float]:
 
     load, settings = (ON_CPU if device == "cpu" else ON_GPU), SHAPES[shape]
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-    policy = SimpleNamespace(model=new_model(settings, tokenizer).to(device).eval(), tokenizer=tokenizer)
+    policy = SimpleNamespace(
+        model=new_model(settings, tokenizer).to(device).eval(), tokenizer=tokenizer
+    )
     dtype = "float32" if device == "cpu" else "bfloat16"
-    common = dict(dtype=dtype, device=device, max_rows=load.rows, max_context=4096 if device != "cpu" else 1024)
-    engine = (TransformersEngineConfig(**common) if part == "embedded" else
-              VllmEngineConfig(**common, cache_tokens=load.rows * common["max_context"] if device != "cpu" else 16_384))
+    common = dict(
+        dtype=dtype,
+        device=device,
+        max_rows=load.rows,
+        max_context=4096 if device != "cpu" else 1024,
+    )
+    engine = (
+        TransformersEngineConfig(**common)
+        if part == "embedded"
+        else VllmEngineConfig(
+            **common, cache_tokens=load.rows * common["max_context"] if device != "cpu" else 16_384
+        )
+    )
     large = {"lora_rank": 32, "activation_checkpointing": True} if shape == "7b" else {}
-    stepper = OurStepper(policy, load.work, OurSide(part, precision="fp32" if device == "cpu" else "bf16", device=device),
-                         engine=engine, layout=LayoutConfig(kind="one_node" if part == "server" else "one_device"), learner=large)
+    stepper = OurStepper(
+        policy,
+        load.work,
+        OurSide(part, precision="fp32" if device == "cpu" else "bf16", device=device),
+        engine=engine,
+        layout=LayoutConfig(kind="one_node" if part == "server" else "one_device"),
+        learner=large,
+    )
     try:
-        found = decoding(stepper.engine, load, settings.vocabulary // 2, device) | training(stepper, device)
+        found = decoding(stepper.engine, load, settings.vocabulary // 2, device) | training(
+            stepper, device
+        )
         wall, step = timed(lambda: stepper.step(1), device)
-        return found | {"step_s": wall, "step_tokens_per_s": step.trajectory_tokens / wall,
-                        "env_steps_per_s": step.env_steps / wall}
+        return found | {
+            "step_s": wall,
+            "step_tokens_per_s": step.trajectory_tokens / wall,
+            "env_steps_per_s": step.env_steps / wall,
+        }
     finally:
         if hasattr(stepper.engine, "close"):
             stepper.engine.close()
@@ -165,20 +218,38 @@ def bare(shape: str, device: str) -> dict[str, float]:
     load, settings = (ON_CPU if device == "cpu" else ON_GPU), SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
         config = AutoConfig.for_model(
-            settings.family, vocab_size=settings.embeddings, hidden_size=settings.hidden, intermediate_size=settings.intermediate,
-            num_hidden_layers=settings.layers, num_attention_heads=settings.heads, num_key_value_heads=settings.kv_heads,
-            head_dim=settings.head_dim, tie_word_embeddings=settings.tied, max_position_embeddings=settings.positions)
+            settings.family,
+            vocab_size=settings.embeddings,
+            hidden_size=settings.hidden,
+            intermediate_size=settings.intermediate,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.kv_heads,
+            head_dim=settings.head_dim,
+            tie_word_embeddings=settings.tied,
+            max_position_embeddings=settings.positions,
+        )
         config.architectures = ["Qwen2ForCausalLM"]
         config.save_pretrained(folder)
         more: dict[str, Any] = {"dtype": "bfloat16"}
         if device == "cpu":
             more = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 1 << 26}
-        llm = vllm.LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, max_num_seqs=load.rows,
-                       max_model_len=load.prompt + load.answer, **more)
-    asked = vllm.SamplingParams(temperature=1.0, max_tokens=load.answer, ignore_eos=True, detokenize=False)
+        llm = vllm.LLM(
+            model=folder,
+            load_format="dummy",
+            skip_tokenizer_init=True,
+            max_num_seqs=load.rows,
+            max_model_len=load.prompt + load.answer,
+            **more,
+        )
+    asked = vllm.SamplingParams(
+        temperature=1.0, max_tokens=load.answer, ignore_eos=True, detokenize=False
+    )
 
     def generate(prompts: Sequence[Sequence[int]]) -> int:
-        found = llm.generate([{"prompt_token_ids": list(prompt)} for prompt in prompts], asked, use_tqdm=False)
+        found = llm.generate(
+            [{"prompt_token_ids": list(prompt)} for prompt in prompts], asked, use_tqdm=False
+        )
         return sum(len(each.outputs[0].token_ids) for each in found)
 
     prompts = prompts_of(load, settings.vocabulary // 2)
@@ -195,9 +266,24 @@ def measured(shape: str, device: str, part: str) -> dict[str, Any]:
     if part != "embedded" and importlib.util.find_spec("vllm") is None:
         return {"not_run": "vllm is not installed here"}
     with tempfile.NamedTemporaryFile("r", suffix=".json") as said:
-        command = [sys.executable, "-m", "experiments.bench.gpu", "--device", device, "--shapes", shape, "--part", part]
-        done = subprocess.run([*command, "--json", said.name], cwd=ROOT, env=os.environ | ONE_THREAD | OFFLINE,
-                              capture_output=True, text=True)
+        command = [
+            sys.executable,
+            "-m",
+            "experiments.bench.gpu",
+            "--device",
+            device,
+            "--shapes",
+            shape,
+            "--part",
+            part,
+        ]
+        done = subprocess.run(
+            [*command, "--json", said.name],
+            cwd=ROOT,
+            env=os.environ | ONE_THREAD | OFFLINE,
+            capture_output=True,
+            text=True,
+        )
         text = said.read()
     if done.returncode or not text:
         words = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
@@ -206,16 +292,28 @@ def measured(shape: str, device: str, part: str) -> dict[str, Any]:
 
 
 def in_words(found: Mapping[str, Any]) -> list[str]:
-    lines = [f"{found['machine']['device']}; torch {found['machine']['torch']}; vLLM {found['machine']['vllm']}"]
+    lines = [
+        f"{found['machine']['device']}; torch {found['machine']['torch']}; vLLM {found['machine']['vllm']}"
+    ]
     for shape, parts in found["shapes"].items():
-        lines += ["", f"shape {shape}, random weights" + ("; so small that it says nothing about speed" if shape == "tiny" else "")]
+        lines += [
+            "",
+            f"shape {shape}, random weights"
+            + ("; so small that it says nothing about speed" if shape == "tiny" else ""),
+        ]
         best = parts.get("bare", {}).get("decode_tokens_per_s")
         for part, figures in parts.items():
             if "not_run" in figures:
                 lines.append(f"  {part:9s} not run: {figures['not_run']}")
                 continue
-            told = [f"{words} {figures[name]:.3g}" for name, words in SHOWN.items() if name in figures]
-            share = f" ({figures['decode_tokens_per_s'] / best:.0%} of bare vLLM)" if best and part != "bare" else ""
+            told = [
+                f"{words} {figures[name]:.3g}" for name, words in SHOWN.items() if name in figures
+            ]
+            share = (
+                f" ({figures['decode_tokens_per_s'] / best:.0%} of bare vLLM)"
+                if best and part != "bare"
+                else ""
+            )
             lines.append(f"  {part:9s} {'; '.join(told)}{share}")
     return lines
 
@@ -235,25 +333,40 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.gpu", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.gpu", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to see that it runs")
-    parser.add_argument("--shapes", nargs="+", choices=sorted(SHAPES), default=["0.5b", "1.5b", "7b"])
+    parser.add_argument(
+        "--shapes", nargs="+", choices=sorted(SHAPES), default=["0.5b", "1.5b", "7b"]
+    )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--part", choices=PARTS, help="in this process, of one shape")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures are written besides")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="where the figures are written besides"
+    )
     options = parser.parse_args(arguments)
     if options.part:
         shape, device = options.shapes[0], options.device
-        figures = bare(shape, device) if options.part == "bare" else ours(shape, device, options.part)
+        figures = (
+            bare(shape, device) if options.part == "bare" else ours(shape, device, options.part)
+        )
         options.json.write_text(json.dumps(figures), encoding="utf-8")
         return 0
     import torch
 
     if options.device != "cpu" and not torch.cuda.is_available():
-        parser.error(f"no GPU here (torch {torch.__version__} sees none); --device cpu --shapes tiny shows that it runs")
-    found = {"machine": machine(options.device), "at": time.strftime("%Y-%m-%d"),
-             "shapes": {shape: {part: measured(shape, options.device, part) for part in options.parts}
-                        for shape in options.shapes}}
+        parser.error(
+            f"no GPU here (torch {torch.__version__} sees none); --device cpu --shapes tiny shows that it runs"
+        )
+    found = {
+        "machine": machine(options.device),
+        "at": time.strftime("%Y-%m-%d"),
+        "shapes": {
+            shape: {part: measured(shape, options.device, part) for part in options.parts}
+            for shape in options.shapes
+        },
+    }
     print(*in_words(found), sep="\n")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -9,6 +9,7 @@ template's own format, up to `turns` times; calls beyond that are not executed, 
 answers. The lake goes on after the goal or a hole (the player just stays), so that an attempt's length does not depend
 on its luck: what is compared is work.
 """
+
 from __future__ import annotations
 
 import json
@@ -23,14 +24,29 @@ import numpy as np
 
 from workbench.types import Message, Observation, StepResult, Task
 
-DIRECTIONS: Mapping[str, tuple[int, int]] = {"Left": (0, -1), "Right": (0, 1), "Up": (-1, 0), "Down": (1, 0)}
+DIRECTIONS: Mapping[str, tuple[int, int]] = {
+    "Left": (0, -1),
+    "Right": (0, 1),
+    "Up": (-1, 0),
+    "Down": (1, 0),
+}
 SIZE, HOLES = 4, 3
 # What TRL derives from the signature and docstring of `TrlLake.move`; a test compares.
-MOVE_SCHEMA: Mapping[str, Any] = {"type": "function", "function": {
-    "name": "move", "description": "Move the player one cell on the frozen lake.",
-    "parameters": {"type": "object", "properties": {
-        "direction": {"type": "string", "description": "one of Left, Right, Up, Down"}}, "required": ["direction"]},
-    "return": {"type": "string", "description": "the new observation"}}}
+MOVE_SCHEMA: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "move",
+        "description": "Move the player one cell on the frozen lake.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "direction": {"type": "string", "description": "one of Left, Right, Up, Down"}
+            },
+            "required": ["direction"],
+        },
+        "return": {"type": "string", "description": "the new observation"},
+    },
+}
 
 
 class Lake:
@@ -41,7 +57,7 @@ class Lake:
     def reset(self, seed: int, turns: int = 5) -> str:
         cells = [(row, column) for row in range(SIZE) for column in range(SIZE)]
         random.Random(seed).shuffle(cells)
-        self.player, self.goal, self.holes = cells[0], cells[1], frozenset(cells[2:2 + HOLES])
+        self.player, self.goal, self.holes = cells[0], cells[1], frozenset(cells[2 : 2 + HOLES])
         self.turns, self.steps, self.over = turns, 0, False
         return self.text("Start.")
 
@@ -67,13 +83,26 @@ class Lake:
         return float(self.success) - 0.01 * distance
 
     def text(self, head: str) -> str:
-        rows = ("".join(self._letter((row, column)) for column in range(SIZE)) for row in range(SIZE))
+        rows = (
+            "".join(self._letter((row, column)) for column in range(SIZE)) for row in range(SIZE)
+        )
         where = f"The player P stands at row {self.player[0]}, column {self.player[1]}."
-        return (f"{head} {where} Turn {self.steps} of {self.turns}.\nBoard:\n" + "\n".join(rows)
-                + "\nReach the goal G and avoid the holes H.")
+        return (
+            f"{head} {where} Turn {self.steps} of {self.turns}.\nBoard:\n"
+            + "\n".join(rows)
+            + "\nReach the goal G and avoid the holes H."
+        )
 
     def _letter(self, cell: tuple[int, int]) -> str:
-        return "P" if cell == self.player else "G" if cell == self.goal else "H" if cell in self.holes else "_"
+        return (
+            "P"
+            if cell == self.player
+            else "G"
+            if cell == self.goal
+            else "H"
+            if cell in self.holes
+            else "_"
+        )
 
 
 def after(cell: tuple[int, int], direction: str) -> tuple[int, int]:
@@ -101,8 +130,11 @@ def calls_in(text: str, babble: bool = False) -> list[tuple[str, Mapping[str, An
             call = json.loads(body)
         except ValueError:
             return []
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) \
-                or not isinstance(call.get("arguments"), dict):
+        if (
+            not isinstance(call, dict)
+            or not isinstance(call.get("name"), str)
+            or not isinstance(call.get("arguments"), dict)
+        ):
             return []
         found.append((call["name"], call["arguments"]))
     return found
@@ -158,13 +190,26 @@ class ToolLakeEnv:
 
     def step(self, action_text: str) -> StepResult:
         self.answers += 1
-        before, calls = self.lake.reward if self.answers > 1 else 0.0, calls_in(action_text, self.babble)
+        before, calls = (
+            self.lake.reward if self.answers > 1 else 0.0,
+            calls_in(action_text, self.babble),
+        )
         over = not calls or self.answers > self.turns  # the last answer's call is not executed
-        replies = () if over else tuple(
-            Message("tool", execute(self.lake, name, arguments), name=name) for name, arguments in calls)
+        replies = (
+            ()
+            if over
+            else tuple(
+                Message("tool", execute(self.lake, name, arguments), name=name)
+                for name, arguments in calls
+            )
+        )
         # Turns pay differences, so that an attempt earns what TRL's side gives it once, at the end.
-        return StepResult(Observation(replies), self.lake.reward - before, terminated=over,
-                          info={"success": self.lake.success, "moves": [name for name, _ in calls]})
+        return StepResult(
+            Observation(replies),
+            self.lake.reward - before,
+            terminated=over,
+            info={"success": self.lake.success, "moves": [name for name, _ in calls]},
+        )
 
 
 def call_text(direction: str, thought: str = "") -> str:
@@ -175,6 +220,7 @@ def call_text(direction: str, thought: str = "") -> str:
 
 def towards(lake: Lake, rng: np.random.Generator) -> str:
     """A direction that leads nearer to the goal, around holes where one step shows it; any if there is none."""
+
     def distance(direction: str) -> int:
         cell = after(lake.player, direction)
         return abs(cell[0] - lake.goal[0]) + abs(cell[1] - lake.goal[1]) + 9 * (cell in lake.holes)

@@ -1,4 +1,5 @@
 """What this machine can do at most, and whether anything else was running on it."""
+
 from __future__ import annotations
 
 import os
@@ -17,8 +18,7 @@ IDLE = 0.05  # of one core: what others may take on a machine that is called idl
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds since boot: of all cores busy with anything, of those waiting for the hypervisor, and of some processes.
-    """
+    """Seconds since boot: of all cores busy with anything, of those waiting for the hypervisor, and of some processes."""
 
     at: float
     busy: float
@@ -29,7 +29,9 @@ class CpuTimes:
 def cpu_times(processes: Iterable[int] = ()) -> CpuTimes | None:
     """None where there is no /proc to read. `own` counts this process, its ended children, and `processes`."""
     try:
-        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        fields = [
+            int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        ]
     except (OSError, ValueError, IndexError):
         return None
     user, nice, system, _, _, hard, soft, stolen = fields
@@ -41,8 +43,12 @@ def cpu_times(processes: Iterable[int] = ()) -> CpuTimes | None:
             others += int(after_name[11]) + int(after_name[12])
         except (OSError, IndexError):  # it has ended: then it counts among the ended children
             continue
-    return CpuTimes(time.monotonic(), (user + nice + system + hard + soft) / ticks, stolen / ticks,
-                    own.user + own.system + own.children_user + own.children_system + others / ticks)
+    return CpuTimes(
+        time.monotonic(),
+        (user + nice + system + hard + soft) / ticks,
+        stolen / ticks,
+        own.user + own.system + own.children_user + own.children_system + others / ticks,
+    )
 
 
 def others_took(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
@@ -66,8 +72,13 @@ def matrix_peak(dtype: torch.dtype, size: int = 1536, tries: int = 7) -> float:
 
 def facts() -> dict[str, Any]:
     names = ("torch", "transformers", "accelerate", "trl", "numpy")
-    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "system": platform.platform(),
-            "python": platform.python_version(), **{name: version(name) for name in names}}
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in names},
+    }
 
 
 def _cpu_name() -> str:
@@ -75,4 +86,7 @@ def _cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )

@@ -7,6 +7,7 @@
 Two lanes run at once where there are two cores, one thread each. The first step of every side is a warm-up. The choice
 of TRL's best is made by steps that are not part of its ratio, so that luck in choosing does not count.
 """
+
 from __future__ import annotations
 
 import threading
@@ -31,17 +32,24 @@ class Record:
 
     def note(self, name: str, step: StepWork) -> None:
         self.steps.setdefault(name, []).append(step)
-        self.say(f"{name:24s} step {len(self.steps[name]) - 1}: {step.env_steps} environment steps, "
-                 f"{step.generated_tokens} tokens generated, {step.step_s:.1f} s")
+        self.say(
+            f"{name:24s} step {len(self.steps[name]) - 1}: {step.env_steps} environment steps, "
+            f"{step.generated_tokens} tokens generated, {step.step_s:.1f} s"
+        )
 
     def measured(self, name: str, count: int) -> list[StepWork]:
         """The last `count` steps of a side: after the warm-up, and after the steps that chose TRL's best."""
         return self.steps[name][-count:]
 
 
-def equal_dtype(record: Record, model: Path, work: Work, steps: int, ours: OurSide, theirs: PeerSide) -> None:
+def equal_dtype(
+    record: Record, model: Path, work: Work, steps: int, ours: OurSide, theirs: PeerSide
+) -> None:
     """A warm-up step, then `steps` more of both sides, in turns; who begins alternates."""
-    sides = [Worker.start("ours", ours, work, model, steps + 1), Worker.start("peer", theirs, work, model, steps + 1)]
+    sides = [
+        Worker.start("ours", ours, work, model, steps + 1),
+        Worker.start("peer", theirs, work, model, steps + 1),
+    ]
     record.pairs.append((ours.name, theirs.name))
     try:
         for step in range(steps + 1):
@@ -52,10 +60,15 @@ def equal_dtype(record: Record, model: Path, work: Work, steps: int, ours: OurSi
             side.close()
 
 
-def best_of(record: Record, model: Path, work: Work, steps: int, ours: Sequence[OurSide],
-            theirs: Sequence[PeerSide]) -> None:
-    """A step of each of TRL's configurations and of ours, then `steps` more of ours and of the best of TRL's, in turns.
-    """
+def best_of(
+    record: Record,
+    model: Path,
+    work: Work,
+    steps: int,
+    ours: Sequence[OurSide],
+    theirs: Sequence[PeerSide],
+) -> None:
+    """A step of each of TRL's configurations and of ours, then `steps` more of ours and of the best of TRL's, in turns."""
     total = steps + 1
     peers: dict[str, Worker] = {}
     own = [Worker.start("ours", side, work, model, total) for side in ours]

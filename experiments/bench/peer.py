@@ -8,6 +8,7 @@ Two of TRL's own routes to a policy that acts over several turns:
 TRL makes the answer after the last move too, so an attempt has up to turns + 1 answers, as ours has. Its answers are
 capped at the same length as ours (`generation_kwargs`), so that none of its static batches waits for babble.
 """
+
 from __future__ import annotations
 
 import os
@@ -38,9 +39,12 @@ class TimedTrainer(GRPOTrainer):
         self.answers = 0
         result = super()._generate(prompts)
         prompt_ids, completion_ids, tool_mask = result[0], result[1], result[2]
-        sampled = sum(map(sum, tool_mask)) if tool_mask is not None else sum(map(len, completion_ids))
+        sampled = (
+            sum(map(sum, tool_mask)) if tool_mask is not None else sum(map(len, completion_ids))
+        )
         self.noted = {
-            "rollout_s": seconds(self.clock) - began, "env_steps": Lake.total_steps - before,
+            "rollout_s": seconds(self.clock) - began,
+            "env_steps": Lake.total_steps - before,
             "generated_tokens": int(sampled),
             "trajectory_tokens": sum(map(len, prompt_ids)) + sum(map(len, completion_ids)),
         }
@@ -71,44 +75,88 @@ class Steps(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         step_s, noted = seconds(self.trainer.clock) - self.began, self.trainer.noted
         rewards = self.trainer._metrics["train"]["reward"]
-        self.report(StepWork(
-            env_steps=noted["env_steps"], generations=self.trainer.answers,
-            generated_tokens=noted["generated_tokens"], trajectory_tokens=noted["trajectory_tokens"],
-            rollout_s=noted["rollout_s"], train_s=step_s - self.trainer.scored_s,
-            step_s=step_s, wall_s=time.perf_counter() - self.wall,
-            reward=float(rewards[-1]) if rewards else float("nan"), notes=memory(self.trainer.clock),
-        ))
+        self.report(
+            StepWork(
+                env_steps=noted["env_steps"],
+                generations=self.trainer.answers,
+                generated_tokens=noted["generated_tokens"],
+                trajectory_tokens=noted["trajectory_tokens"],
+                rollout_s=noted["rollout_s"],
+                train_s=step_s - self.trainer.scored_s,
+                step_s=step_s,
+                wall_s=time.perf_counter() - self.wall,
+                reward=float(rewards[-1]) if rewards else float("nan"),
+                notes=memory(self.trainer.clock),
+            )
+        )
 
 
 def config_of(work: Work, side: PeerSide, steps: int, out: Path) -> GRPOConfig:
     """TRL's settings for this work: one AdamW update over all trajectories, no KL term, nothing written."""
     rows = side.micro_rows or work.micro_rows
     return GRPOConfig(
-        output_dir=str(out), per_device_train_batch_size=rows, gradient_accumulation_steps=work.trajectories // rows,
-        num_generations=work.group, max_steps=steps, max_completion_length=work.completion_tokens,
-        max_tool_calling_iterations=work.turns, generation_kwargs={"max_new_tokens": work.turn_tokens},
-        temperature=1.0, top_k=0, top_p=1.0, beta=0.0, num_iterations=1, learning_rate=work.lr, loss_type="dapo",
-        adam_beta2=0.95, max_grad_norm=1.0, lr_scheduler_type="constant", bf16=side.bf16,
+        output_dir=str(out),
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=work.trajectories // rows,
+        num_generations=work.group,
+        max_steps=steps,
+        max_completion_length=work.completion_tokens,
+        max_tool_calling_iterations=work.turns,
+        generation_kwargs={"max_new_tokens": work.turn_tokens},
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        beta=0.0,
+        num_iterations=1,
+        learning_rate=work.lr,
+        loss_type="dapo",
+        adam_beta2=0.95,
+        max_grad_norm=1.0,
+        lr_scheduler_type="constant",
+        bf16=side.bf16,
         use_cpu=side.device == "cpu",
-        gradient_checkpointing=False, report_to=[], logging_steps=1, save_strategy="no", seed=work.seed,
-        shuffle_dataset=False, disable_tqdm=True, model_init_kwargs={"dtype": "float32"})
+        gradient_checkpointing=False,
+        report_to=[],
+        logging_steps=1,
+        save_strategy="no",
+        seed=work.seed,
+        shuffle_dataset=False,
+        disable_tqdm=True,
+        model_init_kwargs={"dtype": "float32"},
+    )
 
 
-def make_trainer(model: Path, work: Work, side: PeerSide, steps: int, out: Path, callback: Steps) -> TimedTrainer:
+def make_trainer(
+    model: Path, work: Work, side: PeerSide, steps: int, out: Path, callback: Steps
+) -> TimedTrainer:
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows = []
     for step in range(steps):
         # The rollout route is handed prompts only, so the board's seed travels as their text.
-        rows += [{"prompt": [{"role": "user", "content": str(seed) if side.route == "rollout" else ""}], "seed": seed}
-                 for seed in work.boards(step)]
+        rows += [
+            {
+                "prompt": [
+                    {"role": "user", "content": str(seed) if side.route == "rollout" else ""}
+                ],
+                "seed": seed,
+            }
+            for seed in work.boards(step)
+        ]
     if side.route == "environments":
         doors: dict[str, Any] = {"environment_factory": TrlLake}
     else:
-        doors = {"rollout_func": lambda prompts, trainer: own_loop(prompts, trainer, tokenizer, work),
-                 "reward_funcs": score}
-    trainer = TimedTrainer(model=str(model), args=config_of(work, side, steps, out),
-                           train_dataset=Dataset.from_list(rows), processing_class=tokenizer, callbacks=[callback],
-                           **doors)
+        doors = {
+            "rollout_func": lambda prompts, trainer: own_loop(prompts, trainer, tokenizer, work),
+            "reward_funcs": score,
+        }
+    trainer = TimedTrainer(
+        model=str(model),
+        args=config_of(work, side, steps, out),
+        train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+        callbacks=[callback],
+        **doors,
+    )
     trainer.clock, callback.trainer = side.device, trainer
     return trainer
 
@@ -123,35 +171,63 @@ def own_loop(prompts, trainer: TimedTrainer, tokenizer, work: Work) -> dict[str,
     """A user's loop for `rollout_func`: each turn one padded `generate` over the histories of all that still play."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     lakes = [Lake() for _ in prompts]
-    first = [lake.reset(int(prompt[-1]["content"]), work.turns) for lake, prompt in zip(lakes, prompts)]
-    histories = [list(tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], tools=[TrlLake().move], add_generation_prompt=True, tokenize=True,
-        return_dict=False)) for text in first]
+    first = [
+        lake.reset(int(prompt[-1]["content"]), work.turns) for lake, prompt in zip(lakes, prompts)
+    ]
+    histories = [
+        list(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}],
+                tools=[TrlLake().move],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+        )
+        for text in first
+    ]
     lengths, masks = [len(history) for history in histories], [[] for _ in histories]
-    settings = GenerationConfig(do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=work.turn_tokens,
-                                pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
+    settings = GenerationConfig(
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        max_new_tokens=work.turn_tokens,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
     live = list(range(len(histories)))
     model.eval()
     for turn in range(work.turns + 1):
         trainer.answers += len(live)
         longest = max(len(histories[i]) for i in live)
-        ids = torch.tensor([[tokenizer.pad_token_id] * (longest - len(histories[i])) + histories[i] for i in live])
-        seen = (torch.arange(longest)[None]
-                >= torch.tensor([longest - len(histories[i]) for i in live])[:, None]).long()
-        answers = model.generate(input_ids=ids.to(model.device), attention_mask=seen.to(model.device),
-                                 generation_config=settings)[:, longest:].tolist()
+        ids = torch.tensor(
+            [[tokenizer.pad_token_id] * (longest - len(histories[i])) + histories[i] for i in live]
+        )
+        seen = (
+            torch.arange(longest)[None]
+            >= torch.tensor([longest - len(histories[i]) for i in live])[:, None]
+        ).long()
+        answers = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=seen.to(model.device),
+            generation_config=settings,
+        )[:, longest:].tolist()
         playing = []
         for i, answer in zip(live, answers):
             if tokenizer.eos_token_id in answer:
-                answer = answer[:answer.index(tokenizer.eos_token_id) + 1]
+                answer = answer[: answer.index(tokenizer.eos_token_id) + 1]
             histories[i] += answer
             masks[i] += [1] * len(answer)
             calls = calls_in(tokenizer.decode(answer), work.babble)
             if not calls or turn == work.turns:
                 continue
             reply = trainer._get_tool_suffix_ids(
-                [{"role": "tool", "name": name, "content": execute(lakes[i], name, arguments)}
-                 for name, arguments in calls])
+                [
+                    {"role": "tool", "name": name, "content": execute(lakes[i], name, arguments)}
+                    for name, arguments in calls
+                ]
+            )
             histories[i] += reply
             masks[i] += [0] * len(reply)
             playing.append(i)
@@ -159,6 +235,10 @@ def own_loop(prompts, trainer: TimedTrainer, tokenizer, work: Work) -> dict[str,
         if not live:
             break
     model.train()
-    return {"prompt_ids": [history[:n] for history, n in zip(histories, lengths)],
-            "completion_ids": [history[n:] for history, n in zip(histories, lengths)], "logprobs": None,
-            "env_mask": masks, "score": [lake.reward for lake in lakes]}
+    return {
+        "prompt_ids": [history[:n] for history, n in zip(histories, lengths)],
+        "completion_ids": [history[n:] for history, n in zip(histories, lengths)],
+        "logprobs": None,
+        "env_mask": masks,
+        "score": [lake.reward for lake in lakes],
+    }

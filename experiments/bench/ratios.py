@@ -6,6 +6,7 @@ ratio of two times is as likely to be off by a factor upwards as downwards.
 
 Axis letters: N steps.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,16 +36,22 @@ TOLERANCE = 0.10  # of the work: beyond it, two sides are not compared without a
 def paired_ratio(ours_N: Sequence[float], theirs_N: Sequence[float]) -> Estimate:
     """How many times theirs ours is, step by step: geometric mean with its 95 % interval. All figures are positive."""
     if len(ours_N) != len(theirs_N):
-        raise DataError(f"paired ratios need the same steps on both sides, got {len(ours_N)} and {len(theirs_N)}")
+        raise DataError(
+            f"paired ratios need the same steps on both sides, got {len(ours_N)} and {len(theirs_N)}"
+        )
     if not all(figure > 0 for figure in (*ours_N, *theirs_N)):
         raise DataError(f"a ratio needs positive figures, got {list(ours_N)} and {list(theirs_N)}")
     logs = mean_interval([log(ours / theirs) for ours, theirs in zip(ours_N, theirs_N)])
-    return Estimate(exp(logs.mean), exp(logs.low), exp(logs.high) if logs.high < 700 else float("inf"), logs.n)
+    return Estimate(
+        exp(logs.mean), exp(logs.low), exp(logs.high) if logs.high < 700 else float("inf"), logs.n
+    )
 
 
 def compare(ours: Sequence[StepWork], theirs: Sequence[StepWork]) -> dict[str, Estimate]:
-    return {name: paired_ratio([figure(step) for step in ours], [figure(step) for step in theirs])
-            for name, figure in FIGURES.items()}
+    return {
+        name: paired_ratio([figure(step) for step in ours], [figure(step) for step in theirs])
+        for name, figure in FIGURES.items()
+    }
 
 
 def totals(steps: Sequence[StepWork]) -> dict[str, int]:

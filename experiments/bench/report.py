@@ -1,4 +1,5 @@
 """From the steps of all sides to what is printed and kept."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +20,31 @@ def tried(record: Record) -> dict[str, float]:
 
 
 def results(record: Record, count: int) -> dict[str, Any]:
-    """JSON values: of each pair the ratios over its last `count` steps and the work of both; every step of everybody.
-    """
+    """JSON values: of each pair the ratios over its last `count` steps and the work of both; every step of everybody."""
     pairs = []
     for ours, theirs in record.pairs:
         own, other = record.measured(ours, count), record.measured(theirs, count)
-        pairs.append({
-            "ours": ours, "theirs": theirs, "steps": count,
-            "ratios": {name: asdict(ratio) for name, ratio in compare(own, other).items()},
-            "figures": {name: [mean(map(figure, own)), mean(map(figure, other))] for name, figure in FIGURES.items()},
-            "work": [totals(own), totals(other)], "unequal": unequal_work(own, other),
-            "notes": [notes(own), notes(other)], "wall_s": [mean(s.wall_s for s in own), mean(s.wall_s for s in other)],
-        })
-    return {"pairs": pairs, "tried": tried(record),
-            "steps": {name: [asdict(step) for step in steps] for name, steps in record.steps.items()}}
+        pairs.append(
+            {
+                "ours": ours,
+                "theirs": theirs,
+                "steps": count,
+                "ratios": {name: asdict(ratio) for name, ratio in compare(own, other).items()},
+                "figures": {
+                    name: [mean(map(figure, own)), mean(map(figure, other))]
+                    for name, figure in FIGURES.items()
+                },
+                "work": [totals(own), totals(other)],
+                "unequal": unequal_work(own, other),
+                "notes": [notes(own), notes(other)],
+                "wall_s": [mean(s.wall_s for s in own), mean(s.wall_s for s in other)],
+            }
+        )
+    return {
+        "pairs": pairs,
+        "tried": tried(record),
+        "steps": {name: [asdict(step) for step in steps] for name, steps in record.steps.items()},
+    }
 
 
 def notes(steps: Sequence[StepWork]) -> dict[str, float]:
@@ -49,19 +61,33 @@ def in_words(found: Mapping[str, Any], *, idle: bool) -> list[str]:
         lines += ["", f"{pair['ours']}  against  {pair['theirs']}, {pair['steps']} steps in turns"]
         for name, (own, other) in pair["figures"].items():
             ratio = pair["ratios"][name]
-            lines.append(f"  {name:42s} {own:8.1f} {other:8.1f}   {ratio['mean']:5.2f} times "
-                         f"[{ratio['low']:.2f}, {ratio['high']:.2f}]{_verdict(name, ratio) if name in judged else ''}")
-        work = ", ".join(f"{name} {own:,} and {other:,}" for (name, own), other
-                         in zip(pair["work"][0].items(), pair["work"][1].values()))
+            lines.append(
+                f"  {name:42s} {own:8.1f} {other:8.1f}   {ratio['mean']:5.2f} times "
+                f"[{ratio['low']:.2f}, {ratio['high']:.2f}]{_verdict(name, ratio) if name in judged else ''}"
+            )
+        work = ", ".join(
+            f"{name} {own:,} and {other:,}"
+            for (name, own), other in zip(pair["work"][0].items(), pair["work"][1].values())
+        )
         lines.append(f"  work: {work}")
         lines += [f"  WARNING: not the same work: {words}" for words in pair["unequal"]]
         for name, said in zip((pair["ours"], pair["theirs"]), pair["notes"]):
             if said:
-                lines.append(f"  {name}: " + ", ".join(f"{key} {value:.2g}" for key, value in said.items()))
+                lines.append(
+                    f"  {name}: " + ", ".join(f"{key} {value:.2g}" for key, value in said.items())
+                )
         if idle:
-            lines.append(f"  wall seconds a step: {pair['wall_s'][0]:.1f} and {pair['wall_s'][1]:.1f}")
-    lines += ["", "environment steps per second, end to end, at the first step of everything that was tried"]
-    lines += [f"  {name:32s} {figure:6.2f}" for name, figure in sorted(found["tried"].items(), key=lambda kv: kv[1])]
+            lines.append(
+                f"  wall seconds a step: {pair['wall_s'][0]:.1f} and {pair['wall_s'][1]:.1f}"
+            )
+    lines += [
+        "",
+        "environment steps per second, end to end, at the first step of everything that was tried",
+    ]
+    lines += [
+        f"  {name:32s} {figure:6.2f}"
+        for name, figure in sorted(found["tried"].items(), key=lambda kv: kv[1])
+    ]
     theirs = {pair["theirs"] for pair in found["pairs"]}
     lines.append(f"  measured further: {' and '.join(sorted(theirs))}")
     return lines

@@ -7,6 +7,7 @@
 
 CPU seconds where this process computes, wall seconds where another one is waited for: those want a quiet machine.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,7 +26,9 @@ import numpy as np
 Result = dict[str, Any]
 
 
-def timed(work: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> tuple[float, Any]:
+def timed(
+    work: Callable[[], Any], clock: Callable[[], float] = time.process_time
+) -> tuple[float, Any]:
     began = clock()
     result = work()
     return clock() - began, result
@@ -40,8 +43,12 @@ def corpus(documents: int, words: int) -> Any:
     from workbench.envs.search.base import Document
 
     drawn = np.random.default_rng(0).zipf(1.2, (documents, words)) % 50_000
-    return Corpus(tuple(Document(f"d{number}", "", " ".join(f"w{word}" for word in row))
-                        for number, row in enumerate(drawn)))
+    return Corpus(
+        tuple(
+            Document(f"d{number}", "", " ".join(f"w{word}" for word in row))
+            for number, row in enumerate(drawn)
+        )
+    )
 
 
 def search(most: int = 100_000) -> Result:
@@ -56,9 +63,17 @@ def search(most: int = 100_000) -> Result:
         index = built[-1][1]
         rng = np.random.default_rng(1)
         queries = [" ".join(f"w{word}" for word in rng.zipf(1.2, 6) % 50_000) for _ in range(300)]
-        rows.append({"documents": documents, "words": words, "build_cpu_s": [seconds for seconds, _ in built],
-                     "peak_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
-                     "query_cpu_s": [timed(lambda query=query: index.search(query, 5))[0] for query in queries]})  # noqa: B023
+        rows.append(
+            {
+                "documents": documents,
+                "words": words,
+                "build_cpu_s": [seconds for seconds, _ in built],
+                "peak_mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+                "query_cpu_s": [
+                    timed(lambda query=query: index.search(query, 5))[0] for query in queries
+                ],
+            }
+        )  # noqa: B023
     return {"indexes": rows, "server_wall_s": _served(index, queries), **_reading()}
 
 
@@ -72,7 +87,10 @@ def _served(index: Any, queries: Sequence[str]) -> list[float]:
     thread.start()
     try:
         client = RemoteSearcher(server.url)
-        return [timed(lambda query=query: client.search(query, 5), time.monotonic)[0] for query in queries]
+        return [
+            timed(lambda query=query: client.search(query, 5), time.monotonic)[0]
+            for query in queries
+        ]
     finally:
         server.shutdown()
         thread.join()
@@ -84,13 +102,31 @@ def _reading(records: int = 5000) -> Result:
     from workbench.envs.qa.files import read_hotpotqa
 
     paragraph = [f"Title {{}} {number}" for number in range(10)]
-    record = {"question": "Who was it?", "answer": "Nobody", "type": "bridge", "level": "hard",
-              "supporting_facts": [["Title 0 0", 0], ["Title 0 1", 1]]}
+    record = {
+        "question": "Who was it?",
+        "answer": "Nobody",
+        "type": "bridge",
+        "level": "hard",
+        "supporting_facts": [["Title 0 0", 0], ["Title 0 1", 1]],
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "hotpot.json"
-        path.write_text(json.dumps([record | {"_id": f"{n}", "supporting_facts": [[f"Title {n} 0", 0], [f"Title {n} 1", 1]],
-                                              "context": [[title.format(n), ["A sentence of some length. "] * 4]
-                                                          for title in paragraph]} for n in range(records)]))
+        path.write_text(
+            json.dumps(
+                [
+                    record
+                    | {
+                        "_id": f"{n}",
+                        "supporting_facts": [[f"Title {n} 0", 0], [f"Title {n} 1", 1]],
+                        "context": [
+                            [title.format(n), ["A sentence of some length. "] * 4]
+                            for title in paragraph
+                        ],
+                    }
+                    for n in range(records)
+                ]
+            )
+        )
         seconds, count = timed(lambda: sum(1 for _ in read_hotpotqa(path)))
         if count != records:
             raise SystemExit(f"wrote {records} records and read {count}")
@@ -109,18 +145,37 @@ def watch(times: int = 15) -> Result:
         drawn = []
         for more in range(times):
             rng = np.random.default_rng(more)
-            metrics = [{"step": step, **{name: float(rng.random()) for name in (
-                "success", "reward_mean", "reward_std_within", "grad_norm", "entropy", "turns", "kl_ref")}}
-                for step in range(1, steps + more + 1)]
+            metrics = [
+                {
+                    "step": step,
+                    **{
+                        name: float(rng.random())
+                        for name in (
+                            "success",
+                            "reward_mean",
+                            "reward_std_within",
+                            "grad_norm",
+                            "entropy",
+                            "turns",
+                            "kl_ref",
+                        )
+                    },
+                }
+                for step in range(1, steps + more + 1)
+            ]
             drawn.append(timed(lambda: json.dumps(live_figure(live_curves(metrics, {}), "run"))))  # noqa: B023
-        rows.append({"steps": steps, "cpu_s": [seconds for seconds, _ in drawn], "bytes": len(drawn[0][1])})
+        rows.append(
+            {"steps": steps, "cpu_s": [seconds for seconds, _ in drawn], "bytes": len(drawn[0][1])}
+        )
     return {"rows": rows}
 
 
 # ------------------------------------------------------------------------------------------------ worker processes
 
 
-def workers(attempts: int = 500, hanging: int = 50, deadline_s: float = 10.0, steps: int = 500) -> Result:
+def workers(
+    attempts: int = 500, hanging: int = 50, deadline_s: float = 10.0, steps: int = 500
+) -> Result:
     """Wall seconds from the step of each attempt that hangs until it is freed, and of the whole batch; and of a step in
     a worker process beside the same step in this one, in turns."""
     from tests.workers.worker_envs import Fickle
@@ -135,10 +190,19 @@ def workers(attempts: int = 500, hanging: int = 50, deadline_s: float = 10.0, st
             runner.reset(key, Fickle(), Task(key, "fickle", seed), seed)
         _answers(runner, attempts)
         began = time.monotonic()
-        asked = {key: (time.monotonic(), runner.step(key, "hang" if number % (attempts // hanging) == 0 else "go"))[0]
-                 for number, key in enumerate(keys)}
+        asked = {
+            key: (
+                time.monotonic(),
+                runner.step(key, "hang" if number % (attempts // hanging) == 0 else "go"),
+            )[0]
+            for number, key in enumerate(keys)
+        }
         ended = _answers(runner, attempts)
-        freed = [ended[key] - asked[key] for number, key in enumerate(keys) if number % (attempts // hanging) == 0]
+        freed = [
+            ended[key] - asked[key]
+            for number, key in enumerate(keys)
+            if number % (attempts // hanging) == 0
+        ]
         batch = time.monotonic() - began
     finally:
         runner.shutdown()
@@ -157,8 +221,14 @@ def workers(attempts: int = 500, hanging: int = 50, deadline_s: float = 10.0, st
     finally:
         for side in sides.values():
             side.shutdown()
-    return {"attempts": attempts, "hanging": hanging, "deadline_s": deadline_s, "freed_wall_s": freed, "batch_wall_s": batch,
-            "step_wall_s": took}
+    return {
+        "attempts": attempts,
+        "hanging": hanging,
+        "deadline_s": deadline_s,
+        "freed_wall_s": freed,
+        "batch_wall_s": batch,
+        "step_wall_s": took,
+    }
 
 
 def _answers(runner: Any, count: int) -> dict[str, float]:
@@ -175,7 +245,11 @@ def _answers(runner: Any, count: int) -> dict[str, float]:
 def adapters(shapes: Sequence[str] = ("frozenlake-tiny", "30m"), syncs: int = 10) -> Result:
     """Bytes and wall seconds of syncs to a vLLM server (it must be installed), as whole weights and alone: `bring_s` until
     the digests are right, `sync_s` with the probe. In two turns of blocks, because a change of ways brings the base again."""
-    return {"rank": ADAPTER_RANK, "syncs": syncs, "shapes": [_adapters_of(shape, syncs) for shape in shapes]}
+    return {
+        "rank": ADAPTER_RANK,
+        "syncs": syncs,
+        "shapes": [_adapters_of(shape, syncs) for shape in shapes],
+    }
 
 
 ADAPTER_RANK = 8
@@ -192,13 +266,34 @@ def _adapters_of(shape: str, syncs: int) -> Result:
     from workbench.learn.config import LearnerConfig
 
     torch.manual_seed(0)
-    model = load_policy(shape).model if shape != "30m" else Qwen3ForCausalLM(Qwen3Config(
-        vocab_size=8192, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=64, max_position_embeddings=512, tie_word_embeddings=True)).eval()
+    model = (
+        load_policy(shape).model
+        if shape != "30m"
+        else Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=8192,
+                hidden_size=512,
+                intermediate_size=1536,
+                num_hidden_layers=8,
+                num_attention_heads=8,
+                num_key_value_heads=4,
+                head_dim=64,
+                max_position_embeddings=512,
+                tie_word_embeddings=True,
+            )
+        ).eval()
+    )
     settings = LearnerConfig(lora_rank=ADAPTER_RANK)
-    engine = open_server_engine(model, VllmEngineConfig(max_context=256, cache_tokens=8192),
-                                LayoutConfig(kind="one_node", adapters="routes"), ADAPTER_RANK)
-    took = {way: {"bring_s": [], "sync_s": [], "bytes": 0, "gap_max": 0.0} for way in ("merged", "alone")}
+    engine = open_server_engine(
+        model,
+        VllmEngineConfig(max_context=256, cache_tokens=8192),
+        LayoutConfig(kind="one_node", adapters="routes"),
+        ADAPTER_RANK,
+    )
+    took = {
+        way: {"bring_s": [], "sync_s": [], "bytes": 0, "gap_max": 0.0}
+        for way in ("merged", "alone")
+    }
     core, load, way = engine._core, engine._core.load, ""
 
     def timed_load(*arguments: Any) -> Any:
@@ -213,7 +308,9 @@ def _adapters_of(shape: str, syncs: int) -> Result:
             for way, said in took.items():
                 for number in range(syncs // 2 + 1):
                     version += 1
-                    twin = adapted(model, LearnerConfig(lora_rank=ADAPTER_RANK, seed=version), spread=0.01)
+                    twin = adapted(
+                        model, LearnerConfig(lora_rank=ADAPTER_RANK, seed=version), spread=0.01
+                    )
                     adapter, whole = alone(twin, settings), merged(twin, twin.state_dict())
                     began = time.monotonic()
                     if way == "merged":
@@ -221,8 +318,11 @@ def _adapters_of(shape: str, syncs: int) -> Result:
                     else:
                         engine.sync_adapter(adapter, whole, version)
                     seconds = time.monotonic() - began
-                    said["bytes"] = (core._transfer._way.size if way == "merged" else
-                                     sum(file.stat().st_size for file in core._adapters._path.iterdir()))
+                    said["bytes"] = (
+                        core._transfer._way.size
+                        if way == "merged"
+                        else sum(file.stat().st_size for file in core._adapters._path.iterdir())
+                    )
                     said["gap_max"] = max(said["gap_max"], engine.stats()["gap_max"])
                     if number:  # the first of a block is of another way, and warms up
                         said["sync_s"].append(seconds)
@@ -235,14 +335,22 @@ def _adapters_of(shape: str, syncs: int) -> Result:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.bench.small", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.bench.small", description=__doc__.split("\n")[0]
+    )
     parts = {"search": search, "watch": watch, "workers": workers, "adapters": adapters}
     parser.add_argument("what", choices=tuple(parts))
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the figures are written")
+    parser.add_argument(
+        "--json", type=Path, required=True, metavar="FILE", help="where the figures are written"
+    )
     parser.add_argument("--quick", action="store_true", help="a tenth of it, to see that it works")
     options = parser.parse_args(arguments)
-    quick = {"search": lambda: search(2000), "watch": lambda: watch(3), "workers": lambda: workers(20, 2, 2.0, 50),
-             "adapters": lambda: adapters(("frozenlake-tiny",), 2)}
+    quick = {
+        "search": lambda: search(2000),
+        "watch": lambda: watch(3),
+        "workers": lambda: workers(20, 2, 2.0, 50),
+        "adapters": lambda: adapters(("frozenlake-tiny",), 2),
+    }
     result = quick[options.what]() if options.quick else parts[options.what]()
     options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {options.json}")

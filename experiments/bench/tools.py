@@ -6,6 +6,7 @@ A call is timed from when it begins in a warm worker until its result is there, 
 have missed their deadline by then: what is printed is the time beyond it. For the others it is all of their time. The
 goal is half a second, for the slowest of 20. Seconds are those of the wall clock, so a busy machine shows.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -66,7 +67,9 @@ def add(a: int, b: int) -> int:
 def beyond(executor: ToolExecutor, how: str) -> float:
     """Seconds from the deadline (of a tool that hangs) or from the call's begin until its slot was free."""
     kind = WAYS[how][0]
-    executor.run([ToolCall("add", {"a": 1, "b": 1}), ToolCall("misbehave", {"how": "raises"})])  # a warm worker
+    executor.run(
+        [ToolCall("add", {"a": 1, "b": 1}), ToolCall("misbehave", {"how": "raises"})]
+    )  # a warm worker
     began = time.monotonic()
     [result] = executor.run([ToolCall("misbehave", {"how": how})])
     took = time.monotonic() - began
@@ -96,14 +99,29 @@ def measure(times: int, deadline_s: float) -> dict[str, Any]:
         took = [beyond(strict if kind == "timeout" else patient, how) for _ in range(times)]
         soon = sum(each <= GOAL_S for each in took)
         rows.append({"how": how, "error": kind, "times": times, "soon": soon, "seconds": took})
-        print(f"{how:32} {f'{soon} of {times}':>18} {statistics.median(took):7.3f} s {max(took):7.3f} s", flush=True)
+        print(
+            f"{how:32} {f'{soon} of {times}':>18} {statistics.median(took):7.3f} s {max(took):7.3f} s",
+            flush=True,
+        )
     costs = sorted(cost(patient))
-    found = {"calls": COSTS, "median_ms": 1000 * costs[COSTS // 2], "p99_ms": 1000 * costs[COSTS * 99 // 100]}
-    print(f"a call of a warm tool: median {found['median_ms']:.2f} ms, 99 of 100 within {found['p99_ms']:.2f} ms "
-          f"({COSTS} calls)")
+    found = {
+        "calls": COSTS,
+        "median_ms": 1000 * costs[COSTS // 2],
+        "p99_ms": 1000 * costs[COSTS * 99 // 100],
+    }
+    print(
+        f"a call of a warm tool: median {found['median_ms']:.2f} ms, 99 of 100 within {found['p99_ms']:.2f} ms "
+        f"({COSTS} calls)"
+    )
     patient.close(), strict.close()
     shared_workers().shutdown()
-    return {"version": 1, "deadline_s": deadline_s, "goal_s": GOAL_S, "rows": rows, "warm_call": found}
+    return {
+        "version": 1,
+        "deadline_s": deadline_s,
+        "goal_s": GOAL_S,
+        "rows": rows,
+        "warm_call": found,
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:

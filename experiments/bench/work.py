@@ -1,4 +1,5 @@
 """What both sides are asked to do, how each may be set, and how it says what it did."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,9 +19,9 @@ class Work:
     turn_tokens: int = 160
     completion_tokens: int = 1600
     lr: float = 1e-6
-    micro_rows: int = 8              # TRL counts rows in a micro-batch
-    micro_batch_tokens: int = 4096   # ours counts tokens
-    babble: bool = False             # for random weights, which write no calls: every answer counts as a move
+    micro_rows: int = 8  # TRL counts rows in a micro-batch
+    micro_batch_tokens: int = 4096  # ours counts tokens
+    babble: bool = False  # for random weights, which write no calls: every answer counts as a move
     seed: int = 0
 
     def boards(self, step: int) -> list[int]:

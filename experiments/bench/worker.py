@@ -6,6 +6,7 @@ Standard output carries nothing else: what libraries print goes to standard erro
 
     python -m experiments.bench.worker '{"kind": "ours", "side": {...}, "work": {...}, "model": "...", "steps": 6}'
 """
+
 from __future__ import annotations
 
 import json
@@ -22,7 +23,11 @@ from workbench.types.errors import WorkbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TRL_EXPERIMENTAL_SILENCE": "1"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRL_EXPERIMENTAL_SILENCE": "1",
+}
 
 
 class BenchError(WorkbenchError):
@@ -42,11 +47,23 @@ class Worker:
 
     @classmethod
     def start(cls, kind: str, side: Any, work: Work, model: Path, steps: int) -> Worker:
-        task = {"kind": kind, "side": asdict(side), "work": asdict(work), "model": str(model), "steps": steps}
+        task = {
+            "kind": kind,
+            "side": asdict(side),
+            "work": asdict(work),
+            "model": str(model),
+            "steps": steps,
+        }
         log = tempfile.TemporaryFile()
-        process = subprocess.Popen([sys.executable, "-m", "experiments.bench.worker", json.dumps(task)], cwd=ROOT,
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                                   env=os.environ | ONE_THREAD | OFFLINE)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "experiments.bench.worker", json.dumps(task)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=os.environ | ONE_THREAD | OFFLINE,
+        )
         worker = cls(side.name, process, log)
         worker._line()
         return worker
@@ -68,8 +85,10 @@ class Worker:
             self.process.wait()
             self.log.seek(0)
             said = self.log.read().decode(errors="replace").strip().splitlines()[-15:]
-            raise BenchError(f"side {self.name!r} ended with status {self.process.returncode} before its step was "
-                             "done. Its last words:\n  " + "\n  ".join(said))
+            raise BenchError(
+                f"side {self.name!r} ended with status {self.process.returncode} before its step was "
+                "done. Its last words:\n  " + "\n  ".join(said)
+            )
         return json.loads(line)
 
 
@@ -105,7 +124,9 @@ def main(arguments: list[str]) -> int:
 
     with tempfile.TemporaryDirectory() as out:
         callback = Steps(may_go, lambda done: say(asdict(done)))
-        trainer = make_trainer(model, work, PeerSide(**task["side"]), task["steps"], Path(out), callback)
+        trainer = make_trainer(
+            model, work, PeerSide(**task["side"]), task["steps"], Path(out), callback
+        )
         say({"ready": True})
         trainer.train()
     return 0

@@ -7,6 +7,7 @@
 A collapse is caught where the first alarm comes a step or more before the event's evaluation. Thresholds are the ones that
 catch most of the choosing runs with at most one false alarm in twenty there; the judging runs are looked at once.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -49,8 +50,11 @@ class Course:
     def scored(self, rule: AlarmRule) -> list[tuple[int, float]]:
         """(step, score) where there is one; of a collapse only the steps before the event."""
         pairs = zip(self.found.steps, rule.scores(self.found.steps), strict=True)
-        return [(each.step, score) for each, score in pairs
-                if score is not None and (self.event is None or each.step < self.event)]
+        return [
+            (each.step, score)
+            for each, score in pairs
+            if score is not None and (self.event is None or each.step < self.event)
+        ]
 
     def peak(self, rule: AlarmRule) -> float:
         return max((score for _, score in self.scored(rule)), default=NEVER)
@@ -60,25 +64,41 @@ class Course:
         return next((step for step, score in self.scored(rule) if score >= threshold), None)
 
 
-def split(courses: Sequence[Course], chooses: bool, kind: str = "") -> tuple[list[Course], list[Course]]:
+def split(
+    courses: Sequence[Course], chooses: bool, kind: str = ""
+) -> tuple[list[Course], list[Course]]:
     """Collapsed (of one kind, if said) and healthy runs of a half."""
     half = [course for course in courses if course.job.chooses == chooses]
-    return ([course for course in half if course.label == "collapsed" and kind in ("", course.job.kind)],
-            [course for course in half if course.label == "healthy"])
+    return (
+        [
+            course
+            for course in half
+            if course.label == "collapsed" and kind in ("", course.job.kind)
+        ],
+        [course for course in half if course.label == "healthy"],
+    )
 
 
 def choose(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
     """The threshold that catches most with at most `FALSE` false alarms: halfway down to the next healthy peak. None
     where none catches any."""
     sick, well = [course.peak(rule) for course in ill], [course.peak(rule) for course in healthy]
-    allowed = sorted({peak for peak in sick if peak > NEVER and sum(other >= peak for other in well) <= FALSE * len(well)})
+    allowed = sorted(
+        {
+            peak
+            for peak in sick
+            if peak > NEVER and sum(other >= peak for other in well) <= FALSE * len(well)
+        }
+    )
     if not allowed:
         return None
     below = max((peak for peak in well if NEVER < peak < allowed[0]), default=allowed[0])
     return (allowed[0] + below) / 2
 
 
-def choose_pair(kind: str, ill: Sequence[Course], healthy: Sequence[Course]) -> tuple[float, float] | None:
+def choose_pair(
+    kind: str, ill: Sequence[Course], healthy: Sequence[Course]
+) -> tuple[float, float] | None:
     """Thresholds of the two signs of a kind, by the same rule; of several that are as good, the one in the middle."""
     best, most = [], 0
     grids = [_candidates(rule, ill) for rule in PAIRS[kind]]
@@ -105,24 +125,42 @@ def judged(rule: AlarmRule, threshold: float | None, courses: Sequence[Course]) 
     for half, chooses in (("chosen", True), ("judged", False)):
         ill, healthy = split(courses, chooses)
         alarms = [None if threshold is None else course.alarm(rule, threshold) for course in ill]
-        leads = [course.event - alarm for course, alarm in zip(ill, alarms, strict=True) if alarm is not None]
-        false = sum(threshold is not None and course.alarm(rule, threshold) is not None for course in healthy)
+        leads = [
+            course.event - alarm
+            for course, alarm in zip(ill, alarms, strict=True)
+            if alarm is not None
+        ]
+        false = sum(
+            threshold is not None and course.alarm(rule, threshold) is not None
+            for course in healthy
+        )
         by_kind: dict[str, list[int]] = {}
         for course, alarm in zip(ill, alarms, strict=True):
             counts = by_kind.setdefault(course.job.kind, [0, 0])
             counts[0] += alarm is not None
             counts[1] += 1
-        row[half] = {"caught": len(leads), "collapses": len(ill), "by_kind": by_kind,
-                     "caught_interval": wilson_interval(len(leads), len(ill)),
-                     "leads": sorted(leads), "lead": median(leads) if leads else None,
-                     "false": false, "healthy": len(healthy), "false_interval": wilson_interval(false, len(healthy))}
+        row[half] = {
+            "caught": len(leads),
+            "collapses": len(ill),
+            "by_kind": by_kind,
+            "caught_interval": wilson_interval(len(leads), len(ill)),
+            "leads": sorted(leads),
+            "lead": median(leads) if leads else None,
+            "false": false,
+            "healthy": len(healthy),
+            "false_interval": wilson_interval(false, len(healthy)),
+        }
     return row
 
 
 def meets_goal(row: Mapping[str, Any]) -> bool:
     """Whether a row of the table catches enough of the judged collapses with few enough false alarms."""
     half = row["judged"]
-    return bool(half["collapses"]) and half["caught"] >= CAUGHT * half["collapses"] and half["false"] <= FALSE * half["healthy"]
+    return (
+        bool(half["collapses"])
+        and half["caught"] >= CAUGHT * half["collapses"]
+        and half["false"] <= FALSE * half["healthy"]
+    )
 
 
 def area(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> float | None:
@@ -134,8 +172,13 @@ def area(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> f
 def roc(rule: AlarmRule, ill: Sequence[Course], healthy: Sequence[Course]) -> list[list[int]]:
     """(healthy runs with a false alarm, collapses caught) from the highest threshold to the lowest."""
     sick, well = [course.peak(rule) for course in ill], [course.peak(rule) for course in healthy]
-    points = [[0, 0], *([sum(peak >= limit for peak in well), sum(peak >= limit for peak in sick)]
-                        for limit in sorted({*sick, *well} - {NEVER}, reverse=True))]
+    points = [
+        [0, 0],
+        *(
+            [sum(peak >= limit for peak in well), sum(peak >= limit for peak in sick)]
+            for limit in sorted({*sick, *well} - {NEVER}, reverse=True)
+        ),
+    ]
     return [point for at, point in enumerate(points) if point not in points[:at]]
 
 
@@ -146,13 +189,21 @@ def table(courses: Sequence[Course]) -> list[dict[str, Any]]:
     rows = [(rule, choose(rule, ill, healthy)) for rule in measured]
     rows += [(AlarmRule(name, scores_of(alarm)), 1.0) for name, alarm in PUBLISHED.items()]
     chosen = {kind: choose_pair(kind, *split(courses, True, kind)) for kind in PAIRS}
-    pairs = [paired_rule(kind, thresholds) for kind, thresholds in chosen.items() if thresholds is not None]
+    pairs = [
+        paired_rule(kind, thresholds)
+        for kind, thresholds in chosen.items()
+        if thresholds is not None
+    ]
     rows += [(rule, 1.0) for rule in pairs]
     if pairs:
         rows.append((AlarmRule("any of these pairs", largest(pairs)), 1.0))
     curves = split(courses, False)
-    found = [judged(rule, threshold, courses) | {"area": area(rule, *curves), "roc": roc(rule, *curves)}
-             | ({"thresholds": chosen[rule.names]} if rule.names else {}) for rule, threshold in rows]
+    found = [
+        judged(rule, threshold, courses)
+        | {"area": area(rule, *curves), "roc": roc(rule, *curves)}
+        | ({"thresholds": chosen[rule.names]} if rule.names else {})
+        for rule, threshold in rows
+    ]
     if pairs:
         found[-1]["named"] = named(pairs, curves[0])
     return found
@@ -162,7 +213,11 @@ def named(pairs: Sequence[AlarmRule], ill: Sequence[Course]) -> Mapping[str, int
     """Of the judged collapses that were caught: how many were called by the right kind, by the pair that spoke first."""
     right = caught = 0
     for course in ill:
-        spoke = [(alarm, rule.names) for rule in pairs if (alarm := course.alarm(rule, 1.0)) is not None]
+        spoke = [
+            (alarm, rule.names) for rule in pairs if (alarm := course.alarm(rule, 1.0)) is not None
+        ]
         caught += bool(spoke)
-        right += bool(spoke) and course.job.kind in {name for alarm, name in spoke if alarm == min(spoke)[0]}
+        right += bool(spoke) and course.job.kind in {
+            name for alarm, name in spoke if alarm == min(spoke)[0]
+        }
     return {"right": right, "caught": caught}

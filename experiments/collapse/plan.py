@@ -2,6 +2,7 @@
 
 Thresholds are chosen on the runs with even seeds and judged on those with odd ones.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,13 @@ HEALTHY = ("healthy-search", "healthy-lake", "healthy-bandit")
 # Of `make collapse`: 30 runs that are meant to collapse and 21 that are meant to look ill and learn.
 SEEDS = {**dict.fromkeys(ILL, 10), **dict.fromkeys(HEALTHY, 7)}
 # A look at whether the command works: it measures nothing.
-QUICK = {"train.steps": 3, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 1,
-         "evaluation.num_tasks": 2}
+QUICK = {
+    "train.steps": 3,
+    "train.tasks_per_step": 2,
+    "train.group_size": 2,
+    "train.evaluate_every": 1,
+    "evaluation.num_tasks": 2,
+}
 QUICK_SEEDS = 2
 # Measures mutual information, retrieval and the gradient's signal over noise in every step: dear, and trains the same.
 INFORMATION = {"train.information_every": 1}
@@ -46,7 +52,12 @@ class Job:
 def jobs(kinds: Sequence[str] = (*ILL, *HEALTHY), most: int | None = None) -> list[Job]:
     """All of them, seed by seed, so that whatever part is done has every kind in it. `most`: so many seeds of each."""
     seeds = {kind: SEEDS[kind] if most is None else min(most, SEEDS[kind]) for kind in kinds}
-    return [Job(kind, seed) for seed in range(max(seeds.values())) for kind in kinds if seed < seeds[kind]]
+    return [
+        Job(kind, seed)
+        for seed in range(max(seeds.values()))
+        for kind in kinds
+        if seed < seeds[kind]
+    ]
 
 
 def config_of(job: Job, changes: Mapping[str, Any] = {}) -> Config:

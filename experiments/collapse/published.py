@@ -3,6 +3,7 @@
 Where a tool has several rules, those that these signals can answer are asked, and any of them is an alarm. What it waits for
 (warm-up, shortest run) is kept: an alarm that waits longer than a run collapses is of no use to it, and that is a result.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,7 +17,9 @@ Alarm = Callable[[Steps], bool]
 
 def series(steps: Steps, signal: str) -> np.ndarray:
     """A signal over the steps, NaN where it was not computed."""
-    return np.array([np.nan if (value := getattr(each, signal)) is None else value for each in steps], float)
+    return np.array(
+        [np.nan if (value := getattr(each, signal)) is None else value for each in steps], float
+    )
 
 
 def flat(steps: Steps) -> np.ndarray:
@@ -71,15 +74,25 @@ def rlprobe(steps: Steps) -> bool:
         return False
 
     def ends(values: np.ndarray) -> tuple[float, float]:
-        return (float(np.nanmean(values[:max(10, len(values) // 4)])),
-                float(np.nanmean(values[-max(10, len(values) // 5):])))
+        return (
+            float(np.nanmean(values[: max(10, len(values) // 4)])),
+            float(np.nanmean(values[-max(10, len(values) // 5) :])),
+        )
 
-    entropy, repeated, spread = (ends(series(steps, name)) for name in ("entropy", "repetition", "reward_spread"))
+    entropy, repeated, spread = (
+        ends(series(steps, name)) for name in ("entropy", "repetition", "reward_spread")
+    )
     clipped, gradient, groups = series(steps, "clipped"), series(steps, "gradient"), flat(steps)
-    return any((entropy[0] > 1.0 and entropy[1] < 0.25, sustained(groups > 0.4, 15) and ends(groups)[1] > 0.4,
-                sustained(clipped > 0.3, 20) and ends(clipped)[1] > 0.3,
-                np.median(gradient) > 0 and (gradient > 10 * np.median(gradient)).sum() >= 3,
-                repeated[0] < 0.15 and repeated[1] > 0.3, spread[1] < 0.05 and spread[0] >= 3 * spread[1]))
+    return any(
+        (
+            entropy[0] > 1.0 and entropy[1] < 0.25,
+            sustained(groups > 0.4, 15) and ends(groups)[1] > 0.4,
+            sustained(clipped > 0.3, 20) and ends(clipped)[1] > 0.3,
+            np.median(gradient) > 0 and (gradient > 10 * np.median(gradient)).sum() >= 3,
+            repeated[0] < 0.15 and repeated[1] > 0.3,
+            spread[1] < 0.05 and spread[0] >= 3 * spread[1],
+        )
+    )
 
 
 def rldoctor(steps: Steps) -> bool:
@@ -91,17 +104,29 @@ def rldoctor(steps: Steps) -> bool:
 
     def ends(signal: str) -> tuple[float, float]:
         values = series(steps, signal)
-        return (float(np.median(values[:max(5, round(len(values) / 10))])),
-                float(np.median(values[-max(3, round(len(values) / 10)):])))
+        return (
+            float(np.median(values[: max(5, round(len(values) / 10))])),
+            float(np.median(values[-max(3, round(len(values) / 10)) :])),
+        )
 
     entropy, gradient, groups = ends("entropy"), ends("gradient"), flat(steps)
-    return any((np.median(groups[-max(5, round(len(groups) / 4)):]) >= 0.5, entropy[1] <= 0.1 * entropy[0],
-                (series(steps, "gradient") == 0).mean() >= 0.4, gradient[0] > 0 and gradient[1] <= 0.05 * gradient[0]))
+    return any(
+        (
+            np.median(groups[-max(5, round(len(groups) / 4)) :]) >= 0.5,
+            entropy[1] <= 0.1 * entropy[0],
+            (series(steps, "gradient") == 0).mean() >= 0.4,
+            gradient[0] > 0 and gradient[1] <= 0.05 * gradient[0],
+        )
+    )
 
 
 PUBLISHED: dict[str, Alarm] = {
-    "RAGEN: spread of the reward halves": ragen, "RAGEN-2: spread of the reward below a tenth": ragen_2,
-    "rlwatch 0.5.1": rlwatch, "rlprobe 0.1.0": rlprobe, "rldoctor 0.2.0": rldoctor}
+    "RAGEN: spread of the reward halves": ragen,
+    "RAGEN-2: spread of the reward below a tenth": ragen_2,
+    "rlwatch 0.5.1": rlwatch,
+    "rlprobe 0.1.0": rlprobe,
+    "rldoctor 0.2.0": rldoctor,
+}
 
 
 def scores_of(alarm: Alarm) -> Callable[[Steps], Scores]:

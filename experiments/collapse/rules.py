@@ -4,6 +4,7 @@ They were written down after the few runs by which the bench's settings were fou
 on won and lost tokens: after a third of it; the last three: after the others were known); only thresholds are chosen, and
 on half of the seeds.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -13,9 +14,11 @@ from workbench.rollouts.alarms import AlarmRule, Scores, Steps, below_best, fall
 
 def largest(rules: Sequence[AlarmRule]) -> Callable[[Steps], Scores]:
     """Whatever says most, of rules whose threshold is 1."""
+
     def scores(steps: Steps) -> Scores:
         rows = zip(*(rule.scores(steps) for rule in rules), strict=True)
         return [max((value for value in row if value is not None), default=None) for row in rows]
+
     return scores
 
 
@@ -44,4 +47,5 @@ SINGLE: tuple[AlarmRule, ...] = (
     AlarmRule("lost tokens become unlikelier", minus("lost_shift")),
     AlarmRule("replies say less about their prompts", fall("information")),
     AlarmRule("retrieval falls", fall("retrieval")),
-    AlarmRule("signal over noise of the gradient falls", fall("snr")))
+    AlarmRule("signal over noise of the gradient falls", fall("snr")),
+)

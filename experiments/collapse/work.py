@@ -1,4 +1,5 @@
 """One run in this process, or what was kept of it: its signals, what the probe set said, and what it cost."""
+
 from __future__ import annotations
 
 import time
@@ -29,7 +30,9 @@ def finished(job: Job, out: Path, changes: Mapping[str, Any]) -> RunSignals | No
     if not path.is_dir():
         return None
     run, steps = open_run(path), config_of(job, changes).train.steps
-    ended = run.steps()[-1:] == [steps] and any(each["step"] == steps for each in run.evaluations().values())
+    ended = run.steps()[-1:] == [steps] and any(
+        each["step"] == steps for each in run.evaluations().values()
+    )
     return signals(run) if ended else None
 
 
@@ -47,14 +50,20 @@ def do(job: Job, out: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
         return {"failed": f"{type(error).__name__}: {error}"}
     if whole:  # of a run that was cut off, the seconds of its beginning are not known
         spent = {"cpu_seconds": time.process_time() - began}
-        write_file(_cost(job, out, changes), sealed_json(spent, kind=COST, version=VERSION), replace=True)
+        write_file(
+            _cost(job, out, changes), sealed_json(spent, kind=COST, version=VERSION), replace=True
+        )
     return {}
 
 
 def cost(job: Job, out: Path, changes: Mapping[str, Any]) -> float | None:
     """CPU-seconds of a run with its evaluations; None where they are not known."""
     path = _cost(job, out, changes)
-    return read_sealed_json(path, kind=COST, version=VERSION)["cpu_seconds"] if path.is_file() else None
+    return (
+        read_sealed_json(path, kind=COST, version=VERSION)["cpu_seconds"]
+        if path.is_file()
+        else None
+    )
 
 
 def _cost(job: Job, out: Path, changes: Mapping[str, Any]) -> Path:

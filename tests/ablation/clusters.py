@@ -1,5 +1,6 @@
 """Real schedulers on this machine, for tests: SLURM from Debian's packages, a Ray cluster of two nodes. Each is a context,
 and raises NotHere with the reason where it cannot be."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -71,12 +72,18 @@ def slurm(folder: Path) -> Iterator[Path]:
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     host = socket.gethostname().partition(".")[0]
-    (folder / "slurm.conf").write_text(CONF.format(host=host, folder=folder, port=free_port(), other=free_port()))
+    (folder / "slurm.conf").write_text(
+        CONF.format(host=host, folder=folder, port=free_port(), other=free_port())
+    )
     (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File=/dev/tty[0-1]\n")
     before, os.environ["SLURM_CONF"] = os.environ.get("SLURM_CONF"), str(folder / "slurm.conf")
     try:
-        started += [subprocess.Popen([_found(name), "-D", *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                    for name, more in (("slurmctld", ["-c"]), ("slurmd", ["-N", host]))]
+        started += [
+            subprocess.Popen(
+                [_found(name), "-D", *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            for name, more in (("slurmctld", ["-c"]), ("slurmd", ["-N", host]))
+        ]
         _wait_until_idle(folder)
         yield folder
     finally:
@@ -89,7 +96,9 @@ def slurm(folder: Path) -> Iterator[Path]:
             except subprocess.TimeoutExpired:
                 one.kill()
                 one.wait()
-        os.environ.pop("SLURM_CONF") if before is None else os.environ.__setitem__("SLURM_CONF", before)
+        os.environ.pop("SLURM_CONF") if before is None else os.environ.__setitem__(
+            "SLURM_CONF", before
+        )
 
 
 def _munged() -> subprocess.Popen | None:
@@ -99,7 +108,13 @@ def _munged() -> subprocess.Popen | None:
     for folder in ("/run/munge", "/var/log/munge", "/var/lib/munge"):
         Path(folder).mkdir(parents=True, exist_ok=True)
         shutil.chown(folder, "munge", "munge")
-    one = subprocess.Popen([_found("munged"), "-F"], user="munge", group="munge", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    one = subprocess.Popen(
+        [_found("munged"), "-F"],
+        user="munge",
+        group="munge",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     for _ in range(50):
         if subprocess.run(["munge", "-n"], capture_output=True, timeout=30).returncode == 0:
             return one
@@ -115,11 +130,15 @@ def _found(command: str) -> str:
 def _wait_until_idle(folder: Path, limit_s: float = 60) -> None:
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
-        said = subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, timeout=30).stdout.split()
+        said = subprocess.run(
+            ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, timeout=30
+        ).stdout.split()
         if said == ["idle"]:
             return
         time.sleep(0.5)
-    raise NotHere(f"SLURM's node is {said}, not idle, after {limit_s:g} s: {(folder / 'slurmd.log').read_text()[-500:]}")
+    raise NotHere(
+        f"SLURM's node is {said}, not idle, after {limit_s:g} s: {(folder / 'slurmd.log').read_text()[-500:]}"
+    )
 
 
 @contextmanager
@@ -131,11 +150,17 @@ def ray_cluster() -> Iterator[object]:
     from ray._private import services
     from ray.cluster_utils import Cluster
 
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys(
+            filter(None, [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        )
+    )
     os.environ |= SLOW
     asked, services.get_node = services.get_node, _patient(services.get_node)
     try:
-        cluster = Cluster(initialize_head=True, head_node_args=_node() | {"include_dashboard": False})
+        cluster = Cluster(
+            initialize_head=True, head_node_args=_node() | {"include_dashboard": False}
+        )
     except Exception as error:  # Ray raises no other
         services.get_node = asked
         if "timed out during startup" not in str(error):
@@ -153,17 +178,25 @@ def ray_cluster() -> Iterator[object]:
         cluster.shutdown()
 
 
-PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
 SLOW = {"RAY_agent_register_timeout_ms": "180000", "RAY_worker_register_timeout_seconds": "180"}
 
 
 def _node() -> dict[str, int]:
     """A small node. Its agents are told their ports: a node that has to ask for them waits 15 s, then gives up."""
-    return {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80_000_000} | {name: free_port() for name in PORTS}
+    return {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80_000_000} | {
+        name: free_port() for name in PORTS
+    }
 
 
 def _patient(get_node, limit_s: float = 150):
     """Ray waits 30 s for a node that starts, too few on a crowded machine: here each time that it asks, it waits longer."""
+
     def asked(*given, **options):
         until = time.monotonic() + limit_s
         while True:
@@ -173,6 +206,7 @@ def _patient(get_node, limit_s: float = 150):
                 if time.monotonic() > until:
                     raise
                 time.sleep(1)
+
     return asked
 
 
@@ -181,15 +215,25 @@ def do_and_say(job, plan, out, cwd, cell_limit_s=None, leased=False):
     begun = time.time()
     facts = quick.do(job, plan, out, cwd, cell_limit_s, leased)
     time.sleep(0.3)
-    append_line(out / "gpus.jsonl", {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "not set"), "begun": begun, "ended": time.time(),
-                                     "process": os.getpid(), "node": node_here()})
+    append_line(
+        out / "gpus.jsonl",
+        {
+            "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "not set"),
+            "begun": begun,
+            "ended": time.time(),
+            "process": os.getpid(),
+            "node": node_here(),
+        },
+    )
     return facts
 
 
 def node_here() -> str:
     """Of Ray; "" elsewhere."""
     ray = sys.modules.get("ray")
-    return ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+    return (
+        ray.get_runtime_context().get_node_id() if ray is not None and ray.is_initialized() else ""
+    )
 
 
 def do_when_let(job, plan, out, cwd, cell_limit_s=None, leased=False):

@@ -1,4 +1,5 @@
 """A job without a kernel: what a driver does with jobs is the same, and takes milliseconds."""
+
 from __future__ import annotations
 
 import json
@@ -21,10 +22,20 @@ lr = [0.1, 0.2]
 """
 
 
-def notebook_at(path: Path, *cells: str, parameters: str = "lr: float = 0.1  # step\nseed: int = 0  # of all\nout: str = ''  # folder",
-                ) -> Path:
-    made = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
-    made.cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(new_code_cell, cells)]
+def notebook_at(
+    path: Path,
+    *cells: str,
+    parameters: str = "lr: float = 0.1  # step\nseed: int = 0  # of all\nout: str = ''  # folder",
+) -> Path:
+    made = new_notebook(
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+        }
+    )
+    made.cells = [
+        new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+        *map(new_code_cell, cells),
+    ]
     nbformat.write(made, path)
     return path
 
@@ -45,8 +56,13 @@ def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
         time.sleep(0.15)
         output.parent.mkdir(exist_ok=True)
         from workbench.ablation.cell import RESULT, result
-        bundle = result(success=0.5 + parameters["lr"] / 10 + parameters["seed"] / 100)._repr_mimebundle_()
-        output.write_text(json.dumps({"cells": [{"outputs": [{"data": {RESULT: bundle[RESULT]}}]}]}))
+
+        bundle = result(
+            success=0.5 + parameters["lr"] / 10 + parameters["seed"] / 100
+        )._repr_mimebundle_()
+        output.write_text(
+            json.dumps({"cells": [{"outputs": [{"data": {RESULT: bundle[RESULT]}}]}]})
+        )
         if (cwd / "fail").exists() and f"{parameters['lr']}" in (cwd / "fail").read_text():
             return work.Failure("failed", "ValueError: no", "1 / 0")
         return None

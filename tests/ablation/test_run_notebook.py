@@ -1,4 +1,5 @@
 """A notebook under papermill: whole or not at all, and a failure is never taken for a success."""
+
 from __future__ import annotations
 
 import nbformat
@@ -13,7 +14,11 @@ DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
 
 
 def notebook(folder, *cells):
-    made = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    made = new_notebook(
+        metadata={
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
+        }
+    )
     parameters = new_code_cell("n: int = 1  # how many", metadata={"tags": ["parameters"]})
     made.cells = [parameters, *map(new_code_cell, cells)]
     nbformat.write(made, folder / "small.ipynb")
@@ -30,20 +35,36 @@ def test_parameters_reach_it_and_every_write_is_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "write_file", watched)
     (tmp_path / "here").mkdir()
     path = notebook(tmp_path, "import os\n(n + 1, os.path.basename(os.getcwd()))")
-    assert run_notebook(path, tmp_path / "deep" / "ran.ipynb", {"n": 41}, cwd=tmp_path / "here") is None
+    assert (
+        run_notebook(path, tmp_path / "deep" / "ran.ipynb", {"n": 41}, cwd=tmp_path / "here")
+        is None
+    )
     ran = nbformat.read(tmp_path / "deep" / "ran.ipynb", as_version=4)
     assert ran.cells[-1].outputs[0]["data"]["text/plain"] == "(42, 'here')"
-    assert len(written) >= 3 and {*written} == {tmp_path / "deep" / "ran.ipynb"}, "papermill's own writer was used"
+    assert len(written) >= 3 and {*written} == {tmp_path / "deep" / "ran.ipynb"}, (
+        "papermill's own writer was used"
+    )
 
 
-@pytest.mark.parametrize(("cell", "limit", "state", "words"), [
-    ("1 / 0", None, "failed", "ZeroDivisionError: division by zero"),
-    pytest.param(DIES, None, "dead kernel", "its kernel died", marks=pytest.mark.full),
-    pytest.param("import time\ntime.sleep(60)", 2, "timed out", "longer than 2 s", marks=pytest.mark.full),
-])
+@pytest.mark.parametrize(
+    ("cell", "limit", "state", "words"),
+    [
+        ("1 / 0", None, "failed", "ZeroDivisionError: division by zero"),
+        pytest.param(DIES, None, "dead kernel", "its kernel died", marks=pytest.mark.full),
+        pytest.param(
+            "import time\ntime.sleep(60)", 2, "timed out", "longer than 2 s", marks=pytest.mark.full
+        ),
+    ],
+)
 def test_a_failure_is_told_and_stands_in_the_notebook(tmp_path, cell, limit, state, words):
-    told = run_notebook(notebook(tmp_path, cell, "n"), tmp_path / "ran.ipynb", {}, cell_limit_s=limit)
-    assert told is not None and words in told.words and (told.state, told.cell) == (state, cell.splitlines()[0])
+    told = run_notebook(
+        notebook(tmp_path, cell, "n"), tmp_path / "ran.ipynb", {}, cell_limit_s=limit
+    )
+    assert (
+        told is not None
+        and words in told.words
+        and (told.state, told.cell) == (state, cell.splitlines()[0])
+    )
     ran = nbformat.read(tmp_path / "ran.ipynb", as_version=4)
     assert ran.metadata.papermill.exception is True and ran.cells[-1].execution_count is None
 
@@ -73,7 +94,9 @@ def test_a_kernel_that_is_killed_while_it_starts_is_a_dead_one(tmp_path, monkeyp
     from jupyter_client import client
 
     words = "Kernel died before replying to kernel_info"
-    assert words in inspect.getsource(client), "it has no error of its own, and is known by these words"
+    assert words in inspect.getsource(client), (
+        "it has no error of its own, and is known by these words"
+    )
 
     def killed(*_, **__):
         raise RuntimeError(words)

@@ -1,4 +1,5 @@
 """Verdicts on families of differences: noise is not ranked, looks cost what they are said to, few seeds decide nothing."""
+
 from __future__ import annotations
 
 from itertools import product
@@ -8,7 +9,16 @@ import pytest
 
 from experiments import statistics as made_up
 from workbench.ablation.looks import look_levels
-from workbench.ablation.verdicts import EQUAL, HIGHER, LOWER, UNDECIDED, Analysis, found_at, judged, sign_flip
+from workbench.ablation.verdicts import (
+    EQUAL,
+    HIGHER,
+    LOWER,
+    UNDECIDED,
+    Analysis,
+    found_at,
+    judged,
+    sign_flip,
+)
 from workbench.types.crossed import parts_of
 from workbench.types.errors import ConfigError, DataError
 
@@ -17,7 +27,12 @@ FIVE = Analysis(0.05, (5,))
 
 def differences(effect, runs=5, tasks=512, seed=0, deviation=0.01):
     rng = np.random.default_rng(seed)
-    return effect + rng.normal(0, 0.1, tasks) + rng.normal(0, deviation, (runs, 1)) + rng.normal(0, 0.2, (runs, tasks))
+    return (
+        effect
+        + rng.normal(0, 0.1, tasks)
+        + rng.normal(0, deviation, (runs, 1))
+        + rng.normal(0, 0.2, (runs, tasks))
+    )
 
 
 def test_the_levels_of_looks_are_those_of_published_tables():
@@ -53,18 +68,32 @@ def test_holm_by_hand_and_what_was_found_stays_found():
 
 
 def test_the_four_verdicts():
-    said = judged([differences(0.1), differences(-0.1, seed=1), differences(0, seed=4), differences(0.05, seed=3)], FIVE)
+    said = judged(
+        [
+            differences(0.1),
+            differences(-0.1, seed=1),
+            differences(0, seed=4),
+            differences(0.05, seed=3),
+        ],
+        FIVE,
+    )
     assert [one["verdict"] for one in said[:3]] == [HIGHER, LOWER, EQUAL]
     [open_] = judged([differences(0.03, deviation=0.03, seed=5)], Analysis(0.02, (5,)))
     assert open_["verdict"] == UNDECIDED and open_["more_seeds"] > 1 and open_["more_tasks"] is None
     for one in said:
         assert one["low"] < one["mean"] < one["high"] and len(one["each"]) == 5
-        assert one["alone"][1] - one["alone"][0] < one["high"] - one["low"], "the family's intervals are wider"
+        assert one["alone"][1] - one["alone"][0] < one["high"] - one["low"], (
+            "the family's intervals are wider"
+        )
 
 
 def test_more_tasks_are_advised_where_tasks_are_what_is_missing():
     [found] = judged([differences(0, tasks=64, deviation=0.0)], Analysis(0.02, (5,)))
-    assert found["verdict"] == UNDECIDED and found["more_tasks"] is not None and found["more_tasks"] > 64
+    assert (
+        found["verdict"] == UNDECIDED
+        and found["more_tasks"] is not None
+        and found["more_tasks"] > 64
+    )
 
 
 @pytest.mark.parametrize("runs", [2, 3, 4])
@@ -82,7 +111,10 @@ def test_no_verdict_before_the_first_look_and_none_from_seeds_beyond_the_last():
     [early] = judged([differences(0.3, 4)], Analysis(0.05, (5, 8)))
     assert early["verdict"] == UNDECIDED and early["why"].startswith("4 seeds cannot decide")
     [early] = judged([differences(0.3, 5)], Analysis(0.05, (6, 8)))
-    assert early["verdict"] == UNDECIDED and "5 of 6 seeds until the first declared look" in early["why"]
+    assert (
+        early["verdict"] == UNDECIDED
+        and "5 of 6 seeds until the first declared look" in early["why"]
+    )
     table = np.concatenate([differences(0.0), differences(5.0, seed=9)])
     [found] = judged([table], FIVE)
     assert found["verdict"] == EQUAL and found["judged_seeds"] == 5 and len(found["each"]) == 10
@@ -92,7 +124,9 @@ def test_alike_arms_are_equal_only_as_far_as_tasks_can_tell():
     [found] = judged([np.zeros((5, 512))], Analysis(0.02, (5,)))
     assert found["verdict"] == EQUAL and found["low"] < 0 < found["high"]
     [found] = judged([np.zeros((5, 32))], Analysis(0.02, (5,)))
-    assert found["verdict"] == UNDECIDED, "32 tasks that agree do not show that 2 points are not there"
+    assert found["verdict"] == UNDECIDED, (
+        "32 tasks that agree do not show that 2 points are not there"
+    )
     [found] = judged([np.zeros((1, 32))], Analysis(0.02, (5,)))
     assert found["low"] is None and found["verdict"] == UNDECIDED
 
@@ -133,12 +167,22 @@ def test_equal_arms_are_rarely_told_apart_and_pair_by_pair_they_often_are():
 
 
 def test_the_simulation_is_small_here_and_says_what_does_not_hold():
-    result = {"coverage": [{"coverage": 0.95}], "bimodal": [{"judged": True, "coverage": 0.94}], "false": [{"false": 0.03}],
-              "power": [{"seeds": 5, "family": 1, "found": 0.88}], "detectable": [{"stated": 0.05, "simulated": 0.051}],
-              "starts": [{"coverage": 0.95}]}
+    result = {
+        "coverage": [{"coverage": 0.95}],
+        "bimodal": [{"judged": True, "coverage": 0.94}],
+        "false": [{"false": 0.03}],
+        "power": [{"seeds": 5, "family": 1, "found": 0.88}],
+        "detectable": [{"stated": 0.05, "simulated": 0.051}],
+        "starts": [{"coverage": 0.95}],
+    }
     assert all(held for _, held in made_up.claims(result))
-    for kind, row in (("coverage", {"coverage": 0.87}), ("bimodal", {"judged": True, "coverage": 0.9}),
-                      ("false", {"false": 0.12}), ("detectable", {"stated": 0.05, "simulated": 0.07}), ("starts", {"coverage": 0.7})):
+    for kind, row in (
+        ("coverage", {"coverage": 0.87}),
+        ("bimodal", {"judged": True, "coverage": 0.9}),
+        ("false", {"false": 0.12}),
+        ("detectable", {"stated": 0.05, "simulated": 0.07}),
+        ("starts", {"coverage": 0.7}),
+    ):
         assert [held for _, held in made_up.claims(result | {kind: [row]})].count(False) == 1
 
 

@@ -1,4 +1,5 @@
 """GRPO over whole trajectories: who gets credit, who gets none, and what the loss is."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -16,14 +17,18 @@ from workbench.types.errors import ConfigError, DataError
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 def test_a_trajectorys_advantage_lands_on_all_its_sampled_tokens_in_all_its_segments(fresh):
-    batch = Batch.from_groups(make_groups(rewards=[[0.0, 1.0]], tasks=1, attempts=2, turns=3, fresh=fresh))
+    batch = Batch.from_groups(
+        make_groups(rewards=[[0.0, 1.0]], tasks=1, attempts=2, turns=3, fresh=fresh)
+    )
     assert batch.num_segments == (6 if fresh else 2)
     credit = GRPO(normalize_std=False).credit(batch)
     expected = torch.where(batch.trajectory_of_token_T == 1, 0.5, -0.5) * batch.eligible_T
     assert torch.equal(credit.advantage_T, expected.double())
     assert torch.equal(credit.weight_T, batch.eligible_T.double())
     assert credit.advantage_T.dtype == torch.float64 and credit.advantage_T.device.type == "cpu"
-    for turn in range(3):  # no turn is forgotten, as happens where the last segment's mask is used for all
+    for turn in range(
+        3
+    ):  # no turn is forgotten, as happens where the last segment's mask is used for all
         assert (credit.advantage_T[(batch.turn_T == turn) & batch.eligible_T] != 0).all()
 
 
@@ -53,12 +58,16 @@ def test_an_unscored_trajectory_leaves_baseline_and_loss():
 def test_negative_control_counting_an_unscored_one_as_zero_changes_the_credit():
     groups = make_groups(rewards=[[0.0, 1.0, 0.5]], tasks=1, attempts=3)
     unscored = GRPO().credit(Batch.from_groups(unscore(groups, 0, 2)))
-    as_zero = GRPO().credit(Batch.from_groups(make_groups(rewards=[[0.0, 1.0, 0.0]], tasks=1, attempts=3)))
+    as_zero = GRPO().credit(
+        Batch.from_groups(make_groups(rewards=[[0.0, 1.0, 0.0]], tasks=1, attempts=3))
+    )
     assert not torch.allclose(unscored.advantage_T, as_zero.advantage_T)
 
 
 def test_groups_that_teach_nothing_are_named():
-    credit = GRPO().credit(Batch.from_groups(unscore(make_groups(rewards=[[1, 1], [0, 1], [0, 1]], attempts=2), 2, 0)))
+    credit = GRPO().credit(
+        Batch.from_groups(unscore(make_groups(rewards=[[1, 1], [0, 1], [0, 1]], attempts=2), 2, 0))
+    )
     assert credit.notes["groups_flat"] == 1.0 and credit.notes["groups_without_baseline"] == 1.0
     assert credit.advantage_T.isfinite().all()
 
@@ -73,7 +82,9 @@ def test_nobody_scored_gives_no_credit_and_no_nan():
     batch = Batch.from_groups(unscore(unscore(groups, 0, 0), 0, 1))
     credit = GRPO().credit(batch)
     assert not credit.weight_T.any() and not credit.advantage_T.any()
-    assert all(value == value for value in credit.notes.values())  # a figure that does not exist is absent
+    assert all(
+        value == value for value in credit.notes.values()
+    )  # a figure that does not exist is absent
 
 
 @given(st.integers(0, 1000), st.permutations(range(6)), st.booleans(), st.booleans())
@@ -115,15 +126,21 @@ def test_entropy_bonus_by_hand():
     logp = torch.tensor([-1.0])
     plain = GRPO().loss(inputs(logp, logp, torch.tensor([1.0]), entropy=2.0))
     bonus = GRPO(entropy_coef=0.1).loss(inputs(logp, logp, torch.tensor([1.0]), entropy=2.0))
-    assert bonus.entropy_loss_M.item() == pytest.approx(-0.2) and torch.equal(bonus.loss_M, plain.loss_M)
+    assert bonus.entropy_loss_M.item() == pytest.approx(-0.2) and torch.equal(
+        bonus.loss_M, plain.loss_M
+    )
     assert plain.entropy_loss_M is None
 
 
 def test_bounds_are_separate():
     old, advantage = torch.zeros(2), torch.tensor([1.0, -1.0])
     logp = torch.tensor([1.25, 0.75]).log()
-    assert GRPO(clip_low=0.2, clip_high=0.28).loss(inputs(logp, old, advantage)).clip_state_M.tolist() == [0, -1]
-    assert GRPO(clip_low=0.3, clip_high=0.2).loss(inputs(logp, old, advantage)).clip_state_M.tolist() == [1, 0]
+    assert GRPO(clip_low=0.2, clip_high=0.28).loss(
+        inputs(logp, old, advantage)
+    ).clip_state_M.tolist() == [0, -1]
+    assert GRPO(clip_low=0.3, clip_high=0.2).loss(
+        inputs(logp, old, advantage)
+    ).clip_state_M.tolist() == [1, 0]
 
 
 def test_table_and_fields():
@@ -138,13 +155,21 @@ def test_kl_in_the_reward_lowers_what_an_attempt_earned():
     """Two attempts of equal reward; the one that strayed further from the reference has done worse."""
     batch = Batch.from_groups(make_groups(tasks=1, attempts=2, rewards=[[1.0, 1.0]]))
     away_T = torch.where(batch.trajectory_of_token_T == 0, 0.5, 0.0)
-    batch = replace(batch, old_logp_T=torch.full((batch.num_tokens,), -1.0), ref_logp_T=-1.0 - away_T)
+    batch = replace(
+        batch, old_logp_T=torch.full((batch.num_tokens,), -1.0), ref_logp_T=-1.0 - away_T
+    )
     algorithm = GRPO(kl_coef=0.1, kl_in="reward", kl_estimator="k1", normalize_std=False)
     credit, first_T = algorithm.credit(batch), batch.eligible_T & (batch.trajectory_of_token_T == 0)
     expected = -0.1 * 0.5 * int(first_T.sum()) / 2  # half of it above the mean, half below
-    assert credit.advantage_T[first_T].tolist() == pytest.approx([expected] * int(first_T.sum()), abs=1e-9)
+    assert credit.advantage_T[first_T].tolist() == pytest.approx(
+        [expected] * int(first_T.sum()), abs=1e-9
+    )
     assert not GRPO(kl_coef=0.1).credit(batch).advantage_T.any()  # in the loss it is no credit
-    assert algorithm.requires == ("old_logp_T", "ref_logp_T") and GRPO(kl_coef=0.1).requires == ("ref_logp_T",)
+    assert algorithm.requires == ("old_logp_T", "ref_logp_T") and GRPO(kl_coef=0.1).requires == (
+        "ref_logp_T",
+    )
     assert GRPO().requires == ()
-    with pytest.raises(ConfigError, match="divides the pull by its own spread.*normalize_std=false"):
+    with pytest.raises(
+        ConfigError, match="divides the pull by its own spread.*normalize_std=false"
+    ):
         GRPO(kl_coef=0.1, kl_in="reward")

@@ -1,4 +1,5 @@
 """PPO's credit on whole batches: what a token is worth, and what can have no part in it."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -24,28 +25,52 @@ def with_values(batch: Batch, seed: int = 0) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     value_T = torch.rand(batch.num_tokens, generator=rng)
     final_N = torch.rand(batch.num_trajectories, generator=rng)
-    return replace(batch, value_T=torch.where(batch.eligible_T, value_T, torch.nan),
-                   final_value_N=torch.where(batch.truncated_N, final_N, torch.nan))
+    return replace(
+        batch,
+        value_T=torch.where(batch.eligible_T, value_T, torch.nan),
+        final_value_N=torch.where(batch.truncated_N, final_N, torch.nan),
+    )
 
 
-def by_hand(stop: StopReason = StopReason.TERMINATED, *, observation: int = 2, fresh: bool = False,
-            outcome: float | None = None) -> Trajectory:
+def by_hand(
+    stop: StopReason = StopReason.TERMINATED,
+    *,
+    observation: int = 2,
+    fresh: bool = False,
+    outcome: float | None = None,
+) -> Trajectory:
     """Two turns of two sampled tokens each, paid 1 and 2; `observation` tokens of the environment between them, and a
     new segment if `fresh`."""
     rng = np.random.default_rng(0)
     first = [span(Source.PROMPT, 0, [1, 2]), span(Source.POLICY, 0, [3, 4], rng, sampled=True)]
     between = [span(Source.ENV, 0, list(range(observation)))]
     second = [span(Source.POLICY, 1, [5, 6], rng, sampled=True)]
-    segments = ([Segment(tuple(first)), Segment((*between, span(Source.SCAFFOLD, 1, [9]), *second))] if fresh
-                else [Segment((*first, *between, *second))])
-    return Trajectory(Task("t", "test", 0), 0, 0, FIRST, (Turn(0, "", reward=1.0), Turn(1, "", reward=2.0)),
-                      tuple(segments), stop, outcome)
+    segments = (
+        [Segment(tuple(first)), Segment((*between, span(Source.SCAFFOLD, 1, [9]), *second))]
+        if fresh
+        else [Segment((*first, *between, *second))]
+    )
+    return Trajectory(
+        Task("t", "test", 0),
+        0,
+        0,
+        FIRST,
+        (Turn(0, "", reward=1.0), Turn(1, "", reward=2.0)),
+        tuple(segments),
+        stop,
+        outcome,
+    )
 
 
 def batch_of(*trajectories: Trajectory, value=0.5, final=8.0) -> Batch:
-    batch = Batch.from_groups([Group((replace(t, task=Task(f"t{n}", "test", n)),)) for n, t in enumerate(trajectories)])
-    return replace(batch, value_T=torch.where(batch.eligible_T, value, torch.nan),
-                   final_value_N=torch.where(batch.truncated_N, final, torch.nan))
+    batch = Batch.from_groups(
+        [Group((replace(t, task=Task(f"t{n}", "test", n)),)) for n, t in enumerate(trajectories)]
+    )
+    return replace(
+        batch,
+        value_T=torch.where(batch.eligible_T, value, torch.nan),
+        final_value_N=torch.where(batch.truncated_N, final, torch.nan),
+    )
 
 
 def at_actions(batch: Batch, values_T: torch.Tensor) -> list[float]:
@@ -59,13 +84,18 @@ def test_two_turns_by_hand():
     returns = [0 + 0.5 * (1 + 0.5 * (0 + 0.5 * 2)), 1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2.0]
     assert at_actions(batch, credit.return_T) == returns
     assert at_actions(batch, credit.advantage_T) == [r - 0.5 for r in returns]
-    assert credit.advantage_T[~batch.eligible_T].abs().sum() == 0 and credit.advantage_T.dtype == torch.float64
+    assert (
+        credit.advantage_T[~batch.eligible_T].abs().sum() == 0
+        and credit.advantage_T.dtype == torch.float64
+    )
     assert bool(credit.return_T[~batch.eligible_T].isnan().all())  # None is not zero
     assert torch.equal(credit.weight_T, batch.eligible_T.double())
 
 
 def test_the_outcome_is_paid_at_the_last_token():
-    credit = PPO(gamma=1.0, lam=0.0, whiten=False).credit(batch_of(by_hand(outcome=10.0), value=0.0))
+    credit = PPO(gamma=1.0, lam=0.0, whiten=False).credit(
+        batch_of(by_hand(outcome=10.0), value=0.0)
+    )
     assert credit.advantage_T[credit.weight_T != 0].tolist() == [0.0, 1.0, 0.0, 12.0]
 
 
@@ -74,17 +104,28 @@ def test_the_outcome_is_paid_at_the_last_token():
 def test_what_the_environment_says_takes_no_time(lam, gamma, whiten):
     """Seven more observation tokens, or a new segment: not a bit of the credit of any action changes."""
     algorithm = PPO(gamma=gamma, lam=lam, whiten=whiten)
-    found = [at_actions(batch, algorithm.credit(batch).advantage_T)
-             for batch in (batch_of(by_hand(**changes)) for changes in ({}, {"observation": 9}, {"fresh": True}))]
+    found = [
+        at_actions(batch, algorithm.credit(batch).advantage_T)
+        for batch in (
+            batch_of(by_hand(**changes)) for changes in ({}, {"observation": 9}, {"fresh": True})
+        )
+    ]
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("stop, bootstrap, expected", [
-    (StopReason.TERMINATED, "truncated", 2.0), (StopReason.ENV_TRUNCATED, "truncated", 2.0 + 8.0),
-    (StopReason.MAX_TURNS, "truncated", 2.0 + 8.0), (StopReason.CONTEXT_FULL, "truncated", 2.0 + 8.0),
-    (StopReason.ENV_TRUNCATED, "context_full", 2.0), (StopReason.MAX_TURNS, "context_full", 2.0),
-    (StopReason.CONTEXT_FULL, "context_full", 2.0 + 8.0), (StopReason.CONTEXT_FULL, "never", 2.0),
-])
+@pytest.mark.parametrize(
+    "stop, bootstrap, expected",
+    [
+        (StopReason.TERMINATED, "truncated", 2.0),
+        (StopReason.ENV_TRUNCATED, "truncated", 2.0 + 8.0),
+        (StopReason.MAX_TURNS, "truncated", 2.0 + 8.0),
+        (StopReason.CONTEXT_FULL, "truncated", 2.0 + 8.0),
+        (StopReason.ENV_TRUNCATED, "context_full", 2.0),
+        (StopReason.MAX_TURNS, "context_full", 2.0),
+        (StopReason.CONTEXT_FULL, "context_full", 2.0 + 8.0),
+        (StopReason.CONTEXT_FULL, "never", 2.0),
+    ],
+)
 def test_where_an_attempt_goes_on_being_worth_something(stop, bootstrap, expected):
     batch = batch_of(by_hand(stop))
     credit = PPO(bootstrap=bootstrap, whiten=False).credit(batch)
@@ -101,7 +142,9 @@ def test_unscored_attempts_weigh_nothing_anywhere():
     assert not credit.weight_T[row_T == 6].any() and bool(credit.return_T[row_T == 6].isnan().all())
     without = PPO().credit(full.select(kept))  # as if it had never been
     assert torch.equal(credit.advantage_T[row_T != 6], without.advantage_T)
-    counted = PPO().credit(with_values(Batch.from_groups(groups)))  # negative control: had it been scored
+    counted = PPO().credit(
+        with_values(Batch.from_groups(groups))
+    )  # negative control: had it been scored
     assert not torch.equal(credit.advantage_T[row_T != 6], counted.advantage_T[row_T != 6])
 
 
@@ -109,7 +152,9 @@ def test_a_faulty_attempt_without_a_token_is_no_obstacle():
     empty = Trajectory(Task("t", "test", 0), 0, 0, FIRST, (), (), StopReason.ENV_ERROR)
     batch = batch_of(by_hand(), empty, by_hand(StopReason.CONTEXT_FULL))
     credit = PLAIN.credit(batch)
-    assert bool(credit.advantage_T.isfinite().all()) and credit.notes["trajectories_unscored"] == 1.0
+    assert (
+        bool(credit.advantage_T.isfinite().all()) and credit.notes["trajectories_unscored"] == 1.0
+    )
 
 
 def test_nothing_scored_at_all_is_zeros():
@@ -147,8 +192,11 @@ def test_a_perfect_critic_of_a_sure_thing_leaves_nothing_to_learn():
 
 def with_reference(batch: Batch) -> Batch:
     """The policy's logprobs are -1, the reference's -1.5 at every sampled token."""
-    return replace(batch, old_logp_T=torch.where(batch.eligible_T, -1.0, torch.nan),
-                   ref_logp_T=torch.where(batch.eligible_T, -1.5, torch.nan))
+    return replace(
+        batch,
+        old_logp_T=torch.where(batch.eligible_T, -1.0, torch.nan),
+        ref_logp_T=torch.where(batch.eligible_T, -1.5, torch.nan),
+    )
 
 
 def test_kl_in_the_reward_is_paid_token_by_token():
@@ -165,7 +213,15 @@ def test_kl_in_the_loss_is_added_there_and_not_to_credit(estimator, expected):
     batch = with_reference(batch_of(by_hand()))
     assert torch.equal(algorithm.credit(batch).advantage_T, PLAIN.credit(batch).advantage_T)
     logp = torch.tensor([-1.0, -1.0])
-    inputs = LossInputs(logp, logp * 0, logp, torch.tensor([1.0, -1.0]), logp, torch.zeros(2), torch.full((2,), -1.5))
+    inputs = LossInputs(
+        logp,
+        logp * 0,
+        logp,
+        torch.tensor([1.0, -1.0]),
+        logp,
+        torch.zeros(2),
+        torch.full((2,), -1.5),
+    )
     loss = algorithm.loss(inputs)
     assert loss.loss_M.tolist() == [-1.0, 1.0]
     assert loss.kl_loss_M.tolist() == pytest.approx([2 * expected] * 2, abs=1e-6)
@@ -173,17 +229,40 @@ def test_kl_in_the_loss_is_added_there_and_not_to_credit(estimator, expected):
 
 
 def test_what_it_requires_follows_from_its_settings():
-    assert PPO().requires == ("value_T", "final_value_N") and PPO(bootstrap="never").requires == ("value_T",)
-    assert set(PPO(kl_coef=0.1).requires) == {"value_T", "final_value_N", "old_logp_T", "ref_logp_T"}
-    assert set(PPO(kl_coef=0.1, kl_in="loss").requires) == {"value_T", "final_value_N", "ref_logp_T"}
+    assert PPO().requires == ("value_T", "final_value_N") and PPO(bootstrap="never").requires == (
+        "value_T",
+    )
+    assert set(PPO(kl_coef=0.1).requires) == {
+        "value_T",
+        "final_value_N",
+        "old_logp_T",
+        "ref_logp_T",
+    }
+    assert set(PPO(kl_coef=0.1, kl_in="loss").requires) == {
+        "value_T",
+        "final_value_N",
+        "ref_logp_T",
+    }
     batch = Batch.from_groups(make_groups())
     with pytest.raises(DataError, match=r"ppo needs value_T, final_value_N.*Learner.facts"):
         PPO().credit(batch)
 
 
-@pytest.mark.parametrize("wrong", [dict(gamma=1.1), dict(lam=-0.1), dict(bootstrap="always"), dict(kl_estimator="k4"),
-                                   dict(kl_in="advantage"), dict(kl_coef=-1.0), dict(epochs=0), dict(value_clip=-1.0),
-                                   dict(clip_low=2.0), dict(gamma=float("nan"))])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(gamma=1.1),
+        dict(lam=-0.1),
+        dict(bootstrap="always"),
+        dict(kl_estimator="k4"),
+        dict(kl_in="advantage"),
+        dict(kl_coef=-1.0),
+        dict(epochs=0),
+        dict(value_clip=-1.0),
+        dict(clip_low=2.0),
+        dict(gamma=float("nan")),
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         PPO(**wrong)

@@ -1,4 +1,5 @@
 """The documented way to add an algorithm, taken at its word: one file, named by module and name."""
+
 from __future__ import annotations
 
 import re
@@ -22,7 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def block_after(comment: str) -> str:
-    return re.search(rf"<!-- {comment} -->\n```python\n(.*?)```", (ROOT / "docs/extend/algorithm.md").read_text(), re.DOTALL)[1]
+    return re.search(
+        rf"<!-- {comment} -->\n```python\n(.*?)```",
+        (ROOT / "docs/extend/algorithm.md").read_text(),
+        re.DOTALL,
+    )[1]
 
 
 def test_one_file_makes_an_algorithm_that_is_named(tmp_path, monkeypatch):
@@ -36,10 +41,17 @@ def test_one_file_makes_an_algorithm_that_is_named(tmp_path, monkeypatch):
         config = load_config("frozenlake", {"algorithm.kind": kind, "algorithm.power": 1.0})
         algorithm = config.algorithm
         assert algorithm.name == config.kind_of("algorithm") == kind and algorithm.power == 1.0
-        assert losses_of_both_sides(algorithm) and not losses_of_both_sides(replace(algorithm, objective=Doubled()))
+        assert losses_of_both_sides(algorithm) and not losses_of_both_sides(
+            replace(algorithm, objective=Doubled())
+        )
         assert from_dict(to_dict(config)) == config
-    made = replace(load_config("frozenlake"), algorithm=sys.modules["my_length"].LENGTH_GRPO(power=0.25))
-    assert made.kind_of("algorithm") == "my_length:LENGTH_GRPO" and from_dict(to_dict(made)).algorithm.power == 0.25
+    made = replace(
+        load_config("frozenlake"), algorithm=sys.modules["my_length"].LENGTH_GRPO(power=0.25)
+    )
+    assert (
+        made.kind_of("algorithm") == "my_length:LENGTH_GRPO"
+        and from_dict(to_dict(made)).algorithm.power == 0.25
+    )
 
 
 class Doubled(ClipObjective):
@@ -52,12 +64,23 @@ class Doubled(ClipObjective):
 
 def losses_of_both_sides(algorithm: Algorithm) -> bool:
     """Whether the loss of two segments is what the plain twin says of each."""
-    logp, old, advantage = (torch.tensor(numbers, dtype=torch.float64) for numbers in (
-        (-1.0, -2.0, -0.5, -1.5, -0.1), (-1.2, -1.9, -0.5, -1.0, -0.2), (1.0, 1.0, 1.0, -0.5, -0.5)))
+    logp, old, advantage = (
+        torch.tensor(numbers, dtype=torch.float64)
+        for numbers in (
+            (-1.0, -2.0, -0.5, -1.5, -0.1),
+            (-1.2, -1.9, -0.5, -1.0, -0.2),
+            (1.0, 1.0, 1.0, -0.5, -0.5),
+        )
+    )
     segment, counts = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([True, True, False, True, True])
-    fast = algorithm.loss(LossInputs(logp, logp, old, advantage, old, segment, counts_M=counts)).loss_M
+    fast = algorithm.loss(
+        LossInputs(logp, logp, old, advantage, old, segment, counts_M=counts)
+    ).loss_M
     recipe, missing = plain_recipe(algorithm)
-    slow = [recipe.objective(logp[at], old[at], advantage[at], counts[at]).loss for at in (segment == 0, segment == 1)]
+    slow = [
+        recipe.objective(logp[at], old[at], advantage[at], counts[at]).loss
+        for at in (segment == 0, segment == 1)
+    ]
     return not missing and torch.allclose(fast, torch.cat(slow))
 
 

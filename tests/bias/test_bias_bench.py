@@ -1,4 +1,5 @@
 """The bench as a whole: what is claimed holds, and what is claimed falsely does not pass."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +25,9 @@ HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, corr
 @pytest.fixture(scope="module")
 def report():
     """All claims on all tasks, in groups of 3 or 2 (none larger) and sampled to 10 %; the full count is below."""
-    claims = {name: [claim for claim in said if not claim.attempts] for name, said in CLAIMS.items()}
+    claims = {
+        name: [claim for claim in said if not claim.attempts] for name, said in CLAIMS.items()
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.bias.bench.GROUP_SIZES", (3, 2))
         return cell(claims=claims, error=0.1, traps=False)
@@ -40,10 +43,16 @@ def test_every_claim_of_every_algorithm_holds(report):
 @pytest.mark.full
 def test_what_must_be_unbiased_is(report):
     """Discounted returns, leave-one-out, centred GRPO times G/(G-1), GAE(1, 1) with any critic: exactly, everywhere."""
-    needed = [("reinforce", "turn returns"), ("reinforce", "turn returns, gamma 0.9, times gamma^k"), ("rloo", "RLOO"),
-              ("grpo", "GRPO without std, times G/(G-1)"), ("ppo", "GAE(1, 1), perfect critic"),
-              ("ppo", "GAE(1, 1), wrong critic"), ("turn_ppo", "turn GAE(1, 1), wrong critic"),
-              ("bilevel_ppo", "bi-level GAE(1, 1), wrong critic")]
+    needed = [
+        ("reinforce", "turn returns"),
+        ("reinforce", "turn returns, gamma 0.9, times gamma^k"),
+        ("rloo", "RLOO"),
+        ("grpo", "GRPO without std, times G/(G-1)"),
+        ("ppo", "GAE(1, 1), perfect critic"),
+        ("ppo", "GAE(1, 1), wrong critic"),
+        ("turn_ppo", "turn GAE(1, 1), wrong critic"),
+        ("bilevel_ppo", "bi-level GAE(1, 1), wrong critic"),
+    ]
     for name in needed:
         rows = [row for row in report.rows if (row.algorithm, row.label) == name]
         assert {row.task for row in rows} == set(TASKS), name
@@ -60,21 +69,40 @@ def test_every_claim_holds_when_sampled_to_two_percent_and_both_traps_are_shown(
     assert all(row.z <= 3 for row in sampled if row.says == "unbiased")
 
 
-@pytest.mark.parametrize(("claim", "words"), [
-    (replace(HONEST, correction=""), "off by 12.5 %"),                     # 1/G of the gradient is missing
-    (replace(HONEST, settings={}), "NOT unbiased"),                        # divided by the deviation
-    (Claim("scaled", "scaled", "", settings={"normalize_std": False}, correction="G/(G-1)", scale="(G-1)/G"),
-     "NOT the gradient times 0.875"),
-], ids=["own mean", "deviation", "scale"])
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (replace(HONEST, correction=""), "off by 12.5 %"),  # 1/G of the gradient is missing
+        (replace(HONEST, settings={}), "NOT unbiased"),  # divided by the deviation
+        (
+            Claim(
+                "scaled",
+                "scaled",
+                "",
+                settings={"normalize_std": False},
+                correction="G/(G-1)",
+                scale="(G-1)/G",
+            ),
+            "NOT the gradient times 0.875",
+        ),
+    ],
+    ids=["own mean", "deviation", "scale"],
+)
 def test_negative_control_a_false_claim_is_a_fault(claim, words):
     tasks = {"bandit-0.1": TASKS["bandit-0.1"]}
-    report = bias_bench(tasks=tasks, claims={"grpo": (claim,)}, algorithms={"grpo": GRPO}, traps=False)
+    report = bias_bench(
+        tasks=tasks, claims={"grpo": (claim,)}, algorithms={"grpo": GRPO}, traps=False
+    )
     assert not report.passed and words in report.faults[0] and report.rows[0].holds is False
 
 
 def test_negative_control_a_bias_that_no_task_shows_is_a_fault():
-    report = bias_bench(tasks={"bandit-0.1": TASKS["bandit-0.1"]}, claims={"grpo": (replace(HONEST, says="biased"),)},
-                        algorithms={"grpo": GRPO}, traps=False)
+    report = bias_bench(
+        tasks={"bandit-0.1": TASKS["bandit-0.1"]},
+        claims={"grpo": (replace(HONEST, says="biased"),)},
+        algorithms={"grpo": GRPO},
+        traps=False,
+    )
     assert report.rows[0].verdict == NOT_HERE and "no task here shows it" in report.faults[0]
 
 
@@ -94,8 +122,14 @@ def test_an_algorithm_without_a_claim_is_measured_and_a_fault(name):
     (row,) = report.rows
     assert (row.algorithm, row.says, row.exact) == ("newcomer", "nothing", True) and row.scale < 0
     assert not report.passed and "newcomer does not say" in report.faults[0]
-    claims = {"newcomer": (Claim("whitened", "biased", "", "batch", critic="wrong" if name == "ppo" else ""),)}
-    assert cell({"newcomer": ALGORITHMS[name]}, tasks="bandit-0.1", claims=claims, traps=False).passed
+    claims = {
+        "newcomer": (
+            Claim("whitened", "biased", "", "batch", critic="wrong" if name == "ppo" else ""),
+        )
+    }
+    assert cell(
+        {"newcomer": ALGORITHMS[name]}, tasks="bandit-0.1", claims=claims, traps=False
+    ).passed
 
 
 def test_claims_are_about_the_algorithms_of_the_table():
@@ -104,11 +138,16 @@ def test_claims_are_about_the_algorithms_of_the_table():
     assert CLAIMS.keys() == ALGORITHMS.keys() and all(CLAIMS.values())
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"says": "fine"}, "says is one of"), ({"critic": "good"}, "critic is one of"),
-    ({"scale": "1/L"}, "names its scale"), ({"says": "scaled"}, "names its scale"),
-    ({"whole_loss": True}, "looks_at is 'batch'"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"says": "fine"}, "says is one of"),
+        ({"critic": "good"}, "critic is one of"),
+        ({"scale": "1/L"}, "names its scale"),
+        ({"says": "scaled"}, "names its scale"),
+        ({"whole_loss": True}, "looks_at is 'batch'"),
+    ],
+)
 def test_a_claim_that_says_nothing_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         replace(HONEST, **changes)
@@ -140,22 +179,33 @@ def test_the_command_prints_writes_and_exits_with_the_answer(capsys, tmp_path, m
     monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
     monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
     monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
-    small = bias_bench(tasks={"bandit-0.1": TASKS["bandit-0.1"]}, claims={"grpo": (HONEST,)}, algorithms={"grpo": GRPO})
+    small = bias_bench(
+        tasks={"bandit-0.1": TASKS["bandit-0.1"]},
+        claims={"grpo": (HONEST,)},
+        algorithms={"grpo": GRPO},
+    )
     monkeypatch.setattr("workbench.notebook.bias.bias_bench", lambda names: small)
     assert cli.main(["bias", "--json", str(tmp_path / "new" / "bias.json")]) == 0
     assert "shown: normalising per turn index" in capsys.readouterr().out
     written = json.loads((tmp_path / "new" / "bias.json").read_text())
-    assert written["passed"] is True and written["rows"][0]["estimate"] == pytest.approx([0.0315], rel=1e-12)
+    assert written["passed"] is True and written["rows"][0]["estimate"] == pytest.approx(
+        [0.0315], rel=1e-12
+    )
     assert len(written["curves"]) == 2 and len(written["traps"]) == 3
     bad = replace(small, faults=("a trap is gone",))
     monkeypatch.setattr("workbench.notebook.bias.bias_bench", lambda names: bad)
     assert cli.main(["bias"]) == 1 and "! a trap is gone" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ({"error": 0}, "above zero, such as 0.02; got 0"), ({"error": -0.1}, "got -0.1"),
-    ({"algorithms": []}, "an empty list of algorithms: leave it out for all"), ({"tasks": []}, "an empty list of tasks"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"error": 0}, "above zero, such as 0.02; got 0"),
+        ({"error": -0.1}, "got -0.1"),
+        ({"algorithms": []}, "an empty list of algorithms: leave it out for all"),
+        ({"tasks": []}, "an empty list of tasks"),
+    ],
+)
 def test_what_cannot_be_measured_is_refused_in_words(arguments, words):
     with pytest.raises(ConfigError, match=words):
         cell(**arguments)
@@ -166,6 +216,11 @@ def test_the_picture_colours_by_what_was_found_and_the_report_prints_as_its_text
     """An estimator that is documented as biased, and is not on this task, has no square of a biased one."""
     found = [row for row in report.rows if row.verdict == NOT_HERE]
     assert found and {marker_of(row) for row in found} == {"right"}
-    others = {row.says for row in report.rows if row.verdict != NOT_HERE and marker_of(row) != row.says}
+    others = {
+        row.says for row in report.rows if row.verdict != NOT_HERE and marker_of(row) != row.says
+    }
     assert not others and str(report) == report.view.text
-    assert report.view.text.startswith(repr(report).removesuffix("…")) and len(repr(report)) <= LONGEST_REPR
+    assert (
+        report.view.text.startswith(repr(report).removesuffix("…"))
+        and len(repr(report)) <= LONGEST_REPR
+    )

@@ -1,4 +1,5 @@
 """Measuring: enumeration against brute force and against sampling; units that are said to stand alone do."""
+
 from __future__ import annotations
 
 from itertools import product
@@ -36,7 +37,9 @@ def test_units_are_all_there_are_with_their_probabilities(weights, attempts, gro
     assert outcome_UN.shape == (number_of_units(len(weights), unit), unit.size)
     assert probability_U.sum() == pytest.approx(1, abs=1e-12)
     counts_UO = np.stack([(outcome_UN == o).sum(1) for o in range(len(weights))], axis=1)
-    assert np.allclose(probability_U @ counts_UO, unit.size * probability_O)  # each outcome as often as it comes
+    assert np.allclose(
+        probability_U @ counts_UO, unit.size * probability_O
+    )  # each outcome as often as it comes
 
 
 @pytest.mark.parametrize("task", [bandit(0.1), lengths()], ids=lambda task: task.name)
@@ -44,12 +47,16 @@ def test_multisets_give_what_all_sequences_give(task):
     """All 27 sequences of three attempts, each with its plain probability, against 10 multisets."""
     source, estimator = templates(task), estimator_of(GRPO())
     sequences = np.array(list(product(range(3), repeat=3)))
-    probability = np.array([prod(source.probability_O[o] for o in sequence) for sequence in sequences])
+    probability = np.array(
+        [prod(source.probability_O[o] for o in sequence) for sequence in sequences]
+    )
     estimate_UD = estimates(source, estimator, Unit(3), sequences).numpy()
     found = enumerated(source, estimator, Unit(3))
     assert found.units == 10
     assert np.allclose(found.mean_D, probability @ estimate_UD, rtol=1e-12, atol=1e-15)
-    assert np.allclose(found.variance_D, probability @ (estimate_UD - found.mean_D) ** 2, rtol=1e-10, atol=1e-15)
+    assert np.allclose(
+        found.variance_D, probability @ (estimate_UD - found.mean_D) ** 2, rtol=1e-10, atol=1e-15
+    )
 
 
 def test_a_group_by_hand():
@@ -61,14 +68,19 @@ def test_a_group_by_hand():
 
 def test_sampling_agrees_with_enumeration_and_is_addressed():
     source, estimator, unit = templates(three_turns()), estimator_of(GRPO()), Unit(4)
-    exact, drawn = enumerated(source, estimator, unit), sampled(source, estimator, unit, 4_000, "test")
+    exact, drawn = (
+        enumerated(source, estimator, unit),
+        sampled(source, estimator, unit, 4_000, "test"),
+    )
     assert (np.abs(drawn.mean_D - exact.mean_D) < 4 * drawn.error_D).all()
     assert np.allclose(drawn.variance_D, exact.variance_D, rtol=0.2)
     again = sampled(source, estimator, unit, 4_000, "test")
     assert (again.mean_D == drawn.mean_D).all()
     assert (sampled(source, estimator, unit, 4_000, "other").mean_D != drawn.mean_D).all()
     needed = units_needed(exact.variance_D, true_gradient(source, 1.0).numpy(), 0.02)
-    assert np.sqrt(exact.variance_D.max() / needed) <= 0.02 * np.linalg.norm(true_gradient(source, 1.0).numpy())
+    assert np.sqrt(exact.variance_D.max() / needed) <= 0.02 * np.linalg.norm(
+        true_gradient(source, 1.0).numpy()
+    )
     with pytest.raises(DataError, match="at least 2"):
         sampled(source, estimator, unit, 1, "test")
 
@@ -101,8 +113,14 @@ def test_the_loss_as_a_whole_is_credit_times_score_by_its_reduction(reduction, o
     def estimator(batch):
         seen["whole"] = loss_estimator_of(algorithm, source)(batch)
         credit = algorithm.credit(batch)
-        length_T = torch.bincount(batch.trajectory_of_token_T[batch.eligible_T])[batch.trajectory_of_token_T]
-        share_T = {"token-mean": 4 / 13, "seq-mean-token-mean": 1 / length_T, "seq-mean-token-sum": 1.0}[reduction]
+        length_T = torch.bincount(batch.trajectory_of_token_T[batch.eligible_T])[
+            batch.trajectory_of_token_T
+        ]
+        share_T = {
+            "token-mean": 4 / 13,
+            "seq-mean-token-mean": 1 / length_T,
+            "seq-mean-token-sum": 1.0,
+        }[reduction]
         seen["by hand"] = credit.advantage_T * credit.weight_T * share_T
         return seen["whole"]
 

@@ -1,4 +1,5 @@
 """Exact tasks: three independent ways to the true gradient agree, and a batch of outcomes is the batch of training."""
+
 from __future__ import annotations
 
 from dataclasses import fields, replace
@@ -34,16 +35,22 @@ from workbench.types.errors import DataError
 chances = st.floats(0.03, 0.97)
 
 
-CLOSED_FORMS = {"stop_continue": stop_continue_gradient, "bandit-0.1": partial(bandit_gradient, safe_payout=0.1),
-                "bandit-0.15": partial(bandit_gradient, safe_payout=0.15), "three_turns": three_turns_gradient,
-                "lengths": lengths_gradient}
+CLOSED_FORMS = {
+    "stop_continue": stop_continue_gradient,
+    "bandit-0.1": partial(bandit_gradient, safe_payout=0.1),
+    "bandit-0.15": partial(bandit_gradient, safe_payout=0.15),
+    "three_turns": three_turns_gradient,
+    "lengths": lengths_gradient,
+}
 
 
 def agree(task, gamma, closed_form):
     source = templates(task)
     enumerated, derived = true_gradient(source, gamma), gradient_by_autograd(source, gamma)
     assert torch.allclose(enumerated, derived, rtol=1e-10, atol=1e-13)
-    assert torch.allclose(torch.tensor(closed_form, dtype=torch.float64), derived, rtol=1e-10, atol=1e-13)
+    assert torch.allclose(
+        torch.tensor(closed_form, dtype=torch.float64), derived, rtol=1e-10, atol=1e-13
+    )
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9, 0.3])
@@ -61,13 +68,22 @@ def test_so_they_are_at_any_policy(p, q, gamma):
 
 
 def test_the_numbers_of_the_known_tasks():
-    found = {(name, gamma): true_gradient(templates(TASKS[name]), gamma).tolist()
-             for name, gamma in (("stop_continue", 1.0), ("bandit-0.1", 1.0), ("bandit-0.15", 1.0), ("three_turns", 1.0),
-                                 ("three_turns", 0.2))}
+    found = {
+        (name, gamma): true_gradient(templates(TASKS[name]), gamma).tolist()
+        for name, gamma in (
+            ("stop_continue", 1.0),
+            ("bandit-0.1", 1.0),
+            ("bandit-0.15", 1.0),
+            ("three_turns", 1.0),
+            ("three_turns", 0.2),
+        )
+    }
     assert found["stop_continue", 1.0] == pytest.approx([0.2444583], abs=1e-7)  # a logit of 0.3
     assert found["bandit-0.1", 1.0] == pytest.approx([0.3 * 0.7 * 0.15])
     assert found["bandit-0.15", 1.0] == pytest.approx([0.3 * 0.7 * 0.1])
-    assert found["three_turns", 1.0][0] > 0 > found["three_turns", 0.2][0]  # climbing pays only later
+    assert (
+        found["three_turns", 1.0][0] > 0 > found["three_turns", 0.2][0]
+    )  # climbing pays only later
 
 
 def test_an_outcome_that_is_missing_is_noticed():
@@ -83,15 +99,21 @@ def test_repeated_templates_are_the_batch_that_training_makes(task):
     """Every field, maps of states included, equals `Batch.from_groups` of the same trajectories."""
     source = templates(task)
     outcome_UG = np.random.default_rng(0).integers(0, len(task.outcomes), (5, 4))
-    built = batch_of(source, torch.from_numpy(outcome_UG).reshape(-1), torch.arange(5).repeat_interleave(4))
-    groups = [Group(tuple(trajectory(source.policy, task.outcomes[o], a, g) for a, o in enumerate(row)))
-              for g, row in enumerate(outcome_UG)]
+    built = batch_of(
+        source, torch.from_numpy(outcome_UG).reshape(-1), torch.arange(5).repeat_interleave(4)
+    )
+    groups = [
+        Group(tuple(trajectory(source.policy, task.outcomes[o], a, g) for a, o in enumerate(row)))
+        for g, row in enumerate(outcome_UG)
+    ]
     made = Batch.from_groups(groups)
     for field in fields(Batch):
         left, right = getattr(built, field.name), getattr(made, field.name)
         if isinstance(left, torch.Tensor):
             assert left.dtype == right.dtype and left.shape == right.shape, field.name
-            assert torch.equal(left.double().nan_to_num(7e7), right.double().nan_to_num(7e7)), field.name
+            assert torch.equal(left.double().nan_to_num(7e7), right.double().nan_to_num(7e7)), (
+                field.name
+            )
         else:
             assert left == right, field.name
 
@@ -100,7 +122,9 @@ def test_logprobs_of_the_batch_are_those_of_the_table():
     source = templates(three_turns())
     batch, logp_V = source.batch, source.policy.logp_V(source.policy.logits_D)
     sampled = batch.eligible_T
-    assert torch.allclose(batch.rollout_logp_T[sampled].double(), logp_V[batch.token_ids_T[sampled]], atol=1e-7)
+    assert torch.allclose(
+        batch.rollout_logp_T[sampled].double(), logp_V[batch.token_ids_T[sampled]], atol=1e-7
+    )
 
 
 def test_what_the_critics_say_by_hand():

@@ -3,6 +3,7 @@ a careless builder would build: the same function must then fail.
 
 Axis letters: T tokens of one segment.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -19,7 +20,9 @@ SAMPLING = Sampling(engine="test", dtype="float32")
 
 @lru_cache
 def chat_of(family: str, pad_is_eos: bool = False, **flags) -> ChatFormat:
-    return ChatFormat.from_tokenizer(tokenizer_of(family, pad_is_eos=pad_is_eos), template_flags=flags)
+    return ChatFormat.from_tokenizer(
+        tokenizer_of(family, pad_is_eos=pad_is_eos), template_flags=flags
+    )
 
 
 def say(text: str, role: str = "user", trusted: bool = False) -> Observation:
@@ -32,7 +35,9 @@ def ids_of(spans) -> list[int]:
 
 def text_of(chat: ChatFormat, spans, *sources: Source) -> str:
     """The exact text of the spans by these authors (all, if none is named)."""
-    ids = [int(t) for span in spans if not sources or span.source in sources for t in span.token_ids]
+    ids = [
+        int(t) for span in spans if not sources or span.source in sources for t in span.token_ids
+    ]
     return chat.encoder.backend.decode(ids, skip_special_tokens=False)
 
 
@@ -72,9 +77,15 @@ class Recorder:
 
     def act(self, ids: list[int], finish: str) -> str:
         prompt_T = self.conversation.prompt_ids.copy()
-        logprobs_T = np.array([-0.25 - 0.5 * place - 100 * len(self.calls) for place in range(len(ids))], np.float32)
-        self.calls.append(Call(self.conversation.segment_index, prompt_T, np.array(ids, np.int32), logprobs_T))
-        return self.conversation.add_action(ids, logprobs_T, finish=finish, policy_version=3, sampling=SAMPLING)
+        logprobs_T = np.array(
+            [-0.25 - 0.5 * place - 100 * len(self.calls) for place in range(len(ids))], np.float32
+        )
+        self.calls.append(
+            Call(self.conversation.segment_index, prompt_T, np.array(ids, np.int32), logprobs_T)
+        )
+        return self.conversation.add_action(
+            ids, logprobs_T, finish=finish, policy_version=3, sampling=SAMPLING
+        )
 
     def rows(self) -> list[Row]:
         return [row_of(segment) for segment in self.conversation.segments]
@@ -87,15 +98,27 @@ def check_rows(rows: list[Row], calls: list[Call]) -> None:
         assert call.segment < len(rows), f"turn {turn} was sampled in a segment that is missing"
         row = rows[call.segment]
         start, end = len(call.prompt_T), len(call.prompt_T) + len(call.action_T)
-        assert np.array_equal(row.ids_T[:start], call.prompt_T), f"turn {turn}: not the prompt that the engine saw"
-        assert np.array_equal(row.ids_T[start:end], call.action_T), f"turn {turn}: not the ids that were sampled"
-        assert np.array_equal(row.logprobs_T[start:end], call.logprobs_T), f"turn {turn}: logprobs moved"
-        assert (row.sources_T[start:end] == Source.POLICY).all(), f"turn {turn}: sampled, but not by the policy"
+        assert np.array_equal(row.ids_T[:start], call.prompt_T), (
+            f"turn {turn}: not the prompt that the engine saw"
+        )
+        assert np.array_equal(row.ids_T[start:end], call.action_T), (
+            f"turn {turn}: not the ids that were sampled"
+        )
+        assert np.array_equal(row.logprobs_T[start:end], call.logprobs_T), (
+            f"turn {turn}: logprobs moved"
+        )
+        assert (row.sources_T[start:end] == Source.POLICY).all(), (
+            f"turn {turn}: sampled, but not by the policy"
+        )
         expected[call.segment][start:end] = True
     for index, (row, expected_T) in enumerate(zip(rows, expected, strict=True)):
         assert len(row.ids_T) == len(row.eligible_T) == len(row.logprobs_T) == len(row.sources_T)
-        assert np.array_equal(row.eligible_T, expected_T), f"segment {index}: eligible is not what was sampled there"
-        assert np.array_equal(~np.isnan(row.logprobs_T), expected_T), f"segment {index}: logprobs are not where sampled"
+        assert np.array_equal(row.eligible_T, expected_T), (
+            f"segment {index}: eligible is not what was sampled there"
+        )
+        assert np.array_equal(~np.isnan(row.logprobs_T), expected_T), (
+            f"segment {index}: logprobs are not where sampled"
+        )
 
 
 def check_shown_again(conversation: Conversation, calls: list[Call]) -> None:
@@ -111,13 +134,18 @@ def check_shown_again(conversation: Conversation, calls: list[Call]) -> None:
             if again == sampled:
                 continue
             assert conversation.history == "template", f"turn {span.turn}: encoded anew"
-            said, now = decode(sampled, skip_special_tokens=False), chat_text(conversation.chat, again)
+            said, now = (
+                decode(sampled, skip_special_tokens=False),
+                chat_text(conversation.chat, again),
+            )
             assert now in said and now != said, f"turn {span.turn}: encoded anew"
 
 
 def chat_text(chat: ChatFormat, ids: list[int]) -> str:
     """Text without a stop token at the end."""
-    return chat.encoder.backend.decode(ids[:-1] if ids[-1] in chat.stop_ids else ids, skip_special_tokens=False)
+    return chat.encoder.backend.decode(
+        ids[:-1] if ids[-1] in chat.stop_ids else ids, skip_special_tokens=False
+    )
 
 
 # ------------------------------------------------------------------------------------------------ law 9

@@ -3,6 +3,7 @@
 The stand-in is told which promise to break (`faults`); what the engine makes of it is tested wherever the suite runs.
 Whether vLLM's own server keeps the promises is asked of the real one: `make test-vllm`.
 """
+
 from __future__ import annotations
 
 import copy
@@ -42,7 +43,9 @@ class StandInServer:
     base answers (in its place)
     """
 
-    def __init__(self, model: torch.nn.Module | None = None, faults: set[str] | None = None) -> None:
+    def __init__(
+        self, model: torch.nn.Module | None = None, faults: set[str] | None = None
+    ) -> None:
         self.faults = faults if faults is not None else set()
         self.core, self.lock = StandIn(model or wide(seed=9), self.faults), threading.Lock()
         self.version, self.paused, self.arrived, self.asked = "default", False, {}, []
@@ -63,7 +66,12 @@ class StandInServer:
                 self.answer(self, {})
 
             def do_POST(self):
-                self.answer(self, json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}"))
+                self.answer(
+                    self,
+                    json.loads(
+                        self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}"
+                    ),
+                )
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
@@ -122,7 +130,9 @@ class StandInServer:
         if "hang update" in self.faults:
             time.sleep(3)
         if "refuse update" in self.faults:
-            return 500, {"error": {"message": "There is no module or parameter named 'other.weight'"}}
+            return 500, {
+                "error": {"message": "There is no module or parameter named 'other.weight'"}
+            }
         told = body["update_info"].get("told")
         weights = self._received(told) if told else load_file(body["update_info"]["path"])
         if weights is None:
@@ -146,7 +156,9 @@ class StandInServer:
                 time.sleep(STALL_S)
             weights[name] = line.receive(shape, getattr(torch, dtype))
         if "swaps" in self.faults:
-            one, other = [name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))][:2]
+            one, other = [
+                name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))
+            ][:2]
             weights[one], weights[other] = weights[other], weights[one]
         return weights
 
@@ -157,8 +169,14 @@ class StandInServer:
         if "never joins" in self.faults:
             return 200, {}
         place = body["init_info"]
-        self.line = Line(found(place["host"], place["port"], place["seconds"]), 1, place["world"], backend=place["backend"],
-                         host=place["host"], seconds=place["seconds"])
+        self.line = Line(
+            found(place["host"], place["port"], place["seconds"]),
+            1,
+            place["world"],
+            backend=place["backend"],
+            host=place["host"],
+            seconds=place["seconds"],
+        )
         self.joined += 1
         return 200, {}
 
@@ -196,15 +214,22 @@ class StandInServer:
         if body["method"] == "workbench_adapter":
             return 200, {"results": [self.held]}
         if body["method"] == "workbench_adapter_room":
-            room = {"rank": 0 if "no adapters" in self.faults else 8, "routes": "no routes" not in self.faults}
+            room = {
+                "rank": 0 if "no adapters" in self.faults else 8,
+                "routes": "no routes" not in self.faults,
+            }
             return 200, {"results": [room]}
         if body["method"] == "workbench_makes_generators":
             return 200, {"results": [self.core.makes_generators]}
-        return 200, {"results": [self.core.head_logits(torch.tensor(json.loads(body["args"][0]))).tolist()]}
+        return 200, {
+            "results": [self.core.head_logits(torch.tensor(json.loads(body["args"][0]))).tolist()]
+        }
 
     def _inference_v1_generate(self, handler, body):
         self.asked.append(body["request_id"])
-        if len(body["cache_salt"]) > 128 or set(body["cache_salt"]) & set("@/\\\0"):  # as vLLM has it
+        if len(body["cache_salt"]) > 128 or set(body["cache_salt"]) & set(
+            "@/\\\0"
+        ):  # as vLLM has it
             return 400, {"error": {"message": "Parameter 'cache_salt'"}}
         if self.once("half"):
             handler.send_response(200)
@@ -216,7 +241,11 @@ class StandInServer:
         if self.once("busy"):
             return 503, {}
         if self.once("dead core"):
-            return 500, {"error": {"message": "EngineCore encountered an issue. See stack trace (above) for the root cause."}}
+            return 500, {
+                "error": {
+                    "message": "EngineCore encountered an issue. See stack trace (above) for the root cause."
+                }
+            }
         if self.once("hang turn"):
             time.sleep(3)
         if "no such answer" in self.faults:
@@ -227,24 +256,59 @@ class StandInServer:
         with self.lock:
             plain = "model" not in body or "base answers" in self.faults
             core = self.core if plain else self.adapters[body["model"]]
-            core.kept = self.prefixes.setdefault("" if "salt" in self.faults else body["cache_salt"], {})
+            core.kept = self.prefixes.setdefault(
+                "" if "salt" in self.faults else body["cache_salt"], {}
+            )
             core.add("turn", body["token_ids"], params)
             [found] = core.step()
         version = "somebody:3" if "stranger" in self.faults else self.version
-        content = [{"token_id": token, "logprob": logprob, "top_logprobs": []}
-                   for token, logprob in zip(found.token_ids, found.logprobs)]
-        scored = [None, *({str(token): {"logprob": logprob}} for token, logprob in zip(body["token_ids"][1:], found.prompt_logprobs))
-                  ] if found.prompt_logprobs is not None else None
-        return 200, {"usage": {"prompt_tokens_details": {"cached_tokens": found.cached_tokens}}, "prompt_logprobs": scored,
-                     "choices": [{"finish_reason": found.finish, "token_ids": found.token_ids, "logprobs": {"content": content},
-                                  "weight_versions": [{"version": version, "start": 0, "end": len(found.token_ids)}]}]}
+        content = [
+            {"token_id": token, "logprob": logprob, "top_logprobs": []}
+            for token, logprob in zip(found.token_ids, found.logprobs)
+        ]
+        scored = (
+            [
+                None,
+                *(
+                    {str(token): {"logprob": logprob}}
+                    for token, logprob in zip(body["token_ids"][1:], found.prompt_logprobs)
+                ),
+            ]
+            if found.prompt_logprobs is not None
+            else None
+        )
+        return 200, {
+            "usage": {"prompt_tokens_details": {"cached_tokens": found.cached_tokens}},
+            "prompt_logprobs": scored,
+            "choices": [
+                {
+                    "finish_reason": found.finish,
+                    "token_ids": found.token_ids,
+                    "logprobs": {"content": content},
+                    "weight_versions": [
+                        {"version": version, "start": 0, "end": len(found.token_ids)}
+                    ],
+                }
+            ],
+        }
 
 
-def joined(server: StandInServer, model: torch.nn.Module | None = None, folder: str = "", seeded: bool | None = None,
-           rank: int = 0, **layout) -> VllmEngine:
+def joined(
+    server: StandInServer,
+    model: torch.nn.Module | None = None,
+    folder: str = "",
+    seeded: bool | None = None,
+    rank: int = 0,
+    **layout,
+) -> VllmEngine:
     """An engine over a server that somebody else started; `rank`: of adapters that go alone."""
-    adapters, config = "routes" if rank else "merged", VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded)
-    layout = LayoutConfig(kind="one_node", url=server.url, folder=folder, adapters=adapters, **layout)
+    adapters, config = (
+        "routes" if rank else "merged",
+        VllmEngineConfig(max_context=CONTEXT, max_rows=16, seeded=seeded),
+    )
+    layout = LayoutConfig(
+        kind="one_node", url=server.url, folder=folder, adapters=adapters, **layout
+    )
     return open_server_engine(model or wide(), config, layout, rank)
 
 
@@ -258,7 +322,9 @@ def on_a_stand_in_server(**layout) -> VllmEngine:
 RANK = 4
 
 
-def an_adapter(seed: int, model: torch.nn.Module | None = None, **settings) -> tuple[Adapter, dict[str, torch.Tensor]]:
+def an_adapter(
+    seed: int, model: torch.nn.Module | None = None, **settings
+) -> tuple[Adapter, dict[str, torch.Tensor]]:
     """An adapter of the model, as if trained, and the weights that the two come to."""
     config = LearnerConfig(**{"lora_rank": RANK, "seed": seed, **settings})
     torch.manual_seed(seed)
@@ -273,7 +339,9 @@ def beside(model: torch.nn.Module, adapter: Adapter) -> torch.nn.Module:
     with torch.no_grad():
         for name in (name for name in tensors if ".lora_A." in name):
             layer = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-            found.get_submodule(layer).weight += scale * (tensors[name.replace("lora_A", "lora_B")] @ tensors[name])
+            found.get_submodule(layer).weight += scale * (
+                tensors[name.replace("lora_A", "lora_B")] @ tensors[name]
+            )
     return found
 
 

@@ -1,4 +1,5 @@
 """What every engine promises (engines/base.py), the same tests for each: a new engine joins by one line in ENGINES."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,8 +20,11 @@ CONTEXT = 40
 
 def scripted():
     """Ids that depend on the seed, some of them the stop token."""
-    return ScriptedEngine(lambda request: np.random.default_rng(request.seed).integers(0, 12, 50),
-                          context_length=CONTEXT, vocab_size=VOCAB)
+    return ScriptedEngine(
+        lambda request: np.random.default_rng(request.seed).integers(0, 12, 50),
+        context_length=CONTEXT,
+        vocab_size=VOCAB,
+    )
 
 
 def embedded(**settings):
@@ -32,7 +36,9 @@ ENGINES = {
     "scripted": scripted,
     "transformers": embedded,
     "transformers without a kept cache": lambda: embedded(cache="off"),
-    "transformers, one row at a time": lambda: embedded(max_rows=1, prefill_tokens=3, cache_tokens=CONTEXT),
+    "transformers, one row at a time": lambda: embedded(
+        max_rows=1, prefill_tokens=3, cache_tokens=CONTEXT
+    ),
     "vllm on a stand-in": stand_in,
     "vllm as a server, a stand-in": on_a_stand_in_server,
     "vllm": real,
@@ -45,7 +51,9 @@ ENGINES = {
 # Weights go to a server in two ways (layout.transfer). What is promised of weights is asked of both; the rest does not see
 # them.
 WITH_WEIGHTS = ENGINES | {
-    "vllm as a server, by broadcast to a stand-in": lambda: on_a_stand_in_server(transfer="broadcast"),
+    "vllm as a server, by broadcast to a stand-in": lambda: on_a_stand_in_server(
+        transfer="broadcast"
+    ),
     "vllm as a server, by broadcast": lambda: real_server("broadcast"),
 }
 each_way = pytest.mark.parametrize("engine", list(WITH_WEIGHTS), indirect=True)
@@ -105,7 +113,9 @@ def test_the_same_address_gives_the_same_tokens_in_whatever_order(engine, reques
     for number in reversed(range(5)):
         again.submit(ask(number, f"s{number}", PROMPT))
     assert first == {c.request_id: c.token_ids.tolist() for c in drain(again)}
-    assert len({tuple(tokens) for tokens in first.values()}) > 1, "different addresses draw different noise"
+    assert len({tuple(tokens) for tokens in first.values()}) > 1, (
+        "different addresses draw different noise"
+    )
 
 
 @each_way
@@ -136,7 +146,7 @@ def test_adapters_arrive_merged(engine):
 
     def logp(of):
         with torch.no_grad():
-            logits = of(input_ids=ids).logits[0, len(PROMPT) - 1:-1].float().log_softmax(-1)
+            logits = of(input_ids=ids).logits[0, len(PROMPT) - 1 : -1].float().log_softmax(-1)
         return logits.gather(1, sampled[:, None])[:, 0].numpy()
 
     np.testing.assert_allclose(completion.logprobs, logp(trained), atol=2e-4)
@@ -182,7 +192,9 @@ def test_what_can_never_be_served_is_refused_at_submit(engine):
     for wrong, told in NEVER_SERVED:
         with pytest.raises(EngineError, match=told):
             engine.submit(ask(0, "s", **wrong))
-        engine.submit(ask(0, "s", PROMPT))  # neither the id nor the session was taken by the refused request
+        engine.submit(
+            ask(0, "s", PROMPT)
+        )  # neither the id nor the session was taken by the refused request
         assert len(drain(engine)) == 1
         engine.release("s")
 
@@ -218,7 +230,11 @@ def test_the_span_can_say_how_it_was_sampled(engine, temperature, top_p):
     engine.submit(ask(0, "s", PROMPT, temperature=temperature, top_p=top_p))
     (completion,) = drain(engine)
     sampling = completion.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.engine) == (temperature, top_p, engine.name)
+    assert (sampling.temperature, sampling.top_p, sampling.engine) == (
+        temperature,
+        top_p,
+        engine.name,
+    )
     assert sampling.dtype == "float32"
     if sampling.bends:
         assert completion.plain_logprobs.shape == completion.logprobs.shape
@@ -237,7 +253,9 @@ def test_what_is_sampled_so_far_can_be_watched(engine):
     while not (done := engine.poll()):
         seen.append(engine.partial(0))
     whole = tuple(done[0].token_ids.tolist())
-    assert all(ids == whole[: len(ids)] for ids in seen) and [len(ids) for ids in seen] == sorted(len(ids) for ids in seen)
+    assert all(ids == whole[: len(ids)] for ids in seen) and [len(ids) for ids in seen] == sorted(
+        len(ids) for ids in seen
+    )
     assert engine.partial(0) == engine.partial(7) == ()
     engine.submit(ask(1, "s", PROMPT))
     engine.poll()
@@ -251,4 +269,8 @@ def test_a_script_trickles_if_it_is_asked_to():
     seen = []
     while not (done := engine.poll()):
         seen.append(engine.partial(0))
-    assert seen == [(3,), (3, 4)] and done[0].token_ids.tolist() == [3, 4, 5] and done[0].finish == "stop"
+    assert (
+        seen == [(3,), (3, 4)]
+        and done[0].token_ids.tolist() == [3, 4, 5]
+        and done[0].finish == "stop"
+    )

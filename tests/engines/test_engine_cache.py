@@ -1,4 +1,5 @@
 """What the cache saves, what it may not save, and that it cannot grow without bound."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -76,7 +77,9 @@ def test_a_rewritten_history_is_noticed_and_only_the_common_beginning_reused(kep
     after = engine.stats()
     assert after["reused_tokens"] - before["reused_tokens"] == kept
     assert passed(after) - passed(before) == len(rewritten) - kept
-    plain = plain_logprobs(MODEL, np.concatenate([rewritten, completion.token_ids]))[len(rewritten):]
+    plain = plain_logprobs(MODEL, np.concatenate([rewritten, completion.token_ids]))[
+        len(rewritten) :
+    ]
     np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=GAP)
 
 
@@ -89,7 +92,7 @@ def test_nobody_copies_a_first_prompt_that_its_session_has_overwritten():
     engine.submit(ask(2, "b", prompt))
     (completion,) = drain(engine)
     assert engine.stats()["shared_prompt_tokens"] == 0
-    plain = plain_logprobs(MODEL, np.concatenate([prompt, completion.token_ids]))[len(prompt):]
+    plain = plain_logprobs(MODEL, np.concatenate([prompt, completion.token_ids]))[len(prompt) :]
     np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=GAP)
 
 
@@ -100,7 +103,9 @@ def test_a_session_evicted_for_the_one_that_wants_to_copy_it_is_not_copied():
         engine.submit(ask(number, f"s{number}", prompt, max_new_tokens=4))
         drain(engine)
     assert engine.stats()["evictions"] == 0
-    engine.submit(ask(3, "large", starts[2], max_new_tokens=50, stop_ids=frozenset()))  # room for nobody else
+    engine.submit(
+        ask(3, "large", starts[2], max_new_tokens=50, stop_ids=frozenset())
+    )  # room for nobody else
     (completion,) = drain(engine)
     assert engine.stats()["evictions"] == 3 and engine.stats()["shared_prompt_tokens"] == 0
     plain = plain_logprobs(MODEL, np.concatenate([starts[2], completion.token_ids]))[10:]
@@ -144,8 +149,12 @@ def test_sync_drops_every_cache_and_the_new_weights_are_used():
     (completion,) = drain(engine)
     assert engine.stats()["reused_tokens"] == before
     ids = np.concatenate([prompt, completion.token_ids])
-    np.testing.assert_allclose(completion.logprobs, plain_logprobs(other, ids)[len(prompt):].numpy(), atol=GAP)
-    assert np.abs(completion.logprobs - plain_logprobs(MODEL, ids)[len(prompt):].numpy()).max() > 0.05
+    np.testing.assert_allclose(
+        completion.logprobs, plain_logprobs(other, ids)[len(prompt) :].numpy(), atol=GAP
+    )
+    assert (
+        np.abs(completion.logprobs - plain_logprobs(MODEL, ids)[len(prompt) :].numpy()).max() > 0.05
+    )
 
 
 def test_idle_sessions_are_evicted_longest_unused_first_and_come_back_right():
@@ -155,7 +164,9 @@ def test_idle_sessions_are_evicted_longest_unused_first_and_come_back_right():
     assert stats["evictions"] > 0
     assert stats["cached_tokens"] <= 150
     assert worst_gap(MODEL, sessions) < GAP
-    assert passed(stats) > sum(p.prompt_tokens + p.env_tokens + p.turns - 1 for p in sessions), "the evicted paid again"
+    assert passed(stats) > sum(p.prompt_tokens + p.env_tokens + p.turns - 1 for p in sessions), (
+        "the evicted paid again"
+    )
 
 
 def test_release_makes_room_without_eviction():
@@ -170,7 +181,11 @@ def test_release_makes_room_without_eviction():
 
 def test_a_request_that_no_cache_could_hold_is_refused_with_numbers():
     from workbench.types.errors import EngineError
-    with pytest.raises(EngineError, match=r"30 prompt and up to 20 new tokens.*49 tokens; raise engine.cache_tokens"):
+
+    with pytest.raises(
+        EngineError,
+        match=r"30 prompt and up to 20 new tokens.*49 tokens; raise engine.cache_tokens",
+    ):
         engine_for(cache_tokens=49).submit(ask(0, "s", np.full(30, 9), max_new_tokens=20))
 
 
@@ -179,8 +194,11 @@ def test_a_request_that_no_cache_could_hold_is_refused_with_numbers():
 def test_any_schedule_gives_the_logprobs_of_a_plain_forward(seed):
     """Random sessions, releases in the middle, rewritten histories, tiny limits: everything is answered and right."""
     rng = np.random.default_rng(seed)
-    engine = engine_for(cache_tokens=int(rng.integers(60, 400)), max_rows=int(rng.integers(1, 6)),
-                        prefill_tokens=int(rng.integers(1, 40)))
+    engine = engine_for(
+        cache_tokens=int(rng.integers(60, 400)),
+        max_rows=int(rng.integers(1, 6)),
+        prefill_tokens=int(rng.integers(1, 40)),
+    )
     shared = rng.integers(6, VOCAB, 10)
     held: dict[str, np.ndarray] = {}
     flight: dict[int, tuple[str, np.ndarray]] = {}
@@ -194,7 +212,9 @@ def test_any_schedule_gives_the_logprobs_of_a_plain_forward(seed):
         elif name not in {value[0] for value in flight.values()}:
             ids = held.get(name, shared)
             if len(ids) > 40 or rng.random() < 0.15:
-                ids = np.concatenate([ids[: rng.integers(0, len(ids))], rng.integers(6, VOCAB, rng.integers(1, 9))])
+                ids = np.concatenate(
+                    [ids[: rng.integers(0, len(ids))], rng.integers(6, VOCAB, rng.integers(1, 9))]
+                )
             engine.submit(ask(number, name, ids, max_new_tokens=int(rng.integers(1, 8))))
             flight[number] = (name, ids)
             number += 1
@@ -210,9 +230,13 @@ def test_any_schedule_gives_the_logprobs_of_a_plain_forward(seed):
 def _check(completion, name, prompt, held, rng):
     assert completion.error is None
     ids = np.concatenate([prompt, completion.token_ids])
-    plain = plain_logprobs(MODEL, ids)[len(prompt):]
+    plain = plain_logprobs(MODEL, ids)[len(prompt) :]
     np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=GAP)
-    held[name] = np.concatenate([ids, rng.integers(6, VOCAB, rng.integers(0, 5))]) if rng.random() < 0.9 else prompt
+    held[name] = (
+        np.concatenate([ids, rng.integers(6, VOCAB, rng.integers(0, 5))])
+        if rng.random() < 0.9
+        else prompt
+    )
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 5), min_size=1, max_size=8))
@@ -225,7 +249,10 @@ def test_common_prefix_leaves_one_token_to_compute(held, prompt):
 
 @given(st.lists(st.tuples(st.integers(1, 256), st.integers(0, 3000)), max_size=30))
 def test_bundles_hold_every_piece_once_in_order_and_waste_little(shapes):
-    pieces = [PackedPiece(index, start, count, index) for index, (count, start) in enumerate(sorted(shapes))]
+    pieces = [
+        PackedPiece(index, start, count, index)
+        for index, (count, start) in enumerate(sorted(shapes))
+    ]
     bundles = bundle_pieces(pieces)
     assert [piece for bundle in bundles for piece in bundle] == pieces
     for bundle in bundles:

@@ -1,4 +1,5 @@
 """Law 8: noise belongs to the address, admission follows a logical clock, two runs are equal bit for bit."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +20,9 @@ def record(sessions):
     return [(played.ids.tolist(), played.sampled) for played in sessions]
 
 
-@pytest.mark.parametrize("settings", [dict(), dict(max_rows=3, prefill_tokens=10, cache_tokens=200), dict(cache="off")])
+@pytest.mark.parametrize(
+    "settings", [dict(), dict(max_rows=3, prefill_tokens=10, cache_tokens=200), dict(cache="off")]
+)
 def test_two_runs_are_equal_bit_for_bit(settings):
     shared = prompts(6)
     runs = [record(play(engine_for(**settings), [*shared, shared[0]], turns=4)) for _ in range(2)]
@@ -44,7 +47,10 @@ def test_the_clock_on_the_wall_has_no_say(monkeypatch):
 
 
 def test_the_sample_of_a_row_does_not_depend_on_its_company():
-    asked = [ask(number, f"s{number}", prompt, max_new_tokens=20) for number, prompt in enumerate(prompts(8))]
+    asked = [
+        ask(number, f"s{number}", prompt, max_new_tokens=20)
+        for number, prompt in enumerate(prompts(8))
+    ]
     together = engine_for()
     for request in asked:
         together.submit(request)
@@ -75,8 +81,12 @@ def test_each_token_is_drawn_as_its_address_says():
     ids = [7, 8, 9]
     for token, uniform in zip(completion.token_ids, noise, strict=True):
         with torch.no_grad():
-            probability = MODEL(input_ids=torch.tensor([ids])).logits[0, -1].double().softmax(-1).numpy()
-        assert token == int(np.searchsorted(probability.cumsum(), uniform * probability.sum(), side="right"))
+            probability = (
+                MODEL(input_ids=torch.tensor([ids])).logits[0, -1].double().softmax(-1).numpy()
+            )
+        assert token == int(
+            np.searchsorted(probability.cumsum(), uniform * probability.sum(), side="right")
+        )
         ids.append(int(token))
 
 

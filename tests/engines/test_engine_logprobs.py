@@ -1,11 +1,22 @@
 """The engine's logprobs are those of a plain forward pass over what each session really saw, for every family."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
 from engine_models import (
-    FAMILIES, STOP, VOCAB, WITH_KEYS_AND_VALUES, ask, drain, plain_logprobs, play, prompts, tiny, worst_gap,
+    FAMILIES,
+    STOP,
+    VOCAB,
+    WITH_KEYS_AND_VALUES,
+    ask,
+    drain,
+    plain_logprobs,
+    play,
+    prompts,
+    tiny,
+    worst_gap,
 )
 
 from workbench.engines import TransformersEngineConfig, open_engine, probe
@@ -31,12 +42,16 @@ def test_several_turns_agree_with_a_plain_forward(family):
     engine = engine_for(model)
     assert engine.keeps_cache == (family in WITH_KEYS_AND_VALUES), engine.cache_reason
     sessions = play(engine, group_prompts(), turns=3)
-    assert max(len(played.ids) for played in sessions) > 16, "longer than the window of the sliding models"
+    assert max(len(played.ids) for played in sessions) > 16, (
+        "longer than the window of the sliding models"
+    )
     assert worst_gap(model, sessions) < EXACT
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "mamba"])
-@pytest.mark.parametrize("settings", [dict(cache="off"), dict(max_rows=2, prefill_tokens=4), dict(cache_tokens=90)])
+@pytest.mark.parametrize(
+    "settings", [dict(cache="off"), dict(max_rows=2, prefill_tokens=4), dict(cache_tokens=90)]
+)
 def test_however_it_is_cut_the_numbers_are_the_same(family, settings):
     """Few rows, prompts in several ticks, a cache that keeps evicting, no kept cache at all."""
     model = tiny(family)
@@ -44,13 +59,17 @@ def test_however_it_is_cut_the_numbers_are_the_same(family, settings):
     assert worst_gap(model, sessions) < EXACT
     if family != "mamba":
         unhindered = play(engine_for(model), group_prompts(), turns=3)
-        assert [p.ids.tolist() for p in sessions] == [p.ids.tolist() for p in unhindered], "same addresses, same tokens"
+        assert [p.ids.tolist() for p in sessions] == [p.ids.tolist() for p in unhindered], (
+            "same addresses, same tokens"
+        )
 
 
 @pytest.mark.parametrize("family", ["qwen3", "mistral"])
 def test_long_prompts_in_pieces_agree(family):
     model = tiny(family)
-    sessions = play(engine_for(model, prefill_tokens=32), prompts(5, low=40, high=150), turns=2, observation=30)
+    sessions = play(
+        engine_for(model, prefill_tokens=32), prompts(5, low=40, high=150), turns=2, observation=30
+    )
     assert worst_gap(model, sessions) < EXACT
 
 
@@ -58,17 +77,30 @@ def test_long_prompts_in_pieces_agree(family):
 def test_bent_logprobs_are_of_the_bent_distribution_and_plain_ones_of_the_unbent(temperature):
     model = tiny("qwen3")
     engine = engine_for(model)
-    engine.submit(ask(0, "s", np.arange(6, 20), temperature=temperature, max_new_tokens=12, stop_ids=frozenset()))
+    engine.submit(
+        ask(
+            0,
+            "s",
+            np.arange(6, 20),
+            temperature=temperature,
+            max_new_tokens=12,
+            stop_ids=frozenset(),
+        )
+    )
     (completion,) = drain(engine)
     ids = np.concatenate([np.arange(6, 20), completion.token_ids])
     for logprobs, bent_by in ((completion.logprobs, temperature), (completion.plain_logprobs, 1.0)):
-        np.testing.assert_allclose(logprobs, plain_logprobs(model, ids, bent_by)[14:].numpy(), atol=EXACT)
+        np.testing.assert_allclose(
+            logprobs, plain_logprobs(model, ids, bent_by)[14:].numpy(), atol=EXACT
+        )
 
 
 def test_greedy_follows_the_most_likely_token():
     model = tiny("llama")
     engine = engine_for(model)
-    engine.submit(ask(0, "s", np.arange(6, 12), temperature=0.0, max_new_tokens=10, stop_ids=frozenset()))
+    engine.submit(
+        ask(0, "s", np.arange(6, 12), temperature=0.0, max_new_tokens=10, stop_ids=frozenset())
+    )
     (completion,) = drain(engine)
     ids = list(range(6, 12))
     for token in completion.token_ids:
@@ -165,7 +197,9 @@ def test_rows_with_nan_end_alone_and_leave_nothing_behind():
         for completion in well:
             assert completion.error is None, completion.error
             prompt = asked[completion.request_id].prompt_ids
-            plain = plain_logprobs(model, np.concatenate([prompt, completion.token_ids]))[len(prompt):]
+            plain = plain_logprobs(model, np.concatenate([prompt, completion.token_ids]))[
+                len(prompt) :
+            ]
             np.testing.assert_allclose(completion.logprobs, plain.numpy(), atol=EXACT)
 
 
@@ -189,15 +223,23 @@ def test_on_a_gpu(dtype):
     model = tiny("qwen3")
     engine = engine_for(model, device="cuda", dtype=dtype)
     assert engine.keeps_cache, engine.cache_reason
-    assert worst_gap(model, play(engine, group_prompts(), turns=3)) < (1e-3 if dtype == "float32" else 0.5)
+    assert worst_gap(model, play(engine, group_prompts(), turns=3)) < (
+        1e-3 if dtype == "float32" else 0.5
+    )
 
 
 def test_a_model_with_layers_of_another_kind_is_recognised_whatever_the_numbers_say():
     """Random hybrid: convolutions between attention layers. With small weights its mistakes would be small too."""
     import transformers as hf
     from engine_models import SHAPE
+
     torch.manual_seed(0)
-    model = hf.Lfm2ForCausalLM(hf.Lfm2Config(**SHAPE, layer_types=["conv", "full_attention", "conv"])).eval()
+    model = hf.Lfm2ForCausalLM(
+        hf.Lfm2Config(**SHAPE, layer_types=["conv", "full_attention", "conv"])
+    ).eval()
     engine = engine_for(model)
-    assert not engine.keeps_cache and "2 of its 3 layers (such as layer 0) are not attention" in engine.cache_reason
+    assert (
+        not engine.keeps_cache
+        and "2 of its 3 layers (such as layer 0) are not attention" in engine.cache_reason
+    )
     assert worst_gap(model, play(engine, prompts(3), turns=2)) < EXACT

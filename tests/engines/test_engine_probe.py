@@ -1,5 +1,6 @@
 """The probe tries every way that a run can take: long rows, short rows, pieces of prompts, sessions of more than 512
 tokens that go on from their cache, heads whose keys and values differ in size. What fails there is never sampled with."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.counts import reduced
 from workbench.engines import TransformersEngineConfig, attention, open_engine, probe
 from workbench.engines.attention import PIECE, ForwardStep
 
-EXACT = 2e-5   # as in test_engine_logprobs
+EXACT = 2e-5  # as in test_engine_logprobs
 POSITIONS = 1024
 
 
@@ -21,7 +22,9 @@ def engine_for(model, **settings):
 
 def long_sessions(engine):
     """A prompt in several pieces, then observations that are added behind position 512; two turns decode there."""
-    sessions = play(engine, prompts(3, low=450, high=520), turns=4, observation=40, stop_ids=frozenset())
+    sessions = play(
+        engine, prompts(3, low=450, high=520), turns=4, observation=40, stop_ids=frozenset()
+    )
     assert all(len(played.ids) > 512 + 60 for played in sessions)
     assert engine.stats()["reused_tokens"] > 3 * 512, "they went on from their cache"
     return sessions
@@ -31,7 +34,9 @@ def long_sessions(engine):
 THREADS = [(family, threads) for family in WITH_KEYS_AND_VALUES for threads in (1, 4)]
 
 
-@pytest.mark.parametrize("case", reduced(THREADS, [*THREADS[::2], ("qwen3", 4), ("deepseek_v3", 4)]), ids=str)
+@pytest.mark.parametrize(
+    "case", reduced(THREADS, [*THREADS[::2], ("qwen3", 4), ("deepseek_v3", 4)]), ids=str
+)
 def test_a_session_of_more_than_512_tokens_that_goes_on_from_its_cache(case):
     family, threads = case
     model, before = tiny(family, positions=POSITIONS), torch.get_num_threads()
@@ -98,7 +103,9 @@ def test_every_way_is_tried_whatever_a_model_is_like(monkeypatch):
     assert len(set(watched.ends)) > 5, "the slab grows under it"
 
 
-@pytest.mark.parametrize("room", [dict(max_context=100), dict(cache_tokens=100), dict(max_context=20)])
+@pytest.mark.parametrize(
+    "room", [dict(max_context=100), dict(cache_tokens=100), dict(max_context=20)]
+)
 def test_the_probe_is_no_longer_than_what_a_run_can_hold(room, monkeypatch):
     watched = Watched(monkeypatch)
     model = tiny("gpt2", positions=POSITIONS)
@@ -109,8 +116,11 @@ def test_the_probe_is_no_longer_than_what_a_run_can_hold(room, monkeypatch):
 
 def test_control_rows_that_cannot_be_read_are_found_before_a_run_needs_them(monkeypatch):
     """As it was: values of another size than keys, and only long rows took the way that could not do it."""
+
     def as_it_was(query, keys, values, ends, scaling, thin):
-        raise ValueError("operands could not be broadcast together with shapes (4,1,12) (4,1,6) (4,1,12)")
+        raise ValueError(
+            "operands could not be broadcast together with shapes (4,1,12) (4,1,6) (4,1,12)"
+        )
 
     monkeypatch.setattr(attention, "attend_by_rows", as_it_was)
     model = tiny("deepseek_v3", positions=POSITIONS)
@@ -144,7 +154,9 @@ def test_control_each_way_that_is_a_little_wrong_is_found(way, monkeypatch):
 @pytest.mark.parametrize("forgets", ["decode_mask", "piece mask"])
 def test_control_a_window_of_512_that_is_forgotten_is_found(forgets, monkeypatch):
     """No shorter sequence would show it."""
-    where, name = (ForwardStep, "decode_mask") if forgets == "decode_mask" else (attention._Bundle, "mask")
+    where, name = (
+        (ForwardStep, "decode_mask") if forgets == "decode_mask" else (attention._Bundle, "mask")
+    )
     right = getattr(where, name)
     monkeypatch.setattr(where, name, lambda self, window: right(self, None))
     engine = engine_for(tiny("gemma3", positions=POSITIONS, window=512))
@@ -155,8 +167,16 @@ def test_the_own_cache_is_tried_with_a_long_prompt_too(monkeypatch):
     lengths = []
     model = tiny("mamba")
     forward = type(model).forward
-    monkeypatch.setattr(type(model), "forward", lambda self, input_ids, **others: lengths.append(
-        (input_ids.shape[1], others["use_cache"])) or forward(self, input_ids, **others))
+    monkeypatch.setattr(
+        type(model),
+        "forward",
+        lambda self, input_ids, **others: (
+            lengths.append((input_ids.shape[1], others["use_cache"]))
+            or forward(self, input_ids, **others)
+        ),
+    )
     engine = engine_for(model)
     assert not engine.keeps_cache and "own cache is used" in engine.cache_reason
-    assert (560, True) in lengths and np.count_nonzero([length == (1, True) for length in lengths]) == 7 + 8 + 3
+    assert (560, True) in lengths and np.count_nonzero(
+        [length == (1, True) for length in lengths]
+    ) == 7 + 8 + 3

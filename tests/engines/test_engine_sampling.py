@@ -1,4 +1,5 @@
 """From logits and one uniform number to a token: exact properties, no statistics. R rows, V vocabulary."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -17,8 +18,12 @@ LARGEST = float(np.nextafter(1.0, 0.0))
 def draw(logits_RV, uniform_R, temperature=1.0, top_p=1.0):
     logits_RV = torch.as_tensor(logits_RV, dtype=torch.float32)
     rows = len(logits_RV)
-    return sample_rows(logits_RV, np.full(rows, float(temperature)), np.full(rows, float(top_p)),
-                       np.asarray(uniform_R, dtype=np.float64))
+    return sample_rows(
+        logits_RV,
+        np.full(rows, float(temperature)),
+        np.full(rows, float(top_p)),
+        np.asarray(uniform_R, dtype=np.float64),
+    )
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.5, 1.0, 1.7]), st.sampled_from([0.3, 0.9, 1.0]))
@@ -29,7 +34,11 @@ def test_evenly_spread_uniforms_give_every_token_its_share(seed, temperature, to
     logits_V = np.random.default_rng(seed).normal(size=vocab) * 2
     spread = (np.arange(count) + 0.5) / count
     sampled = draw(np.tile(logits_V, (count, 1)), spread, temperature, top_p)
-    probability = bend(torch.tensor(logits_V, dtype=torch.float32)[None], np.array([temperature]), np.array([top_p]))
+    probability = bend(
+        torch.tensor(logits_V, dtype=torch.float32)[None],
+        np.array([temperature]),
+        np.array([top_p]),
+    )
     expected = probability[0].double().exp().numpy() * count
     assert (np.abs(np.bincount(sampled.token, minlength=vocab) - expected) <= 1.01).all()
     np.testing.assert_allclose(sampled.logp, probability[0].numpy()[sampled.token], atol=1e-6)
@@ -40,7 +49,9 @@ def test_evenly_spread_uniforms_give_every_token_its_share(seed, temperature, to
 @given(st.integers(0, 2**32), st.sampled_from([0.05, 0.5, 0.9, 0.99]))
 @settings(max_examples=25)
 def test_top_p_keeps_what_transformers_keeps(seed, top_p):
-    logits_RV = torch.tensor(np.random.default_rng(seed).normal(size=(4, 30)) * 3, dtype=torch.float32)
+    logits_RV = torch.tensor(
+        np.random.default_rng(seed).normal(size=(4, 30)) * 3, dtype=torch.float32
+    )
     ours = torch.isfinite(bend(logits_RV, np.ones(4), np.full(4, top_p)))
     theirs = torch.isfinite(TopPLogitsWarper(top_p)(None, logits_RV.clone()))
     assert torch.equal(ours, theirs)
@@ -82,7 +93,9 @@ def test_rows_do_not_touch_each_other():
     for row in range(6):
         alone = sample_rows(logits[[row]], temperature[[row]], top_p[[row]], uniform[[row]])
         assert alone.token[0] == together.token[row]
-        assert alone.logp[0] == together.logp[row] and alone.plain_logp[0] == together.plain_logp[row]
+        assert (
+            alone.logp[0] == together.logp[row] and alone.plain_logp[0] == together.plain_logp[row]
+        )
     spoiled = logits.clone()
     spoiled[2, 7] = float("nan")
     again = sample_rows(spoiled, temperature, top_p, uniform)
@@ -100,4 +113,8 @@ def test_noise_belongs_to_its_address():
     np.testing.assert_array_equal(uniforms(seed, 5), rng_at(7, "engine", 3, "task", 1, 2).random(5))
     np.testing.assert_array_equal(uniforms(seed, 5), uniforms(seed, 50)[:5])
     assert not np.array_equal(uniforms(seed, 5), uniforms(seed + 1, 5))
-    assert uniforms(1, 3).tolist() == [0.3035680343067586, 0.8487087496857769, 0.1561347780434731]  # for ever
+    assert uniforms(1, 3).tolist() == [
+        0.3035680343067586,
+        0.8487087496857769,
+        0.1561347780434731,
+    ]  # for ever

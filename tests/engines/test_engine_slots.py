@@ -1,5 +1,6 @@
 """The slab of keys and values: it grows within its memory without a copy, keeps what it must, and whatever lies in new
 memory or was left behind by others never reaches attention."""
+
 from __future__ import annotations
 
 from itertools import product
@@ -52,15 +53,23 @@ def poison(monkeypatch) -> list[int]:
 LIMITS = {"roomy": {}, "tight": TIGHT}
 
 
-@pytest.mark.parametrize("case", reduced(product(("qwen3", "gemma2", "gpt2", "deepseek_v3"), LIMITS), (
-    ("qwen3", "tight"), ("gemma2", "roomy"), ("deepseek_v3", "roomy"))), ids="-".join)
+@pytest.mark.parametrize(
+    "case",
+    reduced(
+        product(("qwen3", "gemma2", "gpt2", "deepseek_v3"), LIMITS),
+        (("qwen3", "tight"), ("gemma2", "roomy"), ("deepseek_v3", "roomy")),
+    ),
+    ids="-".join,
+)
 def test_nan_in_new_memory_never_reaches_attention(case, monkeypatch):
     """Ids and logprobs are the same bit for bit whatever lay in the memory that the slab was given."""
     model, limits = tiny(case[0]), LIMITS[case[1]]
     clean = three_collects(model, **limits)
     asked = poison(monkeypatch)
     assert three_collects(model, **limits) == clean  # floats compared exactly
-    assert len(asked) > 4 * model.config.num_hidden_layers, "the slab grew into new memory several times"
+    assert len(asked) > 4 * model.config.num_hidden_layers, (
+        "the slab grew into new memory several times"
+    )
 
 
 def test_control_memory_that_is_not_filled_does_reach_attention(monkeypatch):
@@ -107,7 +116,9 @@ def test_from_the_second_step_on_nothing_is_laid_out_or_copied(monkeypatch):
     model, laid_out = tiny("qwen3"), []
     engine = engine_for(model)
     straight = slots._laid_out
-    monkeypatch.setattr(slots, "_laid_out", lambda *sizes: laid_out.append(sizes[1:]) or straight(*sizes))
+    monkeypatch.setattr(
+        slots, "_laid_out", lambda *sizes: laid_out.append(sizes[1:]) or straight(*sizes)
+    )
     for version in (1, 2, 3):
         del laid_out[:]
         play(engine, prompts(8), turns=4)
@@ -129,7 +140,13 @@ def test_memory_is_what_the_largest_slab_needs():
 
 def write(cache: SlotCache, slot: int, position: int, number: float) -> None:
     state = torch.full((1, 2, 4), number)
-    cache.write(0, state, -state[:, :, :3] if number < 0 else -state, torch.tensor([slot]), torch.tensor([position]))
+    cache.write(
+        0,
+        state,
+        -state[:, :, :3] if number < 0 else -state,
+        torch.tensor([slot]),
+        torch.tensor([position]),
+    )
 
 
 @given(st.data())
@@ -140,7 +157,11 @@ def test_what_was_written_stays_where_it_was_written(data):
     try:
         cache, expected, number = SlotCache(torch.device("cpu")), {}, 0
         for _ in range(data.draw(st.integers(1, 25))):
-            action = data.draw(st.sampled_from(["reserve", "reserve", "write", "write", "write", "move", "drop", "clear"]))
+            action = data.draw(
+                st.sampled_from(
+                    ["reserve", "reserve", "write", "write", "write", "move", "drop", "clear"]
+                )
+            )
             if action == "reserve":
                 cache.reserve(data.draw(st.integers(0, 6)), data.draw(st.integers(0, 12)))
             elif action == "drop":
@@ -157,15 +178,24 @@ def test_what_was_written_stays_where_it_was_written(data):
                     cache.clear(slot)
                     expected |= {place: 0 for place in expected if place[0] == slot}
                 elif cache.keys:
-                    target, length = data.draw(st.integers(0, cache.slots - 1)), data.draw(st.integers(0, cache.length))
+                    target, length = (
+                        data.draw(st.integers(0, cache.slots - 1)),
+                        data.draw(st.integers(0, cache.length)),
+                    )
                     cache.move([(slot, target)], length)
                     for position in range(length):
                         expected.pop((target, position), None)
                         if (slot, position) in expected:
                             expected[target, position] = expected[slot, position]
-            expected = {place: n for place, n in expected.items() if place[0] < cache.slots and place[1] < cache.length}
+            expected = {
+                place: n
+                for place, n in expected.items()
+                if place[0] < cache.slots and place[1] < cache.length
+            }
             for (slot, position), n in expected.items():
-                assert (cache.keys[0][slot, :, position] == n).all() and (cache.values[0][slot, :, position] == -n).all()
+                assert (cache.keys[0][slot, :, position] == n).all() and (
+                    cache.values[0][slot, :, position] == -n
+                ).all()
             for memory in (cache._key_memory, cache._value_memory):
                 assert all(bool(tensor.isfinite().all()) for tensor in memory.values())
             if cache.keys:

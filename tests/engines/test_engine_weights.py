@@ -1,4 +1,5 @@
 """The engine's own copy of the weights: what it takes, what it refuses, and that a refusal changes nothing."""
+
 from __future__ import annotations
 
 import pytest
@@ -57,8 +58,14 @@ def test_equal_copies_under_both_tied_names_are_fine():
     [
         (lambda w: w | {"model.wrong.weight": torch.zeros(1)}, "1 name.*model.wrong.weight"),
         (lambda w: {f"module.{name}": tensor for name, tensor in w.items()}, "DDP"),
-        (lambda w: {name: t for name, t in w.items() if name != "model.norm.weight"}, "lack 1 name.*model.norm.weight"),
-        (lambda w: w | {"model.norm.weight": torch.zeros(3)}, r"model.norm.weight: engine \(32,\), got \(3,\)"),
+        (
+            lambda w: {name: t for name, t in w.items() if name != "model.norm.weight"},
+            "lack 1 name.*model.norm.weight",
+        ),
+        (
+            lambda w: w | {"model.norm.weight": torch.zeros(3)},
+            r"model.norm.weight: engine \(32,\), got \(3,\)",
+        ),
         (lambda w: {}, "lack"),
     ],
 )
@@ -68,8 +75,10 @@ def test_wrong_weights_are_named_and_nothing_is_changed(spoil, told):
     with pytest.raises(EngineError, match=told):
         engine.sync(spoil(state(tiny(UNTIED, seed=1))), 1)
     assert engine.policy_version == 0
-    assert [p.ids.tolist() for p in before] == [p.ids.tolist() for p in play(
-        open_engine(TransformersEngineConfig(), tiny(UNTIED)), prompts(2), turns=1)]
+    assert [p.ids.tolist() for p in before] == [
+        p.ids.tolist()
+        for p in play(open_engine(TransformersEngineConfig(), tiny(UNTIED)), prompts(2), turns=1)
+    ]
     assert worst_gap(tiny(UNTIED), play(engine, prompts(2, seed=3), turns=1)) < 2e-5
 
 
@@ -86,14 +95,24 @@ def test_half_precision_does_not_round_the_frequencies_of_positions(family):
     """Rounded to bfloat16 they turn the thousandth position by up to a radian: another model than the trained one."""
     model = tiny(family)
     engine = open_engine(TransformersEngineConfig(dtype="bfloat16"), model)
-    kept = {name: buffer for name, buffer in model.named_buffers() if name not in model.state_dict()}
+    kept = {
+        name: buffer for name, buffer in model.named_buffers() if name not in model.state_dict()
+    }
     assert any("inv_freq" in name for name in kept) or family == "gpt2"
     own = dict(engine._model.named_buffers())
-    assert all(own[name].dtype == buffer.dtype and torch.equal(own[name], buffer) for name, buffer in kept.items())
+    assert all(
+        own[name].dtype == buffer.dtype and torch.equal(own[name], buffer)
+        for name, buffer in kept.items()
+    )
     assert {parameter.dtype for parameter in engine._model.parameters()} == {torch.bfloat16}
-    rounded = {name for name, buffer in tiny(family).to(torch.bfloat16).named_buffers()
-               if name in kept and not torch.equal(buffer.to(kept[name].dtype), kept[name])}
-    assert family == "gpt2" or any("inv_freq" in name for name in rounded)  # control: `.to` does round them
+    rounded = {
+        name
+        for name, buffer in tiny(family).to(torch.bfloat16).named_buffers()
+        if name in kept and not torch.equal(buffer.to(kept[name].dtype), kept[name])
+    }
+    assert family == "gpt2" or any(
+        "inv_freq" in name for name in rounded
+    )  # control: `.to` does round them
 
 
 def test_ties_stay_ties_in_half_precision():
@@ -103,7 +122,9 @@ def test_ties_stay_ties_in_half_precision():
 
 def test_weights_that_diverged_end_turns_with_an_error():
     engine = open_engine(TransformersEngineConfig(), tiny(UNTIED))
-    engine.sync({name: tensor * float("nan") for name, tensor in tiny(UNTIED).state_dict().items()}, 1)
+    engine.sync(
+        {name: tensor * float("nan") for name, tensor in tiny(UNTIED).state_dict().items()}, 1
+    )
     engine.submit(ask(0, "s", [7, 8, 9]))
     (completion,) = drain(engine)
     assert completion.finish == "error" and "policy version 1" in completion.error

@@ -1,5 +1,6 @@
 """Sequence by sequence, attention gives the numbers of a plain softmax over each sequence's own keys, whatever lies
 behind them in the slab; and the engine that uses it agrees with a plain forward pass."""
+
 from __future__ import annotations
 
 import pytest
@@ -23,8 +24,14 @@ def plainly(query_AHD, keys, values, ends, scaling):
 
 
 @settings(max_examples=40, deadline=None)
-@given(ends=st.lists(st.integers(1, 40), min_size=1, max_size=5), kv_heads=st.integers(1, 3), shared=st.integers(1, 4),
-       thin=st.sampled_from([1, 64, 65_536]), value_size=st.sampled_from([8, 3, 12]), seed=st.integers(0, 99))
+@given(
+    ends=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    kv_heads=st.integers(1, 3),
+    shared=st.integers(1, 4),
+    thin=st.sampled_from([1, 64, 65_536]),
+    value_size=st.sampled_from([8, 3, 12]),
+    seed=st.integers(0, 99),
+)
 def test_each_sequence_over_its_own_keys(ends, kv_heads, shared, thin, value_size, seed):
     generator = torch.Generator().manual_seed(seed)
     slab = (len(ends) + 1, kv_heads, max(ends) + 2)
@@ -71,4 +78,6 @@ def test_laid_out_weights_are_the_same_model_and_follow_a_sync():
     assert not all(p.is_contiguous() for p in model.parameters())  # it did something
     torch.testing.assert_close(model(input_ids=ids).logits, plain, rtol=1e-4, atol=1e-4)
     copy_weights(model, other.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values())
+    )

@@ -2,6 +2,7 @@
 
 What only vLLM's own server can show is in test_server_vllm.
 """
+
 from __future__ import annotations
 
 import os
@@ -54,7 +55,9 @@ def test_a_digest_tells_every_bit_and_every_place(values, data):
     bits = tensor.clone().view(torch.int32)
     place = data.draw(st.integers(0, len(values) - 1))
     bits[place] ^= 1 << data.draw(st.integers(0, 30))
-    assert digest(tensor) == digest(tensor.clone()) and digest(bits.view(torch.float32)) != digest(tensor)
+    assert digest(tensor) == digest(tensor.clone()) and digest(bits.view(torch.float32)) != digest(
+        tensor
+    )
     other = data.draw(st.integers(0, len(values) - 1))
     swapped = tensor.clone().view(torch.int32)
     swapped[[place, other]] = swapped[[other, place]]
@@ -63,7 +66,12 @@ def test_a_digest_tells_every_bit_and_every_place(values, data):
 
 
 def test_a_digest_is_of_type_and_shape_too_and_pieces_do_not_show(monkeypatch):
-    zeros = [torch.zeros(6), torch.zeros(2, 3), torch.zeros(6, dtype=torch.bfloat16), torch.zeros(6, dtype=torch.int64)]
+    zeros = [
+        torch.zeros(6),
+        torch.zeros(2, 3),
+        torch.zeros(6, dtype=torch.bfloat16),
+        torch.zeros(6, dtype=torch.int64),
+    ]
     assert len({digest(each) for each in zeros}) == 4
     tensor = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     whole = digest(tensor)
@@ -74,8 +82,12 @@ def test_a_digest_is_of_type_and_shape_too_and_pieces_do_not_show(monkeypatch):
 def test_what_did_not_arrive_is_named():
     sent = digests({"a": torch.zeros(2), "b": torch.ones(2)})
     assert unequal(sent, dict(sent)) is None
-    assert "1 of 2 tensors are not those that were sent, the first b" in unequal(sent, sent | digests({"b": torch.zeros(2)}))
-    assert "arrived nothing" in unequal(sent, {"a": sent["a"]}) and "sent nothing" in unequal({"a": sent["a"]}, sent)
+    assert "1 of 2 tensors are not those that were sent, the first b" in unequal(
+        sent, sent | digests({"b": torch.zeros(2)})
+    )
+    assert "arrived nothing" in unequal(sent, {"a": sent["a"]}) and "sent nothing" in unequal(
+        {"a": sent["a"]}, sent
+    )
 
 
 # ---------------------------------------------------------------------------------------------- a sync that goes wrong
@@ -97,7 +109,9 @@ def test_a_sync_that_goes_wrong_is_named_and_nothing_is_sampled(server, fault):
     with pytest.raises(EngineError, match=BROKEN_SYNCS[fault]):
         engine.sync(wide(seed=1).state_dict(), 1)
     assert time.monotonic() - began < 20
-    assert server.paused == (fault not in ("noise", "tied head")), "it is resumed only where the digests were right"
+    assert server.paused == (fault not in ("noise", "tied head")), (
+        "it is resumed only where the digests were right"
+    )
     assert engine.policy_version == 0
     with pytest.raises(EngineError, match="request 0 refused"):
         engine.submit(ask(0, "s", PROMPT))
@@ -114,7 +128,13 @@ BROKEN_BROADCASTS = {
 }
 
 
-@pytest.mark.parametrize("fault", [pytest.param(fault, marks=[pytest.mark.full] * (fault != "leaves")) for fault in BROKEN_BROADCASTS])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.full] * (fault != "leaves"))
+        for fault in BROKEN_BROADCASTS
+    ],
+)
 def test_a_broadcast_that_goes_wrong_is_named_and_nothing_is_sampled(server, fault):
     if fault == "never joins":
         server.faults.add(fault)
@@ -122,7 +142,10 @@ def test_a_broadcast_that_goes_wrong_is_named_and_nothing_is_sampled(server, fau
             joined(server, transfer="broadcast", sync_deadline_s=1.0)
         return
     engine = joined(server, transfer="broadcast", sync_deadline_s=2 * STALL_S)
-    plain, engine._core._transfer._deadline_s = sampled(engine), 1.0  # the line itself waits for longer
+    plain, engine._core._transfer._deadline_s = (
+        sampled(engine),
+        1.0,
+    )  # the line itself waits for longer
     server.faults.add(fault)
     began = time.monotonic()
     with pytest.raises(EngineError, match=BROKEN_BROADCASTS[fault]):
@@ -132,7 +155,9 @@ def test_a_broadcast_that_goes_wrong_is_named_and_nothing_is_sampled(server, fau
         engine.submit(ask(0, "s", PROMPT))
     server.faults.clear()
     engine.sync(wide(seed=1).state_dict(), 2)
-    assert sampled(engine) != plain and server.joined == 1 + (fault != "swaps"), "a line that broke is made anew"
+    assert sampled(engine) != plain and server.joined == 1 + (fault != "swaps"), (
+        "a line that broke is made anew"
+    )
 
 
 def test_a_broadcast_brings_what_files_bring(server, tmp_path):
@@ -166,7 +191,9 @@ def test_weights_that_find_no_room_are_refused_before_the_server_is_touched(serv
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("workbench.engines.server.ways.save_file", full)
-    with pytest.raises(EngineError, match="version 1 do not fit into .*No space left.*layout.folder"):
+    with pytest.raises(
+        EngineError, match="version 1 do not fit into .*No space left.*layout.folder"
+    ):
         engine.sync(wide(seed=1).state_dict(), 1)
     assert not server.paused
 
@@ -197,7 +224,10 @@ def test_an_adapter_that_is_not_delivered_is_named_and_nothing_is_sampled(server
 
 def test_an_adapter_alone_says_what_it_says_merged(server, tmp_path):
     """Also after other weights came between: the first ones are brought again, for they are what it is beside."""
-    engine, whole = joined(server, rank=RANK, folder=str(tmp_path)), joined(other := StandInServer())
+    engine, whole = (
+        joined(server, rank=RANK, folder=str(tmp_path)),
+        joined(other := StandInServer()),
+    )
     for version, seed in ((1, 1), (2, 2), (4, 3)):
         if version == 4:
             engine.sync(wide(seed=5).state_dict(), 3)
@@ -206,20 +236,39 @@ def test_an_adapter_alone_says_what_it_says_merged(server, tmp_path):
         engine.sync_adapter(adapter, merged, version)
         whole.sync(merged, version)
         assert sampled(engine) == sampled(whole)
-        assert len(list(next(tmp_path.iterdir()).glob("*/adapter_model.safetensors"))) == 1, "older ones are gone"
+        assert len(list(next(tmp_path.iterdir()).glob("*/adapter_model.safetensors"))) == 1, (
+            "older ones are gone"
+        )
     plain = dict(wide().state_dict())
-    torch.testing.assert_close(dict(beside(wide(), adapter).state_dict()), plain | merged, atol=1e-5, rtol=1e-5)
-    assert (wide().model.layers[0].mlp.up_proj.weight - merged["model.layers.0.mlp.up_proj.weight"]).abs().max() > 0.1
+    torch.testing.assert_close(
+        dict(beside(wide(), adapter).state_dict()), plain | merged, atol=1e-5, rtol=1e-5
+    )
+    assert (
+        wide().model.layers[0].mlp.up_proj.weight - merged["model.layers.0.mlp.up_proj.weight"]
+    ).abs().max() > 0.1
     whole.close()
     other.close()
 
 
-@pytest.mark.parametrize("fault, rank, words", [
-    ("no adapters", RANK,
-     "without --enable-lora.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 1 --max-lora-rank 8"),
-    ("no routes", RANK, "without VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.*or set layout.adapters = 'merged'"),
-    ("", 9, "holds adapters of rank 8 at most.*adapters of rank 9.*--max-lora-rank 16")])
-def test_a_server_that_takes_no_such_adapter_is_refused_when_it_is_joined(server, fault, rank, words):
+@pytest.mark.parametrize(
+    "fault, rank, words",
+    [
+        (
+            "no adapters",
+            RANK,
+            "without --enable-lora.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 1 --max-lora-rank 8",
+        ),
+        (
+            "no routes",
+            RANK,
+            "without VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.*or set layout.adapters = 'merged'",
+        ),
+        ("", 9, "holds adapters of rank 8 at most.*adapters of rank 9.*--max-lora-rank 16"),
+    ],
+)
+def test_a_server_that_takes_no_such_adapter_is_refused_when_it_is_joined(
+    server, fault, rank, words
+):
     server.faults.add(fault)
     with pytest.raises(EngineError, match=words):
         joined(server, rank=rank)
@@ -252,15 +301,23 @@ def test_a_turn_that_broke_off_is_asked_again_and_is_the_same(server, fault):
 
 
 @pytest.mark.parametrize("fault", ["half", "busy", "dead core", "hang turn"])
-def test_without_seeds_a_turn_that_broke_off_is_another_one_and_one_that_was_too_long_is_not_drawn_again(server, fault):
+def test_without_seeds_a_turn_that_broke_off_is_another_one_and_one_that_was_too_long_is_not_drawn_again(
+    server, fault
+):
     engine = joined(server, seeded=False, answer_deadline_s=1.0)
     server.faults.add(fault)
     found = sampled(engine)
     if fault == "hang turn":  # drawn again, it might be shorter: that would choose among turns
-        assert all("not over after 1 s" in error and "asked 1 times" in error for _, error in found.values() if error)
+        assert all(
+            "not over after 1 s" in error and "asked 1 times" in error
+            for _, error in found.values()
+            if error
+        )
         assert any(error for _, error in found.values())
     else:
-        assert all(ids and error is None for ids, error in found.values()) and sampled(engine) != found
+        assert (
+            all(ids and error is None for ids, error in found.values()) and sampled(engine) != found
+        )
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_another_requests(server):
@@ -280,20 +337,28 @@ def test_tokens_of_other_weights_are_an_error_of_their_turn(server):
     engine = joined(server)
     server.faults.add("stranger")
     found = sampled(engine)
-    assert all(not tokens and "were sampled from the weights 'somebody:3'" in error for tokens, error in found.values())
+    assert all(
+        not tokens and "were sampled from the weights 'somebody:3'" in error
+        for tokens, error in found.values()
+    )
 
 
 def test_an_answer_that_is_none_ends_its_turn(server):
     engine = joined(server)
     server.faults.add("no such answer")
-    assert all("the server's answer is none of its kind (IndexError" in error for _, error in sampled(engine).values())
+    assert all(
+        "the server's answer is none of its kind (IndexError" in error
+        for _, error in sampled(engine).values()
+    )
 
 
 def test_two_runs_on_one_server_are_told(server):
     first = joined(server)
     joined(server)
     assert all("does another run use this server?" in error for _, error in sampled(first).values())
-    with pytest.raises(EngineError, match="another run uses the same server. Give each run a server of its own"):
+    with pytest.raises(
+        EngineError, match="another run uses the same server. Give each run a server of its own"
+    ):
         first.sync(wide(seed=1).state_dict(), 1)
 
 
@@ -302,15 +367,24 @@ def test_a_server_that_is_gone_is_named_to_all_who_wait(server):
     server.faults.add("gone")
     found = sampled(engine)
     assert len(found) == 6 and not any(tokens for tokens, _ in found.values())
-    assert all("broke off in the middle of its answer" in error and "started by somebody else: see that it runs, then resume this run" in error
-               for _, error in found.values())
+    assert all(
+        "broke off in the middle of its answer" in error
+        and "started by somebody else: see that it runs, then resume this run" in error
+        for _, error in found.values()
+    )
 
 
 def test_a_closed_engine_says_so_and_leaves_nothing(server, tmp_path):
     engine = joined(server, folder=str(tmp_path))
-    assert sorted(each.name for each in next(tmp_path.iterdir()).iterdir()) == ["0.safetensors", OWNER]
+    assert sorted(each.name for each in next(tmp_path.iterdir()).iterdir()) == [
+        "0.safetensors",
+        OWNER,
+    ]
     engine.sync(wide(seed=1).state_dict(), 1)
-    assert sorted(each.name for each in next(tmp_path.iterdir()).iterdir()) == ["1.safetensors", OWNER]
+    assert sorted(each.name for each in next(tmp_path.iterdir()).iterdir()) == [
+        "1.safetensors",
+        OWNER,
+    ]
     engine.close()
     engine.close()
     assert not list(tmp_path.iterdir())
@@ -318,7 +392,9 @@ def test_a_closed_engine_says_so_and_leaves_nothing(server, tmp_path):
         engine.submit(ask(0, "s", PROMPT))
 
 
-def test_weights_that_a_killed_run_left_are_taken_away_by_the_next_and_those_of_a_living_one_are_not(server, tmp_path):
+def test_weights_that_a_killed_run_left_are_taken_away_by_the_next_and_those_of_a_living_one_are_not(
+    server, tmp_path
+):
     living = joined(server, folder=str(tmp_path))
     used = next(tmp_path.iterdir())
     for name in ("killed", "young", "strange"):
@@ -330,14 +406,20 @@ def test_weights_that_a_killed_run_left_are_taken_away_by_the_next_and_those_of_
     other = StandInServer()
     joined(other, folder=str(tmp_path)).close()
     other.close()
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([used.name, f"{PREFIX}young", f"{PREFIX}strange"])
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
+        [used.name, f"{PREFIX}young", f"{PREFIX}strange"]
+    )
     living.close()
 
 
 def test_a_server_that_cannot_be_started_leaves_no_folder(server, tmp_path):
     taken = int(server.url.rpartition(":")[2])
     with pytest.raises(EngineError):  # the port is taken; where vLLM is not installed, that
-        open_server_engine(wide(), VllmEngineConfig(), LayoutConfig(kind="one_node", port=taken, folder=str(tmp_path)))
+        open_server_engine(
+            wide(),
+            VllmEngineConfig(),
+            LayoutConfig(kind="one_node", port=taken, folder=str(tmp_path)),
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -346,7 +428,10 @@ def test_a_server_that_cannot_be_started_leaves_no_folder(server, tmp_path):
 
 def test_what_is_no_server_of_ours_is_refused_when_it_is_joined(server):
     server.faults.add("no dev mode")
-    with pytest.raises(EngineError, match="is not open .*VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md"):
+    with pytest.raises(
+        EngineError,
+        match="is not open .*VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md",
+    ):
         joined(server)
     server.faults = {"no json"}
     with pytest.raises(EngineError, match="sent what is no JSON"):
@@ -372,29 +457,51 @@ SERVED = {"engine.kind": "vllm", "layout.kind": "one_node"}
 
 
 def test_a_layout_that_cannot_be_is_refused_and_what_cannot_act_is_told():
-    with pytest.raises(ConfigError, match="engine.kind = 'transformers' lives in the process that trains"):
+    with pytest.raises(
+        ConfigError, match="engine.kind = 'transformers' lives in the process that trains"
+    ):
         load_config("frozenlake", {"layout.kind": "one_node"})
-    with pytest.raises(ConfigError, match="layout.port has no effect: layout.kind = 'one_device' has no server"):
+    with pytest.raises(
+        ConfigError, match="layout.port has no effect: layout.kind = 'one_device' has no server"
+    ):
         load_config("frozenlake", {"layout.port": 8000})
     with pytest.raises(ConfigError, match="layout.devices has no effect: the server at layout.url"):
-        load_config("frozenlake", SERVED | {"layout.url": "http://localhost:1", "layout.devices": "1"})
+        load_config(
+            "frozenlake", SERVED | {"layout.url": "http://localhost:1", "layout.devices": "1"}
+        )
     with pytest.raises(ConfigError, match="begins with http://"):
         load_config("frozenlake", SERVED | {"layout.url": "localhost:8000"})
     with pytest.raises(ConfigError, match="many_nodes.*layout.url.*layout.folder"):
         load_config("frozenlake", SERVED | {"layout.kind": "many_nodes"})
-    with pytest.raises(ConfigError, match="layout.folder has no effect: layout.transfer = 'broadcast' writes no files"):
-        load_config("frozenlake", SERVED | {"layout.transfer": "broadcast", "layout.folder": "/weights"})
+    with pytest.raises(
+        ConfigError,
+        match="layout.folder has no effect: layout.transfer = 'broadcast' writes no files",
+    ):
+        load_config(
+            "frozenlake", SERVED | {"layout.transfer": "broadcast", "layout.folder": "/weights"}
+        )
     assert LayoutConfig(kind="many_nodes", url="http://other:8000", transfer="broadcast").has_server
-    with pytest.raises(ConfigError, match="layout.folder.*adapters by layout.adapters = 'routes' are files"):
-        LayoutConfig(kind="many_nodes", url="http://other:8000", transfer="broadcast", adapters="routes")
+    with pytest.raises(
+        ConfigError, match="layout.folder.*adapters by layout.adapters = 'routes' are files"
+    ):
+        LayoutConfig(
+            kind="many_nodes", url="http://other:8000", transfer="broadcast", adapters="routes"
+        )
     alone = SERVED | {"layout.adapters": "routes"}
-    with pytest.raises(ConfigError, match="without learner.lora_rank all weights are trained; set learner.lora_rank"):
+    with pytest.raises(
+        ConfigError,
+        match="without learner.lora_rank all weights are trained; set learner.lora_rank",
+    ):
         load_config("frozenlake", alone)
     with pytest.raises(ConfigError, match="rank 512 at most, and learner.lora_rank = 513"):
         load_config("frozenlake", alone | {"learner.lora_rank": 513})
-    with pytest.raises(ConfigError, match="engine.tensor_parallel = 2: each device would hold parts of an adapter"):
+    with pytest.raises(
+        ConfigError, match="engine.tensor_parallel = 2: each device would hold parts of an adapter"
+    ):
         load_config("frozenlake", alone | {"learner.lora_rank": 4, "engine.tensor_parallel": 2})
-    with pytest.raises(ConfigError, match="layout.adapters has no effect: layout.kind = 'one_device' has no server"):
+    with pytest.raises(
+        ConfigError, match="layout.adapters has no effect: layout.kind = 'one_device' has no server"
+    ):
         load_config("frozenlake", {"layout.adapters": "routes", "learner.lora_rank": 4})
     stored = to_dict(load_config("frozenlake", alone | {"learner.lora_rank": 4}))
     assert stored["layout"]["adapters"] == "routes"
@@ -415,7 +522,9 @@ def test_a_run_without_a_server_is_stored_as_it_always_was():
 
 
 def test_arguments_become_words_of_a_command():
-    words = flags(CONTROL | {"max_model_len": 40, "enforce_eager": True, "enable_chunked_prefill": False})
+    words = flags(
+        CONTROL | {"max_model_len": 40, "enforce_eager": True, "enable_chunked_prefill": False}
+    )
     assert words[-4:] == ["--max-model-len", "40", "--enforce-eager", "--no-enable-chunked-prefill"]
     assert '{"backend": "workbench"}' in words
 
@@ -428,8 +537,19 @@ CHILD = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', '
 def keeper(tmp_path, child=CHILD):
     folder = tmp_path / "weights"
     folder.mkdir()
-    process = subprocess.Popen([sys.executable, "-m", "workbench.engines.server.keeper", str(folder), sys.executable, "-c", child],
-                               stdin=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "workbench.engines.server.keeper",
+            str(folder),
+            sys.executable,
+            "-c",
+            child,
+        ],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     return process, folder
 
 
@@ -461,7 +581,12 @@ def test_nothing_of_a_group_outlives_it(tmp_path, end):
     if end in ("closed", "kept"):
         process.stdin.close()
     elif end == "child killed":
-        child = next(pid for pid in members(process.pid) if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] == str(process.pid))
+        child = next(
+            pid
+            for pid in members(process.pid)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            == str(process.pid)
+        )
         os.kill(child, signal.SIGKILL)
     else:
         os.kill(process.pid, signal.SIGTERM)  # to it alone: it stays until its pipe ends
@@ -474,13 +599,21 @@ def test_nothing_of_a_group_outlives_it(tmp_path, end):
 
 
 def test_a_starter_that_is_killed_takes_the_group_along(tmp_path):
-    starter = subprocess.Popen([sys.executable, "-c", f"""
+    starter = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"""
 import subprocess, sys, time
-keeper = subprocess.Popen([sys.executable, "-m", "workbench.engines.server.keeper", {str(tmp_path / 'weights')!r}, sys.executable, "-c",
+keeper = subprocess.Popen([sys.executable, "-m", "workbench.engines.server.keeper", {str(tmp_path / "weights")!r}, sys.executable, "-c",
                           {CHILD!r}], stdin=subprocess.PIPE, start_new_session=True)
 print(keeper.pid, flush=True)
 time.sleep(60)
-"""], stdout=subprocess.PIPE, text=True)
+""",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     (tmp_path / "weights").mkdir()
     group = int(starter.stdout.readline())
     wait_until(lambda: len(members(group)) == 3)

@@ -2,6 +2,7 @@
 
 Skipped with a reason where vLLM is not installed; `make test-vllm` runs them (and insists).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -33,14 +34,33 @@ from workbench.types import Message, Observation
 from workbench.types.errors import EngineError
 
 GAP = 2e-5  # nats, largest, in float32: measured 4e-6
-SHORT = ["--set", "engine.kind=vllm", "--set", "engine.cache_tokens=16384", "--set", "engine.max_context=1000",
-         "--set", "train.steps=2", "--set", "train.tasks_per_step=2",
-         "--set", "evaluation.num_tasks=4"]
+SHORT = [
+    "--set",
+    "engine.kind=vllm",
+    "--set",
+    "engine.cache_tokens=16384",
+    "--set",
+    "engine.max_context=1000",
+    "--set",
+    "train.steps=2",
+    "--set",
+    "train.tasks_per_step=2",
+    "--set",
+    "evaluation.num_tasks=4",
+]
 
 
 def turns(engine, count=12):
     for number in range(count):
-        engine.submit(ask(number, f"s{number}", np.arange(6, 9 + number), max_new_tokens=20, stop_ids=frozenset()))
+        engine.submit(
+            ask(
+                number,
+                f"s{number}",
+                np.arange(6, 9 + number),
+                max_new_tokens=20,
+                stop_ids=frozenset(),
+            )
+        )
     return {done.request_id: (done.token_ids.tolist(), done.error) for done in drain(engine)}
 
 
@@ -60,7 +80,15 @@ def test_a_server_that_was_killed_comes_back_and_its_turns_are_the_same():
     undisturbed = turns(engine)
     core, group = engine._core, engine._core._process._child.pid
     for number in range(12):
-        engine.submit(ask(number, f"s{number}", np.arange(6, 9 + number), max_new_tokens=20, stop_ids=frozenset()))
+        engine.submit(
+            ask(
+                number,
+                f"s{number}",
+                np.arange(6, 9 + number),
+                max_new_tokens=20,
+                stop_ids=frozenset(),
+            )
+        )
     for pid in members(group):
         os.kill(pid, signal.SIGKILL)
     found: dict = {}
@@ -80,7 +108,11 @@ def test_weights_come_by_broadcast_and_one_that_stalls_has_the_server_started_an
         engine.sync(wide(seed=version).state_dict(), version)
         assert worst_gap(wide(seed=version), play(engine, prompts(3, high=20), turns=1)) < GAP
     before, line, said, restart = core.restarts, way._line, [], core._restart
-    workers = [pid for pid in members(core._process._child.pid) if b"VLLM::Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    workers = [
+        pid
+        for pid in members(core._process._child.pid)
+        if b"VLLM::Worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
     def stall(tensors):
         held = list(tensors)
@@ -98,7 +130,9 @@ def test_weights_come_by_broadcast_and_one_that_stalls_has_the_server_started_an
     began = time.monotonic()
     engine.sync(wide(seed=3).state_dict(), 3)
     assert workers and core.restarts == before + 1 and way._line is not line
-    assert "/update_weights: no answer within" in said[0][0] and said[0][1] - began < 25  # 20, and the time to prepare it
+    assert (
+        "/update_weights: no answer within" in said[0][0] and said[0][1] - began < 25
+    )  # 20, and the time to prepare it
     assert worst_gap(wide(seed=3), play(engine, prompts(3, high=20), turns=1)) < GAP
 
 
@@ -133,26 +167,54 @@ def test_an_adapter_that_goes_alone_is_what_is_sampled_from():
         engine.sync_adapter(adapter, merged, version)
         assert worst_gap(beside(wide(), adapter), play(engine, prompts(3, high=20), turns=2)) < GAP
         assert engine.stats()["gap_max"] < GAP and engine.delivery.version == version
-    assert worst_gap(wide(), play(engine, prompts(3, high=20), turns=1)) > 0.1 and core.restarts == 0
-    hidden_ND = torch.randn(60, wide().config.hidden_size, generator=torch.Generator().manual_seed(0))
+    assert (
+        worst_gap(wide(), play(engine, prompts(3, high=20), turns=1)) > 0.1 and core.restarts == 0
+    )
+    hidden_ND = torch.randn(
+        60, wide().config.hidden_size, generator=torch.Generator().manual_seed(0)
+    )
     head_ND = core.head_logits(hidden_ND)
-    for rows in (1, 2, 30):  # however many rows the batch before had: two, which begin and end together
+    for rows in (
+        1,
+        2,
+        30,
+    ):  # however many rows the batch before had: two, which begin and end together
         for number in range(2):
-            engine.submit(ask(number, f"together-{number}", np.arange(6, 12), max_new_tokens=8, stop_ids=frozenset()))
+            engine.submit(
+                ask(
+                    number,
+                    f"together-{number}",
+                    np.arange(6, 12),
+                    max_new_tokens=8,
+                    stop_ids=frozenset(),
+                )
+            )
         drain(engine)
-        torch.testing.assert_close(core.head_logits(hidden_ND[:rows]), head_ND[:rows], rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            core.head_logits(hidden_ND[:rows]), head_ND[:rows], rtol=0, atol=1e-5
+        )
     plain_ND = (hidden_ND @ wide().get_output_embeddings().weight.T).detach()
     torch.testing.assert_close(head_ND, plain_ND, rtol=0, atol=1e-4)
     route, said = core._adapters, []
-    strange = type(adapter)(adapter.stated, {name.replace("layers.0.", "layers.7."): tensor
-                                             for name, tensor in adapter.tensors.items() if "layers.0." in name})
+    strange = type(adapter)(
+        adapter.stated,
+        {
+            name.replace("layers.0.", "layers.7."): tensor
+            for name, tensor in adapter.tensors.items()
+            if "layers.0." in name
+        },
+    )
     route.keep(strange, merged, "strange")
-    route.hand_over(lambda path, body, plain: said.append(core._client.call("POST", path, body, plain=plain)))
+    route.hand_over(
+        lambda path, body, plain: said.append(core._client.call("POST", path, body, plain=plain))
+    )
     held = core._client.call("POST", "/collective_rpc", {"method": "workbench_adapter"})["results"]
     assert said and held == [{}], "vLLM takes it, and applies nothing of it"
 
 
-def test_a_stale_adapter_has_the_server_started_anew_and_one_that_is_not_asked_for_is_named(monkeypatch):
+def test_a_stale_adapter_has_the_server_started_anew_and_one_that_is_not_asked_for_is_named(
+    monkeypatch,
+):
     engine = routed_server()
     core, call, said, restart = engine._core, engine._core._client.call, [], engine._core._restart
     engine.sync_adapter(*an_adapter(1), 1)
@@ -172,10 +234,16 @@ def test_a_stale_adapter_has_the_server_started_anew_and_one_that_is_not_asked_f
     monkeypatch.setattr(core._client, "call", stale_once)
     monkeypatch.setattr(core, "_restart", restarted)
     engine.sync_adapter(newer, merged, 2)
-    assert core.restarts == before + 1 and "did not get the weights" in said[0] and "(rule R33)" in said[0]
+    assert (
+        core.restarts == before + 1
+        and "did not get the weights" in said[0]
+        and "(rule R33)" in said[0]
+    )
     assert worst_gap(beside(wide(), newer), play(engine, prompts(3, high=20), turns=1)) < GAP
     monkeypatch.setattr(type(core._transfer), "whom", {})
-    with pytest.raises(EngineError, match="vLLM does not sample from the weights it was given.*R33"):
+    with pytest.raises(
+        EngineError, match="vLLM does not sample from the weights it was given.*R33"
+    ):
         engine.sync_adapter(*an_adapter(3), 3)
     with pytest.raises(EngineError, match="request 0 refused"):
         engine.submit(ask(0, "s", np.arange(6, 9)))
@@ -195,7 +263,9 @@ import time; time.sleep(300)
 def test_a_learner_that_is_killed_leaves_no_process_no_port_and_no_file():
     need_vllm()
     path = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    learner = subprocess.Popen([sys.executable, "-c", OPENED.format(path=path)], stdout=subprocess.PIPE, text=True)
+    learner = subprocess.Popen(
+        [sys.executable, "-c", OPENED.format(path=path)], stdout=subprocess.PIPE, text=True
+    )
     group, port, folder = learner.stdout.readline().split()
     assert members(int(group)) and Path(folder).exists()
     learner.kill()
@@ -209,9 +279,22 @@ def test_two_processes_train_beside_one_server(tmp_path):
     need_vllm()
     runs = []
     two = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    for count, start, settings in ((1, [], []), (2, two, ["--set", "layout.kind=one_node", "--set", "learner.num_processes=2"])):
-        command = [sys.executable, "-m", *start, "workbench.cli", "train", "frozenlake", "--out", str(tmp_path / f"by-{count}"),
-                   *SHORT, *settings]
+    for count, start, settings in (
+        (1, [], []),
+        (2, two, ["--set", "layout.kind=one_node", "--set", "learner.num_processes=2"]),
+    ):
+        command = [
+            sys.executable,
+            "-m",
+            *start,
+            "workbench.cli",
+            "train",
+            "frozenlake",
+            "--out",
+            str(tmp_path / f"by-{count}"),
+            *SHORT,
+            *settings,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         runs.append(open_run(tmp_path / f"by-{count}"))
@@ -219,18 +302,52 @@ def test_two_processes_train_beside_one_server(tmp_path):
         metrics = run.metrics()
         assert (metrics["logp_gap_max"] < 1e-4).all() and (metrics["stale_share"] == 0).all()
         assert metrics["policy_version"].tolist() == [1, 2]
-    one, two = ([segment.token_ids.tolist() for group in run.groups(1) for attempt in group for segment in attempt.segments]
-                for run in runs)
+    one, two = (
+        [
+            segment.token_ids.tolist()
+            for group in run.groups(1)
+            for attempt in group
+            for segment in attempt.segments
+        ]
+        for run in runs
+    )
     assert one == two
 
 
 def test_two_processes_train_adapters_that_go_to_one_server_alone(tmp_path):
     need_vllm()
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "workbench.cli", "train",
-         "frozenlake", "--out", str(tmp_path / "run"), *SHORT, "--set", "layout.kind=one_node", "--set", "layout.adapters=routes",
-         "--set", "learner.num_processes=2", "--set", "learner.lora_rank=4", "--set", "learner.lr=1e-2", "--set", "train.steps=3"],
-        capture_output=True, text=True, timeout=300)
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            "-m",
+            "workbench.cli",
+            "train",
+            "frozenlake",
+            "--out",
+            str(tmp_path / "run"),
+            *SHORT,
+            "--set",
+            "layout.kind=one_node",
+            "--set",
+            "layout.adapters=routes",
+            "--set",
+            "learner.num_processes=2",
+            "--set",
+            "learner.lora_rank=4",
+            "--set",
+            "learner.lr=1e-2",
+            "--set",
+            "train.steps=3",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     metrics = open_run(tmp_path / "run").metrics()
     assert metrics["policy_version"].tolist() == [1, 2, 3]
@@ -241,46 +358,140 @@ def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahe
     """Shards are put together for the server, whose digest proves it; its attempts are of the step before the last."""
     need_vllm()
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "workbench.cli", "train",
-         "frozenlake", "--out", str(tmp_path / "run"), *SHORT, "--set", "layout.kind=one_node", "--set", "learner.num_processes=2",
-         "--set", "learner.sharding=full", "--set", "train.staleness=1", "--set", "algorithm.sampler_cap=2", "--set",
-         "train.steps=4"], capture_output=True, text=True, timeout=300)
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            "-m",
+            "workbench.cli",
+            "train",
+            "frozenlake",
+            "--out",
+            str(tmp_path / "run"),
+            *SHORT,
+            "--set",
+            "layout.kind=one_node",
+            "--set",
+            "learner.num_processes=2",
+            "--set",
+            "learner.sharding=full",
+            "--set",
+            "train.staleness=1",
+            "--set",
+            "algorithm.sampler_cap=2",
+            "--set",
+            "train.steps=4",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = open_run(tmp_path / "run")
     metrics = run.metrics()
-    assert metrics["policy_version"].tolist() == [1, 2, 3, 4] and metrics["staleness"].tolist() == [0, 1, 1, 1]
+    assert metrics["policy_version"].tolist() == [1, 2, 3, 4] and metrics["staleness"].tolist() == [
+        0,
+        1,
+        1,
+        1,
+    ]
     for step, version in zip(run.steps(), (0, 0, 1, 2)):
         attempts = [attempt for group in run.groups(step) for attempt in group]
-        assert {span.policy_version for t in attempts for s in t.segments for span in s.spans if span.sampled} == {version}
+        assert {
+            span.policy_version
+            for t in attempts
+            for s in t.segments
+            for span in s.spans
+            if span.sampled
+        } == {version}
         assert not any(t.error for t in attempts)
 
 
 def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tmp_path):
     """`workbench serve`: the run's template, greedy ids and logprobs; Ctrl-C ends it, and nothing is left."""
     need_vllm()
-    config = load_config("frozenlake", {
-        "train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2, "train.evaluate_every": 0, "evaluation.num_tasks": 2,
-        "learner.lr": 1e-3, "lint.mode": "off"})
+    config = load_config(
+        "frozenlake",
+        {
+            "train.steps": 1,
+            "train.tasks_per_step": 2,
+            "train.group_size": 2,
+            "train.evaluate_every": 0,
+            "evaluation.num_tasks": 2,
+            "learner.lr": 1e-3,
+            "lint.mode": "off",
+        },
+    )
     run = train_here(config, tmp_path / "first")
-    done = subprocess.Popen([sys.executable, "-m", "workbench.cli", "serve", str(run.path), "--port", str(_free_port())],
-                            stdout=subprocess.PIPE, text=True, start_new_session=True)
+    done = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "workbench.cli",
+            "serve",
+            str(run.path),
+            "--port",
+            str(_free_port()),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        url = next(line.split()[3].rstrip(";") for line in done.stdout if line.startswith("serving first at "))
+        url = next(
+            line.split()[3].rstrip(";")
+            for line in done.stdout
+            if line.startswith("serving first at ")
+        )
         session = reopen(run, quiet=True)
         observation = Observation((Message("user", "Go from P to G."),))
         prompt = np.concatenate([piece.token_ids for piece in session.chat.open(observation)])
-        answer = httpx.post(f"{url}/chat/completions", timeout=60, json={
-            "model": "first", "messages": [{"role": "user", "content": "Go from P to G."}], "temperature": 0, "max_tokens": 12,
-            "logprobs": True, "return_token_ids": True}).json()
+        answer = httpx.post(
+            f"{url}/chat/completions",
+            timeout=60,
+            json={
+                "model": "first",
+                "messages": [{"role": "user", "content": "Go from P to G."}],
+                "temperature": 0,
+                "max_tokens": 12,
+                "logprobs": True,
+                "return_token_ids": True,
+            },
+        ).json()
         choice = answer["choices"][0]
         assert answer["prompt_token_ids"] == prompt.tolist()
-        session.engine.submit(Request(0, "s", prompt, seed=0, temperature=0.0, max_new_tokens=12,
-                                      stop_ids=session.chat.stop_ids))
+        session.engine.submit(
+            Request(
+                0,
+                "s",
+                prompt,
+                seed=0,
+                temperature=0.0,
+                max_new_tokens=12,
+                stop_ids=session.chat.stop_ids,
+            )
+        )
         (mine,) = drain(session.engine)
         assert choice["token_ids"] == mine.token_ids.tolist() and len(mine.token_ids) > 1
         theirs = [token["logprob"] for token in choice["logprobs"]["content"]]
         np.testing.assert_allclose(theirs, mine.logprobs, atol=1e-4)
-        assert cli.main(["chat", str(run.path), "--endpoint", url, "--model", "first", "--calls", "text", "--ask", "7"]) in (0, 1)
+        assert cli.main(
+            [
+                "chat",
+                str(run.path),
+                "--endpoint",
+                url,
+                "--model",
+                "first",
+                "--calls",
+                "text",
+                "--ask",
+                "7",
+            ]
+        ) in (0, 1)
         os.kill(done.pid, signal.SIGINT)
         assert done.wait(30) == 0
         assert is_free(int(url.split(":")[2].split("/")[0]))

@@ -1,5 +1,6 @@
 """Who lies in which slab: one long attempt costs the short ones nothing, both slabs stay within the bound, and what a
 session has computed goes with it wherever it goes."""
+
 from __future__ import annotations
 
 from itertools import product
@@ -31,7 +32,15 @@ def one_long_among_short_ones(engine, watch=lambda: None):
     last, new = {}, sum(map(len, ids.values()))
     for turn in range(TURNS):
         for number, name in enumerate(ids):
-            engine.submit(ask(turn * len(ids) + number, name, ids[name], max_new_tokens=4, stop_ids=frozenset()))
+            engine.submit(
+                ask(
+                    turn * len(ids) + number,
+                    name,
+                    ids[name],
+                    max_new_tokens=4,
+                    stop_ids=frozenset(),
+                )
+            )
         done = []
         while len(done) < len(ids):
             done += engine.poll()
@@ -39,7 +48,10 @@ def one_long_among_short_ones(engine, watch=lambda: None):
         for completion in done:
             assert completion.error is None, completion.error
             name = f"s{completion.request_id % len(ids)}"
-            last[name] = ids[name] = np.concatenate([ids[name], completion.token_ids]), completion.logprobs
+            last[name] = ids[name] = (
+                np.concatenate([ids[name], completion.token_ids]),
+                completion.logprobs,
+            )
             reply = rng.integers(6, VOCAB, 140 if name == "s0" else 2) if turn < TURNS - 1 else []
             new += len(reply) + (turn < TURNS - 1)  # and the token that was sampled last
             ids[name] = np.concatenate([last[name][0], reply]).astype(int)
@@ -49,13 +61,14 @@ def one_long_among_short_ones(engine, watch=lambda: None):
 def test_one_long_attempt_among_short_ones_evicts_nobody():
     engine, held = open_engine(TransformersEngineConfig(cache_tokens=CACHE), MODEL), []
     position = 4 * position_numbers(MODEL.config)  # bytes
-    found, new = one_long_among_short_ones(engine, lambda: held.append(sum(
-        slab.cache.bytes for slab in engine._runner._table.slabs)))
+    found, new = one_long_among_short_ones(
+        engine, lambda: held.append(sum(slab.cache.bytes for slab in engine._runner._table.slabs))
+    )
     stats = engine.stats()
     assert stats["evictions"] == 0 and stats["prefill_tokens"] == new, "nothing was computed twice"
     assert max(held) <= CACHE * position and stats["cached_tokens"] <= CACHE
     for ids, logprobs in found:
-        plain = plain_logprobs(MODEL, ids)[-len(logprobs):]
+        plain = plain_logprobs(MODEL, ids)[-len(logprobs) :]
         np.testing.assert_allclose(logprobs, plain.numpy(), atol=2e-5)
     assert len(found[0][0]) > 0.9 * CONTEXT > 10 * len(found[1][0])
 
@@ -75,8 +88,12 @@ def test_control_in_one_slab_it_evicts_many(monkeypatch):
 
 
 def test_two_runs_with_two_slabs_are_equal_bit_for_bit():
-    first, second = (one_long_among_short_ones(open_engine(TransformersEngineConfig(cache_tokens=CACHE), MODEL))[0]
-                     for _ in range(2))
+    first, second = (
+        one_long_among_short_ones(open_engine(TransformersEngineConfig(cache_tokens=CACHE), MODEL))[
+            0
+        ]
+        for _ in range(2)
+    )
     for (ids, logprobs), (other_ids, other_logprobs) in zip(first, second, strict=True):
         assert np.array_equal(ids, other_ids) and np.array_equal(logprobs, other_logprobs)
 
@@ -84,15 +101,21 @@ def test_two_runs_with_two_slabs_are_equal_bit_for_bit():
 def test_when_all_are_released_nothing_of_them_decides_who_lies_where_next():
     """Else a resumed run, which did not make an earlier collect, passes its rows in other company, with other
     roundings."""
-    used, fresh = (open_engine(TransformersEngineConfig(cache_tokens=CACHE), MODEL) for _ in range(2))
+    used, fresh = (
+        open_engine(TransformersEngineConfig(cache_tokens=CACHE), MODEL) for _ in range(2)
+    )
     one_long_among_short_ones(used)
     for number in range(LONG + SHORT):
         used.release(f"s{number}")
     assert used.stats()["cached_tokens"] == 0
     lies = []
     for engine in (used, fresh):
-        one_long_among_short_ones(engine, lambda: lies.append([
-            (s.name, s.apart, s.slot) for s in engine._runner._table.sessions.values()]))  # noqa: B023
+        one_long_among_short_ones(
+            engine,
+            lambda: lies.append(
+                [(s.name, s.apart, s.slot) for s in engine._runner._table.sessions.values()]
+            ),
+        )  # noqa: B023
     half = len(lies) // 2
     assert lies[:half] == lies[half:] and any(apart for _, apart, _ in lies[-1])
 
@@ -105,15 +128,26 @@ BOUND = 60
 def least(reaches: list[int]) -> int:
     """Positions of the best way to deal these out to two slabs, by trying all."""
     ways = product((False, True), repeat=len(reaches))
-    return min(sum(len(some) * max(some, default=0) for some in ([r for r, far in zip(reaches, way) if far == side]
-                                                                   for side in (False, True))) for way in ways)
+    return min(
+        sum(
+            len(some) * max(some, default=0)
+            for some in (
+                [r for r, far in zip(reaches, way) if far == side] for side in (False, True)
+            )
+        )
+        for way in ways
+    )
 
 
 class Played:
     """A table whose sessions write their own numbers, as a model would; and what each must still have."""
 
     def __init__(self) -> None:
-        self.table, self.written, self.number = SlotTable(torch.device("cpu"), BOUND, Counters()), {}, 0
+        self.table, self.written, self.number = (
+            SlotTable(torch.device("cpu"), BOUND, Counters()),
+            {},
+            0,
+        )
 
     def begin(self, name: str, prompt: int, limit: int, kept: int) -> bool:
         session = self.table.sessions.get(name) or SlotSession(name)
@@ -121,14 +155,20 @@ class Played:
         row = Row(ask(0, name, [1]), np.zeros(prompt, np.int64), limit, np.zeros(limit))
         running = {s.name for s in self.table.sessions.values() if s.row is not None}
         before = {s.name: s.reach for s in self.table.sessions.values() if s is not session}
-        idle = sorted((s for s in self.table.sessions.values() if s is not session and s.row is None),
-                      key=lambda s: (s.last_used, s.apart, s.slot or 0))
+        idle = sorted(
+            (s for s in self.table.sessions.values() if s is not session and s.row is None),
+            key=lambda s: (s.last_used, s.apart, s.slot or 0),
+        )
         found = self.table.make_room(session, row, None, running)
         gone = [s.name for s in idle if s.name not in self.table.sessions]
-        assert gone == [s.name for s in idle[:len(gone)]], "longest unused first"
+        assert gone == [s.name for s in idle[: len(gone)]], "longest unused first"
         kept = [reach for other, reach in before.items() if other not in gone] + [row.reach]
         if not found:
-            assert not gone and least(kept[-1:] + [before[name] for name in running if name != session.name]) > BOUND
+            assert (
+                not gone
+                and least(kept[-1:] + [before[name] for name in running if name != session.name])
+                > BOUND
+            )
             return False
         assert least(kept) <= BOUND
         assert not gone or least([*kept, before[gone[-1]]]) > BOUND, "nobody more than needed"
@@ -153,7 +193,9 @@ class Played:
                 for _ in range(len(row.pending)):
                     self.number += 1
                     state = torch.full((1, 2, 4), float(self.number))
-                    slab.cache.write(0, state, -state, torch.tensor([session.slot]), torch.tensor([row.cached]))
+                    slab.cache.write(
+                        0, state, -state, torch.tensor([session.slot]), torch.tensor([row.cached])
+                    )
                     self.written[session.name].append(self.number)
                     row.cached += 1
                 row.tokens.append(1)
@@ -166,7 +208,7 @@ class Played:
         for name, session in self.table.sessions.items():
             slab = self.table.slabs[session.apart]
             if session.slot is not None and self.written[name]:
-                found = slab.cache.keys[0][session.slot, 0, :len(self.written[name]), 0]
+                found = slab.cache.keys[0][session.slot, 0, : len(self.written[name]), 0]
                 assert found.tolist() == self.written[name], name
         assert self.table.positions <= BOUND
         assert sum(slab.cache.room for slab in self.table.slabs) <= BOUND
@@ -182,7 +224,9 @@ def test_whatever_is_played_everybody_keeps_what_is_theirs_within_the_bound(data
     try:
         played = Played()
         for _ in range(data.draw(st.integers(1, 30))):
-            action = data.draw(st.sampled_from(["begin", "begin", "begin", "tick", "tick", "release", "drop"]))
+            action = data.draw(
+                st.sampled_from(["begin", "begin", "begin", "tick", "tick", "release", "drop"])
+            )
             names = [name for name, s in played.table.sessions.items() if s.row is None]
             if action == "begin":
                 name = f"s{data.draw(st.integers(0, 9))}"
@@ -220,7 +264,9 @@ def test_nobody_is_evicted_where_some_division_has_room_for_all():
     played.look()
     assert set(played.table.sessions) == {"s0", "s1", "s2", "long"} and played.table.positions <= 52
     assert [session.name for session in played.table.slabs[1].members] == ["long"]
-    assert played.begin("larger", 20, 1, 0) and "s0" not in played.table.sessions, "control: now somebody has to go"
+    assert played.begin("larger", 20, 1, 0) and "s0" not in played.table.sessions, (
+        "control: now somebody has to go"
+    )
 
 
 @pytest.mark.parametrize("order", [1, -1])

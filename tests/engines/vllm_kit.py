@@ -4,6 +4,7 @@ The stand-in makes every promise of `vllm_core.VllmCore` by plain forward passes
 the engine makes of it is tested wherever the suite runs. Whether vLLM keeps those promises is asked of the real one:
 `make test-vllm`.
 """
+
 from __future__ import annotations
 
 import copy
@@ -33,7 +34,9 @@ STEPS = ("load", "tied head", "forget_prefixes")
 def wide(seed: int = 0, tied: bool = True) -> torch.nn.Module:
     """A random Qwen3 with heads of 32: vLLM's CPU attention knows none smaller."""
     torch.manual_seed(seed)
-    model = hf.Qwen3ForCausalLM(hf.Qwen3Config(**SHAPE, head_dim=32, tie_word_embeddings=tied)).eval()
+    model = hf.Qwen3ForCausalLM(
+        hf.Qwen3Config(**SHAPE, head_dim=32, tie_word_embeddings=tied)
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
@@ -49,8 +52,9 @@ class StandIn:
 
     cache_tokens, patience_s, makes_generators = 1 << 16, 0.0, True
 
-    def __init__(self, model: torch.nn.Module, leave_out: set[str] | None = None,
-                 dtype: str = "float32") -> None:
+    def __init__(
+        self, model: torch.nn.Module, leave_out: set[str] | None = None, dtype: str = "float32"
+    ) -> None:
         self.dtype = getattr(torch, dtype)
         self.leave_out = leave_out if leave_out is not None else set()
         self.body = copy.deepcopy(model)
@@ -98,20 +102,30 @@ class StandIn:
 
     def _logits(self, ids):
         with torch.no_grad():
-            hidden = self.body.model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+            hidden = self.body.model(
+                input_ids=torch.tensor([ids]), use_cache=False
+            ).last_hidden_state[0]
         return hidden.float() @ self.head.float().T
 
     def _answer(self, name, prompt, params):
         cached = len(prompt) - 1 if tuple(prompt) in self.kept else 0
         after = self.kept.setdefault(tuple(prompt), self._logits(prompt)[-1])
         ids, logprobs = list(prompt), []
-        for uniform in uniforms(params["seed"] if "seed" in params else next(self.stream), params["max_tokens"]):
+        for uniform in uniforms(
+            params["seed"] if "seed" in params else next(self.stream), params["max_tokens"]
+        ):
             logits = after if len(ids) == len(prompt) else self._logits(ids)[-1]
             greedy = params["temperature"] == 0.0
             temperature = 1.0 if greedy else params["temperature"]
-            logp = bend(logits[None], np.array([temperature]), np.array([params.get("top_p", 1.0)]))[0]
+            logp = bend(
+                logits[None], np.array([temperature]), np.array([params.get("top_p", 1.0)])
+            )[0]
             cdf = logp.double().exp().cumsum(0).numpy()
-            drawn = int(logp.argmax()) if greedy else int(np.searchsorted(cdf, uniform * cdf[-1], side="right"))
+            drawn = (
+                int(logp.argmax())
+                if greedy
+                else int(np.searchsorted(cdf, uniform * cdf[-1], side="right"))
+            )
             ids.append(min(drawn, len(cdf) - 1))  # only rows of NaN reach beyond
             logprobs.append(float(logp[ids[-1]]))
             if ids[-1] in params.get("stop_token_ids", ()):
@@ -121,7 +135,9 @@ class StandIn:
             logp = self._logits(prompt).log_softmax(-1)
             scored = [float(logp[t - 1, prompt[t]]) for t in range(1, len(prompt))]
         stopped = ids[-1] in params.get("stop_token_ids", ())
-        return VllmOutput(name, ids[len(prompt):], logprobs, "stop" if stopped else "length", cached, scored)
+        return VllmOutput(
+            name, ids[len(prompt) :], logprobs, "stop" if stopped else "length", cached, scored
+        )
 
 
 def stand_in(leave_out: set[str] | None = None, **settings) -> VllmEngine:
@@ -166,7 +182,9 @@ def _packs_a_head(worker) -> bool:
         weight = getattr(module, "weight", None)
         if hasattr(module, "cpu_linear") and weight is not None and weight.numel():
             ones = torch.ones(1, weight.shape[1], dtype=weight.dtype)
-            return torch.equal(module.cpu_linear(ones, weight, None), module.cpu_linear(ones, weight * 2, None))
+            return torch.equal(
+                module.cpu_linear(ones, weight, None), module.cpu_linear(ones, weight * 2, None)
+            )
     return False
 
 

@@ -1,4 +1,5 @@
 """An environment of somebody's own, as small as one can be: no solver, no random policy, no success, no snapshot."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -2,6 +2,7 @@
 
 `MISTAKES`: class -> (the check meant for it, what it says, how severe). `TWINS` are right and must be passed by.
 """
+
 from __future__ import annotations
 
 import os
@@ -40,8 +41,10 @@ class NumberEnv:
 
     def prompt(self):
         low, high = self.task.payload["low"], self.task.payload["high"]
-        return (f"Guess my number, {low} to {high}. You have {self.family.max_turns} guesses.\n"
-                "Answer like this: <answer>7</answer>")
+        return (
+            f"Guess my number, {low} to {high}. You have {self.family.max_turns} guesses.\n"
+            "Answer like this: <answer>7</answer>"
+        )
 
     def step(self, action_text):
         if self.over:
@@ -50,16 +53,25 @@ class NumberEnv:
         guess = self.guess(action_text)
         right = guess == self.number
         self.over = self.ends(right)
-        return StepResult(self.reply(guess, right, action_text), self.reward(guess, right, action_text), terminated=self.over,
-                          info=self.info(right))
+        return StepResult(
+            self.reply(guess, right, action_text),
+            self.reward(guess, right, action_text),
+            terminated=self.over,
+            info=self.info(right),
+        )
 
     def guess(self, action_text):
         found = ANSWER.fullmatch(action_text)
         return int(found[1]) if found else None
 
     def reply(self, guess, right, action_text):
-        words = "Right." if right else "That is no number in tags." if guess is None else (
-            "Too low." if guess < self.number else "Too high.")
+        words = (
+            "Right."
+            if right
+            else "That is no number in tags."
+            if guess is None
+            else ("Too low." if guess < self.number else "Too high.")
+        )
         return user(words)
 
     def reward(self, guess, right, action_text):
@@ -107,7 +119,9 @@ class WalkEnv:
     def reset(self, task, dynamics_seed):
         self.task, self.seed, self.place, self.turns, self.over = task, dynamics_seed, 0, 0, False
         self.dice = self.dice_of(task, dynamics_seed)
-        return user(f"Walk {task.payload['way']} steps. Each slips now and then. You have {self.family.max_turns} turns. Say go or wait.")
+        return user(
+            f"Walk {task.payload['way']} steps. Each slips now and then. You have {self.family.max_turns} turns. Say go or wait."
+        )
 
     def dice_of(self, task, dynamics_seed):
         return rng_at("walk", dynamics_seed)
@@ -122,8 +136,13 @@ class WalkEnv:
         self.place += action_text.strip() == "go" and self.drawn() < 0.6
         won = self.place >= self.task.payload["way"]
         self.over = won or self.turns >= self.family.max_turns
-        return StepResult(user(f"You are at {self.place}."), float(won), terminated=won, truncated=self.over and not won,
-                          info={"success": won})
+        return StepResult(
+            user(f"You are at {self.place}."),
+            float(won),
+            terminated=won,
+            truncated=self.over and not won,
+            info={"success": won},
+        )
 
 
 @dataclass(frozen=True)
@@ -212,7 +231,12 @@ def mistake(check: str, words: str, severity: str = "error"):
 @mistake("E1", "another one each time")
 class TasksAtRandom(Numbers):
     def task(self, task_seed):
-        return Task(f"numbers/{task_seed}", self.name, task_seed, {"low": 0, "high": 90, "number": random.randint(0, 90)})
+        return Task(
+            f"numbers/{task_seed}",
+            self.name,
+            task_seed,
+            {"low": 0, "high": 90, "number": random.randint(0, 90)},
+        )
 
 
 @mistake("E1", "task_seed")
@@ -239,14 +263,24 @@ class NotStored(Numbers):
 class TasksByHash(Numbers):
     def task(self, task_seed):
         low = hash(f"low {task_seed}") % 400
-        return Task(f"numbers/{task_seed}", self.name, task_seed, {"low": low, "high": low + 90, "number": low + 5 + task_seed % 80})
+        return Task(
+            f"numbers/{task_seed}",
+            self.name,
+            task_seed,
+            {"low": low, "high": low + 90, "number": low + 5 + task_seed % 80},
+        )
 
 
 @mistake("E2", "trained on")
 class SplitBySeed(Numbers):
     def task(self, task_seed):
         number = task_seed % 12
-        return Task(f"numbers/{task_seed}", self.name, task_seed, {"low": 0, "high": 11 + number, "number": number})
+        return Task(
+            f"numbers/{task_seed}",
+            self.name,
+            task_seed,
+            {"low": 0, "high": 11 + number, "number": number},
+        )
 
     def split_of(self, task):
         return "held-out" if task.task_seed // 12 % 2 else "train"
@@ -260,7 +294,9 @@ class BeginsByChance(Walk):
     class env(WalkEnv):
         def reset(self, task, dynamics_seed):
             super().reset(task, dynamics_seed)
-            return user(f"Walk {task.payload['way']} steps from {dynamics_seed % 7}. You have 8 turns. Say go or wait.")
+            return user(
+                f"Walk {task.payload['way']} steps from {dynamics_seed % 7}. You have 8 turns. Say go or wait."
+            )
 
 
 @mistake("E3", "random (global)")
@@ -355,7 +391,9 @@ class NotReset(Numbers):
 
         def reply(self, guess, right, action_text):
             self.said.append(guess)
-            return user(f"{super().reply(guess, right, action_text).messages[0].text} That was guess {len(self.said)}.")
+            return user(
+                f"{super().reply(guess, right, action_text).messages[0].text} That was guess {len(self.said)}."
+            )
 
 
 # ------------------------------------------------------------------------------------------------ what is shown
@@ -379,7 +417,9 @@ class Bell(Numbers):
 class Mute(Numbers):
     class env(NumberEnv):
         def reply(self, guess, right, action_text):
-            return user("" if guess is None else super().reply(guess, right, action_text).messages[0].text)
+            return user(
+                "" if guess is None else super().reply(guess, right, action_text).messages[0].text
+            )
 
 
 @mistake("E7", "a message by 'environment'")
@@ -393,7 +433,9 @@ class OwnRole(Numbers):
 class SpeaksForThePolicy(Numbers):
     class env(NumberEnv):
         def reply(self, guess, right, action_text):
-            return Observation((Message("assistant", action_text or "..."), Message("user", "Go on.")))
+            return Observation(
+                (Message("assistant", action_text or "..."), Message("user", "Go on."))
+            )
 
 
 @mistake("E8", "does not fit")
@@ -421,7 +463,12 @@ class TellsAfterAnything(Numbers):
 class TellsTheGold(Numbers):
     def task(self, task_seed):
         made = super().task(task_seed)
-        return Task(made.id, self.name, task_seed, {**made.payload, "question": "What is my word?", "answer": f"word{task_seed % 991}x"})
+        return Task(
+            made.id,
+            self.name,
+            task_seed,
+            {**made.payload, "question": "What is my word?", "answer": f"word{task_seed % 991}x"},
+        )
 
     class env(NumberEnv):
         def prompt(self):
@@ -477,7 +524,12 @@ class SuccessNever(Numbers):
 class SuccessByParity(Numbers):
     class env(NumberEnv):
         def info(self, right):
-            return {"success": right and self.number % 3 > 0 or not right and self.turns == self.family.max_turns}
+            return {
+                "success": right
+                and self.number % 3 > 0
+                or not right
+                and self.turns == self.family.max_turns
+            }
 
 
 @mistake("E11", "expected a finite number")
@@ -501,8 +553,13 @@ class WrongSum(Numbers):
     class env(NumberEnv):
         def step(self, action_text):
             result = super().step(action_text)
-            return StepResult(result.observation, result.reward, {"answer": result.reward, "format": 0.1}, result.terminated,
-                              info=result.info)
+            return StepResult(
+                result.observation,
+                result.reward,
+                {"answer": result.reward, "format": 0.1},
+                result.terminated,
+                info=result.info,
+            )
 
 
 # ------------------------------------------------------------------------------------------------ farming
@@ -541,18 +598,32 @@ class LooksForIt(Numbers):
     def task(self, task_seed):
         made = super().task(task_seed)
         low = made.payload["low"] % 50
-        return Task(made.id, self.name, task_seed, {"low": low, "high": low + 90, "number": low + made.payload["number"] % 91})
+        return Task(
+            made.id,
+            self.name,
+            task_seed,
+            {"low": low, "high": low + 90, "number": low + made.payload["number"] % 91},
+        )
 
     class env(NumberEnv):
         def guess(self, action_text):
-            return self.number if f"<answer>{self.number}</answer>" in action_text else super().guess(action_text)
+            return (
+                self.number
+                if f"<answer>{self.number}</answer>" in action_text
+                else super().guess(action_text)
+            )
 
 
 @mistake("E12", "always '<answer>")
 class AlwaysTheSame(Numbers):
     def task(self, task_seed):
         made = super().task(task_seed)
-        return Task(made.id, self.name, task_seed, {**made.payload, "low": made.payload["low"] % 40, "number": 42})
+        return Task(
+            made.id,
+            self.name,
+            task_seed,
+            {**made.payload, "low": made.payload["low"] % 40, "number": 42},
+        )
 
 
 # ------------------------------------------------------------------------------------------------ ends
@@ -605,7 +676,9 @@ class Trusting(Numbers):
     class env(NumberEnv):
         def reply(self, guess, right, action_text):
             said = super().reply(guess, right, action_text).messages[0].text
-            return Observation((Message("user", (Text(f"You said {action_text}. {said}", trusted=True),)),))
+            return Observation(
+                (Message("user", (Text(f"You said {action_text}. {said}", trusted=True),)),)
+            )
 
 
 # ------------------------------------------------------------------------------------------------ upkeep

@@ -1,4 +1,5 @@
 """An MCP server with state, written with the official package: notes in a folder. python notes_server.py FOLDER"""
+
 import sys
 from pathlib import Path
 

@@ -3,6 +3,7 @@
 Each pays for its own dynamics seed and number of steps, so that an attempt's rewards say whose state answered. `folder`
 is where what happens is noted, for it outlives processes.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -63,7 +64,11 @@ class NotingEnv:
         if action_text == "raise":
             raise RuntimeError("broken")
         self.steps += 1
-        return StepResult(observed(f"{action_text} {self.steps}"), self.seed % 1000 + self.steps, info={"success": False})
+        return StepResult(
+            observed(f"{action_text} {self.steps}"),
+            self.seed % 1000 + self.steps,
+            info={"success": False},
+        )
 
     def close(self):
         self.family.note(f"closed {self.key} after {self.steps}")
@@ -110,8 +115,12 @@ class Served(Noting):
 
     def make_shared(self):
         self.note("made")
-        return {(False, False): Server, (True, False): BatchServer, (False, True): AsyncServer,
-                (True, True): AsyncBatchServer}[self.batched, self.waits](self)
+        return {
+            (False, False): Server,
+            (True, False): BatchServer,
+            (False, True): AsyncServer,
+            (True, True): AsyncBatchServer,
+        }[self.batched, self.waits](self)
 
 
 class ServerState:

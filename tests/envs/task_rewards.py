@@ -1,4 +1,5 @@
 """What a user's reward functions look like; importable by workers and by training processes."""
+
 import asyncio
 import os
 
@@ -12,8 +13,11 @@ def by_length(attempt):
 
 def by_calls(attempt):
     called = [call.name for call in attempt.calls if not call.error]
-    return {"used": 0.5 * ("double" in called), "right": float(attempt.answer == attempt.row["answer"]),
-            "success": attempt.answer == attempt.row["answer"]}
+    return {
+        "used": 0.5 * ("double" in called),
+        "right": float(attempt.answer == attempt.row["answer"]),
+        "success": attempt.answer == attempt.row["answer"],
+    }
 
 
 async def later(attempt):
@@ -39,7 +43,11 @@ def noted(attempt):
     listed = attempt.call("list_notes").value["result"]
     file = attempt.folder / f"{attempt.row['title']}.txt"
     assert file.exists() == (attempt.row["title"] in listed) and "old" in listed
-    return {"kept": 0.1 * ("old" in listed), "noted": float(file.exists()), "success": file.exists()}
+    return {
+        "kept": 0.1 * ("old" in listed),
+        "noted": float(file.exists()),
+        "success": file.exists(),
+    }
 
 
 @tool(trusted=True)

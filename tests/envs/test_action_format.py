@@ -1,4 +1,5 @@
 """The action format: one strict rule, no exception whatever the text, linear time."""
+
 import time
 
 import pytest
@@ -22,8 +23,14 @@ INVALID = {
     (True, "<think>go<answer>Left</answer>"): "</think> is missing",
     (True, "<answer>Left</answer><think>go</think>"): "wrong order",
     (True, "<think><answer>Left</think></answer>"): "wrong order",
-    (True, "<think>a</think><think>b</think><answer>Left</answer>"): "<think> stands there more than once",
-    (True, "<think>a</think><answer>Left</answer><answer>Left</answer>"): "<answer> stands there more than once",
+    (
+        True,
+        "<think>a</think><think>b</think><answer>Left</answer>",
+    ): "<think> stands there more than once",
+    (
+        True,
+        "<think>a</think><answer>Left</answer><answer>Left</answer>",
+    ): "<answer> stands there more than once",
     (True, "<think>a</think>so<answer>Left</answer>"): "outside the tags",
     (True, "Sure! <think>a</think><answer>Left</answer>"): "outside the tags",
     (True, "<think>a</think><answer>Left</answer> done"): "outside the tags",
@@ -54,8 +61,12 @@ def test_the_quote_is_short_printable_and_the_policys_own():
     assert parsed.quote == " [31m " + "x" * 14 + "..." and parsed.quote.isprintable()
 
 
-pieces = st.sampled_from([*THINK_TAGS, *ANSWER_TAGS, "||", "Left", "up", "<|im_end|>", " ", "\n", "\ud800", "<think"])
-messy = st.one_of(st.text(), st.lists(st.one_of(pieces, st.text(max_size=3)), max_size=12).map("".join))
+pieces = st.sampled_from(
+    [*THINK_TAGS, *ANSWER_TAGS, "||", "Left", "up", "<|im_end|>", " ", "\n", "\ud800", "<think"]
+)
+messy = st.one_of(
+    st.text(), st.lists(st.one_of(pieces, st.text(max_size=3)), max_size=12).map("".join)
+)
 
 
 @given(messy, st.booleans())
@@ -76,11 +87,19 @@ def test_an_environment_answers_any_text_and_pays_for_it_by_its_rule(text):
     assert result.reward == sum(result.reward_parts.values())
     if not result.info["valid_format"]:
         assert result.reward == -0.1 and result.reward_parts["format"] == -0.1
-        assert env.draw() == before and env.moves_used == 0 and not result.terminated and not result.truncated
+        assert (
+            env.draw() == before
+            and env.moves_used == 0
+            and not result.terminated
+            and not result.truncated
+        )
 
 
-@given(st.lists(st.sampled_from(MOVES), min_size=1, max_size=9), st.booleans(),
-       st.text(st.characters(exclude_characters="<>"), max_size=20))
+@given(
+    st.lists(st.sampled_from(MOVES), min_size=1, max_size=9),
+    st.booleans(),
+    st.text(st.characters(exclude_characters="<>"), max_size=20),
+)
 def test_what_is_written_is_what_is_read(moves, think, thought):
     parsed = parse_action(format_action(moves, think=think, thought=thought), MOVES, think=think)
     assert parsed.moves == tuple(moves) and parsed.thought == (thought if think else "")
@@ -92,7 +111,12 @@ HUGE = {
     "separators": "<think></think><answer>" + "||" * 500_000 + "</answer>",
     "moves": "<think></think><answer>" + "Left||" * 170_000 + "Left</answer>",
     "thought": "<think>" + "</thin" * 170_000 + "</think><answer>Left</answer>",
-    "spaces": " " * 1_000_000 + "<think></think>" + "\n" * 100_000 + "<answer>" + " " * 100_000 + "Up</answer>",
+    "spaces": " " * 1_000_000
+    + "<think></think>"
+    + "\n" * 100_000
+    + "<answer>"
+    + " " * 100_000
+    + "Up</answer>",
 }
 
 
@@ -100,4 +124,6 @@ HUGE = {
 def test_a_megabyte_costs_milliseconds(name):
     started = time.process_time()
     parse_action(HUGE[name], MOVES, think=True)
-    assert time.process_time() - started < 1.0  # usually below 0.05; quadratic work would take minutes
+    assert (
+        time.process_time() - started < 1.0
+    )  # usually below 0.05; quadratic work would take minutes

@@ -1,4 +1,5 @@
 """Baselines: played results agree with exact ones, and the order is random < solver."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,12 @@ from workbench.types.errors import ConfigError
 
 def test_play_is_one_attempt_in_plain_numbers():
     family = FrozenLake(format_penalty=-0.25)
-    script = iter(["what?", format_action(["Left", "Down"], think=True), format_action(["Right"], think=True)])
-    attempt = baselines.play(family, task_from_grid(["P__O", "_G__", "____", "O___"]), 0, lambda env: next(script))
+    script = iter(
+        ["what?", format_action(["Left", "Down"], think=True), format_action(["Right"], think=True)]
+    )
+    attempt = baselines.play(
+        family, task_from_grid(["P__O", "_G__", "____", "O___"]), 0, lambda env: next(script)
+    )
     assert attempt == baselines.Attempt(success=True, reward=0.75, turns=3, moves=3)
 
 
@@ -33,12 +38,17 @@ def test_a_reward_that_could_not_be_scored_is_not_zero(monkeypatch):
 
     def unscored(env, action_text):
         result = step(env, action_text)
-        return replace(result, reward=None) if env.rows == tuple(chosen[0].payload["grid"]) else result
+        return (
+            replace(result, reward=None) if env.rows == tuple(chosen[0].payload["grid"]) else result
+        )
 
-    rewards = [baselines.play(FrozenLake(), task, 0, lambda env: "nonsense").reward for task in chosen[:2]]
+    rewards = [
+        baselines.play(FrozenLake(), task, 0, lambda env: "nonsense").reward for task in chosen[:2]
+    ]
     monkeypatch.setattr(FrozenLakeEnv, "step", unscored)
-    assert [baselines.play(FrozenLake(), task, 0, lambda env: "nonsense").reward for task in chosen[:2]] == [
-        None, rewards[1]]
+    assert [
+        baselines.play(FrozenLake(), task, 0, lambda env: "nonsense").reward for task in chosen[:2]
+    ] == [None, rewards[1]]
     without, _ = evaluate_baselines(chosen, family=FrozenLake(), seed=0)
     others, _ = evaluate_baselines(chosen[1:], family=FrozenLake(), seed=0)
     assert without.reward == others.reward and without.by_task == random.by_task
@@ -58,7 +68,10 @@ def test_played_success_agrees_with_the_exact_value():
 
 def test_with_fewer_answers_than_moves_the_solver_is_only_the_best_known():
     family = FrozenLake(slip=0.2, max_turns=3)
-    assert family.solver_name == "best known" and PRESETS["frozenlake-4x4-slip"].solver_name == "optimal"
+    assert (
+        family.solver_name == "best known"
+        and PRESETS["frozenlake-4x4-slip"].solver_name == "optimal"
+    )
     chosen = tasks(family, "train", 60)
     played = [evaluate_baselines(chosen, family=family, seed=seed)[1] for seed in range(4)]
     exact = np.mean([solver_value(family, task) for task in chosen])
@@ -82,8 +95,10 @@ def test_results_are_repeatable_and_seeds_matter():
 
 def test_any_function_can_be_played():
     family = PRESETS["frozenlake-4x4"]
-    played = [baselines.play(family, task, 0, lambda env: format_action(["Up"], think=True))
-              for task in tasks(family, "train", 30)]
+    played = [
+        baselines.play(family, task, 0, lambda env: format_action(["Up"], think=True))
+        for task in tasks(family, "train", 30)
+    ]
     assert 0 < np.mean([attempt.moves for attempt in played]) <= 10
 
 

@@ -1,4 +1,5 @@
 """`workbench check-env`: every planted mistake is named by the check meant for it, twins and shipped environments are clean."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -19,16 +20,39 @@ from workbench.envs.opponents import OpponentEnv
 from workbench.types.errors import ConfigError
 
 # One for each check, or nearly.
-QUICK = ("NotStored", "SplitBySeed", "GlobalDice", "DiceOfTheTask", "StateOfTheClass", "Coloured", "Mute", "TooLong",
-         "TellsInThePrompt", "SuccessByParity", "NotANumber", "PaysForTags", "NeverOver", "WrongLimit", "Raises", "LeavesThreads",
-         "HoldsAFunction")
+QUICK = (
+    "NotStored",
+    "SplitBySeed",
+    "GlobalDice",
+    "DiceOfTheTask",
+    "StateOfTheClass",
+    "Coloured",
+    "Mute",
+    "TooLong",
+    "TellsInThePrompt",
+    "SuccessByParity",
+    "NotANumber",
+    "PaysForTags",
+    "NeverOver",
+    "WrongLimit",
+    "Raises",
+    "LeavesThreads",
+    "HoldsAFunction",
+)
 # What is noted of shipped environments, and is true: one text solves a bandit whose arms are always the same two.
-NOTED = {"bandit-code": {"E2", "E12"}, "bandit-paper": {"E12"}, "bandit-rev": {"E12"}, "bandit-test": {"E2"}}
+NOTED = {
+    "bandit-code": {"E2", "E12"},
+    "bandit-paper": {"E12"},
+    "bandit-rev": {"E12"},
+    "bandit-test": {"E2"},
+}
 
 
 def found_in(family, **options):
     report = check_family(family, **{"budget_s": 1.0} | options).findings
-    return [(answer.rule, each.severity, each.what) for answer in report for each in answer.findings]
+    return [
+        (answer.rule, each.severity, each.what) for answer in report for each in answer.findings
+    ]
 
 
 def count_tokens(observation):
@@ -39,7 +63,11 @@ def count_tokens(observation):
 def test_a_planted_mistake_is_named_by_the_check_meant_for_it(name):
     cls = getattr(mistakes, name)
     check, words, severity = mistakes.MISTAKES[cls]
-    fits = {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64} if check == "E8" else {}
+    fits = (
+        {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64}
+        if check == "E8"
+        else {}
+    )
     try:
         found = found_in(cls(), only=(check,), **fits)
     finally:
@@ -52,7 +80,9 @@ def test_no_check_is_without_a_mistake():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("twin", reduced(mistakes.TWINS, mistakes.TWINS[:1]), ids=lambda twin: twin.__name__)
+@pytest.mark.parametrize(
+    "twin", reduced(mistakes.TWINS, mistakes.TWINS[:1]), ids=lambda twin: twin.__name__
+)
 def test_twins_are_clean(twin):
     fits = {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64}
     assert found_in(twin(), **fits) == []
@@ -97,7 +127,9 @@ class PoliteNimFamily(NimFamily):
 
 def test_an_environment_of_coroutines_and_one_with_an_opponent_are_played(tmp_path):
     for family in (PoliteNimFamily(takes_later), Awaited(str(tmp_path))):
-        report = check_family(family, tasks=6, budget_s=0.1, only=("E3", "E4", "E5", "E10", "E12", "E13", "E15")).findings
+        report = check_family(
+            family, tasks=6, budget_s=0.1, only=("E3", "E4", "E5", "E10", "E12", "E13", "E15")
+        ).findings
         assert not [each for _, each in report.notes if "itself failed" in each.what], report
         assert {report[check].status for check in ("E3", "E4", "E5", "E15")} == {"passed"}, report
     rude = check_family(NimFamily(), tasks=6, budget_s=0.1, only=("E15",)).findings
@@ -108,10 +140,17 @@ def test_an_environment_of_coroutines_and_one_with_an_opponent_are_played(tmp_pa
 def test_one_object_for_many_attempts_is_played(tmp_path):
     from tests.envs import served
 
-    report = check_family(served.Served(str(tmp_path), max_turns=4), tasks=6, budget_s=0.1, only=("E3", "E5", "E17")).findings
+    report = check_family(
+        served.Served(str(tmp_path), max_turns=4), tasks=6, budget_s=0.1, only=("E3", "E5", "E17")
+    ).findings
     assert not [each for _, each in report.notes if "itself failed" in each.what], report
     assert report["E5"].status == "passed"
-    mixed = check_family(served.Served(str(tmp_path), wrong="mixed", max_turns=4), tasks=6, budget_s=0.1, only=("E5",)).findings
+    mixed = check_family(
+        served.Served(str(tmp_path), wrong="mixed", max_turns=4),
+        tasks=6,
+        budget_s=0.1,
+        only=("E5",),
+    ).findings
     assert "stepped in turns" in mixed["E5"].errors[0].what
 
 
@@ -129,14 +168,23 @@ def test_a_task_that_cannot_be_made_is_the_only_finding():
             raise RuntimeError("no level")
 
     report = check_family(NoTask())
-    assert not report.ok and [each.what for _, each in report.findings.errors] == ["task(task_seed) raises: RuntimeError: no level"]
+    assert not report.ok and [each.what for _, each in report.findings.errors] == [
+        "task(task_seed) raises: RuntimeError: no level"
+    ]
 
 
-@pytest.mark.parametrize(("prompt", "limits"), [
-    ("You have 6 guesses.", [(6, "answers")]), ("You have three turns left.", [(3, "answers")]),
-    ("Limits: 5 moves in all, 3 per answer, 4 answers.", [(5, "moves"), (4, "answers")]),
-    ("One action an answer, 50 answers.", [(50, "answers")]), ("Up to 2 moves per answer.", []),
-    ("The 3 answers of your friends were wrong.", []), ("Guess a number from 1 to 20.", [])])
+@pytest.mark.parametrize(
+    ("prompt", "limits"),
+    [
+        ("You have 6 guesses.", [(6, "answers")]),
+        ("You have three turns left.", [(3, "answers")]),
+        ("Limits: 5 moves in all, 3 per answer, 4 answers.", [(5, "moves"), (4, "answers")]),
+        ("One action an answer, 50 answers.", [(50, "answers")]),
+        ("Up to 2 moves per answer.", []),
+        ("The 3 answers of your friends were wrong.", []),
+        ("Guess a number from 1 to 20.", []),
+    ],
+)
 def test_which_limits_a_prompt_states(prompt, limits):
     assert list(stated_limits(prompt)) == limits
 
@@ -147,11 +195,20 @@ def test_which_limits_a_prompt_states(prompt, limits):
 @pytest.mark.full
 def test_the_door_takes_names_values_and_configs_and_shows_itself():
     named = wb.check_env("tests.envs.mistakes:SuccessNever", budget_s=0.3)
-    assert not named.ok and {check for check, _ in named.errors} == {"E10"} and "to mend it" in named.text
-    assert "<table" in named._repr_mimebundle_()["text/html"] and "every answer at once" in named.text
+    assert (
+        not named.ok
+        and {check for check, _ in named.errors} == {"E10"}
+        and "to mend it" in named.text
+    )
+    assert (
+        "<table" in named._repr_mimebundle_()["text/html"] and "every answer at once" in named.text
+    )
     bare = wb.check_env(mistakes.AnyNumbers(), budget_s=0.1)
     assert bare.ok and bare.findings["E8"].status == "not checked"
-    assert bare.text.count("none known") >= 2 and bare.as_dict()["baselines"] == {"random": "none known", "solver": "none known"}
+    assert bare.text.count("none known") >= 2 and bare.as_dict()["baselines"] == {
+        "random": "none known",
+        "solver": "none known",
+    }
     with pytest.raises(ConfigError, match="did you mean 'bandit-code'"):
         wb.check_env("bandit-cod")
     with pytest.raises(ConfigError, match="dataclasses.replace"):
@@ -175,9 +232,24 @@ def test_the_command_exits_1_on_an_error_and_0_on_notes(capsys, tmp_path):
     assert cli.main(["check-env", "tests.envs.mistakes:PaysTwice", "--json", *short]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["counts"]["errors"] == 0 and said["counts"]["notes"] == 1
-    assert {"random", "solver"} <= {each["policy"] for each in said["earned"]} and said["cost"]["step_s"] > 0
+    assert {"random", "solver"} <= {each["policy"] for each in said["earned"]} and said["cost"][
+        "step_s"
+    ] > 0
     assert not (tmp_path / "seen.html").exists()
-    assert cli.main(["check-env", "countdown", "--set", "env.max_turns=2", "--html", str(tmp_path / "seen.html"), *short]) == 0
+    assert (
+        cli.main(
+            [
+                "check-env",
+                "countdown",
+                "--set",
+                "env.max_turns=2",
+                "--html",
+                str(tmp_path / "seen.html"),
+                *short,
+            ]
+        )
+        == 0
+    )
     assert "Countdown" in (tmp_path / "seen.html").read_text()
     assert cli.main(["check-env", "no_such_env", *short]) == 2
 

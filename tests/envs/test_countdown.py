@@ -1,4 +1,5 @@
 """Countdown: exact values without `eval`, rewards as published, tasks that can be solved, chance as it is."""
+
 import json
 import pickle
 from fractions import Fraction
@@ -21,7 +22,9 @@ FAMILIES = ["countdown", "countdown-ragen", "countdown-small"]
 
 def begun(family, numbers=(25, 3, 7), target=46):
     env = family.make()
-    return env, env.reset(Task("t", "countdown", 0, {"numbers": list(numbers), "target": target}), 0)
+    return env, env.reset(
+        Task("t", "countdown", 0, {"numbers": list(numbers), "target": target}), 0
+    )
 
 
 def answer(expression):
@@ -34,23 +37,47 @@ def test_a_scripted_attempt_as_a_transcript():
         "Write an expression that equals the target. Use each number exactly once, with + - * / and parentheses, in at "
         "most 100 characters. You have 3 answers.\n"
         "Answer like this: <think>plan</think><answer>(1 + 2) - 3</answer>\n\n"
-        "Numbers: 25, 3, 7\nTarget: 46")
+        "Numbers: 25, 3, 7\nTarget: 46"
+    )
     wrong = env.step(answer("(25 - 3) * 7"))
-    assert wrong.observation.messages[0].text == "That is 154, not 46.\nNumbers: 25, 3, 7\nTarget: 46"
-    assert wrong.reward_parts == {"format": 0.1, "value": 0.0} and not wrong.terminated and not wrong.info["success"]
+    assert (
+        wrong.observation.messages[0].text == "That is 154, not 46.\nNumbers: 25, 3, 7\nTarget: 46"
+    )
+    assert (
+        wrong.reward_parts == {"format": 0.1, "value": 0.0}
+        and not wrong.terminated
+        and not wrong.info["success"]
+    )
     right = env.step(answer("25 + 3 * 7"))
-    assert right.observation.messages[0].text == "Right.\n" and right.terminated and right.info["success"]
+    assert (
+        right.observation.messages[0].text == "Right.\n"
+        and right.terminated
+        and right.info["success"]
+    )
     assert right.reward_parts == {"format": 0.0, "value": 0.9}  # 1.0 in all, whenever it comes
     with pytest.raises(EnvError, match="over or was never begun"):
         env.step("")
 
 
-@pytest.mark.parametrize(("text", "reward"), [
-    (answer("25 + 3*7"), 1.0), (answer("25 + 3 + 7"), 0.1), (answer("25 / (3 * 7)"), 0.1), (answer("25 + 3"), 0.0),
-    (answer("25 + 3*7 + 0"), 0.0), (answer("46"), 0.0), (answer(""), 0.0), ("25 + 3*7", 0.0), ("", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (answer("25 + 3*7"), 1.0),
+        (answer("25 + 3 + 7"), 0.1),
+        (answer("25 / (3 * 7)"), 0.1),
+        (answer("25 + 3"), 0.0),
+        (answer("25 + 3*7 + 0"), 0.0),
+        (answer("46"), 0.0),
+        (answer(""), 0.0),
+        ("25 + 3*7", 0.0),
+        ("", 0.0),
+    ],
+)
 def test_what_one_answer_earns_as_published(text, reward):
     result = begun(Countdown())[0].step(text)
-    assert result.reward == reward and result.terminated and result.info["success"] == (reward == 1.0)
+    assert (
+        result.reward == reward and result.terminated and result.info["success"] == (reward == 1.0)
+    )
 
 
 def test_the_format_is_paid_once():
@@ -58,22 +85,43 @@ def test_the_format_is_paid_once():
     assert sum(env.step(answer("25 - 3 - 7")).reward for _ in range(10)) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize(("expression", "complaint"), [
-    ("2 ** 3", "joined by"), ("2 // 3", "joined by"), ("+2 - 3", "joined by"), ("2(3)", "joined by"), ("2, 3", "Only"),
-    ("2.0+3", "Only"), ("2_0+3", "Only"), ("__import__('os')", "Only"), ("2 + \u0663", "Only"),
-    ("2/0 + 3", "exactly once"),
-    ("02+3", "no expression"), ("2 3", "no expression"), ("(" * 99, "no expression"), ("2 + 3" * 50, "at most 100"),
-    ("2 + 2", "exactly once"), ("2 + 3 + 3", "exactly once")])
+@pytest.mark.parametrize(
+    ("expression", "complaint"),
+    [
+        ("2 ** 3", "joined by"),
+        ("2 // 3", "joined by"),
+        ("+2 - 3", "joined by"),
+        ("2(3)", "joined by"),
+        ("2, 3", "Only"),
+        ("2.0+3", "Only"),
+        ("2_0+3", "Only"),
+        ("__import__('os')", "Only"),
+        ("2 + \u0663", "Only"),
+        ("2/0 + 3", "exactly once"),
+        ("02+3", "no expression"),
+        ("2 3", "no expression"),
+        ("(" * 99, "no expression"),
+        ("2 + 3" * 50, "at most 100"),
+        ("2 + 2", "exactly once"),
+        ("2 + 3 + 3", "exactly once"),
+    ],
+)
 def test_what_no_expression_of_the_numbers_is(expression, complaint):
     said, _, value = judged(expression, (2, 3), "+-*/")
     assert complaint in said and value is None
 
 
 def test_values_are_exact():
-    assert judged("1 / 3 * 3", (1, 3, 3), "+-*/") == ("", "", 1) and judged("-2 + 3", (3, 2), "+-") == ("", "", 1)
+    assert judged("1 / 3 * 3", (1, 3, 3), "+-*/") == ("", "", 1) and judged(
+        "-2 + 3", (3, 2), "+-"
+    ) == ("", "", 1)
     assert judged("7 / 3", (7, 3), "+-*/") == ("", "", Fraction(7, 3))
-    assert judged("5 / (3 - 3)", (5, 3, 3), "+-*/") == ("", "", None)  # of the given numbers, but without a value
-    assert judged("2 * 3", (2, 3), "+-")[0]                            # an operation that is not on offer
+    assert judged("5 / (3 - 3)", (5, 3, 3), "+-*/") == (
+        "",
+        "",
+        None,
+    )  # of the given numbers, but without a value
+    assert judged("2 * 3", (2, 3), "+-")[0]  # an operation that is not on offer
 
 
 def every_play(numbers, operations):
@@ -89,7 +137,9 @@ def every_play(numbers, operations):
             if None in (a, b) or operation == "/" and b == 0:
                 value = None
             else:
-                value = {"+": a + b, "-": a - b, "*": a * b, "/": Fraction(a) / b if b else None}[operation]
+                value = {"+": a + b, "-": a - b, "*": a * b, "/": Fraction(a) / b if b else None}[
+                    operation
+                ]
             yield from every_play([*rest, value], operations)
 
 
@@ -97,11 +147,23 @@ def every_play(numbers, operations):
 def test_chance_is_what_counting_all_plays_says(preset):
     family, rng = PRESETS[preset], rng_at("chance")
     chosen = [task for task in tasks(family, "held-out", 80) if len(task.payload["numbers"]) == 3]
-    exact = np.mean([np.mean([value == task.payload["target"] for value in every_play(
-        task.payload["numbers"], family.operations)]) for task in chosen])
+    exact = np.mean(
+        [
+            np.mean(
+                [
+                    value == task.payload["target"]
+                    for value in every_play(task.payload["numbers"], family.operations)
+                ]
+            )
+            for task in chosen
+        ]
+    )
     count = 4000 // len(chosen)
-    hits = sum(play(family, task, 0, lambda env: family.random_action(env, rng)).success
-               for task in chosen for _ in range(count))
+    hits = sum(
+        play(family, task, 0, lambda env: family.random_action(env, rng)).success
+        for task in chosen
+        for _ in range(count)
+    )
     low, high = wilson_interval(hits, count * len(chosen))
     assert low <= exact <= high and exact > 0
     assert not low <= 3 * exact <= high  # the control: another level would be noticed
@@ -112,7 +174,10 @@ def test_all_tasks_are_solved_and_random_play_is_always_well_formed(preset):
     family, rng = PRESETS[preset], rng_at("play")
     for task in tasks(family, "held-out", 60):
         assert play(family, task, 0, lambda env: family.solver_action(env, rng)).reward == 1.0
-        assert play(family, task, 0, lambda env: family.random_action(env, rng)).reward in (0.1, 1.0)
+        assert play(family, task, 0, lambda env: family.random_action(env, rng)).reward in (
+            0.1,
+            1.0,
+        )
 
 
 def test_reachable_targets_are_those_that_exact_search_finds():
@@ -124,12 +189,18 @@ def test_reachable_targets_are_those_that_exact_search_finds():
 
 
 def test_published_filter_and_splits():
-    for task in tasks(PRESETS["countdown-ragen"], "train", 30):  # RAGEN keeps what signs alone can solve
+    for task in tasks(
+        PRESETS["countdown-ragen"], "train", 30
+    ):  # RAGEN keeps what signs alone can solve
         numbers, target = task.payload["numbers"], task.payload["target"]
-        assert any(np.dot(signs, numbers) == target for signs in product((1, -1), repeat=len(numbers)))
+        assert any(
+            np.dot(signs, numbers) == target for signs in product((1, -1), repeat=len(numbers))
+        )
     family = PRESETS["countdown"]
     task = family.task(5)
-    shuffled = Task("other", "countdown", 1, task.payload | {"numbers": task.payload["numbers"][::-1]})
+    shuffled = Task(
+        "other", "countdown", 1, task.payload | {"numbers": task.payload["numbers"][::-1]}
+    )
     assert split_of(family, task) == split_of(family, shuffled)
     assert {len(task.payload["numbers"]) for task in tasks(family, "train", 40)} == {3, 4}
 
@@ -153,10 +224,15 @@ def test_snapshots_go_on_exactly():
     copies = [restored, pickle.loads(pickle.dumps(env))]
     assert len({copy.state_key() for copy in (env, *copies)}) == 1
     results = [each.step(answer("25 - 3 - 7")) for each in (env, *copies)]
-    assert all(result == results[0] for result in results) and "Reward: 0" in results[0].observation.messages[0].text
+    assert (
+        all(result == results[0] for result in results)
+        and "Reward: 0" in results[0].observation.messages[0].text
+    )
 
 
 def test_control_eval_by_digits_would_take_more(monkeypatch):
     """The published check looks for digits only; with it a power would pass."""
-    monkeypatch.setattr(arithmetic, "_OPERATIONS", arithmetic._OPERATIONS | {arithmetic.ast.Pow: "*"})
+    monkeypatch.setattr(
+        arithmetic, "_OPERATIONS", arithmetic._OPERATIONS | {arithmetic.ast.Pow: "*"}
+    )
     assert judged("2 ** 3", (2, 3), "+-*/")[0] == ""

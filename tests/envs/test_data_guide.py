@@ -1,4 +1,5 @@
 """docs/guides/data.md, taken at its word: a data set with tools and a reward, a family of rows, an MCP task."""
+
 import json
 import os
 import sys
@@ -18,8 +19,15 @@ from workbench.run.code import named_code
 from workbench.training.config import to_dict
 
 PAGE = "docs/guides/data.md"
-SMALL = {"train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2, "evaluation.num_tasks": 2,
-         "collect.max_turn_tokens": 8, "train.evaluate_every": 0, "lint.start": False}
+SMALL = {
+    "train.steps": 1,
+    "train.tasks_per_step": 2,
+    "train.group_size": 2,
+    "evaluation.num_tasks": 2,
+    "collect.max_turn_tokens": 8,
+    "train.evaluate_every": 0,
+    "lint.start": False,
+}
 
 
 @pytest.fixture
@@ -36,7 +44,9 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("trained", reduced([False, True], [False]))
 def test_a_data_set_with_tools_and_a_reward(folder, trained):
     rows = [json.loads(line) for line in block_of("text", "rows", PAGE).splitlines()]
-    rows += [row | {"question": f"{row['question']} And now, {n}?"} for n in range(9) for row in rows]
+    rows += [
+        row | {"question": f"{row['question']} And now, {n}?"} for n in range(9) for row in rows
+    ]
     (folder / "people.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "my_tools.py").write_text(block_of("python", "a tool", "docs/extend/tool.md"))
     (folder / "my_rewards.py").write_text(block_of("python", "a reward", PAGE))
@@ -47,20 +57,29 @@ def test_a_data_set_with_tools_and_a_reward(folder, trained):
     words, city = Hermes(), task.payload["question"].split("live in ")[1].split("?")[0]
     with closing(config.env.make()) as env:
         env.reset(task, 0)
-        found = env.step(words.write_call("population", {"city": city})).observation.messages[0].text
+        found = (
+            env.step(words.write_call("population", {"city": city})).observation.messages[0].text
+        )
         paid = env.step(words.write_answer(found))
-    assert paid.reward_parts == {"format": 0.0, "right": 1.0, "looked": 0.1} and paid.info["success"] is True
+    assert (
+        paid.reward_parts == {"format": 0.0, "right": 1.0, "looked": 0.1}
+        and paid.info["success"] is True
+    )
     shared_workers().shutdown()
     if not trained:
         return
     run = wb.train_here(config, folder / "run")
-    assert {group[0].task.metadata["from"].split(",")[0] for group in run.groups(1)} == {"people.jsonl"}
+    assert {group[0].task.metadata["from"].split(",")[0] for group in run.groups(1)} == {
+        "people.jsonl"
+    }
 
 
 def test_a_family_of_rows(folder):
     names = {"__name__": "asking"}
     exec(block_of("python", "a family of rows", PAGE), names)
-    (folder / "a.jsonl").write_text("".join(json.dumps({"question": f"{n}?", "answer": str(n)}) + "\n" for n in range(20)))
+    (folder / "a.jsonl").write_text(
+        "".join(json.dumps({"question": f"{n}?", "answer": str(n)}) + "\n" for n in range(20))
+    )
     family = names["Asking"](RowSettings(("a.jsonl",)))
     [task] = tasks(family, "train", 1)
     env = family.make()
@@ -70,14 +89,20 @@ def test_a_family_of_rows(folder):
 
 @pytest.mark.full
 def test_an_mcp_task_is_judged_by_the_servers_state(folder):
-    (folder / "titles.jsonl").write_text("".join(json.dumps({"title": f"note{n}"}) + "\n" for n in range(10)))
+    (folder / "titles.jsonl").write_text(
+        "".join(json.dumps({"title": f"note{n}"}) + "\n" for n in range(10))
+    )
     (folder / "note_task.py").write_text(block_of("python", "a check of the state", PAGE))
     (folder / "notes_server.py").write_text((Path(__file__).parent / "notes_server.py").read_text())
     text = block_of("toml", "settings of an MCP task", PAGE)
     assert "mcp:stdio python notes_server.py" in text
     (folder / "mine.toml").write_text(text.replace("stdio python", f"stdio {sys.executable}"))
     family = (config := wb.load_config("mine.toml")).env
-    assert set(named_code(to_dict(config))) == {"env.tools[0]", "env.reward", "env.prepare"}  # commands count as code
+    assert set(named_code(to_dict(config))) == {
+        "env.tools[0]",
+        "env.reward",
+        "env.prepare",
+    }  # commands count as code
     [task] = tasks(family, "train", 1)
     words = Hermes()
     with closing(family.make()) as env:

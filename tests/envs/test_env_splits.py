@@ -1,4 +1,5 @@
 """Tasks are the same in every process, and what is held out is never trained."""
+
 import hashlib
 import json
 import os
@@ -30,8 +31,13 @@ print(hashlib.sha256("\\n".join(lines).encode()).hexdigest())
 
 
 def in_process(code, hash_seed):
-    result = subprocess.run([sys.executable, "-c", code], env=dict(os.environ, PYTHONHASHSEED=hash_seed),
-                            capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env=dict(os.environ, PYTHONHASHSEED=hash_seed),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 
@@ -48,10 +54,16 @@ class Undivided(Guessing):
         return "train"
 
 
-@pytest.mark.parametrize("family, words", [
-    (Empty(), "make 1 different payloads, and it has no split_of.*belongs in Task.payload.*define split_of"),
-    (Undivided(), "its split_of.task. never says so"),
-])
+@pytest.mark.parametrize(
+    "family, words",
+    [
+        (
+            Empty(),
+            "make 1 different payloads, and it has no split_of.*belongs in Task.payload.*define split_of",
+        ),
+        (Undivided(), "its split_of.task. never says so"),
+    ],
+)
 def test_a_split_without_tasks_names_what_is_missing(family, words):
     with pytest.raises(ConfigError, match=words):
         for split in SPLITS:
@@ -68,7 +80,9 @@ def test_control_a_salted_hash_would_be_noticed():
 
 
 def digest(chosen):
-    return hashlib.sha256(json.dumps([[t.task_seed, dict(t.payload)] for t in chosen]).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        json.dumps([[t.task_seed, dict(t.payload)] for t in chosen]).encode()
+    ).hexdigest()[:16]
 
 
 @pytest.mark.full
@@ -79,20 +93,35 @@ def test_the_held_out_tasks_of_the_demo_never_change():
     assert digest(chosen) == "263cf8a82b64f4de"
     assert len({tuple(t.payload["grid"]) for t in chosen}) == 512
     chosen = tasks(PRESETS["sokoban-6x6"], "held-out", 512)
-    assert chosen[0].payload["level"] == ["######", "#____#", "#___O#", "#_#PX#", "#____#", "######"]
+    assert chosen[0].payload["level"] == [
+        "######",
+        "#____#",
+        "#___O#",
+        "#_#PX#",
+        "#____#",
+        "######",
+    ]
     assert digest(chosen) == "aa1402865f01b655"
     assert len({tuple(t.payload["level"]) for t in chosen}) == 512
 
 
-@pytest.mark.parametrize("name", reduced(PRESETS, [name for name in PRESETS if not name.startswith("sokoban")]))
+@pytest.mark.parametrize(
+    "name", reduced(PRESETS, [name for name in PRESETS if not name.startswith("sokoban")])
+)
 def test_no_problem_is_in_both_splits(name):
     family = PRESETS[name]
     train = [t for step in range(8) for t in tasks(family, "train", 64, seed=1, step=step)]
     held_out = tasks(family, "held-out", 128)
     assert not {t.task_seed for t in train} & {t.task_seed for t in held_out}
-    assert {split_of(family, t) for t in train} == {"train"} and {split_of(family, t) for t in held_out} == {"held-out"}
-    if getattr(family, "heldout_names", True):  # a bandit without held-out names shows the same prompts again
-        assert not {json.dumps(dict(t.payload)) for t in train} & {json.dumps(dict(t.payload)) for t in held_out}
+    assert {split_of(family, t) for t in train} == {"train"} and {
+        split_of(family, t) for t in held_out
+    } == {"held-out"}
+    if getattr(
+        family, "heldout_names", True
+    ):  # a bandit without held-out names shows the same prompts again
+        assert not {json.dumps(dict(t.payload)) for t in train} & {
+            json.dumps(dict(t.payload)) for t in held_out
+        }
 
 
 def test_control_splitting_by_the_seed_alone_would_repeat_maps():
@@ -107,8 +136,11 @@ def test_control_splitting_by_the_seed_alone_would_repeat_maps():
 
 def test_steps_and_runs_draw_different_tasks_and_lists_are_prefixes():
     family = PRESETS["frozenlake-4x4"]
-    streams = [tuple(t.task_seed for t in tasks(family, "train", 8, seed=seed, step=step))
-               for seed in (0, 1) for step in (0, 1)]
+    streams = [
+        tuple(t.task_seed for t in tasks(family, "train", 8, seed=seed, step=step))
+        for seed in (0, 1)
+        for step in (0, 1)
+    ]
     assert len({seed for stream in streams for seed in stream}) == 32
     assert tasks(family, "train", 8)[:3] == tasks(family, "train", 3)
     assert tasks(family, "held-out", 40)[:25] == tasks(family, "held-out", 25)
@@ -134,12 +166,23 @@ def test_presets_are_what_their_names_say():
     theirs = {"file_qa", "tools", "gymnasium", "reasoning_gym", "textarena", "verifiers", "openenv"}
     assert {family.name for family in PRESETS.values()} == set(ENVS) - theirs
     demo = PRESETS["frozenlake-4x4"]
-    assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (4, 0.0, 0.2, 10, True)
+    assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (
+        4,
+        0.0,
+        0.2,
+        10,
+        True,
+    )
     assert demo.label == "FrozenLake 4x4, slip 0, holes 0.2, 10 moves, 5 per answer, 10 answers"
-    assert PRESETS["frozenlake-4x4-slip"].slip == 0.2 and PRESETS["frozenlake-4x4-gymnasium"].slip == 2 / 3
+    assert (
+        PRESETS["frozenlake-4x4-slip"].slip == 0.2
+        and PRESETS["frozenlake-4x4-gymnasium"].slip == 2 / 3
+    )
     sokoban = PRESETS["sokoban-6x6-coordinates"]
-    assert sokoban.label == ("Sokoban 6x6, 1 box, solutions of 2 to 8, walls 0.15, 15 moves, 5 per answer, 10 answers, "
-                             "coordinates")
+    assert sokoban.label == (
+        "Sokoban 6x6, 1 box, solutions of 2 to 8, walls 0.15, 15 moves, 5 per answer, 10 answers, "
+        "coordinates"
+    )
     assert PRESETS["sokoban-6x6-symbols"].label.endswith("grid, symbols W.GCBA@")
     assert (PRESETS["sokoban-8x8-2"].size, PRESETS["sokoban-8x8-2"].boxes) == (8, 2)
     assert PRESETS["bandit-paper"].safe_payout == 0.15 and PRESETS["bandit-code"].safe_payout == 0.1

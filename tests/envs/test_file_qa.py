@@ -1,4 +1,5 @@
 """Questions from files: tasks, splits, the four contexts, baselines, and what it says of files that are not there."""
+
 from __future__ import annotations
 
 import json
@@ -19,13 +20,19 @@ from workbench.rollouts.evaluate import evaluate_baselines
 from workbench.types.errors import ConfigError, DataError
 
 FILES = Path(__file__).parents[1] / "qa/files"
-TRAIN, HELDOUT = str(FILES / "hotpot_train_v1.1.json"), str(FILES / "hotpot_dev_distractor_v1.json.gz")
+TRAIN, HELDOUT = (
+    str(FILES / "hotpot_train_v1.1.json"),
+    str(FILES / "hotpot_dev_distractor_v1.json.gz"),
+)
 BEIR = str(FILES / "beir/corpus.jsonl")
 FAMILY = FileQA(questions=TRAIN, heldout=HELDOUT)
 
 
 def letters(texts, query):
-    return np.array([[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
+    return np.array(
+        [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts],
+        float,
+    )
 
 
 def first_observation(family: FileQA, seed: int = 0) -> str:
@@ -37,7 +44,8 @@ def first_observation(family: FileQA, seed: int = 0) -> str:
 
 def test_it_is_a_kind_of_environment_that_names_itself():
     assert ENVS["file_qa"] is FileQA and FileQA().label == (
-        "File QA, hotpotqa: no file yet, search (bm25, 3 documents each, 5 turns)")
+        "File QA, hotpotqa: no file yet, search (bm25, 3 documents each, 5 turns)"
+    )
 
 
 def test_tasks_are_the_questions_of_their_own_file():
@@ -46,17 +54,28 @@ def test_tasks_are_the_questions_of_their_own_file():
     assert len(train) == len(held_out) == 3 and not train.keys() & held_out.keys()
     assert train.keys() == {row["question"] for row in json.loads(Path(TRAIN).read_text())}
     task = train["On which river lies the town where Ysolde Marr comes from?"]
-    assert task.payload["answers"] == ["river Osk"] and task.payload["support"] == ["Ysolde Marr", "Tarn"]
+    assert task.payload["answers"] == ["river Osk"] and task.payload["support"] == [
+        "Ysolde Marr",
+        "Tarn",
+    ]
     assert task == FAMILY.task(task.task_seed) and split_of(FAMILY, task) == "train"
     json.dumps(dict(task.payload))
 
 
 def test_without_a_file_of_its_own_one_question_in_five_is_held_out_by_its_text(tmp_path):
-    rows = [{"question": f"Which one is number {number}?", "answers": [str(number)]} for number in range(200)]
+    rows = [
+        {"question": f"Which one is number {number}?", "answers": [str(number)]}
+        for number in range(200)
+    ]
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    family = FileQA(questions=str(tmp_path / "q.jsonl"), format="jsonl", corpus=BEIR, context="closed")
+    family = FileQA(
+        questions=str(tmp_path / "q.jsonl"), format="jsonl", corpus=BEIR, context="closed"
+    )
     drawn = [family.task(seed) for seed in range(2000)]
-    by_split = {name: {t.payload["question"] for t in drawn if family.split_of(t) == name} for name in ("train", "held-out")}
+    by_split = {
+        name: {t.payload["question"] for t in drawn if family.split_of(t) == name}
+        for name in ("train", "held-out")
+    }
     assert not by_split["train"] & by_split["held-out"] and 20 < len(by_split["held-out"]) < 60
 
 
@@ -67,7 +86,8 @@ def test_an_attempt_searches_answers_and_is_paid():
     assert env.reset(task, 0).tools[0]["function"]["name"] == "search"
     step = env.step(env.search("Which boat did Ysolde Marr restore?"))
     assert step.observation.messages[0].text == (
-        "Ysolde Marr: Ysolde Marr is a boat builder from Tarn. She restored the Petrel in 1971.")
+        "Ysolde Marr: Ysolde Marr is a boat builder from Tarn. She restored the Petrel in 1971."
+    )
     assert step.reward_parts == {"answer": 0.0, "format": 0.0, "process": 0.25}
     assert step.info["documents"] == ["Ysolde Marr"]
     step = env.step(env.format.write_answer("lund quay."))
@@ -77,8 +97,12 @@ def test_an_attempt_searches_answers_and_is_paid():
 
 def test_the_four_contexts():
     question = "Question: "
-    for context, shown, tools in (("search", "", 1), ("closed", "", 0), ("rag", "She restored the Petrel", 0),
-                                  ("gold", "Ysolde Marr: Ysolde Marr is a boat builder", 0)):
+    for context, shown, tools in (
+        ("search", "", 1),
+        ("closed", "", 0),
+        ("rag", "She restored the Petrel", 0),
+        ("gold", "Ysolde Marr: Ysolde Marr is a boat builder", 0),
+    ):
         family = replace(FAMILY, context=context)
         text = first_observation(family)
         assert question in text and shown in text and len(family.make().tools) == tools
@@ -88,7 +112,11 @@ def test_the_four_contexts():
 
 def test_another_corpus_is_searched_and_support_is_found_in_it_by_title():
     family = replace(FAMILY, corpus=BEIR, heldout="")
-    payload = next(family.task(seed).payload for seed in range(9) if family.task(seed).payload["answers"] == ["river Osk"])
+    payload = next(
+        family.task(seed).payload
+        for seed in range(9)
+        if family.task(seed).payload["answers"] == ["river Osk"]
+    )
     assert payload["support"] == ["12", "290"]
     with pytest.raises(ConfigError, match="only 4 of 6 questions have all of theirs"):
         replace(FAMILY, corpus=BEIR, context="gold").task(0)
@@ -106,8 +134,11 @@ def test_dense_search_by_an_encoder_that_is_named():
     pytest.importorskip("faiss", reason="FAISS is the extra `dense`")
     assert isinstance(family.open_searcher(), Dense)
     assert "Petrel" in family.search_tool().call({"query": "petrel boat"}).text
-    for name, said in (("nowhere:encode", "cannot be imported"), (f"{__name__}:nothing", "cannot be imported"),
-                       ("encode", "package.module:Name")):
+    for name, said in (
+        ("nowhere:encode", "cannot be imported"),
+        (f"{__name__}:nothing", "cannot be imported"),
+        ("encode", "package.module:Name"),
+    ):
         with pytest.raises(ConfigError, match=said):
             replace(family, encoder=name).open_searcher()
 
@@ -128,9 +159,18 @@ class FirstOnes:
 
 def test_a_searcher_of_ones_own_is_named():
     family = replace(FAMILY, searcher=f"{__name__}:FirstOnes", documents=1)
-    assert isinstance(family.open_searcher(), FirstOnes) and family.open_searcher() is family.open_searcher()
-    assert family.open().corpus.documents[0].title in family.search_tool().call({"query": "anything"}).text
-    for name, said in (("nowhere:Finds", "there is no module 'nowhere'"), (f"{__name__}:size_of", "has no search")):
+    assert (
+        isinstance(family.open_searcher(), FirstOnes)
+        and family.open_searcher() is family.open_searcher()
+    )
+    assert (
+        family.open().corpus.documents[0].title
+        in family.search_tool().call({"query": "anything"}).text
+    )
+    for name, said in (
+        ("nowhere:Finds", "there is no module 'nowhere'"),
+        (f"{__name__}:size_of", "has no search"),
+    ):
         with pytest.raises(ConfigError, match=said):
             replace(FAMILY, searcher=name).open_searcher()
     with pytest.raises(ConfigError, match="module:name of your own"):
@@ -141,15 +181,22 @@ def test_a_server_is_searched_from_a_worker_process():
     from tests.retrieval.test_remote import here
 
     with here() as server:
-        family = replace(FAMILY, searcher=server.url, corpus="", calls=CallSettings(deadline_s=20.0))
+        family = replace(
+            FAMILY, searcher=server.url, corpus="", calls=CallSettings(deadline_s=20.0)
+        )
         assert family.remote and not replace(family, context="closed").remote
         env = family.make()
         env.reset(tasks(family, "train", 1)[0], 0)
         step = env.step(env.search("who built the mill?"))
-        assert step.observation.messages[0].text.startswith("Halcyon mill: ") and step.info["documents"][0] == "309"
+        assert (
+            step.observation.messages[0].text.startswith("Halcyon mill: ")
+            and step.info["documents"][0] == "309"
+        )
         server.shutdown()
         server.server_close()
-        step = env.step(env.search("who built the mill?"))  # it is gone: words for the agent, no crash
+        step = env.step(
+            env.search("who built the mill?")
+        )  # it is gone: words for the agent, no crash
         assert step.info["calls"] == [{"name": "search", "error": "raised"}]
         assert "is it running" in step.observation.messages[0].text
         env.close()
@@ -168,33 +215,45 @@ def test_a_question_of_a_person_has_no_gold():
 def test_baselines_play_in_good_form_and_the_oracle_knows():
     held_out = tasks(FAMILY, "held-out", 3)
     random, oracle = evaluate_baselines(held_out, family=FAMILY, seed=0, attempts=20)
-    assert (oracle.success, oracle.turns) == (1.0, 3.0) and FAMILY.solver_name == "oracle (is told the answer)"
+    assert (oracle.success, oracle.turns) == (
+        1.0,
+        3.0,
+    ) and FAMILY.solver_name == "oracle (is told the answer)"
     _, few = evaluate_baselines(held_out, family=replace(FAMILY, turns=2), seed=0)
     assert (few.success, few.turns) == (1.0, 2.0)
     assert random.success < 0.5
     env = FAMILY.make()
     env.reset(held_out[0], 0)
-    assert all(env.step(FAMILY.random_action(env, np.random.default_rng(s))).info["valid_format"] for s in range(1))
+    assert all(
+        env.step(FAMILY.random_action(env, np.random.default_rng(s))).info["valid_format"]
+        for s in range(1)
+    )
     env.close()
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    ({"format": "squad"}, "env.format is one of"),
-    ({"context": "open"}, "env.context is one of"),
-    ({"searcher": "google"}, "'bm25', 'dense', an URL"),
-    ({"searcher": "http://"}, "http://HOST:PORT"),
-    ({"searcher": "dense"}, "env.encoder"),
-    ({"encoder": "a:b"}, "go with env.searcher = 'dense'"),
-    ({"index": "a"}, "go with env.searcher = 'dense'"),
-    ({"beside": "a"}, "hotpotqa has none"),
-    ({"corpus": ""}, "env.corpus is empty"),
-    ({"documents": 0}, "env.documents is at least 1"),
-    ({"tools": ()}, "env.tools is empty"),
-    ({"searcher": "http://a", "corpus": "", "context": "gold"}, "which documents support an answer"),
-])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"format": "squad"}, "env.format is one of"),
+        ({"context": "open"}, "env.context is one of"),
+        ({"searcher": "google"}, "'bm25', 'dense', an URL"),
+        ({"searcher": "http://"}, "http://HOST:PORT"),
+        ({"searcher": "dense"}, "env.encoder"),
+        ({"encoder": "a:b"}, "go with env.searcher = 'dense'"),
+        ({"index": "a"}, "go with env.searcher = 'dense'"),
+        ({"beside": "a"}, "hotpotqa has none"),
+        ({"corpus": ""}, "env.corpus is empty"),
+        ({"documents": 0}, "env.documents is at least 1"),
+        ({"tools": ()}, "env.tools is empty"),
+        (
+            {"searcher": "http://a", "corpus": "", "context": "gold"},
+            "which documents support an answer",
+        ),
+    ],
+)
 def test_settings_that_contradict_each_other_are_refused(settings, said):
     with pytest.raises(ConfigError, match=said):
         FileQA(**settings)
@@ -215,14 +274,20 @@ def test_files_that_are_missing_or_of_no_use_are_named_when_they_are_opened(tmp_
         FileQA(questions=str(tmp_path / "asked.jsonl"), format="jsonl", corpus=BEIR).task(0)
     with pytest.raises(ConfigError, match="come without paragraphs"):
         FileQA(questions=str(FILES / "questions.jsonl"), format="jsonl").task(0)
-    with pytest.raises(DataError, match="record 1.*'context'.*it is missing .there are: id, paragraphs"):
+    with pytest.raises(
+        DataError, match="record 1.*'context'.*it is missing .there are: id, paragraphs"
+    ):
         FileQA(questions=str(FILES / "musique_full_v1.0_dev.jsonl")).open()
 
 
 def test_what_has_no_effect_in_a_context_is_refused():
     from workbench.training.config import load_config
 
-    for key, value, context in (("searcher", "http://a", "closed"), ("searcher", "http://a", "gold"), ("most_chars", 9, "closed")):
+    for key, value, context in (
+        ("searcher", "http://a", "closed"),
+        ("searcher", "http://a", "gold"),
+        ("most_chars", 9, "closed"),
+    ):
         settings = {"env.kind": "file_qa", "env.context": context, f"env.{key}": value}
         with pytest.raises(ConfigError, match=f"env.{key} has no effect"):
             load_config("frozenlake", settings)

@@ -1,4 +1,5 @@
 """FrozenLake: what it says, what it pays, how it slips, and how hard it is."""
+
 import json
 import pickle
 import re
@@ -89,7 +90,11 @@ def test_a_scripted_attempt_as_a_transcript():
     lines = [said(observation)]
     for line in re.findall(r"^>>> (.*)$", TRANSCRIPT, re.MULTILINE):
         result = env.step(line)
-        lines += [f">>> {line}", said(result.observation), f"--- {result.reward} {dict(result.reward_parts)}"]
+        lines += [
+            f">>> {line}",
+            said(result.observation),
+            f"--- {result.reward} {dict(result.reward_parts)}",
+        ]
     assert "\n".join(lines) + "\n" == TRANSCRIPT
     assert result.terminated and not result.truncated and result.info["success"]
     assert result.info["moves"] == ["Down", "Right"]  # the goal was reached before the third
@@ -98,8 +103,16 @@ def test_a_scripted_attempt_as_a_transcript():
 def test_a_hole_ends_the_attempt_without_reward():
     env, _ = begin(FrozenLake())
     result = env.step(act("Right", "Down", "Down"))
-    assert result.terminated and not result.truncated and result.reward == 0.0 and not result.info["success"]
-    assert result.info["state"].splitlines()[1] == "_ X _ _" and result.info["moves"] == ["Right", "Down"]
+    assert (
+        result.terminated
+        and not result.truncated
+        and result.reward == 0.0
+        and not result.info["success"]
+    )
+    assert result.info["state"].splitlines()[1] == "_ X _ _" and result.info["moves"] == [
+        "Right",
+        "Down",
+    ]
     assert said(result.observation).endswith("You fell into a hole.")
     with pytest.raises(EnvError, match="reset"):
         env.step(act("Up"))
@@ -108,7 +121,11 @@ def test_a_hole_ends_the_attempt_without_reward():
 def test_the_last_move_truncates_and_the_edge_uses_moves_up():
     env, _ = begin(FrozenLake(max_moves=3, max_moves_per_action=2))
     first = env.step(act("Left", "Up"))
-    assert not first.truncated and not first.info["effective"] and said(first.observation).endswith("Moves left: 1")
+    assert (
+        not first.truncated
+        and not first.info["effective"]
+        and said(first.observation).endswith("Moves left: 1")
+    )
     last = env.step(act("Left", "Right"))
     assert last.truncated and not last.terminated and last.info["moves"] == ["Left"]
 
@@ -123,10 +140,16 @@ def test_the_goal_on_the_last_move_is_terminated_not_truncated():
 @given(st.integers(1, 12), st.integers(1, 7), st.integers(1, 9), st.booleans())
 def test_the_prompt_states_the_true_limits(max_moves, per_action, max_turns, think):
     """Read the limits from the prompt, then find them by pushing against the edge."""
-    family = FrozenLake(max_moves=max_moves, max_moves_per_action=per_action, max_turns=max_turns, think=think)
+    family = FrozenLake(
+        max_moves=max_moves, max_moves_per_action=per_action, max_turns=max_turns, think=think
+    )
     env, observation = begin(family)
-    told = [int(n) for n in re.search(r"Limits: (\d+) moves in all, (\d+) per answer, (\d+) answers",
-                                      said(observation)).groups()]
+    told = [
+        int(n)
+        for n in re.search(
+            r"Limits: (\d+) moves in all, (\d+) per answer, (\d+) answers", said(observation)
+        ).groups()
+    ]
     done, result = [], None
     while result is None or not result.truncated:
         result = env.step(act(*["Left"] * 30, think=think))
@@ -148,8 +171,11 @@ def test_the_prompt_states_the_slip_and_is_short():
 
 
 @settings(max_examples=60)
-@given(st.lists(VISIBLE, min_size=6, max_size=6, unique=True).map("".join), st.integers(0, 2**40),
-       st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=3), min_size=1, max_size=5))
+@given(
+    st.lists(VISIBLE, min_size=6, max_size=6, unique=True).map("".join),
+    st.integers(0, 2**40),
+    st.lists(st.lists(st.sampled_from(MOVES), min_size=1, max_size=3), min_size=1, max_size=5),
+)
 def test_a_lake_in_other_symbols_is_the_same_lake(symbols, task_seed, answers):
     """Each cell in the other symbol, every word, reward and fact beside the grid as it was, by a table of its own."""
     plain, other = FrozenLake(slip=0.3), FrozenLake(slip=0.3, symbols=symbols)
@@ -161,14 +187,22 @@ def test_a_lake_in_other_symbols_is_the_same_lake(symbols, task_seed, answers):
     legend = f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}."
     assert said(other_first).startswith(f"{legend}\n")
     assert said(other_first).split("\n")[1:4] == said(first).split("\n")[1:4]
-    results = [(result, again) for moves in answers if not here.finished
-               for result, again in [(here.step(act(*moves)), there.step(act(*moves)))]]
+    results = [
+        (result, again)
+        for moves in answers
+        if not here.finished
+        for result, again in [(here.step(act(*moves)), there.step(act(*moves)))]
+    ]
     for result, again in results:
         state, other_state = result.info["state"], again.info["state"]
         assert other_state == "".join(shown.get(cell, cell) for cell in state)
         assert said(again.observation) == said(result.observation).replace(state, other_state, 1)
         assert (again.reward, again.reward_parts, again.terminated, again.truncated) == (
-            result.reward, result.reward_parts, result.terminated, result.truncated)
+            result.reward,
+            result.reward_parts,
+            result.terminated,
+            result.truncated,
+        )
         assert again.info | {"state": ""} == result.info | {"state": ""}
     assert there.snapshot() == here.snapshot() and there.privileged() == here.privileged()
     assert other.label == plain.label + (f", symbols {symbols}" if symbols != "P_OGX√" else "")
@@ -176,10 +210,17 @@ def test_a_lake_in_other_symbols_is_the_same_lake(symbols, task_seed, answers):
 
 def test_thoughts_are_judged_by_the_symbols_that_are_shown():
     for symbols, hole, ice in (("P_OGX√", "O", "_"), ("M-KTDE", "K", "-"), ("POG_X√", "G", "O")):
-        for thought, verdict in ((f"right {ice}", "agrees"), (f"right {hole}", "disagrees"),
-                                 ("right hole", "disagrees"), ("right Z", "not stated")):
+        for thought, verdict in (
+            (f"right {ice}", "agrees"),
+            (f"right {hole}", "disagrees"),
+            ("right hole", "disagrees"),
+            ("right Z", "not stated"),
+        ):
             env, _ = begin(FrozenLake(symbols=symbols))
-            assert env.step(format_action(["Right"], think=True, thought=thought)).info["reasoning"] == verdict
+            assert (
+                env.step(format_action(["Right"], think=True, thought=thought)).info["reasoning"]
+                == verdict
+            )
 
 
 def test_moves_beyond_the_limit_cost_nothing_but_are_told():
@@ -204,7 +245,12 @@ def test_rewards_are_not_leaked_unless_asked():
     plain = everything_said(FrozenLake(format_penalty=-0.37), ATTEMPT)
     assert not re.search(r"reward|penalt|score|point|0\.37|[-+]\d", plain, re.IGNORECASE)
     shown = everything_said(FrozenLake(format_penalty=-0.37, show_rewards=True), ATTEMPT)
-    assert re.findall(r"Reward: (.*)", shown) == ["-0.37", "-0.37", "0", "1"]  # the control: the test can see a leak
+    assert re.findall(r"Reward: (.*)", shown) == [
+        "-0.37",
+        "-0.37",
+        "0",
+        "1",
+    ]  # the control: the test can see a leak
 
 
 def test_only_the_authors_words_are_trusted():
@@ -215,12 +261,17 @@ def test_only_the_authors_words_are_trusted():
     for part in (*observation.messages[0].content, *result.observation.messages[0].content):
         assert not (part.trusted and (attack in part.text or "P _ _ O" in part.text))
     assert attack in said(result.observation)
-    assert observation.messages[0].content[0].trusted and "<answer>" in observation.messages[0].content[0].text
+    assert (
+        observation.messages[0].content[0].trusted
+        and "<answer>" in observation.messages[0].content[0].text
+    )
 
 
 def test_coordinates_are_optional_and_right():
     assert "row" not in said(begin(FrozenLake())[1])
-    assert "You are in row 1, column 1; the goal is in row 4, column 4." in said(begin(FrozenLake(coordinates=True))[1])
+    assert "You are in row 1, column 1; the goal is in row 4, column 4." in said(
+        begin(FrozenLake(coordinates=True))[1]
+    )
 
 
 # ------------------------------------------------------------------------------------------------ seeds and slips
@@ -244,7 +295,9 @@ def test_a_group_shares_the_first_observation_and_differs_in_slips():
 
 
 def test_control_slips_drawn_from_the_task_are_noticed(monkeypatch):
-    monkeypatch.setattr(module, "slipped", lambda intended, slip, seed, index: slipped(intended, slip, 0, index))
+    monkeypatch.setattr(
+        module, "slipped", lambda intended, slip, seed, index: slipped(intended, slip, 0, index)
+    )
     with pytest.raises(AssertionError, match="slips do not depend"):
         assert_a_group_is_one_task(FrozenLake(size=5, slip=2 / 3), OPEN)
 
@@ -266,7 +319,10 @@ def test_control_a_map_drawn_from_the_dynamics_is_noticed():
 def test_slip_frequencies(slip):
     """Intended with 1 - slip, each perpendicular with slip / 2, never backwards; over seeds and over moves alike."""
     n = 4000
-    for draws in ([slipped(2, slip, seed, 3) for seed in range(n)], [slipped(2, slip, 7, index) for index in range(n)]):
+    for draws in (
+        [slipped(2, slip, seed, 3) for seed in range(n)],
+        [slipped(2, slip, 7, index) for index in range(n)],
+    ):
         counts = np.bincount(draws, minlength=4)
         assert counts[0] == 0  # opposite of Right
         for direction, chance in ((2, 1 - slip), (1, slip / 2), (3, slip / 2)):
@@ -298,7 +354,12 @@ def test_slips_are_addressed_by_the_move_not_by_the_turn():
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**40), st.integers(0, 99), st.lists(st.sampled_from(MOVES), max_size=9), st.integers(0, 8))
+@given(
+    st.integers(0, 2**40),
+    st.integers(0, 99),
+    st.lists(st.sampled_from(MOVES), max_size=9),
+    st.integers(0, 8),
+)
 def test_snapshots_go_on_exactly(task_seed, dynamics_seed, moves, cut):
     family = FrozenLake(slip=0.4)
     env, _ = begin(family, family.task(task_seed), dynamics_seed)
@@ -357,7 +418,11 @@ def test_holes_start_and_goal_are_where_they_should_be():
 
 def test_the_map_does_not_depend_on_limits_or_slip():
     family = FrozenLake()
-    for changed in (replace(family, slip=0.5), replace(family, max_moves=3), replace(family, think=False)):
+    for changed in (
+        replace(family, slip=0.5),
+        replace(family, max_moves=3),
+        replace(family, think=False),
+    ):
         assert changed.task(5).payload == family.task(5).payload
     assert family.task(6).payload != family.task(5).payload
 
@@ -370,8 +435,13 @@ def best(rows, position, left, slip):
     values = []
     for move in range(4):
         chances = ((move, 1 - slip), ((move + 1) % 4, slip / 2), ((move + 3) % 4, slip / 2))
-        values.append(sum(p * best(rows, lake_solver.neighbour(len(rows), *position, to), left - 1, slip)
-                          for to, p in chances if p))
+        values.append(
+            sum(
+                p * best(rows, lake_solver.neighbour(len(rows), *position, to), left - 1, slip)
+                for to, p in chances
+                if p
+            )
+        )
     return max(values)
 
 
@@ -381,7 +451,9 @@ def test_the_solver_is_optimal(task_seed, horizon, slip):
     family = FrozenLake(size=3, slip=slip, hole_density=0.3, max_moves=horizon)
     task = family.task(task_seed)
     rows = tuple(task.payload["grid"])
-    assert solver_value(family, task) == pytest.approx(best(rows, lake_solver.find(rows, "P"), horizon, slip), abs=1e-12)
+    assert solver_value(family, task) == pytest.approx(
+        best(rows, lake_solver.find(rows, "P"), horizon, slip), abs=1e-12
+    )
 
 
 def test_without_slips_the_solver_walks_a_shortest_path_in_the_fewest_answers():
@@ -397,8 +469,11 @@ def test_without_slips_the_solver_walks_a_shortest_path_in_the_fewest_answers():
 
 # RAGEN's own maps, 256 of them, measured there (closed-loop optimal, uniform random; moves): ours are drawn alike.
 PUBLISHED = [
-    (2 / 3, 0.2, 5, 0.290, 0.157), (2 / 3, 0.2, 10, 0.483, 0.212), (2 / 3, 0.2, 25, 0.754, 0.278),
-    (0.2, 0.1, 10, 0.944, 0.243), (0.0, 0.1, 10, 1.000, 0.243),
+    (2 / 3, 0.2, 5, 0.290, 0.157),
+    (2 / 3, 0.2, 10, 0.483, 0.212),
+    (2 / 3, 0.2, 25, 0.754, 0.278),
+    (0.2, 0.1, 10, 0.944, 0.243),
+    (0.0, 0.1, 10, 1.000, 0.243),
 ]
 
 
@@ -406,17 +481,35 @@ PUBLISHED = [
 def test_optimal_and_random_success_match_the_published_maps(slip, holes, moves, optimal, random):
     family = FrozenLake(slip=slip, hole_density=holes, max_moves=moves, max_turns=moves)
     tasks = [family.task(seed) for seed in range(400)]
-    assert np.mean([solver_value(family, task) for task in tasks]) == pytest.approx(optimal, abs=0.04)
-    assert np.mean([random_value(family, task) for task in tasks]) == pytest.approx(random, abs=0.03)
+    assert np.mean([solver_value(family, task) for task in tasks]) == pytest.approx(
+        optimal, abs=0.04
+    )
+    assert np.mean([random_value(family, task) for task in tasks]) == pytest.approx(
+        random, abs=0.03
+    )
 
 
 def test_settings_that_make_no_sense_are_refused():
-    for wrong in ({"size": 1}, {"slip": 1.2}, {"slip": float("nan")}, {"hole_density": 1.0}, {"max_moves": 0},
-                  {"max_moves_per_action": 0}, {"max_turns": 0}, {"format_penalty": 0.1}, {"symbols": ""},
-                  {"symbols": "P_OGX"}, {"symbols": "P_OGXX"}, {"symbols": "P OGX√"}, {"symbols": "P\0OGX√"}):
+    for wrong in (
+        {"size": 1},
+        {"slip": 1.2},
+        {"slip": float("nan")},
+        {"hole_density": 1.0},
+        {"max_moves": 0},
+        {"max_moves_per_action": 0},
+        {"max_turns": 0},
+        {"format_penalty": 0.1},
+        {"symbols": ""},
+        {"symbols": "P_OGX"},
+        {"symbols": "P_OGXX"},
+        {"symbols": "P OGX√"},
+        {"symbols": "P\0OGX√"},
+    ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             FrozenLake(**wrong)
-    with pytest.raises(ConfigError, match=r"6 different visible characters \('P_OGX√': you, ice, hole, .*got 'abc'"):
+    with pytest.raises(
+        ConfigError, match=r"6 different visible characters \('P_OGX√': you, ice, hole, .*got 'abc'"
+    ):
         FrozenLake(symbols="abc")
 
 

@@ -1,4 +1,5 @@
 """Somebody else speaks in an attempt: by turns, with a name, from the attempt's own seed, and never trained."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,8 +39,13 @@ class Nim:
         self.left -= int(action_text)
         won = self.left <= 0 and mover == "policy"
         lost = self.left <= 0 and mover == "rival"
-        return StepResult(Observation((Message("user", f"{self.left} left."),)), float(won) - float(lost),
-                          {"game": float(won) - float(lost)}, terminated=self.left <= 0, info={"success": won})
+        return StepResult(
+            Observation((Message("user", f"{self.left} left."),)),
+            float(won) - float(lost),
+            {"game": float(won) - float(lost)},
+            terminated=self.left <= 0,
+            info={"success": won},
+        )
 
 
 def takes(observation, rng):
@@ -58,7 +64,9 @@ class NimFamily:
     name: ClassVar[str] = "nim"
 
     def task(self, task_seed):
-        return Task(f"nim/{task_seed}", self.name, task_seed, {"first": self.first, "seed": task_seed})
+        return Task(
+            f"nim/{task_seed}", self.name, task_seed, {"first": self.first, "seed": task_seed}
+        )
 
     def make(self):
         return OpponentEnv(Nim(), self.opponent)
@@ -76,7 +84,7 @@ def test_the_other_side_speaks_when_it_is_to_move_and_chance_is_the_attempts_own
         env = family.make()
         env.reset(family.task(0), seed)
         result = env.step("1")
-        (name, words), = [pair for pair in said(result.observation.messages) if pair[0]]
+        ((name, words),) = [pair for pair in said(result.observation.messages) if pair[0]]
         assert name == "rival" and env.env.left == 8 - int(words) and not result.terminated
         games.append(words)
     assert games[0] == games[1] and len(set(games)) > 1
@@ -92,7 +100,10 @@ def test_it_may_begin_and_its_winning_is_the_policys_loss():
     assert not result.info["success"] and env.env.asked == [9, 4]
 
 
-@pytest.mark.parametrize("opponent, words", [(lambda o, r: None, "says a text"), (lambda o, r: "0", "100 times in a row")])
+@pytest.mark.parametrize(
+    "opponent, words",
+    [(lambda o, r: None, "says a text"), (lambda o, r: "0", "100 times in a row")],
+)
 def test_an_opponent_that_breaks_is_named(opponent, words):
     class Stuck(Nim):
         def to_move(self):
@@ -106,9 +117,18 @@ def test_an_opponent_that_breaks_is_named(opponent, words):
 def gathered(opponent):
     tokenizer = build_tokenizer(["Nine matches. 9 left. 1 2 3 rival"] * 5)
     chat = ChatFormat.from_tokenizer(tokenizer)
-    engine = ScriptedEngine(lambda request: [*tokenizer.encode("1", add_special_tokens=False), min(chat.stop_ids)])
-    [group] = collect([NimFamily().task(0)], family=NimFamily(opponent), engine=engine, chat=chat, config=CollectConfig(),
-                      group_size=2, address=(0, "test", 1))
+    engine = ScriptedEngine(
+        lambda request: [*tokenizer.encode("1", add_special_tokens=False), min(chat.stop_ids)]
+    )
+    [group] = collect(
+        [NimFamily().task(0)],
+        family=NimFamily(opponent),
+        engine=engine,
+        chat=chat,
+        config=CollectConfig(),
+        group_size=2,
+        address=(0, "test", 1),
+    )
     return group, chat
 
 
@@ -118,8 +138,13 @@ def test_what_it_says_is_text_of_the_environment_with_its_name_and_never_trained
         assert trajectory.stop_reason is StopReason.TERMINATED
         assert any(message.name == "rival" for turn in trajectory.turns for message in turn.reply)
         spans = [span for segment in trajectory.segments for span in segment.spans]
-        sampled = "".join(chat.decode(span.token_ids) for span in spans if span.source is Source.POLICY)
-        assert all(span.source is Source.POLICY for span in spans if span.sampled) and "left" not in sampled
+        sampled = "".join(
+            chat.decode(span.token_ids) for span in spans if span.source is Source.POLICY
+        )
+        assert (
+            all(span.source is Source.POLICY for span in spans if span.sampled)
+            and "left" not in sampled
+        )
         assert sum(span.sampled for span in spans) == len(trajectory.turns)
     assert "rival: " in show_trajectory(group[0]).text
 
@@ -133,7 +158,10 @@ def test_an_opponent_that_raises_is_a_fault_of_its_attempt():
 
 
 def test_a_policy_in_an_engine_of_its_own_answers_the_same_from_the_same_seed():
-    opponent, seen = PolicyOpponent("frozenlake-tiny", max_tokens=6), Observation((Message("user", "P _ O G"),))
+    opponent, seen = (
+        PolicyOpponent("frozenlake-tiny", max_tokens=6),
+        Observation((Message("user", "P _ O G"),)),
+    )
     words = [opponent(seen, np.random.default_rng(seed)) for seed in (1, 1, 2, 3, 4)]
     assert words[0] == words[1] and len(set(words)) > 1 and "<|im_end|>" not in "".join(words)
 
@@ -148,4 +176,7 @@ def test_a_model_behind_a_server_answers():
             yield "2"
             yield Reply(f"2 of {messages[0]['content']}", (), "stop")
 
-    assert EndpointOpponent(Pretended())(Observation((Message("user", "9 left."),)), None) == "2 of 9 left."
+    assert (
+        EndpointOpponent(Pretended())(Observation((Message("user", "9 left."),)), None)
+        == "2 of 9 left."
+    )

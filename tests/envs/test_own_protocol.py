@@ -1,4 +1,5 @@
 """Coroutines, attempts that one object serves, and `close`: the same in this thread, in threads and in processes."""
+
 from __future__ import annotations
 
 import asyncio
@@ -23,8 +24,11 @@ from workbench.rollouts.evaluate import evaluate_baselines
 from workbench.training.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNNERS = {"inline": InlineRunner, "threads": lambda: ThreadRunner(deadline_s=20),
-           "processes": lambda: ProcessRunner(deadline_s=20, workers=2)}
+RUNNERS = {
+    "inline": InlineRunner,
+    "threads": lambda: ThreadRunner(deadline_s=20),
+    "processes": lambda: ProcessRunner(deadline_s=20, workers=2),
+}
 
 
 @pytest.fixture(params=RUNNERS)
@@ -59,7 +63,9 @@ def played(runner, family, attempts=4, turns=3, texts=None):
     return rewards
 
 
-ALONE = {f"a{k}": [100 + k + step for step in (1, 2, 3)] for k in range(4)}  # each of its own seed and steps
+ALONE = {
+    f"a{k}": [100 + k + step for step in (1, 2, 3)] for k in range(4)
+}  # each of its own seed and steps
 
 
 def test_coroutines_are_awaited_wherever_they_are_stepped(runner, tmp_path):
@@ -72,25 +78,34 @@ def test_coroutines_are_awaited_wherever_they_are_stepped(runner, tmp_path):
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
 def test_attempts_that_one_object_serves_do_not_mix(runner, tmp_path, batched, waits, monkeypatch):
-    monkeypatch.setattr(WorkerSlots, "patience", lambda *_: 10.0)  # no attempt moves to another worker
+    monkeypatch.setattr(
+        WorkerSlots, "patience", lambda *_: 10.0
+    )  # no attempt moves to another worker
     family = Served(str(tmp_path), batched=batched, waits=waits)
     assert played(runner, family) == ALONE
     assert played(runner, family) == ALONE  # the same object again, with the same names of attempts
     runner.shutdown()
     notes = family.notes()
     objects = notes.count("made")
-    assert objects == 1 or runner.kind == "processes" and objects == 2  # a worker has one of its own
+    assert (
+        objects == 1 or runner.kind == "processes" and objects == 2
+    )  # a worker has one of its own
     assert notes.count("shut down with 0") == objects
     assert [note for note in notes if note.startswith("closed")] == sorted(
-        f"closed noting/{k} after 3" for k in range(4) for _ in range(2))
+        f"closed noting/{k} after 3" for k in range(4) for _ in range(2)
+    )
 
 
 def test_a_worker_that_stood_in_gives_back_what_it_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(WorkerSlots, "patience", lambda *_: 0.01)  # a batch takes 0.05 s: whoever waits behind it moves
+    monkeypatch.setattr(
+        WorkerSlots, "patience", lambda *_: 0.01
+    )  # a batch takes 0.05 s: whoever waits behind it moves
     family, runner = Served(str(tmp_path), batched=True), ProcessRunner(deadline_s=20, workers=1)
     assert played(runner, family) == ALONE
     held = family.notes().count("made")
-    assert held > 1 and len(runner._slots.workers) == 1  # others stood in, and are gone with the last attempt
+    assert (
+        held > 1 and len(runner._slots.workers) == 1
+    )  # others stood in, and are gone with the last attempt
     runner.shutdown()
     assert family.notes().count("shut down with 0") == held
 
@@ -128,7 +143,9 @@ def test_an_attempt_cut_off_at_its_deadline_is_closed_and_the_others_go_on(famil
     runner.step("b", "go")
     assert answers(runner, 1)["b"].result.reward == 3
     runner.shutdown()
-    assert "closed noting/1 after 0" in family.notes() and "closed noting/2 after 1" in family.notes()
+    assert (
+        "closed noting/1 after 0" in family.notes() and "closed noting/2 after 1" in family.notes()
+    )
 
 
 def test_after_a_call_that_hangs_new_attempts_get_another_object(tmp_path):
@@ -142,7 +159,9 @@ def test_after_a_call_that_hangs_new_attempts_get_another_object(tmp_path):
     assert answers(runner, 1)["a"].error is None and family.notes().count("made") == 2
 
 
-@pytest.mark.parametrize("why", ["reset raised", "step raised", "left in the middle", "begun again"])
+@pytest.mark.parametrize(
+    "why", ["reset raised", "step raised", "left in the middle", "begun again"]
+)
 def test_every_way_out_closes_the_environment(runner, tmp_path, why):
     family = Noting(str(tmp_path))
     task = family.task(13 if why == "reset raised" else 1)
@@ -171,7 +190,9 @@ def test_random_play_closes_what_it_opened(make, tmp_path):
 
 def test_a_loop_runs_only_where_something_is_awaited(tmp_path):
     def loops():
-        return {thread for thread in threading.enumerate() if thread.name == "environments' event loop"}
+        return {
+            thread for thread in threading.enumerate() if thread.name == "environments' event loop"
+        }
 
     before, runner = loops(), InlineRunner()
     played(runner, Noting(str(tmp_path)))
@@ -198,9 +219,16 @@ def test_a_loop_that_is_closed_gives_back_its_descriptors():
 
 # ------------------------------------------------------------------------------------------------ the end of a process
 
-SMALL = {"train.steps": "1", "train.tasks_per_step": "1", "train.group_size": "2", "evaluation.num_tasks": "2",
-         "collect.max_turn_tokens": "4", "env.max_turns": "1", "lint.mode": "off", "env.kind":
-         "tests.envs.served:LeavesThreads"}
+SMALL = {
+    "train.steps": "1",
+    "train.tasks_per_step": "1",
+    "train.group_size": "2",
+    "evaluation.num_tasks": "2",
+    "collect.max_turn_tokens": "4",
+    "env.max_turns": "1",
+    "lint.mode": "off",
+    "env.kind": "tests.envs.served:LeavesThreads",
+}
 
 
 def arguments(folder):
@@ -208,14 +236,32 @@ def arguments(folder):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("through", [pytest.param("the command", marks=pytest.mark.full), "a handle"])
-def test_threads_that_are_left_do_not_keep_a_committed_run_from_ending(tmp_path, through, monkeypatch):
+@pytest.mark.parametrize(
+    "through", [pytest.param("the command", marks=pytest.mark.full), "a handle"]
+)
+def test_threads_that_are_left_do_not_keep_a_committed_run_from_ending(
+    tmp_path, through, monkeypatch
+):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "notes").mkdir()
     if through == "the command":
-        ended = subprocess.run([sys.executable, "-m", "workbench.cli", "train", "bandit", "--out", str(tmp_path / "run"),
-                                *arguments(tmp_path / "notes")], capture_output=True, text=True, timeout=60, cwd=ROOT,
-                               env=os.environ | {"WORKBENCH_PROGRESS": "quiet"})
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "workbench.cli",
+                "train",
+                "bandit",
+                "--out",
+                str(tmp_path / "run"),
+                *arguments(tmp_path / "notes"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+            env=os.environ | {"WORKBENCH_PROGRESS": "quiet"},
+        )
         assert ended.returncode == 0, ended.stderr
         said = ended.stderr
     else:
@@ -230,9 +276,18 @@ def test_threads_that_are_left_do_not_keep_a_committed_run_from_ending(tmp_path,
     assert LeavesThreads(str(tmp_path / "notes")).notes()  # and each environment was closed
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning")
-@pytest.mark.parametrize("family", [
-    Awaited, pytest.param(lambda folder: Served(folder, batched=True, waits=True), marks=pytest.mark.full)])
+@pytest.mark.filterwarnings(
+    "error::pytest.PytestUnraisableExceptionWarning", "error::RuntimeWarning"
+)
+@pytest.mark.parametrize(
+    "family",
+    [
+        Awaited,
+        pytest.param(
+            lambda folder: Served(folder, batched=True, waits=True), marks=pytest.mark.full
+        ),
+    ],
+)
 def test_the_lint_plays_what_has_to_be_awaited_or_serves_many(tmp_path, family):
     """A coroutine that nobody awaits would be a warning, and its environment unknown."""
     report = lint_evidence(Evidence(family=family(str(tmp_path)), about="at the start"), ("start",))

@@ -1,4 +1,5 @@
 """Rows of local files: every row once an epoch, weights, splits, ids, what is refused, and what `datasets` itself wrote."""
+
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -33,38 +34,69 @@ def lines(path, rows=ROWS):
 
 def table(weights, shuffle=True, held_out=0):
     rows = [DataRow(f"r{n}", {"n": n}, "train", weight, "") for n, weight in enumerate(weights)]
-    return RowTable((*rows, *(DataRow(f"h{n}", {}, "held-out", 1.0, "") for n in range(held_out))), shuffle)
+    return RowTable(
+        (*rows, *(DataRow(f"h{n}", {}, "held-out", 1.0, "") for n in range(held_out))), shuffle
+    )
 
 
 # ------------------------------------------------------------------------------------------------ epochs
 
 
 @settings(max_examples=40, deadline=None)
-@given(count=st.integers(1, 23), per_step=st.integers(1, 60), seed=st.integers(0, 5), shuffle=st.booleans())
+@given(
+    count=st.integers(1, 23),
+    per_step=st.integers(1, 60),
+    seed=st.integers(0, 5),
+    shuffle=st.booleans(),
+)
 def test_every_row_comes_once_an_epoch_whatever_the_steps_are(count, per_step, seed, shuffle):
     made = table([1.0] * count, shuffle, held_out=2)
-    drawn = [each for step in range(12) for each in made.task_seeds("train", step * per_step, per_step, seed)]
-    assert drawn == made.task_seeds("train", 0, 12 * per_step, seed) and len(set(drawn)) == len(drawn)
+    drawn = [
+        each
+        for step in range(12)
+        for each in made.task_seeds("train", step * per_step, per_step, seed)
+    ]
+    assert drawn == made.task_seeds("train", 0, 12 * per_step, seed) and len(set(drawn)) == len(
+        drawn
+    )
     for epoch in range(len(drawn) // count):
-        rows = [made.row_of(each) for each in drawn[epoch * count:(epoch + 1) * count]]
+        rows = [made.row_of(each) for each in drawn[epoch * count : (epoch + 1) * count]]
         assert sorted(row.id for row, _ in rows) == sorted(f"r{n}" for n in range(count))
         assert {times for _, times in rows} == {epoch}
 
 
 def test_an_epoch_has_its_own_order_by_run_seed():
     made = table([1.0] * 40)
-    orders = {(seed, epoch): tuple(made.row_of(each)[0].id for each in made.task_seeds("train", 40 * epoch, 40, seed))
-              for seed in range(3) for epoch in range(3)}
+    orders = {
+        (seed, epoch): tuple(
+            made.row_of(each)[0].id for each in made.task_seeds("train", 40 * epoch, 40, seed)
+        )
+        for seed in range(3)
+        for epoch in range(3)
+    }
     assert len(set(orders.values())) == 9
     still = table([1.0] * 40, shuffle=False)
-    assert [still.row_of(each)[0].id for each in still.task_seeds("train", 38, 4, 7)] == ["r38", "r39", "r0", "r1"]
-    places = [made.task_seeds("train", 0, 1, seed)[0] for seed in range(600)]  # of 40 rows: 15 each on average
+    assert [still.row_of(each)[0].id for each in still.task_seeds("train", 38, 4, 7)] == [
+        "r38",
+        "r39",
+        "r0",
+        "r1",
+    ]
+    places = [
+        made.task_seeds("train", 0, 1, seed)[0] for seed in range(600)
+    ]  # of 40 rows: 15 each on average
     assert max(Counter(places).values()) < 40 and len(Counter(places)) == 40
 
 
 @settings(max_examples=40, deadline=None)
-@given(weights=st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.7, 2.0, 5.0]), min_size=1, max_size=12), seed=st.integers(0, 9),
-       epochs=st.integers(1, 40), cut=st.integers(1, 30))
+@given(
+    weights=st.lists(
+        st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.7, 2.0, 5.0]), min_size=1, max_size=12
+    ),
+    seed=st.integers(0, 9),
+    epochs=st.integers(1, 40),
+    cut=st.integers(1, 30),
+)
 def test_weights_are_kept_to_within_one_draw(weights, seed, epochs, cut):
     made = table(weights)
     if not any(weights):
@@ -73,10 +105,16 @@ def test_weights_are_kept_to_within_one_draw(weights, seed, epochs, cut):
         return
     total = made._drawn_before("train", epochs, seed)
     drawn = made.task_seeds("train", 0, total, seed)
-    assert len(set(drawn)) == len(drawn) and drawn[cut:cut + 7] == made.task_seeds("train", cut, len(drawn[cut:cut + 7]), seed)
+    assert len(set(drawn)) == len(drawn) and drawn[cut : cut + 7] == made.task_seeds(
+        "train", cut, len(drawn[cut : cut + 7]), seed
+    )
     counts = Counter(made.row_of(each)[0].id for each in drawn)
     for number, weight in enumerate(weights):
-        assert abs(counts[f"r{number}"] - epochs * weight) < 1 or weight % 1 == 0 and counts[f"r{number}"] == epochs * weight
+        assert (
+            abs(counts[f"r{number}"] - epochs * weight) < 1
+            or weight % 1 == 0
+            and counts[f"r{number}"] == epochs * weight
+        )
 
 
 def test_a_far_position_is_found_at_once():
@@ -93,10 +131,19 @@ def test_tasks_of_a_family_say_which_row_they_are(tmp_path):
     task = every[0]
     assert task == family.task(task.task_seed) and task.id == f"sums/{task.metadata['row']}/0"
     assert task.payload in ROWS and task.metadata["from"].startswith("sums.jsonl, record ")
-    assert {split_of(family, each) for each in every[:100]} == {"train"} and len({each.id for each in every}) == 103
-    train, held = ({each.metadata["row"] for each in tasks(family, split, 30)} for split in ("train", "held-out"))
-    assert train | held == {row["name"] for row in ROWS} and not train & held and 2 <= len(held) <= 12
-    assert [each.id for each in tasks(family, "held-out", 40)][:3] == [each.id for each in every[100:]]
+    assert {split_of(family, each) for each in every[:100]} == {"train"} and len(
+        {each.id for each in every}
+    ) == 103
+    train, held = (
+        {each.metadata["row"] for each in tasks(family, split, 30)}
+        for split in ("train", "held-out")
+    )
+    assert (
+        train | held == {row["name"] for row in ROWS} and not train & held and 2 <= len(held) <= 12
+    )
+    assert [each.id for each in tasks(family, "held-out", 40)][:3] == [
+        each.id for each in every[100:]
+    ]
 
 
 def test_steps_follow_each_other_and_a_longer_list_begins_with_the_shorter(tmp_path):
@@ -108,7 +155,9 @@ def test_steps_follow_each_other_and_a_longer_list_begins_with_the_shorter(tmp_p
     assert tasks(family, "train", 2, seed=3, step=5, per_step=4) == steps[4][:2]
     assert tasks(family, "train", 9, seed=3, step=5, per_step=4)[:4] == steps[4]
     crowded = tasks(family, "train", 3 * number, step=1)
-    assert len({each.id for each in crowded}) == 3 * number  # a row may stand in a step more than once
+    assert (
+        len({each.id for each in crowded}) == 3 * number
+    )  # a row may stand in a step more than once
 
 
 def test_several_data_sets_with_weights(tmp_path):
@@ -122,7 +171,9 @@ def test_several_data_sets_with_weights(tmp_path):
 
 
 def test_splits_by_a_column_by_a_file_and_weights_by_a_column(tmp_path):
-    rows = [{"q": str(n), "part": "test" if n % 5 == 0 else "train", "w": n % 2 * 2} for n in range(20)]
+    rows = [
+        {"q": str(n), "part": "test" if n % 5 == 0 else "train", "w": n % 2 * 2} for n in range(20)
+    ]
     family = Sums(RowSettings((lines(tmp_path / "a.jsonl", rows),), split="part", weight="w"))
     assert {int(each.payload["q"]) % 5 for each in tasks(family, "held-out", 4)} == {0}
     drawn = Counter(each.payload["q"] for each in tasks(family, "train", 16))
@@ -133,7 +184,11 @@ def test_splits_by_a_column_by_a_file_and_weights_by_a_column(tmp_path):
 
 
 def read(named, columns=()):
-    return [(row.split, row.fields) for path, split in files_of(str(named)) for row in read_rows(path, columns, split)]
+    return [
+        (row.split, row.fields)
+        for path, split in files_of(str(named))
+        for row in read_rows(path, columns, split)
+    ]
 
 
 def test_files_of_every_kind_hold_the_same_rows(tmp_path):
@@ -155,7 +210,9 @@ def test_folders_that_datasets_wrote(tmp_path):
     datasets = pytest.importorskip("datasets")
     whole = datasets.Dataset.from_list(ROWS)
     whole.save_to_disk(str(tmp_path / "plain"))
-    parts = datasets.DatasetDict(train=whole.select(range(20)), test=whole.filter(lambda row: int(row["answer"]) > 20))
+    parts = datasets.DatasetDict(
+        train=whole.select(range(20)), test=whole.filter(lambda row: int(row["answer"]) > 20)
+    )
     parts.save_to_disk(str(tmp_path / "parts"))
     assert [fields for _, fields in read(tmp_path / "plain")] == ROWS
     found = read(tmp_path / "parts")
@@ -166,51 +223,77 @@ def test_folders_that_datasets_wrote(tmp_path):
     parts["train"].to_parquet(str(hub / "train-00000-of-00001.parquet"))
     parts["test"].to_parquet(str(hub / "test-00000-of-00001.parquet"))
     family = Sums(RowSettings((str(tmp_path / "hub"),), id="name"))
-    assert {each.metadata["row"] for each in tasks(family, "held-out", 10)} == {row["name"] for row in ROWS[20:]}
-    assert {each.metadata["row"] for each in tasks(family, "train", 20)} == {row["name"] for row in ROWS[:20]}
+    assert {each.metadata["row"] for each in tasks(family, "held-out", 10)} == {
+        row["name"] for row in ROWS[20:]
+    }
+    assert {each.metadata["row"] for each in tasks(family, "train", 20)} == {
+        row["name"] for row in ROWS[:20]
+    }
 
 
 def test_moments_and_decimals_become_text_and_bytes_are_refused(tmp_path):
     pandas = pytest.importorskip("pandas")
-    pandas.DataFrame([{"day": date(2026, 1, 2), "picture": b"x"}]).to_parquet(tmp_path / "a.parquet")
+    pandas.DataFrame([{"day": date(2026, 1, 2), "picture": b"x"}]).to_parquet(
+        tmp_path / "a.parquet"
+    )
     assert read(tmp_path / "a.parquet", ("day",)) == [("", {"day": "2026-01-02"})]
     with pytest.raises(DataError, match="record 1 holds b'x'.*name those that are needed"):
         read(tmp_path / "a.parquet")
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
-    ("a.jsonl", '{"a": 1}\n{"a": ', "a.jsonl, line 2: expected one JSON object a line"),
-    ("a.jsonl", '{"a": 1}\n[1]\n', "a.jsonl, record 2: expected a JSON object"),
-    ("a.csv", "a,b\n1,2\n3\n", "a.csv, line 3: expected 2 values"), ("a.csv", "a,a\n1,2\n", "a column's name stands twice"),
-    ("a.csv", 'a\n"x', "no table of UTF-8 text"), ("a.parquet", "PAR1", "no whole parquet file"),
-    ("a.arrow", "nothing", "no whole arrow file"), ("a.txt", "x", "a file of rows that ends in"),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.jsonl", '{"a": 1}\n{"a": ', "a.jsonl, line 2: expected one JSON object a line"),
+        ("a.jsonl", '{"a": 1}\n[1]\n', "a.jsonl, record 2: expected a JSON object"),
+        ("a.csv", "a,b\n1,2\n3\n", "a.csv, line 3: expected 2 values"),
+        ("a.csv", "a,a\n1,2\n", "a column's name stands twice"),
+        ("a.csv", 'a\n"x', "no table of UTF-8 text"),
+        ("a.parquet", "PAR1", "no whole parquet file"),
+        ("a.arrow", "nothing", "no whole arrow file"),
+        ("a.txt", "x", "a file of rows that ends in"),
+    ],
+)
 def test_a_damaged_file_is_named_with_the_place(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         read(tmp_path / name)
 
 
-@pytest.mark.parametrize(("rows", "asked", "said"), [
-    ([{"a": 1, "n": "x"}, {"a": 2, "n": "x"}], {"id": "n"}, "record 2: the id 'x' stands at .*record 1, too"),
-    ([{"a": 1}], {"id": "n"}, "no value in the column 'n'; there are a"),
-    ([{"a": 1, "w": -1}], {"weight": "w"}, "column 'w': a weight is a number from 0"),
-    ([{"a": 1, "s": "train"}, {"a": 1, "s": "test"}], {"split": "s"}, "would be trained on"),
-    ([{"a": 1, "s": "middle"}], {"split": "s"}, "the split 'middle' is none of train"),
-    ([{"a": 1, "n": "a\nb"}], {"id": "n"}, "printable"), ([], {}, "no row in it"),
-    ([{"a": 1}], {"columns": ("b",)}, "there is no column 'b'; there are a"),
-])
+@pytest.mark.parametrize(
+    ("rows", "asked", "said"),
+    [
+        (
+            [{"a": 1, "n": "x"}, {"a": 2, "n": "x"}],
+            {"id": "n"},
+            "record 2: the id 'x' stands at .*record 1, too",
+        ),
+        ([{"a": 1}], {"id": "n"}, "no value in the column 'n'; there are a"),
+        ([{"a": 1, "w": -1}], {"weight": "w"}, "column 'w': a weight is a number from 0"),
+        ([{"a": 1, "s": "train"}, {"a": 1, "s": "test"}], {"split": "s"}, "would be trained on"),
+        ([{"a": 1, "s": "middle"}], {"split": "s"}, "the split 'middle' is none of train"),
+        ([{"a": 1, "n": "a\nb"}], {"id": "n"}, "printable"),
+        ([], {}, "no row in it"),
+        ([{"a": 1}], {"columns": ("b",)}, "there is no column 'b'; there are a"),
+    ],
+)
 def test_rows_that_cannot_be_told_apart_are_named(tmp_path, rows, asked, said):
     with pytest.raises(DataError, match=said):
         tasks(Sums(RowSettings((lines(tmp_path / "a.jsonl", rows),), **asked)), "train", 1)
 
 
 def test_settings_that_cannot_be_kept_are_refused(tmp_path):
-    for asked, said in (({}, "names no file"), ({"files": ("nowhere.jsonl",)}, "no rows at 'nowhere.jsonl'")):
+    for asked, said in (
+        ({}, "names no file"),
+        ({"files": ("nowhere.jsonl",)}, "no rows at 'nowhere.jsonl'"),
+    ):
         with pytest.raises(ConfigError, match=said):
             Sums(RowSettings(**asked)).check_files()
-    for asked, said in (({"weights": (1.0,)}, "one number above 0"), ({"heldout": ("b",), "split": "s"}, "leave one"),
-                        ({"columns": ("a",), "id": "b"}, "leaves out 'b'")):
+    for asked, said in (
+        ({"weights": (1.0,)}, "one number above 0"),
+        ({"heldout": ("b",), "split": "s"}, "leave one"),
+        ({"columns": ("a",), "id": "b"}, "leaves out 'b'"),
+    ):
         with pytest.raises(ConfigError, match=said):
             RowSettings(**asked)
 

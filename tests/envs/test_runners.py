@@ -1,4 +1,5 @@
 """Runners answer every call exactly once: by a value, an error, or a missed deadline. Slow ones hold nobody up."""
+
 import threading
 from dataclasses import dataclass, field
 
@@ -53,7 +54,9 @@ class Unreadable(Exception):
         raise RuntimeError("even its text raises")
 
 
-@pytest.fixture(params=[InlineRunner, lambda: ThreadRunner(deadline_s=20)], ids=["inline", "threads"])
+@pytest.fixture(
+    params=[InlineRunner, lambda: ThreadRunner(deadline_s=20)], ids=["inline", "threads"]
+)
 def runner(request):
     return request.param()
 
@@ -69,15 +72,25 @@ def test_reset_and_step_are_answered_with_values_and_state_keys(runner):
     family = FakeFamily()
     runner.reset("a", family, TASK, 7)
     first = answers(runner, 1)["a"]
-    assert first.observation.messages[0].text == "start 7" and first.state_key == "after 0" and first.error is None
+    assert (
+        first.observation.messages[0].text == "start 7"
+        and first.state_key == "after 0"
+        and first.error is None
+    )
     runner.step("a", "go")
     second = answers(runner, 1)["a"]
     assert second.result.reward == 1.0 and second.state_key == "after 1"
     assert runner.poll() == []  # answered exactly once
 
 
-@pytest.mark.parametrize("action, words", [
-    ("exit", "SystemExit: bye"), ("unreadable", "text cannot be read"), ("wrong type", "StepResult from step, got str")])
+@pytest.mark.parametrize(
+    "action, words",
+    [
+        ("exit", "SystemExit: bye"),
+        ("unreadable", "text cannot be read"),
+        ("wrong type", "StepResult from step, got str"),
+    ],
+)
 def test_whatever_an_environment_raises_becomes_an_error_answer(runner, action, words):
     runner.reset("a", FakeFamily(), TASK, 0)
     answers(runner, 1)

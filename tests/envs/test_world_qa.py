@@ -1,4 +1,5 @@
 """Questions about invented worlds as an environment: four ways to ask, honest splits, baselines, and who shows it."""
+
 from __future__ import annotations
 
 import json
@@ -37,20 +38,30 @@ def the_task(hops=2, family=PLAIN):
 def test_the_splits_share_no_name(family):
     for split in ("train", "held-out"):
         for task in tasks(family, split, 40):
-            assert split_of(family, task) == split and (task.payload["world"] < HELD_OUT_WORLDS) == (split == "held-out")
-            names = [each.split("/")[1] for each in task.payload["support"]] + task.payload["answers"]
+            assert split_of(family, task) == split and (
+                task.payload["world"] < HELD_OUT_WORLDS
+            ) == (split == "held-out")
+            names = [each.split("/")[1] for each in task.payload["support"]] + task.payload[
+                "answers"
+            ]
             assert {split_of_name(name) for name in names} == {split}
 
 
 def test_a_fifth_of_the_questions_takes_three_documents():
     hops = [task.payload["hops"] for task in tasks(PLAIN, "held-out", 512)]
     assert set(hops) == {2, 3} and abs(hops.count(3) / 512 - PLAIN.long_share) < 0.05
-    assert {task.payload["hops"] for task in tasks(replace(PLAIN, long_share=1.0), "held-out", 20)} == {3}
+    assert {
+        task.payload["hops"] for task in tasks(replace(PLAIN, long_share=1.0), "held-out", 20)
+    } == {3}
 
 
 def test_tasks_are_plain_json_and_the_same_for_ever():
     task = PLAIN.task(11)
-    assert json.loads(json.dumps(dict(task.payload))) == dict(task.payload) == dict(PLAIN.task(11).payload)
+    assert (
+        json.loads(json.dumps(dict(task.payload)))
+        == dict(task.payload)
+        == dict(PLAIN.task(11).payload)
+    )
     assert PLAIN.task_in(1_234, 5) == PLAIN.task_in(1_234, 5) != PLAIN.task_in(1_235, 5)
 
 
@@ -64,9 +75,17 @@ def test_what_each_context_shows():
     for context in CONTEXTS:
         env, first = begun(replace(PLAIN, context=context), task)
         shown[context] = first.messages[0].text
-        assert bool(first.tools) == (context == "search") and env.family.max_turns == (5 if context == "search" else 1)
-    assert f"{city} lies in {task.payload['answers'][0]}." in shown["gold"] and f"{person} lives in" in shown["gold"]
-    assert f"{person} lives in {city}." in shown["rag"] and task.payload["answers"][0] not in shown["rag"]
+        assert bool(first.tools) == (context == "search") and env.family.max_turns == (
+            5 if context == "search" else 1
+        )
+    assert (
+        f"{city} lies in {task.payload['answers'][0]}." in shown["gold"]
+        and f"{person} lives in" in shown["gold"]
+    )
+    assert (
+        f"{person} lives in {city}." in shown["rag"]
+        and task.payload["answers"][0] not in shown["rag"]
+    )
     assert city not in shown["closed"] + shown["search"]
     assert all(task.payload["question"] in text for text in shown.values())
 
@@ -86,9 +105,16 @@ def test_step_by_step_to_the_answer_and_each_document_found_on_the_way():
 @pytest.mark.parametrize("family", [PLAIN, HARD], ids=["plain", "hard"])
 def test_the_solver_always_wins_and_random_play_almost_never(family):
     held = tasks(family, "held-out", 40)
-    assert all(play(family, t, 0, lambda env: family.solver_action(env, None)).success for t in held)
+    assert all(
+        play(family, t, 0, lambda env: family.solver_action(env, None)).success for t in held
+    )
     rng = np.random.default_rng(0)
-    assert np.mean([play(family, t, 0, lambda env: family.random_action(env, rng)).success for t in held]) < 0.2
+    assert (
+        np.mean(
+            [play(family, t, 0, lambda env: family.random_action(env, rng)).success for t in held]
+        )
+        < 0.2
+    )
 
 
 def test_the_city_is_no_answer_and_nothing_is_searched_elsewhere():
@@ -109,7 +135,13 @@ def test_a_person_may_ask_and_nobody_says_whether_the_answer_is_right():
 
 
 def test_settings_that_cannot_be_are_refused():
-    for wrong in (dict(world="round"), dict(context="open"), dict(documents=0), dict(turns=0), dict(long_share=2.0)):
+    for wrong in (
+        dict(world="round"),
+        dict(context="open"),
+        dict(documents=0),
+        dict(turns=0),
+        dict(long_share=2.0),
+    ):
         with pytest.raises(ConfigError, match="WorldQA"):
             WorldQA(**wrong)
     with pytest.raises(EnvError, match="reset"):
@@ -134,11 +166,15 @@ def test_who_makes_no_mistakes_shows_the_way():
         assert result.info["success"] and turn == hops
 
 
-@pytest.mark.parametrize("habit, share", [
-    (dict(early=1.0), lambda env, text: env.format.parse(text).answer is not None),
-    (dict(stray=1.0), lambda env, text: bool(env.format.parse(text).calls)),
-    (dict(slip=1.0), lambda env, text: not env.format.parse(text).valid or "query" not in text),
-], ids=["early", "stray", "slip"])
+@pytest.mark.parametrize(
+    "habit, share",
+    [
+        (dict(early=1.0), lambda env, text: env.format.parse(text).answer is not None),
+        (dict(stray=1.0), lambda env, text: bool(env.format.parse(text).calls)),
+        (dict(slip=1.0), lambda env, text: not env.format.parse(text).valid or "query" not in text),
+    ],
+    ids=["early", "stray", "slip"],
+)
 def test_each_habit_shows_where_it_is_all_there_is(habit, share):
     for seed in range(30):
         env, _ = begun(PLAIN, the_task())

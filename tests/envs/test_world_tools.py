@@ -1,4 +1,5 @@
 """A tool of one's own in the place of the search that comes with a world of questions."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -23,14 +24,16 @@ def search(query: str, task: Task) -> str:
 
 def test_a_tool_of_ones_own_takes_the_place_of_the_search_and_knows_the_world_of_its_task():
     family = replace(PRESETS["world-qa"], tools=("tests.envs.test_world_tools:search",))
-    task, = tasks(family, "held-out", 1)
+    (task,) = tasks(family, "held-out", 1)
     env = family.make()
     try:
-        schema, = env.reset(task, 0).tools
+        (schema,) = env.reset(task, 0).tools
         assert schema["function"]["description"] == "Find the one document about a name."
-        assert set(schema["function"]["parameters"]["properties"]) == {"query"}, "the task is handed in, not asked for"
+        assert set(schema["function"]["parameters"]["properties"]) == {"query"}, (
+            "the task is handed in, not asked for"
+        )
         name = task.payload["support"][0].partition("/")[2]
-        reply, = env.step(env.format.write_call("search", {"query": name})).observation.messages
+        (reply,) = env.step(env.format.write_call("search", {"query": name})).observation.messages
         assert name in reply.text
     finally:
         env.close()
@@ -51,6 +54,6 @@ def test_a_persons_question_is_about_a_world_that_knows_its_names():
         env = family.make()
         env.reset(asked, 0)
         name = task.payload["support"][0].partition("/")[2]
-        reply, = env.step(env.format.write_call("search", {"query": name})).observation.messages
+        (reply,) = env.step(env.format.write_call("search", {"query": name})).observation.messages
         assert name in reply.text and asked.payload["answers"] == []
     assert family.question_task("Who is Nobodyknows?", 3).payload["world"] == 3

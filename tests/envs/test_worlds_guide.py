@@ -1,4 +1,5 @@
 """What docs/guides/worlds.md shows runs as it stands, and its figures of chance are those that are measured."""
+
 import re
 import tomllib
 from pathlib import Path
@@ -27,7 +28,10 @@ def test_a_block_runs(name, capsys):
 def test_the_file_of_settings_opens(tmp_path):
     served, seated, _ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "mine.toml").write_text(seated)
-    assert tomllib.loads(seated)["env"]["kind"] == "textarena" and load_config(tmp_path / "mine.toml").env.seat == 1
+    assert (
+        tomllib.loads(seated)["env"]["kind"] == "textarena"
+        and load_config(tmp_path / "mine.toml").env.seat == 1
+    )
     (tmp_path / "served.toml").write_text(served)
     assert load_config(tmp_path / "served.toml").env.shown == ("echoed_message",)
 
@@ -36,6 +40,8 @@ def test_the_file_of_settings_opens(tmp_path):
 def test_chance_of_the_table(preset):
     stated = int(re.search(rf"\| `{preset}` .*\| (\d+) % \|", PAGE)[1]) / 100
     family, rng = PRESETS[preset], rng_at("guide")
-    wins = [play(family, task, 0, lambda env: family.random_action(env, rng)).success
-            for task in tasks(family, "held-out", 200) * 5]
+    wins = [
+        play(family, task, 0, lambda env: family.random_action(env, rng)).success
+        for task in tasks(family, "held-out", 200) * 5
+    ]
     assert abs(np.mean(wins) - stated) < 0.025

@@ -9,6 +9,7 @@ ledger that every attempt writes before and after; every notebook readable, whol
 equal to that of a run that nobody disturbed; no process left. Notebooks and records are read after every kill, too. Exit
 status: 0 all held, 1 something did not.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -40,8 +41,12 @@ from workbench.ablation.door import ask
 from workbench.ablation.drive import DONE, JobState, states, tally
 from workbench.types import canonical_json
 
-PARTS = {"tests.faults.grid_driver": "driver", "ipykernel_launcher": "kernel", "multiprocessing.spawn": "worker",
-         "submitit.core._submit": "worker"}  # in a command line -> what it is
+PARTS = {
+    "tests.faults.grid_driver": "driver",
+    "ipykernel_launcher": "kernel",
+    "multiprocessing.spawn": "worker",
+    "submitit.core._submit": "worker",
+}  # in a command line -> what it is
 KINDS = ("driver", "kernel", "worker")
 MARK = "WORKBENCH_GRID_SOAK"  # in the environment of all that a soak starts
 PAUSE_S = (2.0, 6.0, 20.0)  # the longest wait before the next kill: some come close upon another
@@ -76,11 +81,27 @@ class Grid:
             self.drivers.remove(one)
             if one.returncode not in (0, -signal.SIGKILL):
                 self.faults.append(f"a driver ended with {one.returncode}: {tail(self.log)}")
-        command = [sys.executable, "-m", "tests.faults.grid_driver", str(self.plan), str(self.out), self.on, self.leases]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.faults.grid_driver",
+            str(self.plan),
+            str(self.out),
+            self.on,
+            self.leases,
+        ]
         while len(self.drivers) < 2:
             with self.log.open("ab") as log:
-                self.drivers.append(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
-                                                     start_new_session=True, env=os.environ | {MARK: self.mark}))
+                self.drivers.append(
+                    subprocess.Popen(
+                        command,
+                        cwd=ROOT,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        env=os.environ | {MARK: self.mark},
+                    )
+                )
 
     @property
     def log(self) -> Path:
@@ -91,7 +112,9 @@ class Grid:
 
     def kind(self, pid: int, words: str) -> str:
         """What a process is, "" where it is none of this grid's."""
-        if words.startswith("ray::do_sent"):  # a worker of Ray writes its title over its environment
+        if words.startswith(
+            "ray::do_sent"
+        ):  # a worker of Ray writes its title over its environment
             return "worker" if is_below(pid, os.getpid()) else ""
         found = next((PARTS[part] for part in PARTS if part in words), "")
         return found if found and is_marked(pid, self.mark) and "python" in words.split()[0] else ""
@@ -129,8 +152,10 @@ class Grid:
             if (now := len(ledger_of(self.out))) != words:
                 words, since = now, time.monotonic()
             if time.monotonic() - since > LONGEST_S or len(self.faults) > 20:
-                self.faults.append(f"given up, with no word for {time.monotonic() - since:.0f} s: {tally(self.states())}; "
-                                   f"{tail(self.log)}")
+                self.faults.append(
+                    f"given up, with no word for {time.monotonic() - since:.0f} s: {tally(self.states())}; "
+                    f"{tail(self.log)}"
+                )
                 return
 
 
@@ -190,25 +215,38 @@ def done_twice(ledger: Iterable[Mapping[str, Any]], tries: Mapping[str, int]) ->
         if stands not in ("", "elsewhere", DONE):
             failures.setdefault(line["job"], set()).add(line["tries"])
     found += [f"{name} was done {count} times" for name, count in done.items() if count > 1]
-    return found + [f"{name}: {count} records were written, and {len(failures[name])} failures are known"
-                    for name, count in tries.items() if count != 1 + len(failures[name])]
+    return found + [
+        f"{name}: {count} records were written, and {len(failures[name])} failures are known"
+        for name, count in tries.items()
+        if count != 1 + len(failures[name])
+    ]
 
 
 def wrong_at_the_end(grid: Grid, calm: Path) -> list[str]:
     """What is wrong with a grid that came to its end."""
     found = grid.states()
     faults = [f"lost: {one.name} is {one.state}: {one.why}" for one in found if one.state != DONE]
-    faults += done_twice(ledger_of(grid.out), {one.name: one.tries for one in found}) + unreadable(grid.out)
+    faults += done_twice(ledger_of(grid.out), {one.name: one.tries for one in found}) + unreadable(
+        grid.out
+    )
     for one in found:
         notebook = grid.out / "notebooks" / f"{one.name}.ipynb"
-        if one.state == DONE and not (notebook.is_file() and result_in(notebook) == one.facts["result"]):
+        if one.state == DONE and not (
+            notebook.is_file() and result_in(notebook) == one.facts["result"]
+        ):
             faults.append(f"the notebook of {one.name} is not the one of its record")
     if len(list(grid.out.glob("notebooks/*.ipynb"))) != len(found):
-        faults.append(f"{len(list(grid.out.glob('notebooks/*.ipynb')))} notebooks of {len(found)} jobs")
+        faults.append(
+            f"{len(list(grid.out.glob('notebooks/*.ipynb')))} notebooks of {len(found)} jobs"
+        )
     expected, results = numbers_in(calm), numbers_in(grid.out)
     if results.shape != expected.shape:
         return [*faults, f"results.tsv has the shape {results.shape}, not {expected.shape}"]
-    return faults if results.equals(expected) else [*faults, f"results.tsv differs:\n{results.compare(expected)}"]
+    return (
+        faults
+        if results.equals(expected)
+        else [*faults, f"results.tsv differs:\n{results.compare(expected)}"]
+    )
 
 
 def numbers_in(out: Path) -> pd.DataFrame:
@@ -231,12 +269,26 @@ def left_over(grid: Grid) -> list[str]:
 
 @contextmanager
 def scheduler(on: str, folder: Path) -> Iterator[Any]:
-    with slurm(folder / "slurm") if on == "slurm" else ray_cluster() if on == "ray" else nullcontext() as found:
+    with (
+        slurm(folder / "slurm")
+        if on == "slurm"
+        else ray_cluster()
+        if on == "ray"
+        else nullcontext() as found
+    ):
         yield found
 
 
-def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 10, leases: str = "kept",
-         calm: Path | None = None) -> dict[str, Any]:
+def soak(
+    on: str,
+    kills: int,
+    rng: random.Random,
+    folder: Path,
+    *,
+    seeds: int = 10,
+    leases: str = "kept",
+    calm: Path | None = None,
+) -> dict[str, Any]:
     """The tally of one soak, with its faults in words. `calm`: of a grid that nobody disturbed; None: one is made."""
     plan, mark = plan_at(folder, seeds), f"{os.getpid()}-{time.time_ns()}"
     os.environ |= {MARK: mark, "PYTHONPATH": str(ROOT)}  # of what a scheduler starts, too
@@ -257,30 +309,68 @@ def soak(on: str, kills: int, rng: random.Random, folder: Path, *, seeds: int = 
             ledger += lines
             found = *grid.faults, *wrong_at_the_end(grid, calm), *left_over(grid)
             faults += [f"grid {number}: {fault}" for fault in found]
-            print(f"{sum(hit.values())}/{kills} kills, {number} grids, {len(faults)} faults", flush=True)
-    return {"on": on, "hit": dict(hit), "grids": number, "jobs": number * seeds * 6, "faults": faults,
-            "begun": sum("begun" in line for line in ledger),
-            "ended": dict(Counter(line["ended"] for line in ledger if "ended" in line))}
+            print(
+                f"{sum(hit.values())}/{kills} kills, {number} grids, {len(faults)} faults",
+                flush=True,
+            )
+    return {
+        "on": on,
+        "hit": dict(hit),
+        "grids": number,
+        "jobs": number * seeds * 6,
+        "faults": faults,
+        "begun": sum("begun" in line for line in ledger),
+        "ended": dict(Counter(line["ended"] for line in ledger if "ended" in line)),
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.grid_soak", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.grid_soak", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--on", choices=list(AT_ONCE), default="local", help="what runs the jobs")
     parser.add_argument("--kills", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10, help="of the grid: six jobs each")
-    parser.add_argument("--leases", choices=("kept", "ignored"), default="kept",
-                        help="ignored: must be found (local)")
-    parser.add_argument("--folder", type=Path, help="a new one, in which the grids stay (default: a temporary one)")
-    parser.add_argument("--calm", type=Path, metavar="FOLDER", help="of the same grid undisturbed, left by an earlier one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the tally; one more piece where the file has some")
+    parser.add_argument(
+        "--leases",
+        choices=("kept", "ignored"),
+        default="kept",
+        help="ignored: must be found (local)",
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="a new one, in which the grids stay (default: a temporary one)"
+    )
+    parser.add_argument(
+        "--calm",
+        type=Path,
+        metavar="FOLDER",
+        help="of the same grid undisturbed, left by an earlier one",
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="the tally; one more piece where the file has some",
+    )
     options = parser.parse_args(arguments)
     began = time.monotonic()
     if options.folder:
         options.folder.mkdir()
-    with nullcontext(options.folder) if options.folder else tempfile.TemporaryDirectory(prefix="grid-soak-") as name:
-        piece = {"seed": options.seed} | soak(options.on, options.kills, random.Random(options.seed), Path(name),
-                                              seeds=options.seeds, leases=options.leases, calm=options.calm)
+    with (
+        nullcontext(options.folder)
+        if options.folder
+        else tempfile.TemporaryDirectory(prefix="grid-soak-") as name
+    ):
+        piece = {"seed": options.seed} | soak(
+            options.on,
+            options.kills,
+            random.Random(options.seed),
+            Path(name),
+            seeds=options.seeds,
+            leases=options.leases,
+            calm=options.calm,
+        )
     piece["seconds"] = round(time.monotonic() - began)
     for fault in piece["faults"]:
         print(f"FAULT {fault}")

@@ -10,6 +10,7 @@ killer    the same by a control group: the kernel's own killer of processes ends
 clock     the machine's clock goes back an hour whenever it is read, in a run that is killed and one that resumes it
 kernel    the kernel of a notebook that trains is restarted; the new one resumes
 """
+
 from __future__ import annotations
 
 import argparse
@@ -37,13 +38,22 @@ from workbench.run.store import open_run
 from workbench.types.errors import StoreError
 
 CASE = "grpo"
-TINY = {"train__steps": 2, "train__evaluate_every": 1, "train__checkpoint_every": 1, "train__tasks_per_step": 1,
-        "train__group_size": 2, "evaluation__num_tasks": 2}
+TINY = {
+    "train__steps": 2,
+    "train__evaluate_every": 1,
+    "train__checkpoint_every": 1,
+    "train__tasks_per_step": 1,
+    "train__group_size": 2,
+    "evaluation__num_tasks": 2,
+}
 WAITS_S = 60.0
 GROUPS = Path("/sys/fs/cgroup")
 # Where groups that bound memory are made, and the files of a group that say how much it may have, and had at most: version
 # 2, version 1.
-MEMORY_GROUPS = ((GROUPS, "memory.max", "memory.peak"), (GROUPS / "memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"))
+MEMORY_GROUPS = (
+    (GROUPS, "memory.max", "memory.peak"),
+    (GROUPS / "memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"),
+)
 KERNEL = """
 import workbench as wb
 from workbench.notebook.train import resume_here, train_here
@@ -86,10 +96,13 @@ class Ground:
         assert ending.status == 0, ending.words
         return cls(folder, whole, ending.seconds, config)
 
-    def child(self, path: Path, before: Callable[[], None] = lambda: None, **kill: Any) -> killing.Ending:
+    def child(
+        self, path: Path, before: Callable[[], None] = lambda: None, **kill: Any
+    ) -> killing.Ending:
         def act() -> None:
             before()
             killing.start_or_resume(CASE, path, self.config)
+
         return killing.in_child(act, **kill)
 
     def calls(self, lasting: bool) -> int:
@@ -100,6 +113,7 @@ class Ground:
             count = killing.break_at(0, lasting=lasting)
             killing.start_or_resume(CASE, path, self.config)
             told.write_text(str(count()))
+
         ending = killing.in_child(act)
         assert ending.status == 0, ending.words
         shutil.rmtree(path)
@@ -113,19 +127,25 @@ class Ground:
         found.lost += 0 if killing.lines_of(path).startswith(before) else before.count(b"\n")
         if ending.status:
             found.faults.append(f"{what}: not resumed: {ending.words[-300:]}")
-        elif not (difference := compare_runs(open_run(self.whole), open_run(path), exact=True)).equal:
+        elif not (
+            difference := compare_runs(open_run(self.whole), open_run(path), exact=True)
+        ).equal:
             found.faults.append(f"{what}: {difference.first}")
         else:
             found.identical += 1
         shutil.rmtree(path, ignore_errors=True)
 
 
-def disk(ground: Ground, times: int, rng: random.Random, stride: int = 1, lasting: bool = False) -> Interrupted:
+def disk(
+    ground: Ground, times: int, rng: random.Random, stride: int = 1, lasting: bool = False
+) -> Interrupted:
     """`times` is not asked: every `stride`-th of all calls that the run makes."""
     found = Interrupted()
     for number in range(1, ground.calls(lasting) + 1, stride):
         path = ground.folder / f"disk-{number}"
-        ending = ground.child(path, lambda: killing.break_at(number, error=errno.ENOSPC, lasting=lasting))  # noqa: B023
+        ending = ground.child(
+            path, lambda: killing.break_at(number, error=errno.ENOSPC, lasting=lasting)
+        )  # noqa: B023
         found.tried += 1
         found.hit += ending.status == 2  # else it went on: nobody minds where that call fails
         if ending.status not in (0, 2):
@@ -192,8 +212,11 @@ def why_no_killer() -> str:
 @contextmanager
 def memory_group(most: int) -> Iterator[Path]:
     """A control group of at most so many bytes: whoever writes its own number into its cgroup.procs is in it. Raises OSError."""
-    where, limit, _ = next(names for names in MEMORY_GROUPS
-                           if names[0] != GROUPS or "memory" in _words_of(GROUPS / "cgroup.subtree_control"))
+    where, limit, _ = next(
+        names
+        for names in MEMORY_GROUPS
+        if names[0] != GROUPS or "memory" in _words_of(GROUPS / "cgroup.subtree_control")
+    )
     made = where / f"workbench-test-{os.getpid()}"
     made.mkdir()
     try:
@@ -223,7 +246,9 @@ def killer(ground: Ground, times: int, rng: random.Random) -> Interrupted:
 
     with memory_group(8 << 30) as group:
         assert in_group(group, ground.folder / "killer").status == 0
-        peak = max(int((group / name).read_text()) for *_, name in MEMORY_GROUPS if (group / name).exists())
+        peak = max(
+            int((group / name).read_text()) for *_, name in MEMORY_GROUPS if (group / name).exists()
+        )
     for number in range(times):
         path = ground.folder / f"killer-{number}"
         with memory_group(int(rng.uniform(0.4, 1) * peak)) as group:
@@ -244,9 +269,18 @@ def clock(ground: Ground, times: int, rng: random.Random) -> Interrupted:
         def now() -> int:
             read[0] += 1
             return began - read[0] * 3_600_000_000_000
+
         time.time_ns, time.time = now, lambda: now() / 1e9
         for module in (recording, writer):  # the clock that stamps what a run writes
-            module.datetime = type("Backwards", (datetime,), {"now": classmethod(lambda cls, zone=None: datetime.fromtimestamp(now() / 1e9, zone))})
+            module.datetime = type(
+                "Backwards",
+                (datetime,),
+                {
+                    "now": classmethod(
+                        lambda cls, zone=None: datetime.fromtimestamp(now() / 1e9, zone)
+                    )
+                },
+            )
 
     for number in range(times):
         path = ground.folder / f"clock-{number}"
@@ -267,7 +301,9 @@ def kernel(ground: Ground, times: int, rng: random.Random) -> Interrupted:
     for number in range(times):
         path = ground.folder / f"kernel-{number}"
         preset, changes = killing.CASES[CASE]
-        settings = killing.SMALL | changes | {key.replace("__", "."): value for key, value in TINY.items()}
+        settings = (
+            killing.SMALL | changes | {key.replace("__", "."): value for key, value in TINY.items()}
+        )
         code = KERNEL.format(path=str(path), preset=preset, settings=settings)
         manager, client = start_new_kernel(startup_timeout=WAITS_S)
         try:
@@ -277,10 +313,15 @@ def kernel(ground: Ground, times: int, rng: random.Random) -> Interrupted:
                 time.sleep(0.002)
             time.sleep(rng.uniform(0, ground.seconds / 2))
             manager.restart_kernel(now=True)
-            found.tried, found.hit = found.tried + 1, found.hit + (killing.lines_of(path).count(b"\n") < TINY["train__steps"])
+            found.tried, found.hit = (
+                found.tried + 1,
+                found.hit + (killing.lines_of(path).count(b"\n") < TINY["train__steps"]),
+            )
             client.wait_for_ready(timeout=WAITS_S)
             before = killing.lines_of(path)
-            said = client.execute_interactive(code, timeout=WAITS_S, output_hook=lambda _: None)["content"]
+            said = client.execute_interactive(code, timeout=WAITS_S, output_hook=lambda _: None)[
+                "content"
+            ]
             if said["status"] != "ok":
                 found.faults.append(f"kernel {number}: {said.get('evalue', '')[-300:]}")
             found.lost += 0 if killing.lines_of(path).startswith(before) else before.count(b"\n")
@@ -292,15 +333,29 @@ def kernel(ground: Ground, times: int, rng: random.Random) -> Interrupted:
 
 
 WAYS: dict[str, Callable[..., Interrupted]] = {
-    "disk": disk, "full": full, "stopped": stopped, "memory": memory, "killer": killer, "clock": clock, "kernel": kernel}
+    "disk": disk,
+    "full": full,
+    "stopped": stopped,
+    "memory": memory,
+    "killer": killer,
+    "clock": clock,
+    "kernel": kernel,
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--stride", type=int, default=1, help="of disk and full: every so manieth call (default: all)")
+    parser.add_argument(
+        "--stride",
+        type=int,
+        default=1,
+        help="of disk and full: every so manieth call (default: all)",
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(words)
     found = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
@@ -308,8 +363,16 @@ def main(words: Sequence[str] | None = None) -> int:
         ground = Ground.of(Path(folder))
         for way in options.ways:
             stride = {"stride": options.stride} if way in ("disk", "full") else {}
-            found[way] = vars(WAYS[way](ground, options.times, random.Random(f"{way} {options.seed}"), **stride))
-            print(way, {name: value for name, value in found[way].items() if name != "faults"}, *found[way]["faults"], sep="\n  ", flush=True)
+            found[way] = vars(
+                WAYS[way](ground, options.times, random.Random(f"{way} {options.seed}"), **stride)
+            )
+            print(
+                way,
+                {name: value for name, value in found[way].items() if name != "faults"},
+                *found[way]["faults"],
+                sep="\n  ",
+                flush=True,
+            )
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1) + "\n")
     return int(any(each["faults"] or each["lost"] for each in found.values()))

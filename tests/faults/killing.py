@@ -4,6 +4,7 @@ torch is imported and the policy loaded once, in the parent; a child costs a for
 the folder is there: what a person would type. fsync is switched off in the children: a killed process loses nothing
 that the kernel has (what a power cut may take is simulated in tests/test_writer.py, test_store.py, test_checkpoint.py).
 """
+
 from __future__ import annotations
 
 import mmap
@@ -29,23 +30,61 @@ from workbench.training.config import Config, load_config  # noqa: E402
 from workbench.training.session import Session, open_session  # noqa: E402
 from workbench.types.errors import WorkbenchError  # noqa: E402
 
-_WRITE = os.write  # the harness's own word is no call of the run: `break_at` neither counts nor breaks it
+_WRITE = (
+    os.write
+)  # the harness's own word is no call of the run: `break_at` neither counts nor breaks it
 BROKEN = 9  # exit status of a child that `break_at` ended
-TOLD = mmap.mmap(-1, 4)  # shared with the children: the last step that the living child was told is committed
-CALLS = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "ftruncate", "link", "symlink")
+TOLD = mmap.mmap(
+    -1, 4
+)  # shared with the children: the last step that the living child was told is committed
+CALLS = (
+    "open",
+    "write",
+    "fsync",
+    "rename",
+    "replace",
+    "mkdir",
+    "unlink",
+    "rmdir",
+    "ftruncate",
+    "link",
+    "symlink",
+)
 NEED_ROOM = ("open", "write", "mkdir", "link", "symlink")
-SMALL = {"train.steps": 6, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 2,
-         "train.checkpoint_every": 2, "evaluation.num_tasks": 4, "lint.start": False}
+SMALL = {
+    "train.steps": 6,
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "train.evaluate_every": 2,
+    "train.checkpoint_every": 2,
+    "evaluation.num_tasks": 4,
+    "lint.start": False,
+}
 CASES: dict[str, tuple[str, dict]] = {
     "grpo": ("bandit", {}),
-    "grpo-minibatches": ("bandit", {"algorithm.epochs": 2, "algorithm.minibatches": 2, "learner.warmup_updates": 9}),
-    "ppo-critic": ("bandit", {"algorithm.kind": "ppo", "algorithm.epochs": 2, "algorithm.kl_coef": 0.01}),
+    "grpo-minibatches": (
+        "bandit",
+        {"algorithm.epochs": 2, "algorithm.minibatches": 2, "learner.warmup_updates": 9},
+    ),
+    "ppo-critic": (
+        "bandit",
+        {"algorithm.kind": "ppo", "algorithm.epochs": 2, "algorithm.kl_coef": 0.01},
+    ),
     "ppo-shared-trunk": ("bandit", {"algorithm.kind": "ppo", "critic.trunk": "policy"}),
-    "frozenlake-window": ("frozenlake", {"collect.history": "window", "collect.max_turn_tokens": 24,
-                                         "env.max_moves": 4}),
+    "frozenlake-window": (
+        "frozenlake",
+        {"collect.history": "window", "collect.max_turn_tokens": 24, "env.max_moves": 4},
+    ),
     # sessions are evicted, so what is computed depends on the room that an earlier, larger collect has left
-    "frozenlake-tight-cache": ("frozenlake", {"engine.cache_tokens": 1536, "evaluation.num_tasks": 24,
-                                              "train.evaluate_every": 1, "env.max_moves": 4}),
+    "frozenlake-tight-cache": (
+        "frozenlake",
+        {
+            "engine.cache_tokens": 1536,
+            "evaluation.num_tasks": 24,
+            "train.evaluate_every": 1,
+            "env.max_moves": 4,
+        },
+    ),
     "threads": ("bandit", {"collect.env_runner": "threads"}),
     "worker-processes": ("bandit", {"collect.env_runner": "processes"}),
 }
@@ -58,7 +97,9 @@ BY_THE_CLOCK = ("threads", "worker-processes")
 @cache
 def config_of(case: str, **settings) -> Config:
     preset, changes = CASES[case]
-    return load_config(preset, SMALL | changes | {key.replace("__", "."): value for key, value in settings.items()})
+    return load_config(
+        preset, SMALL | changes | {key.replace("__", "."): value for key, value in settings.items()}
+    )
 
 
 @cache
@@ -86,7 +127,9 @@ def break_at(number: int, *, error: int | None = None, lasting: bool = False) ->
     def is_counted(name: str, args: tuple) -> bool:
         if lasting:
             return name in NEED_ROOM and (name != "open" or bool(args[1] & os.O_CREAT))
-        return name != "open" or bool(args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY))
+        return name != "open" or bool(
+            args[1] & (os.O_CREAT | os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY)
+        )
 
     def wrap(name: str, real: Callable) -> Callable:
         def call(*args, **kwargs):
@@ -95,7 +138,11 @@ def break_at(number: int, *, error: int | None = None, lasting: bool = False) ->
             calls += counted
             if not counted or not number or calls < number or calls > number and not lasting:
                 return real(*args, **kwargs)
-            half = memoryview(args[1]).cast("B")[:max(1, memoryview(args[1]).nbytes // 2)] if name == "write" else b""
+            half = (
+                memoryview(args[1]).cast("B")[: max(1, memoryview(args[1]).nbytes // 2)]
+                if name == "write"
+                else b""
+            )
             if lasting and half and calls == number:
                 return real(args[0], half)
             if error is not None:
@@ -125,6 +172,7 @@ class Ending:
 def start_or_resume(case: str, path: Path, config: Config | None = None) -> None:
     """What the child does. In the child only: modules are changed."""
     train.open_session = resume.open_session = opened(case)
+
     def tell(outcome) -> None:
         TOLD[:4] = outcome.step.to_bytes(4, "little")
 
@@ -134,8 +182,12 @@ def start_or_resume(case: str, path: Path, config: Config | None = None) -> None
         calls.train_here(config or config_of(case), path, on_step=tell)
 
 
-def in_child(act: Callable[[], None], *, kill_after_s: float | None = None,
-             how: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL)) -> Ending:
+def in_child(
+    act: Callable[[], None],
+    *,
+    kill_after_s: float | None = None,
+    how: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
+) -> Ending:
     """Do `act` in a forked child, SIGKILL it after `kill_after_s` if it still lives then (or do to it what `how` says)."""
     began, (read, write) = time.monotonic(), os.pipe()
     TOLD[:4] = bytes(4)
@@ -145,7 +197,9 @@ def in_child(act: Callable[[], None], *, kill_after_s: float | None = None,
     os.close(write)
     end, said = None if kill_after_s is None else began + kill_after_s, b""
     while True:
-        ready, _, _ = select.select([read], [], [], None if end is None else max(0.0, end - time.monotonic()))
+        ready, _, _ = select.select(
+            [read], [], [], None if end is None else max(0.0, end - time.monotonic())
+        )
         if ready:
             chunk = os.read(read, 65536)
             said += chunk
@@ -156,7 +210,12 @@ def in_child(act: Callable[[], None], *, kill_after_s: float | None = None,
             end = None
     os.close(read)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return Ending(status, said.decode("utf-8", "replace"), time.monotonic() - began, int.from_bytes(TOLD[:4], "little"))
+    return Ending(
+        status,
+        said.decode("utf-8", "replace"),
+        time.monotonic() - began,
+        int.from_bytes(TOLD[:4], "little"),
+    )
 
 
 def _live(act: Callable[[], None], write: int) -> None:
@@ -187,7 +246,7 @@ def lines_of(path: Path) -> bytes:
     """The whole lines of a run's metrics: what is committed."""
     file = path / "metrics.jsonl"
     data = file.read_bytes() if file.exists() else b""
-    return data[:data.rfind(b"\n") + 1]
+    return data[: data.rfind(b"\n") + 1]
 
 
 def where(path: Path) -> str:

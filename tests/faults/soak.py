@@ -8,6 +8,7 @@ the wall clock: a finished run that kept every line it had committed). After eve
 beginning of what the uninterrupted run committed, and no shorter than before. Every damaged checkpoint must be refused.
 Exit status: 0 all held, 1 something did not.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -37,7 +38,9 @@ class Tally:
     hit: Counter = field(default_factory=Counter)
     resumed: int = 0
     identical: int = 0
-    by_the_clock: int = 0  # resumed runs that need not be identical, and were held to their committed steps only
+    by_the_clock: int = (
+        0  # resumed runs that need not be identical, and were held to their committed steps only
+    )
     there: int = 0
     lost: int = 0
 
@@ -51,46 +54,71 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def __str__(self) -> str:
-        clock = f" (and {self.by_the_clock} by the wall clock, with every committed step)" if self.by_the_clock else ""
-        return (f"{self.kills} kills, {self.there} committed steps on disk at them, {self.lost} lost; {self.resumed} "
-                f"runs killed and resumed to their end, {self.identical} bit-identical{clock}")
+        clock = (
+            f" (and {self.by_the_clock} by the wall clock, with every committed step)"
+            if self.by_the_clock
+            else ""
+        )
+        return (
+            f"{self.kills} kills, {self.there} committed steps on disk at them, {self.lost} lost; {self.resumed} "
+            f"runs killed and resumed to their end, {self.identical} bit-identical{clock}"
+        )
 
 
-def kill_case(case: str, kills: int, rng: random.Random, folder: Path, say=print) -> tuple[list[str], Tally]:
+def kill_case(
+    case: str, kills: int, rng: random.Random, folder: Path, say=print
+) -> tuple[list[str], Tally]:
     """Kill and resume until `kills` children were killed; the last run is finished. Faults in words, and the tally."""
     whole, seconds = killing.reference(case, folder)
     expected, faults, tally = killing.lines_of(whole), [], Tally()
     number, exact = 0, case not in killing.BY_THE_CLOCK
     while tally.kills < kills:
         path, number, before, attempts = folder / f"{case}-{number}", number + 1, b"", 0
-        longest = seconds * rng.choice((0.25, 0.75, 1.5))  # some runs are killed over and over, others less
+        longest = seconds * rng.choice(
+            (0.25, 0.75, 1.5)
+        )  # some runs are killed over and over, others less
         while True:
-            after = rng.uniform(0, longest * (1 + attempts / 8)) if tally.kills < kills and attempts < 60 else None
-            ending = killing.in_child(lambda: killing.start_or_resume(case, path), kill_after_s=after)  # noqa: B023
+            after = (
+                rng.uniform(0, longest * (1 + attempts / 8))
+                if tally.kills < kills and attempts < 60
+                else None
+            )
+            ending = killing.in_child(
+                lambda: killing.start_or_resume(case, path), kill_after_s=after
+            )  # noqa: B023
             attempts += 1
             now = killing.lines_of(path)
             gone = max(len(lines_gone(before, now)), ending.told - now.count(b"\n"))
             tally.lost += max(0, gone)
             if gone > 0 or not now.startswith(before) or exact and not expected.startswith(now):
-                faults.append(f"{case} run {number}: committed steps were lost or are others ({len(before)} bytes of "
-                              f"metrics, now {len(now)}; told of step {ending.told})")
+                faults.append(
+                    f"{case} run {number}: committed steps were lost or are others ({len(before)} bytes of "
+                    f"metrics, now {len(now)}; told of step {ending.told})"
+                )
             before = now
             if ending.status == 0:
                 break
             if ending.status != -9:
-                faults.append(f"{case} run {number}: status {ending.status}: {ending.words[-2000:]}")
+                faults.append(
+                    f"{case} run {number}: status {ending.status}: {ending.words[-2000:]}"
+                )
                 break
             tally.hit[killing.where(path)] += 1
             tally.there += now.count(b"\n")
         if ending.status == 0:
             difference = compare_runs(open_run(whole), open_run(path), exact=True)
             if exact and not difference.equal or open_run(path).steps() != open_run(whole).steps():
-                faults.append(f"{case} run {number}, killed {attempts - 1} times: {difference.first}")
+                faults.append(
+                    f"{case} run {number}, killed {attempts - 1} times: {difference.first}"
+                )
             tally.resumed += attempts > 1
             tally.identical += exact and attempts > 1 and difference.equal
             tally.by_the_clock += not exact and attempts > 1
             shutil.rmtree(path)
-        say(f"{case}: {tally.kills}/{kills} kills, {number} runs finished, {len(faults)} faults", flush=True)
+        say(
+            f"{case}: {tally.kills}/{kills} kills, {number} runs finished, {len(faults)} faults",
+            flush=True,
+        )
     return faults, tally
 
 
@@ -103,19 +131,37 @@ def lines_gone(before: bytes, now: bytes) -> list[bytes]:
 def shares(cases: list[str], kills: int) -> dict[str, int]:
     """How many kills each case gets: those that must come out bit-identical share all of them."""
     exact = [case for case in cases if case not in killing.BY_THE_CLOCK] or cases
-    most = {case: kills // len(exact) + (index < kills % len(exact)) for index, case in enumerate(exact)}
+    most = {
+        case: kills // len(exact) + (index < kills % len(exact)) for index, case in enumerate(exact)
+    }
     return {case: most.get(case, kills // 10) for case in cases if kills}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.soak", description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=500, help="in all, shared out over the cases; those whose "
-                        "environments answer by the wall clock come on top, with a tenth of it each")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.soak", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=500,
+        help="in all, shared out over the cases; those whose "
+        "environments answer by the wall clock come on top, with a tenth of it each",
+    )
     parser.add_argument("--damaged", type=int, default=5000)
-    parser.add_argument("--case", nargs="+", choices=list(killing.CASES), default=list(killing.CASES))
+    parser.add_argument(
+        "--case", nargs="+", choices=list(killing.CASES), default=list(killing.CASES)
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where the runs lie (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the tally; one more piece where the file has some")
+    parser.add_argument(
+        "--folder", type=Path, help="where the runs lie (default: a temporary folder)"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="the tally; one more piece where the file has some",
+    )
     options = parser.parse_args(arguments)
     began, faults, tally, refused = time.monotonic(), [], Tally(), 0
     with tempfile.TemporaryDirectory(prefix="soak-", dir=options.folder) as name:
@@ -127,21 +173,40 @@ def main(arguments: list[str] | None = None) -> int:
         if options.damaged:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found, refused = accepted_although_damaged(folder, options.damaged, random.Random(options.seed))
-            print(f"{options.damaged} damaged checkpoints, {refused} refused by name and the one before used")
+                found, refused = accepted_although_damaged(
+                    folder, options.damaged, random.Random(options.seed)
+                )
+            print(
+                f"{options.damaged} damaged checkpoints, {refused} refused by name and the one before used"
+            )
             faults += found
     print(f"kills by what they hit: {dict(tally.hit.most_common())}")
     for fault in faults:
         print(f"FAULT {fault}")
-    print(f"{'FAILED' if faults else 'passed'}: seed {options.seed}, {', '.join(options.case)}: {tally}; "
-          f"{options.damaged} damaged checkpoints, {options.damaged - refused} not refused; {len(faults)} faults; "
-          f"{time.monotonic() - began:.0f} s")
+    print(
+        f"{'FAILED' if faults else 'passed'}: seed {options.seed}, {', '.join(options.case)}: {tally}; "
+        f"{options.damaged} damaged checkpoints, {options.damaged - refused} not refused; {len(faults)} faults; "
+        f"{time.monotonic() - began:.0f} s"
+    )
     if options.json:
-        add_piece(options.json, {
-            "seed": options.seed, "cases": options.case, "kills": tally.kills, "hit": dict(tally.hit), "there": tally.there,
-            "lost": tally.lost, "resumed": tally.resumed, "identical": tally.identical,
-            "by_the_clock": tally.by_the_clock, "damaged": options.damaged, "refused": refused, "faults": faults,
-            "seconds": round(time.monotonic() - began)})
+        add_piece(
+            options.json,
+            {
+                "seed": options.seed,
+                "cases": options.case,
+                "kills": tally.kills,
+                "hit": dict(tally.hit),
+                "there": tally.there,
+                "lost": tally.lost,
+                "resumed": tally.resumed,
+                "identical": tally.identical,
+                "by_the_clock": tally.by_the_clock,
+                "damaged": options.damaged,
+                "refused": refused,
+                "faults": faults,
+                "seconds": round(time.monotonic() - began),
+            },
+        )
     return 1 if faults else 0
 
 

@@ -1,4 +1,5 @@
 """A few of the interruptions that `python -m tests.faults.interrupted` does by the score."""
+
 from __future__ import annotations
 
 import random
@@ -15,7 +16,9 @@ def ground(tmp_path_factory):
     return interrupted.Ground.of(tmp_path_factory.mktemp("ground"))
 
 
-@pytest.mark.parametrize("way", reduced(["stopped", "memory", "clock", "kernel"], ["stopped", "memory"]))
+@pytest.mark.parametrize(
+    "way", reduced(["stopped", "memory", "clock", "kernel"], ["stopped", "memory"])
+)
 def test_what_was_committed_stays_and_the_run_ends_as_the_one_that_was_not_interrupted(ground, way):
     times = 1
     found = interrupted.WAYS[way](ground, times, random.Random(f"{way} test"))
@@ -37,12 +40,20 @@ def test_after_the_kernels_own_killer_it_goes_on(ground):
     assert not found.faults and found.lost == 0 and found.identical == 2 and found.hit
 
 
-def test_negative_control_a_step_that_is_lost_and_another_end_are_noticed(ground, tmp_path, monkeypatch):
+def test_negative_control_a_step_that_is_lost_and_another_end_are_noticed(
+    ground, tmp_path, monkeypatch
+):
     """A resume that forgets what was committed, and one that ends as another run."""
     found, path = interrupted.Interrupted(), tmp_path / "run"
     assert ground.child(path).status == 0
-    monkeypatch.setattr(interrupted.Ground, "child", lambda self, path: (
-        (path / "metrics.jsonl").write_bytes(b""), interrupted.killing.Ending(0, "", 0.0, 0))[1])
+    monkeypatch.setattr(
+        interrupted.Ground,
+        "child",
+        lambda self, path: (
+            (path / "metrics.jsonl").write_bytes(b""),
+            interrupted.killing.Ending(0, "", 0.0, 0),
+        )[1],
+    )
     ground.finish(path, found, "forgets")
     assert found.lost == 2 and len(found.faults) == 1 and not found.identical
     assert compare_runs(ground.whole, ground.whole).equal

@@ -6,6 +6,7 @@ On the machine that the record was made on (threads, versions, processor) every 
 sums are rounded otherwise. Then floats must agree within NEAR, everything else must be equal, and a sampled token may
 be another one only where attempts before it agree (`Verdict`); what could not be compared for that is said.
 """
+
 from __future__ import annotations
 
 import warnings
@@ -62,33 +63,59 @@ def judge(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Verdict:
     found = list(differences(recorded, now))
     if not found:
         return Verdict(True, True, "equal in every bit")
-    first = "\n".join(map(str, found[:5])) + (f"\n... and {len(found) - 5} more" if len(found) > 5 else "")
-    machine = [f"{name} ({value}, now {now['machine'].get(name)})" for name, value in recorded["machine"].items()
-               if now["machine"].get(name) != value]
+    first = "\n".join(map(str, found[:5])) + (
+        f"\n... and {len(found) - 5} more" if len(found) > 5 else ""
+    )
+    machine = [
+        f"{name} ({value}, now {now['machine'].get(name)})"
+        for name, value in recorded["machine"].items()
+        if now["machine"].get(name) != value
+    ]
     if not machine:
-        return Verdict(False, False, f"{len(found)} values are not those that were recorded on this kind of machine:\n"
-                                     f"{first}")
+        return Verdict(
+            False,
+            False,
+            f"{len(found)} values are not those that were recorded on this kind of machine:\n"
+            f"{first}",
+        )
     where = f"recorded with other {', '.join(machine)}"
     left, note = _up_to_another_token(recorded, now, found)
     if unexplained := [difference for difference in left if not difference.rounding]:
-        return Verdict(False, False, f"{where}, but this is more than rounding:\n{unexplained[0]}\nall of them:\n"
-                                     f"{first}")
-    return Verdict(True, False, f"{where}: {len(left)} values agree within rounding only, the first:\n{found[0]}{note}")
+        return Verdict(
+            False,
+            False,
+            f"{where}, but this is more than rounding:\n{unexplained[0]}\nall of them:\n{first}",
+        )
+    return Verdict(
+        True,
+        False,
+        f"{where}: {len(left)} values agree within rounding only, the first:\n{found[0]}{note}",
+    )
 
 
-def _up_to_another_token(recorded: Mapping[str, Any], now: Mapping[str, Any], found: list[Difference]
-                         ) -> tuple[list[Difference], str]:
+def _up_to_another_token(
+    recorded: Mapping[str, Any], now: Mapping[str, Any], found: list[Difference]
+) -> tuple[list[Difference], str]:
     """The differences that count on another machine. Where two tokens were almost equally likely, rounding decides
     which is sampled, and from there on the run is another one: only what was before is compared."""
     for step, facts in recorded["steps"].items():
-        before, after = facts["attempts"][_IDS], now["steps"].get(step, {}).get("attempts", {}).get(_IDS, [])
+        before, after = (
+            facts["attempts"][_IDS],
+            now["steps"].get(step, {}).get("attempts", {}).get(_IDS, []),
+        )
         same = sum(a == b for a, b in zip(before, after, strict=False))
         if before == after or same < SAME_ATTEMPTS * len(before):
             continue
-        earlier = [difference for difference in found if difference.where.startswith("step ")
-                   and int(difference.where.removeprefix("step ").split(",")[0]) < int(step)]
-        return earlier, (f"\nNOT COMPARED from step {step} on: {len(before) - same} of {len(before)} attempts sampled "
-                         "another token there, where two were almost equally likely")
+        earlier = [
+            difference
+            for difference in found
+            if difference.where.startswith("step ")
+            and int(difference.where.removeprefix("step ").split(",")[0]) < int(step)
+        ]
+        return earlier, (
+            f"\nNOT COMPARED from step {step} on: {len(before) - same} of {len(before)} attempts sampled "
+            "another token there, where two were almost equally likely"
+        )
     return found, ""
 
 
@@ -99,7 +126,11 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
     """Every value of the record that is missing or another one now, in the order in which a run makes them. What is
     there now and was not recorded (a new column, a new metric) is no difference."""
     if list(recorded["steps"]) != list(now["steps"]):
-        yield Difference("steps", f"recorded {', '.join(recorded['steps'])}; now {', '.join(now['steps'])}", False)
+        yield Difference(
+            "steps",
+            f"recorded {', '.join(recorded['steps'])}; now {', '.join(now['steps'])}",
+            False,
+        )
     for part in ("steps", "evaluations", "weights"):
         yield from _inside(recorded[part], now[part], (part,))
 
@@ -127,8 +158,11 @@ def _list(recorded: list, now: list, path: tuple[str, ...]) -> Iterator[Differen
         if not _same(a, b):
             number = sum(not _same(*pair) for pair in zip(recorded, now))
             near = all(_same(*pair) or _near(*pair) for pair in zip(recorded, now))
-            yield Difference(_words(path), f"entry {index}: recorded {a!r}, now {b!r} ({number} of {len(now)} differ)",
-                             near)
+            yield Difference(
+                _words(path),
+                f"entry {index}: recorded {a!r}, now {b!r} ({number} of {len(now)} differ)",
+                near,
+            )
             return
 
 
@@ -137,9 +171,14 @@ def _array(recorded: Mapping[str, Any], now: Any, path: tuple[str, ...]) -> Iter
         yield Difference(_words(path), f"recorded an array, now {now!r}", False)
     elif recorded["sha256"] != now["sha256"]:
         rounding = path[-1] == "clip_state" or (
-            recorded["dtype"] == now["dtype"] and recorded["shape"] == now["shape"]
-            and recorded["dtype"].startswith("float") and _array_near(recorded, now))
-        yield Difference(_words(path), f"recorded {_array_words(recorded)}, now {_array_words(now)}", rounding)
+            recorded["dtype"] == now["dtype"]
+            and recorded["shape"] == now["shape"]
+            and recorded["dtype"].startswith("float")
+            and _array_near(recorded, now)
+        )
+        yield Difference(
+            _words(path), f"recorded {_array_words(recorded)}, now {_array_words(now)}", rounding
+        )
 
 
 def _array_near(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -151,8 +190,10 @@ def _array_near(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 
 def _array_words(facts: Mapping[str, Any]) -> str:
     shown = ", ".join(f"{value!r}" for value in facts["values"])
-    return (f"{facts['dtype']}{facts['shape']} {facts['sha256'][:8]} (mean {facts['mean']:.9g}, norm "
-            f"{facts['norm']:.9g}; {shown})")
+    return (
+        f"{facts['dtype']}{facts['shape']} {facts['sha256'][:8]} (mean {facts['mean']:.9g}, norm "
+        f"{facts['norm']:.9g}; {shown})"
+    )
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -172,8 +213,15 @@ def _number(value: Any) -> bool:
 
 def _words(path: tuple[str, ...]) -> str:
     """("steps", "2", "updates", "0", "columns", "advantage") as "step 2, update 0, column advantage"."""
-    singular = {"steps": "step", "updates": "update", "columns": "column", "evaluations": "evaluation after step",
-                "metrics": "metric", "weights": "weights of", "attempts": "attempts'"}
+    singular = {
+        "steps": "step",
+        "updates": "update",
+        "columns": "column",
+        "evaluations": "evaluation after step",
+        "metrics": "metric",
+        "weights": "weights of",
+        "attempts": "attempts'",
+    }
     words, rest = [], list(path)
     while rest:
         head = rest.pop(0)

@@ -7,6 +7,7 @@
 The records in the repository were made with the code of commit bca8911. One that is replaced protects no longer what
 came before it: say in the commit which numbers changed, and why they should.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -43,12 +44,16 @@ def _lines(value: Any, depth: int) -> str:
     if not isinstance(value, dict) or "sha256" in value or not value:
         return json.dumps(value)
     margin = " " * (depth + 1)
-    inner = ",\n".join(f"{margin}{json.dumps(key)}: {_lines(item, depth + 1)}" for key, item in value.items())
+    inner = ",\n".join(
+        f"{margin}{json.dumps(key)}: {_lines(item, depth + 1)}" for key, item in value.items()
+    )
     return f"{{\n{inner}\n{' ' * depth}}}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.golden_runs.make", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden_runs.make", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all ({', '.join(ALL)})")
     parser.add_argument("--replace", action="store_true", help="write over a record that is there")
     chosen = parser.parse_args(arguments)
@@ -61,7 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
         began = time.process_time()
         with tempfile.TemporaryDirectory() as scratch:
             path = write_record(name, record_of(trained(name, Path(scratch) / name)))
-        print(f"{name}: {path.stat().st_size:,} bytes, {time.process_time() - began:.1f} CPU-seconds")
+        print(
+            f"{name}: {path.stat().st_size:,} bytes, {time.process_time() - began:.1f} CPU-seconds"
+        )
     return 0
 
 

@@ -16,6 +16,7 @@ What each would have become is recorded in `recorded/NAME.json`. `old/SHA256SUMS
 intermediate 64, and lessons of 500 and 150 steps (its provenance.json has it all). It succeeds in a fifth of its
 attempts, so that groups differ.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -37,9 +38,11 @@ HOST = "a-machine"  # what the clock of a run says instead of the name of the on
 
 def stopped_after(step: int) -> Callable[[Any], None]:
     """An `on_step` that interrupts when that step is committed."""
+
     def on_step(outcome: Any) -> None:
         if outcome.step == step:
             raise KeyboardInterrupt
+
     return on_step
 
 
@@ -60,14 +63,21 @@ def go_on(name: str, out: Path, stop: int, settings: Mapping[str, Any]) -> None:
 
 
 def make(out: Path) -> None:
-    with mock.patch("socket.gethostname", return_value=HOST), mock.patch("platform.platform", return_value="Linux"):
+    with (
+        mock.patch("socket.gethostname", return_value=HOST),
+        mock.patch("platform.platform", return_value="Linux"),
+    ):
         start("small-frozenlake", out, None, {"train.steps": 2})
         go_on("small-frozenlake", out, 3, {"train.steps": 4})
         start("small-ppo", out, 2)
         for name in ("search", "window"):
             start(name, out, 2)
-            shutil.rmtree(out / name / "checkpoints")  # 8 MB each: such a run goes on from its first step
-    for lock in out.glob("*/.lock"):  # names a process and a boot of that machine; whoever writes makes it anew
+            shutil.rmtree(
+                out / name / "checkpoints"
+            )  # 8 MB each: such a run goes on from its first step
+    for lock in out.glob(
+        "*/.lock"
+    ):  # names a process and a boot of that machine; whoever writes makes it anew
         lock.unlink()
 
 
@@ -78,7 +88,8 @@ def shown(run: Any) -> str:
     """The texts of the views of a run, one below the other."""
     groups, last = run.groups(1), run.steps()[-1]
     views = {
-        "show_run": wb.show(run), "show_evaluations": wb.show(run, evaluation="last"),
+        "show_run": wb.show(run),
+        "show_evaluations": wb.show(run, evaluation="last"),
         f"show_step {last}, task 0": wb.show(run, step=last, task=0),
         f"show_step {last}, task 1, attempt 2": wb.show(run, step=last, task=1, attempt=2),
         "show_step 1, tokens of task 0, attempt 0": wb.show(run, step=1, tokens=True),
@@ -101,14 +112,21 @@ def old_runs() -> list[Path]:
 def sums() -> str:
     """What `sha256sum` says of every file that is not to change for good: run folders and their policy."""
     files = sorted(path for path in OLD.glob("*/**/*") if path.is_file())
-    return "".join(f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(OLD).as_posix()}\n" for path in files)
+    return "".join(
+        f"{sha256(path.read_bytes()).hexdigest()}  {path.relative_to(OLD).as_posix()}\n"
+        for path in files
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.golden_runs.make_old", description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden_runs.make_old", description=__doc__.split("\n\n")[0]
+    )
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("out", nargs="?", type=Path, help="a folder without runs of these names")
-    chosen.add_argument("--texts", action="store_true", help="write what is shown of the stored runs")
+    chosen.add_argument(
+        "--texts", action="store_true", help="write what is shown of the stored runs"
+    )
     args = parser.parse_args(arguments)
     out = args.out and args.out.absolute()
     os.chdir(ROOT)  # the policy's name is relative to it

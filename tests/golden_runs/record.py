@@ -16,6 +16,7 @@ credit table: at the rows `rows`, which the update trained).
 
 Left out: the scores of random play and of the solver, which are no part of training, and everything on the clock.
 """
+
 from __future__ import annotations
 
 import platform
@@ -35,16 +36,22 @@ BASELINES = ("random", "solver")
 SHOWN = 4  # entries of an array in clear
 
 
-def record_of(run: Any, weights: Mapping[str, Mapping[str, np.ndarray]] | None = None) -> dict[str, Any]:
+def record_of(
+    run: Any, weights: Mapping[str, Mapping[str, np.ndarray]] | None = None
+) -> dict[str, Any]:
     """Everything that is compared of a run that this process trained. `weights` None: of its newest checkpoint."""
     weights = weights_of(run.path) if weights is None else weights
     return {
         "code": run.machines()[-1][1]["code"],
         "machine": this_machine(),
         "steps": {str(step): _step(run, step) for step in run.steps()},
-        "evaluations": {str(report["step"]): _scores(report["rows"]) for report in run.evaluations().values()},
-        "weights": {part: {name: array(tensor) for name, tensor in sorted(tensors.items())}
-                    for part, tensors in weights.items()},
+        "evaluations": {
+            str(report["step"]): _scores(report["rows"]) for report in run.evaluations().values()
+        },
+        "weights": {
+            part: {name: array(tensor) for name, tensor in sorted(tensors.items())}
+            for part, tensors in weights.items()
+        },
     }
 
 
@@ -55,8 +62,10 @@ def this_machine() -> dict[str, Any]:
     """What the last bit of a number depends on, apart from configuration and code: what a run notes of its machine
     (under the same names), and the processor, since a capability does not tell all kernels apart."""
     return {
-        "threads": torch.get_num_threads(), "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "processor": _processor(), "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "processor": _processor(),
+        "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "accelerate", "numpy")},
     }
 
@@ -67,7 +76,9 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
         return "unknown"
-    known = dict(tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line)
+    known = dict(
+        tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line
+    )
     return " ".join(known.get(name, "?") for name in ("vendor_id", "cpu family", "model"))
 
 
@@ -81,9 +92,11 @@ def array(values: np.ndarray, at: Sequence[int] | None = None) -> dict[str, Any]
     known = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     numbers = known.astype(np.float64).reshape(-1)
     return {
-        "dtype": values.dtype.name, "shape": list(values.shape), "sha256": digest(values),
+        "dtype": values.dtype.name,
+        "shape": list(values.shape),
+        "sha256": digest(values),
         "mean": float(f"{numbers.mean():.6g}") if numbers.size else 0.0,
-        "norm": float(f"{np.sqrt((numbers ** 2).sum()):.6g}"),
+        "norm": float(f"{np.sqrt((numbers**2).sum()):.6g}"),
         "values": [_clear(values.reshape(-1)[index]) for index in at],
     }
 
@@ -98,7 +111,9 @@ def digest(values: np.ndarray) -> str:
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
     little = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
-    return sha256(f"{values.dtype.name} {list(values.shape)} ".encode() + little.tobytes()).hexdigest()[:32]
+    return sha256(
+        f"{values.dtype.name} {list(values.shape)} ".encode() + little.tobytes()
+    ).hexdigest()[:32]
 
 
 def spread(places: np.ndarray) -> list[int]:
@@ -114,19 +129,22 @@ def _step(run: Any, step: int) -> dict[str, Any]:
     skipped = run.skipped(step)
     return {
         "attempts": _attempts(list(chain.from_iterable(run.groups(step)))),
-        "updates": {str(update): {"skipped": skipped.get(update)} | _table(run.credit(step, update).columns)
-                    for update in run.updates(step)},
+        "updates": {
+            str(update): {"skipped": skipped.get(update)} | _table(run.credit(step, update).columns)
+            for update in run.updates(step)
+        },
         "metrics": dict(run.metrics_line(step)),
     }
 
 
 def _attempts(trajectories: Sequence[Any]) -> dict[str, Any]:
-    """What was collected, in address order. `sampled_ids_each`: a checksum per attempt, to find the one that differs.
-    """
+    """What was collected, in address order. `sampled_ids_each`: a checksum per attempt, to find the one that differs."""
     segments = [segment for trajectory in trajectories for segment in trajectory.segments]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    sampled = [_joined(segment.token_ids[segment.eligible] for segment in trajectory.segments)
-               for trajectory in trajectories]
+    sampled = [
+        _joined(segment.token_ids[segment.eligible] for segment in trajectory.segments)
+        for trajectory in trajectories
+    ]
     return {
         "task": list(dict.fromkeys(trajectory.task.id for trajectory in trajectories)),
         "sampled_ids_each": [f"{crc32(ids.astype('<i4').tobytes()):08x}" for ids in sampled],
@@ -140,7 +158,9 @@ def _attempts(trajectories: Sequence[Any]) -> dict[str, Any]:
         "outcome": [trajectory.outcome for trajectory in trajectories],
         "success": [trajectory.success for trajectory in trajectories],
         "stop_reason": [trajectory.stop_reason.value for trajectory in trajectories],
-        "turn_reward": array(np.array([np.nan if turn.reward is None else turn.reward for turn in turns], np.float64)),
+        "turn_reward": array(
+            np.array([np.nan if turn.reward is None else turn.reward for turn in turns], np.float64)
+        ),
     }
 
 
@@ -152,16 +172,23 @@ def _table(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Every column of the credit table of one update."""
     trained = np.flatnonzero(columns["used"])
     rows = spread(trained if len(trained) else np.arange(len(columns["used"])))
-    return {"rows": rows, "columns": {name: array(column, rows) for name, column in columns.items()}}
+    return {
+        "rows": rows,
+        "columns": {name: array(column, rows) for name, column in columns.items()},
+    }
 
 
 # ------------------------------------------------------------------------------------------------ scores, weights
 
 
 def _scores(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"{row['policy']}, {row['mode']}": {name: value for name, value in row.items()
-                                                if name not in ("policy", "mode")}
-            for row in rows if row["policy"] not in BASELINES}
+    return {
+        f"{row['policy']}, {row['mode']}": {
+            name: value for name, value in row.items() if name not in ("policy", "mode")
+        }
+        for row in rows
+        if row["policy"] not in BASELINES
+    }
 
 
 def weights_of(folder: Path) -> dict[str, dict[str, np.ndarray]]:

@@ -6,6 +6,7 @@ rewritten histories, evaluations and checkpoints in the middle of a run, a run w
 
 If a setting is renamed, rename it here: the recorded numbers stay as they are.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "recorded"  # NAME.json, one for each of RUNS and of STORED that is not in RUNS
-OLD = HERE / "old"            # NAME/, run folders as commit bca8911 wrote them, and policy/
+OLD = HERE / "old"  # NAME/, run folders as commit bca8911 wrote them, and policy/
 # Relative to the root of the repository, so that a stored run names no folder of the machine that it was made on.
 SMALL_POLICY = "tests/golden_runs/old/policy"
 
@@ -26,8 +27,14 @@ class Settings(NamedTuple):
     overrides: Mapping[str, Any]
 
 
-_BATCH = {"train.steps": 3, "train.tasks_per_step": 4, "train.group_size": 8, "train.checkpoint_every": 2,
-          "evaluation.num_tasks": 8, "policy.device": "cpu"}
+_BATCH = {
+    "train.steps": 3,
+    "train.tasks_per_step": 4,
+    "train.group_size": 8,
+    "train.checkpoint_every": 2,
+    "evaluation.num_tasks": 8,
+    "policy.device": "cpu",
+}
 _NO_LINT = {"lint.mode": "off"}
 
 RUNS: dict[str, Settings] = {
@@ -36,25 +43,58 @@ RUNS: dict[str, Settings] = {
     # A critic with its own trunk and optimizer; four updates a step, so that ratios move and are clipped.
     "frozenlake-ppo": Settings("frozenlake-ppo", {**_BATCH, **_NO_LINT, "seed": 2}),
     # A reference (KL in the loss), an entropy term, a warm-up, padded rows in several micro-batches.
-    "bandit": Settings("bandit", {
-        **_BATCH, **_NO_LINT, "seed": 3, "train.evaluate_every": 0, "algorithm.kl_coef": 0.05,
-        "algorithm.entropy_coef": 0.01, "learner.warmup_updates": 4, "learner.layout": "padded",
-        "learner.micro_batch_tokens": 1024}),
+    "bandit": Settings(
+        "bandit",
+        {
+            **_BATCH,
+            **_NO_LINT,
+            "seed": 3,
+            "train.evaluate_every": 0,
+            "algorithm.kl_coef": 0.05,
+            "algorithm.entropy_coef": 0.01,
+            "learner.warmup_updates": 4,
+            "learner.layout": "padded",
+            "learner.micro_batch_tokens": 1024,
+        },
+    ),
     # Tools; four updates a step.
     "search": Settings("search", {**_BATCH, **_NO_LINT, "seed": 4}),
     # Long attempts with step rewards; several packed micro-batches.
-    "sokoban": Settings("sokoban", {**_BATCH, **_NO_LINT, "seed": 5, "train.evaluate_every": 0,
-                                    "learner.micro_batch_tokens": 2048}),
+    "sokoban": Settings(
+        "sokoban",
+        {
+            **_BATCH,
+            **_NO_LINT,
+            "seed": 5,
+            "train.evaluate_every": 0,
+            "learner.micro_batch_tokens": 2048,
+        },
+    ),
     # Histories that are rewritten: several segments an attempt, earlier turns shown again.
-    "window": Settings("frozenlake", {**_BATCH, **_NO_LINT, "seed": 6, "train.evaluate_every": 0,
-                                      "collect.history": "window", "collect.window": 1}),
+    "window": Settings(
+        "frozenlake",
+        {
+            **_BATCH,
+            **_NO_LINT,
+            "seed": 6,
+            "train.evaluate_every": 0,
+            "collect.history": "window",
+            "collect.window": 1,
+        },
+    ),
 }
 
-_SMALL = {"policy.name": SMALL_POLICY, "train.tasks_per_step": 4, "train.group_size": 4, "learner.lr": 1e-3}
+_SMALL = {
+    "policy.name": SMALL_POLICY,
+    "train.tasks_per_step": 4,
+    "train.group_size": 4,
+    "learner.lr": 1e-3,
+}
 # Of a policy with 34,368 weights: its checkpoints are small enough to be kept in the repository.
 SMALL_RUNS: dict[str, Settings] = {
-    "small-frozenlake": Settings("frozenlake", {**_BATCH, **_SMALL, "seed": 7, "train.steps": 4,
-                                                "train.evaluate_every": 2}),
+    "small-frozenlake": Settings(
+        "frozenlake", {**_BATCH, **_SMALL, "seed": 7, "train.steps": 4, "train.evaluate_every": 2}
+    ),
     "small-ppo": Settings("frozenlake-ppo", {**_BATCH, **_SMALL, "seed": 8}),
 }
 ALL: dict[str, Settings] = {**RUNS, **SMALL_RUNS}

@@ -2,6 +2,7 @@
 
 What is in them: `make_old.py`. A later format needs a reader of this one; the folders stay as they are.
 """
+
 from __future__ import annotations
 
 import re
@@ -34,7 +35,9 @@ def root(monkeypatch):
 @pytest.fixture(scope="module")
 def untouched():
     """Nothing that looks at a stored run changes it: before and after, every file is the one that was written."""
-    assert sums() == (OLD / "SHA256SUMS").read_text(), "a stored run is not the one that bca8911 wrote; restore it"
+    assert sums() == (OLD / "SHA256SUMS").read_text(), (
+        "a stored run is not the one that bca8911 wrote; restore it"
+    )
     yield
     assert sums() == (OLD / "SHA256SUMS").read_text(), "looking at a stored run changed it"
 
@@ -53,16 +56,22 @@ def test_it_opens_with_every_number_that_was_recorded(name):
     run, recorded = wb.open_run(OLD / name), read_record(name)
     assert run.steps() == list(range(1, STEPS[name] + 1)) and run.warnings() == []
     now = record_of(run, weights={})
-    past = {"steps": {step: recorded["steps"][step] for step in now["steps"]}, "weights": {},
-            "evaluations": {step: recorded["evaluations"][step] for step in now["evaluations"]}}
+    past = {
+        "steps": {step: recorded["steps"][step] for step in now["steps"]},
+        "weights": {},
+        "evaluations": {step: recorded["evaluations"][step] for step in now["evaluations"]},
+    }
     assert [str(difference) for difference in differences(past, now)] == []
-    assert run.config["train"]["steps"] == len(recorded["steps"]), "what was changed in a resumed run is in force"
+    assert run.config["train"]["steps"] == len(recorded["steps"]), (
+        "what was changed in a resumed run is in force"
+    )
 
 
 def test_it_shows_what_it_showed(name):
     run = wb.open_run(OLD / name)
     assert shown(run) == (OLD / f"{name}.txt").read_text(encoding="utf-8"), (
-        "another text; where that is meant: python -m tests.golden_runs.make_old --texts")
+        "another text; where that is meant: python -m tests.golden_runs.make_old --texts"
+    )
     for view in (wb.show(run), wb.show(run, evaluation="last"), wb.show_masks(run.groups(1))):
         assert view.html.startswith("<") and view.png.startswith(b"\x89PNG")
 
@@ -70,7 +79,9 @@ def test_it_shows_what_it_showed(name):
 def test_the_lint_finds_no_error_and_has_looked(name):
     found = wb.lint(OLD / name)
     assert found.ok, found.text
-    assert sum(answer.looked > 0 for answer in found.report.answers) >= 18, found.text  # 21 rules when it was made
+    assert sum(answer.looked > 0 for answer in found.report.answers) >= 18, (
+        found.text
+    )  # 21 rules when it was made
 
 
 def test_every_step_is_replayed_and_equal(name):
@@ -90,22 +101,37 @@ def test_it_goes_on_and_ends_as_if_it_had_never_been_stopped(name, tmp_path):
     shutil.copytree(OLD / name, path)
     run = wb.resume_here(path, on_note=notes.append)
     begin = "the checkpoint of step 2" if name in WITH_CHECKPOINT else "the untrained policy"
-    assert f"{STEPS[name]} of {STEPS[name] + 1} steps are committed; going on from {begin}" in notes[0]
+    assert (
+        f"{STEPS[name]} of {STEPS[name] + 1} steps are committed; going on from {begin}" in notes[0]
+    )
     assert run.steps() == list(range(1, STEPS[name] + 2))
     expect(read_record(name), record_of(run), name)
     if read_record(name)["machine"] == this_machine():
-        assert not [event for event in run.events() if event["kind"] == "rounding"], "repeated steps are equal too"
-        assert wb.show(wb.compare_runs(OLD / name, path)).text.startswith(f"different: step {STEPS[name] + 1}, ")
+        assert not [event for event in run.events() if event["kind"] == "rounding"], (
+            "repeated steps are equal too"
+        )
+        assert wb.show(wb.compare_runs(OLD / name, path)).text.startswith(
+            f"different: step {STEPS[name] + 1}, "
+        )
 
 
 @pytest.mark.parametrize("name", WITH_CHECKPOINT)
 def test_its_checkpoint_opens_as_a_policy(name, tmp_path):
     run = wb.open_run(OLD / name)
     session = wb.reopen(run, quiet=True)
-    assert session.learner.version == run.metrics_line(2)["policy_version"] == session.engine.policy_version
+    assert (
+        session.learner.version
+        == run.metrics_line(2)["policy_version"]
+        == session.engine.policy_version
+    )
     wb.export_policy(run, tmp_path / "policy")
-    exported, stored = load_file(tmp_path / "policy" / "model.safetensors"), weights_of(OLD / name)["model"]
-    assert set(exported) == set(stored) and all(np.array_equal(exported[key], stored[key]) for key in stored)
+    exported, stored = (
+        load_file(tmp_path / "policy" / "model.safetensors"),
+        weights_of(OLD / name)["model"],
+    )
+    assert set(exported) == set(stored) and all(
+        np.array_equal(exported[key], stored[key]) for key in stored
+    )
 
 
 def test_it_is_exported(name, tmp_path):

@@ -2,6 +2,7 @@
 
 `HOSTILE`: name -> function(run, outside), which bends the copy `run`; `outside` is a folder that must stay as it is.
 """
+
 from __future__ import annotations
 
 import json
@@ -45,8 +46,13 @@ def file_qa(run: Path, outside: Path) -> None:
     """The reproduction: a dense search whose encoder is a shell command."""
     (run.parent / "q.jsonl").write_text('{"question": "who?", "answers": ["me"]}\n')
     config = config_of(run)
-    config["env"] = {"kind": "file_qa", "format": "jsonl", "questions": str(run.parent / "q.jsonl"), "searcher": "dense",
-                     "encoder": COMMAND.format(mark=outside.parent / "mark")}
+    config["env"] = {
+        "kind": "file_qa",
+        "format": "jsonl",
+        "questions": str(run.parent / "q.jsonl"),
+        "searcher": "dense",
+        "encoder": COMMAND.format(mark=outside.parent / "mark"),
+    }
     put_config(run, config)
 
 
@@ -102,17 +108,25 @@ def sparse(name: str, run: Path, outside: Path) -> None:
 
 
 def deep(name: str, run: Path, outside: Path) -> None:
-    (run / name).write_bytes(b'{"kind":"config","format":1,"sha256":"","content":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    (run / name).write_bytes(
+        b'{"kind":"config","format":1,"sha256":"","content":'
+        + b"[" * 100_000
+        + b"]" * 100_000
+        + b"}"
+    )
 
 
 def lines(name: str, change: Callable[[list[dict]], list[Any]], run: Path, outside: Path) -> None:
     records = change([dict(record) for record in read_lines(run / name).records])
-    (run / name).write_bytes(b"".join(record if isinstance(record, bytes) else line_bytes(record) for record in records))
+    (run / name).write_bytes(
+        b"".join(record if isinstance(record, bytes) else line_bytes(record) for record in records)
+    )
 
 
 def deep_line() -> bytes:
     body = b'{"kind":"x","deep":' + b"[" * 5_000 + b"]" * 5_000 + b","
     from zlib import crc32
+
     return body + b'"crc32":"%08x"}\n' % crc32(body)
 
 
@@ -121,20 +135,35 @@ def resealed(run: Path, step: int, name: str, data: bytes) -> None:
     path = run / "steps" / f"step-{step:08d}" / name
     path.write_bytes(data)
     seal = vars(Seal(len(data), _sha256(data).hexdigest()))
-    lines("metrics.jsonl", lambda all: [{**line, "files": {**line["files"], name: seal}} if line["step"] == step else line
-                                        for line in all], run, run)
+    lines(
+        "metrics.jsonl",
+        lambda all: [
+            {**line, "files": {**line["files"], name: seal}} if line["step"] == step else line
+            for line in all
+        ],
+        run,
+        run,
+    )
 
 
-def bent_table(bend: Callable[[pa.Table], pa.Table], run: Path, outside: Path, **options: Any) -> None:
+def bent_table(
+    bend: Callable[[pa.Table], pa.Table], run: Path, outside: Path, **options: Any
+) -> None:
     path = run / "steps" / "step-00000001" / "trajectories.parquet"
     table = bend(pq.read_table(path))
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **{"compression": "zstd", "write_page_checksum": True, "use_dictionary": False} | options)
+    pq.write_table(
+        table,
+        sink,
+        **{"compression": "zstd", "write_page_checksum": True, "use_dictionary": False} | options,
+    )
     resealed(run, 1, "trajectories.parquet", sink.getvalue().to_pybytes())
 
 
 def replaced(column: str, make: Callable[[pa.ChunkedArray], Any]) -> Callable[[pa.Table], pa.Table]:
-    return lambda table: table.set_column(table.schema.get_field_index(column), column, make(table[column]))
+    return lambda table: table.set_column(
+        table.schema.get_field_index(column), column, make(table[column])
+    )
 
 
 def checkpoint_manifest(change: Callable[[dict], Any], run: Path, outside: Path) -> None:
@@ -151,45 +180,140 @@ STEP = "steps/step-00000001"
 HOSTILE: dict[str, Callable[[Path, Path], None]] = {
     "an encoder that is a shell command": file_qa,
     "code in the events": named_in_events,
-    **{f"code in {key}": partial(name_code, key, value) for key, value in {
-        "env.kind": "os:system", "env.tools": ["os:system"], "algorithm.kind": "os:system", "engine.kind": "os:system",
-        "policy.loader": "os:system", "algorithm.estimator": "os:system", "algorithm.objective": COMMAND,
-        "env.opponent": COMMAND, "env.score": COMMAND, "collect.parser": COMMAND, "train.hook": COMMAND}.items()},
-    **{f"{name} is a link to a folder outside": partial(link_folder, name)
-       for name in ("checkpoints", "steps", "evaluations", STEP, "orphans", "evaluations/attempts")},
-    **{f"{name} is a link to a file outside": partial(link_file, name) for name in (
-        "config.json", "metrics.jsonl", "events.jsonl", "clock.jsonl", "run.json", f"{STEP}/trajectories.parquet")},
-    **{f"{name} is a pipe": partial(pipe, name) for name in (
-        "config.json", "metrics.jsonl", "events.jsonl", "clock.jsonl", "run.json", "code.json", ".lock",
-        f"{STEP}/trajectories.parquet", f"{STEP}/lint.json")},
-    **{f"{name} is a device": partial(device, name) for name in ("config.json", "events.jsonl", f"{STEP}/lint.json")},
-    **{f"{name} is a socket": partial(socket_file, name) for name in ("metrics.jsonl", "config.json")},
-    **{f"{name} is a folder": partial(folder_for_file, name) for name in ("metrics.jsonl", "config.json")},
-    **{f"{name} is a terabyte of nothing": partial(sparse, name)
-       for name in ("config.json", "events.jsonl", f"{STEP}/trajectories.parquet")},
-    **{f"{name} is nested 100,000 deep": partial(deep, name) for name in ("config.json", "run.json", f"{STEP}/lint.json")},
-    "a line nested 5,000 deep": partial(lines, "events.jsonl", lambda records: [*records, deep_line()]),
-    "a step without files": partial(lines, "metrics.jsonl", lambda records: [{"step": r["step"]} for r in records]),
-    "a step that is a text": partial(lines, "metrics.jsonl", lambda records: [{**r, "step": "1"} for r in records]),
-    "seals that are numbers": partial(lines, "metrics.jsonl", lambda records: [
-        {**r, "files": {name: 3 for name in r["files"]}} for r in records]),
-    "files that lead out": partial(lines, "metrics.jsonl", lambda records: [
-        {**r, "files": {"../../../outside/precious": {"bytes": 1, "sha256": ""}}} for r in records]),
-    "settings changed to nothing": partial(lines, "events.jsonl", lambda records: [
-        *records, {"kind": "settings", "after": 0, "changed": {"train": 3, "no.such.thing": [1, 2]}}]),
-    "a clock of other things": partial(lines, "clock.jsonl", lambda records: [{"what": "step"}, {"what": 3}, {}]),
-    "a text of 400 MB": partial(bent_table, replaced("task_id", lambda c: pa.array(["x" * 400_000_000] + ["y"] * (len(c) - 1)))),
-    "a text of 400 MB in a dictionary": partial(bent_table, replaced(
-        "task_id", lambda c: pa.array(["x" * 100_000_000] * len(c))), use_dictionary=True),
-    "a hundred million absent values": partial(bent_table, replaced("logprobs", lambda c: pa.array(
-        [[None] * 30_000_000] + [[]] * (len(c) - 1), pa.list_(pa.float32())))),
-    "a payload nested deep": partial(bent_table, replaced("task_payload", lambda c: pa.array(["[" * 900 + "]" * 900] * len(c)))),
-    "a payload that is a number": partial(bent_table, replaced("task_payload", lambda c: pa.array([3] * len(c)))),
-    "turns that are no lists": partial(bent_table, replaced("turn_text", lambda c: pa.array(["x"] * len(c)))),
+    **{
+        f"code in {key}": partial(name_code, key, value)
+        for key, value in {
+            "env.kind": "os:system",
+            "env.tools": ["os:system"],
+            "algorithm.kind": "os:system",
+            "engine.kind": "os:system",
+            "policy.loader": "os:system",
+            "algorithm.estimator": "os:system",
+            "algorithm.objective": COMMAND,
+            "env.opponent": COMMAND,
+            "env.score": COMMAND,
+            "collect.parser": COMMAND,
+            "train.hook": COMMAND,
+        }.items()
+    },
+    **{
+        f"{name} is a link to a folder outside": partial(link_folder, name)
+        for name in ("checkpoints", "steps", "evaluations", STEP, "orphans", "evaluations/attempts")
+    },
+    **{
+        f"{name} is a link to a file outside": partial(link_file, name)
+        for name in (
+            "config.json",
+            "metrics.jsonl",
+            "events.jsonl",
+            "clock.jsonl",
+            "run.json",
+            f"{STEP}/trajectories.parquet",
+        )
+    },
+    **{
+        f"{name} is a pipe": partial(pipe, name)
+        for name in (
+            "config.json",
+            "metrics.jsonl",
+            "events.jsonl",
+            "clock.jsonl",
+            "run.json",
+            "code.json",
+            ".lock",
+            f"{STEP}/trajectories.parquet",
+            f"{STEP}/lint.json",
+        )
+    },
+    **{
+        f"{name} is a device": partial(device, name)
+        for name in ("config.json", "events.jsonl", f"{STEP}/lint.json")
+    },
+    **{
+        f"{name} is a socket": partial(socket_file, name)
+        for name in ("metrics.jsonl", "config.json")
+    },
+    **{
+        f"{name} is a folder": partial(folder_for_file, name)
+        for name in ("metrics.jsonl", "config.json")
+    },
+    **{
+        f"{name} is a terabyte of nothing": partial(sparse, name)
+        for name in ("config.json", "events.jsonl", f"{STEP}/trajectories.parquet")
+    },
+    **{
+        f"{name} is nested 100,000 deep": partial(deep, name)
+        for name in ("config.json", "run.json", f"{STEP}/lint.json")
+    },
+    "a line nested 5,000 deep": partial(
+        lines, "events.jsonl", lambda records: [*records, deep_line()]
+    ),
+    "a step without files": partial(
+        lines, "metrics.jsonl", lambda records: [{"step": r["step"]} for r in records]
+    ),
+    "a step that is a text": partial(
+        lines, "metrics.jsonl", lambda records: [{**r, "step": "1"} for r in records]
+    ),
+    "seals that are numbers": partial(
+        lines,
+        "metrics.jsonl",
+        lambda records: [{**r, "files": {name: 3 for name in r["files"]}} for r in records],
+    ),
+    "files that lead out": partial(
+        lines,
+        "metrics.jsonl",
+        lambda records: [
+            {**r, "files": {"../../../outside/precious": {"bytes": 1, "sha256": ""}}}
+            for r in records
+        ],
+    ),
+    "settings changed to nothing": partial(
+        lines,
+        "events.jsonl",
+        lambda records: [
+            *records,
+            {"kind": "settings", "after": 0, "changed": {"train": 3, "no.such.thing": [1, 2]}},
+        ],
+    ),
+    "a clock of other things": partial(
+        lines, "clock.jsonl", lambda records: [{"what": "step"}, {"what": 3}, {}]
+    ),
+    "a text of 400 MB": partial(
+        bent_table,
+        replaced("task_id", lambda c: pa.array(["x" * 400_000_000] + ["y"] * (len(c) - 1))),
+    ),
+    "a text of 400 MB in a dictionary": partial(
+        bent_table,
+        replaced("task_id", lambda c: pa.array(["x" * 100_000_000] * len(c))),
+        use_dictionary=True,
+    ),
+    "a hundred million absent values": partial(
+        bent_table,
+        replaced(
+            "logprobs",
+            lambda c: pa.array([[None] * 30_000_000] + [[]] * (len(c) - 1), pa.list_(pa.float32())),
+        ),
+    ),
+    "a payload nested deep": partial(
+        bent_table, replaced("task_payload", lambda c: pa.array(["[" * 900 + "]" * 900] * len(c)))
+    ),
+    "a payload that is a number": partial(
+        bent_table, replaced("task_payload", lambda c: pa.array([3] * len(c)))
+    ),
+    "turns that are no lists": partial(
+        bent_table, replaced("turn_text", lambda c: pa.array(["x"] * len(c)))
+    ),
     "a config that is a list": partial(replace_config, []),
     "a config of numbers": partial(replace_config, {"env": 3, "train": [], "policy": None}),
     "a config with nothing in it": partial(replace_config, {}),
-    "a manifest of numbers": partial(checkpoint_manifest, lambda manifest: {**manifest, "files": {"a": 3}}),
-    "a manifest that leads out": partial(checkpoint_manifest, lambda manifest: {
-        **manifest, "files": {"../../../outside/precious": {"bytes": 3, "sha256": ""}}}),
+    "a manifest of numbers": partial(
+        checkpoint_manifest, lambda manifest: {**manifest, "files": {"a": 3}}
+    ),
+    "a manifest that leads out": partial(
+        checkpoint_manifest,
+        lambda manifest: {
+            **manifest,
+            "files": {"../../../outside/precious": {"bytes": 3, "sha256": ""}},
+        },
+    ),
 }

@@ -5,6 +5,7 @@
 A value somewhere in a JSON document, in a line, in a table of a step or in a tensor's header is replaced, removed, doubled or
 given another type. Files are replaced, never written into, so that a copy may be made of links.
 """
+
 from __future__ import annotations
 
 import copy
@@ -25,9 +26,43 @@ DEEP: Any = None
 for _ in range(90):
     DEEP = [DEEP]
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 7, 1 << 31, 1 << 63, 10**30, -10**30, 0.5, -0.0, 1e308, 5e-324, float("nan"), float("inf"),
-    "", "x", "1", "x" * 10_000, "\x1b[31m\u202e", "../../..", "/etc/passwd", "os:system", "\ud800", "<script>", [], {}, [[]],
-    [None] * 50, ["x", 1], {"": None}, {"a": {"b": []}}, [1e308, "nan"], DEEP)
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    7,
+    1 << 31,
+    1 << 63,
+    10**30,
+    -(10**30),
+    0.5,
+    -0.0,
+    1e308,
+    5e-324,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "1",
+    "x" * 10_000,
+    "\x1b[31m\u202e",
+    "../../..",
+    "/etc/passwd",
+    "os:system",
+    "\ud800",
+    "<script>",
+    [],
+    {},
+    [[]],
+    [None] * 50,
+    ["x", 1],
+    {"": None},
+    {"a": {"b": []}},
+    [1e308, "nan"],
+    DEEP,
+)
 TENSORS = 2  # of twenty mutations, this many are of a checkpoint
 
 
@@ -37,9 +72,15 @@ def mutate(run: Path, number: int) -> str:
     kind = rng.random() * 20
     if kind < TENSORS and any(run.glob("checkpoints/*")):
         return _mutate_checkpoint(run, rng)
-    files = sorted(path for path in run.rglob("*") if path.suffix in (".json", ".jsonl", ".parquet") and "checkpoints" not in path.parts)
+    files = sorted(
+        path
+        for path in run.rglob("*")
+        if path.suffix in (".json", ".jsonl", ".parquet") and "checkpoints" not in path.parts
+    )
     path = rng.choice(files)
-    change = {".json": _mutate_document, ".jsonl": _mutate_lines, ".parquet": _mutate_table}[path.suffix]
+    change = {".json": _mutate_document, ".jsonl": _mutate_lines, ".parquet": _mutate_table}[
+        path.suffix
+    ]
     words = change(path, rng)
     _reseal(run, path)
     return f"{path.relative_to(run)}: {words}"
@@ -65,7 +106,9 @@ def _mutate_document(path: Path, rng: random.Random) -> str:
         _replace(path, json.dumps(document).encode())
         return f"its {key} is {document[key]!r:.60}"
     document["content"], words = _mutated(document["content"], rng)
-    document["sha256"] = sha256(json.dumps(document["content"], separators=(",", ":")).encode()).hexdigest()
+    document["sha256"] = sha256(
+        json.dumps(document["content"], separators=(",", ":")).encode()
+    ).hexdigest()
     _replace(path, (json.dumps(document, indent=1) + "\n").encode())
     return words
 
@@ -120,14 +163,22 @@ def _mutated(value: Any, rng: random.Random) -> tuple[Any, str]:
     elif how < 0.95:
         parent[key] = [parent[key]] if rng.random() < 0.5 else str(parent[key])
     elif isinstance(parent, dict):
-        parent[rng.choice(("", "x", "step", "__class__", "kind"))] = copy.deepcopy(rng.choice(VALUES))
+        parent[rng.choice(("", "x", "step", "__class__", "kind"))] = copy.deepcopy(
+            rng.choice(VALUES)
+        )
     else:
         parent.extend(copy.deepcopy(parent[:20]))
     return value, f"{where} is {(parent[key] if how < 0.95 else 'beside another')!r:.60}"
 
 
 def _collect(value: Any, where: str, nodes: list[tuple[Any, Any, str]]) -> None:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, below in list(inside):
         nodes.append((value, key, f"{where}.{key}"))
         _collect(below, f"{where}.{key}", nodes)
@@ -148,10 +199,24 @@ def _mutate_table(path: Path, rng: random.Random) -> str:
     elif how < 0.3:
         table, words = pa.concat_tables([table, table]), "its rows twice"
     elif how < 0.35:
-        table, words = table.replace_schema_metadata({b"kind": b"x"} if rng.random() < 0.5 else None), "other metadata"
+        table, words = (
+            table.replace_schema_metadata({b"kind": b"x"} if rng.random() < 0.5 else None),
+            "other metadata",
+        )
     elif how < 0.5:
-        other = rng.choice(([3] * len(values), ["x"] * len(values), [None] * len(values), [[1.5]] * len(values), [{"a": 1}] * len(values)))
-        table, words = table.set_column(table.schema.get_field_index(name), name, pa.array(other)), f"{name} is {other[0]!r}"
+        other = rng.choice(
+            (
+                [3] * len(values),
+                ["x"] * len(values),
+                [None] * len(values),
+                [[1.5]] * len(values),
+                [{"a": 1}] * len(values),
+            )
+        )
+        table, words = (
+            table.set_column(table.schema.get_field_index(name), name, pa.array(other)),
+            f"{name} is {other[0]!r}",
+        )
     else:
         at = rng.randrange(len(values))
         values[at], words = _like(values[at], column.type, rng)
@@ -179,7 +244,7 @@ def _like(value: Any, kind: pa.DataType, rng: random.Random) -> tuple[Any, str]:
             return value * 3, "is longer"
         at = rng.randrange(len(value))
         below, words = _like(value[at], kind.value_type, rng)
-        return [*value[:at], below, *value[at + 1:]], f"[{at}] {words}"
+        return [*value[:at], below, *value[at + 1 :]], f"[{at}] {words}"
     fit = [each for each in VALUES if type(each) is type(value)] or [None]
     new = rng.choice([*fit, None])
     if isinstance(value, str) and value[:1] in "[{" and rng.random() < 0.7:  # JSON inside
@@ -190,16 +255,18 @@ def _like(value: Any, kind: pa.DataType, rng: random.Random) -> tuple[Any, str]:
 def _mutate_checkpoint(run: Path, rng: random.Random) -> str:
     """A header, a state or a manifest of the newest checkpoint."""
     folder = max((run / "checkpoints").iterdir())
-    path = folder / rng.choice((MANIFEST, "state.json", "model.safetensors", "model.safetensors", "optimizer.safetensors"))
+    path = folder / rng.choice(
+        (MANIFEST, "state.json", "model.safetensors", "model.safetensors", "optimizer.safetensors")
+    )
     if path.suffix == ".json":
         words = _mutate_document(path, rng)
     else:
         data = path.read_bytes()
         size = struct.unpack("<Q", data[:8])[0]
-        header, words = _mutated(json.loads(data[8:8 + size]), rng)
+        header, words = _mutated(json.loads(data[8 : 8 + size]), rng)
         text = json.dumps(header).encode()
         claimed = len(text) if rng.random() < 0.9 else rng.choice((0, 1, 1 << 40, (1 << 64) - 1))
-        _replace(path, struct.pack("<Q", claimed) + text + data[8 + size:])
+        _replace(path, struct.pack("<Q", claimed) + text + data[8 + size :])
     if path.name != MANIFEST:
         _reseal_checkpoint(folder, path)
     return f"{path.relative_to(run)}: {words}"
@@ -220,14 +287,22 @@ def _reseal(run: Path, path: Path) -> None:
             continue
         documents = holder.suffix == ".json"
         try:
-            records = [json.loads(holder.read_bytes())] if documents else [dict(each) for each in read_lines(holder).records]
+            records = (
+                [json.loads(holder.read_bytes())]
+                if documents
+                else [dict(each) for each in read_lines(holder).records]
+            )
         except (ValueError, TypeError):
             continue
         if not any(_put_seal(record, path.name, inside, _seal(data)) for record in records):
             continue
         if documents:
             body = json.dumps(records[0]["content"], separators=(",", ":")).encode()
-            _replace(holder, json.dumps({**records[0], "sha256": sha256(body).hexdigest()}, indent=1).encode() + b"\n")
+            _replace(
+                holder,
+                json.dumps({**records[0], "sha256": sha256(body).hexdigest()}, indent=1).encode()
+                + b"\n",
+            )
         else:
             _replace(holder, b"".join(map(_line, records)))
 
@@ -255,4 +330,7 @@ def _reseal_checkpoint(folder: Path, path: Path) -> None:
     document = json.loads((folder / MANIFEST).read_bytes())
     document["content"]["files"][path.name] = _seal(path.read_bytes())
     body = json.dumps(document["content"], separators=(",", ":")).encode()
-    _replace(folder / MANIFEST, json.dumps({**document, "sha256": sha256(body).hexdigest()}, indent=1).encode() + b"\n")
+    _replace(
+        folder / MANIFEST,
+        json.dumps({**document, "sha256": sha256(body).hexdigest()}, indent=1).encode() + b"\n",
+    )

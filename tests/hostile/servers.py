@@ -1,7 +1,8 @@
 """Misbehaving servers, one connection after the other, raw: name -> what is done with a connection.
 
-    with serving(MISBEHAVING["drips a header"]) as (address, requests):
+with serving(MISBEHAVING["drips a header"]) as (address, requests):
 """
+
 from __future__ import annotations
 
 import json
@@ -18,8 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 OK = b"HTTP/1.1 200 OK\r\n"
 EVENTS = OK + b"Content-Type: text/event-stream\r\n\r\n"
 JSON = OK + b"Content-Type: application/json\r\n"
-CHUNK = (b'data: {"id":"c","object":"chat.completion.chunk","created":0,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},'
-         b'"finish_reason":null}]}\n\n')
+CHUNK = (
+    b'data: {"id":"c","object":"chat.completion.chunk","created":0,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},'
+    b'"finish_reason":null}]}\n\n'
+)
 
 
 def say(data: bytes) -> Callable[[socket.socket], None]:
@@ -28,11 +31,13 @@ def say(data: bytes) -> Callable[[socket.socket], None]:
 
 def drip(first: bytes, then: bytes, every_s: float = 0.2) -> Callable[[socket.socket], None]:
     """Something now, and then a little again and again."""
+
     def work(sock: socket.socket) -> None:
         sock.sendall(first)
         while True:
             time.sleep(every_s)
             sock.sendall(then)
+
     return work
 
 
@@ -42,6 +47,7 @@ def flood(first: bytes, then: bytes) -> Callable[[socket.socket], None]:
         piece = then * (65_536 // len(then) + 1)
         while True:
             sock.sendall(piece)
+
     return work
 
 
@@ -50,7 +56,9 @@ def bomb(name: bytes) -> Callable[[socket.socket], None]:
     """200 MB of blanks, packed a little at a time: what the server takes is not what the client takes."""
     packer = zlib.compressobj(wbits=31 if name == b"gzip" else 15)
     body = b"".join([*(packer.compress(b" " * 1_000_000) for _ in range(200)), packer.flush()])
-    return say(JSON + b"Content-Encoding: %s\r\nContent-Length: %d\r\n\r\n" % (name, len(body)) + body)
+    return say(
+        JSON + b"Content-Encoding: %s\r\nContent-Length: %d\r\n\r\n" % (name, len(body)) + body
+    )
 
 
 def reset(sock: socket.socket) -> None:
@@ -73,7 +81,9 @@ MISBEHAVING: dict[str, Callable[[socket.socket], None]] = {
     "drips a body": drip(EVENTS, b"x"),
     "drips a long announced body": drip(JSON + b"Content-Length: 100000000\r\n\r\n", b" "),
     "sends one line without end": flood(EVENTS + b"data: ", b"x"),
-    "sends chunks without end": flood(JSON + b"Transfer-Encoding: chunked\r\n\r\n", b"10\r\n" + b" " * 16 + b"\r\n"),
+    "sends chunks without end": flood(
+        JSON + b"Transfer-Encoding: chunked\r\n\r\n", b"10\r\n" + b" " * 16 + b"\r\n"
+    ),
     "sends white space without end": flood(JSON + b"\r\n", b" \n"),
     "says it goes on, for ever": flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "talks without end": flood(EVENTS, CHUNK % b"x"),
@@ -87,12 +97,16 @@ MISBEHAVING: dict[str, Callable[[socket.socket], None]] = {
     "announces less than nothing": say(JSON + b"Content-Length: -5\r\n\r\n{}"),
     "nests deeply": say(JSON + b"Content-Length: 200000\r\n\r\n" + b"[" * 100_000 + b"]" * 100_000),
     "sends itself on": lambda sock: sock.sendall(
-        b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:%d/v1/x\r\nContent-Length: 0\r\n\r\n" % sock.getsockname()[1]),
+        b"HTTP/1.1 307 T\r\nLocation: http://127.0.0.1:%d/v1/x\r\nContent-Length: 0\r\n\r\n"
+        % sock.getsockname()[1]
+    ),
 }
 
 
 def sends_on(address: str) -> Callable[[socket.socket], None]:
-    return say(f"HTTP/1.1 307 T\r\nLocation: {address}/stolen\r\nContent-Length: 0\r\n\r\n".encode())
+    return say(
+        f"HTTP/1.1 307 T\r\nLocation: {address}/stolen\r\nContent-Length: 0\r\n\r\n".encode()
+    )
 
 
 @contextmanager
@@ -128,11 +142,25 @@ class _Mcp(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        results = {"initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}},
-                   "tools/list": {"tools": []}}
+        results = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "s", "version": "1"},
+            },
+            "tools/list": {"tools": []},
+        }
         known = asked.get("method") in results
-        said = {"result": results[asked["method"]]} if known else {"error": {"code": -32601, "message": "no such method"}}
-        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}).encode() if "id" in asked else b""
+        said = (
+            {"result": results[asked["method"]]}
+            if known
+            else {"error": {"code": -32601, "message": "no such method"}}
+        )
+        body = (
+            json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}).encode()
+            if "id" in asked
+            else b""
+        )
         self.send_response(200 if body else 202)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -10,6 +10,7 @@ core. Every command of the parser is tried (`test_every_command_is_tried`). For 
 the run's folder holds one, which is bent wherever the run's own settings are; of vLLM there is a stand-in, which serves
 nothing and ends at once.
 """
+
 from __future__ import annotations
 
 import json
@@ -32,10 +33,10 @@ from tests.ablation.quick import plan_at
 from tests.ablation.test_audit_notebook import executed
 from tests.hostile.folders import HOSTILE
 
-HANG_S = 2.0               # over the time of the sound run
-TWICE_MB = 1_500           # planned: what is read of one file at most, unpacked
+HANG_S = 2.0  # over the time of the sound run
+TWICE_MB = 1_500  # planned: what is read of one file at most, unpacked
 GIVEN_UP_S = 60.0
-TRIES = 3                  # of a call that is late
+TRIES = 3  # of a call that is late
 SETTINGS = """base = "frozenlake"
 [train]
 steps = 1
@@ -64,21 +65,38 @@ HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Healthy).
 # What says of the sound run, too, that it is none of what it wants, and reads it all the same.
 REFUSED = ("serve", "audit-notebook FILE", "retriever", "settings", "pretrain", "bias", "play")
 COMMANDS = {
-    "show": ["show", "RUN"], "show step": ["show", "RUN", "1"], "lint": ["lint", "RUN"], "diff": ["diff", "RUN", "SOUND"],
-    "diff --exact": ["diff", "RUN", "SOUND", "--exact"], "replay": ["replay", "RUN", "1"],
-    "export": ["export", "RUN", "OUT"], "resume": ["resume", "RUN", "--set", "train.steps=3"],
-    "evaluate": ["evaluate", "RUN", "--tasks", "1"], "rollout": ["rollout", "RUN", "--tasks", "1"],
-    "chat": ["chat", "RUN", "--ask", "hi"], "audit": ["audit", "RUN"], "lint --start": ["lint", "RUN", "--start"],
-    "export --to": ["export", "RUN", "OUT", "--to", "openai"], "show --signals": ["show", "RUN", "--signals"],
-    "train": ["train", "RUN/config.json", "--out", "OUT"], "train FILE.toml": ["train", "RUN/settings.toml", "--out", "OUT"],
-    "serve": ["serve", "RUN", "--port", "PORT"], "check-env": ["check-env", "RUN/settings.toml", "--tasks", "1", "--seconds", "0.1"],
-    "doctor --plan": ["doctor", "--plan", "RUN/config.json"], "doctor --plan FILE.toml": ["doctor", "--plan", "RUN/settings.toml"],
-    "audit-notebook": ["audit-notebook", "NOTEBOOK", "--run", "RUN"], "audit-notebook FILE": ["audit-notebook", "RUN/config.json"],
+    "show": ["show", "RUN"],
+    "show step": ["show", "RUN", "1"],
+    "lint": ["lint", "RUN"],
+    "diff": ["diff", "RUN", "SOUND"],
+    "diff --exact": ["diff", "RUN", "SOUND", "--exact"],
+    "replay": ["replay", "RUN", "1"],
+    "export": ["export", "RUN", "OUT"],
+    "resume": ["resume", "RUN", "--set", "train.steps=3"],
+    "evaluate": ["evaluate", "RUN", "--tasks", "1"],
+    "rollout": ["rollout", "RUN", "--tasks", "1"],
+    "chat": ["chat", "RUN", "--ask", "hi"],
+    "audit": ["audit", "RUN"],
+    "lint --start": ["lint", "RUN", "--start"],
+    "export --to": ["export", "RUN", "OUT", "--to", "openai"],
+    "show --signals": ["show", "RUN", "--signals"],
+    "train": ["train", "RUN/config.json", "--out", "OUT"],
+    "train FILE.toml": ["train", "RUN/settings.toml", "--out", "OUT"],
+    "serve": ["serve", "RUN", "--port", "PORT"],
+    "check-env": ["check-env", "RUN/settings.toml", "--tasks", "1", "--seconds", "0.1"],
+    "doctor --plan": ["doctor", "--plan", "RUN/config.json"],
+    "doctor --plan FILE.toml": ["doctor", "--plan", "RUN/settings.toml"],
+    "audit-notebook": ["audit-notebook", "NOTEBOOK", "--run", "RUN"],
+    "audit-notebook FILE": ["audit-notebook", "RUN/config.json"],
     "ablate --plan": ["ablate", "RUN/quick.toml", "--plan", "--out", "RUN"],
-    "demo": ["demo", "--task", "RUN/settings.toml", "--out", "OUT"], "retriever": ["retriever", "--corpus", "RUN/config.json"],
-    "new-env": ["new-env", "guess", "--in", "RUN"], "new-tool": ["new-tool", "guess", "--in", "RUN"],
-    "new-algorithm": ["new-algorithm", "guess", "--in", "RUN"], "settings": ["settings", "RUN"],
-    "pretrain": ["pretrain", "RUN", "--check", "--quick"], "bias": ["bias", "--algorithm", "RUN"],
+    "demo": ["demo", "--task", "RUN/settings.toml", "--out", "OUT"],
+    "retriever": ["retriever", "--corpus", "RUN/config.json"],
+    "new-env": ["new-env", "guess", "--in", "RUN"],
+    "new-tool": ["new-tool", "guess", "--in", "RUN"],
+    "new-algorithm": ["new-algorithm", "guess", "--in", "RUN"],
+    "settings": ["settings", "RUN"],
+    "pretrain": ["pretrain", "RUN", "--check", "--quick"],
+    "bias": ["bias", "--algorithm", "RUN"],
     "play": ["play", "frozenlake-4x4", "--tokenizer", "RUN"],
 }
 
@@ -110,8 +128,13 @@ def call(words: list[str], folder: Path) -> Called:
         if time.monotonic() - started > GIVEN_UP_S:
             os.killpg(pid, signal.SIGKILL)
         time.sleep(0.01)
-    return Called(os.waitstatus_to_exitcode(status), time.monotonic() - started - queued, used.ru_utime + used.ru_stime,
-                  used.ru_maxrss / 1024, log.read_text(errors="replace") if log.exists() else "")
+    return Called(
+        os.waitstatus_to_exitcode(status),
+        time.monotonic() - started - queued,
+        used.ru_utime + used.ru_stime,
+        used.ru_maxrss / 1024,
+        log.read_text(errors="replace") if log.exists() else "",
+    )
 
 
 def waited_for_a_core(pid: int) -> float:
@@ -148,8 +171,16 @@ def placed(words: list[str], run: Path, sound: Path, scratch: Path) -> list[str]
     """The words of a call, with RUN, SOUND, OUT and NOTEBOOK where they lie."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    places = {"SOUND": sound, "OUT": scratch / "out", "NOTEBOOK": sound.with_suffix(".ipynb"), "PORT": port}
-    return [str(run) + word[3:] if word.split("/")[0] == "RUN" else str(places.get(word, word)) for word in words]
+    places = {
+        "SOUND": sound,
+        "OUT": scratch / "out",
+        "NOTEBOOK": sound.with_suffix(".ipynb"),
+        "PORT": port,
+    }
+    return [
+        str(run) + word[3:] if word.split("/")[0] == "RUN" else str(places.get(word, word))
+        for word in words
+    ]
 
 
 def lay_out(sound: Path, stand_in: Path) -> None:
@@ -170,8 +201,12 @@ def lay_out(sound: Path, stand_in: Path) -> None:
 def bend_own_files(run: Path, sound: Path) -> None:
     """Where the run's settings are no longer what they were, neither are the file of settings and the plan."""
     config = run / "config.json"
-    same = config.is_file() and not config.is_symlink() and config.stat().st_size < 1 << 20 and (
-        config.read_bytes() == (sound / "config.json").read_bytes())
+    same = (
+        config.is_file()
+        and not config.is_symlink()
+        and config.stat().st_size < 1 << 20
+        and (config.read_bytes() == (sound / "config.json").read_bytes())
+    )
     for name in () if same else OWN_FILES:
         (run / name).unlink()
         (run / name).symlink_to("config.json")
@@ -220,8 +255,10 @@ def wrong_with(name: str, command: str, sound: Path, base: Called, scratch: Path
     if snapshot(outside) != before:
         wrong.append("WROTE OUTSIDE")
     if ended.seconds > base.seconds + HANG_S:
-        wrong.append(f"took {ended.seconds:.1f} s, {ended.cpu_s:.1f} of them computing (the sound run: {base.seconds:.1f} s, "
-                     f"{base.cpu_s:.1f} s)")
+        wrong.append(
+            f"took {ended.seconds:.1f} s, {ended.cpu_s:.1f} of them computing (the sound run: {base.seconds:.1f} s, "
+            f"{base.cpu_s:.1f} s)"
+        )
     if ended.megabytes > base.megabytes + TWICE_MB:
         wrong.append(f"took {ended.megabytes:.0f} MB (the sound run: {base.megabytes:.0f} MB)")
     if ended.status not in (0, 1, 2, 3) or "Traceback" in ended.said:
@@ -231,9 +268,17 @@ def wrong_with(name: str, command: str, sound: Path, base: Called, scratch: Path
     return wrong
 
 
-def sweep(sound: Path, folder: Path, commands: list[str], names: list[str]) -> tuple[int, list[str]]:
+def sweep(
+    sound: Path, folder: Path, commands: list[str], names: list[str]
+) -> tuple[int, list[str]]:
     """(calls, what was wrong)."""
-    for module in ("workbench.cli.commands", "workbench.training.session", "workbench.notebook.lint", "pyarrow.parquet", "pandas"):
+    for module in (
+        "workbench.cli.commands",
+        "workbench.training.session",
+        "workbench.notebook.lint",
+        "pyarrow.parquet",
+        "pandas",
+    ):
         __import__(module)
     calls, wrong = 0, []
     lay_out(sound, folder / "stand-in")
@@ -257,11 +302,20 @@ def _swept(sound: Path, folder: Path, command: str, names: list[str]) -> list[st
     for name in names:
         for _ in range(TRIES):  # other work goes on beside
             found = wrong_with(name, command, sound, base, folder / "scratch")
-            if not found or not all(words.startswith("took") and words.endswith(" s)") for words in found):
+            if not found or not all(
+                words.startswith("took") and words.endswith(" s)") for words in found
+            ):
                 break
         wrong += [f"{command}, {name}: {words}" for words in found]
-        print("\n".join(f"{command}, {name}: {words}" for words in found), end="\n" * bool(found), flush=True)
-    print(f"{command}: {len(names)} folders; the sound run: {base.seconds:.1f} s, {base.cpu_s:.1f} s computing", flush=True)
+        print(
+            "\n".join(f"{command}, {name}: {words}" for words in found),
+            end="\n" * bool(found),
+            flush=True,
+        )
+    print(
+        f"{command}: {len(names)} folders; the sound run: {base.seconds:.1f} s, {base.cpu_s:.1f} s computing",
+        flush=True,
+    )
     return wrong
 
 
@@ -270,9 +324,22 @@ def sound_run(folder: Path) -> Path:
     from workbench.notebook.train import train_here
     from workbench.training.config import load_config
 
-    train_here(load_config("frozenlake", {
-        "train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 2, "evaluation.num_tasks": 2, "train.checkpoint_every": 1,
-        "collect.max_turn_tokens": 8, "env.max_turns": 2}), folder / "sound", on_note=None)
+    train_here(
+        load_config(
+            "frozenlake",
+            {
+                "train.steps": 2,
+                "train.tasks_per_step": 2,
+                "train.group_size": 2,
+                "evaluation.num_tasks": 2,
+                "train.checkpoint_every": 1,
+                "collect.max_turn_tokens": 8,
+                "env.max_turns": 2,
+            },
+        ),
+        folder / "sound",
+        on_note=None,
+    )
     return folder / "sound"
 
 
@@ -284,7 +351,13 @@ def main(words: list[str]) -> int:
         chosen = [word for word in words if word != "--json"] or list(COMMANDS)
         calls, wrong = sweep(sound, Path(folder), chosen, list(HOSTILE))
     if out:
-        Path(out).write_text(json.dumps({"folders": len(HOSTILE), "commands": chosen, "calls": calls, "wrong": wrong}, indent=1) + "\n")
+        Path(out).write_text(
+            json.dumps(
+                {"folders": len(HOSTILE), "commands": chosen, "calls": calls, "wrong": wrong},
+                indent=1,
+            )
+            + "\n"
+        )
     print("\n".join([f"{len(HOSTILE)} hostile folders, {calls} calls, {len(wrong)} wrong"]))
     return 1 if wrong else 0
 

@@ -1,4 +1,5 @@
 """A stranger's run folder is data (law 16): nothing in it runs, leads out, hangs, or takes all memory."""
+
 from __future__ import annotations
 
 import os
@@ -18,10 +19,20 @@ from workbench.training import checkpoint
 from workbench.training.config import PRESETS, to_dict
 from workbench.types.errors import StoreError
 
-QUICK = ("an encoder that is a shell command", "steps is a link to a folder outside", "config.json is a pipe",
-         "metrics.jsonl is a pipe", "events.jsonl is a device", "run.json is nested 100,000 deep",
-         "a line nested 5,000 deep", "seals that are numbers", "files that lead out", "a config that is a list",
-         "a payload nested deep", "config.json is a terabyte of nothing")
+QUICK = (
+    "an encoder that is a shell command",
+    "steps is a link to a folder outside",
+    "config.json is a pipe",
+    "metrics.jsonl is a pipe",
+    "events.jsonl is a device",
+    "run.json is nested 100,000 deep",
+    "a line nested 5,000 deep",
+    "seals that are numbers",
+    "files that lead out",
+    "a config that is a list",
+    "a payload nested deep",
+    "config.json is a terabyte of nothing",
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +72,10 @@ def test_a_run_with_a_linked_folder_is_not_written(bent, name):
     """Going on with it would prune the checkpoints of another run, without a word."""
     run, outside = bent
     HOSTILE[f"{name} is a link to a folder outside"](run, outside)
-    with pytest.raises(StoreError, match=f"{name} is a symbolic link, and a run is written below its own folder only"):
+    with pytest.raises(
+        StoreError,
+        match=f"{name} is a symbolic link, and a run is written below its own folder only",
+    ):
         reopen_run(run)
     if name == "checkpoints":
         for use in (checkpoint.steps, lambda path: checkpoint.prune(path, 2, spared=())):
@@ -75,7 +89,9 @@ def test_the_sound_run_is_gone_on_with(bent):
     assert open_run(bent[0]).groups(1) and checkpoint.steps(bent[0]) == []
 
 
-def test_what_escapes_is_one_line_a_file_and_a_status_of_its_own(bent, monkeypatch, tmp_path, capsys):
+def test_what_escapes_is_one_line_a_file_and_a_status_of_its_own(
+    bent, monkeypatch, tmp_path, capsys
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def broken(args):
@@ -90,11 +106,18 @@ def test_what_escapes_is_one_line_a_file_and_a_status_of_its_own(bent, monkeypat
     assert log.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["lint", "/"], "more than 20,000 files and folders"),
-    (["lint", "x" * 300], "File name too long"), (["train", "x" * 300 + ".toml"], "File name too long"),
-    (["train", "deep.toml"], "nested more than 100"), (["train", "long.toml"], "not valid TOML"),
-    (["train", "deep.json"], "nested more than 100"), (["train", "pipe.toml"], "not a regular file")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lint", "/"], "more than 20,000 files and folders"),
+        (["lint", "x" * 300], "File name too long"),
+        (["train", "x" * 300 + ".toml"], "File name too long"),
+        (["train", "deep.toml"], "nested more than 100"),
+        (["train", "long.toml"], "not valid TOML"),
+        (["train", "deep.json"], "nested more than 100"),
+        (["train", "pipe.toml"], "not a regular file"),
+    ],
+)
 def test_bad_words_are_refused_in_words(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deep.toml").write_text(f"x = {'[' * 5000}{']' * 5000}\n")

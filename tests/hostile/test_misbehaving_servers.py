@@ -1,7 +1,8 @@
 """Every client is back within its deadline, whatever a server does, and keeps little of it in memory (law 16).
 
-    python -m tests.hostile.test_misbehaving_servers [out.json]    every client and server, timed: `make hostile`
+python -m tests.hostile.test_misbehaving_servers [out.json]    every client and server, timed: `make hostile`
 """
+
 from __future__ import annotations
 
 import json
@@ -37,7 +38,8 @@ KEY = "sk-canary-0123456789"
 def ask_endpoint(address: str) -> None:
     with pytest.raises(EngineError):
         for _ in Endpoint(f"{address}/v1", "m", deadline_s=DEADLINE_S).stream(
-                [{"role": "user", "content": "hi"}], temperature=1.0, top_p=1.0, max_tokens=5):
+            [{"role": "user", "content": "hi"}], temperature=1.0, top_p=1.0, max_tokens=5
+        ):
             pass
 
 
@@ -54,20 +56,39 @@ def ask_for_a_turn(address: str) -> None:
 
 
 def control_a_server(address: str) -> None:
-    with closing(ServerClient(address, rows=4, answer_s=DEADLINE_S)) as client, pytest.raises(EngineError):
+    with (
+        closing(ServerClient(address, rows=4, answer_s=DEADLINE_S)) as client,
+        pytest.raises(EngineError),
+    ):
         client.call("POST", "/pause", seconds=DEADLINE_S)
 
 
 def mount_tools(address: str) -> None:
     with pytest.raises(ToolError):
-        mount(url=f"{address}/mcp", limits=ToolLimits(deadline_s=DEADLINE_S, open_s=DEADLINE_S, workers=1))
+        mount(
+            url=f"{address}/mcp",
+            limits=ToolLimits(deadline_s=DEADLINE_S, open_s=DEADLINE_S, workers=1),
+        )
 
 
-CLIENTS = {"endpoint": ask_endpoint, "retriever": ask_retriever, "turn": ask_for_a_turn, "control": control_a_server,
-           "mcp": mount_tools}
-QUICK = {("endpoint", "sends one line without end"), ("endpoint", "packs a bomb by gzip"), ("endpoint", "drips a body"),
-         ("retriever", "drips a header"), ("turn", "drips a body"), ("turn", "packs a bomb by gzip"),
-         ("control", "drips a long announced body"), ("control", "sends white space without end"), ("mcp", "drips a body")}
+CLIENTS = {
+    "endpoint": ask_endpoint,
+    "retriever": ask_retriever,
+    "turn": ask_for_a_turn,
+    "control": control_a_server,
+    "mcp": mount_tools,
+}
+QUICK = {
+    ("endpoint", "sends one line without end"),
+    ("endpoint", "packs a bomb by gzip"),
+    ("endpoint", "drips a body"),
+    ("retriever", "drips a header"),
+    ("turn", "drips a body"),
+    ("turn", "packs a bomb by gzip"),
+    ("control", "drips a long announced body"),
+    ("control", "sends white space without end"),
+    ("mcp", "drips a body"),
+}
 
 
 def ready(client: str) -> None:
@@ -119,7 +140,9 @@ def _workers_peak_mb() -> float:
     with suppress(OSError):
         pid = shared_workers().pool.supervisor_pid
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            [line] = re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text()) or ["0"]
+            [line] = re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{child}/status").read_text()) or [
+                "0"
+            ]
             peaks.append(int(line) / 1024)
     return max(peaks)
 
@@ -130,7 +153,9 @@ def no_worker_is_left():
     shared_workers().shutdown()
 
 
-@pytest.mark.parametrize("which", reduced([(c, s) for c in CLIENTS for s in MISBEHAVING], QUICK), ids=": ".join)
+@pytest.mark.parametrize(
+    "which", reduced([(c, s) for c in CLIENTS for s in MISBEHAVING], QUICK), ids=": ".join
+)
 def test_a_client_is_back_in_time_and_small(which):
     found = taken(*which)
     assert found.seconds < DEADLINE_S + LATE_S and found.megabytes < MOST_MB, found
@@ -140,11 +165,18 @@ def test_a_client_is_back_in_time_and_small(which):
 def test_a_key_does_not_go_to_where_a_server_sends_on(client, monkeypatch):
     monkeypatch.setenv("ENDPOINT_KEY", KEY)
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    with serving(MISBEHAVING["hangs up"]) as (elsewhere, stolen), serving(sends_on(elsewhere)) as (address, asked):
+    with (
+        serving(MISBEHAVING["hangs up"]) as (elsewhere, stolen),
+        serving(sends_on(elsewhere)) as (address, asked),
+    ):
         monkeypatch.setenv(HOSTS_VARIABLE, address)
         if client == "endpoint":
             with pytest.raises(EngineError, match="307"):
-                list(Endpoint(f"{address}/v1", "m", "ENDPOINT_KEY").stream([], temperature=1.0, top_p=1.0, max_tokens=1))
+                list(
+                    Endpoint(f"{address}/v1", "m", "ENDPOINT_KEY").stream(
+                        [], temperature=1.0, top_p=1.0, max_tokens=1
+                    )
+                )
         else:
             with pytest.raises(SearchError, match="307"):
                 RemoteSearcher(address).search("x", 1)
@@ -153,7 +185,10 @@ def test_a_key_does_not_go_to_where_a_server_sends_on(client, monkeypatch):
 
 
 def test_headers_of_an_mcp_server_do_not_go_to_where_it_sends_on():
-    with serving(MISBEHAVING["hangs up"]) as (elsewhere, stolen), serving(sends_on(elsewhere)) as (address, asked):
+    with (
+        serving(MISBEHAVING["hangs up"]) as (elsewhere, stolen),
+        serving(sends_on(elsewhere)) as (address, asked),
+    ):
         with pytest.raises(ToolError):
             mount(url=f"{address}/mcp", headers={"X-Key": KEY}, limits=ToolLimits(workers=1))
     assert KEY.encode() in b"".join(asked) and not stolen
@@ -173,17 +208,39 @@ def main(words: list[str]) -> int:
         while len(tries) < TRIES and (not tries or tries[-1].seconds > DEADLINE_S + PROMISED_S):
             tries.append(taken(client, server))
         best = min(tries, key=lambda each: each.seconds)
-        found[f"{client}: {server}"] = {"seconds": round(best.seconds, 3), "megabytes": round(best.megabytes, 1), "tries": len(tries)}
+        found[f"{client}: {server}"] = {
+            "seconds": round(best.seconds, 3),
+            "megabytes": round(best.megabytes, 1),
+            "tries": len(tries),
+        }
     shared_workers().shutdown()
-    wrong = [name for name, each in found.items() if each["seconds"] > DEADLINE_S + PROMISED_S or each["megabytes"] > MOST_MB]
-    said = {"deadline_s": DEADLINE_S, "clients": len(CLIENTS), "servers": len(MISBEHAVING), "calls": len(found), "wrong": wrong,
-            "latest_s": max(each["seconds"] for each in found.values()), "most_mb": max(each["megabytes"] for each in found.values()),
-            "second_tries": sum(each["tries"] > 1 for each in found.values()), "cases": found}
+    wrong = [
+        name
+        for name, each in found.items()
+        if each["seconds"] > DEADLINE_S + PROMISED_S or each["megabytes"] > MOST_MB
+    ]
+    said = {
+        "deadline_s": DEADLINE_S,
+        "clients": len(CLIENTS),
+        "servers": len(MISBEHAVING),
+        "calls": len(found),
+        "wrong": wrong,
+        "latest_s": max(each["seconds"] for each in found.values()),
+        "most_mb": max(each["megabytes"] for each in found.values()),
+        "second_tries": sum(each["tries"] > 1 for each in found.values()),
+        "cases": found,
+    }
     if words:
         Path(words[0]).write_text(json.dumps(said, indent=1) + "\n")
-    print("\n".join([f"{name}: {found[name]}" for name in wrong] + [
-        f"{said['servers']} misbehaving servers, {said['clients']} clients, {len(wrong)} of {said['calls']} wrong; the latest was back "
-        f"{said['latest_s'] - DEADLINE_S:+.2f} s after its deadline, the largest took {said['most_mb']:.0f} MB"]))
+    print(
+        "\n".join(
+            [f"{name}: {found[name]}" for name in wrong]
+            + [
+                f"{said['servers']} misbehaving servers, {said['clients']} clients, {len(wrong)} of {said['calls']} wrong; the latest was back "
+                f"{said['latest_s'] - DEADLINE_S:+.2f} s after its deadline, the largest took {said['most_mb']:.0f} MB"
+            ]
+        )
+    )
     return 1 if wrong else 0
 
 

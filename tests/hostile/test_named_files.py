@@ -1,4 +1,5 @@
 """A file that the user names may be a stranger's, too: a pipe or a device in its place is refused, not waited for."""
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,7 @@ READERS = {  # what reads, as code with the file as `path`
     "a corpus": "from workbench.envs.qa.files import read_corpus\nread = lambda path: list(read_corpus(path))",
     "a table of rows": "from workbench.envs.row_files import read_rows\nread = lambda path: list(read_rows(path))",
     "an index": "from workbench.envs.search.base import Corpus\nfrom workbench.envs.search.dense import Dense\n"
-                "read = lambda path: Dense.load(path, Corpus(()), None)",
+    "read = lambda path: Dense.load(path, Corpus(()), None)",
     "a policy's settings": "from workbench.engines.policy import load_tokenizer\nread = lambda path: load_tokenizer(path.parent)",
 }
 ENDINGS = {"a table of rows": ".csv", "a policy's settings": ".json"}
@@ -44,8 +45,18 @@ def test_what_is_no_regular_file_is_refused_in_words(what, tmp_path):
     os.mkfifo(tmp_path / "pipe" / name)
     (tmp_path / "device" / name).symlink_to("/dev/zero")
     (tmp_path / "deep" / name).write_text("[" * 100_000 + "]" * 100_000)
-    done = subprocess.run([sys.executable, "-c", TOLD.format(imported=READERS[what]), *(str(tmp_path / kind / name) for kind in ("pipe", "device", "deep"))],
-                          capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            TOLD.format(imported=READERS[what]),
+            *(str(tmp_path / kind / name) for kind in ("pipe", "device", "deep")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     said = [json.loads(line) if line != "read" else line for line in done.stdout.splitlines()]
     assert len(said) == 3, done.stderr[-2000:]
     assert "not a regular file" in said[0] and "not a regular file" in said[1], said

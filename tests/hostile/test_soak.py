@@ -1,4 +1,5 @@
 """A few of the changed runs and bad calls that `make hostile` tries by the thousand."""
+
 from __future__ import annotations
 
 import json
@@ -17,7 +18,12 @@ from workbench.run.store import open_run
 from workbench.types.errors import StoreError
 
 MUTATIONS, CALLS = 20, 48
-SHOWN = (["show", "RUN"], ["show", "RUN", "1"], ["diff", "RUN", "SOUND"], ["show", "RUN", "--at", "step 1 / task 1 / attempt 1 / token 1"])
+SHOWN = (
+    ["show", "RUN"],
+    ["show", "RUN", "1"],
+    ["diff", "RUN", "SOUND"],
+    ["show", "RUN", "--at", "step 1 / task 1 / attempt 1 / token 1"],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +38,9 @@ def test_a_changed_run_is_read_or_refused_in_words(sound, tmp_path):  # noqa: F8
         shutil.copytree(sound, run)
         what = mutate(run, number)
         words = SHOWN[number % len(SHOWN)]
-        status, said = called([{"RUN": str(run), "SOUND": str(sound)}.get(word, word) for word in words])
+        status, said = called(
+            [{"RUN": str(run), "SOUND": str(sound)}.get(word, word) for word in words]
+        )
         assert status in (0, 1, 2) and "Traceback" not in said, f"{what}: {words}: {said}"
 
 
@@ -50,7 +58,9 @@ def test_a_change_is_none_that_a_seal_tells(sound, tmp_path):  # noqa: F811
                 opened.groups(1)
                 [opened.credit(1, update) for update in opened.updates(1)]
             except StoreError as error:
-                assert "its sha256 is not" not in str(error) and "bytes were written" not in str(error), f"{path}: {words}: {error}"
+                assert "its sha256 is not" not in str(error) and "bytes were written" not in str(
+                    error
+                ), f"{path}: {words}: {error}"
     assert kinds
 
 
@@ -68,10 +78,16 @@ def test_a_span_that_lacks_a_number_is_refused(sound, tmp_path, column):  # noqa
         open_run(run).groups(1)
 
 
-@pytest.mark.parametrize("change, words", [
-    (lambda content: content["answers"][0].pop("title"), "not what a lint looks like, at answers.0.title"),
-    (lambda content: content.update(answers=7), "not what a lint looks like, at answers"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            lambda content: content["answers"][0].pop("title"),
+            "not what a lint looks like, at answers.0.title",
+        ),
+        (lambda content: content.update(answers=7), "not what a lint looks like, at answers"),
+    ],
+)
 def test_what_has_another_shape_is_named_by_its_place(sound, tmp_path, change, words):  # noqa: F811
     from workbench.types.findings import Answer, LintReport
 
@@ -89,7 +105,11 @@ def test_bad_calls_are_answered_in_words(tmp_path, monkeypatch):
     tried = set()
     for number in range(CALLS):
         words = bad_call(number)
-        if words[0] in ("doctor", "ablate", "play"):  # imports take a while: `make hostile` has them
+        if words[0] in (
+            "doctor",
+            "ablate",
+            "play",
+        ):  # imports take a while: `make hostile` has them
             continue
         tried.add(words[0])
         status, said = called(words)
@@ -98,8 +118,13 @@ def test_bad_calls_are_answered_in_words(tmp_path, monkeypatch):
 
 
 def test_negative_control_what_breaks_or_ends_the_process_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.cli.commands.show_command", lambda args: os._exit(7) if args.step == 2 else 1 / 0)
+    monkeypatch.setattr(
+        "workbench.cli.commands.show_command", lambda args: os._exit(7) if args.step == 2 else 1 / 0
+    )
     cases = lambda numbers: ((str(number), ["show", "x", str(number)]) for number in numbers)  # noqa: E731
     found = run_cases(cases, range(4), tmp_path / "log")
     assert [line["case"] for line in found["wrong"]] == ["0", "1", "2", "3"] and found["calls"] == 4
-    assert "ZeroDivisionError" in json.dumps(found["wrong"][0]) and found["statuses"] == {"3": 3, "7": 1}
+    assert "ZeroDivisionError" in json.dumps(found["wrong"][0]) and found["statuses"] == {
+        "3": 3,
+        "7": 1,
+    }

@@ -7,6 +7,7 @@ Each package gets a virtual environment (about 6 GB for all, most of it torch tw
 attempts (`recorded.py`), then each script of `writers/` runs where its package is installed and calls that package's
 writer. Nothing is fetched from a hub.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -24,8 +25,16 @@ WRITERS = {
     "write_verifiers_traces.py": ("verifiers==0.4.0",),
     "write_verifiers_results.py": ("verifiers==0.1.14",),
     "write_trl_tables.py": ("trl==1.16.0", "transformers==5.19.0", "torch==2.13.0", "pyarrow"),
-    "write_verl_generations.py": ("verl==0.9.1", "torch==2.13.0", "TransferQueue==0.1.11", "cachetools", "uvicorn",
-                                  "fastapi", "pyzmq", "msgspec"),
+    "write_verl_generations.py": (
+        "verl==0.9.1",
+        "torch==2.13.0",
+        "TransferQueue==0.1.11",
+        "cachetools",
+        "uvicorn",
+        "fastapi",
+        "pyzmq",
+        "msgspec",
+    ),
 }
 
 
@@ -33,7 +42,11 @@ def make(out: Path, venvs: Path) -> None:
     """All files, into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     recorded = out / "recorded.json"
-    subprocess.run([sys.executable, "-m", "tests.imported.recorded", str(recorded)], check=True, cwd=HERE.parents[1])
+    subprocess.run(
+        [sys.executable, "-m", "tests.imported.recorded", str(recorded)],
+        check=True,
+        cwd=HERE.parents[1],
+    )
     for script, packages in WRITERS.items():
         folder = venvs / script.removesuffix(".py")
         python = folder / "bin" / "python"
@@ -41,16 +54,35 @@ def make(out: Path, venvs: Path) -> None:
             venv.create(folder, clear=True, with_pip=True)
             subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
             (folder / "installed").touch()
-        command = [str(python), "-W", "ignore", str(HERE / "writers" / script), str(recorded), str(out)]
-        subprocess.run(command, check=True,
-                       env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+        command = [
+            str(python),
+            "-W",
+            "ignore",
+            str(HERE / "writers" / script),
+            str(recorded),
+            str(out),
+        ]
+        subprocess.run(
+            command,
+            check=True,
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+            },
+        )
     recorded.unlink()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path, nargs="?", default=HERE / "files")
-    parser.add_argument("--venvs", type=Path, help="where to keep the environments (default: a folder that is removed)")
+    parser.add_argument(
+        "--venvs",
+        type=Path,
+        help="where to keep the environments (default: a folder that is removed)",
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="writers-") as folder:
         make(arguments.out.absolute(), (arguments.venvs or Path(folder)).absolute())

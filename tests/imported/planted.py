@@ -2,6 +2,7 @@
 
 Each takes the rows of a file and changes them in place. The thread is a report of that bug somewhere.
 """
+
 from __future__ import annotations
 
 import json
@@ -82,7 +83,7 @@ def turn_is_tokenized_again(rows: Rows) -> None:
     at = len(steps[0]["tokens"]["prompt_ids"]) + 1
     for step in steps[1:]:
         ids = step["tokens"]["prompt_ids"]
-        step["tokens"]["prompt_ids"] = ids[:at] + [1, 2] + ids[at + 1:]
+        step["tokens"]["prompt_ids"] = ids[:at] + [1, 2] + ids[at + 1 :]
         step["tokens"]["prompt_mask"].append(0)
 
 
@@ -90,8 +91,8 @@ def last_prompt_begins_with_the_wrong_turn(rows: Rows) -> None:
     """What was sampled in the first turn is put where the second should be: a variable that was used twice."""
     first, second, third = (step["tokens"] for step in long_attempt(rows)["trajectory"])
     at = len(second["prompt_ids"])
-    wrong = first["completion_ids"][:len(second["completion_ids"])]
-    third["prompt_ids"][at:at + len(wrong)] = wrong
+    wrong = first["completion_ids"][: len(second["completion_ids"])]
+    third["prompt_ids"][at : at + len(wrong)] = wrong
 
 
 def group_ids_are_distinct(rows: Rows) -> None:
@@ -132,7 +133,7 @@ def logprob_is_not_a_number(rows: Rows) -> None:
 
 def logprobs_are_probabilities(rows: Rows) -> None:
     values = tokens(rows[0])["completion_logprobs"]
-    values[:] = [2.718281828 ** value for value in values]
+    values[:] = [2.718281828**value for value in values]
 
 
 def credit_of_somebody_else(rows: Rows) -> None:
@@ -186,7 +187,9 @@ def scaffold_is_trained(rows: Rows) -> None:
 
 
 def reply_is_trained(rows: Rows) -> None:
-    reply = [node for node in nodes(rows) if not node["sampled"] and node.get("parent") is not None][0]
+    reply = [
+        node for node in nodes(rows) if not node["sampled"] and node.get("parent") is not None
+    ][0]
     reply["mask"] = [True] * len(reply["mask"])
 
 
@@ -240,39 +243,148 @@ VERL, VERL_IDS = "verl_generations.jsonl", "verl_generations_v0_with_ids.jsonl"
 
 PLANTED = (
     Planted("mask is longer", RESULTS, "R4", "mask has", mask_is_longer, "trl#5144"),
-    Planted("mask is all zero", RESULTS, "R5", "no token of this completion is trained", mask_is_all_zero, "rllm#352"),
-    Planted("turn is tokenized again", RESULTS, "R1", "tokenized again", turn_is_tokenized_again, "trl#5224"),
-    Planted("prompt begins with the wrong turn", RESULTS, "R1", "",
-            last_prompt_begins_with_the_wrong_turn, "prime-rl#1383"),
-    Planted("group ids are distinct", RESULTS, "R7", "a group of its own", group_ids_are_distinct, "Search-R1#88"),
-    Planted("group of different tasks", RESULTS, "R7", "different prompts",
-            group_holds_different_tasks, "tinker-cookbook#771"),
-    Planted("prompt is trained", RESULTS, "R3", "of the prompt are trained", prompt_is_trained, "prime-rl#2471"),
-    Planted("pad is a sampled token", RESULTS, "R4", "comparing ids with the padding",
-            pad_is_a_sampled_token, "rllm#517"),
-    Planted("logprobs are dropped", RESULTS, "R12", "exactly 0", logprobs_are_dropped, "slime#1995"),
+    Planted(
+        "mask is all zero",
+        RESULTS,
+        "R5",
+        "no token of this completion is trained",
+        mask_is_all_zero,
+        "rllm#352",
+    ),
+    Planted(
+        "turn is tokenized again",
+        RESULTS,
+        "R1",
+        "tokenized again",
+        turn_is_tokenized_again,
+        "trl#5224",
+    ),
+    Planted(
+        "prompt begins with the wrong turn",
+        RESULTS,
+        "R1",
+        "",
+        last_prompt_begins_with_the_wrong_turn,
+        "prime-rl#1383",
+    ),
+    Planted(
+        "group ids are distinct",
+        RESULTS,
+        "R7",
+        "a group of its own",
+        group_ids_are_distinct,
+        "Search-R1#88",
+    ),
+    Planted(
+        "group of different tasks",
+        RESULTS,
+        "R7",
+        "different prompts",
+        group_holds_different_tasks,
+        "tinker-cookbook#771",
+    ),
+    Planted(
+        "prompt is trained",
+        RESULTS,
+        "R3",
+        "of the prompt are trained",
+        prompt_is_trained,
+        "prime-rl#2471",
+    ),
+    Planted(
+        "pad is a sampled token",
+        RESULTS,
+        "R4",
+        "comparing ids with the padding",
+        pad_is_a_sampled_token,
+        "rllm#517",
+    ),
+    Planted(
+        "logprobs are dropped", RESULTS, "R12", "exactly 0", logprobs_are_dropped, "slime#1995"
+    ),
     Planted("logprobs are shifted", RESULTS, "R4", "logprobs has", logprobs_are_shifted),
     Planted("logprob is not a number", RESULTS, "R12", "missing", logprob_is_not_a_number),
     Planted("logprobs are probabilities", RESULTS, "R12", "above 0", logprobs_are_probabilities),
-    Planted("credit of somebody else", RESULTS, "R6", "somebody else's credit", credit_of_somebody_else),
+    Planted(
+        "credit of somebody else", RESULTS, "R6", "somebody else's credit", credit_of_somebody_else
+    ),
     Planted("advantages are zero", RESULTS, "R8", "exactly 0", advantages_are_zero, "rllm#916"),
-    Planted("some cut rows are masked", RESULTS, "R11", "that were cut", some_cut_rows_are_masked, "trl#4976"),
-    Planted("failed attempt earns zero", RESULTS, "R16", "unscored is not zero", failed_attempt_earns_zero, "trl#5902"),
-    Planted("attempts draw the same noise", RESULTS, "R22", "token for token alike", attempts_draw_the_same_noise),
+    Planted(
+        "some cut rows are masked",
+        RESULTS,
+        "R11",
+        "that were cut",
+        some_cut_rows_are_masked,
+        "trl#4976",
+    ),
+    Planted(
+        "failed attempt earns zero",
+        RESULTS,
+        "R16",
+        "unscored is not zero",
+        failed_attempt_earns_zero,
+        "trl#5902",
+    ),
+    Planted(
+        "attempts draw the same noise",
+        RESULTS,
+        "R22",
+        "token for token alike",
+        attempts_draw_the_same_noise,
+    ),
     Planted("reward is not a number", RESULTS, "R16", "not a number", reward_is_not_a_number),
     Planted("id is negative", RESULTS, "R4", "negative id", id_is_negative),
-    Planted("scaffold is trained", TRACES, "R3", "that no model sampled", scaffold_is_trained, "SkyRL#710"),
-    Planted("reply is trained", TRACES, "R3", "that no model sampled", reply_is_trained, "RAGEN#54"),
-    Planted("stop token is not trained", TRACES, "R3", "sampled tokens are not trained",
-            stop_token_is_not_trained, "trl#4974"),
-    Planted("credit on the last turn only", TRACES, "R6", "only the last of",
-            node_credit_on_the_last_turn_only, "SkyRL#1492"),
+    Planted(
+        "scaffold is trained",
+        TRACES,
+        "R3",
+        "that no model sampled",
+        scaffold_is_trained,
+        "SkyRL#710",
+    ),
+    Planted(
+        "reply is trained", TRACES, "R3", "that no model sampled", reply_is_trained, "RAGEN#54"
+    ),
+    Planted(
+        "stop token is not trained",
+        TRACES,
+        "R3",
+        "sampled tokens are not trained",
+        stop_token_is_not_trained,
+        "trl#4974",
+    ),
+    Planted(
+        "credit on the last turn only",
+        TRACES,
+        "R6",
+        "only the last of",
+        node_credit_on_the_last_turn_only,
+        "SkyRL#1492",
+    ),
     Planted("tool mask is longer", TABLE, "R4", "mask has", tool_mask_is_longer, "trl#5144"),
-    Planted("turn is realigned", TABLE, "R3", "are context by the mask", turn_is_realigned, "trl#5224"),
-    Planted("advantages are swapped", TEXTS, "R6", "somebody else's credit", advantages_are_swapped),
-    Planted("response mask is all zero", VERL_IDS, "R5", "no token of this completion",
-            response_mask_is_all_zero, "rllm#352"),
-    Planted("uids are distinct", VERL, "R7", "a group of its own", uids_are_distinct, "Search-R1#88"),
-    Planted("uids group different tasks", VERL, "R7", "different prompts",
-            uids_group_different_tasks, "tinker-cookbook#771"),
+    Planted(
+        "turn is realigned", TABLE, "R3", "are context by the mask", turn_is_realigned, "trl#5224"
+    ),
+    Planted(
+        "advantages are swapped", TEXTS, "R6", "somebody else's credit", advantages_are_swapped
+    ),
+    Planted(
+        "response mask is all zero",
+        VERL_IDS,
+        "R5",
+        "no token of this completion",
+        response_mask_is_all_zero,
+        "rllm#352",
+    ),
+    Planted(
+        "uids are distinct", VERL, "R7", "a group of its own", uids_are_distinct, "Search-R1#88"
+    ),
+    Planted(
+        "uids group different tasks",
+        VERL,
+        "R7",
+        "different prompts",
+        uids_group_different_tasks,
+        "tinker-cookbook#771",
+    ),
 )

@@ -1,4 +1,5 @@
 """Every planted fault is named by its rule and by no other; the files as they were written are clean."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -6,22 +7,41 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from tests.imported.planted import FILES, PLANTED, RESULTS, TABLE, TEXTS, TRACES, VERL, VERL_IDS, rows_of, write
+from tests.imported.planted import (
+    FILES,
+    PLANTED,
+    RESULTS,
+    TABLE,
+    TEXTS,
+    TRACES,
+    VERL,
+    VERL_IDS,
+    rows_of,
+    write,
+)
 from workbench.importers import read_rollouts
 from workbench.linting import Evidence, check
 from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.table import RULES
 
-CLEAN = sorted(str(path.relative_to(FILES)) for path in FILES.rglob("*")
-               if path.suffix in (".jsonl", ".parquet"))
+CLEAN = sorted(
+    str(path.relative_to(FILES))
+    for path in FILES.rglob("*")
+    if path.suffix in (".jsonl", ".parquet")
+)
 
 
 # What may speak of each file: what the README's table says.
 SPEAKS = {
-    RESULTS: "R1 R3 R4 R5 R6 R7 R8 R12 R16 R22", "verifiers_results_text/results.jsonl": "R7 R8 R16",
-    TRACES: "R3 R4 R5 R6 R7 R8 R12 R16 R22", "verifiers_traces_text.jsonl": "R8 R16",
-    TEXTS: "R6 R8 R16", TABLE: "R3 R4 R5 R6 R8 R12 R16 R22",
-    VERL: "R7 R8 R16", "verl_generations_v0.jsonl": "R8 R16", VERL_IDS: "R3 R4 R5 R8 R12 R16 R22",
+    RESULTS: "R1 R3 R4 R5 R6 R7 R8 R12 R16 R22",
+    "verifiers_results_text/results.jsonl": "R7 R8 R16",
+    TRACES: "R3 R4 R5 R6 R7 R8 R12 R16 R22",
+    "verifiers_traces_text.jsonl": "R8 R16",
+    TEXTS: "R6 R8 R16",
+    TABLE: "R3 R4 R5 R6 R8 R12 R16 R22",
+    VERL: "R7 R8 R16",
+    "verl_generations_v0.jsonl": "R8 R16",
+    VERL_IDS: "R3 R4 R5 R8 R12 R16 R22",
 }
 
 
@@ -43,7 +63,9 @@ def test_a_rule_passes_only_what_the_file_tells(file):
     assert all(answer.missing for answer in report if not answer.looked)
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: f"{planted.file.split('.')[0]}: {planted.name}")
+@pytest.mark.parametrize(
+    "planted", PLANTED, ids=lambda planted: f"{planted.file.split('.')[0]}: {planted.name}"
+)
 def test_a_planted_fault_is_named_by_its_rule(planted, tmp_path):
     rows = rows_of(planted.file)
     planted.plant(rows)
@@ -68,7 +90,9 @@ def test_every_rule_over_arrays_has_a_planted_fault():
 def test_rules_without_their_evidence_say_what_is_missing():
     report = of_arrays(FILES / "verl_generations.jsonl")
     for rule in ("R1", "R3", "R4", "R5", "R12"):
-        assert report[rule].status == "not checked" and report[rule].missing == ("token ids: the file has none",)
+        assert report[rule].status == "not checked" and report[rule].missing == (
+            "token ids: the file has none",
+        )
     assert report["R22"].status == "not checked" and report["R6"].status == "not checked"
     assert report["R7"].status == report["R8"].status == "passed"
 

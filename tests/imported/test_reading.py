@@ -1,4 +1,5 @@
 """What is read from each writer's file, and that nothing is lost silently when a file is damaged."""
+
 from __future__ import annotations
 
 import json
@@ -11,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.imported.planted import FILES, RESULTS, TABLE, TRACES, rows_of, turn_is_tokenized_again, write
+from tests.imported.planted import (
+    FILES,
+    RESULTS,
+    TABLE,
+    TRACES,
+    rows_of,
+    turn_is_tokenized_again,
+    write,
+)
 from workbench.importers import looks_like_rollouts, read_rollouts, reading
 from workbench.types import Source
 from workbench.types.errors import DataError
@@ -31,23 +40,36 @@ def attempts_of(file: str) -> list[tuple[list[int], list[int], list[float]]]:
     attempts = []
     for name in found.attempts:
         turns = [s for s in found.sequences if s.attempt == name]
-        attempts.append((whole(turns[-1])[0], [token for turn in turns for token in whole(turn)[1]],
-                         [round(float(v), 4) for turn in turns for v in turn.logprobs[turn.trained]]))
+        attempts.append(
+            (
+                whole(turns[-1])[0],
+                [token for turn in turns for token in whole(turn)[1]],
+                [round(float(v), 4) for turn in turns for v in turn.logprobs[turn.trained]],
+            )
+        )
     return attempts
 
 
 @pytest.mark.parametrize("file", WITH_IDS[1:])
 def test_all_writers_were_given_the_same_attempts_and_all_readers_get_them_back(file):
     for (ids, trained, logprobs), (same_ids, same_trained, same_logprobs) in zip(
-            attempts_of(file), attempts_of(WITH_IDS[0]), strict=True):
-        assert (ids, trained) == (same_ids, same_trained) and logprobs == pytest.approx(same_logprobs, abs=1.1e-4)
+        attempts_of(file), attempts_of(WITH_IDS[0]), strict=True
+    ):
+        assert (ids, trained) == (same_ids, same_trained) and logprobs == pytest.approx(
+            same_logprobs, abs=1.1e-4
+        )
 
 
-@pytest.mark.parametrize(("file", "framework", "version", "sequences"), [
-    (RESULTS, "verifiers (results)", "0.1.14", 14), ("verifiers_results", "verifiers (results)", "0.1.14", 14),
-    (TRACES, "verifiers (traces)", "0.4.0", 6), (TABLE, "TRL (completion tables)", None, 6),
-    ("verl_generations.jsonl", "verl (generations)", None, 6),
-])
+@pytest.mark.parametrize(
+    ("file", "framework", "version", "sequences"),
+    [
+        (RESULTS, "verifiers (results)", "0.1.14", 14),
+        ("verifiers_results", "verifiers (results)", "0.1.14", 14),
+        (TRACES, "verifiers (traces)", "0.4.0", 6),
+        (TABLE, "TRL (completion tables)", None, 6),
+        ("verl_generations.jsonl", "verl (generations)", None, 6),
+    ],
+)
 def test_whose_file_it_is_and_of_which_version(file, framework, version, sequences):
     assert looks_like_rollouts(FILES / file)
     found = read_rollouts(FILES / file)
@@ -63,7 +85,9 @@ def test_whole_attempts_are_our_own_types_and_train_exactly_what_was_sampled(fil
     spans = [span for group in found.groups for t in group for span in t.segments[0].spans]
     assert [i for span in spans if span.sampled for i in span.token_ids.tolist()] == trained
     assert {span.source for span in spans} == {Source.PROMPT, Source.POLICY, Source.ENV}
-    assert [t.reward for group in found.groups for t in group] == pytest.approx([1.0, 1.0, 0.0, -0.2, 1.0, 0.8])
+    assert [t.reward for group in found.groups for t in group] == pytest.approx(
+        [1.0, 1.0, 0.0, -0.2, 1.0, 0.8]
+    )
 
 
 def test_an_attempt_that_is_not_whole_is_no_trajectory_but_stays_a_sequence(tmp_path):
@@ -74,30 +98,54 @@ def test_an_attempt_that_is_not_whole_is_no_trajectory_but_stays_a_sequence(tmp_
     assert [len(group) for group in found.groups] == [1, 3] and len(found.attempts) == 6
 
 
-@pytest.mark.parametrize(("file", "words"), [
-    ("verifiers_results_text", "state_columns=['trajectory']"), ("verifiers_traces_text.jsonl", "train client"),
-    ("trl_completions.parquet", "log_extra('completion_ids', completion_ids)"),
-    ("verl_generations.jsonl", "decoded without special tokens"),
-])
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("verifiers_results_text", "state_columns=['trajectory']"),
+        ("verifiers_traces_text.jsonl", "train client"),
+        ("trl_completions.parquet", "log_extra('completion_ids', completion_ids)"),
+        ("verl_generations.jsonl", "decoded without special tokens"),
+    ],
+)
 def test_texts_alone_are_read_and_what_is_missing_is_said(file, words):
     found = read_rollouts(FILES / file)
-    assert found.groups == () and all(s.completion_ids is None and s.completion_text for s in found.sequences)
+    assert found.groups == () and all(
+        s.completion_ids is None and s.completion_text for s in found.sequences
+    )
     said = next(line for line in found.missing if line.startswith("token ids"))
-    assert words in said and "R1, R3, R4, R5, R12 and R22 cannot be checked" in said and said in found.about
+    assert (
+        words in said
+        and "R1, R3, R4, R5, R12 and R22 cannot be checked" in said
+        and said in found.about
+    )
 
 
 def test_a_row_of_a_token_export_of_prime_rl(tmp_path):
     """Made from the field names of its exporter: prime-rl is in no registry, so its own writer could not run."""
-    row = {"schema_version": 1, "step": 3, "export_step": 3, "rank": 0, "run_id": None, "env_name": "lake",
-           "token_ids": [5, 6, 7, 8, 9], "position_ids": [0, 1, 2, 3, 4],
-           "loss_mask": [False, False, True, False, True],
-           "advantages": [0.0, 0.0, 0.5, 0.0, 0.5], "rewards": [1.0] * 5,
-           "inference_logprobs": [0.0, 0.0, -0.25, 0.0, -1.5], "trainer_logprobs": [None] * 5}
+    row = {
+        "schema_version": 1,
+        "step": 3,
+        "export_step": 3,
+        "rank": 0,
+        "run_id": None,
+        "env_name": "lake",
+        "token_ids": [5, 6, 7, 8, 9],
+        "position_ids": [0, 1, 2, 3, 4],
+        "loss_mask": [False, False, True, False, True],
+        "advantages": [0.0, 0.0, 0.5, 0.0, 0.5],
+        "rewards": [1.0] * 5,
+        "inference_logprobs": [0.0, 0.0, -0.25, 0.0, -1.5],
+        "trainer_logprobs": [None] * 5,
+    }
     found = read_rollouts(write([row], tmp_path / "rank_0.jsonl"))
     (sequence,) = found.sequences
     assert found.framework == "prime-rl (token exports)" and "R7" in found.missing[0]
     assert sequence.prompt_ids.tolist() == [5, 6] and sequence.completion_ids.tolist() == [7, 8, 9]
-    assert sequence.trained.tolist() == [True, False, True] and sequence.logprobs.tolist() == [-0.25, 0.0, -1.5]
+    assert sequence.trained.tolist() == [True, False, True] and sequence.logprobs.tolist() == [
+        -0.25,
+        0.0,
+        -1.5,
+    ]
     assert sequence.reward == 1.0 and sequence.advantages.tolist() == [0.5, 0.0, 0.5]
 
 
@@ -106,33 +154,42 @@ def test_a_trace_that_forks_is_one_sequence_a_path(tmp_path):
     nodes = rows[0]["traces"][0]["nodes"]
     nodes.append({**nodes[-1], "token_ids": [*nodes[-1]["token_ids"]]})
     found = read_rollouts(write(rows, tmp_path / "traces.jsonl"))
-    assert [(s.number, s.fork) for s in found.sequences] == [(0, None), (1, True)] and found.groups == ()
+    assert [(s.number, s.fork) for s in found.sequences] == [
+        (0, None),
+        (1, True),
+    ] and found.groups == ()
     assert found.sequences[0].completion_ids.tolist() == found.sequences[1].completion_ids.tolist()
 
 
 def test_messages_that_were_rewritten_are_a_fork_other_tokens_for_the_same_are_not(tmp_path):
     rows = rows_of(RESULTS)[1:2]
     turn_is_tokenized_again(rows)
-    assert [s.fork for s in read_rollouts(write(rows, tmp_path / "a.jsonl")).sequences] == [None, None, None]
+    assert [s.fork for s in read_rollouts(write(rows, tmp_path / "a.jsonl")).sequences] == [
+        None,
+        None,
+        None,
+    ]
     rows[0]["trajectory"][2]["prompt"][1]["content"] = "a summary"
-    assert [s.fork for s in read_rollouts(write(rows, tmp_path / "b.jsonl")).sequences] == [None, None, True]
+    assert [s.fork for s in read_rollouts(write(rows, tmp_path / "b.jsonl")).sequences] == [
+        None,
+        None,
+        True,
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ damage
 
 
 BROKEN = {
-    b"{\"example_id\": 1, \"completion\": ": "not JSON",
+    b'{"example_id": 1, "completion": ': "not JSON",
     b"[1, 2]": "expected an object",
     b"\xff\xfe{}": "not UTF-8",
     b"[" * 100_000: "not JSON|nested too deep",
-    b"{\"step\": 1}": "not a row of",
-    b"{\"example_id\": 1, \"completion\": 0, \"reward\": \"high\"}": "reward is 'high'",
-    b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": [{\"tokens\": {\"prompt_ids\": [1.5]}}]}":
-        "which is no token id",
-    b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": [{\"tokens\": {\"prompt_ids\": [9999999999]}}]}":
-        "which is no token id",
-    b"{\"example_id\": 1, \"completion\": 0, \"reward\": 1, \"trajectory\": 7}": "expected a list",
+    b'{"step": 1}': "not a row of",
+    b'{"example_id": 1, "completion": 0, "reward": "high"}': "reward is 'high'",
+    b'{"example_id": 1, "completion": 0, "reward": 1, "trajectory": [{"tokens": {"prompt_ids": [1.5]}}]}': "which is no token id",
+    b'{"example_id": 1, "completion": 0, "reward": 1, "trajectory": [{"tokens": {"prompt_ids": [9999999999]}}]}': "which is no token id",
+    b'{"example_id": 1, "completion": 0, "reward": 1, "trajectory": 7}': "expected a list",
 }
 
 
@@ -142,7 +199,9 @@ def test_a_damaged_line_is_named_by_its_number_and_skipped(line, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_bytes(b"".join(good[:2]) + line + b"\n\n" + b"".join(good[2:]))
     found = read_rollouts(path)
-    assert found.skipped == 1 and len(found.attempts) == 6 and found.damaged[0].startswith("line 3: ")
+    assert (
+        found.skipped == 1 and len(found.attempts) == 6 and found.damaged[0].startswith("line 3: ")
+    )
     assert any(words in found.damaged[0] for words in BROKEN[line].split("|"))
     assert found.damaged[0] in found.about
 
@@ -169,7 +228,11 @@ def test_many_damaged_lines_are_all_counted(tmp_path):
 
 def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted():
     found = read_rollouts(FILES / RESULTS, max_tokens=300)
-    assert 0 < len(found.attempts) < 6 and len(found.attempts) + found.left_out == 6 and "NOT READ" in found.about
+    assert (
+        0 < len(found.attempts) < 6
+        and len(found.attempts) + found.left_out == 6
+        and "NOT READ" in found.about
+    )
 
 
 def test_a_line_is_never_longer_in_memory_than_the_limit(tmp_path):
@@ -209,9 +272,13 @@ def test_a_file_beside_them_of_which_nothing_can_be_read_is_named(tmp_path):
     assert [words.split(":")[0] for words in found.damaged] == ["2.jsonl", "3.parquet"]
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-                    max_leaves=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
 
 
 def places(value):
@@ -224,7 +291,9 @@ def places(value):
             yield from places(value[key])
 
 
-@given(file=st.sampled_from((RESULTS, TRACES, "verl_generations_v0_with_ids.jsonl")), data=st.data())
+@given(
+    file=st.sampled_from((RESULTS, TRACES, "verl_generations_v0_with_ids.jsonl")), data=st.data()
+)
 def test_whatever_stands_in_a_row_it_is_read_or_named(file, data, tmp_path_factory):
     """Any value in the place of any other: either the row is read or its line is named; never another exception."""
     rows = rows_of(file)
@@ -236,16 +305,22 @@ def test_whatever_stands_in_a_row_it_is_read_or_named(file, data, tmp_path_facto
 
 
 def test_reading_needs_neither_torch_nor_transformers():
-    code = ("import sys\nfor name in ('torch', 'transformers', 'pandas'): sys.modules[name] = None\n"
-            "from workbench.importers import read_rollouts\nfrom workbench.views import show_imported\n"
-            f"print(len([show_imported(read_rollouts(path)).text for path in {[str(FILES / f) for f in WITH_IDS]}]))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    code = (
+        "import sys\nfor name in ('torch', 'transformers', 'pandas'): sys.modules[name] = None\n"
+        "from workbench.importers import read_rollouts\nfrom workbench.views import show_imported\n"
+        f"print(len([show_imported(read_rollouts(path)).text for path in {[str(FILES / f) for f in WITH_IDS]}]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
     assert done.stdout.strip() == "4", done.stderr
 
 
 def test_a_json_list_as_text_is_a_list_of_ids():
     row = rows_of("verl_generations_v0_with_ids.jsonl")[0]
-    assert isinstance(row["response_ids"], str) and isinstance(json.loads(row["response_ids"]), list)
+    assert isinstance(row["response_ids"], str) and isinstance(
+        json.loads(row["response_ids"]), list
+    )
 
 
 def test_a_table_without_a_mask_gets_none():
@@ -256,4 +331,6 @@ def test_a_table_without_a_mask_gets_none():
     sequences = trl_tables.sequences_of(row, "row 0")
     assert sequences[0].mask is None and trl_tables.NO_MASK in trl_tables.missing(sequences, [row])
     told = trl_tables.sequences_of(row | {"completion_mask": [1, 0]}, "row 0")
-    assert told[0].mask.tolist() == [1, 0] and trl_tables.NO_MASK not in trl_tables.missing(told, [row])
+    assert told[0].mask.tolist() == [1, 0] and trl_tables.NO_MASK not in trl_tables.missing(
+        told, [row]
+    )

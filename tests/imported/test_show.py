@@ -1,4 +1,5 @@
 """Rollouts of other frameworks as pictures: trained tokens marked, what does not fit said, foreign text only text."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +7,15 @@ import json
 import pytest
 
 import workbench as wb
-from tests.imported.planted import FILES, RESULTS, TRACES, mask_is_longer, reply_is_trained, rows_of, write
+from tests.imported.planted import (
+    FILES,
+    RESULTS,
+    TRACES,
+    mask_is_longer,
+    reply_is_trained,
+    rows_of,
+    write,
+)
 from workbench import cli
 from workbench.importers import read_rollouts
 from workbench.types.errors import DataError
@@ -16,7 +25,10 @@ from workbench.views import show_imported
 def test_trained_tokens_are_marked_and_read():
     view = wb.show(wb.read_rollouts(FILES / RESULTS), attempt=1, tokenizer="frozenlake-tiny")
     assert "example 0, line 2: group 0, reward +1.00, advantage +0.33" in view.text
-    assert "[TRAIN turn 0, 10, +0.33|<think>down : down G</think><answer>Down</answer><|im_end|>]" in view.text
+    assert (
+        "[TRAIN turn 0, 10, +0.33|<think>down : down G</think><answer>Down</answer><|im_end|>]"
+        in view.text
+    )
     assert "3 segments" in view.text and "[TRAIN turn 2" in view.text
 
 
@@ -28,7 +40,10 @@ def test_of_a_trace_replies_are_told_from_what_was_sampled():
 def test_texts_alone_are_shown_as_texts_and_what_is_missing_is_said():
     view = wb.show(wb.read_rollouts(FILES / "verl_generations.jsonl"))
     assert "not in the file: token ids: verl writes the texts" in view.text
-    assert "[completion, text alone|<think>guess" in view.text and "first 4 attempts shown, 2 hidden" in view.text
+    assert (
+        "[completion, text alone|<think>guess" in view.text
+        and "first 4 attempts shown, 2 hidden" in view.text
+    )
 
 
 def test_arrays_that_do_not_fit_are_drawn_as_far_as_they_go(tmp_path):
@@ -41,7 +56,10 @@ def test_arrays_that_do_not_fit_are_drawn_as_far_as_they_go(tmp_path):
 def test_a_reply_that_is_trained_is_widened(tmp_path):
     rows = rows_of(TRACES)
     reply_is_trained(rows)
-    assert "[widened turn 0" in wb.show(wb.read_rollouts(write(rows, tmp_path / "traces.jsonl")), attempt=0).text
+    assert (
+        "[widened turn 0"
+        in wb.show(wb.read_rollouts(write(rows, tmp_path / "traces.jsonl")), attempt=0).text
+    )
 
 
 def test_foreign_text_acts_nowhere(tmp_path):
@@ -73,4 +91,6 @@ def test_the_terminal_shows_and_lints_them(tmp_path, capsys):
     bad = str(write(rows, tmp_path / "results.jsonl"))
     assert cli.main(["lint", bad, "--json"]) == 1
     answers = json.loads(capsys.readouterr().out)["answers"]
-    assert [a["rule"] for a in answers if any(f["severity"] == "error" for f in a["findings"])] == ["R4"]
+    assert [a["rule"] for a in answers if any(f["severity"] == "error" for f in a["findings"])] == [
+        "R4"
+    ]

@@ -1,4 +1,5 @@
 """R12 at the start: a sampler that bends otherwise than it says is told from the whole distribution."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -23,19 +24,35 @@ BENDS = ((0.7, 1.0), (1.0, 0.8), (0.7, 0.9))
 
 @lru_cache
 def evidence_at(temperature: float, top_p: float) -> Evidence:
-    recipe = Recipe(policy="pairs", temperature=temperature, top_p=top_p, max_turn_tokens=24, group_size=3)
+    recipe = Recipe(
+        policy="pairs", temperature=temperature, top_p=top_p, max_turn_tokens=24, group_size=3
+    )
     probe = probe_of(bigram_model(recipe.template, recipe.preset), GRPO(), LearnerConfig())
     return replace(collected(recipe), probe=probe, journal=None)
 
 
 def said_otherwise(evidence: Evidence, change) -> Evidence:
     """The same tokens; `change(logprobs, plain_logprobs)` is what the engine says of those it sampled."""
-    def of_span(span: Span) -> Span:
-        return span if span.logprobs is None else replace(span, logprobs=change(span.logprobs, span.plain_logprobs))
 
-    groups = tuple(tuple(
-        replace(t, segments=tuple(Segment(tuple(map(of_span, segment.spans))) for segment in t.segments))
-        for t in group) for group in evidence.groups)
+    def of_span(span: Span) -> Span:
+        return (
+            span
+            if span.logprobs is None
+            else replace(span, logprobs=change(span.logprobs, span.plain_logprobs))
+        )
+
+    groups = tuple(
+        tuple(
+            replace(
+                t,
+                segments=tuple(
+                    Segment(tuple(map(of_span, segment.spans))) for segment in t.segments
+                ),
+            )
+            for t in group
+        )
+        for group in evidence.groups
+    )
     return replace(evidence, groups=groups, batch=None, credit=None)
 
 
@@ -54,10 +71,39 @@ def test_an_honest_sampler_passes(temperature, top_p):
 def test_another_temperature_or_a_nucleus_that_is_not_renormalised_is_named(temperature, top_p):
     evidence = evidence_at(temperature, top_p)
     assert not bending(said_otherwise(evidence, lambda logp, plain: logp))
-    hotter = replace(evidence, groups=tuple(tuple(replace(t, segments=tuple(
-        Segment(tuple(span if span.sampling is None else replace(span, sampling=Sampling(
-            0.5 * temperature, top_p, span.sampling.engine, span.sampling.dtype)) for span in segment.spans))
-        for segment in t.segments)) for t in group) for group in evidence.groups), batch=None, credit=None)
+    hotter = replace(
+        evidence,
+        groups=tuple(
+            tuple(
+                replace(
+                    t,
+                    segments=tuple(
+                        Segment(
+                            tuple(
+                                span
+                                if span.sampling is None
+                                else replace(
+                                    span,
+                                    sampling=Sampling(
+                                        0.5 * temperature,
+                                        top_p,
+                                        span.sampling.engine,
+                                        span.sampling.dtype,
+                                    ),
+                                )
+                                for span in segment.spans
+                            )
+                        )
+                        for segment in t.segments
+                    ),
+                )
+                for t in group
+            )
+            for group in evidence.groups
+        ),
+        batch=None,
+        credit=None,
+    )
     assert bending(hotter)
     (words,) = bending(said_otherwise(evidence, lambda logp, plain: logp - np.float32(0.1)))
     assert "of the model's own distribution" in words and "stored is" in words
@@ -71,8 +117,12 @@ def test_weights_that_have_moved_are_not_judged_by_those_that_have_not():
 def test_bending_by_hand():
     logp_LV = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
     assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.7)), [[0.625, 0.375, 0, 0]])
-    assert np.allclose(np.exp(bent_logprobs(logp_LV, 0.5, 1.0)), np.square([[0.5, 0.3, 0.15, 0.05]]) / 0.365)
-    assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.5)), [[1, 0, 0, 0]]), "0.5 is reached by the first"
+    assert np.allclose(
+        np.exp(bent_logprobs(logp_LV, 0.5, 1.0)), np.square([[0.5, 0.3, 0.15, 0.05]]) / 0.365
+    )
+    assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.5)), [[1, 0, 0, 0]]), (
+        "0.5 is reached by the first"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ are they drawn?
@@ -85,7 +135,11 @@ def freshly_sampled() -> Evidence:
     return Evidence(tuple(map(tuple, groups)), policy_version=0, probe=probe)
 
 
-@pytest.mark.parametrize("bug, words", [(None, ""), ("squared", "are not even"), ("the first again", "are alike")], ids=str)
+@pytest.mark.parametrize(
+    "bug, words",
+    [(None, ""), ("squared", "are not even"), ("the first again", "are alike")],
+    ids=str,
+)
 def test_random_numbers_that_are_not_uniform_or_used_again_are_told(bug, words, monkeypatch):
     import workbench.engines.transformers_engine as module
 
@@ -104,7 +158,9 @@ def test_random_numbers_that_are_not_uniform_or_used_again_are_told(bug, words, 
         monkeypatch.setattr(module, "sample_rows", bent)
     elif bug:
         monkeypatch.setattr(module.TransformersEngine, "_sample", again)
-    said = [each.what for each in drawn_from_the_model(freshly_sampled()) if isinstance(each, Finding)]
+    said = [
+        each.what for each in drawn_from_the_model(freshly_sampled()) if isinstance(each, Finding)
+    ]
     assert any(words in what for what in said) if bug else not said, said
 
 
@@ -112,7 +168,10 @@ def test_logprobs_of_tokens_that_are_likelier_than_draws_are_told():
     rng = np.random.default_rng(5)
     p_V = np.array([0.6, 0.3, 0.08, 0.02])
     entropy_M = np.full(2000, -(p_V * np.log(p_V)).sum())
-    fair, bent = np.log(p_V[rng.choice(4, 2000, p=p_V)]), np.log(p_V[rng.choice(4, 2000, p=p_V**2 / (p_V**2).sum())])
+    fair, bent = (
+        np.log(p_V[rng.choice(4, 2000, p=p_V)]),
+        np.log(p_V[rng.choice(4, 2000, p=p_V**2 / (p_V**2).sum())]),
+    )
     assert not [s for s in drawn_as_said(fair, entropy_M, Place()) if isinstance(s, Finding)]
     found = [s for s in drawn_as_said(bent, entropy_M, Place()) if isinstance(s, Finding)]
     assert found[0].severity == ERROR and "more likely than draws" in found[0].what

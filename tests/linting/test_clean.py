@@ -1,4 +1,5 @@
 """No rule says a word against clean rollouts: every template family, environment, history, algorithm, and faults."""
+
 from __future__ import annotations
 
 import pytest
@@ -26,18 +27,33 @@ def test_nothing_is_said_against_clean_rollouts(recipe):
 
 def test_the_reduced_corpus_has_one_of_each():
     made = recipes(len(PRESETS))
-    assert {recipe.template for recipe in made} == set(QUICK) and {recipe.history for recipe in made} == set(HISTORIES)
-    assert {recipe.preset for recipe in made} == set(PRESETS) and {r.algorithm for r in made} == set(ALGORITHMS)
+    assert {recipe.template for recipe in made} == set(QUICK) and {
+        recipe.history for recipe in made
+    } == set(HISTORIES)
+    assert {recipe.preset for recipe in made} == set(PRESETS) and {
+        r.algorithm for r in made
+    } == set(ALGORITHMS)
 
 
 def test_the_corpus_has_what_may_happen():
     """Negative control: a corpus without faults, cuts and several segments would prove little."""
     attempts = [t for recipe in recipes(len(PRESETS)) for t in collected(recipe).trajectories]
     reasons = {attempt.stop_reason.value for attempt in attempts}
-    assert {"terminated", "max_turns", "context_full", "env_error", "engine_error", "env_truncated"} <= reasons
-    assert any(not attempt.segments for attempt in attempts) and any(len(a.segments) > 1 for a in attempts)
+    assert {
+        "terminated",
+        "max_turns",
+        "context_full",
+        "env_error",
+        "engine_error",
+        "env_truncated",
+    } <= reasons
+    assert any(not attempt.segments for attempt in attempts) and any(
+        len(a.segments) > 1 for a in attempts
+    )
     turns = [turn for attempt in attempts for turn in attempt.turns]
-    assert {turn.finish for turn in turns} == {"stop", "length"} and any(turn.reward is None for turn in turns)
+    assert {turn.finish for turn in turns} == {"stop", "length"} and any(
+        turn.reward is None for turn in turns
+    )
     assert sum(bool(turn.info.get("valid_format")) for turn in turns) > len(turns) / 3
     assert len({attempt.reward for attempt in attempts}) > 5
 
@@ -48,5 +64,7 @@ def test_nothing_is_said_against_many_clean_rollouts():
     made = recipes(len(TEMPLATES) * len(PRESETS) * 2, TEMPLATES, seed=1000)
     combinations = {(recipe.template, recipe.history) for recipe in made}
     assert len(combinations) == len(TEMPLATES) * len(HISTORIES)
-    assert {(recipe.algorithm, recipe.history) for recipe in made} == {(a, h) for a in ALGORITHMS for h in HISTORIES}
+    assert {(recipe.algorithm, recipe.history) for recipe in made} == {
+        (a, h) for a in ALGORITHMS for h in HISTORIES
+    }
     assert sum(map(lint_clean, made)) >= 2000

@@ -1,4 +1,5 @@
 """R6: credit that is not what rewards and settings say is named by token, whatever way it went wrong."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -36,7 +37,12 @@ def test_what_training_computes_passes(name, fresh):
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(NAMES), st.integers(0, 500), st.integers(0, 10**6), st.sampled_from([1e-3, -0.5, 2.0]))
+@given(
+    st.sampled_from(NAMES),
+    st.integers(0, 500),
+    st.integers(0, 10**6),
+    st.sampled_from([1e-3, -0.5, 2.0]),
+)
 def test_one_wrong_number_is_enough(name, seed, which, by):
     """Any single advantage, weight or return that is changed is named at its own token."""
     evidence = evidence_of(draw(seed), ALGORITHMS[name]())
@@ -45,7 +51,11 @@ def test_one_wrong_number_is_enough(name, seed, which, by):
     if not len(trained):
         return
     token = int(trained[which % len(trained)])
-    for column in ("advantage_T", "weight_T", *(["return_T"] if credit.return_T is not None else [])):
+    for column in (
+        "advantage_T",
+        "weight_T",
+        *(["return_T"] if credit.return_T is not None else []),
+    ):
         values_T = getattr(credit, column).clone()
         if values_T[token].isnan():
             continue
@@ -61,13 +71,18 @@ def test_one_wrong_number_is_enough(name, seed, which, by):
 def last_segment_only(credit: Credit, batch: Batch) -> torch.Tensor:
     """SkyRL#1492"""
     last_N = torch.zeros(batch.num_trajectories, dtype=torch.int64).scatter_reduce(
-        0, batch.trajectory_of_segment_S, torch.arange(batch.num_segments), "amax")
-    return torch.where(batch.segment_of_token_T == last_N[batch.trajectory_of_token_T], credit.advantage_T, 0.0)
+        0, batch.trajectory_of_segment_S, torch.arange(batch.num_segments), "amax"
+    )
+    return torch.where(
+        batch.segment_of_token_T == last_N[batch.trajectory_of_token_T], credit.advantage_T, 0.0
+    )
 
 
 def first_attempts_mean(credit: Credit, batch: Batch) -> torch.Tensor:
     """PipelineRL#54"""
-    first = torch.tensor([int((batch.group_of_trajectory_N == g).nonzero()[0]) for g in range(batch.num_groups)])
+    first = torch.tensor(
+        [int((batch.group_of_trajectory_N == g).nonzero()[0]) for g in range(batch.num_groups)]
+    )
     above_N = batch.reward_N - batch.reward_N[first][batch.group_of_trajectory_N]
     return above_N[batch.trajectory_of_token_T] * credit.weight_T
 
@@ -80,13 +95,16 @@ def of_the_neighbour(credit: Credit, batch: Batch) -> torch.Tensor:
 def zero_after_observations(credit: Credit, batch: Batch) -> torch.Tensor:
     """verl#7300: what comes before the last reply is lost."""
     last_N = torch.zeros(batch.num_trajectories, dtype=torch.int32).scatter_reduce(
-        0, batch.trajectory_of_token_T[batch.eligible_T], batch.turn_T[batch.eligible_T], "amax")
+        0, batch.trajectory_of_token_T[batch.eligible_T], batch.turn_T[batch.eligible_T], "amax"
+    )
     return torch.where(batch.turn_T == last_N[batch.trajectory_of_token_T], credit.advantage_T, 0.0)
 
 
 def reversed_groups(credit: Credit, batch: Batch) -> torch.Tensor:
-    by_row = {n: credit.advantage_T[(batch.trajectory_of_token_T == n) & batch.eligible_T] for n in
-              range(batch.num_trajectories)}
+    by_row = {
+        n: credit.advantage_T[(batch.trajectory_of_token_T == n) & batch.eligible_T]
+        for n in range(batch.num_trajectories)
+    }
     row_N = [float(by_row[n][0]) for n in range(batch.num_trajectories)][::-1]
     return torch.tensor(row_N, dtype=torch.float64)[batch.trajectory_of_token_T] * credit.weight_T
 
@@ -98,7 +116,11 @@ BUGS = {
     "verl#7300": (ReinforcePP(), zero_after_observations, False),
     "turned round": (GRPO(), reversed_groups, False),
     "sign": (GRPO(), lambda credit, batch: -credit.advantage_T, False),
-    "population deviation": (GRPO(), lambda credit, batch: credit.advantage_T * (4 / 3) ** 0.5, False),
+    "population deviation": (
+        GRPO(),
+        lambda credit, batch: credit.advantage_T * (4 / 3) ** 0.5,
+        False,
+    ),
     "float16": (PPO(), lambda credit, batch: credit.advantage_T.half().double(), False),
 }
 
@@ -119,16 +141,22 @@ def test_what_it_looks_like_is_said():
     def said(values_T) -> str:
         return errors(with_credit(evidence, advantage_T=values_T), "R6")[0]
 
-    assert "twice" not in said(2 * advantage_T) and "2 times what it should be" in said(2 * advantage_T)
+    assert "twice" not in said(2 * advantage_T) and "2 times what it should be" in said(
+        2 * advantage_T
+    )
     assert "advantage 0, but" in said(last_segment_only(evidence.credit, evidence.batch))
-    assert "(so at 2 tokens of this attempt, which sampled 4)" in said(last_segment_only(evidence.credit, evidence.batch))
+    assert "(so at 2 tokens of this attempt, which sampled 4)" in said(
+        last_segment_only(evidence.credit, evidence.batch)
+    )
     row_T = evidence.batch.trajectory_of_token_T
     assert "nothing in it carries any" in said(torch.where(row_T == 0, 0.0, advantage_T))
     assert "-0.707106" in said(-advantage_T) and "0.707106" in said(-advantage_T)
 
 
-@pytest.mark.parametrize("settings_", [
-    {"gamma": 0.9}, {"lam": 0.9}, {"bootstrap": "truncated"}, {"whiten": False}, {"kl_coef": 0.1}])
+@pytest.mark.parametrize(
+    "settings_",
+    [{"gamma": 0.9}, {"lam": 0.9}, {"bootstrap": "truncated"}, {"whiten": False}, {"kl_coef": 0.1}],
+)
 def test_a_setting_that_was_not_followed(settings_):
     """Credit by the defaults, where something else was declared: gamma ignored, a limit taken for an end, and so on."""
     evidence = evidence_of(draw(4), PPO())
@@ -141,9 +169,13 @@ def test_credit_on_an_unscored_attempt_and_critic_targets():
     evidence = evidence_of(groups, PPO())
     row_T = evidence.batch.trajectory_of_token_T
     widened = torch.where(row_T == 2, evidence.batch.eligible_T.double(), evidence.credit.weight_T)
-    assert any("weight 1, but" in what for what in errors(with_credit(evidence, weight_T=widened), "R6"))
+    assert any(
+        "weight 1, but" in what for what in errors(with_credit(evidence, weight_T=widened), "R6")
+    )
     moved = torch.where(evidence.credit.return_T.isnan(), torch.nan, evidence.credit.return_T + 1)
-    assert any(what.startswith("return ") for what in errors(with_credit(evidence, return_T=moved), "R6"))
+    assert any(
+        what.startswith("return ") for what in errors(with_credit(evidence, return_T=moved), "R6")
+    )
     assert errors(with_credit(evidence, return_T=None), "R6")
     turn = evidence_of(groups, TurnPPO())
     every = torch.where(turn.batch.eligible_T, turn.credit.return_T.nan_to_num(), torch.nan)
@@ -153,7 +185,9 @@ def test_credit_on_an_unscored_attempt_and_critic_targets():
 # ------------------------------------------------------------------------------------------------ evidence
 
 
-@pytest.mark.parametrize("algorithm", [GRPO(kl_coef=0.1), PPO(minibatches=2), TurnPPO(), ReinforcePP(kl_coef=0.05)])
+@pytest.mark.parametrize(
+    "algorithm", [GRPO(kl_coef=0.1), PPO(minibatches=2), TurnPPO(), ReinforcePP(kl_coef=0.05)]
+)
 def test_a_stored_table_is_as_good(algorithm):
     """Of a run there are tables: the same verdict from them alone, and the same finding."""
     whole = updated(draw(2), algorithm)
@@ -161,7 +195,10 @@ def test_a_stored_table_is_as_good(algorithm):
     assert answer(tables, "R6").status == "passed" and not answer(tables, "R6").missing
     columns = dict(whole.updates[0].table.columns)
     columns["advantage"] = np.where(columns["turn"] == 0, columns["advantage"], 0.0)
-    planted = [whole.updates[0]._replace(table=replace(whole.updates[0].table, columns=columns)), *whole.updates[1:]]
+    planted = [
+        whole.updates[0]._replace(table=replace(whole.updates[0].table, columns=columns)),
+        *whole.updates[1:],
+    ]
     assert errors(replace(tables, updates=tuple(planted)), "R6")
 
 
@@ -181,7 +218,9 @@ def test_what_is_missing_is_said():
     without = replace(evidence_of(groups, PPO()), batch=Batch.from_groups(groups))
     found = answer(without, "R6")
     assert "value_T" in found.missing[0] and not found.errors
-    assert "algorithm" in answer(replace(evidence_of(groups, GRPO()), algorithm=None), "R6").missing[0]
+    assert (
+        "algorithm" in answer(replace(evidence_of(groups, GRPO()), algorithm=None), "R6").missing[0]
+    )
 
 
 def test_credit_for_another_batch():
@@ -213,13 +252,21 @@ def test_an_estimator_of_yours_is_held_to_what_holds_for_all():
         {"weight_T": (evidence.batch.source_T == 3).double()},
     ):
         assert errors(with_credit(evidence, **changes), "R6"), changes
-    noted = answer(with_credit(evidence, advantage_T=credit.advantage_T.index_fill(0, torch.tensor([first]), 0.25)), "R6")
+    noted = answer(
+        with_credit(
+            evidence, advantage_T=credit.advantage_T.index_fill(0, torch.tensor([first]), 0.25)
+        ),
+        "R6",
+    )
     assert noted.notes and not noted.errors  # tokens may be told apart on purpose
 
 
 def test_declared_switches_are_no_error():
-    for algorithm in (GRPO(masks=Masks(loss_mask=False)), PPO(masks=Masks(advantage_mask=False, loss_mask=False)),
-                      of_estimator(halves)(masks=Masks(loss_mask=False))):
+    for algorithm in (
+        GRPO(masks=Masks(loss_mask=False)),
+        PPO(masks=Masks(advantage_mask=False, loss_mask=False)),
+        of_estimator(halves)(masks=Masks(loss_mask=False)),
+    ):
         assert not errors(evidence_of(draw(3), algorithm), "R6")
     wide = evidence_of(draw(3), GRPO(masks=Masks(loss_mask=False)))
     assert errors(replace(wide, algorithm=GRPO()), "R6")  # negative control: not declared
@@ -237,6 +284,8 @@ def test_a_spread_at_the_edge_of_rounding_is_not_judged():
         evidence = evidence_of(groups_of([[((1, 1.0),), ((1, 1.0 - apart),)]]), GRPO())
         assert answer(evidence, "R6").status == "passed"
         other = evidence_of(groups_of([[((1, 1.0),), ((1, 0.0),)]]), GRPO()).credit.advantage_T
-        planted = with_credit(evidence, advantage_T=torch.where(evidence.credit.advantage_T == 0, other, 0.0))
+        planted = with_credit(
+            evidence, advantage_T=torch.where(evidence.credit.advantage_T == 0, other, 0.0)
+        )
         found = answer(planted, "R6")
         assert bool(found.errors) == judged and (judged or "clearly rounding" in found.missing[0])

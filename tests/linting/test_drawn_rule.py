@@ -1,4 +1,5 @@
 """R37: what is trained is what was drawn. R38: a turn is ended by its stop token or by its limit."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -12,7 +13,9 @@ from workbench.linting import RULES, Evidence, check
 from workbench.linting.drawn import drawn_attempts
 
 RECIPE = Recipe(tasks=3, group_size=2, max_turn_tokens=12)
-DRAWN = drawn_attempts(family_of(RECIPE), RECIPE.step, seed=RECIPE.seed, tasks_per_step=3, group_size=2)
+DRAWN = drawn_attempts(
+    family_of(RECIPE), RECIPE.step, seed=RECIPE.seed, tasks_per_step=3, group_size=2
+)
 CLEAN = replace(collected(RECIPE), drawn=DRAWN)
 
 
@@ -22,7 +25,9 @@ def test_every_attempt_that_was_drawn_is_there():
 
 
 def test_a_group_that_was_thrown_away_is_named_with_what_it_was_like():
-    found = says("R37", replace(CLEAN, groups=CLEAN.groups[1:]), "2 of the 6 attempts that were drawn")
+    found = says(
+        "R37", replace(CLEAN, groups=CLEAN.groups[1:]), "2 of the 6 attempts that were drawn"
+    )
     assert "turns and" in found.what and "those in the step" in found.what and found.count == 2
 
 
@@ -35,11 +40,17 @@ def test_another_task_in_place_of_a_slow_one_is_named_twice():
     first, other = CLEAN.groups[0], replace(CLEAN.groups[0][0].task, id="quick")
     groups = (tuple(replace(t, task=other) for t in first), *CLEAN.groups[1:])
     assert len(found("R37", replace(CLEAN, groups=groups))) == 2
-    assert says("R37", replace(CLEAN, groups=groups), "2 attempts were not drawn for this step").count == 2
+    assert (
+        says("R37", replace(CLEAN, groups=groups), "2 attempts were not drawn for this step").count
+        == 2
+    )
 
 
 def test_what_was_sampled_and_is_gone_is_seen_without_the_draw():
-    assert "were sampled and are not in the step" in says("R37", replace(CLEAN, drawn=(), groups=CLEAN.groups[1:])).what
+    assert (
+        "were sampled and are not in the step"
+        in says("R37", replace(CLEAN, drawn=(), groups=CLEAN.groups[1:])).what
+    )
     assert not found("R37", replace(CLEAN, drawn=()))
 
 
@@ -53,7 +64,9 @@ REMAX = collected(replace(RECIPE, algorithm="remax"))
 
 def test_a_greedy_attempt_aside_is_expected_and_its_reward_is_in_the_credit():
     answers = check(REMAX, [RULES[name] for name in ("R1", "R6", "R37")])
-    assert len(REMAX.aside) == 3 and all(answers[name].status == "passed" for name in ("R1", "R6", "R37"))
+    assert len(REMAX.aside) == 3 and all(
+        answers[name].status == "passed" for name in ("R1", "R6", "R37")
+    )
     paid = replace(REMAX.greedy[0], outcome=9.0)  # another baseline than the credit was made with
     assert found("R6", replace(REMAX, greedy=(paid, *REMAX.greedy[1:])))
 
@@ -74,7 +87,9 @@ def test_one_that_nobody_keeps_is_a_lost_attempt():
 def with_answer(number: int, **changed) -> Evidence:
     """The clean rollouts with another answer of the engine to one of its requests."""
     journal = list(CLEAN.journal)
-    journal[number] = Exchange(journal[number].request, replace(journal[number].completion, **changed))
+    journal[number] = Exchange(
+        journal[number].request, replace(journal[number].completion, **changed)
+    )
     return replace(CLEAN, journal=tuple(journal))
 
 
@@ -88,8 +103,12 @@ def test_turns_that_end_by_themselves_or_at_their_limit_pass():
 def test_a_turn_that_something_else_cut_is_named(finish):
     number = next(k for k, each in enumerate(CLEAN.journal) if len(each.completion.token_ids) > 2)
     completion = CLEAN.journal[number].completion
-    cut = with_answer(number, token_ids=completion.token_ids[:2], logprobs=completion.logprobs[:2], finish=finish)
-    if finish == "stop":  # a turn of two tokens that says it ended: R3 holds that against its last token
+    cut = with_answer(
+        number, token_ids=completion.token_ids[:2], logprobs=completion.logprobs[:2], finish=finish
+    )
+    if (
+        finish == "stop"
+    ):  # a turn of two tokens that says it ended: R3 holds that against its last token
         assert not found("R38", cut) and found("R3", cut)
     else:
         assert "after 2 of 12 tokens" in says("R38", cut).what

@@ -1,4 +1,5 @@
 """The vocabulary of a check: a rule that looked at nothing has not passed, and nothing is lost on the way to a folder."""
+
 from __future__ import annotations
 
 import json
@@ -8,13 +9,41 @@ from hypothesis import strategies as st
 
 from workbench.linting import Evidence, Rule, check
 from workbench.linting.raw import RawSequence
-from workbench.types.findings import (ERROR, FINDING, NOT_CHECKED, NOTE, PASSED, SHOWN, Answer, Finding, LintReport, Checked,
-                                NotChecked, Place, together)
+from workbench.types.findings import (
+    ERROR,
+    FINDING,
+    NOT_CHECKED,
+    NOTE,
+    PASSED,
+    SHOWN,
+    Answer,
+    Finding,
+    LintReport,
+    Checked,
+    NotChecked,
+    Place,
+    together,
+)
 
-places = st.builds(Place, st.none() | st.text(max_size=5), *(st.none() | st.integers(0, 9) for _ in range(4)), st.integers(1, 9))
-found = st.builds(Finding, st.text(max_size=8), places, st.sampled_from((ERROR, NOTE)), st.integers(1, 99))
-answers = st.builds(Answer, st.sampled_from(("R1", "R2")), st.just("title"), st.lists(found, max_size=4).map(tuple),
-                    st.integers(4, 9), st.integers(0, 3), st.integers(0, 9), st.lists(st.text(max_size=4), max_size=2).map(tuple))
+places = st.builds(
+    Place,
+    st.none() | st.text(max_size=5),
+    *(st.none() | st.integers(0, 9) for _ in range(4)),
+    st.integers(1, 9),
+)
+found = st.builds(
+    Finding, st.text(max_size=8), places, st.sampled_from((ERROR, NOTE)), st.integers(1, 99)
+)
+answers = st.builds(
+    Answer,
+    st.sampled_from(("R1", "R2")),
+    st.just("title"),
+    st.lists(found, max_size=4).map(tuple),
+    st.integers(4, 9),
+    st.integers(0, 3),
+    st.integers(0, 9),
+    st.lists(st.text(max_size=4), max_size=2).map(tuple),
+)
 
 
 def rule(*said, needs=(), id="R1"):
@@ -22,7 +51,10 @@ def rule(*said, needs=(), id="R1"):
 
 
 def test_a_rule_that_looked_at_nothing_has_not_passed():
-    report = check(Evidence(), [rule(), rule(Checked(0), id="R2"), rule(Checked(3), id="R3"), rule(Finding("x"), id="R4")])
+    report = check(
+        Evidence(),
+        [rule(), rule(Checked(0), id="R2"), rule(Checked(3), id="R3"), rule(Finding("x"), id="R4")],
+    )
     assert [answer.status for answer in report] == [NOT_CHECKED, NOT_CHECKED, PASSED, FINDING]
     assert report.counts() == {"errors": 1, "notes": 0, "passed": 1, "not_checked": 2}
     assert not report.ok and report.named == ("R4",)
@@ -30,7 +62,9 @@ def test_a_rule_that_looked_at_nothing_has_not_passed():
 
 def test_missing_evidence_is_named_and_the_rule_not_asked():
     asked = []
-    wants = Rule("R1", "a rule", "", "", ("journal", "groups"), lambda evidence: asked.append(1) or [])
+    wants = Rule(
+        "R1", "a rule", "", "", ("journal", "groups"), lambda evidence: asked.append(1) or []
+    )
     answer = check(Evidence(), [wants])["R1"]
     assert answer.status == NOT_CHECKED and not asked
     assert answer.missing == ("what the engine was asked and answered", "trajectories")
@@ -51,7 +85,9 @@ def test_sequences_of_others_are_asked_what_can_be_asked_of_them():
 def test_errors_come_first_and_what_is_too_much_is_counted():
     said = [Finding("note", severity=NOTE)] * SHOWN + [Finding("error")] * (SHOWN + 3)
     answer = check(Evidence(), [rule(*said)])["R1"]
-    assert len(answer.findings) == SHOWN and all(finding.severity == ERROR for finding in answer.findings)
+    assert len(answer.findings) == SHOWN and all(
+        finding.severity == ERROR for finding in answer.findings
+    )
     assert (answer.further, answer.further_errors) == (SHOWN + 3, 3)
     assert LintReport((answer,)).counts()["errors"] == SHOWN + 3
     assert LintReport((answer,)).counts()["notes"] == SHOWN
@@ -59,7 +95,12 @@ def test_errors_come_first_and_what_is_too_much_is_counted():
 
 def test_notes_are_no_errors():
     report = check(Evidence(), [rule(Finding("look", severity=NOTE))])
-    assert report.ok and report["R1"].status == FINDING and not report.errors and len(report.notes) == 1
+    assert (
+        report.ok
+        and report["R1"].status == FINDING
+        and not report.errors
+        and len(report.notes) == 1
+    )
 
 
 @given(st.lists(answers, max_size=3))
@@ -74,7 +115,9 @@ def test_several_reports_together_lose_no_finding(parts):
     joined = together(reports)
     for key in ("errors", "notes"):
         assert joined.counts()[key] == sum(report.counts()[key] for report in reports)
-    assert [a.rule for a in joined] == list(dict.fromkeys(a.rule for report in reports for a in report))
+    assert [a.rule for a in joined] == list(
+        dict.fromkeys(a.rule for report in reports for a in report)
+    )
     assert joined.ok == all(report.ok for report in reports)
 
 
@@ -83,6 +126,8 @@ def test_a_rule_that_raises_is_told_of_and_ends_nothing():
         yield Finding("found before")
         raise OSError("no lake today")
 
-    answer = check(Evidence(), [Rule("R1", "a rule", "", "", (), ask), rule(Checked(1), id="R2")])["R1"]
+    answer = check(Evidence(), [Rule("R1", "a rule", "", "", (), ask), rule(Checked(1), id="R2")])[
+        "R1"
+    ]
     assert [finding.what for finding in answer.errors] == ["found before"]
     assert "OSError: no lake today" in answer.notes[0].what

@@ -1,4 +1,5 @@
 """R19: whatever is wrong between credit and the weights changes the learner's gradient, and not the plain one."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -32,8 +33,12 @@ from workbench.types.findings import Answer
 def asked(algorithm, model=None, critic=CriticConfig(), groups=None, **settings) -> Answer:
     """What R19 says of a policy that is about to be trained like this."""
     groups = unscore(make_groups(tasks=2, attempts=3), 1, 2) if groups is None else groups
-    probe = probe_of(tiny_model() if model is None else model, algorithm, LearnerConfig(**settings), critic)
-    evidence = Evidence(tuple(map(tuple, groups)), batch=Batch.from_groups(groups), algorithm=algorithm, probe=probe)
+    probe = probe_of(
+        tiny_model() if model is None else model, algorithm, LearnerConfig(**settings), critic
+    )
+    evidence = Evidence(
+        tuple(map(tuple, groups)), batch=Batch.from_groups(groups), algorithm=algorithm, probe=probe
+    )
     return check(evidence, RULES)["R19"]
 
 
@@ -55,20 +60,61 @@ def test_every_algorithm_passes(name):
     assert clean(answer := asked(ALGORITHMS[name](), groups=groups)), answer
 
 
-@pytest.mark.parametrize("algorithm", [
-    GRPO(entropy_coef=0.001, kl_coef=0.001, sampler_cap=2.0, dual_clip=3.0, epochs=2, minibatches=3),
-    GRPO(objective="gspo", clip_low=3e-4, clip_high=4e-4, reduction="seq-mean-token-mean", kl_coef=0.1, kl_estimator="k2"),
-    GRPO(reduction="fixed-length", fixed_length=30, masks=Masks(loss_mask=False), entropy_coef=0.1),
-    PPO(kl_in="loss", kl_coef=0.01, kl_estimator="abs", entropy_coef=0.01, value_clip=0.0, minibatches=4),
-    PPO(bootstrap="truncated", masks=Masks(advantage_mask=False), kl_coef=0.01, filter=Filter("top_share", share=0.5)),
-], ids=range(5))
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        GRPO(
+            entropy_coef=0.001,
+            kl_coef=0.001,
+            sampler_cap=2.0,
+            dual_clip=3.0,
+            epochs=2,
+            minibatches=3,
+        ),
+        GRPO(
+            objective="gspo",
+            clip_low=3e-4,
+            clip_high=4e-4,
+            reduction="seq-mean-token-mean",
+            kl_coef=0.1,
+            kl_estimator="k2",
+        ),
+        GRPO(
+            reduction="fixed-length",
+            fixed_length=30,
+            masks=Masks(loss_mask=False),
+            entropy_coef=0.1,
+        ),
+        PPO(
+            kl_in="loss",
+            kl_coef=0.01,
+            kl_estimator="abs",
+            entropy_coef=0.01,
+            value_clip=0.0,
+            minibatches=4,
+        ),
+        PPO(
+            bootstrap="truncated",
+            masks=Masks(advantage_mask=False),
+            kl_coef=0.01,
+            filter=Filter("top_share", share=0.5),
+        ),
+    ],
+    ids=range(5),
+)
 def test_many_settings_pass(algorithm):
     assert clean(answer := asked(algorithm)), answer
 
 
-@pytest.mark.parametrize("settings", [
-    {"precision": "bf16"}, {"layout": "padded", "weight_decay": 0.1, "warmup_updates": 7, "max_grad_norm": 0.01},
-    pytest.param({"micro_batch_tokens": 1}, marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "bf16"},
+        {"layout": "padded", "weight_decay": 0.1, "warmup_updates": 7, "max_grad_norm": 0.01},
+        pytest.param({"micro_batch_tokens": 1}, marks=pytest.mark.full),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("trunk", ["own", "policy"])
 def test_precision_layout_and_trunk_pass(settings, trunk):
     algorithm = StarPO(minibatch_size=0, minibatches=2)
@@ -76,16 +122,31 @@ def test_precision_layout_and_trunk_pass(settings, trunk):
 
 
 def test_a_history_of_many_segments_and_another_architecture_pass():
-    assert clean(asked(GRPO(entropy_coef=0.01), groups=make_groups(tasks=2, attempts=3, fresh=True)))
+    assert clean(
+        asked(GRPO(entropy_coef=0.01), groups=make_groups(tasks=2, attempts=3, fresh=True))
+    )
     torch.manual_seed(0)
-    gpt = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=128, n_embd=32, n_layer=2, n_head=4))
+    gpt = GPT2LMHeadModel(
+        GPT2Config(vocab_size=61, n_positions=128, n_embd=32, n_layer=2, n_head=4)
+    )
     assert clean(answer := asked(PPO(), model=gpt)), answer
 
 
 def cancelling():
     """In each group two attempts with the very same tokens, of which one is paid: the gradients cancel."""
-    return [Group((first, replace(first, attempt=1, turns=tuple(replace(turn, reward=turn.reward + 1) for turn in first.turns))))
-            for first, *_ in make_groups(tasks=2, attempts=2)]
+    return [
+        Group(
+            (
+                first,
+                replace(
+                    first,
+                    attempt=1,
+                    turns=tuple(replace(turn, reward=turn.reward + 1) for turn in first.turns),
+                ),
+            )
+        )
+        for first, *_ in make_groups(tasks=2, attempts=2)
+    ]
 
 
 def test_a_gradient_that_cancels_is_nothing_but_rounding():
@@ -97,8 +158,13 @@ def test_negative_control_what_does_not_cancel_is_found_where_the_rest_does(monk
     real = GradientPass.add
 
     def louder(self, micro):
-        self.shares = {name: share._replace(weight_T=torch.where(self.batch.trajectory_of_token_T == 1, 1.01, 1.0)
-                                            * share.weight_T) for name, share in self.shares.items()}
+        self.shares = {
+            name: share._replace(
+                weight_T=torch.where(self.batch.trajectory_of_token_T == 1, 1.01, 1.0)
+                * share.weight_T
+            )
+            for name, share in self.shares.items()
+        }
         real(self, micro)
 
     monkeypatch.setattr(GradientPass, "add", louder)
@@ -108,28 +174,52 @@ def test_negative_control_what_does_not_cancel_is_found_where_the_rest_does(monk
 def test_it_changes_nothing():
     """Neither the policy nor the process's own random numbers."""
     model = tiny_model()
-    before, state = {n: w.clone() for n, w in model.state_dict().items()}, torch.random.get_rng_state()
+    before, state = (
+        {n: w.clone() for n, w in model.state_dict().items()},
+        torch.random.get_rng_state(),
+    )
     attention = model.config._attn_implementation
     asked(PPO(), model=model)
     assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
-    assert torch.equal(state, torch.random.get_rng_state()) and model.config._attn_implementation == attention
+    assert (
+        torch.equal(state, torch.random.get_rng_state())
+        and model.config._attn_implementation == attention
+    )
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_a_policy_that_is_too_large_is_not_tried():
     model = tiny_model()
-    model.weights_of_a_large_one = torch.nn.Parameter(torch.zeros(1).expand(MAX_PARAMETERS + 1), requires_grad=False)
-    answer = check(Evidence(batch=Batch.from_groups(make_groups()), algorithm=GRPO(),
-                            probe=probe_of(model, GRPO(), LearnerConfig())), RULES)["R19"]
-    assert answer.status == "not checked" and "small enough" in answer.missing[0] and "20,000,000" in answer.missing[0]
+    model.weights_of_a_large_one = torch.nn.Parameter(
+        torch.zeros(1).expand(MAX_PARAMETERS + 1), requires_grad=False
+    )
+    answer = check(
+        Evidence(
+            batch=Batch.from_groups(make_groups()),
+            algorithm=GRPO(),
+            probe=probe_of(model, GRPO(), LearnerConfig()),
+        ),
+        RULES,
+    )["R19"]
+    assert (
+        answer.status == "not checked"
+        and "small enough" in answer.missing[0]
+        and "20,000,000" in answer.missing[0]
+    )
 
 
 def test_a_few_whole_groups_are_taken_and_of_a_long_one_some_attempts():
     batch = Batch.from_groups(make_groups(tasks=3, attempts=4))
-    lengths = [int(batch.segment_lengths_S[batch.trajectory_of_segment_S // 4 == g].sum()) for g in range(3)]
+    lengths = [
+        int(batch.segment_lengths_S[batch.trajectory_of_segment_S // 4 == g].sum())
+        for g in range(3)
+    ]
     assert few_groups(batch, sum(lengths[:2])).tolist() == list(range(8))
     assert len(few_groups(batch, 1)) == 2
-    assert few_groups(Batch.from_groups(unscore(make_groups(tasks=1, attempts=1), 0, 0)), 100).tolist() == []
+    assert (
+        few_groups(Batch.from_groups(unscore(make_groups(tasks=1, attempts=1), 0, 0)), 100).tolist()
+        == []
+    )
 
 
 # ------------------------------------------------------------------------------------------------ something is
@@ -151,52 +241,76 @@ def no_grad_around_kl(monkeypatch):
 
 def the_shift_is_forgotten(monkeypatch):
     import workbench.learn.microbatch as module
-    monkeypatch.setattr(module, "scoring_position", lambda position_M: position_M.clamp(max=position_M.max() - 1))
+
+    monkeypatch.setattr(
+        module, "scoring_position", lambda position_M: position_M.clamp(max=position_M.max() - 1)
+    )
 
 
 def a_mean_per_micro_batch(monkeypatch):
     import workbench.learn.update as module
-    monkeypatch.setattr(module, "masked_sum_over", lambda v, w, _: (v * w.to(v.dtype)).sum() / (w != 0).sum())
+
+    monkeypatch.setattr(
+        module, "masked_sum_over", lambda v, w, _: (v * w.to(v.dtype)).sum() / (w != 0).sum()
+    )
 
 
 def the_mask_is_not_applied(monkeypatch):
     import workbench.learn.update as module
+
     monkeypatch.setattr(module, "masked_sum_over", lambda v, w, d: v.sum() / d)
 
 
 def the_sign_of_the_entropy(monkeypatch):
     import workbench.learn.microbatch as module
+
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: -real(logits))
 
 
 def all_prompts_are_the_first(monkeypatch):
     import workbench.learn.microbatch as module
+
     real = module.Rows.of.__func__
-    monkeypatch.setattr(module.Rows, "of", classmethod(
-        lambda cls, *a: replace(found := real(cls, *a), same_prompt_S=found.same_prompt_S * 0)))
+    monkeypatch.setattr(
+        module.Rows,
+        "of",
+        classmethod(
+            lambda cls, *a: replace(found := real(cls, *a), same_prompt_S=found.same_prompt_S * 0)
+        ),
+    )
 
 
 def advantages_one_token_late(monkeypatch):
     real = Algorithm.loss
-    monkeypatch.setattr(Algorithm, "loss",
-                        lambda self, i: real(self, replace(i, advantage_M=i.advantage_M.roll(1))))
+    monkeypatch.setattr(
+        Algorithm, "loss", lambda self, i: real(self, replace(i, advantage_M=i.advantage_M.roll(1)))
+    )
 
 
 def bounds_change_places(monkeypatch):
     import workbench.learn.algorithms.objectives as module
+
     real = module.clipped_surrogate
-    monkeypatch.setattr(module, "clipped_surrogate", lambda *a, low, high, dual=0.0: real(*a, low=high, high=low, dual=dual))
+    monkeypatch.setattr(
+        module,
+        "clipped_surrogate",
+        lambda *a, low, high, dual=0.0: real(*a, low=high, high=low, dual=dual),
+    )
 
 
 def every_micro_batch_clears_the_gradient(monkeypatch):
     real = GradientPass.add
-    monkeypatch.setattr(GradientPass, "add",
-                        lambda self, micro: (self.models.clear_gradients(), real(self, micro)) and None)
+    monkeypatch.setattr(
+        GradientPass,
+        "add",
+        lambda self, micro: (self.models.clear_gradients(), real(self, micro)) and None,
+    )
 
 
 def the_last_trained_token_is_dropped(monkeypatch):
     import workbench.learn.update as module
+
     real = module.shares_of
 
     def shorter(algorithm, batch, credit, used_T):
@@ -212,12 +326,18 @@ def the_last_trained_token_is_dropped(monkeypatch):
 
 def old_logprobs_are_the_samplers(monkeypatch):
     real = GradientPass.__init__
-    monkeypatch.setattr(GradientPass, "__init__", lambda self, models, algorithm, batch, *a: real(
-        self, models, algorithm, replace(batch, old_logp_T=batch.rollout_logp_T), *a))
+    monkeypatch.setattr(
+        GradientPass,
+        "__init__",
+        lambda self, models, algorithm, batch, *a: real(
+            self, models, algorithm, replace(batch, old_logp_T=batch.rollout_logp_T), *a
+        ),
+    )
 
 
 def values_stand_one_token_late(monkeypatch):
     import workbench.learn.critic as module
+
     real = module.Critic.values
     monkeypatch.setattr(module.Critic, "values", lambda self, micro: real(self, micro).roll(1))
 
@@ -232,6 +352,7 @@ def gradients_are_never_cleared(monkeypatch):
 
 def decay_without_being_asked(monkeypatch):
     import workbench.learn.optimizer as module
+
     real = module.adamw
 
     def adamw(*a):
@@ -244,22 +365,34 @@ def decay_without_being_asked(monkeypatch):
 
 def betas_are_the_librarys(monkeypatch):
     import workbench.learn.optimizer as module
-    monkeypatch.setattr(module, "adamw", lambda parameters, lr, config: torch.optim.AdamW(
-        parameters, lr=lr, eps=config.eps, weight_decay=config.weight_decay))
+
+    monkeypatch.setattr(
+        module,
+        "adamw",
+        lambda parameters, lr, config: torch.optim.AdamW(
+            parameters, lr=lr, eps=config.eps, weight_decay=config.weight_decay
+        ),
+    )
 
 
 def the_optimizer_remembers_nothing(monkeypatch):
     real = TrainedWeights.step
-    monkeypatch.setattr(TrainedWeights, "step", lambda self, lr: (self.optimizer.state.clear(), real(self, lr)) and None)
+    monkeypatch.setattr(
+        TrainedWeights,
+        "step",
+        lambda self, lr: (self.optimizer.state.clear(), real(self, lr)) and None,
+    )
 
 
 def the_warm_up_is_forgotten(monkeypatch):
     import workbench.learn.update as module
+
     monkeypatch.setattr(module, "rate_of", lambda config, update: config.lr)
 
 
 def a_pass_leaves_some_out(monkeypatch):
     import workbench.learn.learner as module
+
     real = module.dealt
     monkeypatch.setattr(module, "dealt", lambda *a: [real(*a)[0]] * len(real(*a)))
 
@@ -276,47 +409,72 @@ def an_epoch_is_lost(monkeypatch):
 
 def the_value_loss_is_not_halved(monkeypatch):
     import workbench.learn.algorithms.parts as module
+
     real = module.clipped_value_loss
-    monkeypatch.setattr(module, "clipped_value_loss",
-                        lambda *a, clip: ValueLoss(2 * (found := real(*a, clip=clip)).loss, found.clipped))
+    monkeypatch.setattr(
+        module,
+        "clipped_value_loss",
+        lambda *a, clip: ValueLoss(2 * (found := real(*a, clip=clip)).loss, found.clipped),
+    )
 
 
 def the_last_value_is_that_before_the_last_token(monkeypatch):
     import workbench.learn.critic as module
+
     real = module.Critic.facts
 
     def facts(self, batch, needed_T, budget):
         value_T, final_N = real(self, batch, needed_T, budget)
-        return value_T, torch.where(final_N.isnan(), final_N, value_T[batch.last_token_N.clamp(min=0)].nan_to_num(9.0))
+        return value_T, torch.where(
+            final_N.isnan(), final_N, value_T[batch.last_token_N.clamp(min=0)].nan_to_num(9.0)
+        )
 
     monkeypatch.setattr(module.Critic, "facts", facts)
 
 
 FULL = GRPO(entropy_coef=0.001, kl_coef=0.001, reduction="seq-mean-token-mean")
 BUGS = [
-    (no_grad_around_kl, FULL, "kl term"), (the_shift_is_forgotten, FULL, "old_logp"),
-    (a_mean_per_micro_batch, FULL, "gradient"), (the_mask_is_not_applied, FULL, "gradient"),
-    (the_sign_of_the_entropy, FULL, "entropy term"), (all_prompts_are_the_first, FULL, "old_logp"),
-    (advantages_one_token_late, FULL, "policy term"), (bounds_change_places, FULL, "policy term"),
-    (every_micro_batch_clears_the_gradient, FULL, "gradient"), (the_last_trained_token_is_dropped, FULL, "gradient"),
-    (old_logprobs_are_the_samplers, FULL, "policy term"), (values_stand_one_token_late, PPO(), "value"),
+    (no_grad_around_kl, FULL, "kl term"),
+    (the_shift_is_forgotten, FULL, "old_logp"),
+    (a_mean_per_micro_batch, FULL, "gradient"),
+    (the_mask_is_not_applied, FULL, "gradient"),
+    (the_sign_of_the_entropy, FULL, "entropy term"),
+    (all_prompts_are_the_first, FULL, "old_logp"),
+    (advantages_one_token_late, FULL, "policy term"),
+    (bounds_change_places, FULL, "policy term"),
+    (every_micro_batch_clears_the_gradient, FULL, "gradient"),
+    (the_last_trained_token_is_dropped, FULL, "gradient"),
+    (old_logprobs_are_the_samplers, FULL, "policy term"),
+    (values_stand_one_token_late, PPO(), "value"),
     (the_gradient_is_not_scaled_down, FULL, "max_grad_norm"),
-    (gradients_are_never_cleared, FULL, "gradient"), (decay_without_being_asked, FULL, "AdamW"),
-    (betas_are_the_librarys, FULL, "learner.betas"), (the_optimizer_remembers_nothing, FULL, "update 2 leaves"),
-    (the_warm_up_is_forgotten, FULL, "AdamW"), (a_pass_leaves_some_out, GRPO(minibatches=3), "pass 0"),
-    (an_epoch_is_lost, GRPO(epochs=3), "3 x 1"), (the_value_loss_is_not_halved, PPO(), "critic term"),
+    (gradients_are_never_cleared, FULL, "gradient"),
+    (decay_without_being_asked, FULL, "AdamW"),
+    (betas_are_the_librarys, FULL, "learner.betas"),
+    (the_optimizer_remembers_nothing, FULL, "update 2 leaves"),
+    (the_warm_up_is_forgotten, FULL, "AdamW"),
+    (a_pass_leaves_some_out, GRPO(minibatches=3), "pass 0"),
+    (an_epoch_is_lost, GRPO(epochs=3), "3 x 1"),
+    (the_value_loss_is_not_halved, PPO(), "critic term"),
     (the_last_value_is_that_before_the_last_token, PPO(bootstrap="truncated"), "final_value"),
 ]
 
 
-@pytest.mark.parametrize(("bug", "algorithm", "words"), [
-    pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.full] * bool(number % 3)) for number, case in enumerate(BUGS)])
+@pytest.mark.parametrize(
+    ("bug", "algorithm", "words"),
+    [
+        pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.full] * bool(number % 3))
+        for number, case in enumerate(BUGS)
+    ],
+)
 def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeypatch):
     from workbench.types import Group, StopReason
 
     groups = make_groups(tasks=2, attempts=3)
     if bug is the_last_value_is_that_before_the_last_token:
-        groups = [Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) for t in group)) for group in groups]
+        groups = [
+            Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) for t in group))
+            for group in groups
+        ]
     bug(monkeypatch)
     answer = asked(algorithm, groups=groups, warmup_updates=5)
     assert answer.errors and any(words in finding.what for finding in answer.errors), answer
@@ -325,7 +483,11 @@ def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeyp
 def test_an_algorithm_with_a_loss_of_its_own_is_held_to_its_own(monkeypatch):
     """The way to the weights is checked, the formula cannot be."""
     found = asked(of_class(Loudest))
-    assert found.status == "not checked" and not found.findings and "objective of loudest" in found.missing[0]
+    assert (
+        found.status == "not checked"
+        and not found.findings
+        and "objective of loudest" in found.missing[0]
+    )
     the_mask_is_not_applied(monkeypatch)
     assert asked(of_class(Loudest)).errors
 
@@ -354,8 +516,10 @@ def test_the_finding_points_at_the_trajectory(monkeypatch):
 
     def deaf(self, micro):
         whole, row_T = self.shares, self.batch.trajectory_of_token_T
-        self.shares = {name: share._replace(weight_T=torch.where(row_T == 4, 0.0, share.weight_T))
-                       for name, share in whole.items()}
+        self.shares = {
+            name: share._replace(weight_T=torch.where(row_T == 4, 0.0, share.weight_T))
+            for name, share in whole.items()
+        }
         real(self, micro)
         self.shares = whole
 
@@ -373,8 +537,11 @@ def test_plain_and_learner_share_no_weights():
     facts = {"value": known.value_T.double().numpy()}
     asked_of_plain = recipe, attempts.with_facts(facts), credits_of(attempts, credit, recipe)
     first = probe.plain(*asked_of_plain)
-    assert all(float(update.plain[name].abs().max()) > 0 for update in probe.moved(PPO(), known, credit)
-               for name in first.by_name)
+    assert all(
+        float(update.plain[name].abs().max()) > 0
+        for update in probe.moved(PPO(), known, credit)
+        for name in first.by_name
+    )
     again = probe.plain(*asked_of_plain)
     assert all(torch.equal(first.by_name[name], again.by_name[name]) for name in first.by_name)
 
@@ -384,5 +551,7 @@ def test_the_reference_is_not_the_policy(monkeypatch):
     real = Learner.logprobs
     pulled = GRPO(kl_coef=0.1)
     assert not asked(pulled).errors
-    monkeypatch.setattr(Learner, "logprobs", lambda self, batch, tokens_T, model=None: real(self, batch, tokens_T))
+    monkeypatch.setattr(
+        Learner, "logprobs", lambda self, batch, tokens_T, model=None: real(self, batch, tokens_T)
+    )
     assert any("ref_logp" in finding.what for finding in asked(pulled).errors)

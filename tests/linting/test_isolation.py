@@ -1,4 +1,5 @@
 """R14: environments that share something are found, from inside or from outside. R20: what is recorded is what happened."""
+
 from __future__ import annotations
 
 import logging
@@ -39,18 +40,38 @@ def trajectory(family, task: Task, attempt: int, seed: int) -> Trajectory:
         key = env.state_key() if hasattr(env, "state_key") else None
         text = family.random_action(env, rng) if rng.random() < 0.8 else "nonsense"
         result = env.step(text)
-        turns.append(Turn(len(turns), text, moves=tuple(result.info.get("moves", ())), reply=result.observation.messages,
-                          reward=result.reward, reward_parts=dict(result.reward_parts), state_key=key,
-                          info=dict(result.info), tool_calls=result.tool_calls))
-        stop = StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED if result.truncated else stop
-    return Trajectory(task, attempt, seed, first, tuple(turns), (), stop, success=result.info.get("success"))
+        turns.append(
+            Turn(
+                len(turns),
+                text,
+                moves=tuple(result.info.get("moves", ())),
+                reply=result.observation.messages,
+                reward=result.reward,
+                reward_parts=dict(result.reward_parts),
+                state_key=key,
+                info=dict(result.info),
+                tool_calls=result.tool_calls,
+            )
+        )
+        stop = (
+            StopReason.TERMINATED
+            if result.terminated
+            else StopReason.ENV_TRUNCATED
+            if result.truncated
+            else stop
+        )
+    return Trajectory(
+        task, attempt, seed, first, tuple(turns), (), stop, success=result.info.get("success")
+    )
 
 
 @lru_cache
 def recorded(name: str = "lake", count: int = 3) -> tuple[tuple[Trajectory, ...], ...]:
     family = LAKE if name == "lake" else PRESETS[name]
-    return tuple(tuple(trajectory(family, task, a, 100 * t + a) for a in range(count))
-                 for t, task in enumerate(tasks(family, "train", 2)))
+    return tuple(
+        tuple(trajectory(family, task, a, 100 * t + a) for a in range(count))
+        for t, task in enumerate(tasks(family, "train", 2))
+    )
 
 
 def isolated(family, groups=(), **evidence) -> Answer:
@@ -68,14 +89,21 @@ def replayed(groups, family=LAKE, **evidence) -> Answer:
 def test_our_environments_are_isolated_and_replay(name):
     groups = recorded(name)
     assert isolated(PRESETS[name], groups).status == "passed"
-    assert isolated(PRESETS[name]).status == "passed"  # nothing was recorded: the random policy plays
+    assert (
+        isolated(PRESETS[name]).status == "passed"
+    )  # nothing was recorded: the random policy plays
     answer = replayed(groups, PRESETS[name])
-    assert answer.status == "passed" and answer.looked == sum(len(t.turns) for group in groups for t in group)
+    assert answer.status == "passed" and answer.looked == sum(
+        len(t.turns) for group in groups for t in group
+    )
 
 
 @pytest.mark.parametrize("runner", ["threads", "processes"])
 def test_the_other_runners_are_isolated(runner):
-    assert isolated(LAKE, recorded(), collect=CollectConfig(env_runner=runner, env_workers=2)).status == "passed"
+    assert (
+        isolated(LAKE, recorded(), collect=CollectConfig(env_runner=runner, env_workers=2)).status
+        == "passed"
+    )
 
 
 def test_an_environment_that_says_so_is_left_alone():
@@ -113,9 +141,15 @@ class Counting:
         if self.kind == "the same one":
             self.everybody.append(CountingEnv(self)) if not self.everybody else None
             return self.everybody[0]
-        return {"in its class": InClass, "in its module": InModule, "alive": Alive, "a client": Client, "logs": Logs,
-                "snapshot": Aliasing,
-                "unchanged": Unchanged}.get(self.kind, CountingEnv)(self)
+        return {
+            "in its class": InClass,
+            "in its module": InModule,
+            "alive": Alive,
+            "a client": Client,
+            "logs": Logs,
+            "snapshot": Aliasing,
+            "unchanged": Unchanged,
+        }.get(self.kind, CountingEnv)(self)
 
     def random_action(self, env, rng):
         return f"go {rng.integers(3)}"
@@ -210,7 +244,10 @@ class Aliasing(CountingEnv):
 
 
 def test_attempts_of_their_own_pass():
-    assert isolated(Counting()).status == "passed" and isolated(Counting("unchanged")).status == "passed"
+    assert (
+        isolated(Counting()).status == "passed"
+        and isolated(Counting("unchanged")).status == "passed"
+    )
 
 
 def test_loggers_and_locks_are_made_to_be_shared():
@@ -230,12 +267,19 @@ def test_something_alive_that_is_shared_is_a_note():
     assert not answer.errors and "something alive" in answer.notes[0].what
 
 
-@pytest.mark.parametrize(("kind", "words"), [
-    ("in its class", "in common"), ("in its family", "in common"), ("the same one", "same environment twice"),
-    ("in its module", "among 3 others"), ("a client", "changes as one is stepped"), ("a generator", "in common"),
-    ("a generator", "twice in fresh environments"),
-    ("snapshot", "snapshot"),
-])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("in its class", "in common"),
+        ("in its family", "in common"),
+        ("the same one", "same environment twice"),
+        ("in its module", "among 3 others"),
+        ("a client", "changes as one is stepped"),
+        ("a generator", "in common"),
+        ("a generator", "twice in fresh environments"),
+        ("snapshot", "snapshot"),
+    ],
+)
 def test_negative_control_what_is_shared_is_found(kind, words):
     Counting.everybody.clear()
     answer = isolated(Counting(kind))
@@ -255,6 +299,7 @@ class OneForAll(InlineRunner):
     @staticmethod
     def _answer(key, observation):
         from workbench.envs.runners import EnvAnswer
+
         return EnvAnswer(key, observation=observation)
 
 
@@ -291,7 +336,7 @@ class _Handing:
 @pytest.mark.parametrize("kind", [OneForAll, OneForATask, Crossed, Silent])
 def test_negative_control_a_runner_that_mixes_attempts_up(kind, monkeypatch):
     monkeypatch.setattr(CollectConfig, "runner", lambda self: kind())
-    finding, = isolated(LAKE, recorded(), collect=CollectConfig()).errors
+    (finding,) = isolated(LAKE, recorded(), collect=CollectConfig()).errors
     assert "stepped by the runner" in finding.what
 
 
@@ -301,7 +346,7 @@ def test_live_environments_that_share_are_named():
     live = {"t#0": mine, "t#1": other}
     assert not isolated(Counting(), environments=live).findings
     other.count = mine.count
-    finding, = isolated(Counting(), environments=live).errors
+    (finding,) = isolated(Counting(), environments=live).errors
     assert finding.place.trajectory == "t/1" and "share count" in finding.what
     assert isolated(Counting(), environments={"t#0": shared, "t#1": shared}).errors
 
@@ -323,39 +368,60 @@ def changed(groups, index: int, **fields):
     """The same with a turn (the last) or the attempt changed."""
     flat = [t for group in groups for t in group]
     t = flat[index]
-    turn = {name: fields.pop(name) for name in list(fields) if name in Turn.__dataclass_fields__ and name != "index"}
+    turn = {
+        name: fields.pop(name)
+        for name in list(fields)
+        if name in Turn.__dataclass_fields__ and name != "index"
+    }
     turns = (*t.turns[:-1], replace(t.turns[-1], **turn)) if turn else t.turns
     flat[index] = replace(t, turns=fields.pop("turns", turns), **fields)
     return [flat[:3], flat[3:]]
 
 
-@pytest.mark.parametrize(("fields", "words"), [
-    ({"reward": 7.0}, "reward recorded: 7.0"), ({"reward": None}, "reward recorded: None"),
-    ({"reward_parts": {"goal": 1.0}}, "reward parts"), ({"moves": ("Up", "Up", "Up")}, "moves recorded"),
-    ({"reply": (Message("user", "well done"),)}, "reply is recorded as 'well done'"),
-    ({"state_key": "elsewhere"}, "in state 'elsewhere'"), ({"stop_reason": StopReason.MAX_TURNS}, "ended"),
-    ({"first_observation": Observation((Message("user", "hello"),))}, "opens this task"),
-], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"reward": 7.0}, "reward recorded: 7.0"),
+        ({"reward": None}, "reward recorded: None"),
+        ({"reward_parts": {"goal": 1.0}}, "reward parts"),
+        ({"moves": ("Up", "Up", "Up")}, "moves recorded"),
+        ({"reply": (Message("user", "well done"),)}, "reply is recorded as 'well done'"),
+        ({"state_key": "elsewhere"}, "in state 'elsewhere'"),
+        ({"stop_reason": StopReason.MAX_TURNS}, "ended"),
+        ({"first_observation": Observation((Message("user", "hello"),))}, "opens this task"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
 def test_negative_control_a_record_that_differs_is_named(fields, words):
-    index = next(n for n, t in enumerate(t for group in recorded() for t in group)
-                 if t.stop_reason is not StopReason.MAX_TURNS and len(t.turns) < LAKE.max_turns)
-    finding, = replayed(changed(recorded(), index, **fields)).errors
+    index = next(
+        n
+        for n, t in enumerate(t for group in recorded() for t in group)
+        if t.stop_reason is not StopReason.MAX_TURNS and len(t.turns) < LAKE.max_turns
+    )
+    (finding,) = replayed(changed(recorded(), index, **fields)).errors
     assert words in finding.what and finding.place.index == index
 
 
 def test_negative_control_success_and_an_attempt_that_goes_on():
     first = recorded()[0][0]
-    finding, = replayed(changed(recorded(), 0, success=not first.success)).errors
+    (finding,) = replayed(changed(recorded(), 0, success=not first.success)).errors
     assert "success" in finding.what
     longer = (*first.turns, replace(first.turns[-1], index=len(first.turns)))
-    finding, = replayed(changed(recorded(), 0, turns=longer)).errors
+    (finding,) = replayed(changed(recorded(), 0, turns=longer)).errors
     assert "over after turn" in finding.what or "state" in finding.what or "ended" in finding.what
 
 
 def test_negative_control_two_attempts_change_their_turns():
     """Rewards and replies of the sibling: the lake slipped otherwise there."""
     (one, two, three), others = recorded()
-    swapped = [(replace(one, turns=two.turns, success=two.success, stop_reason=two.stop_reason), two, three), others]
+    swapped = [
+        (
+            replace(one, turns=two.turns, success=two.success, stop_reason=two.stop_reason),
+            two,
+            three,
+        ),
+        others,
+    ]
     assert replayed(swapped).errors
 
 
@@ -377,12 +443,30 @@ def test_a_step_looks_at_a_few_others_each_time():
 def test_faults_are_no_findings():
     """The last action was never answered."""
     for stop in (StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR):
-        groups = changed(recorded(), 0, reward=None, reply=(), reward_parts={}, moves=(), info={}, stop_reason=stop,
-                         success=None)
+        groups = changed(
+            recorded(),
+            0,
+            reward=None,
+            reply=(),
+            reward_parts={},
+            moves=(),
+            info={},
+            stop_reason=stop,
+            success=None,
+        )
         assert not replayed(groups).findings
-    note, = replayed(changed(recorded(), 0, reward=None, reply=(), stop_reason=StopReason.ENV_ERROR, success=None)).findings
+    (note,) = replayed(
+        changed(
+            recorded(), 0, reward=None, reply=(), stop_reason=StopReason.ENV_ERROR, success=None
+        )
+    ).findings
     assert note.severity == "note"
-    nothing = replace(recorded()[0][0], first_observation=Observation(()), turns=(), stop_reason=StopReason.ENV_ERROR)
+    nothing = replace(
+        recorded()[0][0],
+        first_observation=Observation(()),
+        turns=(),
+        stop_reason=StopReason.ENV_ERROR,
+    )
     assert not replayed([[nothing]]).findings
 
 
@@ -411,8 +495,15 @@ def test_what_collect_makes_replays():
         text = LAKE.random_action(None, rng_at(request.seed)) if request.seed % 4 else "nonsense"
         return [*tokenizer.encode(text, add_special_tokens=False), min(chat.stop_ids)]
 
-    groups = collect(tasks(LAKE, "train", 2), family=LAKE, engine=ScriptedEngine(script), chat=chat,
-                     config=CollectConfig(), group_size=3, address=(0, "test", 1))
+    groups = collect(
+        tasks(LAKE, "train", 2),
+        family=LAKE,
+        engine=ScriptedEngine(script),
+        chat=chat,
+        config=CollectConfig(),
+        group_size=3,
+        address=(0, "test", 1),
+    )
     answer = replayed(groups)
     assert answer.status == "passed" and answer.looked >= 12
 

@@ -1,4 +1,5 @@
 """R13: a setting that was set and does nothing is found, whoever lost it; one that acts is not."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -26,13 +27,34 @@ from workbench.types.errors import ConfigError
 from workbench.types.findings import Answer
 
 SET = {
-    "clip_low": 0.1, "clip_high": 0.4, "dual_clip": 2.0, "sampler_cap": 1.5, "reduction": "seq-mean-token-sum",
-    "entropy_coef": 0.001, "kl_coef": 0.001, "epochs": 2, "minibatches": 3, "minibatch_size": 8, "gamma": 0.9, "lam": 0.9,
-    "gamma_turn": 0.8, "whiten": False, "bootstrap": "truncated", "value_clip": 0.1, "omega": 0.5, "baseline": "none",
-    "normalize_std": True, "fixed_length": 100, "objective": "cispo",
+    "clip_low": 0.1,
+    "clip_high": 0.4,
+    "dual_clip": 2.0,
+    "sampler_cap": 1.5,
+    "reduction": "seq-mean-token-sum",
+    "entropy_coef": 0.001,
+    "kl_coef": 0.001,
+    "epochs": 2,
+    "minibatches": 3,
+    "minibatch_size": 8,
+    "gamma": 0.9,
+    "lam": 0.9,
+    "gamma_turn": 0.8,
+    "whiten": False,
+    "bootstrap": "truncated",
+    "value_clip": 0.1,
+    "omega": 0.5,
+    "baseline": "none",
+    "normalize_std": True,
+    "fixed_length": 100,
+    "objective": "cispo",
 }
-NESTED = [("rewards", Rewards("mean_std", "batch")), ("filter", Filter("top_share", share=0.5)),
-          ("filter", Filter(zero_variance="drop")), ("masks", Masks(loss_mask=False))]
+NESTED = [
+    ("rewards", Rewards("mean_std", "batch")),
+    ("filter", Filter("top_share", share=0.5)),
+    ("filter", Filter(zero_variance="drop")),
+    ("masks", Masks(loss_mask=False)),
+]
 
 
 def asked(algorithm, probe=None) -> Answer:
@@ -59,7 +81,9 @@ def settings_of(algorithm) -> list:
 # ------------------------------------------------------------------------------------------------ what acts
 
 
-@pytest.mark.parametrize("name", reduced(ALGORITHMS, ("grpo", "dapo", "gspo", "ppo", "reinforce_pp", "starpo_s")))
+@pytest.mark.parametrize(
+    "name", reduced(ALGORITHMS, ("grpo", "dapo", "gspo", "ppo", "reinforce_pp", "starpo_s"))
+)
 def test_nothing_is_said_of_defaults_and_of_settings_that_act(name):
     algorithm = ALGORITHMS[name]()
     assert changed_settings(algorithm) == [] and asked(algorithm).status == "passed"
@@ -70,13 +94,22 @@ def test_nothing_is_said_of_defaults_and_of_settings_that_act(name):
 
 
 def test_the_learner_hears_them_too():
-    algorithm = GRPO(entropy_coef=0.001, kl_coef=0.001, clip_high=0.3, epochs=2, reduction="fixed-length", fixed_length=40)
+    algorithm = GRPO(
+        entropy_coef=0.001,
+        kl_coef=0.001,
+        clip_high=0.3,
+        epochs=2,
+        reduction="fixed-length",
+        fixed_length=40,
+    )
     answer = with_probe(algorithm)
     assert not answer.findings and answer.looked == 6 and not answer.missing
 
 
 def test_critic_settings_are_heard():
-    assert not with_probe(PPO(gamma=0.9, value_clip=0.1, minibatches=2, bootstrap="truncated")).findings
+    assert not with_probe(
+        PPO(gamma=0.9, value_clip=0.1, minibatches=2, bootstrap="truncated")
+    ).findings
 
 
 def test_without_a_learner_that_is_said():
@@ -85,7 +118,10 @@ def test_without_a_learner_that_is_said():
 
 
 @settings(max_examples=25)
-@given(name=st.sampled_from(list(ALGORITHMS)), chosen=st.lists(st.sampled_from(list(SET)), min_size=2, max_size=4))
+@given(
+    name=st.sampled_from(list(ALGORITHMS)),
+    chosen=st.lists(st.sampled_from(list(SET)), min_size=2, max_size=4),
+)
 def test_settings_together_are_not_called_dead_unless_known_to_be(name, chosen):
     algorithm = ALGORITHMS[name]()
     for key in chosen:
@@ -95,16 +131,21 @@ def test_settings_together_are_not_called_dead_unless_known_to_be(name, chosen):
             continue
     dead = {key for key, is_dead, _ in inert_settings(algorithm, 16, 8) if is_dead}
     for finding in asked(algorithm).findings:
-        assert finding.severity == "note" and finding.what.split()[0].removeprefix("algorithm.") in dead
+        assert (
+            finding.severity == "note"
+            and finding.what.split()[0].removeprefix("algorithm.") in dead
+        )
 
 
 def test_a_normalisation_that_whitening_takes_off_again_is_found():
     algorithm = ALGORITHMS["reinforce_pp"](rewards=Rewards("mean_std", "batch"))
-    assert {finding.what.split()[0] for finding in asked(algorithm).errors} >= {"algorithm.rewards.normalize"}
+    assert {finding.what.split()[0] for finding in asked(algorithm).errors} >= {
+        "algorithm.rewards.normalize"
+    }
 
 
 def test_an_inert_setting_that_is_known_is_a_note_with_the_reason():
-    finding, = asked(GRPO(masks=Masks(advantage_mask=False))).findings
+    (finding,) = asked(GRPO(masks=Masks(advantage_mask=False))).findings
     assert finding.severity == "note" and "gives all tokens of an attempt" in finding.what
 
 
@@ -140,7 +181,9 @@ class Overlong(Algorithm):
         credit = super().credit(batch)
         long_S = batch.segment_offsets.diff() >= max(self.overlong_from, 33)
         long_T = long_S.repeat_interleave(batch.segment_offsets.diff())
-        return replace(credit, advantage_T=credit.advantage_T - 0.5 * long_T * (credit.weight_T != 0))
+        return replace(
+            credit, advantage_T=credit.advantage_T - 0.5 * long_T * (credit.weight_T != 0)
+        )
 
 
 @dataclass(frozen=True)
@@ -152,59 +195,107 @@ class Forgetting(Algorithm):
 def test_a_dead_setting_of_ones_own_algorithm_is_a_note():
     """It may act on attempts unlike any that are at hand."""
     assert not asked(of_class(WithDead)).findings
-    finding, = asked(of_class(WithDead, positive_example_nll_weight=0.1)).findings
-    assert finding.severity == "note" and "positive_example_nll_weight = 0.1 had no effect here" in finding.what
+    (finding,) = asked(of_class(WithDead, positive_example_nll_weight=0.1)).findings
+    assert (
+        finding.severity == "note"
+        and "positive_example_nll_weight = 0.1 had no effect here" in finding.what
+    )
 
 
 def test_a_dead_setting_of_ours_is_an_error_in_ones_own_class_too():
     """Its loss forgets the coefficient that it inherits."""
-    finding, = asked(of_class(Forgetting, entropy_coef=0.1)).errors
+    (finding,) = asked(of_class(Forgetting, entropy_coef=0.1)).errors
     assert "entropy_coef = 0.1 has no effect" in finding.what
 
 
 def test_a_dead_nested_setting_is_named():
     assert changed_settings(of_class(WithNested, inner=Inner(depth=2))) == [("inner", "depth")]
-    finding, = asked(of_class(WithNested, inner=Inner(depth=2))).findings
+    (finding,) = asked(of_class(WithNested, inner=Inner(depth=2))).findings
     assert finding.severity == "note" and "inner.depth = 2" in finding.what
 
 
 def test_settings_of_ones_own_that_need_other_attempts_or_none_are_no_errors():
     """A length that no made-up attempt has, a name for a plot, and one that the step's own attempts do reach."""
-    finding, = asked(of_class(Overlong, label="run A")).findings
+    (finding,) = asked(of_class(Overlong, label="run A")).findings
     assert finding.severity == "note"
-    finding, = asked(of_class(Overlong, overlong_from=400)).findings
+    (finding,) = asked(of_class(Overlong, overlong_from=400)).findings
     assert finding.severity == "note"
     assert made_up(np.arange(40)).segment_offsets.diff().max() < 33
-    span = Span(Source.POLICY, 0, np.arange(33), np.full(33, -0.5), policy_version=0, sampling=Sampling(), sampled=True)
-    groups = [Group(tuple(replace(t, segments=(*t.segments[:-1], Segment((*t.segments[-1].spans[:1], span))))
-                          if t.attempt == 0 else t for t in group)) for group in make_groups()]
-    found = check(Evidence(algorithm=of_class(Overlong, overlong_from=400), batch=Batch.from_groups(groups)), RULES)["R13"]
+    span = Span(
+        Source.POLICY,
+        0,
+        np.arange(33),
+        np.full(33, -0.5),
+        policy_version=0,
+        sampling=Sampling(),
+        sampled=True,
+    )
+    groups = [
+        Group(
+            tuple(
+                replace(t, segments=(*t.segments[:-1], Segment((*t.segments[-1].spans[:1], span))))
+                if t.attempt == 0
+                else t
+                for t in group
+            )
+        )
+        for group in make_groups()
+    ]
+    found = check(
+        Evidence(algorithm=of_class(Overlong, overlong_from=400), batch=Batch.from_groups(groups)),
+        RULES,
+    )["R13"]
     assert not found.findings
 
 
 def test_a_bound_far_away_is_still_reached():
-    assert not asked(GRPO(dual_clip=20.0, epochs=2)).findings and not asked(GRPO(dual_clip=500.0, epochs=2)).findings
+    assert (
+        not asked(GRPO(dual_clip=20.0, epochs=2)).findings
+        and not asked(GRPO(dual_clip=500.0, epochs=2)).findings
+    )
 
 
 def ignore(monkeypatch, module: str, name: str, **instead):
     import importlib
+
     where = importlib.import_module(module)
     real = getattr(where, name)
     monkeypatch.setattr(where, name, lambda *a, **k: real(*a, **k | instead))
 
 
-@pytest.mark.parametrize(("setting", "bug"), [
-    ("clip_high", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"high": 0.2})),
-    ("clip_low", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"low": 0.2})),
-    ("dual_clip", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"dual": 0.0})),
-    ("fixed_length", ("workbench.learn.algorithms.algorithm", "reduction", {"fixed_length": 256})),
-    ("gamma", ("workbench.learn.algorithms.estimators", "gae", {"gamma": 1.0})),
-    ("lam", ("workbench.learn.algorithms.estimators", "gae", {"lam": 1.0})),
-    ("value_clip", ("workbench.learn.algorithms.parts", "clipped_value_loss", {"clip": 0.5})),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("setting", "bug"),
+    [
+        (
+            "clip_high",
+            ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"high": 0.2}),
+        ),
+        ("clip_low", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"low": 0.2})),
+        (
+            "dual_clip",
+            ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"dual": 0.0}),
+        ),
+        (
+            "fixed_length",
+            ("workbench.learn.algorithms.algorithm", "reduction", {"fixed_length": 256}),
+        ),
+        ("gamma", ("workbench.learn.algorithms.estimators", "gae", {"gamma": 1.0})),
+        ("lam", ("workbench.learn.algorithms.estimators", "gae", {"lam": 1.0})),
+        ("value_clip", ("workbench.learn.algorithms.parts", "clipped_value_loss", {"clip": 0.5})),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug, monkeypatch):
-    kind = PPO if setting in ("gamma", "lam", "value_clip") else ALGORITHMS["dr_grpo"] if setting == "fixed_length" else GRPO
-    algorithm = kind(**{setting: SET[setting]}, epochs=2)  # with one update, bounds are known to be inert
+    kind = (
+        PPO
+        if setting in ("gamma", "lam", "value_clip")
+        else ALGORITHMS["dr_grpo"]
+        if setting == "fixed_length"
+        else GRPO
+    )
+    algorithm = kind(
+        **{setting: SET[setting]}, epochs=2
+    )  # with one update, bounds are known to be inert
     assert not asked(algorithm).findings
     ignore(monkeypatch, bug[0], bug[1], **bug[2])
     assert [setting in finding.what for finding in asked(algorithm).errors] == [True]
@@ -213,10 +304,14 @@ def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug,
 def test_negative_control_a_setting_that_the_learner_does_not_hand_on(monkeypatch):
     """Credit and loss heed it; the learner takes the entropy without a gradient."""
     import workbench.learn.microbatch as module
+
     real = module.entropy_of
     monkeypatch.setattr(module, "entropy_of", lambda logits: real(logits.detach()))
-    finding, = with_probe(GRPO(entropy_coef=0.01)).errors
-    assert "entropy_coef = 0.01 changes what credit and loss say, but not what the learner does" in finding.what
+    (finding,) = with_probe(GRPO(entropy_coef=0.01)).errors
+    assert (
+        "entropy_coef = 0.01 changes what credit and loss say, but not what the learner does"
+        in finding.what
+    )
 
 
 def test_negative_control_epochs_that_are_not_made(monkeypatch):
@@ -227,7 +322,7 @@ def test_negative_control_epochs_that_are_not_made(monkeypatch):
         return real(self, batch, credit, step=step)
 
     monkeypatch.setattr(Learner, "update", update)
-    finding, = with_probe(GRPO(epochs=2)).errors
+    (finding,) = with_probe(GRPO(epochs=2)).errors
     assert "epochs = 2" in finding.what and "not what the learner does" in finding.what
 
 
@@ -239,7 +334,9 @@ def test_made_up_attempts_have_something_for_every_setting():
     group_N, reward_N = batch.group_of_trajectory_N, batch.reward_N
     spreads = [float(reward_N[group_N == g].std()) for g in group_N.unique()]
     assert min(spreads) < 1e-12 and max(spreads) > 1 and len({round(s, 3) for s in spreads}) > 3
-    assert bool(batch.context_full_N.any()) and bool((batch.truncated_N & ~batch.context_full_N).any())
+    assert bool(batch.context_full_N.any()) and bool(
+        (batch.truncated_N & ~batch.context_full_N).any()
+    )
     assert bool(batch.terminated_N.any()) and len(batch.tag_N.unique()) == 2
     assert int(batch.turn_T.max()) > 0 and bool((batch.response_T & ~batch.eligible_T).any())
     assert set(np.arange(40)) >= set(batch.token_ids_T.tolist())

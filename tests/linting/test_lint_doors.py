@@ -1,4 +1,5 @@
 """The doors of the lint: in a training step, over a run folder, over a session, in the terminal."""
+
 from __future__ import annotations
 
 import json
@@ -16,8 +17,14 @@ from workbench.training.session import open_session
 from workbench.types.errors import ConfigError, DataError, LintError, StoreError
 from workbench.types.findings import NOTE, Finding, Checked, NotChecked
 
-TINY = {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "train.evaluate_every": 0,
-        "evaluation.num_tasks": 4, "lint.start": False}
+TINY = {
+    "train.steps": 2,
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "train.evaluate_every": 0,
+    "evaluation.num_tasks": 4,
+    "lint.start": False,
+}
 
 
 @pytest.fixture
@@ -70,7 +77,10 @@ def test_an_error_ends_the_step_before_anything_is_updated(only, session):
     with pytest.raises(LintError) as stopped:
         wb.train_step(session, 1)
     name = next(iter(stopped.value.report.errors))[1].place.trajectory
-    assert all(word in str(stopped.value) for word in ("R99", "a zero", name, "token 3", "it means this", "do that"))
+    assert all(
+        word in str(stopped.value)
+        for word in ("R99", "a zero", name, "token 3", "it means this", "do that")
+    )
     assert session.learner.version == 0 and same(before, weights(session))
 
 
@@ -99,11 +109,25 @@ def test_the_evidence_of_a_step_is_all_there(only, session):
     asked = only(Checked(1))
     wb.train_step(session, 1)
     [evidence] = asked
-    for name in ("groups", "batch", "credit", "algorithm", "collect", "chat", "journal", "family", "policy_version"):
+    for name in (
+        "groups",
+        "batch",
+        "credit",
+        "algorithm",
+        "collect",
+        "chat",
+        "journal",
+        "family",
+        "policy_version",
+    ):
         assert evidence.has(name), name
     assert evidence.step == 1 and evidence.samples == session.config.lint.samples
     sampled = sum(t.num_sampled for t in evidence.trajectories)
-    assert sum(len(x.completion.token_ids) for x in evidence.journal) == sampled == int(evidence.batch.eligible_T.sum())
+    assert (
+        sum(len(x.completion.token_ids) for x in evidence.journal)
+        == sampled
+        == int(evidence.batch.eligible_T.sum())
+    )
 
 
 @pytest.mark.full
@@ -169,10 +193,15 @@ def test_what_was_said_at_the_start_is_still_said_of_the_run(only, tmp_path, cap
     """Under "warn" training goes on: the log names the step, and a lint of the run repeats what only training asked."""
     only(Finding("the wrong way"), when="start")
     settings = TINY | {"lint.start": True, "lint.mode": "warn"}
-    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}".lower())]
+    words = [
+        word for name, value in settings.items() for word in ("--set", f"{name}={value}".lower())
+    ]
     assert cli.main(["train", "frozenlake", "--out", str(tmp_path / "run"), *words]) == 0
     said = "".join(capsys.readouterr())
-    assert f"step 1: the lint found errors by R99; `workbench lint {tmp_path / 'run'} --step 1`" in said
+    assert (
+        f"step 1: the lint found errors by R99; `workbench lint {tmp_path / 'run'} --step 1`"
+        in said
+    )
     for step in (None, 1):
         assert wb.lint(tmp_path / "run", step=step).named == ("R99",)
     assert wb.lint(tmp_path / "run", step=2).ok
@@ -196,7 +225,10 @@ def test_the_terminal_says_so_and_exits_1(only, run, tmp_path, capsys):
     assert cli.main(["lint", str(run.path), "--step", "1", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["counts"]["errors"] == 1
     page = tmp_path / "lint.html"
-    assert cli.main(["lint", str(run.path), "--html", str(page)]) == 1 and "one thing" in page.read_text()
+    assert (
+        cli.main(["lint", str(run.path), "--html", str(page)]) == 1
+        and "one thing" in page.read_text()
+    )
     only(Checked(1))
     assert cli.main(["lint", str(run.path)]) == 0
     assert cli.main(["lint", str(tmp_path / "nothing")]) == 2
@@ -222,5 +254,7 @@ def test_the_curves_say_what_the_lint_said(only, tmp_path):
     assert lint_words(trained(tmp_path)) == "lint: 2 steps clean; notes: R99 in 2"
     only(Finding("x"))
     bad = trained(tmp_path, "bad", **{"lint.mode": "warn"})
-    assert lint_words(bad).startswith("lint: errors in 2 of 2 steps; errors: R99 in 2 (workbench lint ")
+    assert lint_words(bad).startswith(
+        "lint: errors in 2 of 2 steps; errors: R99 in 2 (workbench lint "
+    )
     assert lint_words(trained(tmp_path, "off", **{"lint.mode": "off"})) == ""

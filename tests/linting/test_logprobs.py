@@ -1,4 +1,5 @@
 """R12, R17, R23: each way in which a stored logprob is not what it is taken for is found at its token; clean ones pass."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -27,8 +28,10 @@ BY_ID = {rule.id: rule for rule in RULES}
 
 def evidence_of(**settings) -> Evidence:
     """A small step before its first update, with everything that training hands over; and its update."""
-    session = open_session(load_config("frozenlake", {"train.tasks_per_step": 2, "train.group_size": 4} | settings),
-                           quiet=True)
+    session = open_session(
+        load_config("frozenlake", {"train.tasks_per_step": 2, "train.group_size": 4} | settings),
+        quiet=True,
+    )
     journal = Journal(session.engine)
     groups = rollout(session, 2, group_size=4, step=1, engine=journal)
     batch = session.learner.facts(Batch.from_groups(groups))
@@ -36,13 +39,26 @@ def evidence_of(**settings) -> Evidence:
     credit = session.config.algorithm.credit(batch)
     version = session.learner.version
     reports = session.learner.update(batch, credit, step=1)
-    return Evidence(tuple(map(tuple, groups)), batch=batch, collect=session.config.collect, journal=journal.exchanges,
-                    policy_version=version, precision=session.config.learner.precision,
-                    updates=tuple(Update(r.table, r.metrics, r.skipped) for r in reports))
+    return Evidence(
+        tuple(map(tuple, groups)),
+        batch=batch,
+        collect=session.config.collect,
+        journal=journal.exchanges,
+        policy_version=version,
+        precision=session.config.learner.precision,
+        updates=tuple(Update(r.table, r.metrics, r.skipped) for r in reports),
+    )
 
 
-SETTINGS = [{}, {"collect.temperature": 0.7}, {"collect.top_p": 0.8}, {"collect.temperature": 1.3, "collect.top_p": 0.9},
-            {"engine.dtype": "bfloat16"}, {"learner.precision": "bf16"}, {"collect.history": "window"}]
+SETTINGS = [
+    {},
+    {"collect.temperature": 0.7},
+    {"collect.top_p": 0.8},
+    {"collect.temperature": 1.3, "collect.top_p": 0.9},
+    {"engine.dtype": "bfloat16"},
+    {"learner.precision": "bf16"},
+    {"collect.history": "window"},
+]
 _made: dict[str, Evidence] = {}
 
 
@@ -60,9 +76,15 @@ def changed(evidence: Evidence, change, which=lambda n, s: n == 1) -> Evidence:
     for group in evidence.groups:
         row = []
         for trajectory in group:
-            segments = tuple(Segment(tuple(
-                change(span) if span.logprobs is not None and which(number, place) else span
-                for place, span in enumerate(segment.spans))) for segment in trajectory.segments)
+            segments = tuple(
+                Segment(
+                    tuple(
+                        change(span) if span.logprobs is not None and which(number, place) else span
+                        for place, span in enumerate(segment.spans)
+                    )
+                )
+                for segment in trajectory.segments
+            )
             row.append(replace(trajectory, segments=segments))
             number += 1
         groups.append(tuple(row))
@@ -88,35 +110,56 @@ def test_without_evidence_nothing_is_passed():
 
 
 def test_settings_other_than_asked_for():
-    evidence = changed(made(), lambda span: replace(span, sampling=replace(span.sampling, temperature=0.9)))
+    evidence = changed(
+        made(), lambda span: replace(span, sampling=replace(span.sampling, temperature=0.9))
+    )
     said = ask(evidence, "R12").errors
     assert any("0.9" in f.what and "settings say 1" in f.what and f.place.index == 1 for f in said)
 
 
-@pytest.mark.parametrize("settings", [{"collect.temperature": 0.7}, {"collect.top_p": 0.8}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"collect.temperature": 0.7}, {"collect.top_p": 0.8}], ids=str
+)
 def test_bent_without_the_plain_ones(settings):
-    evidence = replace(changed(made(settings), lambda span: replace(span, plain_logprobs=None)), journal=None)
+    evidence = replace(
+        changed(made(settings), lambda span: replace(span, plain_logprobs=None)), journal=None
+    )
     assert "without the plain logprobs" in ask(evidence, "R12").errors[0].what
 
 
-@pytest.mark.parametrize("settings, words", [
-    ({"collect.temperature": 0.7}, "copy of the other"),
-    ({"collect.temperature": 1.3, "collect.top_p": 0.9}, "copy of the other"),
-    ({"collect.top_p": 0.8}, "left every one"),
-], ids=str)
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"collect.temperature": 0.7}, "copy of the other"),
+        ({"collect.temperature": 1.3, "collect.top_p": 0.9}, "copy of the other"),
+        ({"collect.top_p": 0.8}, "left every one"),
+    ],
+    ids=str,
+)
 def test_one_logprob_passed_off_as_the_other(settings, words):
     def everywhere(n, s):
         return True
 
-    as_plain = replace(changed(made(settings), lambda span: replace(span, plain_logprobs=span.logprobs), everywhere),
-                       journal=None)
-    as_bent = replace(changed(made(settings), lambda span: replace(span, logprobs=span.plain_logprobs), everywhere),
-                      journal=None)
-    assert [words in f.what for e in (as_plain, as_bent) for f in ask(e, "R12").errors].count(True) == 2
+    as_plain = replace(
+        changed(
+            made(settings), lambda span: replace(span, plain_logprobs=span.logprobs), everywhere
+        ),
+        journal=None,
+    )
+    as_bent = replace(
+        changed(
+            made(settings), lambda span: replace(span, logprobs=span.plain_logprobs), everywhere
+        ),
+        journal=None,
+    )
+    assert [words in f.what for e in (as_plain, as_bent) for f in ask(e, "R12").errors].count(
+        True
+    ) == 2
 
 
 def test_a_policy_torn_between_two_tokens_is_never_cut():
     """Half and half under top-p 0.8: nothing was left out, so both logprobs are the same and right."""
+
     def torn(span):
         half = np.full(len(span), np.log(0.5), np.float32)
         return replace(span, logprobs=half, plain_logprobs=half)
@@ -125,20 +168,32 @@ def test_a_policy_torn_between_two_tokens_is_never_cut():
     evidence = replace(evidence, journal=None)
     answer = ask(evidence, "R12")
     assert not answer.errors and any("nothing to cut" in f.what for f in answer.notes)
-    rare = changed(evidence, lambda span: replace(span, logprobs=np.full(len(span), -6.0, np.float32),
-                                                  plain_logprobs=np.full(len(span), -6.0, np.float32)))
+    rare = changed(
+        evidence,
+        lambda span: replace(
+            span,
+            logprobs=np.full(len(span), -6.0, np.float32),
+            plain_logprobs=np.full(len(span), -6.0, np.float32),
+        ),
+    )
     assert any("must have been cut" in f.what for f in ask(rare, "R12").errors)
 
 
 def test_top_p_gains_no_more_than_was_cut():
     settings = {"collect.top_p": 0.8}
-    wrong = changed(made(settings), lambda span: replace(span, logprobs=np.minimum(span.plain_logprobs + 0.5, 0)))
+    wrong = changed(
+        made(settings),
+        lambda span: replace(span, logprobs=np.minimum(span.plain_logprobs + 0.5, 0)),
+    )
     assert "can raise a logprob" in ask(replace(wrong, journal=None), "R12").errors[0].what
 
 
 def test_bent_numbers_under_settings_that_bend_nothing():
     lying = {"collect.temperature": 0.7}
-    evidence = changed(made(lying), lambda span: replace(span, sampling=Sampling(1.0, 1.0, "transformers", "float32")))
+    evidence = changed(
+        made(lying),
+        lambda span: replace(span, sampling=Sampling(1.0, 1.0, "transformers", "float32")),
+    )
     evidence = replace(evidence, journal=None, collect=replace(evidence.collect, temperature=1.0))
     assert any("leave the distribution as it is" in f.what for f in ask(evidence, "R12").errors)
 
@@ -166,11 +221,15 @@ def test_old_logp_of_the_sampler(settings):
     evidence = made(settings)
     for name in ("rollout_logp_T", "plain_logp_T"):
         wrong = replace(evidence.batch, old_logp_T=getattr(evidence.batch, name))
-        assert any("sampler's number" in f.what for f in ask(replace(evidence, batch=wrong), "R12").errors)
+        assert any(
+            "sampler's number" in f.what for f in ask(replace(evidence, batch=wrong), "R12").errors
+        )
     table = evidence.updates[0].table
     columns = dict(table.columns) | {"old_logp": table["rollout_logp"]}
     wrong = Update(replace(table, columns=columns), {}, None)
-    assert any("sampler's number" in f.what for f in ask(replace(evidence, updates=(wrong,)), "R23").errors)
+    assert any(
+        "sampler's number" in f.what for f in ask(replace(evidence, updates=(wrong,)), "R23").errors
+    )
 
 
 @pytest.mark.full
@@ -185,18 +244,24 @@ def test_stale_spans():
 
 
 def test_engine_gap_beyond_its_alarm():
-    evidence = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.05), lambda n, s: True)
+    evidence = changed(
+        made(), lambda span: replace(span, logprobs=span.logprobs - 0.05), lambda n, s: True
+    )
     assert "rounding explains" in ask(evidence, "R23").errors[0].what
     half = replace(evidence, precision="bf16")
     assert ask(half, "R23").errors, "a mean of 0.05 is beyond what half precision explains, too"
-    small = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.002), lambda n, s: True)
+    small = changed(
+        made(), lambda span: replace(span, logprobs=span.logprobs - 0.002), lambda n, s: True
+    )
     assert ask(small, "R23").errors and not ask(replace(small, precision="bf16"), "R23").errors
     assert not ask(replace(small, precision=None), "R23").errors, "not known: no error"
 
 
 def test_what_was_handed_over_otherwise_than_it_learns_is_left_to_another_rule():
     """R35 says what is wrong then; R23 would call it by its own name."""
-    off = changed(made(), lambda span: replace(span, logprobs=span.logprobs - 0.05), lambda n, s: True)
+    off = changed(
+        made(), lambda span: replace(span, logprobs=span.logprobs - 0.05), lambda n, s: True
+    )
     evidence = replace(off, handed=SimpleNamespace(gap=Gap(0.3, 0.9, 60), allowed=(1e-3, 1e-2)))
     answer = ask(evidence, "R23")
     assert answer.status == "not checked" and "R35" in answer.missing[0]
@@ -214,15 +279,22 @@ def test_one_token_far_off():
     answer = ask(replace(evidence, updates=(wrong,)), "R23")
     (found,) = answer.notes
     assert not answer.errors, "one by itself"
-    assert found.place.position == int(table["position"][at]) and found.place.turn == int(table["turn"][at])
+    assert found.place.position == int(table["position"][at]) and found.place.turn == int(
+        table["turn"][at]
+    )
 
 
 @pytest.mark.full
 def test_a_scripted_engine_has_no_distribution():
     def scripted(span):
-        return replace(span, sampling=Sampling(0.7, 1.0, "scripted", "float32"), plain_logprobs=span.logprobs)
+        return replace(
+            span, sampling=Sampling(0.7, 1.0, "scripted", "float32"), plain_logprobs=span.logprobs
+        )
 
-    evidence = replace(changed(made(), scripted, lambda n, s: True), journal=None,
-                       collect=replace(made().collect, temperature=0.7))
+    evidence = replace(
+        changed(made(), scripted, lambda n, s: True),
+        journal=None,
+        collect=replace(made().collect, temperature=0.7),
+    )
     assert not ask(evidence, "R12").errors and ask(evidence, "R23").status == "not checked"
     assert torch.is_tensor(evidence.batch.rollout_logp_T)

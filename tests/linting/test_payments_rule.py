@@ -1,4 +1,5 @@
 """R29: what was done is paid for, once, to the turn that did it. An answer with chatter beside it is an answer."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -20,23 +21,40 @@ def played(text: str, finish: str = "stop", reward=None, attempt: int = 0) -> Tr
     first = env.reset(TASK, 0)
     done = env.step(text)
     turn = Turn(0, text, finish, reward=done.reward, reward_parts=done.reward_parts, info=done.info)
-    return Trajectory(TASK, attempt, 0, first, (turn,), (), StopReason.TERMINATED, success=done.info.get("success"))
+    return Trajectory(
+        TASK,
+        attempt,
+        0,
+        first,
+        (turn,),
+        (),
+        StopReason.TERMINATED,
+        success=done.info.get("success"),
+    )
 
 
 def said(*attempts: Trajectory, family=None) -> list[str]:
     groups = (Group(tuple(replace(each, attempt=number) for number, each in enumerate(attempts))),)
-    return [finding.what for finding in check(Evidence(groups, family=family), [RULES["R29"]])["R29"].findings]
+    return [
+        finding.what
+        for finding in check(Evidence(groups, family=family), [RULES["R29"]])["R29"].findings
+    ]
 
 
 def with_info(trajectory: Trajectory, **info) -> Trajectory:
     turn = trajectory.turns[-1]
-    return replace(trajectory, turns=(replace(turn, info={**turn.info, **info}),), success=info.get("success"))
+    return replace(
+        trajectory, turns=(replace(turn, info={**turn.info, **info}),), success=info.get("success")
+    )
 
 
 WHOLE = played("<answer>Zumi</answer>")
 
 
-@pytest.mark.parametrize("text", ["<answer>Zumi</answer>", "It is <answer>Zumi</answer>", "<answer>Kolo</answer>", "Zumi"])
+@pytest.mark.parametrize(
+    "text",
+    ["<answer>Zumi</answer>", "It is <answer>Zumi</answer>", "<answer>Kolo</answer>", "Zumi"],
+)
 def test_what_the_environment_pays_is_in_order(text):
     assert not said(played(text))
 
@@ -59,11 +77,17 @@ def test_a_turn_that_was_cut_behind_its_answer_is_whole_and_one_that_was_cut_wit
 
 def test_a_cut_answer_among_calls_is_whole_where_it_is_closed():
     """Every other turn that is whole ends a call: that is no reason to think that answers do."""
-    call = replace(WHOLE.turns[0], text='<tool_call>{"name": "search", "arguments": {"query": "Zumi"}}</tool_call>', info={"valid_format": True},
-                   reward=0.0)
+    call = replace(
+        WHOLE.turns[0],
+        text='<tool_call>{"name": "search", "arguments": {"query": "Zumi"}}</tool_call>',
+        info={"valid_format": True},
+        reward=0.0,
+    )
     many = [replace(WHOLE, turns=(call,), success=None)] * 12
     assert not said(*many, played("<answer>Zumi</answer> and so", finish="length"))
-    lenient = with_info(played("<think>Zumi?</think><answer>Zumi", finish="length"), success=True, answer="Zumi")
+    lenient = with_info(
+        played("<think>Zumi?</think><answer>Zumi", finish="length"), success=True, answer="Zumi"
+    )
     assert "cut before </tool_call>" in " ".join(said(*many, lenient))
 
 

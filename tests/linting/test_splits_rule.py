@@ -1,4 +1,5 @@
 """R24: a training step of held-out tasks is named; other rollouts of them are nobody's business."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -18,7 +19,10 @@ def ask(evidence: Evidence) -> Answer:
 def with_held_out(evidence: Evidence) -> Evidence:
     """The same attempts, said to be at a held-out task in the second group."""
     (task,) = env_tasks(family_of(Recipe()), "held-out", 1)
-    return replace(evidence, groups=(evidence.groups[0], tuple(replace(t, task=task) for t in evidence.groups[1])))
+    return replace(
+        evidence,
+        groups=(evidence.groups[0], tuple(replace(t, task=task) for t in evidence.groups[1])),
+    )
 
 
 def test_training_tasks_pass():

@@ -1,4 +1,5 @@
 """R36: how much of an update is left in the dtype that the engine samples in."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,14 +9,19 @@ from workbench.linting import RULES, Evidence, check
 from workbench.linting.surviving import OF_EACH, rounded, some_of
 from workbench.types.findings import ERROR, NOTE
 
-WEIGHTS = {"a": 0.02 * torch.randn((200, 300), generator=torch.Generator().manual_seed(0)),
-           "b": 0.02 * torch.randn((100, 40), generator=torch.Generator().manual_seed(1)),
-           "c": 0.02 * torch.randn(9000, generator=torch.Generator().manual_seed(2))}
+WEIGHTS = {
+    "a": 0.02 * torch.randn((200, 300), generator=torch.Generator().manual_seed(0)),
+    "b": 0.02 * torch.randn((100, 40), generator=torch.Generator().manual_seed(1)),
+    "c": 0.02 * torch.randn(9000, generator=torch.Generator().manual_seed(2)),
+}
 
 
 def moved(by: float) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return {name: w + by * torch.sign(torch.randn(w.shape, generator=generator)) for name, w in WEIGHTS.items()}
+    return {
+        name: w + by * torch.sign(torch.randn(w.shape, generator=generator))
+        for name, w in WEIGHTS.items()
+    }
 
 
 def ask(by: float, dtype: str = "bfloat16"):
@@ -27,15 +33,22 @@ def ask(by: float, dtype: str = "bfloat16"):
 def test_a_small_update_is_a_note_and_one_of_which_nothing_is_left_an_error(by, severity):
     found, answer = ask(by)
     assert found.changed > 10_000 and answer.looked == found.changed
-    assert [finding.severity for finding in answer.findings] == ([] if severity is None else [severity])
+    assert [finding.severity for finding in answer.findings] == (
+        [] if severity is None else [severity]
+    )
 
 
 def test_its_figures_are_counted_on_the_grid():
     found, answer = ask(1e-6)
-    exact = [(some_of(moved(1e-6))[name].bfloat16() != some_of(WEIGHTS)[name].bfloat16()).sum() for name in WEIGHTS]
+    exact = [
+        (some_of(moved(1e-6))[name].bfloat16() != some_of(WEIGHTS)[name].bfloat16()).sum()
+        for name in WEIGHTS
+    ]
     assert found.moved == int(sum(exact)) and 0.003 < found.moved / found.changed < 0.2
     assert f"{found.moved:,} ({found.moved / found.changed:.2%})" in answer.findings[0].what
-    assert 0 < found.cosine < 0.5 < ask(1e-3)[0].cosine  # of a small update the engine sees mostly noise
+    assert (
+        0 < found.cosine < 0.5 < ask(1e-3)[0].cosine
+    )  # of a small update the engine sees mostly noise
 
 
 def test_float16_keeps_more_than_bfloat16():

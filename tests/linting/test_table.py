@@ -1,4 +1,5 @@
 """The table of rules: complete, in order, each with what it means and how to mend it, and as the guide tells it."""
+
 from __future__ import annotations
 
 import re
@@ -18,7 +19,12 @@ def test_rules_are_numbered_without_a_gap():
 def test_every_rule_says_what_it_means_and_how_to_mend_it():
     for rule in RULES.values():
         assert rule.when in WHEN, rule.id
-        assert len(rule.means) > 40 and rule.means.endswith(".") and len(rule.mend) > 40 and rule.mend.endswith("."), rule.id
+        assert (
+            len(rule.means) > 40
+            and rule.means.endswith(".")
+            and len(rule.mend) > 40
+            and rule.mend.endswith(".")
+        ), rule.id
         assert all(re.fullmatch(r"[\w.-]+#\d+", thread) for thread in rule.threads), rule.id
 
 

@@ -1,4 +1,5 @@
 """R10 and R11: each term of the loss counts sampled tokens, and the same ones for attempts that a limit cut short."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -16,8 +17,12 @@ from workbench.rollouts.config import CollectConfig
 from workbench.types import StopReason
 
 ALL_TERMS = {"entropy_coef": 0.01, "kl_coef": 0.1, "kl_in": "loss"}
-TERMS = [("policy", "weight_T", "loss_over"), ("entropy", "entropy_weight_T", "entropy_over"),
-         ("kl", "kl_weight_T", "kl_loss_over"), ("critic", "critic_weight_T", "critic_over")]
+TERMS = [
+    ("policy", "weight_T", "loss_over"),
+    ("entropy", "entropy_weight_T", "entropy_over"),
+    ("kl", "kl_weight_T", "kl_loss_over"),
+    ("critic", "critic_weight_T", "critic_over"),
+]
 
 
 def with_credit(evidence: Evidence, **changes) -> Evidence:
@@ -25,8 +30,13 @@ def with_credit(evidence: Evidence, **changes) -> Evidence:
 
 
 @settings(max_examples=20)
-@given(st.integers(0, 300), st.booleans(), st.sampled_from([PPO(**ALL_TERMS), GRPO(), TurnPPO(), GRPO(
-    filter=Filter("within_group", attempts=2))]))
+@given(
+    st.integers(0, 300),
+    st.booleans(),
+    st.sampled_from(
+        [PPO(**ALL_TERMS), GRPO(), TurnPPO(), GRPO(filter=Filter("within_group", attempts=2))]
+    ),
+)
 def test_what_training_computes_passes(seed, fresh, algorithm):
     evidence = evidence_of(draw(seed, fresh=fresh, unscored=2), algorithm)
     assert not answer(evidence, "R10").findings and not answer(evidence, "R11").findings
@@ -58,15 +68,23 @@ def test_the_tables_of_updates_are_looked_at():
     assert answer(alone, "R10").status == "passed"
     columns = dict(evidence.updates[0].table.columns)
     columns["used"] = columns["used"] | (columns["source"] == 3)
-    planted = replace(alone, updates=(evidence.updates[0]._replace(
-        table=replace(evidence.updates[0].table, columns=columns)),))
+    planted = replace(
+        alone,
+        updates=(
+            evidence.updates[0]._replace(table=replace(evidence.updates[0].table, columns=columns)),
+        ),
+    )
     assert any("was trained" in what for what in errors(planted, "R10"))
 
 
 def test_a_reason_of_its_own():
     """Supervised fine-tuning names its exception in the credit; an algorithm of ours has to declare it."""
     evidence = evidence_of(draw(2), GRPO())
-    wide = replace(evidence.credit, weight_T=evidence.batch.response_T.double(), widened="supervised: everything shown")
+    wide = replace(
+        evidence.credit,
+        weight_T=evidence.batch.response_T.double(),
+        widened="supervised: everything shown",
+    )
     assert not errors(replace(evidence, credit=wide, algorithm=None), "R10")
     assert errors(replace(evidence, credit=wide), "R10")
     assert errors(replace(evidence, credit=replace(wide, widened=None), algorithm=None), "R10")
@@ -75,7 +93,9 @@ def test_a_reason_of_its_own():
 # ------------------------------------------------------------------------------------------------ R11
 
 
-LIMITED = groups_of([[((2, 1.0), (3, 2.0)), ((1, 0.5),), ((2, 3.0),)], [((1, 2.0),), ((2, 2.5),), ((1, 4.0),)]])
+LIMITED = groups_of(
+    [[((2, 1.0), (3, 2.0)), ((1, 0.5),), ((2, 3.0),)], [((1, 2.0),), ((2, 2.5),), ((1, 4.0),)]]
+)
 LIMITED = changed(LIMITED, 0, 1, stop_reason=StopReason.CONTEXT_FULL)
 
 
@@ -86,7 +106,11 @@ def test_an_attempt_in_one_mask_and_not_in_another(field):
     assert not errors(evidence, "R11")
     masked = torch.where(evidence.batch.trajectory_of_token_T == 1, 0.0, evidence.credit.weight_T)
     found = answer(with_credit(evidence, **{field: masked}), "R11").errors
-    assert len(found) == 1 and "a limit ended this attempt" in found[0].what and found[0].place.index == 1
+    assert (
+        len(found) == 1
+        and "a limit ended this attempt" in found[0].what
+        and found[0].place.index == 1
+    )
 
 
 def test_an_attempt_that_is_left_out_silently():
@@ -94,7 +118,9 @@ def test_an_attempt_that_is_left_out_silently():
     masked = torch.where(evidence.batch.trajectory_of_token_T == 1, 0.0, evidence.credit.weight_T)
     dropped = with_credit(evidence, weight_T=masked)
     assert any("it ended by context_full" in what for what in errors(dropped, "R11"))
-    assert not errors(replace(dropped, algorithm=GRPO(filter=Filter("within_group", attempts=2))), "R11")
+    assert not errors(
+        replace(dropped, algorithm=GRPO(filter=Filter("within_group", attempts=2))), "R11"
+    )
 
 
 @pytest.mark.parametrize("name", ["terminated_N", "truncated_N", "context_full_N"])
@@ -109,11 +135,14 @@ class Family:
     max_turns = 2
 
 
-@pytest.mark.parametrize("changes, words", [
-    ({"stop_reason": StopReason.MAX_TURNS}, "ended by max_turns after 1 turns; the limit is 2"),
-    ({"stop_reason": StopReason.ENV_ERROR}, "counts as scored"),
-    ({"turns": ()}, "without a turn"),
-])
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"stop_reason": StopReason.MAX_TURNS}, "ended by max_turns after 1 turns; the limit is 2"),
+        ({"stop_reason": StopReason.ENV_ERROR}, "counts as scored"),
+        ({"turns": ()}, "without a turn"),
+    ],
+)
 def test_stop_reasons_that_cannot_be(changes, words):
     groups = tuple(map(tuple, changed(LIMITED, 1, 0, **changes)))
     evidence = Evidence(groups, family=Family())
@@ -126,4 +155,6 @@ def test_a_limit_that_unscores():
     groups = tuple(map(tuple, changed(LIMITED, 0, 1, scored=False)))
     own = Evidence(groups, collect=CollectConfig())
     assert "nothing broke" in errors(own, "R11")[0]
-    assert answer(Evidence(groups), "R11").notes and not errors(Evidence(groups), "R11")  # its outcome may have failed
+    assert answer(Evidence(groups), "R11").notes and not errors(
+        Evidence(groups), "R11"
+    )  # its outcome may have failed

@@ -1,4 +1,5 @@
 """R1 R3 R4 R5 R9 R22 on clean rollouts with one thing changed: each names it, and where it is."""
+
 from __future__ import annotations
 
 from copy import copy
@@ -12,8 +13,20 @@ from hypothesis import strategies as st
 
 from tests.linting.clean_rollouts import Recipe, collected
 from tests.linting.damaged import (
-    at, changed_id, clean, exchange_of, found, other_id, rolled, sampled, says, start_of, with_batch, with_exchange,
-    with_spans, with_trajectory,
+    at,
+    changed_id,
+    clean,
+    exchange_of,
+    found,
+    other_id,
+    rolled,
+    sampled,
+    says,
+    start_of,
+    with_batch,
+    with_exchange,
+    with_spans,
+    with_trajectory,
 )
 from tests.composed import of_class
 from workbench.learn.algorithms import GRPO, Algorithm
@@ -71,8 +84,12 @@ def test_r1_a_prompt_of_other_length(change):
     index = exchange_of(evidence, n, span.turn)
     ids = evidence.journal[index].request.prompt_ids
     middle = len(ids) // 2
-    made = {"longer": [*ids, 5], "shorter": ids[:-1], "dropped": np.delete(ids, middle),
-            "twice": np.insert(ids, middle, ids[middle] + 1)}[change]
+    made = {
+        "longer": [*ids, 5],
+        "shorter": ids[:-1],
+        "dropped": np.delete(ids, middle),
+        "twice": np.insert(ids, middle, ids[middle] + 1),
+    }[change]
     broken = with_exchange(evidence, index, request={"prompt_ids": np.array(made, np.int32)})
     assert any(error.place.index == n for rule in ("R1", "R3") for error in found(rule, broken))
 
@@ -83,23 +100,37 @@ def test_r1_a_prompt_that_ends_too_early():
     n, segment, k, span = long_turn(evidence)
     index = exchange_of(evidence, n, span.turn)
     ids = evidence.journal[index].request.prompt_ids
-    says("R1", with_exchange(evidence, index, request={"prompt_ids": ids[:-3]}),
-         f"sampled turn {span.turn} after a prompt of {len(ids) - 3} tokens", index=n, segment=segment,
-         position=start_of(evidence, n, segment, k))
+    says(
+        "R1",
+        with_exchange(evidence, index, request={"prompt_ids": ids[:-3]}),
+        f"sampled turn {span.turn} after a prompt of {len(ids) - 3} tokens",
+        index=n,
+        segment=segment,
+        position=start_of(evidence, n, segment, k),
+    )
 
 
 def test_r1_a_session_that_the_trajectory_does_not_have():
     evidence = appended()
     index = exchange_of(evidence, 1, 0)
     request = evidence.journal[index].request
-    says("R1", with_exchange(evidence, index, request={"session": request.session[:-1] + "7"}), "in segment 7", index=1)
+    says(
+        "R1",
+        with_exchange(evidence, index, request={"session": request.session[:-1] + "7"}),
+        "in segment 7",
+        index=1,
+    )
 
 
 def test_r1_an_attempt_that_is_lost():
     evidence = appended()
     groups = ((*evidence.groups[0][:-1],), *evidence.groups[1:])
     lost = evidence.groups[0][-1]
-    says("R1", replace(evidence, groups=groups, batch=None, credit=None), f"{lost.task.id}#{lost.attempt}")
+    says(
+        "R1",
+        replace(evidence, groups=groups, batch=None, credit=None),
+        f"{lost.task.id}#{lost.attempt}",
+    )
 
 
 def test_r1_a_whole_task_that_was_not_handed_in_is_a_note():
@@ -108,7 +139,9 @@ def test_r1_a_whole_task_that_was_not_handed_in_is_a_note():
     assert check(part, [RULES["R1"]])["R1"].notes and not found("R1", part)
 
 
-@pytest.mark.parametrize("declared, window", [("append", 1), ("fresh", 1), ("window", 2), ("window", 3)])
+@pytest.mark.parametrize(
+    "declared, window", [("append", 1), ("fresh", 1), ("window", 2), ("window", 3)]
+)
 def test_r1_segments_of_another_history_than_declared(declared, window):
     evidence = windowed()
     wrong = replace(evidence, collect=replace(evidence.collect, history=declared, window=window))
@@ -122,26 +155,54 @@ def test_r1_a_template_that_needed_no_new_segment():
 
     def forked(trajectory):
         spans = trajectory.segments[0].spans
-        again = [replace(span, sampled=False, logprobs=None, plain_logprobs=None, policy_version=None, sampling=None)
-                 for span in spans[:k]]
+        again = [
+            replace(
+                span,
+                sampled=False,
+                logprobs=None,
+                plain_logprobs=None,
+                policy_version=None,
+                sampling=None,
+            )
+            for span in spans[:k]
+        ]
         return replace(trajectory, segments=(Segment(spans[:k]), Segment((*again, *spans[k:]))))
 
     broken = with_trajectory(evidence, n, forked)
-    says("R1", replace(broken, journal=None, collect=replace(evidence.collect, history="template")),
-         "nothing was edited", index=n, segment=1)
+    says(
+        "R1",
+        replace(broken, journal=None, collect=replace(evidence.collect, history="template")),
+        "nothing was edited",
+        index=n,
+        segment=1,
+    )
     says("R1", replace(broken, journal=None), "belongs into segment 0", index=n, segment=1)
 
 
 def test_r1_a_turn_shown_again_in_other_tokens():
     evidence = windowed()
     n, segment, k, span = next(
-        (n, s, k, span) for n, t in enumerate(evidence.trajectories) for s, seg in enumerate(t.segments)
-        for k, span in enumerate(seg.spans) if span.source is Source.POLICY and span.logprobs is None and len(span) > 2)
-    for ids in (changed_id(span.token_ids, 1, other_id(evidence, int(span.token_ids[1]))), span.token_ids[:-1],
-                np.delete(span.token_ids, 1)):
-        broken = with_spans(evidence, n, segment, at(k, lambda s, ids=ids: replace(s, token_ids=ids)))
+        (n, s, k, span)
+        for n, t in enumerate(evidence.trajectories)
+        for s, seg in enumerate(t.segments)
+        for k, span in enumerate(seg.spans)
+        if span.source is Source.POLICY and span.logprobs is None and len(span) > 2
+    )
+    for ids in (
+        changed_id(span.token_ids, 1, other_id(evidence, int(span.token_ids[1]))),
+        span.token_ids[:-1],
+        np.delete(span.token_ids, 1),
+    ):
+        broken = with_spans(
+            evidence, n, segment, at(k, lambda s, ids=ids: replace(s, token_ids=ids))
+        )
         says("R1", replace(broken, journal=None), "encoded anew", index=n, segment=segment)
-    says("R1", with_spans(evidence, n, segment, at(k, lambda s: replace(s, turn=9))), "as sampled", index=n)
+    says(
+        "R1",
+        with_spans(evidence, n, segment, at(k, lambda s: replace(s, turn=9))),
+        "as sampled",
+        index=n,
+    )
 
 
 def test_r1_the_first_observation_is_the_same_in_every_segment():
@@ -160,8 +221,10 @@ def lose_logprobs(span):
 
 def supplied_stop(span):
     """SkyRL#758: the stop token that was sampled is cut off and supplied by hand."""
-    return [replace(span, token_ids=span.token_ids[:-1], logprobs=span.logprobs[:-1]),
-            Span(Source.SCAFFOLD, span.turn, span.token_ids[-1:])]
+    return [
+        replace(span, token_ids=span.token_ids[:-1], logprobs=span.logprobs[:-1]),
+        Span(Source.SCAFFOLD, span.turn, span.token_ids[-1:]),
+    ]
 
 
 def one_more(span):
@@ -174,22 +237,38 @@ def written(span):
 
 
 SPAN_BUGS = {
-    "mask lost": (lose_logprobs, "is not trained"), "stop supplied": (supplied_stop, ""), "one more": (one_more, ""),
+    "mask lost": (lose_logprobs, "is not trained"),
+    "stop supplied": (supplied_stop, ""),
+    "one more": (one_more, ""),
     "another author": (written, "ENV span"),
     "logprobs shifted": (lambda s: replace(s, logprobs=np.roll(s.logprobs, 1)), "logprob recorded"),
     "logprobs reversed": (lambda s: replace(s, logprobs=s.logprobs[::-1]), "logprob recorded"),
-    "last bit": (lambda s: replace(s, logprobs=np.nextafter(s.logprobs, np.float32(-9))), "logprob recorded"),
+    "last bit": (
+        lambda s: replace(s, logprobs=np.nextafter(s.logprobs, np.float32(-9))),
+        "logprob recorded",
+    ),
     "zeros": (lambda s: replace(s, logprobs=np.zeros(len(s))), "logprob recorded"),
     "rounded": (lambda s: replace(s, logprobs=s.logprobs.astype(np.float16)), "logprob recorded"),
     "plain from nowhere": (lambda s: replace(s, plain_logprobs=s.logprobs), "plain logprobs"),
     "stale version": (lambda s: replace(s, policy_version=s.policy_version - 1), "version"),
     "no version": (lambda s: replace(s, policy_version=None), "version"),
-    "temperature": (lambda s: replace(s, sampling=replace(s.sampling, temperature=0.5)), "settings"),
+    "temperature": (
+        lambda s: replace(s, sampling=replace(s.sampling, temperature=0.5)),
+        "settings",
+    ),
     "another turn": (lambda s: replace(s, turn=s.turn - 1), "turn"),
-    "ids swapped": (lambda s: replace(s, token_ids=s.token_ids[[1, 0, *range(2, len(s))]]), "id recorded"),
+    "ids swapped": (
+        lambda s: replace(s, token_ids=s.token_ids[[1, 0, *range(2, len(s))]]),
+        "id recorded",
+    ),
     "trained twice": (lambda s: [s, s], ""),
-    "split": (lambda s: [replace(s, token_ids=s.token_ids[:1], logprobs=s.logprobs[:1]),
-                         replace(s, token_ids=s.token_ids[1:], logprobs=s.logprobs[1:])], ""),
+    "split": (
+        lambda s: [
+            replace(s, token_ids=s.token_ids[:1], logprobs=s.logprobs[:1]),
+            replace(s, token_ids=s.token_ids[1:], logprobs=s.logprobs[1:]),
+        ],
+        "",
+    ),
 }
 
 
@@ -204,7 +283,9 @@ def test_r3_a_sampled_span_that_is_not_what_the_engine_answered(bug, make):
     assert finding.place.segment in (segment, None)
 
 
-@pytest.mark.parametrize("bug", ["mask lost", "stop supplied", "one more", "another author", "trained twice", "split"])
+@pytest.mark.parametrize(
+    "bug", ["mask lost", "stop supplied", "one more", "another author", "trained twice", "split"]
+)
 def test_r3_is_seen_without_a_journal_too(bug):
     evidence = appended()
     n, segment, k, _ = long_turn(evidence)
@@ -214,12 +295,33 @@ def test_r3_is_seen_without_a_journal_too(bug):
 
 def test_r3_a_reply_that_is_marked_as_sampled():
     evidence = appended()
-    n, segment, k = next((n, s, k) for n, t in enumerate(evidence.trajectories) for s, seg in enumerate(t.segments)
-                         for k, span in enumerate(seg.spans) if span.source is Source.ENV)
-    trained = with_spans(evidence, n, segment, at(k, lambda s: replace(
-        s, source=Source.POLICY, sampled=True, logprobs=np.full(len(s), -1.0))), batch=False)
-    says("R3", trained, "the engine answered nothing that stands here", index=n, segment=segment,
-         position=start_of(evidence, n, segment, k))
+    n, segment, k = next(
+        (n, s, k)
+        for n, t in enumerate(evidence.trajectories)
+        for s, seg in enumerate(t.segments)
+        for k, span in enumerate(seg.spans)
+        if span.source is Source.ENV
+    )
+    trained = with_spans(
+        evidence,
+        n,
+        segment,
+        at(
+            k,
+            lambda s: replace(
+                s, source=Source.POLICY, sampled=True, logprobs=np.full(len(s), -1.0)
+            ),
+        ),
+        batch=False,
+    )
+    says(
+        "R3",
+        trained,
+        "the engine answered nothing that stands here",
+        index=n,
+        segment=segment,
+        position=start_of(evidence, n, segment, k),
+    )
 
 
 def test_r3_names_the_first_token_that_differs():
@@ -228,9 +330,20 @@ def test_r3_names_the_first_token_that_differs():
     wrong = np.array(span.logprobs)
     wrong[2] += 0.25
     broken = with_spans(evidence, n, segment, at(k, lambda s: replace(s, logprobs=wrong)))
-    finding = says("R3", broken, "logprob recorded", index=n, turn=span.turn, segment=segment,
-                   position=start_of(evidence, n, segment, k) + 2)
-    assert str(wrong[2]) in finding.what and str(span.logprobs[2]) in finding.what and finding.count == 1
+    finding = says(
+        "R3",
+        broken,
+        "logprob recorded",
+        index=n,
+        turn=span.turn,
+        segment=segment,
+        position=start_of(evidence, n, segment, k) + 2,
+    )
+    assert (
+        str(wrong[2]) in finding.what
+        and str(span.logprobs[2]) in finding.what
+        and finding.count == 1
+    )
 
 
 def test_r3_what_the_environment_was_given_is_what_was_sampled():
@@ -242,17 +355,31 @@ def test_r3_what_the_environment_was_given_is_what_was_sampled():
         turns[span.turn] = replace(turns[span.turn], text=turns[span.turn].text + " ")
         return replace(trajectory, turns=tuple(turns))
 
-    says("R3", with_trajectory(evidence, n, said), "the environment was given", index=n, turn=span.turn)
+    says(
+        "R3",
+        with_trajectory(evidence, n, said),
+        "the environment was given",
+        index=n,
+        turn=span.turn,
+    )
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_r3_how_a_turn_ended(finish):
     evidence = clean(template="qwen3", max_turn_tokens=24, **LAKE)
-    n, turn = next((n, turn) for n, t in enumerate(evidence.trajectories) for turn in t.turns if turn.finish == finish)
+    n, turn = next(
+        (n, turn)
+        for n, t in enumerate(evidence.trajectories)
+        for turn in t.turns
+        if turn.finish == finish
+    )
     other = {"stop": "length", "length": "stop"}[finish]
 
     def ended(trajectory):
-        turns = [replace(each, finish=other) if each.index == turn.index else each for each in trajectory.turns]
+        turns = [
+            replace(each, finish=other) if each.index == turn.index else each
+            for each in trajectory.turns
+        ]
         return replace(trajectory, turns=tuple(turns))
 
     broken = with_trajectory(evidence, n, ended)
@@ -263,7 +390,12 @@ def test_r3_how_a_turn_ended(finish):
 def test_r3_an_engine_that_was_told_other_stop_tokens():
     evidence = appended()
     index = exchange_of(evidence, 0, 0)
-    says("R3", with_exchange(evidence, index, request={"stop_ids": frozenset({1})}), "end a turn", index=0)
+    says(
+        "R3",
+        with_exchange(evidence, index, request={"stop_ids": frozenset({1})}),
+        "end a turn",
+        index=0,
+    )
 
 
 def test_r3_sampling_that_goes_on_after_the_end_of_the_turn():
@@ -272,30 +404,64 @@ def test_r3_sampling_that_goes_on_after_the_end_of_the_turn():
     index = exchange_of(evidence, n, span.turn)
     stop = min(evidence.chat.stop_ids)
     ids = changed_id(span.token_ids, 1, stop)
-    says("R3", with_exchange(evidence, index, completion={"token_ids": ids}), "the turn goes on after", index=n)
+    says(
+        "R3",
+        with_exchange(evidence, index, completion={"token_ids": ids}),
+        "the turn goes on after",
+        index=n,
+    )
 
 
 def test_r3_limits_that_were_not_kept():
     evidence = appended()
     n, _, _, span = long_turn(evidence)
     index = exchange_of(evidence, n, span.turn)
-    says("R3", with_exchange(evidence, index, request={"max_new_tokens": len(span) - 1}), "at most", index=n)
-    says("R3", with_exchange(evidence, index, request={"max_new_tokens": 1000}), "up to 1000 tokens", index=n)
+    says(
+        "R3",
+        with_exchange(evidence, index, request={"max_new_tokens": len(span) - 1}),
+        "at most",
+        index=n,
+    )
+    says(
+        "R3",
+        with_exchange(evidence, index, request={"max_new_tokens": 1000}),
+        "up to 1000 tokens",
+        index=n,
+    )
     full = replace(evidence, collect=replace(evidence.collect, max_context=200))
     says("R3", full, "200 in a sequence")
 
 
-@pytest.mark.parametrize("request_, words", [({"max_new_tokens": 24}, "up to 24 tokens"), ({"temperature": 0.5},
-                                             "temperature 0.5"), ({"top_p": 0.9}, "top_p 0.9")], ids=str)
+@pytest.mark.parametrize(
+    "request_, words",
+    [
+        ({"max_new_tokens": 24}, "up to 24 tokens"),
+        ({"temperature": 0.5}, "temperature 0.5"),
+        ({"top_p": 0.9}, "top_p 0.9"),
+    ],
+    ids=str,
+)
 def test_r3_an_engine_that_is_asked_for_something_else_than_was_declared(request_, words):
     evidence = replace(appended(), context_length=4096)
     assert not found("R3", evidence)
     says("R3", with_exchange(evidence, 0, request=request_), words, index=0)
 
 
-@pytest.mark.parametrize("where, old, new", [
-    ("ask", "room = self.context - len(prompt_ids)", "room = self.context - 2 * len(prompt_ids)"),
-    ("on_step", "if following.length >= self.context:", "if following.length >= self.context - 150:")])
+@pytest.mark.parametrize(
+    "where, old, new",
+    [
+        (
+            "ask",
+            "room = self.context - len(prompt_ids)",
+            "room = self.context - 2 * len(prompt_ids)",
+        ),
+        (
+            "on_step",
+            "if following.length >= self.context:",
+            "if following.length >= self.context - 150:",
+        ),
+    ],
+)
 def test_r3_context_full_with_room_left(monkeypatch, where, old, new):
     """Negative control: the two lines of collecting that say when the room is used up, changed."""
     import inspect
@@ -346,14 +512,29 @@ def test_weight_beside_the_mask_unless_it_was_declared():
 # ------------------------------------------------------------------------------------------------ R4
 
 
-TENSORS = ("token_ids_T", "source_T", "turn_T", "eligible_T", "response_T", "rollout_logp_T", "plain_logp_T",
-           "trajectory_of_segment_S", "group_of_trajectory_N", "reward_N", "terminated_N", "truncated_N",
-           "turn_reward_K", "state_of_turn_K")
+TENSORS = (
+    "token_ids_T",
+    "source_T",
+    "turn_T",
+    "eligible_T",
+    "response_T",
+    "rollout_logp_T",
+    "plain_logp_T",
+    "trajectory_of_segment_S",
+    "group_of_trajectory_N",
+    "reward_N",
+    "terminated_N",
+    "truncated_N",
+    "turn_reward_K",
+    "state_of_turn_K",
+)
 
 
 def mixed() -> Evidence:
     """Evidence in which no tensor is constant."""
-    return clean(template="tiny", preset="frozenlake-4x4", history="window", tasks=3, seed=1, faults=True)
+    return clean(
+        template="tiny", preset="frozenlake-4x4", history="window", tasks=3, seed=1, faults=True
+    )
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -399,21 +580,37 @@ def test_r4_credit_of_another_length(name):
 def test_r4_facts_and_offsets_of_another_length():
     evidence = mixed()
     says("R4", with_batch(evidence, ref_logp_T=torch.zeros(3)), "ref_logp_T has 3")
-    says("R4", with_batch(evidence, segment_offsets=evidence.batch.segment_offsets + 1), "segment_offsets run from 1")
+    says(
+        "R4",
+        with_batch(evidence, segment_offsets=evidence.batch.segment_offsets + 1),
+        "segment_offsets run from 1",
+    )
 
 
 def test_r4_trajectories_in_another_order():
     evidence = mixed()
     order = list(range(evidence.batch.num_trajectories))
     order[0], order[1] = 1, 0
-    says("R4", replace(evidence, batch=evidence.batch.select(order), credit=None), "trajectory 0 of the batch")
+    says(
+        "R4",
+        replace(evidence, batch=evidence.batch.select(order), credit=None),
+        "trajectory 0 of the batch",
+    )
     group = evidence.groups[0]
-    says("R4", replace(evidence, groups=((group[1], group[0], *group[2:]), *evidence.groups[1:])), "in the order")
+    says(
+        "R4",
+        replace(evidence, groups=((group[1], group[0], *group[2:]), *evidence.groups[1:])),
+        "in the order",
+    )
 
 
 def test_r4_a_batch_of_a_part():
     evidence = mixed()
-    says("R4", replace(evidence, batch=evidence.batch.select([0, 1]), credit=None), "tokens, its trajectories have")
+    says(
+        "R4",
+        replace(evidence, batch=evidence.batch.select([0, 1]), credit=None),
+        "tokens, its trajectories have",
+    )
 
 
 def test_r4_a_mask_made_by_comparing_ids_with_pad():
@@ -437,16 +634,34 @@ def test_r5_rows_without_a_token():
     mine_T = evidence.batch.trajectory_of_token_T == 2
     empty = with_batch(evidence, eligible_T=evidence.batch.eligible_T & ~mine_T)
     says("R5", empty, "not one token", index=2)
-    says("R5", with_weights(evidence, torch.where(mine_T, 0.0, evidence.credit.weight_T)), "not one trained", index=2)
+    says(
+        "R5",
+        with_weights(evidence, torch.where(mine_T, 0.0, evidence.credit.weight_T)),
+        "not one trained",
+        index=2,
+    )
     says("R5", with_weights(evidence, torch.zeros_like(evidence.credit.weight_T)), "has a weight")
 
 
 def test_r5_a_part_of_a_row_or_more_than_it():
     evidence = appended()
-    first = evidence.batch.eligible_T & (evidence.batch.trajectory_of_token_T == 1) & (evidence.batch.turn_T == 0)
-    says("R5", with_weights(evidence, torch.where(first, 0.0, evidence.credit.weight_T)), "a row weighs as a whole",
-         index=1)
-    says("R5", with_weights(evidence, torch.ones_like(evidence.credit.weight_T)), "were sampled", index=0)
+    first = (
+        evidence.batch.eligible_T
+        & (evidence.batch.trajectory_of_token_T == 1)
+        & (evidence.batch.turn_T == 0)
+    )
+    says(
+        "R5",
+        with_weights(evidence, torch.where(first, 0.0, evidence.credit.weight_T)),
+        "a row weighs as a whole",
+        index=1,
+    )
+    says(
+        "R5",
+        with_weights(evidence, torch.ones_like(evidence.credit.weight_T)),
+        "were sampled",
+        index=0,
+    )
 
 
 class LeavesOut(Algorithm):
@@ -455,8 +670,11 @@ class LeavesOut(Algorithm):
     def credit(self, batch):
         credit = super().credit(batch)
         out_T = (batch.trajectory_of_token_T == 1) | (batch.turn_T == 0)
-        return replace(credit, weight_T=torch.where(out_T, 0.0, credit.weight_T),
-                       advantage_T=torch.where(out_T, 0.0, credit.advantage_T))
+        return replace(
+            credit,
+            weight_T=torch.where(out_T, 0.0, credit.weight_T),
+            advantage_T=torch.where(out_T, 0.0, credit.advantage_T),
+        )
 
 
 def test_an_algorithm_of_ones_own_may_leave_tokens_out():
@@ -473,10 +691,18 @@ def test_an_algorithm_of_ones_own_may_leave_tokens_out():
 
 def test_r5_an_unscored_row_that_is_trained():
     evidence = mixed()
-    n = next(int(n) for n in (~evidence.batch.scored_N).nonzero()[:, 0]
-             if evidence.batch.eligible_T[evidence.batch.trajectory_of_token_T == n].any())
+    n = next(
+        int(n)
+        for n in (~evidence.batch.scored_N).nonzero()[:, 0]
+        if evidence.batch.eligible_T[evidence.batch.trajectory_of_token_T == n].any()
+    )
     mine_T = evidence.batch.eligible_T & (evidence.batch.trajectory_of_token_T == n)
-    says("R5", with_weights(evidence, torch.where(mine_T, 1.0, evidence.credit.weight_T)), "unscored", index=n)
+    says(
+        "R5",
+        with_weights(evidence, torch.where(mine_T, 1.0, evidence.credit.weight_T)),
+        "unscored",
+        index=n,
+    )
 
 
 def test_r5_a_filter_may_leave_rows_out_and_a_declared_mask_may_be_wide():
@@ -487,8 +713,16 @@ def test_r5_a_filter_may_leave_rows_out_and_a_declared_mask_may_be_wide():
 # ------------------------------------------------------------------------------------------------ R9
 
 
-@pytest.mark.parametrize("turn_of", [lambda turn_T: turn_T * 0, lambda turn_T: turn_T + 1, lambda turn_T: turn_T * 2,
-                                     lambda turn_T: turn_T.max() - turn_T], ids=["zero", "late", "double", "reversed"])
+@pytest.mark.parametrize(
+    "turn_of",
+    [
+        lambda turn_T: turn_T * 0,
+        lambda turn_T: turn_T + 1,
+        lambda turn_T: turn_T * 2,
+        lambda turn_T: turn_T.max() - turn_T,
+    ],
+    ids=["zero", "late", "double", "reversed"],
+)
 def test_r9_turn_ids_of_a_batch(turn_of):
     """AReaL#1666: all turn ids 0, and rewards discounted across unrelated turns."""
     evidence = appended()
@@ -500,25 +734,55 @@ def test_r9_turn_ids_of_a_batch(turn_of):
 def test_r9_turn_ids_of_spans():
     evidence = appended()
     n, segment, k, span = long_turn(evidence)
-    says("R9", with_spans(evidence, n, segment, at(k, lambda s: replace(s, turn=0))), "has the turn id 0", index=n)
-    says("R9", with_spans(evidence, n, segment, at(k - 1, lambda s: replace(s, turn=s.turn + 1)), batch=False),
-         "belongs", index=n)
-    prompt = next(i for i, s in enumerate(evidence.trajectories[n].segments[0].spans) if s.source is Source.PROMPT)
-    says("R9", with_spans(evidence, n, 0, at(prompt, lambda s: replace(s, turn=1)), batch=False), "turn 0 belongs",
-         index=n)
+    says(
+        "R9",
+        with_spans(evidence, n, segment, at(k, lambda s: replace(s, turn=0))),
+        "has the turn id 0",
+        index=n,
+    )
+    says(
+        "R9",
+        with_spans(
+            evidence, n, segment, at(k - 1, lambda s: replace(s, turn=s.turn + 1)), batch=False
+        ),
+        "belongs",
+        index=n,
+    )
+    prompt = next(
+        i
+        for i, s in enumerate(evidence.trajectories[n].segments[0].spans)
+        if s.source is Source.PROMPT
+    )
+    says(
+        "R9",
+        with_spans(evidence, n, 0, at(prompt, lambda s: replace(s, turn=1)), batch=False),
+        "turn 0 belongs",
+        index=n,
+    )
 
 
 def test_r9_a_reply_that_belongs_to_no_turn_before():
     evidence = clean(template="qwen3", history="fresh", **LAKE)
-    n, segment, k = next((n, s, k) for n, t in enumerate(evidence.trajectories) for s, seg in enumerate(t.segments)
-                         for k, span in enumerate(seg.spans) if span.source is Source.ENV)
-    says("R9", with_spans(evidence, n, segment, at(k, lambda s: replace(s, turn=s.turn + 1)), batch=False), index=n,
-         segment=segment)
+    n, segment, k = next(
+        (n, s, k)
+        for n, t in enumerate(evidence.trajectories)
+        for s, seg in enumerate(t.segments)
+        for k, span in enumerate(seg.spans)
+        if span.source is Source.ENV
+    )
+    says(
+        "R9",
+        with_spans(evidence, n, segment, at(k, lambda s: replace(s, turn=s.turn + 1)), batch=False),
+        index=n,
+        segment=segment,
+    )
 
 
 def test_r9_turns_that_are_numbered_otherwise():
     evidence = appended()
-    broken = with_trajectory(evidence, 0, lambda t: replace(t, turns=tuple(replace(x, index=0) for x in t.turns)))
+    broken = with_trajectory(
+        evidence, 0, lambda t: replace(t, turns=tuple(replace(x, index=0) for x in t.turns))
+    )
     says("R9", broken, "the turns are numbered", index=0)
 
 
@@ -527,12 +791,20 @@ def test_r9_turns_that_are_numbered_otherwise():
 
 def copied(evidence: Evidence) -> Evidence:
     """Attempt 1 says what attempt 0 says: what the more talkative of the two says."""
+
     def unlikely(trajectory) -> float:
-        return -sum(float(s.logprobs.sum()) for x in trajectory.segments for s in x.spans if s.logprobs is not None)
+        return -sum(
+            float(s.logprobs.sum())
+            for x in trajectory.segments
+            for s in x.spans
+            if s.logprobs is not None
+        )
 
     one = max(evidence.groups[0][:2], key=unlikely)
     for n in (0, 1):
-        evidence = with_trajectory(evidence, n, lambda t: replace(t, turns=one.turns, segments=one.segments))
+        evidence = with_trajectory(
+            evidence, n, lambda t: replace(t, turns=one.turns, segments=one.segments)
+        )
     return evidence
 
 
@@ -546,9 +818,24 @@ def test_r22_greedy_and_scripted_attempts_may_be_copies():
     for change in ({"temperature": 0.0}, {"engine": "scripted"}):
         made = replace(copied(appended()), journal=None)
         for n in (0, 1):
-            made = with_trajectory(made, n, lambda t: replace(t, segments=tuple(
-                Segment(tuple(s if s.sampling is None else replace(s, sampling=replace(s.sampling, **change))
-                              for s in segment.spans)) for segment in t.segments)))
+            made = with_trajectory(
+                made,
+                n,
+                lambda t: replace(
+                    t,
+                    segments=tuple(
+                        Segment(
+                            tuple(
+                                s
+                                if s.sampling is None
+                                else replace(s, sampling=replace(s.sampling, **change))
+                                for s in segment.spans
+                            )
+                        )
+                        for segment in t.segments
+                    ),
+                ),
+            )
         assert not found("R22", made)
 
 
@@ -556,9 +843,22 @@ def test_r22_a_short_likely_answer_may_come_twice():
     """A trained policy says the same again and again: only what chance cannot explain is an error."""
     made = replace(copied(appended()), journal=None)
     for n in (0, 1):
-        made = with_trajectory(made, n, lambda t: replace(t, segments=tuple(
-            Segment(tuple(s if s.logprobs is None else replace(s, logprobs=s.logprobs * 0.001) for s in segment.spans))
-            for segment in t.segments)))
+        made = with_trajectory(
+            made,
+            n,
+            lambda t: replace(
+                t,
+                segments=tuple(
+                    Segment(
+                        tuple(
+                            s if s.logprobs is None else replace(s, logprobs=s.logprobs * 0.001)
+                            for s in segment.spans
+                        )
+                    )
+                    for segment in t.segments
+                ),
+            ),
+        )
     assert not found("R22", made)
 
 
@@ -567,8 +867,17 @@ def test_r22_one_noise_for_all(monkeypatch):
     import tests.linting.clean_rollouts as corpus
 
     real = corpus.rng_at
-    monkeypatch.setattr(corpus, "rng_at", lambda *address: real(7) if len(address) == 1 else real(*address))
-    recipe = Recipe(template="qwen3", preset="frozenlake-4x4-nothink", tasks=4, group_size=8, max_turn_tokens=6, seed=3)
+    monkeypatch.setattr(
+        corpus, "rng_at", lambda *address: real(7) if len(address) == 1 else real(*address)
+    )
+    recipe = Recipe(
+        template="qwen3",
+        preset="frozenlake-4x4-nothink",
+        tasks=4,
+        group_size=8,
+        max_turn_tokens=6,
+        seed=3,
+    )
     evidence = replace(collected(recipe), journal=None)
     says("R22", evidence, "all of it together")
     monkeypatch.undo()
@@ -577,8 +886,14 @@ def test_r22_one_noise_for_all(monkeypatch):
 
 def test_r22_seeds_of_turns_that_had_none_are_not_checked():
     evidence = appended()
-    exchanges = tuple(e._replace(completion=replace(e.completion, sampling=replace(e.completion.sampling, addressed=False)))
-                      for e in evidence.journal)
+    exchanges = tuple(
+        e._replace(
+            completion=replace(
+                e.completion, sampling=replace(e.completion.sampling, addressed=False)
+            )
+        )
+        for e in evidence.journal
+    )
     drawn = replace(evidence, journal=exchanges)
     assert "engine.seeded" in str(check(drawn, [RULES["R22"]])["R22"].missing)
     assert "engine.seeded" not in str(check(evidence, [RULES["R22"]])["R22"].missing), "control"
@@ -588,7 +903,13 @@ def test_r22_two_turns_with_one_seed():
     evidence = appended()
     one, two = exchange_of(evidence, 0, 0), exchange_of(evidence, 1, 0)
     seed = evidence.journal[one].request.seed
-    says("R22", with_exchange(evidence, two, request={"seed": seed}), "with the seed of turn 0", index=1, turn=0)
+    says(
+        "R22",
+        with_exchange(evidence, two, request={"seed": seed}),
+        "with the seed of turn 0",
+        index=1,
+        turn=0,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ anything at all
@@ -601,22 +922,40 @@ def test_whatever_is_damaged_no_rule_breaks(data):
     evidence = data.draw(st.sampled_from([appended(), windowed(), mixed()]))
     for _ in range(data.draw(st.integers(1, 3))):
         n, segment, k, span = data.draw(st.sampled_from(sampled(evidence)))
-        change = data.draw(st.sampled_from([
-            lambda s: [], lambda s: [s, s], lambda s: replace(s, turn=s.turn + 3), lose_logprobs, written,
-            lambda s: replace(s, token_ids=s.token_ids[:0], logprobs=s.logprobs[:0], plain_logprobs=None),
-            lambda s: replace(s, token_ids=s.token_ids + 100_000)]))
+        change = data.draw(
+            st.sampled_from(
+                [
+                    lambda s: [],
+                    lambda s: [s, s],
+                    lambda s: replace(s, turn=s.turn + 3),
+                    lose_logprobs,
+                    written,
+                    lambda s: replace(
+                        s, token_ids=s.token_ids[:0], logprobs=s.logprobs[:0], plain_logprobs=None
+                    ),
+                    lambda s: replace(s, token_ids=s.token_ids + 100_000),
+                ]
+            )
+        )
         if data.draw(st.booleans()):
             evidence = with_spans(evidence, n, segment, at(k, change), batch=False)
         drop = data.draw(st.sampled_from(["", "turns", "segments", "spans"]))
         if drop:
-            smaller = {"turns": lambda t: replace(t, turns=t.turns[:-1]), "segments": lambda t: replace(t, segments=()),
-                       "spans": lambda t: replace(t, segments=tuple(Segment(s.spans[:1]) for s in t.segments))}[drop]
+            smaller = {
+                "turns": lambda t: replace(t, turns=t.turns[:-1]),
+                "segments": lambda t: replace(t, segments=()),
+                "spans": lambda t: replace(
+                    t, segments=tuple(Segment(s.spans[:1]) for s in t.segments)
+                ),
+            }[drop]
             evidence = with_trajectory(evidence, n, smaller, batch=False)
         if not sampled(evidence):
             break
     name = data.draw(st.sampled_from(TENSORS))
     values = getattr(evidence.batch, name)
-    damaged = data.draw(st.sampled_from([lambda v: v[:-1], lambda v: torch.flip(v, [0]), lambda v: v * 0]))
+    damaged = data.draw(
+        st.sampled_from([lambda v: v[:-1], lambda v: torch.flip(v, [0]), lambda v: v * 0])
+    )
     if not (name == "trajectory_of_segment_S" and len(damaged(values)) != len(values)):
         evidence = with_batch(evidence, **{name: damaged(values)})
     evidence = replace(evidence, journal=evidence.journal[data.draw(st.integers(0, 3)) :])
@@ -631,11 +970,28 @@ def test_each_rule_says_what_it_could_not_check():
     evidence = appended()
     alone = Evidence(evidence.groups)
     report = check(alone, [RULES[name] for name in IDS])
-    assert {answer.rule for answer in report if answer.status == "not checked"} == {"R1", "R4", "R5"}
-    for rule, words in (("R1", "what the engine was asked"), ("R1", "which history"), ("R3", "what the engine"),
-                        ("R3", "chat format"), ("R4", "the batch"), ("R22", "what the engine")):
+    assert {answer.rule for answer in report if answer.status == "not checked"} == {
+        "R1",
+        "R4",
+        "R5",
+    }
+    for rule, words in (
+        ("R1", "what the engine was asked"),
+        ("R1", "which history"),
+        ("R3", "what the engine"),
+        ("R3", "chat format"),
+        ("R4", "the batch"),
+        ("R22", "what the engine"),
+    ):
         assert any(words in missing for missing in report[rule].missing), (rule, words)
     of_batch = check(Evidence(batch=evidence.batch), [RULES[name] for name in IDS])
-    assert of_batch.ok and {a.rule for a in of_batch if a.status == "passed"} == {"R3", "R4", "R5", "R9"}
+    assert of_batch.ok and {a.rule for a in of_batch if a.status == "passed"} == {
+        "R3",
+        "R4",
+        "R5",
+        "R9",
+    }
     nothing = check(Evidence(), [RULES[name] for name in IDS])
-    assert all(answer.status == "not checked" and answer.missing for answer in nothing), nothing.text
+    assert all(answer.status == "not checked" and answer.missing for answer in nothing), (
+        nothing.text
+    )

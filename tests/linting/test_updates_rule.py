@@ -1,4 +1,5 @@
 """R18: what an update reports is what its columns and the settings make of it, and nothing else passes."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -14,11 +15,18 @@ from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.linting import Evidence
 
 SETTINGS = {
-    "plain": GRPO(), "all terms": GRPO(entropy_coef=0.05, kl_coef=0.1), "two passes": GRPO(epochs=2, minibatches=3),
-    "sequence mean": GRPO(reduction="seq-mean-token-mean", epochs=2), "sequence sum": GRPO(reduction="seq-mean-token-sum"),
-    "fixed length": ALGORITHMS["dr_grpo"](), "gspo": GSPO(epochs=2), "cispo": CISPO(epochs=3, clip_high=0.05),
-    "critic": PPO(minibatches=2, value_clip=1e-3), "dual clip": StarPO(minibatch_size=3, dual_clip=1.05),
-    "capped": GRPO(sampler_cap=1.5, epochs=2), "wide": PPO(masks=Masks(False, False), entropy_coef=0.1),
+    "plain": GRPO(),
+    "all terms": GRPO(entropy_coef=0.05, kl_coef=0.1),
+    "two passes": GRPO(epochs=2, minibatches=3),
+    "sequence mean": GRPO(reduction="seq-mean-token-mean", epochs=2),
+    "sequence sum": GRPO(reduction="seq-mean-token-sum"),
+    "fixed length": ALGORITHMS["dr_grpo"](),
+    "gspo": GSPO(epochs=2),
+    "cispo": CISPO(epochs=3, clip_high=0.05),
+    "critic": PPO(minibatches=2, value_clip=1e-3),
+    "dual clip": StarPO(minibatch_size=3, dual_clip=1.05),
+    "capped": GRPO(sampler_cap=1.5, epochs=2),
+    "wide": PPO(masks=Masks(False, False), entropy_coef=0.1),
     "one-mask-wide": GRPO(kl_coef=0.1, masks=Masks(kl_loss_over="response"), minibatches=2),
     "filtered": GRPO(filter=Filter(zero_variance="drop"), minibatch_size=4),
 }
@@ -41,7 +49,9 @@ def test_what_a_learner_does_passes(name):
 def test_the_settings_above_hold_and_free():
     """Negative control: without tokens at a bound, nothing about bounds was checked."""
     for name in ("two passes", "gspo", "cispo", "dual clip"):
-        states = np.concatenate([update.table["clip_state"][update.table["used"]] for update in made(name).updates])
+        states = np.concatenate(
+            [update.table["clip_state"][update.table["used"]] for update in made(name).updates]
+        )
         assert (states != 0).any() and (states == 0).any(), name
     held = [update.metrics["value_clip_fraction"] for update in made("critic").updates]
     assert max(held) > 0
@@ -54,7 +64,9 @@ def test_eight_bits_are_no_error():
 def with_column(evidence: Evidence, number: int, name: str, values) -> Evidence:
     updates = list(evidence.updates)
     table = updates[number].table
-    updates[number] = updates[number]._replace(table=replace(table, columns=dict(table.columns) | {name: values}))
+    updates[number] = updates[number]._replace(
+        table=replace(table, columns=dict(table.columns) | {name: values})
+    )
     return replace(evidence, updates=tuple(updates))
 
 
@@ -67,8 +79,21 @@ def with_metric(evidence: Evidence, number: int, **values) -> Evidence:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_figure_is_recomputed(name):
     evidence = made(name)
-    for figure in ("loss", "entropy", "approx_kl", "clip_fraction", "trained_tokens", "weight_mean", "ratio_max",
-                   "trained_share", "entropy_loss", "kl_loss", "kl_ref", "value_loss", "sampler_weight"):
+    for figure in (
+        "loss",
+        "entropy",
+        "approx_kl",
+        "clip_fraction",
+        "trained_tokens",
+        "weight_mean",
+        "ratio_max",
+        "trained_share",
+        "entropy_loss",
+        "kl_loss",
+        "kl_ref",
+        "value_loss",
+        "sampler_weight",
+    ):
         last = len(evidence.updates) - 1
         said = evidence.updates[last].metrics.get(figure)
         if said is not None:
@@ -76,8 +101,14 @@ def test_every_figure_is_recomputed(name):
             assert any(figure in what for what in errors(wrong, "R18")), figure
 
 
-@pytest.mark.parametrize("name, by, words", [
-    ("plain", "tokens", "the tokens of the whole batch"), ("sequence mean", 1, "divided by"), ("plain", "rows", "attempts")])
+@pytest.mark.parametrize(
+    "name, by, words",
+    [
+        ("plain", "tokens", "the tokens of the whole batch"),
+        ("sequence mean", 1, "divided by"),
+        ("plain", "rows", "attempts"),
+    ],
+)
 def test_another_denominator(name, by, words):
     """SkyRL#462: the mean counts what is not trained."""
     evidence = made(name)
@@ -92,24 +123,39 @@ def test_another_denominator(name, by, words):
     assert any(what.startswith("loss") and words in what for what in found), found
 
 
-@pytest.mark.parametrize("term, setting", [("entropy", {"kl_coef": 0.1}), ("kl", {"entropy_coef": 0.05})])
+@pytest.mark.parametrize(
+    "term, setting", [("entropy", {"kl_coef": 0.1}), ("kl", {"entropy_coef": 0.05})]
+)
 def test_a_dropped_term(term, setting):
     """NeMo-RL#3792: the settings have a term that the loss has not."""
     without = updated(draw(21), GRPO(**setting))
     told = replace(without, algorithm=GRPO(entropy_coef=0.05, kl_coef=0.1))
     if term == "kl":
-        updates = [u._replace(table=replace(u.table, columns=dict(u.table.columns) | {"ref_logp": u.table["new_logp"] - 1}))
-                   for u in without.updates]
+        updates = [
+            u._replace(
+                table=replace(
+                    u.table, columns=dict(u.table.columns) | {"ref_logp": u.table["new_logp"] - 1}
+                )
+            )
+            for u in without.updates
+        ]
         told = replace(told, updates=tuple(updates))
     assert any(what.startswith("loss") for what in errors(told, "R18"))
 
 
 def test_bounds_that_were_not_followed():
     evidence = made("two passes")
-    for other in (evidence.algorithm(clip_high=0.5, clip_low=0.5), evidence.algorithm(clip_low=0.01)):
-        assert any("clip state" in what for what in errors(replace(evidence, algorithm=other), "R18"))
+    for other in (
+        evidence.algorithm(clip_high=0.5, clip_low=0.5),
+        evidence.algorithm(clip_low=0.01),
+    ):
+        assert any(
+            "clip state" in what for what in errors(replace(evidence, algorithm=other), "R18")
+        )
     ratio = evidence.updates[-1].table["ratio"] * np.float32(1.01)
-    assert any(what.startswith("ratio") for what in errors(with_column(evidence, 5, "ratio", ratio), "R18"))
+    assert any(
+        what.startswith("ratio") for what in errors(with_column(evidence, 5, "ratio", ratio), "R18")
+    )
 
 
 def test_stale_and_fresh_old_logprobs():
@@ -119,7 +165,9 @@ def test_stale_and_fresh_old_logprobs():
     assert any("before anything was moved" in what for what in errors(stale, "R18"))
     current = with_column(evidence, 5, "old_logp", evidence.updates[5].table["new_logp"])
     said = errors(current, "R18")
-    assert any("off 1" in what for what in said) and any("in an earlier update" in what for what in said)
+    assert any("off 1" in what for what in said) and any(
+        "in an earlier update" in what for what in said
+    )
 
 
 @pytest.mark.parametrize("lr", [0.0, 1e-12])
@@ -141,25 +189,35 @@ def test_credit_that_is_not_the_steps():
     for name in ("advantage", "weight"):
         found = errors(with_column(evidence, 0, name, np.roll(table[name], 1)), "R18")
         assert any(f"{name} " in what and "in the step's credit" in what for what in found)
-    assert any("token_id" in what for what in errors(with_column(evidence, 0, "token_id", table["token_id"][::-1]), "R18"))
+    assert any(
+        "token_id" in what
+        for what in errors(with_column(evidence, 0, "token_id", table["token_id"][::-1]), "R18")
+    )
 
 
 def test_tokens_that_no_minibatch_or_two_took():
     evidence = made("two passes")
     first, second = (evidence.updates[n].table["used"] for n in (0, 1))
-    assert any("used 2 times" in what for what in errors(with_column(evidence, 0, "used", first | second), "R18"))
+    assert any(
+        "used 2 times" in what
+        for what in errors(with_column(evidence, 0, "used", first | second), "R18")
+    )
     lost = np.flatnonzero(first)[:1]
     short = first.copy()
     short[lost] = False
     found = errors(with_column(evidence, 0, "used", short), "R18")
-    assert any("used 0 times" in what for what in found) and any("trained whole" in what for what in found)
+    assert any("used 0 times" in what for what in found) and any(
+        "trained whole" in what for what in found
+    )
     fewer = replace(evidence, updates=evidence.updates[:2])
     assert any("updates per pass" in what for what in errors(fewer, "R18"))
 
 
 def test_no_gradient_where_there_is_credit():
     evidence = made("plain")
-    assert any("exactly zero" in what for what in errors(with_metric(evidence, 0, grad_norm=0.0), "R18"))
+    assert any(
+        "exactly zero" in what for what in errors(with_metric(evidence, 0, grad_norm=0.0), "R18")
+    )
 
 
 def test_a_loss_of_yours_is_not_ours_to_judge():
@@ -169,8 +227,13 @@ def test_a_loss_of_yours_is_not_ours_to_judge():
 
     found = answer(replace(made("plain"), algorithm=of_class(Own)), "R18")
     assert "own" in found.missing[0] and not found.errors
-    without = answer(replace(made("two passes"), updates=tuple(u._replace(metrics={}) for u in made("two passes").updates)),
-                     "R18")
+    without = answer(
+        replace(
+            made("two passes"),
+            updates=tuple(u._replace(metrics={}) for u in made("two passes").updates),
+        ),
+        "R18",
+    )
     assert any("metrics" in what for what in without.missing) and not without.errors
 
 
@@ -185,14 +248,21 @@ def test_an_update_is_left_out_for_what_its_numbers_say():
     assert not said(None)
     broken = f"not finite (loss {first.metrics['loss']}, gradient norm {first.metrics['grad_norm']}): overflow"
     assert any("a sound update was thrown away" in what for what in said(broken))
-    assert any("exactly zero; its norm is" in what for what in said("nothing to learn: the gradient is exactly zero"))
+    assert any(
+        "exactly zero; its norm is" in what
+        for what in said("nothing to learn: the gradient is exactly zero")
+    )
     assert any("moved all the same" in what for what in said(None, grad_norm=0.0))
     finite = {name: value for name, value in first.metrics.items() if name != "grad_norm"}
     other = first._replace(skipped=broken, metrics=finite)
-    assert not any("thrown away" in what for what in errors(replace(evidence, updates=(other,)), "R18"))
+    assert not any(
+        "thrown away" in what for what in errors(replace(evidence, updates=(other,)), "R18")
+    )
 
 
-@pytest.mark.parametrize("name", ["logp_gap_mean", "logp_gap_max", "raw_ratio_mean", "raw_ratio_outside", "mismatch_kl"])
+@pytest.mark.parametrize(
+    "name", ["logp_gap_mean", "logp_gap_max", "raw_ratio_mean", "raw_ratio_outside", "mismatch_kl"]
+)
 def test_the_gap_of_sampler_and_trainer_is_recomputed(name):
     evidence = made("plain")
     assert name in evidence.updates[0].metrics and not errors(evidence, "R18")
@@ -202,7 +272,18 @@ def test_the_gap_of_sampler_and_trainer_is_recomputed(name):
 
 def test_columns_about_tokens_are_those_of_the_trajectories():
     evidence = made("two passes")
-    for name in ("trajectory", "segment", "turn", "position", "token_id", "source", "eligible", "rollout_logp"):
+    for name in (
+        "trajectory",
+        "segment",
+        "turn",
+        "position",
+        "token_id",
+        "source",
+        "eligible",
+        "rollout_logp",
+    ):
         column = evidence.updates[0].table[name]
-        assert any(what.startswith(f"{name} ") for what in errors(with_column(evidence, 0, name, np.roll(column, 1)),
-                                                                  "R18")), name
+        assert any(
+            what.startswith(f"{name} ")
+            for what in errors(with_column(evidence, 0, name, np.roll(column, 1)), "R18")
+        ), name

@@ -1,4 +1,5 @@
 """R30: an environment does what it says. The shipped ones do; one that is made wrong is named."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,9 +19,13 @@ from workbench.linting import RULES, Evidence, check
 from workbench.types import Message, Observation
 from workbench.types.findings import Answer
 
-MORE = {"rag": WorldQA(context="rag"), "closed": WorldQA(context="closed"), "f1": WorldQA(rewards=AnswerRewards("f1")),
-        "agent-r1": WorldQA(rewards=AnswerRewards(rule="agent-r1")),
-        "tags": WorldQA(calls=CallSettings(format="tags", think=True))}
+MORE = {
+    "rag": WorldQA(context="rag"),
+    "closed": WorldQA(context="closed"),
+    "f1": WorldQA(rewards=AnswerRewards("f1")),
+    "agent-r1": WorldQA(rewards=AnswerRewards(rule="agent-r1")),
+    "tags": WorldQA(calls=CallSettings(format="tags", think=True)),
+}
 SLIPPERY = PRESETS["frozenlake-4x4-slip"]
 
 
@@ -44,11 +49,14 @@ class WithOptions(FrozenLake):
 def test_settings_that_cannot_be_hashed_are_looked_at():
     slippery = WithOptions(slip=0.2)
     assert ask(slippery).status == "passed" and ask(slippery).looked > 20
-    assert ask(of(slippery, SharedDice)).errors  # of other settings it is told apart by what its repr says
+    assert ask(
+        of(slippery, SharedDice)
+    ).errors  # of other settings it is told apart by what its repr says
 
 
 def of(family, env_type):
     """The family with environments of another type."""
+
     @dataclass(frozen=True)
     class Changed(type(family)):
         def make(self):
@@ -90,7 +98,9 @@ class LimitIsTheEnd(FrozenLakeEnv):
 
 class Stale(FrozenLakeEnv):
     def _state_words(self):
-        return f"{self.rows and ' '.join(self.rows[0])}" if self.moves_used else super()._state_words()
+        return (
+            f"{self.rows and ' '.join(self.rows[0])}" if self.moves_used else super()._state_words()
+        )
 
 
 class MoreIsPromised(FrozenLakeEnv):
@@ -108,27 +118,46 @@ class PartsDoNotSum(FrozenLakeEnv):
 class GarbageWins(FrozenLakeEnv):
     def step(self, action_text):
         result = super().step(action_text)
-        return result if result.info["valid_format"] else replace(result, terminated=True, info=dict(result.info) | {
-            "success": True})
+        return (
+            result
+            if result.info["valid_format"]
+            else replace(result, terminated=True, info=dict(result.info) | {"success": True})
+        )
 
 
-@pytest.mark.parametrize("family, env_type, words", [
-    (SLIPPERY, SharedDice, "slip = 0.2 declares chance"), (Bandit(), SharedPayout, "risky_chance = 0.25 declares chance"),
-    (FrozenLake(), Mirrored, "best-known solver succeeds at none"), (FrozenLake(), HolesWin, "success"),
-    (FrozenLake(), GoalCosts, "success and reward disagree"), (FrozenLake(max_moves=4), LimitIsTheEnd, "a limit is truncated"),
-    (FrozenLake(max_moves=3, max_turns=4), MoreIsPromised, "the first prompt speaks of 4 and 9"),
-    (FrozenLake(), Stale, "while its state is"), (FrozenLake(), PartsDoNotSum, "its parts"),
-    (FrozenLake(), GarbageWins, "succeeds at 6 of 6 tasks"),
-])
+@pytest.mark.parametrize(
+    "family, env_type, words",
+    [
+        (SLIPPERY, SharedDice, "slip = 0.2 declares chance"),
+        (Bandit(), SharedPayout, "risky_chance = 0.25 declares chance"),
+        (FrozenLake(), Mirrored, "best-known solver succeeds at none"),
+        (FrozenLake(), HolesWin, "success"),
+        (FrozenLake(), GoalCosts, "success and reward disagree"),
+        (FrozenLake(max_moves=4), LimitIsTheEnd, "a limit is truncated"),
+        (
+            FrozenLake(max_moves=3, max_turns=4),
+            MoreIsPromised,
+            "the first prompt speaks of 4 and 9",
+        ),
+        (FrozenLake(), Stale, "while its state is"),
+        (FrozenLake(), PartsDoNotSum, "its parts"),
+        (FrozenLake(), GarbageWins, "succeeds at 6 of 6 tasks"),
+    ],
+)
 def test_an_environment_that_is_made_wrong_is_named(family, env_type, words):
-    assert any(words in finding.what for finding in ask(of(family, env_type)).errors), ask(of(family, env_type)).findings
+    assert any(words in finding.what for finding in ask(of(family, env_type)).errors), ask(
+        of(family, env_type)
+    ).findings
 
 
 class Generous(WorldEnv):
     def step(self, action_text):
         result = super().step(action_text)
         known = self.task.payload["answers"][0] in action_text
-        return replace(result, info=dict(result.info) | ({"success": known} if "success" in result.info else {}))
+        return replace(
+            result,
+            info=dict(result.info) | ({"success": known} if "success" in result.info else {}),
+        )
 
 
 def test_a_gold_answer_among_guesses_is_not_right():
@@ -143,7 +172,10 @@ class Solved(CountdownEnv):
 
 
 def test_an_example_that_solves_the_task_at_hand_is_named():
-    assert any("what the best-known solver writes" in finding.what for finding in ask(of(Countdown(), Solved)).errors)
+    assert any(
+        "what the best-known solver writes" in finding.what
+        for finding in ask(of(Countdown(), Solved)).errors
+    )
 
 
 def test_one_that_is_not_the_same_twice_is_not_played():

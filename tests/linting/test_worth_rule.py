@@ -1,4 +1,5 @@
 """R31: what a success is worth stays the same through a run. Learning, chance and other ways to succeed are no change."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,20 +12,32 @@ from workbench.types.findings import Answer
 
 
 def run(*steps: list[tuple[bool, str, float]]) -> Answer:
-    rows = tuple(StepFacts(number, "", (), {}, paid=tuple(paid)) for number, paid in enumerate(steps, 1))
+    rows = tuple(
+        StepFacts(number, "", (), {}, paid=tuple(paid)) for number, paid in enumerate(steps, 1)
+    )
     return check(Evidence(steps=rows), [RULES["R31"]])["R31"]
 
 
-def attempts(won: int, lost: int, worth: float = 1.0, kind: str = "3 turns", waste: float = 0.0) -> list:
+def attempts(
+    won: int, lost: int, worth: float = 1.0, kind: str = "3 turns", waste: float = 0.0
+) -> list:
     return [(True, kind, worth)] * won + [(False, "5 turns", waste)] * lost
 
 
-@pytest.mark.parametrize("steps", [
-    [attempts(1, 7), attempts(2, 6), attempts(5, 3), attempts(8, 0)],                      # it learns
-    [attempts(4, 4), attempts(4, 4, 0.9, kind="4 turns"), attempts(4, 4, 0.9, kind="4 turns")],  # by another way
-    [attempts(0, 8), attempts(0, 8, waste=-1.0), attempts(8, 0)],
-    [[*attempts(4, 4), *attempts(4, 0, 2.0)]] * 4,                                         # worth goes by the task
-], ids=["learns", "otherwise", "fails otherwise", "by the task"])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [attempts(1, 7), attempts(2, 6), attempts(5, 3), attempts(8, 0)],  # it learns
+        [
+            attempts(4, 4),
+            attempts(4, 4, 0.9, kind="4 turns"),
+            attempts(4, 4, 0.9, kind="4 turns"),
+        ],  # by another way
+        [attempts(0, 8), attempts(0, 8, waste=-1.0), attempts(8, 0)],
+        [[*attempts(4, 4), *attempts(4, 0, 2.0)]] * 4,  # worth goes by the task
+    ],
+    ids=["learns", "otherwise", "fails otherwise", "by the task"],
+)
 def test_a_run_that_pays_alike_is_clean(steps):
     answer = run(*steps)
     assert answer.status == "passed" and answer.looked == sum(map(len, steps)), answer.findings
@@ -35,18 +48,33 @@ def test_chance_in_what_is_paid_is_no_change(seed):
     """Success and a noisy reward that have nothing to do with each other, and one where success pays on average."""
     rng = np.random.default_rng(seed)
     for lead in (0.0, 1.0):
-        made = [[(bool(won), f"{rng.integers(3)} turns", float(rng.normal() + lead * won)) for won in rng.random(16) < 0.4]
-                for _ in range(60)]
+        made = [
+            [
+                (bool(won), f"{rng.integers(3)} turns", float(rng.normal() + lead * won))
+                for won in rng.random(16) < 0.4
+            ]
+            for _ in range(60)
+        ]
         assert not run(*made).findings
 
 
 def test_a_success_that_pays_seldom_may_begin_with_a_dozen_that_earned_nothing():
     """The bandit: success is the arm that pays 1 one time in four, failure the one that always pays 0.1."""
-    unlucky = [(True, "1 turn, paid False", 0.0)] * 16 + [(False, "1 turn", 0.1)] * 40 + [(False, "1 turn", -0.1)] * 8
-    later = [(True, f"1 turn, paid {n % 4 == 0}", float(n % 4 == 0)) for n in range(48)] + [(False, "1 turn", 0.1)] * 16
+    unlucky = (
+        [(True, "1 turn, paid False", 0.0)] * 16
+        + [(False, "1 turn", 0.1)] * 40
+        + [(False, "1 turn", -0.1)] * 8
+    )
+    later = [(True, f"1 turn, paid {n % 4 == 0}", float(n % 4 == 0)) for n in range(48)] + [
+        (False, "1 turn", 0.1)
+    ] * 16
     assert not run(unlucky, *[later] * 9).findings
-    turned = [(True, f"1 turn, paid {n % 4 == 0}", -float(n % 4 == 0)) for n in range(48)] + [(False, "1 turn", 0.1)] * 16
-    assert run(*[later] * 9, *[turned] * 9).errors, "a sign that does turn is found in such rewards, too"
+    turned = [(True, f"1 turn, paid {n % 4 == 0}", -float(n % 4 == 0)) for n in range(48)] + [
+        (False, "1 turn", 0.1)
+    ] * 16
+    assert run(*[later] * 9, *[turned] * 9).errors, (
+        "a sign that does turn is found in such rewards, too"
+    )
 
 
 def test_negative_control_the_sign_turns():
@@ -74,9 +102,18 @@ def test_one_step_says_nothing():
 
 def test_what_is_told_of_an_attempt():
     task, first = Task("t", "e", 0, {}), Observation(())
-    turn = Turn(0, "", reward=1.0, reward_parts={"goal": 1.0, "format": 0.0}, moves=("Up", "Up"), info={"valid_format": True})
+    turn = Turn(
+        0,
+        "",
+        reward=1.0,
+        reward_parts={"goal": 1.0, "format": 0.0},
+        moves=("Up", "Up"),
+        info={"valid_format": True},
+    )
     won = Trajectory(task, 0, 0, first, (turn,), (), StopReason.TERMINATED, success=True)
     assert payment(won) == (True, "terminated, 0 turns unread, 0 documents, paid for ['goal']", 1.0)
-    assert payment(Trajectory(task, 0, 0, first, (turn,), (), StopReason.TERMINATED)) is None, "nobody says who won"
+    assert payment(Trajectory(task, 0, 0, first, (turn,), (), StopReason.TERMINATED)) is None, (
+        "nobody says who won"
+    )
     unscored = Trajectory(task, 0, 0, first, (Turn(0, ""),), (), StopReason.ENV_ERROR, scored=False)
     assert payment(unscored) is None

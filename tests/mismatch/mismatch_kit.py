@@ -1,4 +1,5 @@
 """A session small enough to be audited in a second, and engines that do one thing wrong, in silence."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -12,7 +13,12 @@ from workbench.training.config import load_config
 from workbench.training.session import Session, open_session
 from workbench.types import Sampling
 
-SMALL = {"train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 4, "lint.mode": "off"}
+SMALL = {
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "evaluation.num_tasks": 4,
+    "lint.mode": "off",
+}
 
 
 def session_after(updates: int, seed: int = 0, **settings) -> Session:
@@ -32,7 +38,11 @@ def lie_about_sampling(session: Session) -> None:
 
     def lying(row, finish, error=None):
         said = complete(row, finish, error)
-        return replace(said, sampling=Sampling(1.0, 1.0, said.sampling.engine, said.sampling.dtype), plain_logprobs=None)
+        return replace(
+            said,
+            sampling=Sampling(1.0, 1.0, said.sampling.engine, said.sampling.dtype),
+            plain_logprobs=None,
+        )
 
     engine._complete = lying
 
@@ -50,8 +60,19 @@ def ignore_settings(session: Session) -> None:
         for row, request in zip(rows, asked):
             row.request = request
         named = {request.id: request for request in asked}
-        return [replace(c, sampling=Sampling(named[c.request_id].temperature, named[c.request_id].top_p, "transformers",
-                                             "float32"), plain_logprobs=c.logprobs) for c in done]
+        return [
+            replace(
+                c,
+                sampling=Sampling(
+                    named[c.request_id].temperature,
+                    named[c.request_id].top_p,
+                    "transformers",
+                    "float32",
+                ),
+                plain_logprobs=c.logprobs,
+            )
+            for c in done
+        ]
 
     engine._sample = ignoring
 
@@ -73,12 +94,18 @@ def keep_back(session: Session, part: Callable[[str], bool]) -> None:
     engine = session.engine
     sync = engine.sync
     model = engine._model
-    if part("lm_head.weight"):  # no longer one tensor with the embedding, as where a head was packed
-        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone(), requires_grad=False)
+    if part(
+        "lm_head.weight"
+    ):  # no longer one tensor with the embedding, as where a head was packed
+        model.lm_head.weight = torch.nn.Parameter(
+            model.lm_head.weight.detach().clone(), requires_grad=False
+        )
 
     def partly(weights, version):
         old = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        sync({name: old[name] if part(name) else tensor for name, tensor in weights.items()}, version)
+        sync(
+            {name: old[name] if part(name) else tensor for name, tensor in weights.items()}, version
+        )
 
     engine.sync = partly
 
@@ -101,7 +128,9 @@ def half_precision(session: Session, head_only: bool = False, declared: str = "f
     model = engine._model
     if not head_only:
         raise ValueError("open the engine in bfloat16 and lie about it with `declare`")
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().bfloat16(), requires_grad=False)
+    model.lm_head.weight = torch.nn.Parameter(
+        model.lm_head.weight.detach().bfloat16(), requires_grad=False
+    )
     model.lm_head.register_forward_pre_hook(lambda module, args: (args[0].bfloat16(), *args[1:]))
     engine._runner.drop()
 

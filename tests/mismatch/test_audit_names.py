@@ -3,6 +3,7 @@
 What is asked is the verdict, not a number: a bug that is noticed and called by another's name sends people the wrong
 way.
 """
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,8 +11,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mismatch_kit import (add_adapter, half_precision, ignore_settings, keep_back, lie_about_sampling, never_sync,
-                          session_after, shift_logprobs, shift_positions, sync_one_behind)
+from mismatch_kit import (
+    add_adapter,
+    half_precision,
+    ignore_settings,
+    keep_back,
+    lie_about_sampling,
+    never_sync,
+    session_after,
+    shift_logprobs,
+    shift_positions,
+    sync_one_behind,
+)
 
 from workbench.chat.conversation import Conversation
 from workbench.notebook.audit import audit
@@ -37,17 +48,21 @@ def test_a_clean_session_has_nothing_named(seed, updates):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("settings", [
-    {"engine.dtype": "bfloat16"},
-    {"learner.precision": "bf16"},
-    fuller({"engine.dtype": "bfloat16", "learner.precision": "bf16"}),
-    fuller({"engine.cache": "off"}),
-    fuller({"learner.layout": "padded"}),
-    fuller({"collect.temperature": 0.7}),
-    fuller({"collect.top_p": 0.8}),
-    fuller({"collect.temperature": 1.3, "collect.top_p": 0.9, "engine.dtype": "bfloat16"}),
-    fuller({"collect.history": "window"}),
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine.dtype": "bfloat16"},
+        {"learner.precision": "bf16"},
+        fuller({"engine.dtype": "bfloat16", "learner.precision": "bf16"}),
+        fuller({"engine.cache": "off"}),
+        fuller({"learner.layout": "padded"}),
+        fuller({"collect.temperature": 0.7}),
+        fuller({"collect.top_p": 0.8}),
+        fuller({"collect.temperature": 1.3, "collect.top_p": 0.9, "engine.dtype": "bfloat16"}),
+        fuller({"collect.history": "window"}),
+    ],
+    ids=str,
+)
 def test_declared_settings_are_no_fault(settings):
     report = passive(session_after(1, 3, **settings))
     assert report.clean, report.verdict
@@ -93,6 +108,7 @@ def test_stale_by_one_step():
     session = session_after(1)
     sync_one_behind(session)
     from workbench.notebook.train import train_step
+
     for step in (2, 3):
         train_step(session, step)
     report = passive(session)
@@ -105,11 +121,14 @@ def test_stale_by_one_step_under_the_rounding_of_bfloat16():
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     sync_one_behind(session)
     from workbench.notebook.train import train_step
+
     for step in (2, 3):
         train_step(session, step)
     report = audit(session, tasks=4, attempts=8, control=False)
     assert report.gap.within(*report.alarm), "control: the size of the gap alone says nothing here"
-    assert report.named == ("stale weights",) and report.steps[-1].kind == "stale weights", report.verdict
+    assert report.named == ("stale weights",) and report.steps[-1].kind == "stale weights", (
+        report.verdict
+    )
 
 
 @pytest.mark.full
@@ -118,6 +137,7 @@ def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     keep_back(session, lambda name: name == "lm_head.weight")
     from workbench.notebook.train import train_step
+
     train_step(session, 2)
     report = audit(session, tasks=4, attempts=4, control=False)
     assert report.gap.within(*report.alarm), "control: the size of the gap alone says nothing here"
@@ -128,6 +148,7 @@ def test_tied_head_not_refreshed():
     session = session_after(0)
     keep_back(session, lambda name: name == "lm_head.weight")
     from workbench.notebook.train import train_step
+
     train_step(session, 1)
     report = passive(session)
     assert report.named == ("output head",) and "tied" in report.verdict, report.verdict
@@ -138,9 +159,12 @@ def test_a_layer_left_out_of_a_sync():
     session = session_after(0)
     keep_back(session, lambda name: name.startswith("model.layers.1."))
     from workbench.notebook.train import train_step
+
     train_step(session, 1)
     report = passive(session)
-    assert report.named == ("part of the weights",) and "model.layers.1" in report.verdict, report.verdict
+    assert report.named == ("part of the weights",) and "model.layers.1" in report.verdict, (
+        report.verdict
+    )
 
 
 @pytest.mark.full
@@ -209,12 +233,18 @@ def test_trainers_own_pass(monkeypatch):
 
     session = session_after(1)
     original = torch.arange
-    monkeypatch.setattr(microbatch.torch, "arange", lambda *a, **k: original(*a, **k) // (2 if len(a) == 2 else 1))
+    monkeypatch.setattr(
+        microbatch.torch, "arange", lambda *a, **k: original(*a, **k) // (2 if len(a) == 2 else 1)
+    )
     batch_numbers = session.learner.logprobs
     monkeypatch.undo()
 
     def wrong(batch, tokens, model=None):
-        monkeypatch.setattr(microbatch.torch, "arange", lambda *a, **k: original(*a, **k) // (2 if len(a) == 2 else 1))
+        monkeypatch.setattr(
+            microbatch.torch,
+            "arange",
+            lambda *a, **k: original(*a, **k) // (2 if len(a) == 2 else 1),
+        )
         try:
             return batch_numbers(batch, tokens, model)
         finally:
@@ -230,7 +260,9 @@ def test_something_else_is_unexplained():
     """A fault that no hypothesis covers is not called by another's name."""
     session = session_after(1)
     model = session.engine._model
-    model.lm_head.register_forward_hook(lambda module, args, out: out + 0.5 * torch.sin(torch.arange(out.shape[-1]) * 1.0))
+    model.lm_head.register_forward_hook(
+        lambda module, args, out: out + 0.5 * torch.sin(torch.arange(out.shape[-1]) * 1.0)
+    )
     report = passive(session)
     assert report.named == ("unexplained",), report.verdict
 
@@ -241,6 +273,7 @@ def test_two_faults_are_both_named():
     lie_about_sampling(session)
     keep_back(session, lambda name: name == "lm_head.weight")
     from workbench.notebook.train import train_step
+
     train_step(session, 1)
     assert set(passive(session).named) == {"temperature", "output head"}
 
@@ -265,7 +298,9 @@ def test_control_says_nothing_of_an_engine_without_a_copy_of_its_own():
 
     def share(session):
         for name, parameter in session.engine._model.named_parameters():
-            parameter.data = dict(session.learner.models.policy.module.named_parameters())[name].data
+            parameter.data = dict(session.learner.models.policy.module.named_parameters())[
+                name
+            ].data
 
     control = control_of(session, share)
     assert [cause.kind for cause in control.causes][:1] == ["shared weights"] and not control.passed
@@ -275,7 +310,9 @@ def test_control_says_nothing_of_an_engine_without_a_copy_of_its_own():
 def test_control_notices_a_sync_that_does_nothing():
     control = control_of(session_after(1), never_sync)
     assert control.still_moved == 0.0, "nothing moves: that alone would have passed"
-    assert [cause.kind for cause in control.causes] == ["stale weights"] and control.planted_share < 0.05
+    assert [cause.kind for cause in control.causes] == [
+        "stale weights"
+    ] and control.planted_share < 0.05
 
 
 @pytest.mark.full
@@ -288,20 +325,25 @@ def test_control_notices_a_head_that_stays_behind(dtype):
 
 @pytest.mark.full
 def test_control_notices_a_layer_that_stays_behind():
-    control = control_of(session_after(1), lambda s: keep_back(s, lambda name: name.startswith("model.layers.0.")))
+    control = control_of(
+        session_after(1), lambda s: keep_back(s, lambda name: name.startswith("model.layers.0."))
+    )
     assert [cause.kind for cause in control.causes] == ["part of the weights"]
 
 
 @pytest.mark.full
 def test_control_notices_a_policy_that_moves_by_itself():
     """Each sync adds what was there before: MarinFold#236 in small."""
+
     def drift(session):
         sync = session.engine.sync
         count = [0]
 
         def drifting(weights, version):
             count[0] += 1
-            sync({name: tensor * (1 + 0.01 * count[0]) for name, tensor in weights.items()}, version)
+            sync(
+                {name: tensor * (1 + 0.01 * count[0]) for name, tensor in weights.items()}, version
+            )
 
         session.engine.sync = drifting
 
@@ -321,9 +363,15 @@ def test_the_audit_leaves_a_session_as_it_was():
     session = session_after(1)
     before = {name: tensor.clone() for name, tensor in session.learner.weights().items()}
     audit(session, tasks=1)
-    assert session.engine.policy_version == session.learner.version == 1 and session.engine.listener is None
-    assert all(torch.equal(before[name], tensor) for name, tensor in session.learner.weights().items())
+    assert (
+        session.engine.policy_version == session.learner.version == 1
+        and session.engine.listener is None
+    )
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in session.learner.weights().items()
+    )
     from workbench.notebook.train import train_step
+
     assert train_step(session, 2).updates
 
 
@@ -331,6 +379,7 @@ def test_the_weights_of_one_update_ago_are_worked_out():
     session = session_after(1)
     before = {name: tensor.clone() for name, tensor in session.learner.weights().items()}
     from workbench.notebook.train import train_step
+
     train_step(session, 2)
     found, now = session.learner.before_last_update(), session.learner.weights()
     assert list(found) == list(now)

@@ -2,6 +2,7 @@
 
 Skipped with a reason where vLLM is not installed; `make test-vllm` runs them (and insists).
 """
+
 from __future__ import annotations
 
 import sys
@@ -24,8 +25,15 @@ def passive(session, **others):
     return audit(session, tasks=2, attempts=4, control=False, **others)
 
 
-@pytest.mark.parametrize("settings, gap, kl", [({}, 2e-6, 1e-9), ({"engine.dtype": "bfloat16"}, 0.01, 1e-3),
-                                               ({"collect.temperature": 0.7, "collect.top_p": 0.9}, 2e-6, 1e-9)], ids=str)
+@pytest.mark.parametrize(
+    "settings, gap, kl",
+    [
+        ({}, 2e-6, 1e-9),
+        ({"engine.dtype": "bfloat16"}, 0.01, 1e-3),
+        ({"collect.temperature": 0.7, "collect.top_p": 0.9}, 2e-6, 1e-9),
+    ],
+    ids=str,
+)
 def test_a_clean_vllm_has_nothing_named(settings, gap, kl):
     need_vllm()
     session = session_after(1, **VLLM | settings)
@@ -35,7 +43,9 @@ def test_a_clean_vllm_has_nothing_named(settings, gap, kl):
     control = run_control(session, report_groups(session), engine=session.engine)
     print(report, *control.lines, sep="\n")
     assert control.passed, control.lines
-    assert control.zero_weights and control.tokens_changed == 0 and 0.9 < control.planted_share < 1.1
+    assert (
+        control.zero_weights and control.tokens_changed == 0 and 0.9 < control.planted_share < 1.1
+    )
 
 
 def report_groups(session):

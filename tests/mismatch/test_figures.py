@@ -1,4 +1,5 @@
 """Gap, divergence and ratios by hand; position ids; what every step of training reports; the command."""
+
 from __future__ import annotations
 
 import json
@@ -22,21 +23,31 @@ SAMPLED, TURNS = np.array([0, 0, 1, 1, 0, 1], bool), np.array([0, 0, 0, 0, 0, 1]
 
 
 def test_whole_vocabulary_by_hand():
-    p, q = torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.5, 0.25], [1.0, 0.0, 0.0]])
+    p, q = (
+        torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]),
+        torch.tensor([[0.25, 0.5, 0.25], [1.0, 0.0, 0.0]]),
+    )
     found = Whole.between(p.log(), q.log())
-    assert found.kl == pytest.approx(0.25 * np.log(2) / 2, abs=1e-7) and found.kl_worst == pytest.approx(0.25 * np.log(2))
+    assert found.kl == pytest.approx(
+        0.25 * np.log(2) / 2, abs=1e-7
+    ) and found.kl_worst == pytest.approx(0.25 * np.log(2))
     assert found.tv == pytest.approx(0.125) and found.first_changed == 0.5 and found.swapped == 0
     assert (found.tokens, found.vocabulary) == (2, 3)
     cut = Whole.between(torch.tensor([[0.0, -torch.inf]]), torch.tensor([[0.5, 0.5]]).log())
     assert cut.kl == pytest.approx(np.log(2)), "what the engine cut adds nothing"
 
 
-@given(st.lists(st.floats(-8, 0), min_size=3, max_size=6), st.lists(st.floats(-8, 0), min_size=3, max_size=6))
+@given(
+    st.lists(st.floats(-8, 0), min_size=3, max_size=6),
+    st.lists(st.floats(-8, 0), min_size=3, max_size=6),
+)
 def test_divergence_is_never_negative_and_zero_only_with_itself(a, b):
     size = min(len(a), len(b))
     p, q = (torch.tensor([x[:size]], dtype=torch.float64).log_softmax(-1) for x in (a, b))
     found = Whole.between(p, q)
-    assert found.kl >= -1e-12 and 0 <= found.tv <= 1 and found.kl + 1e-9 >= 2 * found.tv**2  # Pinsker
+    assert (
+        found.kl >= -1e-12 and 0 <= found.tv <= 1 and found.kl + 1e-9 >= 2 * found.tv**2
+    )  # Pinsker
     assert Whole.between(p, p).kl == 0
 
 
@@ -65,10 +76,18 @@ def test_every_step_reports_raw_ratios():
     batch = Batch.from_groups(groups)
     credit = session.config.algorithm.credit(batch)
     moved = replace(batch, plain_logp_T=batch.plain_logp_T - 0.2)
-    (clean,), (off,) = (session_after(0).learner.update(each, credit, step=1) for each in (batch, moved))
-    assert clean.metrics["raw_ratio_mean"] == pytest.approx(1, abs=1e-5) and clean.metrics["raw_ratio_outside"] == 0
+    (clean,), (off,) = (
+        session_after(0).learner.update(each, credit, step=1) for each in (batch, moved)
+    )
+    assert (
+        clean.metrics["raw_ratio_mean"] == pytest.approx(1, abs=1e-5)
+        and clean.metrics["raw_ratio_outside"] == 0
+    )
     assert clean.metrics["mismatch_kl"] < 1e-10
-    assert off.metrics["raw_ratio_mean"] == pytest.approx(np.exp(0.2), abs=1e-4) and off.metrics["raw_ratio_outside"] == 1
+    assert (
+        off.metrics["raw_ratio_mean"] == pytest.approx(np.exp(0.2), abs=1e-4)
+        and off.metrics["raw_ratio_outside"] == 1
+    )
     assert off.metrics["mismatch_kl"] == pytest.approx(np.exp(0.2) - 1.2, abs=1e-4)
 
 
@@ -94,12 +113,27 @@ def test_a_run_and_the_command(tmp_path, capsys, monkeypatch):
     from workbench.training.config import load_config
 
     path = tmp_path / "run"
-    train_here(load_config("frozenlake", {
-        "train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 4, "evaluation.num_tasks": 2,
-        "train.checkpoint_every": 1, "lint.start": False}), path)
+    train_here(
+        load_config(
+            "frozenlake",
+            {
+                "train.steps": 2,
+                "train.tasks_per_step": 2,
+                "train.group_size": 4,
+                "evaluation.num_tasks": 2,
+                "train.checkpoint_every": 1,
+                "lint.start": False,
+            },
+        ),
+        path,
+    )
     assert main(["audit", str(path), "--tasks", "1", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["clean"] and said["control"]["passed"] and "checkpoint of step 1" in said["known_weights"]
+    assert (
+        said["clean"]
+        and said["control"]["passed"]
+        and "checkpoint of step 1" in said["known_weights"]
+    )
     assert said["whole_vocabulary"]["vocabulary"] == 491
 
     def nothing(engine, weights, version):

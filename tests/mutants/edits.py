@@ -16,6 +16,7 @@ class or out of it. Files that are not Python have no `::` and are searched as a
 
 A unified diff (`git apply -p1`) under the same header is read, too.
 """
+
 from __future__ import annotations
 
 import ast
@@ -79,10 +80,15 @@ def choose(names: Sequence[str], everything: Sequence[Path], what: str) -> list[
     chosen: list[Path] = []
     for name in names:
         stem = Path(name).stem if name.endswith(SUFFIXES) else Path(name).name
-        found = [Path(name).resolve()] if Path(name).is_file() else [
-            path for path in everything if path.stem.startswith(stem)]
+        found = (
+            [Path(name).resolve()]
+            if Path(name).is_file()
+            else [path for path in everything if path.stem.startswith(stem)]
+        )
         if not found:
-            raise ValueError(f"no {what} {name!r}; there are: {', '.join(path.stem for path in everything) or 'none'}")
+            raise ValueError(
+                f"no {what} {name!r}; there are: {', '.join(path.stem for path in everything) or 'none'}"
+            )
         chosen += found
     return chosen or list(everything)
 
@@ -108,7 +114,13 @@ def parse(text: str) -> tuple[list[str], list[Block]]:
         body = []
         while lines and not lines[0].startswith("@ "):
             body.append(lines.pop(0))
-        blocks.append(Block(file, name, tuple(_parse_line(line) for line in "\n".join(body).strip("\n").split("\n"))))
+        blocks.append(
+            Block(
+                file,
+                name,
+                tuple(_parse_line(line) for line in "\n".join(body).strip("\n").split("\n")),
+            )
+        )
     while header and not header[-1]:
         header.pop()
     return header, blocks
@@ -153,7 +165,9 @@ def definitions(text: str) -> Mapping[str, tuple[tuple[int, int], ...]]:
     def visit(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)])
+                first = min(
+                    [child.lineno, *(decorator.lineno for decorator in child.decorator_list)]
+                )
                 found.setdefault(prefix + child.name, []).append((first - 1, child.end_lineno))
                 visit(child, f"{prefix}{child.name}.")
             else:
@@ -165,17 +179,23 @@ def definitions(text: str) -> Mapping[str, tuple[tuple[int, int], ...]]:
 
 def innermost(text: str, first: int, last: int) -> str:
     """The qualified name of the smallest definition that holds the lines from `first` up to before `last`."""
-    sizes = [(end - start, name) for name, ranges in definitions(text).items()
-             for start, end in ranges if start <= first and last <= end]
+    sizes = [
+        (end - start, name)
+        for name, ranges in definitions(text).items()
+        for start, end in ranges
+        if start <= first and last <= end
+    ]
     return min(sizes)[1]
 
 
-def occurrences(lines: Sequence[str], before: Sequence[str], ranges: Iterable[tuple[int, int]]) -> list[Place]:
+def occurrences(
+    lines: Sequence[str], before: Sequence[str], ranges: Iterable[tuple[int, int]]
+) -> list[Place]:
     """Each place in these ranges of lines at which `before` stands, at any indentation."""
     found = set()
     for start, end in ranges:
         for line in range(start, end - len(before) + 1):
-            indentation = _indentation(lines[line:line + len(before)], before)
+            indentation = _indentation(lines[line : line + len(before)], before)
             if indentation is not None:
                 found.add(Place(line, indentation))
     return sorted(found, key=lambda place: place.line)
@@ -228,9 +248,15 @@ def edited_text(text: str, blocks: Sequence[Block]) -> str:
     for block in blocks:
         places = find(text, block)
         if len(places) != 1:
-            where = " (lines " + ", ".join(str(place.line + 1) for place in places) + ")" if places else ""
-            raise EditError(f"expected the text before the edit once in {block.anchor}, found it {len(places)} times"
-                            f"{where}: {next(filter(str.strip, block.before), '')!r}")
+            where = (
+                " (lines " + ", ".join(str(place.line + 1) for place in places) + ")"
+                if places
+                else ""
+            )
+            raise EditError(
+                f"expected the text before the edit once in {block.anchor}, found it {len(places)} times"
+                f"{where}: {next(filter(str.strip, block.before), '')!r}"
+            )
         changes.append(_change(block, places[0]))
     changes.sort(key=lambda change: change[:2], reverse=True)
     for (start, _, _), (_, end, _) in zip(changes, changes[1:], strict=False):
@@ -245,16 +271,23 @@ def _change(block: Block, place: Place) -> tuple[int, int, list[str]]:
     """(first line, line after the last, new lines), without the context around: that of two blocks may overlap."""
     marks = "".join(mark for mark, _ in block.lines)
     lead, tail = len(marks) - len(marks.lstrip()), len(marks) - len(marks.rstrip())
-    after = block.after[lead:len(block.after) - tail]
-    return (place.line + lead, place.line + len(block.before) - tail,
-            [place.indentation + text if text else text for text in after])
+    after = block.after[lead : len(block.after) - tail]
+    return (
+        place.line + lead,
+        place.line + len(block.before) - tail,
+        [place.indentation + text if text else text for text in after],
+    )
 
 
 def misfit(root: Path, blocks: Sequence[Block]) -> str | None:
     """None where the blocks fit onto the tree and leave it compiling, else why not; writes nothing."""
     try:
         texts = edited(root, blocks)
-        return _uncompiled(texts) if texts else "has no block; `python -m tests.mutants.from_diff` makes them of a diff"
+        return (
+            _uncompiled(texts)
+            if texts
+            else "has no block; `python -m tests.mutants.from_diff` makes them of a diff"
+        )
     except (EditError, SyntaxError) as error:
         return f"does not apply: {error}"
 
@@ -294,5 +327,10 @@ def _apply_diff(copy: Path, path: Path) -> dict[str, str | None]:
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise EditError(done.stderr.strip().splitlines()[0] if done.stderr.strip() else "no reason given")
-    return {name: (copy / name).read_text() if (copy / name).exists() else None for name in files_of(path)}
+        raise EditError(
+            done.stderr.strip().splitlines()[0] if done.stderr.strip() else "no reason given"
+        )
+    return {
+        name: (copy / name).read_text() if (copy / name).exists() else None
+        for name in files_of(path)
+    }

@@ -5,6 +5,7 @@
 
 The diff must fit onto the working tree. Each block gets the smallest context that makes it unique in its definition.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,32 +33,51 @@ def blocks_of(path: Path, root: Path) -> list[edits.Block]:
             for file in filter(lambda file: (root / file).is_file(), dict.fromkeys(files)):
                 (Path(folder) / side / file).parent.mkdir(parents=True, exist_ok=True)
                 (Path(folder) / side / file).write_bytes((root / file).read_bytes())
-        if (reason := edits.apply(Path(folder) / "new", path)) and reason.startswith("does not apply"):
+        if (reason := edits.apply(Path(folder) / "new", path)) and reason.startswith(
+            "does not apply"
+        ):
             raise edits.EditError(reason)
         for file in dict.fromkeys(files):
-            blocks += _blocks_of_file(file, Path(folder) / "old" / file, Path(folder) / "new" / file)
+            blocks += _blocks_of_file(
+                file, Path(folder) / "old" / file, Path(folder) / "new" / file
+            )
     return blocks
 
 
 def _blocks_of_file(file: str, old: Path, new: Path) -> list[edits.Block]:
     if not old.exists():
-        return [edits.Block(file, edits.NEW, tuple(("+", line) for line in new.read_text()[:-1].split("\n")))]
+        return [
+            edits.Block(
+                file, edits.NEW, tuple(("+", line) for line in new.read_text()[:-1].split("\n"))
+            )
+        ]
     if not new.exists():
         return [edits.Block(file, edits.DELETED, ())]
     text, lines = old.read_text(), new.read_text().split("\n")
     return [_anchored(file, text, lines, group) for group in _groups(old, new)]
 
 
-Hunk = tuple[int, int, int, int]  # of the old file and of the new: first line from 0, line after the last
+Hunk = tuple[
+    int, int, int, int
+]  # of the old file and of the new: first line from 0, line after the last
 
 
 def _groups(old: Path, new: Path) -> list[list[Hunk]]:
     """The hunks of the difference; those with a single line between are one change."""
-    said = subprocess.run(["git", "diff", "--no-index", "-U0", str(old), str(new)], capture_output=True, text=True)
+    said = subprocess.run(
+        ["git", "diff", "--no-index", "-U0", str(old), str(new)], capture_output=True, text=True
+    )
     groups: list[list[Hunk]] = []
-    for match in re.finditer(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", said.stdout, flags=re.MULTILINE):
-        first, count, new_first, new_count = (1 if number is None else int(number) for number in match.groups())
-        start, new_start = first - (count > 0), new_first - (new_count > 0)  # a count of 0: after that line
+    for match in re.finditer(
+        r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", said.stdout, flags=re.MULTILINE
+    ):
+        first, count, new_first, new_count = (
+            1 if number is None else int(number) for number in match.groups()
+        )
+        start, new_start = (
+            first - (count > 0),
+            new_first - (new_count > 0),
+        )  # a count of 0: after that line
         hunk = (start, start + count, new_start, new_start + new_count)
         if groups and start - groups[-1][-1][1] <= 1:
             groups[-1].append(hunk)
@@ -75,19 +95,26 @@ def _anchored(file: str, text: str, new: Sequence[str], group: Sequence[Hunk]) -
             first, last = group[0][0] - above, group[-1][1] + context - above
             if first < 0 or last > len(old) or first == last:
                 continue
-            if (above and not old[first].strip()) or (context > above and not old[last - 1].strip()):
+            if (above and not old[first].strip()) or (
+                context > above and not old[last - 1].strip()
+            ):
                 continue  # an empty line says nothing of where it stands
             name = edits.innermost(text, first, last) if file.endswith(".py") else ""
             block = edits.Block(file, name, _lines(old, new, group, first, last))
             if any(map(str.strip, block.before)) and len(edits.find(text, block)) == 1:
                 found.append(block)
         if found:
-            return max(found, key=lambda block: -1 if block.name == edits.MODULE else block.name.count("."))
-    raise edits.EditError(f"{file}:{group[0][0] + 1}: not unique with {MOST_CONTEXT} lines of context")
+            return max(
+                found, key=lambda block: -1 if block.name == edits.MODULE else block.name.count(".")
+            )
+    raise edits.EditError(
+        f"{file}:{group[0][0] + 1}: not unique with {MOST_CONTEXT} lines of context"
+    )
 
 
-def _lines(old: Sequence[str], new: Sequence[str], group: Sequence[Hunk],
-           first: int, last: int) -> tuple[tuple[str, str], ...]:
+def _lines(
+    old: Sequence[str], new: Sequence[str], group: Sequence[Hunk], first: int, last: int
+) -> tuple[tuple[str, str], ...]:
     """The marked lines from `first` up to before `last` of the old file, without the indentation that all share."""
     marked: list[tuple[str, str]] = []
     at = first
@@ -96,7 +123,7 @@ def _lines(old: Sequence[str], new: Sequence[str], group: Sequence[Hunk],
         marked += [("+", line) for line in new[new_start:new_end]]
         at = end
     marked += [(" ", line) for line in old[at:last]]
-    indented = [text[:len(text) - len(text.lstrip())] for _, text in marked if text.strip()]
+    indented = [text[: len(text) - len(text.lstrip())] for _, text in marked if text.strip()]
     margin = len(os.path.commonprefix(indented))
     return tuple((mark, text[margin:] if text.strip() else text) for mark, text in marked)
 
@@ -112,8 +139,12 @@ def converted(path: Path, root: Path) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants.from_diff", description=__doc__.splitlines()[0])
-    parser.add_argument("diff", nargs="+", type=Path, help="a unified diff; NAME.patch becomes NAME.edit")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants.from_diff", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "diff", nargs="+", type=Path, help="a unified diff; NAME.patch becomes NAME.edit"
+    )
     for path in parser.parse_args(arguments).diff:
         try:
             text = converted(path, ROOT)

@@ -14,6 +14,7 @@ same last name (`Old.f`, `New.f`); the same text anywhere. It is moved where exa
 lines `old.module new.module`, by which files, imports and dotted names in the text of edits are rewritten first, and
 `OldName NewName` for identifiers that were renamed. Exit status 1 where something is left over.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -62,7 +63,9 @@ def places(block: edits.Block, tree: Mapping[str, str]) -> list[Found]:
     searches: list[Callable[[edits.Block, Mapping[str, str]], Iterator[Found]]] = [_same_name]
     telling = len("".join("".join(block.before).split())) >= TELLING
     searches += [_same_file, _same_last_name, _anywhere] if telling else [_same_last_name]
-    return next((found for search in searches if (found := list(dict.fromkeys(search(block, tree))))), [])
+    return next(
+        (found for search in searches if (found := list(dict.fromkeys(search(block, tree))))), []
+    )
 
 
 def _same_name(block: edits.Block, tree: Mapping[str, str]) -> Iterator[Found]:
@@ -73,8 +76,11 @@ def _same_name(block: edits.Block, tree: Mapping[str, str]) -> Iterator[Found]:
 
 
 def _same_file(block: edits.Block, tree: Mapping[str, str]) -> Iterator[Found]:
-    yield from _texts(block, {file: text for file, text in tree.items() if file == block.file},
-                      "the same text in this file")
+    yield from _texts(
+        block,
+        {file: text for file, text in tree.items() if file == block.file},
+        "the same text in this file",
+    )
 
 
 def _same_last_name(block: edits.Block, tree: Mapping[str, str]) -> Iterator[Found]:
@@ -93,14 +99,20 @@ def _texts(block: edits.Block, tree: Mapping[str, str], how: str) -> Iterator[Fo
     for file, text in tree.items():
         lines = text.split("\n")
         for place in edits.occurrences(lines, block.before, [(0, len(lines))]):
-            yield Found(file, edits.innermost(text, place.line, place.line + len(block.before)), how)
+            yield Found(
+                file, edits.innermost(text, place.line, place.line + len(block.before)), how
+            )
 
 
 def nearest(block: edits.Block, tree: Mapping[str, str]) -> list[str]:
     """The lines most like what the block changes, with where they stand."""
     wanted = max((text.strip() for mark, text in block.lines if mark == "-"), key=len, default="")
     wanted = wanted or max(map(str.strip, block.before), key=len, default="")
-    matcher, last, rated = SequenceMatcher(b=wanted, autojunk=False), block.name.rpartition(".")[2], []
+    matcher, last, rated = (
+        SequenceMatcher(b=wanted, autojunk=False),
+        block.name.rpartition(".")[2],
+        [],
+    )
     for file, text in tree.items():
         owners = _owners(text)
         for number, line in enumerate(text.split("\n")):
@@ -108,14 +120,23 @@ def nearest(block: edits.Block, tree: Mapping[str, str]) -> list[str]:
             if matcher.real_quick_ratio() > SIMILAR and matcher.quick_ratio() > SIMILAR:
                 bonus = SAME_NAME * (owners[number].rpartition(".")[2] == last)
                 if (ratio := matcher.ratio()) > SIMILAR:
-                    rated.append((ratio + bonus, f"{file}:{number + 1} :: {owners[number]}: {line.strip()[:100]}"))
+                    rated.append(
+                        (
+                            ratio + bonus,
+                            f"{file}:{number + 1} :: {owners[number]}: {line.strip()[:100]}",
+                        )
+                    )
     return [place for _, place in heapq.nlargest(NEAREST, rated)]
 
 
 def _owners(text: str) -> list[str]:
     """The innermost definition of each line."""
     owners = [edits.MODULE] * (text.count("\n") + 1)
-    ranges = [(start, end, name) for name, found in edits.definitions(text).items() for start, end in found]
+    ranges = [
+        (start, end, name)
+        for name, found in edits.definitions(text).items()
+        for start, end in found
+    ]
     for start, end, name in sorted(ranges, key=lambda found: found[0] - found[1]):
         owners[start:end] = [name] * (end - start)
     return owners
@@ -140,16 +161,27 @@ def reanchored(text: str, root: Path, tree: Mapping[str, str], moves: Moves) -> 
     header = [_new_tests(line, root, tree, moves, result) for line in header]
     moved = []
     for old in blocks:
-        block = replace(old, file=moves.path(old.file, root), name=moves.text(old.name),
-                        lines=tuple((mark, moves.text(line)) for mark, line in old.lines))
-        if fits(tree.get(block.file, ""), replace(block, lines=old.lines)) and not fits(tree[block.file], block):
-            block = replace(block, lines=old.lines)  # the code keeps an old name, such as the one of a log
+        block = replace(
+            old,
+            file=moves.path(old.file, root),
+            name=moves.text(old.name),
+            lines=tuple((mark, moves.text(line)) for mark, line in old.lines),
+        )
+        if fits(tree.get(block.file, ""), replace(block, lines=old.lines)) and not fits(
+            tree[block.file], block
+        ):
+            block = replace(
+                block, lines=old.lines
+            )  # the code keeps an old name, such as the one of a log
         if block.name not in (edits.NEW, edits.DELETED):
             block = _placed(block, root, tree, result)
         if block.anchor != old.anchor:
             result.notes.append(f"{old.anchor} -> {block.anchor}")
         moved.append(block)
-        result.left += [f"{block.anchor} imports {module}, which is not there" for module in _missing(block, root)]
+        result.left += [
+            f"{block.anchor} imports {module}, which is not there"
+            for module in _missing(block, root)
+        ]
     if not result.left and (why := edits.misfit(root, moved)):
         result.left.append(why)
     result.text = edits.written(header, moved)
@@ -167,15 +199,31 @@ def _placed(block: edits.Block, root: Path, tree: Mapping[str, str], result: Res
         return block
     if block.file in tree and fits(tree[block.file], block):
         return block
-    near = {file: text for file, text in tree.items() if file.startswith("tests/") == block.file.startswith("tests/")}
+    near = {
+        file: text
+        for file, text in tree.items()
+        if file.startswith("tests/") == block.file.startswith("tests/")
+    }
     found = places(block, near)
-    if len(found) == 1 and fits(tree[found[0].file], placed := replace(block, file=found[0].file, name=found[0].name)):
-        result.notes.append(f"found by {found[0].how}: {next(filter(str.strip, block.before)).strip()[:80]}")
+    if len(found) == 1 and fits(
+        tree[found[0].file], placed := replace(block, file=found[0].file, name=found[0].name)
+    ):
+        result.notes.append(
+            f"found by {found[0].how}: {next(filter(str.strip, block.before)).strip()[:80]}"
+        )
         return placed
-    candidates = [f"{place.file} :: {place.name} ({place.how})" for place in found] or nearest(block, near)
+    candidates = [f"{place.file} :: {place.name} ({place.how})" for place in found] or nearest(
+        block, near
+    )
     why = "stands in several places" if found else "is not there"
-    result.left.append("\n".join([f"{block.anchor} {why}: {next(filter(str.strip, block.before), '').strip()[:100]}",
-                                  *(f"    {candidate}" for candidate in candidates)]))
+    result.left.append(
+        "\n".join(
+            [
+                f"{block.anchor} {why}: {next(filter(str.strip, block.before), '').strip()[:100]}",
+                *(f"    {candidate}" for candidate in candidates),
+            ]
+        )
+    )
     return block
 
 
@@ -184,7 +232,11 @@ def _missing(block: edits.Block, root: Path) -> list[str]:
     new = "\n".join(text for mark, text in block.lines if mark == "+")
     names = re.findall(r"^\s*(?:from|import) ((?:workbench|tests)[\w.]*)", new, flags=re.MULTILINE)
     paths = {name: root / name.replace(".", "/") for name in names}
-    return [name for name, path in paths.items() if not (path.is_dir() or path.with_name(f"{path.name}.py").is_file())]
+    return [
+        name
+        for name, path in paths.items()
+        if not (path.is_dir() or path.with_name(f"{path.name}.py").is_file())
+    ]
 
 
 def _new_tests(line: str, root: Path, tree: Mapping[str, str], moves: Moves, result: Result) -> str:
@@ -194,13 +246,23 @@ def _new_tests(line: str, root: Path, tree: Mapping[str, str], moves: Moves, res
 
     def moved(match: re.Match[str]) -> str:
         file, test = moves.path(match[1], root), match[2].rpartition("::")[2].partition("[")[0]
-        having = [path for path, text in tree.items() if path.startswith("tests/") and f"def {test}(" in text]
+        having = [
+            path
+            for path, text in tree.items()
+            if path.startswith("tests/") and f"def {test}(" in text
+        ]
         if (file not in tree) if not test else (file not in having):
             same = [path for path in having if Path(path).name == Path(file).name] or having
             if not test:
-                same = [path for path in tree if path.startswith("tests/") and Path(path).name == Path(file).name]
+                same = [
+                    path
+                    for path in tree
+                    if path.startswith("tests/") and Path(path).name == Path(file).name
+                ]
             if len(same) != 1:
-                result.left.append("\n".join([f"no test {match[0]}", *(f"    {path}" for path in same[:NEAREST])]))
+                result.left.append(
+                    "\n".join([f"no test {match[0]}", *(f"    {path}" for path in same[:NEAREST])])
+                )
                 return match[0]
             file = same[0]
         if file != match[1]:
@@ -215,20 +277,41 @@ def _new_tests(line: str, root: Path, tree: Mapping[str, str], moves: Moves, res
 
 def python_files(root: Path) -> dict[str, str]:
     """{path: text} of the package, its experiments and its tests."""
-    return {str(path.relative_to(root)): path.read_text()
-            for folder in CODE for path in sorted((root / folder).rglob("*.py"))}
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for folder in CODE
+        for path in sorted((root / folder).rglob("*.py"))
+    }
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants.reanchor", description=__doc__.splitlines()[0])
-    parser.add_argument("edit", nargs="*", help="a file, or the beginning of its name (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants.reanchor", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "edit", nargs="*", help="a file, or the beginning of its name (default: all)"
+    )
     parser.add_argument("--write", action="store_true", help="write what was found into the edits")
-    parser.add_argument("--moved", action="append", default=[], metavar="OLD=NEW",
-                        help="a file or folder that moved, or the path of a file with a line `OLD NEW` for each")
-    parser.add_argument("--modules", type=Path, metavar="FILE",
-                        help="a file of lines `old.module new.module` or `OldName NewName`")
+    parser.add_argument(
+        "--moved",
+        action="append",
+        default=[],
+        metavar="OLD=NEW",
+        help="a file or folder that moved, or the path of a file with a line `OLD NEW` for each",
+    )
+    parser.add_argument(
+        "--modules",
+        type=Path,
+        metavar="FILE",
+        help="a file of lines `old.module new.module` or `OldName NewName`",
+    )
     options = parser.parse_args(arguments)
-    everything = [path for folder in FOLDERS for path in edits.edits_in(root / folder) if path.suffix == edits.SUFFIX]
+    everything = [
+        path
+        for folder in FOLDERS
+        for path in edits.edits_in(root / folder)
+        if path.suffix == edits.SUFFIX
+    ]
     try:
         chosen = edits.choose(options.edit, everything, "edit")
         moves = read_moves(options.moved, options.modules)
@@ -244,8 +327,10 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         changed, left = changed + (result.text != text), left + bool(result.left)
         if options.write and result.text != text:
             path.write_text(result.text)
-    print(f"{len(chosen)} edits: {changed} {'changed' if options.write else 'to change'}, "
-          f"{left} with something left over")
+    print(
+        f"{len(chosen)} edits: {changed} {'changed' if options.write else 'to change'}, "
+        f"{left} with something left over"
+    )
     return 1 if left else 0
 
 

@@ -160,7 +160,9 @@ def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
         warm.kill_those_in(copy)
     if status not in (0, 1):
         last = [line for line in output.strip().splitlines() if line.strip()]
-        return outcome("stale", f"pytest ended with {status}: {last[-1] if last else 'nothing printed'}")
+        return outcome(
+            "stale", f"pytest ended with {status}: {last[-1] if last else 'nothing printed'}"
+        )
     for node in mutant.caught_by:
         found = statuses(output, node)
         if not found & {"FAILED", "ERROR"}:
@@ -175,7 +177,9 @@ def by_file(mutants: list[Mutant]) -> dict[str, tuple[str, ...]]:
     """{test file: the nodes in it that mutants name}: one run of the untouched code each, so that none takes long."""
     nodes = sorted({node for mutant in mutants for node in mutant.caught_by})
     files = sorted({node.partition("::")[0] for node in nodes})
-    return {file: tuple(node for node in nodes if node.partition("::")[0] == file) for file in files}
+    return {
+        file: tuple(node for node in nodes if node.partition("::")[0] == file) for file in files
+    }
 
 
 def try_untouched(file: str, nodes: tuple[str, ...], pristine: Path) -> Outcome:
@@ -184,9 +188,16 @@ def try_untouched(file: str, nodes: tuple[str, ...], pristine: Path) -> Outcome:
     status, output = run_tests(pristine, nodes)
     bad = [node for node in nodes if statuses(output, node) != {"PASSED"}]
     good = status == 0 and not bad
-    detail = "the named tests pass" if good else (
-        f"pytest ended with {status}; do not pass untouched: {', '.join(bad)}\n{output.strip()[-2000:]}")
-    return Outcome(f"untouched {file}", "-", "passed" if good else "broken", time.monotonic() - began, detail)
+    detail = (
+        "the named tests pass"
+        if good
+        else (
+            f"pytest ended with {status}; do not pass untouched: {', '.join(bad)}\n{output.strip()[-2000:]}"
+        )
+    )
+    return Outcome(
+        f"untouched {file}", "-", "passed" if good else "broken", time.monotonic() - began, detail
+    )
 
 
 def choose(names: list[str]) -> list[Path]:
@@ -195,21 +206,23 @@ def choose(names: list[str]) -> list[Path]:
 
 
 def read_share(text: str) -> tuple[int, int]:
-    """"2/3" -> (2, 3), for argparse: part 2 of 3."""
+    """ "2/3" -> (2, 3), for argparse: part 2 of 3."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"expected K/N with K from 1 to N, such as 2/3, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected K/N with K from 1 to N, such as 2/3, got {text!r}"
+        )
     return int(match[1]), int(match[2])
 
 
 def share_of(mutants: list[Mutant], part: int, parts: int) -> list[Mutant]:
     """Every `NUMBERED`-th of those that break a numbered law, of each law, and every `parts`-th of the others, beginning
     with the `part`-th. So many parts in a row have all of the numbered ones."""
-    chosen = [mutant for mutant in mutants if mutant.law not in LAWS][part - 1::parts]
+    chosen = [mutant for mutant in mutants if mutant.law not in LAWS][part - 1 :: parts]
     for law in LAWS:
         of_law = [mutant for mutant in mutants if mutant.law == law]
         parts_of_law = min(NUMBERED, len(of_law))
-        chosen += of_law[part % parts_of_law::parts_of_law]
+        chosen += of_law[part % parts_of_law :: parts_of_law]
     return sorted(chosen, key=lambda mutant: mutant.path)
 
 
@@ -218,10 +231,18 @@ def missing_laws(mutants: list[Mutant]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__.splitlines()[0])
-    parser.add_argument("mutant", nargs="*", help="a file, or the beginning of its name (default: all)")
-    parser.add_argument("--share", type=read_share, metavar="K/N",
-                        help=f"only part K of N, and one in {NUMBERED} of those of the numbered laws")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants.run", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "mutant", nargs="*", help="a file, or the beginning of its name (default: all)"
+    )
+    parser.add_argument(
+        "--share",
+        type=read_share,
+        metavar="K/N",
+        help=f"only part K of N, and one in {NUMBERED} of those of the numbered laws",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     try:
@@ -239,7 +260,10 @@ def main(arguments: list[str] | None = None) -> int:
         copy_tree(ROOT, pristine)
         check_import(pristine)
         with ThreadPoolExecutor(options.jobs) as pool:
-            jobs = [pool.submit(try_untouched, file, nodes, pristine) for file, nodes in by_file(mutants).items()]
+            jobs = [
+                pool.submit(try_untouched, file, nodes, pristine)
+                for file, nodes in by_file(mutants).items()
+            ]
             jobs += [pool.submit(try_mutant, mutant, pristine) for mutant in mutants]
             outcomes = []
             for job in jobs:

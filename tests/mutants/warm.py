@@ -5,6 +5,7 @@ One server process imports what the package builds on (never the package itself)
 tests. What a child must not share with the server is set right in it: folder, environment, import path, and the modules
 of the tree that the server came from.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -18,8 +19,18 @@ from multiprocessing import connection
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-HEAVY = ("torch", "transformers", "accelerate", "pandas", "pyarrow.parquet", "hypothesis", "pytest",
-         "safetensors.torch", "transformers.models.auto.modeling_auto", "transformers.models.qwen3.modeling_qwen3")
+HEAVY = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "pandas",
+    "pyarrow.parquet",
+    "hypothesis",
+    "pytest",
+    "safetensors.torch",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.qwen3.modeling_qwen3",
+)
 OURS = ("workbench", "tests")  # modules that must come from the copy
 # Starting a child also polls those of other threads, and a child's status can be read only once: whoever comes second
 # is told 255 (CPython's popen_forkserver). So one thread at a time.
@@ -35,18 +46,33 @@ def server() -> ForkServerContext:
     return context
 
 
-def run_pytest(context: ForkServerContext, copy: Path, env: dict[str, str], arguments: list[str],
-               timeout: float) -> tuple[int | None, str]:
+def run_pytest(
+    context: ForkServerContext,
+    copy: Path,
+    env: dict[str, str],
+    arguments: list[str],
+    timeout: float,
+) -> tuple[int | None, str]:
     """(exit status, output) of pytest in the folder `copy`; see `run_module`."""
     return run_module(context, copy, env, "pytest", arguments, timeout)
 
 
-def run_module(context: ForkServerContext, copy: Path, env: dict[str, str], module: str, arguments: list[str],
-               timeout: float) -> tuple[int | None, str]:
+def run_module(
+    context: ForkServerContext,
+    copy: Path,
+    env: dict[str, str],
+    module: str,
+    arguments: list[str],
+    timeout: float,
+) -> tuple[int | None, str]:
     """(exit status, output) of `main(arguments)` of a module, in the folder `copy`; status None: no answer within
     `timeout` seconds, and the child with all that it started was killed."""
-    with tempfile.NamedTemporaryFile("r", prefix="pytest-", suffix=".out", errors="replace") as output:
-        child = context.Process(target=_child, args=(str(copy), env, module, arguments, output.name))
+    with tempfile.NamedTemporaryFile(
+        "r", prefix="pytest-", suffix=".out", errors="replace"
+    ) as output:
+        child = context.Process(
+            target=_child, args=(str(copy), env, module, arguments, output.name)
+        )
         with ONE_AT_A_TIME:
             child.start()
         if late := not connection.wait([child.sentinel], timeout):
@@ -88,7 +114,9 @@ def _child(copy: str, env: dict[str, str], module: str, arguments: list[str], ou
     os.environ.update(env)
     tree = str(Path(__file__).resolve().parents[2])
     sys.dont_write_bytecode = True
-    sys.path[:] = [copy] + [path for path in sys.path if path not in ("", tree, os.path.join(tree, "tests"))]
+    sys.path[:] = [copy] + [
+        path for path in sys.path if path not in ("", tree, os.path.join(tree, "tests"))
+    ]
     for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
         del sys.modules[name]
     import workbench

@@ -1,4 +1,5 @@
 """GAE by hand, its laws, and what whitening is over."""
+
 from __future__ import annotations
 
 import pytest
@@ -29,9 +30,13 @@ def test_three_tokens_by_hand():
 
 def test_a_truncated_trajectory_bootstraps_and_a_terminated_one_does_not():
     """The same two trajectories; only the second goes on being worth 2 after its end, discounted once."""
-    found = gae(tensor(0, 1, 0, 1), tensor(0, 0, 0, 0), tensor(0, 2), rows(2, 2), gamma=0.5, lam=1.0)
+    found = gae(
+        tensor(0, 1, 0, 1), tensor(0, 0, 0, 0), tensor(0, 2), rows(2, 2), gamma=0.5, lam=1.0
+    )
     assert found.advantage.tolist() == [0.5, 1.0, 0.5 * (1 + 0.5 * 2), 1 + 0.5 * 2]
-    whole = gae(tensor(0, 1, 0, 1), tensor(0, 0, 0, 0), tensor(0, 2), rows(2, 2), gamma=1.0, lam=0.0)
+    whole = gae(
+        tensor(0, 1, 0, 1), tensor(0, 0, 0, 0), tensor(0, 2), rows(2, 2), gamma=1.0, lam=0.0
+    )
     assert whole.advantage.tolist() == [0.0, 1.0, 0.0, 3.0]
 
 
@@ -47,20 +52,34 @@ def brute_force(reward, value, final, gamma, lam) -> list[float]:
     """The definition as a double sum: A_j = sum over l of (gamma lam)^l d_{j+l}."""
     values = [*value, final]
     delta = [reward[j] + gamma * values[j + 1] - values[j] for j in range(len(reward))]
-    return [sum((gamma * lam) ** (k - j) * delta[k] for k in range(j, len(delta))) for j in range(len(delta))]
+    return [
+        sum((gamma * lam) ** (k - j) * delta[k] for k in range(j, len(delta)))
+        for j in range(len(delta))
+    ]
 
 
 numbers = st.floats(-3, 3, width=32)
-trajectories = st.lists(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), min_size=1, max_size=5)
+trajectories = st.lists(
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6), min_size=1, max_size=5
+)
 
 
 @given(trajectories, st.lists(numbers, min_size=5, max_size=5), st.floats(0, 1), st.floats(0, 1))
 def test_it_is_the_definition_for_ragged_trajectories(batch, finals, gamma, lam):
     flat = [pair for trajectory in batch for pair in trajectory]
-    found = gae(tensor(*(r for r, _ in flat)), tensor(*(v for _, v in flat)), tensor(*finals),
-                rows(*map(len, batch)), gamma=gamma, lam=lam)
-    expected = [a for n, t in enumerate(batch)
-                for a in brute_force([r for r, _ in t], [v for _, v in t], finals[n], gamma, lam)]
+    found = gae(
+        tensor(*(r for r, _ in flat)),
+        tensor(*(v for _, v in flat)),
+        tensor(*finals),
+        rows(*map(len, batch)),
+        gamma=gamma,
+        lam=lam,
+    )
+    expected = [
+        a
+        for n, t in enumerate(batch)
+        for a in brute_force([r for r, _ in t], [v for _, v in t], finals[n], gamma, lam)
+    ]
     assert found.advantage.tolist() == pytest.approx(expected, abs=1e-12)
     assert found.advantage.dtype == torch.float64
 
@@ -69,9 +88,19 @@ def test_it_is_the_definition_for_ragged_trajectories(batch, finals, gamma, lam)
 def test_gamma_1_lam_1_telescopes(batch, finals):
     """The values in between cancel: what is left is the return, plus what the end is worth, minus the value."""
     flat = [pair for trajectory in batch for pair in trajectory]
-    found = gae(tensor(*(r for r, _ in flat)), tensor(*(v for _, v in flat)), tensor(*finals),
-                rows(*map(len, batch)), gamma=1.0, lam=1.0)
-    expected = [sum(r for r, _ in t[j:]) + finals[n] - t[j][1] for n, t in enumerate(batch) for j in range(len(t))]
+    found = gae(
+        tensor(*(r for r, _ in flat)),
+        tensor(*(v for _, v in flat)),
+        tensor(*finals),
+        rows(*map(len, batch)),
+        gamma=1.0,
+        lam=1.0,
+    )
+    expected = [
+        sum(r for r, _ in t[j:]) + finals[n] - t[j][1]
+        for n, t in enumerate(batch)
+        for j in range(len(t))
+    ]
     assert found.advantage.tolist() == pytest.approx(expected, abs=1e-12)
 
 
@@ -83,12 +112,20 @@ def test_the_order_of_trajectories_and_their_company_change_no_bit(batch, random
 
     def run(which):
         flat = [pair for n in which for pair in batch[n]]
-        found = gae(tensor(*(r for r, _ in flat)), tensor(*(v for _, v in flat)), torch.arange(len(which)) * 0.0 + 0.7,
-                    rows(*(len(batch[n]) for n in which)), gamma=0.9, lam=lam)
+        found = gae(
+            tensor(*(r for r, _ in flat)),
+            tensor(*(v for _, v in flat)),
+            torch.arange(len(which)) * 0.0 + 0.7,
+            rows(*(len(batch[n]) for n in which)),
+            gamma=0.9,
+            lam=lam,
+        )
         return dict(zip(which, found.advantage.split([len(batch[n]) for n in which])))
 
     straight, shuffled, alone = run(range(len(batch))), run(order), run([0])
-    assert all(torch.equal(straight[n], shuffled[n]) for n in order) and torch.equal(straight[0], alone[0])
+    assert all(torch.equal(straight[n], shuffled[n]) for n in order) and torch.equal(
+        straight[0], alone[0]
+    )
 
 
 def test_no_action_token_at_all():
@@ -102,7 +139,9 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="the row number decreases"):
         gae(tensor(1, 2), tensor(1, 2), NONE, torch.tensor([1, 0]), gamma=1.0, lam=1.0)
     with pytest.raises(ValueError, match="in the order of trajectories and turns"):
-        rewards_at_turn_ends(tensor(1, 2), torch.tensor([0, 2]), tensor(0), rows(2), torch.tensor([1, 0]))
+        rewards_at_turn_ends(
+            tensor(1, 2), torch.tensor([0, 2]), tensor(0), rows(2), torch.tensor([1, 0])
+        )
 
 
 # ------------------------------------------------------------------------------------------------ rewards
@@ -110,14 +149,17 @@ def test_what_does_not_fit_is_refused():
 
 def test_a_turn_is_paid_at_its_last_token_and_the_outcome_at_the_very_last():
     turn_A = torch.tensor([0, 0, 1, 1, 1, 0])
-    paid = rewards_at_turn_ends(tensor(1, 2, 4), torch.tensor([0, 2, 3]), tensor(8, torch.nan), rows(5, 1), turn_A)
+    paid = rewards_at_turn_ends(
+        tensor(1, 2, 4), torch.tensor([0, 2, 3]), tensor(8, torch.nan), rows(5, 1), turn_A
+    )
     assert paid.tolist() == [0, 1, 0, 0, 2 + 8, 4]
 
 
 def test_nothing_is_lost_where_a_turn_has_no_token_and_trajectories_without_tokens_get_nothing():
     """Turns 0 and 2 of the first trajectory have no token; the second has none at all."""
-    paid = rewards_at_turn_ends(tensor(1, 2, 4, 16), torch.tensor([0, 3, 4]), tensor(8, 32), rows(2),
-                                torch.tensor([1, 1]))
+    paid = rewards_at_turn_ends(
+        tensor(1, 2, 4, 16), torch.tensor([0, 3, 4]), tensor(8, 32), rows(2), torch.tensor([1, 1])
+    )
     assert paid.tolist() == [1.0, 2 + 4 + 8]
 
 

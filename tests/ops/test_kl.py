@@ -1,4 +1,5 @@
 """KL estimators against the divergence itself, which a softmax over five tokens knows exactly."""
+
 from __future__ import annotations
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from workbench.learn.ops.loss import kl_estimate
 
 torch.manual_seed(0)
-LOGP = torch.randn(5, dtype=torch.float64).div(2).log_softmax(0)  # near enough that nothing is held at a bound
+LOGP = (
+    torch.randn(5, dtype=torch.float64).div(2).log_softmax(0)
+)  # near enough that nothing is held at a bound
 REF = torch.randn(5, dtype=torch.float64).div(2).log_softmax(0)
 P = LOGP.exp()
 KL = float((P * (LOGP - REF)).sum())
@@ -19,7 +22,9 @@ def expected(estimator: str) -> float:
 
 def test_by_hand():
     logp, ref = torch.tensor([-1.0]), torch.tensor([-1.5])
-    assert kl_estimate(logp, ref, "k1").item() == 0.5 and kl_estimate(logp, ref, "k2").item() == 0.125
+    assert (
+        kl_estimate(logp, ref, "k1").item() == 0.5 and kl_estimate(logp, ref, "k2").item() == 0.125
+    )
     assert kl_estimate(logp, ref, "k3").item() == pytest.approx(0.10653066, abs=1e-7)
     assert kl_estimate(logp, ref, "abs").item() == kl_estimate(ref, logp, "abs").item() == 0.5
 
@@ -31,20 +36,24 @@ def test_k1_and_k3_are_unbiased(estimator):
 
 def test_k2_is_biased_and_never_negative():
     assert abs(expected("k2") - KL) > 1e-3
-    assert bool((kl_estimate(LOGP, REF, "k2") >= 0).all() and (kl_estimate(LOGP, REF, "k3") >= 0).all())
+    assert bool(
+        (kl_estimate(LOGP, REF, "k2") >= 0).all() and (kl_estimate(LOGP, REF, "k3") >= 0).all()
+    )
     assert bool((kl_estimate(LOGP, REF, "k1") < 0).any())
 
 
 def test_k3_keeps_its_digits_where_the_models_agree():
     """d^2/2 for a difference d of 2^-13 in float32; exp(d) - 1 - d without expm1 is noise there."""
     logp, difference = torch.tensor([-1.0]), torch.tensor([2.0**-13])
-    assert kl_estimate(logp - difference, logp, "k3").item() == pytest.approx(2.0**-27, rel=1e-2, abs=0)
+    assert kl_estimate(logp - difference, logp, "k3").item() == pytest.approx(
+        2.0**-27, rel=1e-2, abs=0
+    )
     assert (difference.exp() - 1 - difference).item() != pytest.approx(2.0**-27, rel=1e-1, abs=0)
 
 
 def test_the_gradient_of_each_as_a_loss():
-    """In expectation under the policy: k1 nothing, k2 the gradient of KL(policy || ref), k3 that of KL(ref || policy).
-    """
+    """In expectation under the policy: k1 nothing, k2 the gradient of KL(policy || ref), k3 that of KL(ref || policy)."""
+
     def gradient(of) -> torch.Tensor:
         logits = LOGP.clone().requires_grad_(True)
         of(logits.log_softmax(0)).backward()

@@ -1,4 +1,5 @@
 """Rewards on a common scale: RAGEN's three methods by hand, over groups, a batch and tags; nothing raw is touched."""
+
 from __future__ import annotations
 
 import math
@@ -31,7 +32,9 @@ def test_by_hand():
     assert totals(values, sets, "mean") == [-0.5, -0.5, 0.5, 0.5, -4, 4]
     a, b = 0.5 / (math.sqrt(1 / 3) + 1e-6), 4 / (math.sqrt(32) + 1e-6)
     assert totals(values, sets, "mean_std") == pytest.approx([-a, -a, a, a, -b, b], rel=1e-14)
-    assert totals(values, sets, "asym_clip") == pytest.approx([-a, -a, a, a, -b, b], rel=1e-14)  # none beyond -1..3
+    assert totals(values, sets, "asym_clip") == pytest.approx(
+        [-a, -a, a, a, -b, b], rel=1e-14
+    )  # none beyond -1..3
 
 
 def test_the_clamp_by_hand():
@@ -49,8 +52,12 @@ def test_flat_sets_and_single_attempts_give_zero(method):
 
 def test_no_scale_where_there_is_nothing_to_compare_with():
     """Else turns that cancel out (+1, -1) would be blown up a million times in a flat group."""
-    change = normalization(torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.int64),
-                           torch.ones(3, dtype=torch.bool), "mean_std")
+    change = normalization(
+        torch.zeros(3, dtype=torch.float64),
+        torch.zeros(3, dtype=torch.int64),
+        torch.ones(3, dtype=torch.bool),
+        "mean_std",
+    )
     assert change.scale_N.tolist() == [0, 0, 0] and change.shift_N.tolist() == [0, 0, 0]
 
 
@@ -67,12 +74,18 @@ def test_an_unknown_method_is_refused():
         totals([0, 1], [0, 0], "median")
 
 
-@given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=2, max_size=16), st.floats(-9, 9),
-       st.sampled_from(METHODS[1:]), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3)), min_size=2, max_size=16),
+    st.floats(-9, 9),
+    st.sampled_from(METHODS[1:]),
+    st.randoms(use_true_random=False),
+)
 def test_neither_a_constant_nor_the_order_changes_it(rows, constant, method, random):
     values, sets = zip(*[(round(value, 2), each) for value, each in rows])
     before = totals(values, sets, method)
-    assert totals([value + constant for value in values], sets, method) == pytest.approx(before, abs=1e-6)
+    assert totals([value + constant for value in values], sets, method) == pytest.approx(
+        before, abs=1e-6
+    )
     order = random.sample(range(len(values)), len(values))
     after = totals([values[i] for i in order], [sets[i] for i in order], method)
     assert after == pytest.approx([before[i] for i in order], abs=1e-9)
@@ -97,10 +110,21 @@ def test_over_group_batch_and_tag():
 
 
 def test_settings():
-    dead, alive = ({name: why for name, dead, why in inert_settings(GRPO(rewards=Rewards(normalize)), 4, 4) if dead}
-                   for normalize in ("none", "mean"))
-    assert dead["rewards.over"] == "algorithm.rewards.normalize is 'none'" and "rewards.over" not in alive
-    with pytest.raises(ConfigError, match="rewards.normalize is one of none, mean, mean_std, asym_clip; got 'std'"):
+    dead, alive = (
+        {
+            name: why
+            for name, dead, why in inert_settings(GRPO(rewards=Rewards(normalize)), 4, 4)
+            if dead
+        }
+        for normalize in ("none", "mean")
+    )
+    assert (
+        dead["rewards.over"] == "algorithm.rewards.normalize is 'none'"
+        and "rewards.over" not in alive
+    )
+    with pytest.raises(
+        ConfigError, match="rewards.normalize is one of none, mean, mean_std, asym_clip; got 'std'"
+    ):
         Rewards("std")
     with pytest.raises(ConfigError, match="rewards.over is one of group, batch, tag; got 'task'"):
         Rewards("mean", "task")

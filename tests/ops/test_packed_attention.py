@@ -3,6 +3,7 @@
 Torch's variable-length kernel runs on GPUs only: here a loop with its meaning stands in for it, so what is tested is what
 it is asked (which keys, which lengths), not the kernel.
 """
+
 from __future__ import annotations
 
 import pytest
@@ -17,10 +18,19 @@ from workbench.learn.varlen import varlen_attention
 from workbench.types.errors import LearnerError
 
 
-def states(total: int, heads: int, key_heads: int, size: int, dtype=torch.float64, value_size: int | None = None):
+def states(
+    total: int,
+    heads: int,
+    key_heads: int,
+    size: int,
+    dtype=torch.float64,
+    value_size: int | None = None,
+):
     torch.manual_seed(total)
-    return [torch.randn(h, total, width, dtype=dtype, requires_grad=True)
-            for h, width in ((heads, size), (key_heads, size), (key_heads, value_size or size))]
+    return [
+        torch.randn(h, total, width, dtype=dtype, requires_grad=True)
+        for h, width in ((heads, size), (key_heads, size), (key_heads, value_size or size))
+    ]
 
 
 def by_definition(query, key, value, parts, scale=None):
@@ -28,18 +38,32 @@ def by_definition(query, key, value, parts, scale=None):
     total, shared = query.shape[1], query.shape[0] // key.shape[0]
     mask = torch.zeros(total, total, dtype=torch.bool)
     for part in parts:
-        mask[part.start:part.stop, part.prefix_start:part.prefix_stop] = True
-        mask[part.start:part.stop, part.start:part.stop] = torch.ones(part.stop - part.start,
-                                                                      part.stop - part.start).tril().bool()
+        mask[part.start : part.stop, part.prefix_start : part.prefix_stop] = True
+        mask[part.start : part.stop, part.start : part.stop] = (
+            torch.ones(part.stop - part.start, part.stop - part.start).tril().bool()
+        )
     return torch.nn.functional.scaled_dot_product_attention(
-        query, key.repeat_interleave(shared, 0), value.repeat_interleave(shared, 0), attn_mask=mask, scale=scale)
+        query,
+        key.repeat_interleave(shared, 0),
+        value.repeat_interleave(shared, 0),
+        attn_mask=mask,
+        scale=scale,
+    )
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 12), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.lists(st.integers(1, 9), max_size=2),
-       st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([1, 4, 64]), st.sampled_from([None, 0.3]),
-       st.sampled_from([5, 2, 8]))
-def test_equals_the_definition_forward_and_backward(prefix, tails, alone, heads, block, scale, value_size):
+@given(
+    st.integers(1, 12),
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    st.lists(st.integers(1, 9), max_size=2),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.sampled_from([1, 4, 64]),
+    st.sampled_from([None, 0.3]),
+    st.sampled_from([5, 2, 8]),
+)
+def test_equals_the_definition_forward_and_backward(
+    prefix, tails, alone, heads, block, scale, value_size
+):
     """`tails` share one prefix, `alone` have none. float32 inside: to 1e-5."""
     parts = [Part(0, prefix)]
     for tail in tails:
@@ -72,7 +96,9 @@ def test_a_shared_beginning_gets_the_sum_of_the_gradients():
         pick = torch.cat([torch.arange(5), torch.arange(own.start, own.stop)])
         q, k, v = (t[:, pick] for t in (query, key, value))
         parts = [Part(0, len(pick))]
-        for mine, theirs in zip(total, torch.autograd.grad(packed_attention(q, k, v, parts), (k, v), weight[:, pick])):
+        for mine, theirs in zip(
+            total, torch.autograd.grad(packed_attention(q, k, v, parts), (k, v), weight[:, pick])
+        ):
             mine[:, pick] += theirs
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, total))
 
@@ -94,8 +120,13 @@ def test_under_autocast_the_weights_are_those_of_float32():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 12), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.lists(st.integers(1, 9), max_size=2),
-       st.sampled_from([(1, 1), (4, 2), (3, 1)]), st.sampled_from([None, 0.3]))
+@given(
+    st.integers(1, 12),
+    st.lists(st.integers(1, 20), min_size=1, max_size=4),
+    st.lists(st.integers(1, 9), max_size=2),
+    st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    st.sampled_from([None, 0.3]),
+)
 def test_the_variable_length_kernel_is_asked_for_the_same(prefix, tails, alone, heads, scale):
     """bfloat16 in and out: within its rounding of the definition, forward and backward."""
     parts = [Part(0, prefix)]
@@ -103,7 +134,10 @@ def test_the_variable_length_kernel_is_asked_for_the_same(prefix, tails, alone, 
         parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, prefix))
     for length in alone:
         parts.append(Part(parts[-1].stop, parts[-1].stop + length))
-    inputs = [t.detach().bfloat16().requires_grad_() for t in states(parts[-1].stop, *heads, 8, torch.float32)]
+    inputs = [
+        t.detach().bfloat16().requires_grad_()
+        for t in states(parts[-1].stop, *heads, 8, torch.float32)
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.nn.attention.varlen.varlen_attn", loop_for_varlen)
         out = varlen_attention(*inputs, parts, scale)

@@ -1,4 +1,5 @@
 """Sums that say what they are divided by (law 4)."""
+
 from __future__ import annotations
 
 import pytest
@@ -41,7 +42,9 @@ def test_pieces_add_up_to_the_whole(values, cut):
     values = torch.tensor(values, dtype=torch.float64)
     weights, cut = torch.ones_like(values), cut % len(values)
     whole = masked_sum_over(values, weights, len(values))
-    parts = [masked_sum_over(values[i], weights[i], len(values)) for i in (slice(cut), slice(cut, None))]
+    parts = [
+        masked_sum_over(values[i], weights[i], len(values)) for i in (slice(cut), slice(cut, None))
+    ]
     assert float(sum(parts)) == pytest.approx(float(whole), abs=1e-12)
 
 
@@ -53,13 +56,21 @@ def test_negative_control_a_mean_of_means_does_not_add_up():
 # ------------------------------------------------------------------------------------------------ reductions
 
 
-COUNTS, ROWS = torch.tensor([True, True, True, False, True, False]), torch.tensor([0, 0, 0, 0, 1, 2])
+COUNTS, ROWS = (
+    torch.tensor([True, True, True, False, True, False]),
+    torch.tensor([0, 0, 0, 0, 1, 2]),
+)
 
 
-@pytest.mark.parametrize("kind, scale, denominator", [
-    ("token-mean", [1, 1, 1, 1], 4), ("seq-mean-token-mean", [1 / 3, 1 / 3, 1 / 3, 1], 2),
-    ("seq-mean-token-sum", [1, 1, 1, 1], 2), ("fixed-length", [1, 1, 1, 1], 20),
-])
+@pytest.mark.parametrize(
+    "kind, scale, denominator",
+    [
+        ("token-mean", [1, 1, 1, 1], 4),
+        ("seq-mean-token-mean", [1 / 3, 1 / 3, 1 / 3, 1], 2),
+        ("seq-mean-token-sum", [1, 1, 1, 1], 2),
+        ("fixed-length", [1, 1, 1, 1], 20),
+    ],
+)
 def test_a_reduction_by_hand(kind, scale, denominator):
     found = reduction(kind, COUNTS, ROWS, fixed_length=10 * (kind == "fixed-length"))
     assert found.scale[COUNTS].tolist() == pytest.approx(scale) and found.denominator == denominator
@@ -79,5 +90,7 @@ def test_attempts_of_the_same_length_count_the_same_in_all_of_them(lengths):
     counts = torch.ones(len(rows), dtype=torch.bool)
     found = {kind: reduction(kind, counts, rows) for kind in REDUCTIONS[:3]}
     totals = {kind: float(some.scale.sum() / some.denominator) for kind, some in found.items()}
-    assert totals["token-mean"] == pytest.approx(1) and totals["seq-mean-token-mean"] == pytest.approx(1)
+    assert totals["token-mean"] == pytest.approx(1) and totals[
+        "seq-mean-token-mean"
+    ] == pytest.approx(1)
     assert totals["seq-mean-token-sum"] == pytest.approx(lengths[0])

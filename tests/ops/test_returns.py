@@ -1,4 +1,5 @@
 """The walk from right to left, by hand and against its definition as a double sum."""
+
 from __future__ import annotations
 
 import pytest
@@ -32,13 +33,23 @@ def test_over_turns_it_discounts_once_per_turn_however_long_they_are():
 numbers = st.floats(-3, 3, width=32)
 
 
-@given(st.lists(st.lists(numbers, min_size=1, max_size=6), min_size=1, max_size=5), st.floats(0, 1),
-       st.lists(numbers, min_size=5, max_size=5))
+@given(
+    st.lists(st.lists(numbers, min_size=1, max_size=6), min_size=1, max_size=5),
+    st.floats(0, 1),
+    st.lists(numbers, min_size=5, max_size=5),
+)
 def test_it_is_the_definition_for_ragged_trajectories(batch, gamma, after):
-    found = discounted_return(tensor(*(r for t in batch for r in t)), rows(*map(len, batch)), gamma=gamma,
-                              after_N=tensor(*after))
-    expected = [sum(gamma ** (k - j) * r for k, r in enumerate([*t, after[n]]) if k >= j)
-                for n, t in enumerate(batch) for j in range(len(t))]
+    found = discounted_return(
+        tensor(*(r for t in batch for r in t)),
+        rows(*map(len, batch)),
+        gamma=gamma,
+        after_N=tensor(*after),
+    )
+    expected = [
+        sum(gamma ** (k - j) * r for k, r in enumerate([*t, after[n]]) if k >= j)
+        for n, t in enumerate(batch)
+        for j in range(len(t))
+    ]
     assert found.tolist() == pytest.approx(expected, abs=1e-12)
 
 

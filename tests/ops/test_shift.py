@@ -1,4 +1,5 @@
 """The one autoregressive shift: logits at t-1 score token t (law 3)."""
+
 from __future__ import annotations
 
 import math
@@ -16,9 +17,11 @@ def test_by_hand():
     """Three tokens, two words. Logits (log 3, 0) give probabilities 3/4 and 1/4."""
     logits = torch.tensor([[[math.log(3.0), 0.0], [0.0, 0.0], [50.0, -50.0]]])
     logp = token_logprobs(logits, torch.tensor([[1, 1, 0]]))
-    assert logp[0, 0].isnan()                                      # nothing predicts the first token
-    assert logp[0, 1].item() == pytest.approx(math.log(1 / 4))     # scored by the logits at position 0
-    assert logp[0, 2].item() == pytest.approx(math.log(1 / 2))     # ... at position 1; those at 2 score nothing here
+    assert logp[0, 0].isnan()  # nothing predicts the first token
+    assert logp[0, 1].item() == pytest.approx(math.log(1 / 4))  # scored by the logits at position 0
+    assert logp[0, 2].item() == pytest.approx(
+        math.log(1 / 2)
+    )  # ... at position 1; those at 2 score nothing here
     entropy = token_entropy(logits, torch.tensor([[1, 1, 0]]))
     assert entropy[0, 0].isnan()
     assert entropy[0, 1].item() == pytest.approx(math.log(4) - 0.75 * math.log(3))
@@ -28,7 +31,9 @@ def test_by_hand():
 def chain(transition: torch.Tensor, ids: list[int]) -> tuple[torch.Tensor, float]:
     """A Markov chain as a 'model': its output at t depends on token t alone. Its logprob of a sequence is known."""
     logits = transition[torch.tensor(ids)].unsqueeze(0)
-    known = sum(torch.log_softmax(transition[a].double(), 0)[b].item() for a, b in zip(ids, ids[1:]))
+    known = sum(
+        torch.log_softmax(transition[a].double(), 0)[b].item() for a, b in zip(ids, ids[1:])
+    )
     return logits, known
 
 
@@ -36,7 +41,9 @@ def chain(transition: torch.Tensor, ids: list[int]) -> tuple[torch.Tensor, float
 def test_a_markov_chain_is_scored_as_it_is_known(ids, seed):
     transition = torch.randn(5, 5, generator=torch.Generator().manual_seed(seed))
     logits, known = chain(transition, ids)
-    assert token_logprobs(logits, torch.tensor([ids]))[0, 1:].sum().item() == pytest.approx(known, abs=1e-4)
+    assert token_logprobs(logits, torch.tensor([ids]))[0, 1:].sum().item() == pytest.approx(
+        known, abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
@@ -62,7 +69,9 @@ def test_position_zero_is_refused():
 
 
 def test_entropy_is_between_zero_and_log_vocabulary():
-    logits = torch.tensor([[0.0, 0.0, 0.0, 0.0], [200.0, 0.0, 0.0, 0.0], [float("-inf"), 0.0, 0.0, float("-inf")]])
+    logits = torch.tensor(
+        [[0.0, 0.0, 0.0, 0.0], [200.0, 0.0, 0.0, 0.0], [float("-inf"), 0.0, 0.0, float("-inf")]]
+    )
     assert entropy_of(logits).tolist() == pytest.approx([math.log(4), 0.0, math.log(2)], abs=1e-6)
 
 

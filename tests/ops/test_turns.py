@@ -1,4 +1,5 @@
 """Turns on a timeline, by hand and as they were built."""
+
 from __future__ import annotations
 
 import pytest
@@ -24,16 +25,29 @@ def test_no_token_at_all():
     assert sum_over_turns(torch.zeros(0), turns).tolist() == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 4)), max_size=8,
-                unique_by=lambda t: t[:2]))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 4)),
+        max_size=8,
+        unique_by=lambda t: t[:2],
+    )
+)
 def test_every_turn_is_found_with_its_tokens(built):
     built.sort()
-    row_A = torch.tensor([row for row, _, length in built for _ in range(length)], dtype=torch.int64)
-    turn_A = torch.tensor([turn for _, turn, length in built for _ in range(length)], dtype=torch.int32)
+    row_A = torch.tensor(
+        [row for row, _, length in built for _ in range(length)], dtype=torch.int64
+    )
+    turn_A = torch.tensor(
+        [turn for _, turn, length in built for _ in range(length)], dtype=torch.int32
+    )
     turns = turn_spans(row_A, turn_A)
-    found = zip(turns.row_P.tolist(), turns.turn_P.tolist(), (turns.last_P - turns.first_P + 1).tolist())
+    found = zip(
+        turns.row_P.tolist(), turns.turn_P.tolist(), (turns.last_P - turns.first_P + 1).tolist()
+    )
     assert list(found) == built
-    assert torch.equal(turns.row_P[turns.turn_of_A], row_A) and torch.equal(turns.turn_P[turns.turn_of_A], turn_A.long())
+    assert torch.equal(turns.row_P[turns.turn_of_A], row_A) and torch.equal(
+        turns.turn_P[turns.turn_of_A], turn_A.long()
+    )
 
 
 @pytest.mark.parametrize("row, turn", [([1, 0], [0, 0]), ([0, 0], [1, 0])])

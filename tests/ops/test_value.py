@@ -1,4 +1,5 @@
 """The critic's loss and its measure, by hand."""
+
 from __future__ import annotations
 
 import pytest
@@ -33,7 +34,12 @@ def test_a_value_that_has_not_moved_is_never_clipped():
 def test_explained_variance():
     target = torch.tensor([0.0, 1.0, 2.0, 5.0])
     assert explained_variance(target, target) == 1.0
-    assert explained_variance(target + 7, target) == 1.0  # a constant error is no unexplained variance
+    assert (
+        explained_variance(target + 7, target) == 1.0
+    )  # a constant error is no unexplained variance
     assert explained_variance(torch.full((4,), 0.3), target) == pytest.approx(0.0)
     assert explained_variance(-target, target) == pytest.approx(-3.0)
-    assert explained_variance(target, torch.ones(4)) is None and explained_variance(target[:1], target[:1]) is None
+    assert (
+        explained_variance(target, torch.ones(4)) is None
+        and explained_variance(target[:1], target[:1]) is None
+    )

@@ -1,5 +1,6 @@
 """The formulas of `plain` in the clothes of those that train, so that `tests/golden.py` can hold another program's
 numbers against them: padded tables come in as flat arrays with a row for each token."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -24,8 +25,15 @@ def laid(row_A: Tensor, parts: list[np.ndarray]) -> Tensor:
 
 
 def gae(reward_A, value_A, final_N, row_A, *, gamma, lam) -> Advantage:
-    advantage = laid(row_A, [credit.advantages_over_time(reward_A[at].tolist(), value_A[at].tolist(), 0.0, gamma, lam)
-                             for at in by_row(row_A)])
+    advantage = laid(
+        row_A,
+        [
+            credit.advantages_over_time(
+                reward_A[at].tolist(), value_A[at].tolist(), 0.0, gamma, lam
+            )
+            for at in by_row(row_A)
+        ],
+    )
     return Advantage(advantage, advantage + value_A)
 
 
@@ -39,20 +47,31 @@ def whiten(values_A) -> Tensor:
 
 
 def group_advantage(reward_N, group_N, include_N, *, normalize_std) -> Tensor:
-    return torch.tensor(rewards.above_the_others(reward_N.tolist(), group_N.tolist(), std=normalize_std))
+    return torch.tensor(
+        rewards.above_the_others(reward_N.tolist(), group_N.tolist(), std=normalize_std)
+    )
 
 
 def leave_one_out(reward_N, group_N, include_N) -> Tensor:
-    return torch.tensor(rewards.above_the_others(reward_N.tolist(), group_N.tolist(), leave_one_out=True))
+    return torch.tensor(
+        rewards.above_the_others(reward_N.tolist(), group_N.tolist(), leave_one_out=True)
+    )
 
 
 def clipped_surrogate(logp, old, advantage, *, low, high, dual=0.0) -> loss.ObjectiveValue:
-    return loss.clip(logp, old, advantage, torch.ones_like(logp).bool(), low=low, high=high, dual=dual)
+    return loss.clip(
+        logp, old, advantage, torch.ones_like(logp).bool(), low=low, high=high, dual=dual
+    )
 
 
 def sequence_surrogate(logp, old, advantage, row_A, counts, *, low, high) -> loss.ObjectiveValue:
-    parts = [(at, loss.gspo(logp[at], old[at], advantage[at], counts[at], low=low, high=high)) for at in by_row(row_A)]
-    return loss.ObjectiveValue(*(laid(row_A, [part[i].numpy() for _, part in parts]) for i in range(3)))
+    parts = [
+        (at, loss.gspo(logp[at], old[at], advantage[at], counts[at], low=low, high=high))
+        for at in by_row(row_A)
+    ]
+    return loss.ObjectiveValue(
+        *(laid(row_A, [part[i].numpy() for _, part in parts]) for i in range(3))
+    )
 
 
 def weighted_logprob(logp, old, advantage, *, low, high) -> loss.ObjectiveValue:
@@ -70,7 +89,16 @@ def clipped_value_loss(value, old, target, *, clip) -> ValueLoss:
     return ValueLoss(loss.value_loss(value, old, target, clip), None)
 
 
-INSTEAD = {"gae": gae, "discounted_return": discounted_return, "whiten": whiten, "group_advantage": group_advantage,
-           "leave_one_out": leave_one_out, "clipped_surrogate": clipped_surrogate, "kl_estimate": loss.kl,
-           "sequence_surrogate": sequence_surrogate, "weighted_logprob": weighted_logprob, "reduction": reduction,
-           "clipped_value_loss": clipped_value_loss}
+INSTEAD = {
+    "gae": gae,
+    "discounted_return": discounted_return,
+    "whiten": whiten,
+    "group_advantage": group_advantage,
+    "leave_one_out": leave_one_out,
+    "clipped_surrogate": clipped_surrogate,
+    "kl_estimate": loss.kl,
+    "sequence_surrogate": sequence_surrogate,
+    "weighted_logprob": weighted_logprob,
+    "reduction": reduction,
+    "clipped_value_loss": clipped_value_loss,
+}

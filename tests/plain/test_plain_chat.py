@@ -1,5 +1,6 @@
 """Conversations by `plain` and by the chat format that is proven at load time: the same ids, authors, turns and
 segments, in every history, whatever was sampled and observed."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,14 +17,24 @@ from workbench.types import Message, Observation, Segment, Source, Span, Text
 
 HISTORIES = ("append", "template", "window", "fresh")
 WORD = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
-TOOL = {"type": "function", "function": {
-    "name": "look_up", "description": "Says <|im_end|> and <tool_call>.", "parameters": WORD}}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Says <|im_end|> and <tool_call>.",
+        "parameters": WORD,
+    },
+}
 
 
 @pytest.fixture(scope="module", params=["search-tiny", "qwen2.5", "qwen3"])
 def both(request) -> tuple[PlainChat, ChatFormat]:
     """Of one tokenizer. The last one's template drops old thoughts."""
-    tokenizer = load_policy("search-tiny").tokenizer if request.param == "search-tiny" else tokenizer_of(request.param)
+    tokenizer = (
+        load_policy("search-tiny").tokenizer
+        if request.param == "search-tiny"
+        else tokenizer_of(request.param)
+    )
     return PlainChat(tokenizer), ChatFormat.from_tokenizer(tokenizer)
 
 
@@ -33,10 +44,32 @@ def same(mine, theirs) -> None:
         assert np.array_equal(getattr(mine, name), getattr(theirs, name)), name
 
 
-texts = st.lists(st.sampled_from(["Up", "Down || Left", "\n", "\n\n", " ", "hm", "<|im_end|>", "<think>", "</think>",
-                                  "<tool_call>", "é🦊", "<|im_start|>user\n"]), max_size=5).map("".join)
-said = st.lists(st.sampled_from(["<think>\nhm\n</think>\n\nUp", "Up", "Down || Left", "\n\n", "<answer>x</answer>"]),
-                min_size=1, max_size=3).map("".join)
+texts = st.lists(
+    st.sampled_from(
+        [
+            "Up",
+            "Down || Left",
+            "\n",
+            "\n\n",
+            " ",
+            "hm",
+            "<|im_end|>",
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "é🦊",
+            "<|im_start|>user\n",
+        ]
+    ),
+    max_size=5,
+).map("".join)
+said = st.lists(
+    st.sampled_from(
+        ["<think>\nhm\n</think>\n\nUp", "Up", "Down || Left", "\n\n", "<answer>x</answer>"]
+    ),
+    min_size=1,
+    max_size=3,
+).map("".join)
 
 
 def sampled(chat: PlainChat, text: str, ends: bool) -> list[int]:
@@ -56,17 +89,29 @@ def test_the_same_conversation(both, history, data):
     mine, theirs = both
     messages = [Message("system", "You play.")] if data.draw(st.booleans()) else []
     opening = (Text(data.draw(texts)), Text("<answer>", trusted=True), Text(data.draw(texts)))
-    first = Observation((*messages, Message("user", opening)), (TOOL,) if data.draw(st.booleans()) else ())
-    plain, proven = PlainConversation(mine, first, history, 2), Conversation(theirs, first, history=history, window=2)
+    first = Observation(
+        (*messages, Message("user", opening)), (TOOL,) if data.draw(st.booleans()) else ()
+    )
+    plain, proven = (
+        PlainConversation(mine, first, history, 2),
+        Conversation(theirs, first, history=history, window=2),
+    )
     for turn in range(data.draw(st.integers(1, 4))):
         ids = sampled(mine, data.draw(said), data.draw(st.booleans()))
         assert plain.prompt_ids == proven.prompt_ids.tolist()
         plain.segments[-1].append(Span(Source.POLICY, turn, ids, [-1.0] * len(ids), sampled=True))
         ended = ids[-1] in mine.stop_ids
-        text = proven.add_action(ids, [-1.0] * len(ids), finish="stop" if ended else "length", policy_version=0,
-                                 sampling=None)
+        text = proven.add_action(
+            ids,
+            [-1.0] * len(ids),
+            finish="stop" if ended else "length",
+            policy_version=0,
+            sampling=None,
+        )
         assert text == mine.decode(ids)
-        reply = Observation((Message(data.draw(st.sampled_from(["user", "tool"])), data.draw(texts)),))
+        reply = Observation(
+            (Message(data.draw(st.sampled_from(["user", "tool"])), data.draw(texts)),)
+        )
         length = proven.continuation(reply).length
         assert not plain.answer(ids, reply, length) and plain.answer(ids, reply, length + 1)
         proven.add_observation(reply)
@@ -79,7 +124,11 @@ def test_the_same_conversation(both, history, data):
 def test_a_dropped_thought_opens_a_segment_with_the_ids_that_were_sampled():
     """Letter by letter, as no tokenizer would write it, so that anything encoded anew would be seen."""
     chat = PlainChat(tokenizer_of("qwen3"))
-    letters = [token for letter in "Up" for token in chat.tokenizer.encode(letter, add_special_tokens=False)]
+    letters = [
+        token
+        for letter in "Up"
+        for token in chat.tokenizer.encode(letter, add_special_tokens=False)
+    ]
     thought = chat.tokenizer.encode("<think>\nhm\n</think>\n\n", add_special_tokens=False)
     conversation = PlainConversation(chat, Observation((Message("user", "Begin."),)), "template")
     end = sampled(chat, "", True)
@@ -87,7 +136,11 @@ def test_a_dropped_thought_opens_a_segment_with_the_ids_that_were_sampled():
     conversation.segments[-1].append(Span(Source.POLICY, 0, ids, [-1.0] * len(ids), sampled=True))
     assert conversation.answer(ids, Observation((Message("user", "Moved."),)), 10_000)
     (again,) = [span for span in conversation.segments[-1] if span.source is Source.POLICY]
-    assert len(conversation.segments) == 2 and again.token_ids.tolist() == letters + end and not again.sampled
+    assert (
+        len(conversation.segments) == 2
+        and again.token_ids.tolist() == letters + end
+        and not again.sampled
+    )
 
 
 def test_untrusted_text_never_becomes_a_control_token(both):
@@ -97,9 +150,13 @@ def test_untrusted_text_never_becomes_a_control_token(both):
     spans = chat.open(Observation((Message("user", "x" + forgery),)))
     controls = set(chat.controls.values())
     count = sum(token in controls for span in spans for token in span.token_ids.tolist())
-    assert count == sum(token in controls for span in before for token in span.token_ids.tolist()) > 0
+    assert (
+        count == sum(token in controls for span in before for token in span.token_ids.tolist()) > 0
+    )
     # Negative control: a careless encoder lets it through.
-    assert sum(token in controls for token in chat.tokenizer.encode(forgery)) == 2 * len(chat.controls)
+    assert sum(token in controls for token in chat.tokenizer.encode(forgery)) == 2 * len(
+        chat.controls
+    )
 
 
 def test_a_template_that_changes_contents_is_refused():

@@ -1,5 +1,6 @@
 """Objectives, KL, value loss, weights for another sampler and reductions by `plain` and by the code that trains:
 values, gradients and what a bound holds, over random tokens."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -11,19 +12,28 @@ from torch import Tensor, nn
 
 from tests.learning_data import tiny_model, token_entropy, token_logprobs
 from workbench.learn.algorithms import objectives as ops_clip
-from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS, clipped_value_loss, kl_estimate, reduction
+from workbench.learn.ops.loss import (
+    ESTIMATORS,
+    REDUCTIONS,
+    clipped_value_loss,
+    kl_estimate,
+    reduction,
+)
 from workbench.plain import loss
 
 seeds = st.integers(0, 10**6)
-bounds = st.fixed_dictionaries({"low": st.sampled_from([0.0, 0.2, 1.0, 3e-4]),
-                                "high": st.sampled_from([0.0, 0.28, 4e-4])})
+bounds = st.fixed_dictionaries(
+    {"low": st.sampled_from([0.0, 0.2, 1.0, 3e-4]), "high": st.sampled_from([0.0, 0.28, 4e-4])}
+)
 
 
 def tokens(seed: int, count: int = 40) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """logp (a leaf), old_logp, advantage, counts: ratios on both sides of every bound, a few of them absurd."""
     rng = np.random.default_rng(seed)
     old = torch.from_numpy(-rng.exponential(2.0, count))
-    moved = torch.from_numpy(rng.choice([0.0, 1e-4, 0.1, 0.5, 1.5, 30.0], count) * rng.choice([-1, 1], count))
+    moved = torch.from_numpy(
+        rng.choice([0.0, 1e-4, 0.1, 0.5, 1.5, 30.0], count) * rng.choice([-1, 1], count)
+    )
     logp = (old + moved).requires_grad_()
     advantage = torch.from_numpy(rng.normal(size=count) * rng.choice([0, 1, 1], count))
     return logp, old, advantage, torch.from_numpy(rng.random(count) < 0.8)
@@ -34,39 +44,63 @@ def gradient(values: Tensor, leaf: Tensor) -> Tensor:
     return found
 
 
-def alike(mine: loss.ObjectiveValue, theirs: ops_clip.Clipped, leaf: Tensor, near: float = 1e-12) -> bool:
+def alike(
+    mine: loss.ObjectiveValue, theirs: ops_clip.Clipped, leaf: Tensor, near: float = 1e-12
+) -> bool:
     """Loss, gradient, ratio and state are the same."""
     size = 1 + float(theirs.loss.detach().abs().max())
-    pairs = ((mine.loss, theirs.loss), (mine.ratio, theirs.ratio),
-             (gradient(mine.loss, leaf), gradient(theirs.loss, leaf)))
+    pairs = (
+        (mine.loss, theirs.loss),
+        (mine.ratio, theirs.ratio),
+        (gradient(mine.loss, leaf), gradient(theirs.loss, leaf)),
+    )
     return all(torch.allclose(a, b, rtol=near, atol=near * size) for a, b in pairs) and torch.equal(
-        mine.state.int(), theirs.state.int())
+        mine.state.int(), theirs.state.int()
+    )
 
 
 @given(seeds, bounds, st.sampled_from([0.0, 1.5, 3.0]))
 def test_clip_and_dual_clip(seed, bound, dual):
     logp, old, advantage, counts = tokens(seed)
-    assert alike(loss.clip(logp, old, advantage, counts, **bound, dual=dual),
-                 ops_clip.clipped_surrogate(logp, old, advantage, **bound, dual=dual), logp)
+    assert alike(
+        loss.clip(logp, old, advantage, counts, **bound, dual=dual),
+        ops_clip.clipped_surrogate(logp, old, advantage, **bound, dual=dual),
+        logp,
+    )
 
 
 @given(seeds, bounds)
 def test_gspo_one_segment_at_a_time(seed, bound):
     parts = [tokens(seed + n, 5 + 3 * n) for n in range(3)]
-    logp, old, advantage, counts = (torch.cat([part[i] for part in parts]).detach() for i in range(4))
+    logp, old, advantage, counts = (
+        torch.cat([part[i] for part in parts]).detach() for i in range(4)
+    )
     logp.requires_grad_()
     segment = torch.tensor([n for n, part in enumerate(parts) for _ in part[0]])
-    mine = [loss.gspo(logp[segment == n], old[segment == n], advantage[segment == n], counts[segment == n], **bound)
-            for n in range(3)]
+    mine = [
+        loss.gspo(
+            logp[segment == n],
+            old[segment == n],
+            advantage[segment == n],
+            counts[segment == n],
+            **bound,
+        )
+        for n in range(3)
+    ]
     mine = loss.ObjectiveValue(*(torch.cat(columns) for columns in zip(*mine)))
-    assert alike(mine, ops_clip.sequence_surrogate(logp, old, advantage, segment, counts, **bound), logp)
+    assert alike(
+        mine, ops_clip.sequence_surrogate(logp, old, advantage, segment, counts, **bound), logp
+    )
 
 
 @given(seeds, bounds)
 def test_cispo(seed, bound):
     logp, old, advantage, counts = tokens(seed)
-    assert alike(loss.cispo(logp, old, advantage, counts, **bound),
-                 ops_clip.weighted_logprob(logp, old, advantage, **bound), logp)
+    assert alike(
+        loss.cispo(logp, old, advantage, counts, **bound),
+        ops_clip.weighted_logprob(logp, old, advantage, **bound),
+        logp,
+    )
 
 
 def test_at_the_first_update_the_clip_has_the_gradient_of_reinforce():
@@ -86,7 +120,10 @@ def test_kl(seed, estimator):
 @given(seeds, st.sampled_from([0.0, 0.2, 0.5]))
 def test_value_loss(seed, clip):
     value, old, target, _ = tokens(seed)
-    mine, theirs = loss.value_loss(value, old, target, clip), clipped_value_loss(value, old, target, clip=clip).loss
+    mine, theirs = (
+        loss.value_loss(value, old, target, clip),
+        clipped_value_loss(value, old, target, clip=clip).loss,
+    )
     assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-12)
     assert torch.allclose(gradient(mine, value), gradient(theirs, value), rtol=1e-12, atol=1e-12)
 
@@ -95,7 +132,9 @@ def test_value_loss(seed, clip):
 def test_sampler_weight(seed, cap):
     old, rollout, _, known = tokens(seed)
     rollout = torch.where(known, rollout, torch.nan)
-    assert torch.equal(loss.sampler_weight(old, rollout, cap), ops_clip.sampler_weight(old, rollout, cap=cap))
+    assert torch.equal(
+        loss.sampler_weight(old, rollout, cap), ops_clip.sampler_weight(old, rollout, cap=cap)
+    )
 
 
 @given(seeds, st.sampled_from(REDUCTIONS))
@@ -131,7 +170,9 @@ def test_a_token_that_cannot_be_has_no_part_in_the_entropy():
             return type("Output", (), {"logits": logits})
 
     logp, entropy = loss.logprobs(Two(), torch.tensor([0, 1, 2]))
-    assert logp[1:].tolist() == [-np.log(2), -np.inf] and torch.allclose(entropy[1:], torch.tensor(np.log(2)))
+    assert logp[1:].tolist() == [-np.log(2), -np.inf] and torch.allclose(
+        entropy[1:], torch.tensor(np.log(2))
+    )
 
 
 # ------------------------------------------------------------------------------------------------ negative controls
@@ -158,8 +199,11 @@ def without_gradient(logp, old, advantage, counts, **bound):
     return found._replace(loss=found.loss.detach() + 0.0 * logp)
 
 
-@pytest.mark.parametrize("wrong", [minus, the_other_way_round, never_held, a_neighbours, without_gradient],
-                         ids=lambda wrong: wrong.__name__)
+@pytest.mark.parametrize(
+    "wrong",
+    [minus, the_other_way_round, never_held, a_neighbours, without_gradient],
+    ids=lambda wrong: wrong.__name__,
+)
 def test_a_wrong_objective_is_noticed(wrong):
     logp, old, advantage, counts = tokens(1)
     bound = {"low": 0.2, "high": 0.28}
@@ -173,6 +217,6 @@ def test_a_wrong_denominator_is_noticed(kind):
     weights = [np.ones(3), np.array([1.0, 0.0]), np.zeros(2)]
     others = {other: np.concatenate(loss.shares(weights, other, 5)) for other in REDUCTIONS}
     assert sum(np.allclose(others[kind], other) for other in others.values()) == 1
-    assert not np.allclose(others[kind], np.concatenate([own / 7 for own in weights])), "by the padded length"
-
-
+    assert not np.allclose(others[kind], np.concatenate([own / 7 for own in weights])), (
+        "by the padded length"
+    )

@@ -1,5 +1,6 @@
 """Law 15: whole seeded runs, by `plain` and by the code that trains. The same ids bit for bit, credit within 1e-12,
 weights within float32 rounding; append-only and rewritten histories, with and without a critic."""
+
 from __future__ import annotations
 
 import copy
@@ -45,9 +46,20 @@ class Run:
     def step(self, step: int) -> tuple[list[Group], StepOutcome, tuple]:
         """(groups by plain, what production did, what plain did)"""
         config = self.session.config
-        groups = collect(self.session.train_tasks(step), config.train.group_size, self.learner.policy, self.chat,
-                         self.rollout, (config.seed, "train", step), getattr(self.learner.recipe.estimator, "greedy", False))
-        return groups, production_step(self.session, step, start=False), learn(step, groups, self.learner)
+        groups = collect(
+            self.session.train_tasks(step),
+            config.train.group_size,
+            self.learner.policy,
+            self.chat,
+            self.rollout,
+            (config.seed, "train", step),
+            getattr(self.learner.recipe.estimator, "greedy", False),
+        )
+        return (
+            groups,
+            production_step(self.session, step, start=False),
+            learn(step, groups, self.learner),
+        )
 
 
 def run_of(preset: str, **settings: Any) -> Run:
@@ -57,27 +69,53 @@ def run_of(preset: str, **settings: Any) -> Run:
         critic = new_critic(copy.deepcopy(policy.base_model), policy.config.hidden_size)
     given = config.learner
     learner = PlainLearner(
-        policy, recipe_of(config.algorithm), session.policy.model, critic, given.lr, config.critic.lr,
-        max_grad_norm=given.max_grad_norm, warmup_updates=given.warmup_updates,
+        policy,
+        recipe_of(config.algorithm),
+        session.policy.model,
+        critic,
+        given.lr,
+        config.critic.lr,
+        max_grad_norm=given.max_grad_norm,
+        warmup_updates=given.warmup_updates,
         adamw={"betas": given.betas, "eps": given.eps, "weight_decay": given.weight_decay},
-        seed=seed_of(config.seed, "learner", given.seed))
-    rollout = Rollout(session.family.make, session.family.max_turns, config.collect.history, config.collect.window,
-                      config.collect.max_turn_tokens, config.collect.max_context or session.engine.context_length,
-                      config.collect.temperature, config.collect.top_p)
+        seed=seed_of(config.seed, "learner", given.seed),
+    )
+    rollout = Rollout(
+        session.family.make,
+        session.family.max_turns,
+        config.collect.history,
+        config.collect.window,
+        config.collect.max_turn_tokens,
+        config.collect.max_context or session.engine.context_length,
+        config.collect.temperature,
+        config.collect.top_p,
+    )
     return Run(session, learner, PlainChat(session.policy.tokenizer), rollout)
 
 
 def differing_tokens(mine: list[Group], theirs: tuple[Group, ...]) -> int:
     """How many tokens are not the same in id, author, turn or whether they were sampled; what attempts came to is."""
     count = 0
-    for one, other in zip((t for group in mine for t in group), (t for group in theirs for t in group), strict=True):
+    for one, other in zip(
+        (t for group in mine for t in group), (t for group in theirs for t in group), strict=True
+    ):
         assert (one.stop_reason, one.outcome, one.scored, len(one.segments), one.dynamics_seed) == (
-            other.stop_reason, other.outcome, other.scored, len(other.segments), other.dynamics_seed)
+            other.stop_reason,
+            other.outcome,
+            other.scored,
+            len(other.segments),
+            other.dynamics_seed,
+        )
         assert [(turn.reward, turn.state_key, turn.text, turn.finish) for turn in one.turns] == [
-            (turn.reward, turn.state_key, turn.text, turn.finish) for turn in other.turns]
+            (turn.reward, turn.state_key, turn.text, turn.finish) for turn in other.turns
+        ]
         for a, b in zip(one.segments, other.segments):
             columns = [np.stack([s.token_ids, s.sources, s.turns, s.eligible]) for s in (a, b)]
-            count += int((columns[0] != columns[1]).any(0).sum()) if len(a) == len(b) else max(len(a), len(b))
+            count += (
+                int((columns[0] != columns[1]).any(0).sum())
+                if len(a) == len(b)
+                else max(len(a), len(b))
+            )
     return count
 
 
@@ -85,8 +123,11 @@ def credit_apart(run: Run, done: StepOutcome) -> float:
     """The largest difference of the step's credit, from the same facts."""
     table, worst = done.reports[0].table, 0.0
     batch = Batch.from_groups(done.groups)
-    facts = {f"{name}_T": torch.from_numpy(table.columns[name].copy()) for name in ("old_logp", "ref_logp", "value")
-             if name in table.columns}
+    facts = {
+        f"{name}_T": torch.from_numpy(table.columns[name].copy())
+        for name in ("old_logp", "ref_logp", "value")
+        if name in table.columns
+    }
     if "final_value" in table.columns:
         rows, ends = table["trajectory"], np.flatnonzero(~np.isnan(table["final_value"]))
         facts["final_value_N"] = torch.full((batch.num_trajectories,), torch.nan)
@@ -94,7 +135,10 @@ def credit_apart(run: Run, done: StepOutcome) -> float:
     for name, fact in facts.items():
         object.__setattr__(batch, name, fact)
     mine = credit_of(attempts_with_facts(done.groups, batch), run.learner.recipe)
-    columns = {"advantage": [own.advantage for own in mine], "weight": [own.weights["policy"] for own in mine]}
+    columns = {
+        "advantage": [own.advantage for own in mine],
+        "weight": [own.weights["policy"] for own in mine],
+    }
     columns |= {"return": [own.target for own in mine]} if "return" in table.columns else {}
     for name, parts in columns.items():
         own_T = flat(parts)
@@ -110,20 +154,28 @@ def weights_apart(run: Run) -> tuple[float, float]:
     pairs = [(p.detach(), theirs[name]) for name, p in run.learner.policy.state_dict().items()]
     if run.learner.critic is not None:
         own = dict(run.session.learner.models.critic.weights.module.named_parameters())
-        pairs += [(p.detach(), own[name].detach()) for name, p in run.learner.critic.named_parameters()]
+        pairs += [
+            (p.detach(), own[name].detach()) for name, p in run.learner.critic.named_parameters()
+        ]
     apart = torch.cat([(a - b).abs().flatten() for a, b in pairs])
     return float((apart > SAME).double().mean()), float(apart.max())
 
 
 RUNS = {
     "frozenlake": ("frozenlake", {"algorithm.minibatches": 2}),
-    "frozenlake-ppo": ("frozenlake-ppo", {"algorithm.lam": 0.9, "algorithm.bootstrap": "truncated"}),
+    "frozenlake-ppo": (
+        "frozenlake-ppo",
+        {"algorithm.lam": 0.9, "algorithm.bootstrap": "truncated"},
+    ),
     "bandit": ("bandit", {}),
     "remax": ("frozenlake", {"algorithm.kind": "remax"}),
     "search": ("search", {"train.tasks_per_step": 4}),
     "window": ("frozenlake", {"collect.history": "window"}),
     "fresh": ("frozenlake-ppo", {"collect.history": "fresh"}),
-    "warm": ("frozenlake", {"collect.temperature": 0.8, "collect.top_p": 0.95, "algorithm.sampler_cap": 2.0}),
+    "warm": (
+        "frozenlake",
+        {"collect.temperature": 0.8, "collect.top_p": 0.95, "algorithm.sampler_cap": 2.0},
+    ),
     "full": ("frozenlake", {"collect.max_context": 180}),
 }
 
@@ -141,7 +193,12 @@ def test_two_steps_of_a_seeded_run(name):
         groups, done, (attempts, _, updates) = run.step(step)
         assert differing_tokens(groups, done.groups) == 0
         if name == "remax":
-            assert differing_tokens(*([Group((group.greedy,)) for group in made] for made in (groups, done.groups))) == 0
+            assert (
+                differing_tokens(
+                    *([Group((group.greedy,)) for group in made] for made in (groups, done.groups))
+                )
+                == 0
+            )
         assert credit_apart(run, done) <= 1e-12
         stops |= {trajectory.stop_reason for group in groups for trajectory in group}
         assert sum(attempt.sampled.sum() for attempt in attempts) > 50
@@ -151,7 +208,10 @@ def test_two_steps_of_a_seeded_run(name):
     assert share < FEW and farthest < run.learner.lr
     assert run.learner.version == run.session.learner.version > 0
     after = run.learner.policy.state_dict()
-    assert float(torch.cat([(after[key] - before[key]).abs().flatten() for key in after]).mean()) > 20 * SAME
+    assert (
+        float(torch.cat([(after[key] - before[key]).abs().flatten() for key in after]).mean())
+        > 20 * SAME
+    )
     assert name != "full" or StopReason.CONTEXT_FULL in stops
 
 
@@ -161,8 +221,12 @@ def test_a_template_that_drops_old_thoughts(tmp_path):
     policy = tmp_path / "forgetful"
     shutil.copytree(SHIPPED / "frozenlake-tiny", policy)
     template = (policy / "chat_template.jinja").read_text()
-    dropped = "message.content.split('</think>')[-1] if message.role == 'assistant' else message.content"
-    changed = template.replace("{{- message.content }}{%- endif %}", f"{{{{- ({dropped}) }}}}{{%- endif %}}", 1)
+    dropped = (
+        "message.content.split('</think>')[-1] if message.role == 'assistant' else message.content"
+    )
+    changed = template.replace(
+        "{{- message.content }}{%- endif %}", f"{{{{- ({dropped}) }}}}{{%- endif %}}", 1
+    )
     assert changed != template
     (policy / "chat_template.jinja").write_text(changed)
     run = run_of("frozenlake", **{"policy.name": str(policy), "collect.history": "template"})
@@ -178,7 +242,9 @@ def test_another_seed_is_another_run():
     """Negative control: what is compared does differ."""
     run, other = run_of("frozenlake"), run_of("frozenlake", seed=1)
     groups, _, _ = run.step(1)
-    theirs = collect(run.session.train_tasks(1), 4, run.learner.policy, run.chat, run.rollout, (1, "train", 1))
+    theirs = collect(
+        run.session.train_tasks(1), 4, run.learner.policy, run.chat, run.rollout, (1, "train", 1)
+    )
     one, two = ([t.segments[0].token_ids.tolist() for t in each[0]] for each in (groups, theirs))
     assert one != two
     other.step(1)
@@ -205,9 +271,13 @@ class Broken:
 def test_a_bad_rollout_is_data():
     run = run_of("frozenlake")
     rollout = Rollout(lambda: Broken(run.session.family.make()), run.session.family.max_turns)
-    groups = collect(run.session.train_tasks(1), 4, run.learner.policy, run.chat, rollout, (0, "train", 1))
+    groups = collect(
+        run.session.train_tasks(1), 4, run.learner.policy, run.chat, rollout, (0, "train", 1)
+    )
     broken = [t for group in groups for t in group if t.stop_reason is StopReason.ENV_ERROR]
-    assert broken and all("out of order" in t.error and t.reward is None and len(t.turns) == 2 for t in broken)
+    assert broken and all(
+        "out of order" in t.error and t.reward is None and len(t.turns) == 2 for t in broken
+    )
     found = credit_of(attempts_of(groups), run.learner.recipe)
     unscored = [own for own, attempt in zip(found, attempts_of(groups)) if attempt.broken]
     assert len(unscored) == len(broken) and not any(own.weights["policy"].any() for own in unscored)

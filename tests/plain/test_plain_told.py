@@ -1,5 +1,6 @@
 """The plain twin of a critic that is told more than the policy saw: whole steps by `plain`, with a trunk that puts the words in
 between by loops over spans, and by the learner."""
+
 from __future__ import annotations
 
 import copy
@@ -29,7 +30,10 @@ class ToldTrunk(nn.Module):
         super().__init__()
         self.trunk, self.late = trunk, late
         segments = [segment for group in groups for t in group for segment in t.segments]
-        self.told = {tuple(segment.token_ids.tolist()): both for segment, both in zip(segments, plainly_told(groups), strict=True)}
+        self.told = {
+            tuple(segment.token_ids.tolist()): both
+            for segment, both in zip(segments, plainly_told(groups), strict=True)
+        }
 
     def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
         ids, places = self.told[tuple(input_ids[0].tolist())]
@@ -41,20 +45,34 @@ class ToldTrunk(nn.Module):
 def weights_by_plain(algorithm, groups: list[Group], late: int = 0) -> dict[str, Tensor]:
     policy = tiny_model()
     critic = train.new_critic(ToldTrunk(copy.deepcopy(policy.base_model), groups, late=late), 32)
-    plain = train.PlainLearner(policy, recipe_of(algorithm), tiny_model(1), critic, lr=1e-3, adamw={"eps": EPS}, seed=5)
+    plain = train.PlainLearner(
+        policy, recipe_of(algorithm), tiny_model(1), critic, lr=1e-3, adamw={"eps": EPS}, seed=5
+    )
     for step in (1, 2):
         train.learn(step, groups, plain)
-    own = {f"critic.{name.replace('trunk.trunk.', 'trunk.')}": p.detach() for name, p in critic.named_parameters()}
+    own = {
+        f"critic.{name.replace('trunk.trunk.', 'trunk.')}": p.detach()
+        for name, p in critic.named_parameters()
+    }
     return {name: weight.clone() for name, weight in policy.state_dict().items()} | own
 
 
 def weights_by_the_learner(algorithm, groups: list[Group]) -> dict[str, Tensor]:
-    learner = Learner(tiny_model(), algorithm, LearnerConfig(lr=1e-3, eps=EPS, seed=5), reference=tiny_model(1),
-                      critic=CriticConfig(sees="state"), read=read)
+    learner = Learner(
+        tiny_model(),
+        algorithm,
+        LearnerConfig(lr=1e-3, eps=EPS, seed=5),
+        reference=tiny_model(1),
+        critic=CriticConfig(sees="state"),
+        read=read,
+    )
     for step in (1, 2):
         batch = learner.facts(Batch.from_groups(groups))
         learner.update(batch, algorithm.credit(batch), step=step)
-    own = {f"critic.{name}": p.detach() for name, p in learner.models.critic.weights.module.named_parameters()}
+    own = {
+        f"critic.{name}": p.detach()
+        for name, p in learner.models.critic.weights.module.named_parameters()
+    }
     return {name: weight.clone() for name, weight in learner.weights().items()} | own
 
 
@@ -63,13 +81,27 @@ def farthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
-@pytest.mark.parametrize("algorithm, fresh", [
-    (PPO(minibatches=2, lam=0.9, bootstrap="truncated", value_clip=0.05), False), (TurnPPO(lam=0.9), True)], ids=["ppo", "turn ppo"])
+@pytest.mark.parametrize(
+    "algorithm, fresh",
+    [
+        (PPO(minibatches=2, lam=0.9, bootstrap="truncated", value_clip=0.05), False),
+        (TurnPPO(lam=0.9), True),
+    ],
+    ids=["ppo", "turn ppo"],
+)
 def test_two_steps_leave_the_same_weights(algorithm, fresh):
     groups = groups_of(fresh)
-    assert farthest(weights_by_plain(algorithm, groups), weights_by_the_learner(algorithm, groups)) < ROUNDING
+    assert (
+        farthest(weights_by_plain(algorithm, groups), weights_by_the_learner(algorithm, groups))
+        < ROUNDING
+    )
 
 
 def test_negative_control_a_twin_that_reads_one_place_too_early_is_noticed():
     algorithm, groups = PPO(lam=0.9), groups_of()
-    assert farthest(weights_by_plain(algorithm, groups, late=1), weights_by_the_learner(algorithm, groups)) > 100 * ROUNDING
+    assert (
+        farthest(
+            weights_by_plain(algorithm, groups, late=1), weights_by_the_learner(algorithm, groups)
+        )
+        > 100 * ROUNDING
+    )

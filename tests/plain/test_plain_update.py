@@ -1,5 +1,6 @@
 """A step's updates by `plain` and by the learner: the gradient of every objective, term and mask, and the weights after
 several updates, with and without a critic."""
+
 from __future__ import annotations
 
 import copy
@@ -40,8 +41,15 @@ def plain_gradient(batch: Batch, groups: list[Group], algorithm, recipe=None) ->
     return {name: p.grad for name, p in plain.policy.named_parameters()}
 
 
-QUICK_CASES = ("clip-token-mean", "clip-fixed-length", "gspo-seq-mean-token-sum", "cispo-token-mean", "all-terms",
-               "all-terms-every-mask-off", "weights-for-the-sampler")
+QUICK_CASES = (
+    "clip-token-mean",
+    "clip-fixed-length",
+    "gspo-seq-mean-token-sum",
+    "cispo-token-mean",
+    "all-terms",
+    "all-terms-every-mask-off",
+    "weights-for-the-sampler",
+)
 
 
 @pytest.mark.parametrize("case", reduced(CASES, QUICK_CASES))
@@ -57,9 +65,18 @@ def moved_by_one(logp, old, advantage, counts, **bounds):
     return loss.clip(logp.roll(1), old, advantage, counts, **bounds)
 
 
-@pytest.mark.parametrize("wrong", [
-    {"objective": moved_by_one}, {"objective": loss.cispo, "bounds": {}}, {"reduction": "seq-mean-token-mean"},
-    {"kl_estimator": "k3"}, {"entropy_coef": 0.1}, {"kl_coef": 0.1}, {"bounds": {"low": 0.0, "high": 0.0}}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"objective": moved_by_one},
+        {"objective": loss.cispo, "bounds": {}},
+        {"reduction": "seq-mean-token-mean"},
+        {"kl_estimator": "k3"},
+        {"entropy_coef": 0.1},
+        {"kl_coef": 0.1},
+        {"bounds": {"low": 0.0, "high": 0.0}},
+    ],
+)
 def test_a_wrong_recipe_is_noticed(wrong):
     groups, algorithm = groups_of(), CASES["all-terms"]
     batch = with_facts(Batch.from_groups(groups))
@@ -70,39 +87,65 @@ def test_a_wrong_recipe_is_noticed(wrong):
 
 # ------------------------------------------------------------------------------------------------ whole steps
 
-EPS = 1e-3      # so large that a weight moves by its gradient, not by the sign of its rounding
+EPS = 1e-3  # so large that a weight moves by its gradient, not by the sign of its rounding
 ROUNDING = 6e-7  # five units in the last place of a weight of one, in float32; measured up to 3.6e-7 in six updates
 STEPS = {
     "grpo": (GRPO(), {}, {}),
     "grpo in three minibatches, twice": (GRPO(minibatches=3, epochs=2), {}, {}),
     "with warm-up, decay and short gradients": (
-        GRPO(minibatches=2), {"warmup_updates": 3, "weight_decay": 0.1, "max_grad_norm": 0.05}, {}),
+        GRPO(minibatches=2),
+        {"warmup_updates": 3, "weight_decay": 0.1, "max_grad_norm": 0.05},
+        {},
+    ),
     "with a reference in the loss": (GRPO(kl_coef=0.2, entropy_coef=0.1, minibatches=2), {}, {}),
     "with a reference in the reward": (ReinforcePP(kl_coef=0.2), {}, {}),
     "dapo": (DAPO(minibatches=2), {}, {}),
-    "so many trajectories an update": (GRPO(minibatch_size=5, filter=Filter("top_k", groups=2)), {}, {}),
+    "so many trajectories an update": (
+        GRPO(minibatch_size=5, filter=Filter("top_k", groups=2)),
+        {},
+        {},
+    ),
     "a filter that removes no update": (
-        GRPO(minibatch_size=5, filter=Filter("top_k", groups=2, equal_updates=True)), {}, {}),
+        GRPO(minibatch_size=5, filter=Filter("top_k", groups=2, equal_updates=True)),
+        {},
+        {},
+    ),
     "ppo": (PPO(minibatches=2, lam=0.9, value_clip=0.05, kl_coef=0.1), {}, {}),
     "ppo on the policy's trunk": (
-        PPO(minibatches=2, bootstrap="truncated"), {}, {"trunk": "policy", "value_coef": 0.3}),
+        PPO(minibatches=2, bootstrap="truncated"),
+        {},
+        {"trunk": "policy", "value_coef": 0.3},
+    ),
     "turn ppo": (TurnPPO(lam=0.9), {}, {}),
     "bilevel ppo": (BilevelPPO(minibatches=2), {}, {}),
     "starpo-s": (ALGORITHMS["starpo_s"](), {}, {}),
 }
 
 
-def learned(algorithm, config, critic, groups, steps: int = 2) -> tuple[dict[str, Tensor], list[float]]:
+def learned(
+    algorithm, config, critic, groups, steps: int = 2
+) -> tuple[dict[str, Tensor], list[float]]:
     """Weights after so many steps of the learner on the same groups, and the norm of every gradient."""
-    learner = Learner(tiny_model(), algorithm, LearnerConfig(**({"lr": 1e-3, "eps": EPS, "seed": 5} | config)),
-                      critic=CriticConfig(**critic), reference=tiny_model(1))
+    learner = Learner(
+        tiny_model(),
+        algorithm,
+        LearnerConfig(**({"lr": 1e-3, "eps": EPS, "seed": 5} | config)),
+        critic=CriticConfig(**critic),
+        reference=tiny_model(1),
+    )
     norms = []
     for step in range(1, steps + 1):
         batch = learner.facts(Batch.from_groups(groups))
-        norms += [report.metrics["grad_norm"] for report in learner.update(batch, algorithm.credit(batch), step=step)]
+        norms += [
+            report.metrics["grad_norm"]
+            for report in learner.update(batch, algorithm.credit(batch), step=step)
+        ]
     weights = {name: weight.clone() for name, weight in learner.weights().items()}
     if learner.models.critic is not None:
-        weights |= {f"critic.{name}": p.detach() for name, p in learner.models.critic.weights.module.named_parameters()}
+        weights |= {
+            f"critic.{name}": p.detach()
+            for name, p in learner.models.critic.weights.module.named_parameters()
+        }
     return weights, norms
 
 
@@ -110,14 +153,27 @@ def learner_of(algorithm, config, critic) -> train.PlainLearner:
     policy, head = tiny_model(), None
     if "value_T" in algorithm.requires:
         shared = critic.get("trunk") == "policy"
-        head = train.new_critic(policy.base_model if shared else copy.deepcopy(policy.base_model), 32)
+        head = train.new_critic(
+            policy.base_model if shared else copy.deepcopy(policy.base_model), 32
+        )
     adamw = {"eps": EPS, "weight_decay": config.get("weight_decay", 0.0)}
-    return train.PlainLearner(policy, recipe_of(algorithm), tiny_model(1), head, lr=1e-3, adamw=adamw, seed=5,
-                         value_coef=critic.get("value_coef", 1.0), warmup_updates=config.get("warmup_updates", 0),
-                         max_grad_norm=config.get("max_grad_norm", 1.0))
+    return train.PlainLearner(
+        policy,
+        recipe_of(algorithm),
+        tiny_model(1),
+        head,
+        lr=1e-3,
+        adamw=adamw,
+        seed=5,
+        value_coef=critic.get("value_coef", 1.0),
+        warmup_updates=config.get("warmup_updates", 0),
+        max_grad_norm=config.get("max_grad_norm", 1.0),
+    )
 
 
-def plainly_learned(algorithm, config, critic, groups, steps: int = 2) -> tuple[dict[str, Tensor], list[float]]:
+def plainly_learned(
+    algorithm, config, critic, groups, steps: int = 2
+) -> tuple[dict[str, Tensor], list[float]]:
     plain, norms = learner_of(algorithm, config, critic), []
     for step in range(1, steps + 1):
         norms += [norm for _, norm in train.learn(step, groups, plain)[2]]
@@ -134,13 +190,20 @@ def farthest(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 
 
 QUICK_STEPS = (
-    ("grpo in three minibatches, twice", "append"), ("with warm-up, decay and short gradients", "fresh"),
-    ("with a reference in the loss", "append"), ("with a reference in the reward", "fresh"),
-    ("a filter that removes no update", "append"), ("ppo", "append"), ("ppo on the policy's trunk", "fresh"),
-    ("starpo-s", "fresh"))
+    ("grpo in three minibatches, twice", "append"),
+    ("with warm-up, decay and short gradients", "fresh"),
+    ("with a reference in the loss", "append"),
+    ("with a reference in the reward", "fresh"),
+    ("a filter that removes no update", "append"),
+    ("ppo", "append"),
+    ("ppo on the policy's trunk", "fresh"),
+    ("starpo-s", "fresh"),
+)
 
 
-@pytest.mark.parametrize("case", reduced(product(STEPS, ("append", "fresh")), QUICK_STEPS), ids=" ".join)
+@pytest.mark.parametrize(
+    "case", reduced(product(STEPS, ("append", "fresh")), QUICK_STEPS), ids=" ".join
+)
 def test_the_weights_after_two_steps(case):
     name, fresh = case[0], case[1] == "fresh"
     theirs, norms = learned(*STEPS[name], groups_of(fresh))
@@ -151,8 +214,17 @@ def test_the_weights_after_two_steps(case):
     assert farthest(mine, theirs) < ROUNDING
 
 
-@pytest.mark.parametrize("other", [{"lr": 1.01e-3}, {"betas": (0.9, 0.999)}, {"weight_decay": 0.1}, {"seed": 6},
-                                   {"warmup_updates": 2}, {"max_grad_norm": 0.05}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"lr": 1.01e-3},
+        {"betas": (0.9, 0.999)},
+        {"weight_decay": 0.1},
+        {"seed": 6},
+        {"warmup_updates": 2},
+        {"max_grad_norm": 0.05},
+    ],
+)
 def test_another_setting_moves_the_weights_elsewhere(other):
     algorithm = GRPO(minibatches=2)
     theirs, _ = learned(algorithm, other, {}, groups_of())
@@ -166,7 +238,11 @@ def test_a_gradient_of_zero_moves_nothing_though_the_optimizer_remembers():
     before = {name: weight.clone() for name, weight in plain.policy.state_dict().items()}
     flat = make_groups(rewards=[[1.0] * 4] * 3)
     *_, updates = train.learn(2, flat, plain)
-    assert updates == [(0.0, 0.0)] and farthest(before, plain.policy.state_dict()) == 0 and plain.version == 1
+    assert (
+        updates == [(0.0, 0.0)]
+        and farthest(before, plain.policy.state_dict()) == 0
+        and plain.version == 1
+    )
 
 
 def test_numbers_that_are_not_finite_move_nothing():

@@ -1,4 +1,5 @@
 """Invented worlds: names that never meet, questions with one way to the answer, which no single search finds."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -7,7 +8,13 @@ import pytest
 
 from workbench.envs import PRESETS, tasks
 from workbench.envs.qa.worlds import (
-    HELD_OUT_WORLDS, SHAPES, SYLLABLES, invented_names, split_of_name, split_of_world, world,
+    HELD_OUT_WORLDS,
+    SHAPES,
+    SYLLABLES,
+    invented_names,
+    split_of_name,
+    split_of_world,
+    world,
 )
 from workbench.envs.search import Bm25
 from workbench.envs.search.bm25 import words_of
@@ -35,30 +42,54 @@ def test_a_world_is_a_function_of_its_seed(kind):
 def test_there_are_at_least_900_documents_of_one_sentence_each(kind):
     here = world(kind, 3)
     documents = here.corpus().documents
-    assert len(documents) == sum(here.shape.counts[r.subject] for r in here.shape.relations.values()) >= 900
-    assert all(document.text.count(".") == 1 and document.text.startswith(document.title) for document in documents)
+    assert (
+        len(documents)
+        == sum(here.shape.counts[r.subject] for r in here.shape.relations.values())
+        >= 900
+    )
+    assert all(
+        document.text.count(".") == 1 and document.text.startswith(document.title)
+        for document in documents
+    )
     assert len(names_of(kind, 3)) == sum(here.shape.counts.values())  # nobody shares a name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_name_of_a_held_out_world_occurs_in_any_world_of_training(kind):
     held_out = set().union(*(names_of(kind, seed) for seed in range(HELD_OUT_WORLDS)))
-    trained = set().union(*(names_of(kind, HELD_OUT_WORLDS + seed) for seed in range(TRAINING_WORLDS)))
+    trained = set().union(
+        *(names_of(kind, HELD_OUT_WORLDS + seed) for seed in range(TRAINING_WORLDS))
+    )
     assert not held_out & trained and len(held_out) > 2_000
-    said = {word for seed in range(HELD_OUT_WORLDS) for document in world(kind, seed).corpus().documents
-            for word in document.text.rstrip(".").split() if word[0].isupper()}
+    said = {
+        word
+        for seed in range(HELD_OUT_WORLDS)
+        for document in world(kind, seed).corpus().documents
+        for word in document.text.rstrip(".").split()
+        if word[0].isupper()
+    }
     assert said <= held_out  # what the documents say is all there is to know
-    assert {split_of_name(name) for name in held_out} == {"held-out"} == {split_of_world(HELD_OUT_WORLDS - 1)}
-    assert {split_of_name(name) for name in trained} == {"train"} == {split_of_world(HELD_OUT_WORLDS)}
+    assert (
+        {split_of_name(name) for name in held_out}
+        == {"held-out"}
+        == {split_of_world(HELD_OUT_WORLDS - 1)}
+    )
+    assert (
+        {split_of_name(name) for name in trained} == {"train"} == {split_of_world(HELD_OUT_WORLDS)}
+    )
 
 
 def test_a_name_belongs_to_its_split_whatever_it_names():
-    names = invented_names(2_000, "train", rng_at("test")) + invented_names(500, "held-out", rng_at("test"))
-    assert len(set(names)) == 2_500 and "Live" not in invented_names(1_000, split_of_name("Live"), rng_at("test"))
+    names = invented_names(2_000, "train", rng_at("test")) + invented_names(
+        500, "held-out", rng_at("test")
+    )
+    assert len(set(names)) == 2_500 and "Live" not in invented_names(
+        1_000, split_of_name("Live"), rng_at("test")
+    )
     for name in names:
         low = name.lower()
         assert name == low.capitalize() and len(low) in (4, 6)
-        assert all(low[at:at + 2] in SYLLABLES for at in range(0, len(low), 2))
+        assert all(low[at : at + 2] in SYLLABLES for at in range(0, len(low), 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,9 +103,20 @@ def test_every_question_has_one_way_to_its_answer(kind):
             assert question.answer not in question.text
             for start, end, document in zip(question.path, question.path[1:], question.support):
                 told = corpus[document]
-                assert told.title == start and words_of(told.text)[-1] == end.lower()  # one fact, from start to end
-            assert len({d.id for d in corpus.documents if d.id.split("/")[0] == question.support[0].split("/")[0]
-                        and d.title == question.path[0]}) == 1
+                assert (
+                    told.title == start and words_of(told.text)[-1] == end.lower()
+                )  # one fact, from start to end
+            assert (
+                len(
+                    {
+                        d.id
+                        for d in corpus.documents
+                        if d.id.split("/")[0] == question.support[0].split("/")[0]
+                        and d.title == question.path[0]
+                    }
+                )
+                == 1
+            )
 
 
 def test_guessing_a_country_does_not_pay():
@@ -82,7 +124,9 @@ def test_guessing_a_country_does_not_pay():
     by_world = Counter((task.payload["world"], task.payload["answers"][0]) for task in held)
     worlds = Counter(task.payload["world"] for task in held)
     always = sum(max(n for (w, _), n in by_world.items() if w == each) for each in worlds) / 512
-    assert len(worlds) == HELD_OUT_WORLDS and always < 0.2  # even for one who knows the best guess of each world
+    assert (
+        len(worlds) == HELD_OUT_WORLDS and always < 0.2
+    )  # even for one who knows the best guess of each world
 
 
 @pytest.mark.parametrize("preset", ["world-qa", "world-qa-hard"])
@@ -102,7 +146,7 @@ def test_in_the_plain_world_a_name_finds_its_only_document():
     index = Bm25(here.corpus())
     for kind in ("resident", "worker", "firm", "city"):
         for name in here.names[kind][:30]:
-            hit, = index.search(name, 1)
+            (hit,) = index.search(name, 1)
             assert hit.document.title == name
 
 
@@ -110,8 +154,13 @@ def test_in_the_hard_world_a_name_has_several_documents():
     here = world("hard", 2)
     titles = Counter(document.title for document in here.corpus().documents)
     assert {titles[name] for name in here.names["person"]} == {4}
-    assert sum(len(chain.relations) > 1 and chain.relations[0] in ("lives", "born", "works", "teacher")
-               for chain in here.shape.chains.values()) == 4
+    assert (
+        sum(
+            len(chain.relations) > 1 and chain.relations[0] in ("lives", "born", "works", "teacher")
+            for chain in here.shape.chains.values()
+        )
+        == 4
+    )
 
 
 def test_an_unknown_shape_names_the_known_ones():

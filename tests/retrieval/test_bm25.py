@@ -1,4 +1,5 @@
 """BM25 against its formula written out, ties in the order of the corpus, and a corpus that knows what it is."""
+
 from __future__ import annotations
 
 import math
@@ -18,7 +19,9 @@ from workbench.envs.search.bm25 import words_of
 from workbench.types.errors import ConfigError, DataError
 
 FACTS = ("ada was born in ora", "ora lies in sun", "bo was born in ora", "bo likes ada", "")
-corpora = st.lists(st.lists(st.sampled_from(["a", "b", "c", "dd", "É"]), max_size=6).map(" ".join), max_size=12)
+corpora = st.lists(
+    st.lists(st.sampled_from(["a", "b", "c", "dd", "É"]), max_size=6).map(" ".join), max_size=12
+)
 
 
 def corpus_of(texts) -> Corpus:
@@ -60,17 +63,25 @@ def test_documents_that_score_the_same_stand_in_the_order_of_the_corpus():
     assert found(["x y"] * 40 + ["x"], "x", 5) == ["d40", "d0", "d1", "d2", "d3"]
 
 
-@given(corpora, st.lists(st.sampled_from(["a", "b", "dd", "é", "zz"]), max_size=5).map(" ".join), st.integers(1, 12))
+@given(
+    corpora,
+    st.lists(st.sampled_from(["a", "b", "dd", "é", "zz"]), max_size=5).map(" ".join),
+    st.integers(1, 12),
+)
 @settings(max_examples=60, deadline=None)
 def test_it_is_the_formula(texts, query, k):
     expected = by_formula(texts, query)[:k] if any(words_of(text) for text in texts) else []
     answer = Bm25(corpus_of(texts)).search(query, k)
     assert [hit.document.id for hit in answer] == [f"d{place}" for place, _ in expected]
-    np.testing.assert_allclose([hit.score for hit in answer], [score for _, score in expected], rtol=1e-4)
+    np.testing.assert_allclose(
+        [hit.score for hit in answer], [score for _, score in expected], rtol=1e-4
+    )
 
 
 def test_titles_are_searched_and_case_accents_and_punctuation_do_not_matter():
-    corpus = Corpus([Document("1", "Café Ora", "a place"), Document("2", "", "ＯＲＡ, in wide letters")])
+    corpus = Corpus(
+        [Document("1", "Café Ora", "a place"), Document("2", "", "ＯＲＡ, in wide letters")]
+    )
     assert [hit.document.id for hit in Bm25(corpus).search("CAFE\u0301", 2)] == ["1"]
     assert {hit.document.id for hit in Bm25(corpus).search("“ora”?", 2)} == {"1", "2"}
 
@@ -87,9 +98,13 @@ def test_settings_of_the_formula_are_checked():
 
 
 def test_it_says_nothing_on_the_console():
-    program = ("from workbench.envs.search import *\n"
-               "Bm25(Corpus([Document('1', '', 'a b')])).search('a', 1)")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "from workbench.envs.search import *\n"
+        "Bm25(Corpus([Document('1', '', 'a b')])).search('a', 1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout + done.stderr == ""
 
 
@@ -99,8 +114,13 @@ def test_it_says_nothing_on_the_console():
 def test_a_corpus_is_told_by_its_digest():
     corpus = corpus_of(FACTS)
     assert corpus.digest == corpus_of(FACTS).digest == pickle.loads(pickle.dumps(corpus)).digest
-    others = [corpus_of(FACTS[:-1]), corpus_of(FACTS[::-1]), Corpus([Document("d0", "ada", "")]),
-              Corpus([Document("d0", "", "ada")]), Corpus([Document("d0a", "", "da")])]
+    others = [
+        corpus_of(FACTS[:-1]),
+        corpus_of(FACTS[::-1]),
+        Corpus([Document("d0", "ada", "")]),
+        Corpus([Document("d0", "", "ada")]),
+        Corpus([Document("d0a", "", "da")]),
+    ]
     assert len({corpus.digest, *(other.digest for other in others)}) == 6
     assert corpus["d1"].text == "ora lies in sun" and len(corpus) == 5
 
@@ -115,5 +135,7 @@ def test_an_id_that_is_twice_or_nowhere_is_an_error():
 @given(st.lists(st.integers(0, 4), max_size=30), st.integers(0, 8))
 def test_best_first_is_a_stable_sort(scores, k):
     scores = np.array(scores, np.float32)
-    expected = sorted((i for i in range(len(scores)) if scores[i] > 0), key=lambda i: (-scores[i], i))[:k]
+    expected = sorted(
+        (i for i in range(len(scores)) if scores[i] > 0), key=lambda i: (-scores[i], i)
+    )[:k]
     assert best_first(scores, k, above=0.0).tolist() == expected

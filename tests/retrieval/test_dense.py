@@ -1,4 +1,5 @@
 """Dense search with a toy encoder and the real FAISS; an encoder on transformers, with a tiny random model."""
+
 from __future__ import annotations
 
 import subprocess
@@ -18,7 +19,9 @@ CORPUS = Corpus([Document(f"d{index}", "", text) for index, text in enumerate(WO
 
 def letters(texts, query: bool) -> np.ndarray:
     """How often each letter is in a text."""
-    return np.array([[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float)
+    return np.array(
+        [[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], float
+    )
 
 
 def ids(dense: Dense, query: str, k: int) -> list[str]:
@@ -27,21 +30,30 @@ def ids(dense: Dense, query: str, k: int) -> list[str]:
 
 def test_the_nearest_come_first_and_equals_in_the_order_of_the_corpus():
     dense = Dense(CORPUS, letters)
-    assert ids(dense, "sun", 3) == ["d0", "d5", "d4"] and dense.search("sun", 1)[0].score == pytest.approx(1.0)
+    assert ids(dense, "sun", 3) == ["d0", "d5", "d4"] and dense.search("sun", 1)[
+        0
+    ].score == pytest.approx(1.0)
     assert ids(dense, "rife", 2) == ["d3", "d2"]
     assert ids(dense, "  ", 3) == ids(dense, "sun", 0) == [] and len(ids(dense, "sun", 99)) == 7
     assert ids(Dense(Corpus(()), letters), "sun", 3) == []
 
 
 def test_a_tie_across_the_last_place_is_broken_by_order():
-    corpus = Corpus([Document(str(index), "", "sun" if index % 3 else "sea") for index in range(300)])
+    corpus = Corpus(
+        [Document(str(index), "", "sun" if index % 3 else "sea") for index in range(300)]
+    )
     assert ids(Dense(corpus, letters), "nus", 4) == ["1", "2", "4", "5"]
 
 
 def test_what_encode_gives_is_checked():
-    for encode, said in ((lambda texts, query: np.zeros((1, 3)), "one vector of finite numbers a text"),
-                         (lambda texts, query: np.full((len(texts), 3), np.nan), "not finite"),
-                         (lambda texts, query: np.ones((len(texts), 2 + query)), "the encoder that the index was made")):
+    for encode, said in (
+        (lambda texts, query: np.zeros((1, 3)), "one vector of finite numbers a text"),
+        (lambda texts, query: np.full((len(texts), 3), np.nan), "not finite"),
+        (
+            lambda texts, query: np.ones((len(texts), 2 + query)),
+            "the encoder that the index was made",
+        ),
+    ):
         with pytest.raises(ConfigError, match=said):
             Dense(CORPUS, encode).search("sun", 1)
 
@@ -76,10 +88,14 @@ def test_a_bare_index_of_any_kind_is_read_and_must_be_as_long_as_the_corpus(tmp_
 
 
 def test_without_faiss_it_says_what_to_install():
-    program = ("import sys\nsys.modules['faiss'] = None\nfrom workbench.types.errors import ConfigError\n"
-               "from workbench.envs.search import Corpus\nfrom workbench.envs.search.dense import Dense\n"
-               "try: Dense(Corpus(()), None)\nexcept ConfigError as error: print(error)")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        "import sys\nsys.modules['faiss'] = None\nfrom workbench.types.errors import ConfigError\n"
+        "from workbench.envs.search import Corpus\nfrom workbench.envs.search.dense import Dense\n"
+        "try: Dense(Corpus(()), None)\nexcept ConfigError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert "pip install 'agent-rl-workbench[dense]'" in done.stdout
 
 
@@ -87,14 +103,21 @@ def test_without_faiss_it_says_what_to_install():
 @pytest.mark.parametrize("first", ["faiss", "torch"])
 def test_faiss_and_torch_live_in_one_process_with_two_threads_each(first):
     """Each brings an OpenMP of its own; together they must neither crash nor wait for each other."""
-    program = (f"import {first}\nimport faiss, torch, threading, numpy as np\n"
-               "index = faiss.IndexFlatIP(32); index.add(np.ones((9000, 32), np.float32))\n"
-               "def work():\n"
-               "    for _ in range(5): index.search(np.ones((40, 32), np.float32), 3); torch.ones(300, 300) @ torch.ones(300, 300)\n"
-               "threads = [threading.Thread(target=work) for _ in range(3)]\n"
-               "[t.start() for t in threads]; work(); [t.join() for t in threads]; print('both')")
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
-                          env={"OMP_NUM_THREADS": "2", "PATH": ""})
+    program = (
+        f"import {first}\nimport faiss, torch, threading, numpy as np\n"
+        "index = faiss.IndexFlatIP(32); index.add(np.ones((9000, 32), np.float32))\n"
+        "def work():\n"
+        "    for _ in range(5): index.search(np.ones((40, 32), np.float32), 3); torch.ones(300, 300) @ torch.ones(300, 300)\n"
+        "threads = [threading.Thread(target=work) for _ in range(3)]\n"
+        "[t.start() for t in threads]; work(); [t.join() for t in threads]; print('both')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"OMP_NUM_THREADS": "2", "PATH": ""},
+    )
     assert done.stdout == "both\n", done.stderr
 
 
@@ -109,14 +132,32 @@ def tiny_bert(tmp_path_factory):
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
     folder = tmp_path_factory.mktemp("encoders") / "bge-tiny"
-    words = ["[PAD]", "[UNK]", "sun", "sea", "ice", "fire", *"Represent this sentence for searching relevant passages :".split()]
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "sun",
+        "sea",
+        "ice",
+        "fire",
+        *"Represent this sentence for searching relevant passages :".split(),
+    ]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        config = BertConfig(vocab_size=len(words), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                            max_position_embeddings=24)
+        config = BertConfig(
+            vocab_size=len(words),
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=24,
+        )
         BertModel(config).eval().save_pretrained(folder)
     return folder
 
@@ -125,14 +166,24 @@ def test_an_encoder_makes_the_same_vectors_alone_and_in_a_padded_batch(tiny_bert
     from workbench.engines.encoder import BGE_QUERY, TextEncoder, encoder
 
     encode = encoder(str(tiny_bert))
-    assert (encode.pooling, encode.query, encode.passage, encode.most_tokens) == ("cls", BGE_QUERY, "", 24)
+    assert (encode.pooling, encode.query, encode.passage, encode.most_tokens) == (
+        "cls",
+        BGE_QUERY,
+        "",
+        24,
+    )
     texts = ["sun", "sea ice fire", "sun sea", "fire " * 60]
-    for each in (encode, TextEncoder(encode.model, encode.tokenizer, "mean", most_tokens=24, batch_size=3)):
+    for each in (
+        encode,
+        TextEncoder(encode.model, encode.tokenizer, "mean", most_tokens=24, batch_size=3),
+    ):
         together = each(texts, False)
         alone = np.concatenate([each([text], False) for text in texts])
         assert together.dtype == np.float32
         np.testing.assert_allclose(together, alone, atol=1e-5)
-        np.testing.assert_allclose(together[3], each(["fire " * 24], False)[0], atol=1e-5)  # cut at most_tokens
+        np.testing.assert_allclose(
+            together[3], each(["fire " * 24], False)[0], atol=1e-5
+        )  # cut at most_tokens
     assert np.abs(encode(["sun"], True) - encode(["sun"], False)).max() > 1e-3
     np.testing.assert_allclose(encode(["sun"], True), encode([BGE_QUERY + "sun"], False), atol=1e-6)
 

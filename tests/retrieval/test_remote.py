@@ -1,4 +1,5 @@
 """A client against real servers: the one that `workbench retriever` starts, and ones that answer wrongly on purpose."""
+
 from __future__ import annotations
 
 import http.client
@@ -34,8 +35,21 @@ KEY = "a-key-of-16-char"
 @contextmanager
 def command(*arguments: str):
     """(`workbench retriever ...` as a process, its url)."""
-    process = subprocess.Popen([sys.executable, "-m", "workbench.cli", "retriever", "--corpus", str(CORPUS_FILE), *arguments],
-                               cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "workbench.cli",
+            "retriever",
+            "--corpus",
+            str(CORPUS_FILE),
+            *arguments,
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         line = process.stdout.readline()
         url = re.search(r"http://\S+", line)
@@ -83,11 +97,13 @@ def answering(*answers: bytes, pause_s: float = 0.0):
                 sock.recv(65536)
                 try:
                     for start in range(0, len(answer), 1 if pause_s else len(answer) or 1):
-                        sock.sendall(answer[start:start + 1] if pause_s else answer)
+                        sock.sendall(answer[start : start + 1] if pause_s else answer)
                         time.sleep(pause_s)
                     sock.shutdown(socket.SHUT_WR)
                     sock.settimeout(2)
-                    while sock.recv(65536):  # closed with a request unread, the connection would be reset instead
+                    while sock.recv(
+                        65536
+                    ):  # closed with a request unread, the connection would be reset instead
                         pass
                 except OSError:
                     pass
@@ -119,7 +135,7 @@ def post(url: str, body: bytes | None, path: str = "/search", **headers: str) ->
 
 def test_a_remote_search_is_the_search_in_this_process(served):
     local, remote = Bm25(Corpus(tuple(read_corpus(CORPUS_FILE)))), RemoteSearcher(served[1])
-    for query in ("Ysolde Marr", "who built the mill?", "Tarn — \"Osk\"", "nobody knows", ""):
+    for query in ("Ysolde Marr", "who built the mill?", 'Tarn — "Osk"', "nobody knows", ""):
         assert remote.search(query, 3) == local.search(query, 3)
     assert remote.health()["documents"] == 7 and remote.health()["status"] == "ok"
 
@@ -133,7 +149,14 @@ def test_requests_that_are_not_as_agreed_are_answered_with_what_was_expected(ser
     url = served[1]
     question = json.dumps({"query": "mill"}).encode()
     assert [r["id"] for r in post(url, question)[1]["results"]] == ["309"]
-    for wrong in (b"", b"{", b"[]", b'{"query": 3}', json.dumps({"query": "x" * 1001}).encode(), b"[" * 20000):
+    for wrong in (
+        b"",
+        b"{",
+        b"[]",
+        b'{"query": 3}',
+        json.dumps({"query": "x" * 1001}).encode(),
+        b"[" * 20000,
+    ):
         assert post(url, wrong)[0] == 400 and "expected" in post(url, wrong)[1]["error"]
     for k in (0, 101, "3", True, None):
         assert post(url, json.dumps({"query": "x", "k": k}).encode())[0] == 400
@@ -153,13 +176,16 @@ def test_sigterm_ends_it_in_peace(tmp_path):
         RemoteSearcher(url, deadline_s=2).search("mill", 1)
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (("--host", "0.0.0.0"), "can be reached from other machines"),
-    (("--host", "0.0.0.0", "--key", "short"), "at least 12 printable"),
-    (("--k", "0"), "1 to 100 documents"),
-    (("--searcher", "dense"), "--encoder"),
-    (("--index", "x"), "--searcher dense"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--host", "0.0.0.0"), "can be reached from other machines"),
+        (("--host", "0.0.0.0", "--key", "short"), "at least 12 printable"),
+        (("--k", "0"), "1 to 100 documents"),
+        (("--searcher", "dense"), "--encoder"),
+        (("--index", "x"), "--searcher dense"),
+    ],
+)
 def test_what_the_command_refuses(arguments, said, monkeypatch, capsys):
     from workbench.cli import main
 
@@ -173,10 +199,18 @@ def test_what_the_command_refuses(arguments, said, monkeypatch, capsys):
 
 def test_a_key_is_demanded_where_there_is_one(monkeypatch):
     with here(host="127.0.0.1", key=KEY) as server:
-        for said in ({}, {"Authorization": KEY}, {"Authorization": f"Bearer {KEY}x"}, {"Authorization": "Bearer \xff"}):
+        for said in (
+            {},
+            {"Authorization": KEY},
+            {"Authorization": f"Bearer {KEY}x"},
+            {"Authorization": "Bearer \xff"},
+        ):
             assert post(server.url, b'{"query": "mill"}', **said)[0] == 401
         monkeypatch.delenv(KEY_VARIABLE, raising=False)
-        for ask in (lambda: RemoteSearcher(server.url).search("mill", 1), lambda: RemoteSearcher(server.url).health()):
+        for ask in (
+            lambda: RemoteSearcher(server.url).search("mill", 1),
+            lambda: RemoteSearcher(server.url).health(),
+        ):
             with pytest.raises(SearchError, match=f"wants another key .*{KEY_VARIABLE}"):
                 ask()
         monkeypatch.setenv(KEY_VARIABLE, KEY)
@@ -185,10 +219,20 @@ def test_a_key_is_demanded_where_there_is_one(monkeypatch):
         assert KEY not in repr(RemoteSearcher(server.url))
 
 
-@pytest.mark.parametrize(("named", "is_sent"), [
-    ("", False), ("http://127.0.0.1", False), ("http://localhost:{port}", False), ("https://127.0.0.1:{port}", False),
-    ("http://127.0.0.1:{port}", True), ("http://10.0.0.7:8080,http://127.0.0.1:{port}/", True)])
-def test_the_key_goes_to_the_servers_that_the_user_named_and_to_no_other(named, is_sent, monkeypatch):
+@pytest.mark.parametrize(
+    ("named", "is_sent"),
+    [
+        ("", False),
+        ("http://127.0.0.1", False),
+        ("http://localhost:{port}", False),
+        ("https://127.0.0.1:{port}", False),
+        ("http://127.0.0.1:{port}", True),
+        ("http://10.0.0.7:8080,http://127.0.0.1:{port}/", True),
+    ],
+)
+def test_the_key_goes_to_the_servers_that_the_user_named_and_to_no_other(
+    named, is_sent, monkeypatch
+):
     """A url may come out of a stranger's configuration (law 16). The tool over it takes the key along to its worker."""
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     with here(host="127.0.0.1", key=KEY) as server:
@@ -229,7 +273,9 @@ def test_slow_connections_keep_nobody_out_and_a_request_has_a_deadline(monkeypat
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
     monkeypatch.setattr(server_module, "IDLE_S", 2.0)
     with here() as server, ExitStack() as held:
-        slow = [held.enter_context(socket.create_connection(server.server_address)) for _ in range(2)]
+        slow = [
+            held.enter_context(socket.create_connection(server.server_address)) for _ in range(2)
+        ]
         for sock in slow:
             sock.sendall(b"POST /search HTTP/1.1\r\n")
         started = time.monotonic()
@@ -247,9 +293,20 @@ def test_who_has_asked_is_not_closed_for_another(monkeypatch):
     with here() as server:
         found, may_go = [], threading.Event()
         search = server.searcher.search
-        monkeypatch.setattr(server.searcher, "search", lambda query, k: may_go.wait(30) and search(query, k), raising=False)
-        asking = [threading.Thread(target=lambda: found.append(RemoteSearcher(server.url, deadline_s=30, retries=0).search("mill", 1)))
-                  for _ in range(2)]
+        monkeypatch.setattr(
+            server.searcher,
+            "search",
+            lambda query, k: may_go.wait(30) and search(query, k),
+            raising=False,
+        )
+        asking = [
+            threading.Thread(
+                target=lambda: found.append(
+                    RemoteSearcher(server.url, deadline_s=30, retries=0).search("mill", 1)
+                )
+            )
+            for _ in range(2)
+        ]
         for thread in asking:
             thread.start()
         until = time.monotonic() + 10
@@ -271,7 +328,9 @@ def test_a_kept_connection_is_answered_at_once():
         times = []
         for _ in range(20):
             started = time.perf_counter()
-            connection.request("POST", "/search", b'{"query": "mill"}', {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/search", b'{"query": "mill"}', {"Content-Type": "application/json"}
+            )
             assert connection.getresponse().read()
             times.append(time.perf_counter() - started)
         connection.close()
@@ -281,39 +340,60 @@ def test_a_kept_connection_is_answered_at_once():
 # ------------------------------------------------------------------------------------------------ servers that fail
 
 
-@pytest.mark.parametrize(("answer", "said"), [
-    (http_answer({"results": [{"title": "T"}]}), "result 0: expected id, title and text"),
-    (http_answer({"results": "none"}), "without a list of 'results'"),
-    (http_answer([1]), "expected a JSON object"),
-    (http_answer(b"<html>"), "expected a JSON object; is it a retriever"),
-    (http_answer({"error": "expected k"}, "400 Bad Request"), "status 400: expected k"),
-    (http_answer(b"moved", "302 Found"), "status 302; is it a retriever"),
-    (http_answer({"results": [], "filler": "x" * 5000}), "more than 4,000 bytes"),
-    (b"SSH-2.0-OpenSSH_9.9\r\n", "cannot be asked"),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "cannot be asked"),
-    (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "ended in the middle of the answer"),
-    (b"", "cannot be asked"),
-])
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (http_answer({"results": [{"title": "T"}]}), "result 0: expected id, title and text"),
+        (http_answer({"results": "none"}), "without a list of 'results'"),
+        (http_answer([1]), "expected a JSON object"),
+        (http_answer(b"<html>"), "expected a JSON object; is it a retriever"),
+        (http_answer({"error": "expected k"}, "400 Bad Request"), "status 400: expected k"),
+        (http_answer(b"moved", "302 Found"), "status 302; is it a retriever"),
+        (http_answer({"results": [], "filler": "x" * 5000}), "more than 4,000 bytes"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "cannot be asked"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "cannot be asked"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "ended in the middle of the answer"),
+        (b"", "cannot be asked"),
+    ],
+)
 def test_a_wrong_answer_is_an_error_with_cause_and_cure(answer, said):
-    with answering(answer, answer, answer) as (url, _), pytest.raises(SearchError, match=said) as error:
+    with (
+        answering(answer, answer, answer) as (url, _),
+        pytest.raises(SearchError, match=said) as error,
+    ):
         RemoteSearcher(url, deadline_s=5, most_bytes=4000).search("x", 2)
     assert url in str(error.value)
 
 
 def test_what_may_pass_by_itself_is_asked_again_and_nothing_else():
-    good = http_answer({"results": [{"id": 7, "title": "T", "content": "text"}, {"title": "U", "text": "", "score": 2}]})
+    good = http_answer(
+        {
+            "results": [
+                {"id": 7, "title": "T", "content": "text"},
+                {"title": "U", "text": "", "score": 2},
+            ]
+        }
+    )
     busy = http_answer({}, "503 Service Unavailable")
     with answering(busy, b"", good) as (url, connections):
         found = RemoteSearcher(url).search("x", 5)
-    assert [(h.document.id, h.document.text, h.score) for h in found] == [("7", "text", 0.0), ("U", "", 2.0)]
+    assert [(h.document.id, h.document.text, h.score) for h in found] == [
+        ("7", "text", 0.0),
+        ("U", "", 2.0),
+    ]
     assert len(connections) == 3
-    for answers, retries, asked in (((busy, busy, busy), 1, 2), ((http_answer({}, "404 Not Found"), good), 2, 1)):
+    for answers, retries, asked in (
+        ((busy, busy, busy), 1, 2),
+        ((http_answer({}, "404 Not Found"), good), 2, 1),
+    ):
         with answering(*answers) as (url, connections), pytest.raises(SearchError):
             RemoteSearcher(url, retries=retries).search("x", 1)
         assert len(connections) == asked
 
 
-@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 110, b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 110])
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 110, b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 110]
+)
 def test_an_answer_that_trickles_in_is_cut_at_the_deadline(answer):
     """A byte every 0.1 s: no single wait is long, together they take 13 s."""
     with answering(answer, answer, pause_s=0.1) as (url, _):
@@ -323,7 +403,19 @@ def test_an_answer_that_trickles_in_is_cut_at_the_deadline(answer):
         assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://a", "http://", "http://a:port", "http://a/?q=1", "http://u:p@a", 3])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8000",
+        "ftp://a",
+        "http://",
+        "http://a:port",
+        "http://a/?q=1",
+        "http://u:p@a",
+        3,
+    ],
+)
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(ConfigError, match="http://HOST:PORT"):
         RemoteSearcher(url)

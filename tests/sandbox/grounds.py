@@ -1,4 +1,5 @@
 """What escapes are tried against: a secret, a folder, a server and a process outside; supplies of boxes for root and for nobody."""
+
 from __future__ import annotations
 
 import os
@@ -45,7 +46,12 @@ def python_for(user: str) -> str | None:
     able = f"import sys, os; sys.exit(sys.version_info < (3, 11) or not os.access({str(PACKAGE)!r}, os.R_OK | os.X_OK))"
     for path in (sys.executable, "/usr/bin/python3"):
         with suppress(OSError):
-            if subprocess.run([path, "-S", "-c", able], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/").returncode == 0:
+            if (
+                subprocess.run(
+                    [path, "-S", "-c", able], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/"
+                ).returncode
+                == 0
+            ):
                 return path
     return None
 
@@ -83,10 +89,21 @@ def why_not(user: str, tier: str) -> str:
 
 PROGRAMS = "namespaces, with programs"
 # Boxes with users of their own, by whom the escape is tried as in them: an agent's code, a user that root made, root.
-OWN_USERS = {"the agent of a box with users": None, "another user of a box": "other", "the root of a box": "root"}
-WORKING = [(user, tier) for user in USERS for tier in (*TIERS, PROGRAMS, *OWN_USERS, *BY_COMMAND) if user == "root" or tier not in OWN_USERS]
-ADD_OTHER = ("import os\nopen('/etc/passwd', 'a').write('other:x:1001:1001::/home/other:/bin/sh\\n')\n"
-             "os.mkdir('/home/other')\nos.chown('/home/other', 1001, 1001)")
+OWN_USERS = {
+    "the agent of a box with users": None,
+    "another user of a box": "other",
+    "the root of a box": "root",
+}
+WORKING = [
+    (user, tier)
+    for user in USERS
+    for tier in (*TIERS, PROGRAMS, *OWN_USERS, *BY_COMMAND)
+    if user == "root" or tier not in OWN_USERS
+]
+ADD_OTHER = (
+    "import os\nopen('/etc/passwd', 'a').write('other:x:1001:1001::/home/other:/bin/sh\\n')\n"
+    "os.mkdir('/home/other')\nos.chown('/home/other', 1001, 1001)"
+)
 
 
 @contextmanager
@@ -106,8 +123,13 @@ def grounds(user: str) -> Iterator[dict[str, object]]:
     abstract.listen()
     victim = subprocess.Popen(["/bin/sleep", "600"], env={"CANARY": CANARY}, **switch)
     try:
-        yield {"secret": secret, "folder": folder, "port": server.getsockname()[1], "name": f"escapes-{os.getpid()}",
-               "victim": victim.pid}
+        yield {
+            "secret": secret,
+            "folder": folder,
+            "port": server.getsockname()[1],
+            "name": f"escapes-{os.getpid()}",
+            "victim": victim.pid,
+        }
     finally:
         victim.kill()
         victim.wait()
@@ -117,7 +139,11 @@ def grounds(user: str) -> Iterator[dict[str, object]]:
 
 
 def _as(user: str) -> dict[str, object]:
-    return {"user": NOBODY, "group": NOBODY, "extra_groups": []} if user == "nobody" and os.geteuid() == 0 else {}
+    return (
+        {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        if user == "nobody" and os.geteuid() == 0
+        else {}
+    )
 
 
 def outside(user: str, name: str, values: dict[str, object]) -> bool:
@@ -126,8 +152,16 @@ def outside(user: str, name: str, values: dict[str, object]) -> bool:
     work.chmod(0o777)
     held = os.open("/", os.O_RDONLY)
     python = supply_for(user).python
-    done = subprocess.run([python, "-S", "-c", ESCAPES[name].format(**values)], capture_output=True, text=True, timeout=60, cwd=work,
-                          env={"CANARY": CANARY}, pass_fds=[held], **_as(user))
+    done = subprocess.run(
+        [python, "-S", "-c", ESCAPES[name].format(**values)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=work,
+        env={"CANARY": CANARY},
+        pass_fds=[held],
+        **_as(user),
+    )
     os.close(held)
     return "ESCAPED" in done.stdout.splitlines()
 
@@ -135,9 +169,21 @@ def outside(user: str, name: str, values: dict[str, object]) -> bool:
 def inside(user: str, tier: str, name: str, values: dict[str, object]) -> str:
     """What an escape said in a box of its own."""
     programs = tier == PROGRAMS or tier in OWN_USERS
-    settings = SandboxSettings(seconds=10.0, deterministic=False, warm=0, tier="namespaces" if programs else tier, programs=programs)
-    with open_sandbox(settings, supply_for(user), users=tier in OWN_USERS) as sandbox, as_user(sandbox, OWN_USERS.get(tier)) as runner:
-        ran = runner.run(("import os; os.chdir(os.environ['HOME'])\n" if OWN_USERS.get(tier) else "") + ESCAPES[name].format(**values))
+    settings = SandboxSettings(
+        seconds=10.0,
+        deterministic=False,
+        warm=0,
+        tier="namespaces" if programs else tier,
+        programs=programs,
+    )
+    with (
+        open_sandbox(settings, supply_for(user), users=tier in OWN_USERS) as sandbox,
+        as_user(sandbox, OWN_USERS.get(tier)) as runner,
+    ):
+        ran = runner.run(
+            ("import os; os.chdir(os.environ['HOME'])\n" if OWN_USERS.get(tier) else "")
+            + ESCAPES[name].format(**values)
+        )
         return f"{ran.text}\n{ran.said}"
 
 

@@ -6,6 +6,7 @@ Escapes, each in a box of its own, by user and tier, and how many of them get ou
 boxes and forks of a state of ten megabytes in milliseconds of the wall clock; programs run twice, byte by byte; what many
 mixed calls leave behind. Seconds are those of the wall clock, so a busy machine shows; the load is written down.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -28,9 +29,11 @@ from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
 from workbench.envs.sandbox.supply import BoxPool, shared_supply
 
 CALL = "x = sorted(str(n) for n in range(1000)); len(x)"
-SAME = ("import time, datetime, random, uuid, secrets, os\n"
-        "print(time.time(), datetime.datetime.now(), random.random(), uuid.uuid4(), secrets.token_hex(), os.urandom(8))\n"
-        "print(hash('x'), {'a', 'b', 'c'}, os.getpid())\n")
+SAME = (
+    "import time, datetime, random, uuid, secrets, os\n"
+    "print(time.time(), datetime.datetime.now(), random.random(), uuid.uuid4(), secrets.token_hex(), os.urandom(8))\n"
+    "print(hash('x'), {'a', 'b', 'c'}, os.getpid())\n"
+)
 
 
 def escapes(tiers: Sequence[str]) -> list[dict[str, Any]]:
@@ -41,7 +44,11 @@ def escapes(tiers: Sequence[str]) -> list[dict[str, Any]]:
                 rows.append({"user": user, "tier": tier, "not": reason})
                 continue
             with grounds(user) as values:
-                out = [name for name in ESCAPES if "ESCAPED" in inside(user, tier, name, values).splitlines()]
+                out = [
+                    name
+                    for name in ESCAPES
+                    if "ESCAPED" in inside(user, tier, name, values).splitlines()
+                ]
             rows.append({"user": user, "tier": tier, "tried": len(ESCAPES), "out": out})
     return rows
 
@@ -52,7 +59,13 @@ def without_a_box() -> list[dict[str, Any]]:
         if not all(why_not(user, tier) for tier in TIERS):
             wanted = [name for name in ESCAPES if user == "root" or name not in ROOT]
             with grounds(user) as values:
-                rows.append({"user": user, "tried": len(wanted), "out": sum(outside(user, name, values) for name in wanted)})
+                rows.append(
+                    {
+                        "user": user,
+                        "tried": len(wanted),
+                        "out": sum(outside(user, name, values) for name in wanted),
+                    }
+                )
     return rows
 
 
@@ -68,7 +81,14 @@ def costs(tier: str, calls: int) -> dict[str, Any]:
         box = shared_supply().take(tier, asdict(settings))
         begun.append(1e3 * (time.monotonic() - began))
         box.close()
-    return {"tier": tier, "calls": calls, "warm": _spread(warm), "begun": _spread(begun), "forks": _forks(tier), "same": _same(tier)}
+    return {
+        "tier": tier,
+        "calls": calls,
+        "warm": _spread(warm),
+        "begun": _spread(begun),
+        "forks": _forks(tier),
+        "same": _same(tier),
+    }
 
 
 def _forks(tier: str) -> dict[str, float] | None:
@@ -94,7 +114,10 @@ def _same(tier: str) -> dict[str, int]:
 
 def _spread(milliseconds: Sequence[float]) -> dict[str, float]:
     ordered = sorted(milliseconds)
-    return {"p50": round(statistics.median(ordered), 2), "p99": round(ordered[int(0.99 * (len(ordered) - 1))], 2)}
+    return {
+        "p50": round(statistics.median(ordered), 2),
+        "p99": round(ordered[int(0.99 * (len(ordered) - 1))], 2),
+    }
 
 
 def left_behind(tier: str, calls: int) -> dict[str, Any]:
@@ -106,27 +129,48 @@ def left_behind(tier: str, calls: int) -> dict[str, Any]:
         time.sleep(0.05)
     left = len(children_of(supply.process_id))
     supply.shutdown()
-    return {"tier": tier, "calls": len(texts), "processes": left, "descriptors": max(0, len(os.listdir("/proc/self/fd")) - before),
-            "secrets": sum(CANARY in text for text in texts)}
+    return {
+        "tier": tier,
+        "calls": len(texts),
+        "processes": left,
+        "descriptors": max(0, len(os.listdir("/proc/self/fd")) - before),
+        "secrets": sum(CANARY in text for text in texts),
+    }
 
 
 def attacks(tier: str) -> dict[str, Any]:
     settings = SandboxSettings(tier=tier, seconds=1.0)
-    verdicts = {name: judge(program, ["double"], TESTS[:1] + TESTS[2:], settings=settings) for name, (program, _) in ATTACKS.items()}
-    return {"tier": tier, "tried": len(verdicts), "paid": [name for name, verdict in verdicts.items() if verdict.passed],
-            "named": sum(ATTACKS[name][1] in verdict.why for name, verdict in verdicts.items())}
+    verdicts = {
+        name: judge(program, ["double"], TESTS[:1] + TESTS[2:], settings=settings)
+        for name, (program, _) in ATTACKS.items()
+    }
+    return {
+        "tier": tier,
+        "tried": len(verdicts),
+        "paid": [name for name, verdict in verdicts.items() if verdict.passed],
+        "named": sum(ATTACKS[name][1] in verdict.why for name, verdict in verdicts.items()),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--calls", type=int, default=2000)
-    parser.add_argument("--tiers", nargs="+", default=[*TIERS, *BY_COMMAND], choices=[*TIERS, *BY_COMMAND])
+    parser.add_argument(
+        "--tiers", nargs="+", default=[*TIERS, *BY_COMMAND], choices=[*TIERS, *BY_COMMAND]
+    )
     arguments = parser.parse_args()
     tiers = [tier for tier in arguments.tiers if not shared_supply().why_not(tier)]
     load = [round(os.getloadavg()[0], 1)]
-    result = {"costs": [costs(tier, 1000) for tier in tiers], "escapes": escapes(arguments.tiers), "without": without_a_box(),
-              "left": [left_behind(tier, arguments.calls) for tier in tiers], "attacks": [attacks(tier) for tier in tiers]}
+    result = {
+        "costs": [costs(tier, 1000) for tier in tiers],
+        "escapes": escapes(arguments.tiers),
+        "without": without_a_box(),
+        "left": [left_behind(tier, arguments.calls) for tier in tiers],
+        "attacks": [attacks(tier) for tier in tiers],
+    }
     runs = json.loads(arguments.json.read_text())["runs"] if arguments.json.exists() else []
     runs.append({**result, "load": [*load, round(os.getloadavg()[0], 1)]})
     arguments.json.write_text(json.dumps({"runs": runs}, indent=1))

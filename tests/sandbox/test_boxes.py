@@ -1,4 +1,5 @@
 """What a box keeps, bounds and leaves behind."""
+
 from __future__ import annotations
 
 import os
@@ -85,11 +86,13 @@ def test_a_message_without_end_is_refused(sandbox):
 
 def test_twice_the_same(tier):
     """Clock, chance, hashes and listings: what the lint's replay compares (rule R20)."""
-    program = ("import time, datetime, random, uuid, secrets, os\n"
-               "print(time.time(), time.monotonic(), datetime.datetime.now(), datetime.date.today(), time.strftime('%c'))\n"
-               "time.sleep(3600)\nprint(time.time(), time.localtime())\n"
-               "print(random.random(), random.Random().random(), random.SystemRandom().random(), uuid.uuid4(), uuid.uuid1())\n"
-               "print(secrets.token_hex(), os.urandom(8), hash('x'), {'a', 'b', 'c', 'd'}, os.getpid())\n")
+    program = (
+        "import time, datetime, random, uuid, secrets, os\n"
+        "print(time.time(), time.monotonic(), datetime.datetime.now(), datetime.date.today(), time.strftime('%c'))\n"
+        "time.sleep(3600)\nprint(time.time(), time.localtime())\n"
+        "print(random.random(), random.Random().random(), random.SystemRandom().random(), uuid.uuid4(), uuid.uuid1())\n"
+        "print(secrets.token_hex(), os.urandom(8), hash('x'), {'a', 'b', 'c', 'd'}, os.getpid())\n"
+    )
     if tier == "namespaces":
         program += "for name in 'dacb': open(name, 'w').close()\nprint(os.listdir(), [entry.name for entry in os.scandir()])\n"
     said = []
@@ -105,7 +108,9 @@ def test_negative_control_undone_it_differs(tier):
     said = []
     for _ in range(2):
         with open_sandbox(SandboxSettings(tier=tier, deterministic=False)) as sandbox:
-            said.append(sandbox.run("import time, random; print(time.time(), random.random())").text)
+            said.append(
+                sandbox.run("import time, random; print(time.time(), random.random())").text
+            )
     assert said[0] != said[1]
 
 
@@ -114,8 +119,14 @@ def test_a_fork_has_the_state_and_goes_on_alone(roomy):
         first.run("import random; x = [1]; open('a', 'w').write('one'); random.random()")
         second = first.fork()
         assert first.run("x.append(2); open('a', 'w').write('first'); x").text == "[1, 2]\n"
-        assert second.run("x.append(3); open('b', 'w').close(); x, open('/work/a').read()").text == "([1, 3], 'one')\n"
-        assert first.run("import os; x, os.listdir('/work'), os.getcwd()").text == "([1, 2], ['a'], '/work')\n"
+        assert (
+            second.run("x.append(3); open('b', 'w').close(); x, open('/work/a').read()").text
+            == "([1, 3], 'one')\n"
+        )
+        assert (
+            first.run("import os; x, os.listdir('/work'), os.getcwd()").text
+            == "([1, 2], ['a'], '/work')\n"
+        )
         assert first.run("random.random()").text == second.run("random.random()").text
 
 
@@ -124,9 +135,15 @@ def test_a_fork_of_ten_megabytes_is_quick_and_no_states_reach_each_other(roomy):
         first.run("held = bytearray(range(256)) * 40_960")
         began = time.monotonic()
         second = first.fork()
-        assert time.monotonic() - began < 2  # 30 ms where nothing else runs: docs/evidence/sandbox.md
+        assert (
+            time.monotonic() - began < 2
+        )  # 30 ms where nothing else runs: docs/evidence/sandbox.md
         assert second.run("len(held)").text == "10485760\n"
-        for way in ("os.listdir('/kept')", "os.chmod('/kept', 0o777)", "os.listdir('/kept/disk/0')"):
+        for way in (
+            "os.listdir('/kept')",
+            "os.chmod('/kept', 0o777)",
+            "os.listdir('/kept/disk/0')",
+        ):
             assert second.run(f"import os; {way}").error == "raised"
 
 
@@ -137,7 +154,10 @@ def test_forks_are_bounded_and_a_tier_without_them_says_so(roomy):
             for _ in range(4):
                 first.fork()
     if works("landlock"):
-        with open_sandbox(SandboxSettings(tier="landlock")) as alone, pytest.raises(ToolError, match="cannot be forked"):
+        with (
+            open_sandbox(SandboxSettings(tier="landlock")) as alone,
+            pytest.raises(ToolError, match="cannot be forked"),
+        ):
             alone.fork()
 
 
@@ -145,30 +165,52 @@ def test_files_in_and_out(roomy):
     with open_sandbox(roomy) as sandbox:
         assert not sandbox.write_file("data.bin", bytes(range(256))).error
         assert sandbox.run("len(open('data.bin', 'rb').read())").text == "256\n"
-        assert sandbox.read_file("data.bin") == bytes(range(256)) and sandbox.read_file("none") is None
+        assert (
+            sandbox.read_file("data.bin") == bytes(range(256)) and sandbox.read_file("none") is None
+        )
 
 
 def test_between_calls_nothing_runs(roomy):
     with open_sandbox(roomy) as sandbox:
-        sandbox.run("import os, time\nopen('tick', 'w').close()\nif not os.fork():\n    while True: open('tick', 'a').write('x')")
+        sandbox.run(
+            "import os, time\nopen('tick', 'w').close()\nif not os.fork():\n    while True: open('tick', 'a').write('x')"
+        )
         sandbox.run("time.sleep(0.05)")  # the child's turn, on a busy machine too
         before = sandbox.run("os.path.getsize('tick')").text
         time.sleep(0.3)
         again = sandbox.run("os.path.getsize('tick')").text
-        assert int(again) - int(before) < 200_000  # a loop without a pause writes as much in a fraction of 0.3 s
+        assert (
+            int(again) - int(before) < 200_000
+        )  # a loop without a pause writes as much in a fraction of 0.3 s
 
 
 def test_it_asks_and_is_told_plain_values_alone(sandbox):
     class_of_mine = "class Yes:\n    def __eq__(self, other): return True\n"
     came = []
-    ran = sandbox.run(class_of_mine + "ask(1, 2.5, 'x', b'y', [None], (True,), {3: {4}}, Yes())", answer=lambda *each: came.append(each))
+    ran = sandbox.run(
+        class_of_mine + "ask(1, 2.5, 'x', b'y', [None], (True,), {3: {4}}, Yes())",
+        answer=lambda *each: came.append(each),
+    )
     assert ran.error == "" and came[0][:-1] == (1, 2.5, "x", b"y", [None], (True,), {3: {4}})
     assert came[0][-1] != 1 and repr(came[0][-1]) == "<a Yes>"
     assert sandbox.run("ask(1)").said == "QuestionError: nobody answers here"
 
 
-@pytest.mark.parametrize("content", [["l", *[None] * 10_001], [[[]]], ["z"], ["i", "x"], ["d", ["a"]], 3, ["s", ["l"]],
-                                     "deep", ["n", "one"], ["b", "0"]])
+@pytest.mark.parametrize(
+    "content",
+    [
+        ["l", *[None] * 10_001],
+        [[[]]],
+        ["z"],
+        ["i", "x"],
+        ["d", ["a"]],
+        3,
+        ["s", ["l"]],
+        "deep",
+        ["n", "one"],
+        ["b", "0"],
+    ],
+)
 def test_values_that_are_none_are_refused(content):
     if content == "deep":
         content = None
@@ -187,7 +229,10 @@ def test_settings_out_of_their_range_are_refused():
 def test_where_no_tier_works_it_refuses_in_words(monkeypatch):
     supply = BoxPool()
     monkeypatch.setattr(supply, "_try", lambda tier: "unshare: Operation not permitted")
-    with pytest.raises(ToolError, match="'namespaces' does not work here: unshare.*'landlock'.*in a sandbox or not at all"):
+    with pytest.raises(
+        ToolError,
+        match="'namespaces' does not work here: unshare.*'landlock'.*in a sandbox or not at all",
+    ):
         open_sandbox(SandboxSettings(), supply)
 
 
@@ -198,10 +243,24 @@ def children_of(pid):
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-CALLS = ("x = 1", "print(x)", "1 / 0", "import os; os._exit(1)", "import sys; sys.exit()", "print('y' * 100_000)", "[1] * 10**9",
-         "import os; os.fork()", "import threading; threading.Thread(target=print).start()", "open('/work/f', 'w').write('z' * 9999)",
-         "import os; print(dict(os.environ))", "import os\nfor fd in range(3, 64):\n    try: os.close(fd)\n    except OSError: pass",
-         "raise BaseException", "import os; os.kill(os.getpid(), 9)", "class A: __repr__ = None\nA()", "exec('def')")
+CALLS = (
+    "x = 1",
+    "print(x)",
+    "1 / 0",
+    "import os; os._exit(1)",
+    "import sys; sys.exit()",
+    "print('y' * 100_000)",
+    "[1] * 10**9",
+    "import os; os.fork()",
+    "import threading; threading.Thread(target=print).start()",
+    "open('/work/f', 'w').write('z' * 9999)",
+    "import os; print(dict(os.environ))",
+    "import os\nfor fd in range(3, 64):\n    try: os.close(fd)\n    except OSError: pass",
+    "raise BaseException",
+    "import os; os.kill(os.getpid(), 9)",
+    "class A: __repr__ = None\nA()",
+    "exec('def')",
+)
 
 
 def mixed_calls(tier, count, supply):
@@ -237,9 +296,11 @@ def test_after_many_calls_nothing_is_left(tier, count):
 
 
 def test_boxes_end_with_a_trainer_that_is_killed(tier):
-    program = ("import time\nfrom workbench.envs.sandbox.boxes import *\nfrom workbench.envs.sandbox.supply import shared_supply\n"
-               f"box = open_sandbox(SandboxSettings(tier={tier!r}, deterministic=False))\nbox.run('x = 1')\n"
-               "print(shared_supply().process_id, flush=True)\ntime.sleep(60)")
+    program = (
+        "import time\nfrom workbench.envs.sandbox.boxes import *\nfrom workbench.envs.sandbox.supply import shared_supply\n"
+        f"box = open_sandbox(SandboxSettings(tier={tier!r}, deterministic=False))\nbox.run('x = 1')\n"
+        "print(shared_supply().process_id, flush=True)\ntime.sleep(60)"
+    )
     trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     zygote = int(trainer.stdout.readline())
     boxes = children_of(zygote)
@@ -248,7 +309,9 @@ def test_boxes_end_with_a_trainer_that_is_killed(tier):
     trainer.wait()
     trainer.stdout.close()
     until = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in (zygote, *boxes)) and time.monotonic() < until:
+    while (
+        any(Path(f"/proc/{pid}").exists() for pid in (zygote, *boxes)) and time.monotonic() < until
+    ):
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in (zygote, *boxes))
 

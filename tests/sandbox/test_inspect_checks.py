@@ -1,4 +1,5 @@
 """The contract that Inspect holds its sandboxes to, held by a box: in an environment of its own (`make test-readers`)."""
+
 from __future__ import annotations
 
 import json
@@ -21,8 +22,9 @@ CHECKED_BY = ROOT / "tests/exported/readers/inspect_checks.py"
 def test_a_box_holds_inspects_contract():
     need_tier("namespaces")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
-    done = subprocess.run([python, CHECKED_BY], capture_output=True, text=True, timeout=600,
-                          env=environment_beside())
+    done = subprocess.run(
+        [python, CHECKED_BY], capture_output=True, text=True, timeout=600, env=environment_beside()
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == CHECKS
@@ -31,15 +33,28 @@ def test_a_box_holds_inspects_contract():
     assert all(NOT_HELD[name] in why for name, why in failed.items())
 
 
-@pytest.mark.parametrize(("without", "by", "checks"), [("programs=True", "programs=False", ["test_exec_output", "test_exec_returncode"]),
-                                                       ("users=SETTINGS.programs", "users=False", ["test_exec_as_user"])])
+@pytest.mark.parametrize(
+    ("without", "by", "checks"),
+    [
+        ("programs=True", "programs=False", ["test_exec_output", "test_exec_returncode"]),
+        ("users=SETTINGS.programs", "users=False", ["test_exec_as_user"]),
+    ],
+)
 def test_negative_control_a_box_without_them_does_not(without, by, checks, tmp_path):
     need_tier("namespaces")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
     text = CHECKED_BY.read_text()
     assert text.count(without) == 1
-    text = text.replace(without, by).replace("str(Path(__file__).resolve().parents[3])", repr(str(ROOT)))
+    text = text.replace(without, by).replace(
+        "str(Path(__file__).resolve().parents[3])", repr(str(ROOT))
+    )
     (tmp_path / "without.py").write_text(text)
-    done = subprocess.run([python, tmp_path / "without.py", *checks], capture_output=True, text=True, timeout=120, env=environment_beside())
+    done = subprocess.run(
+        [python, tmp_path / "without.py", *checks],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment_beside(),
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert all(json.loads(done.stdout.splitlines()[-1]).values())

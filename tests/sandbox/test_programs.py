@@ -1,4 +1,5 @@
 """Boxes that start programs of the machine, and the shell tool on them."""
+
 from __future__ import annotations
 
 import os
@@ -29,7 +30,11 @@ BY_SHELL = {
     "what other processes were given": "cat /proc/{victim}/environ | grep -q canary && echo ESCAPED",
     "a file of another owner": "touch /usr/local/x && rm /usr/local/x && echo ESCAPED",
 }
-ROOT_ONLY = ("a folder of the machine", "a program of the machine is written over", "a file of another owner")
+ROOT_ONLY = (
+    "a folder of the machine",
+    "a program of the machine is written over",
+    "a file of another owner",
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,7 +58,10 @@ def test_a_program_is_run_and_what_it_says_is_told_apart(box):
     ran = box.start(["sh", "-c", "echo out; echo err >&2; exit 7"])
     assert (ran.status, ran.out, ran.err, ran.error) == (7, b"out\n", b"err\n", "")
     assert box.start(["sh", "-c", "kill -TERM $$"]).status == -15
-    assert box.start(["env"], environment={"ONE": "two"}).out.decode().splitlines().count("ONE=two") == 1
+    assert (
+        box.start(["env"], environment={"ONE": "two"}).out.decode().splitlines().count("ONE=two")
+        == 1
+    )
     box.write_file("given", b"abc")
     assert box.start(["wc", "-c"], given="/work/given").out.split() == [b"3"]
     assert box.start(["no-such-program"]).said.startswith("FileNotFoundError")
@@ -63,13 +71,17 @@ def test_output_of_a_program_is_bounded_and_counted(box):
     ran = box.start(["head", "-c", "3000000", "/usr/bin/bash"], most=1000)
     size = min(3_000_000, os.path.getsize("/usr/bin/bash"))
     assert len(ran.out) == 1000 and ran.cut == size - 1000
-    assert len(box.start(["head", "-c", "1200000", "/usr/bin/bash"], most=2_000_000).out) == min(size, 1_200_000)
+    assert len(box.start(["head", "-c", "1200000", "/usr/bin/bash"], most=2_000_000).out) == min(
+        size, 1_200_000
+    )
 
 
 def test_a_program_that_is_late_is_killed_with_its_children_and_the_box_goes_on(box):
     box.write_file("kept", b"x")
     began = time.monotonic()
-    ran = box.start(["sh", "-c", "while true; do echo >> ticks; sleep 0.01; done & sleep 60"], seconds=0.5)
+    ran = box.start(
+        ["sh", "-c", "while true; do echo >> ticks; sleep 0.01; done & sleep 60"], seconds=0.5
+    )
     assert ran.error == "late" and not ran.lost and time.monotonic() - began < 10
     before = box.start(["wc", "-l", "ticks"]).out
     assert int(before.split()[0]) > 0
@@ -98,7 +110,9 @@ def test_nothing_outside_is_reached_by_a_shell(name):
             ran = box.start(["bash", "-c", command], seconds=5.0)
         assert b"ESCAPED" not in ran.out and CANARY.encode() not in ran.out + ran.err
         without = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30)
-        assert b"ESCAPED" in without.stdout or os.geteuid() and name in ROOT_ONLY, "negative control"
+        assert b"ESCAPED" in without.stdout or os.geteuid() and name in ROOT_ONLY, (
+            "negative control"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ the tool
@@ -135,12 +149,19 @@ def test_a_state_is_made_again_by_its_commands():
     first.call({"command": "mkdir d; cd d; echo 1 > n"})
     second.replay(first.cells)
     first.call({"command": "echo 2 > n"})
-    assert second.call({"command": "pwd; cat n"}).text == "/work/d\n1\n" and first.call({"command": "cat n"}).text == "2\n"
+    assert (
+        second.call({"command": "pwd; cat n"}).text == "/work/d\n1\n"
+        and first.call({"command": "cat n"}).text == "2\n"
+    )
     first.close()
     second.close()
 
 
 def test_where_no_box_can_be_had_it_refuses(monkeypatch):
-    monkeypatch.setattr(shared_supply(), "_works", {"namespaces": "no user namespaces", "landlock": ""})
-    with pytest.raises(ToolError, match="sandbox.tier = 'namespaces' does not work here: no user namespaces"):
+    monkeypatch.setattr(
+        shared_supply(), "_works", {"namespaces": "no user namespaces", "landlock": ""}
+    )
+    with pytest.raises(
+        ToolError, match="sandbox.tier = 'namespaces' does not work here: no user namespaces"
+    ):
         ShellTool(SandboxSettings(programs=True, disk_mb=3)).call({"command": "echo"})

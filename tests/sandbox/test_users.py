@@ -1,4 +1,5 @@
 """Users of a box's own: another number of its user space, files that are not the other's, and a root that reaches no further."""
+
 from __future__ import annotations
 
 import os
@@ -24,15 +25,18 @@ SETUID = "import shutil, os\nshutil.copy('/usr/bin/id', '/tmp/id')\nos.chmod('/t
 # What the root of a box tries beyond what anybody in it does (`escapes`); each prints ESCAPED where it gets further than the box's own users.
 BY_ROOT = {
     "a number that is none of the box's": "import os\nopen('f', 'w').close()\nfor n in (4096, 65432, 65534, 1 << 31, (1 << 32) - 2):\n"
-        "    try: os.chown('f', n, -1)\n    except OSError: continue\n    print('ESCAPED')",
+    "    try: os.chown('f', n, -1)\n    except OSError: continue\n    print('ESCAPED')",
     "the owner of a device of the machine": "import os\nos.chown('/dev/null', 0, 0)\nprint('ESCAPED')",
     "the mode of a device of the machine": "import os\nos.chmod('/dev/null', 0o600)\nprint('ESCAPED')",
     "a program of the machine": "open('/usr/bin/env', 'r+b')\nprint('ESCAPED')",
     "a file beside the machine's": "open('/usr/lib/escaped', 'w')\nprint('ESCAPED')",
     "a file in the root folder": "open('/escaped', 'w')\nprint('ESCAPED')",
-    "mount": CTYPES + "print('ESCAPED' if libc.mount(b'x', b'/tmp', b'tmpfs', 0, None) == 0 else '')",
-    "mount bound elsewhere": CTYPES + "print('ESCAPED' if libc.mount(b'/usr/bin', b'/tmp', None, 0x1000, None) == 0 else '')",
-    "the root folder, to be written": CTYPES + "print('ESCAPED' if libc.mount(b'x', b'/', None, 0x1020, None) == 0 else '')",
+    "mount": CTYPES
+    + "print('ESCAPED' if libc.mount(b'x', b'/tmp', b'tmpfs', 0, None) == 0 else '')",
+    "mount bound elsewhere": CTYPES
+    + "print('ESCAPED' if libc.mount(b'/usr/bin', b'/tmp', None, 0x1000, None) == 0 else '')",
+    "the root folder, to be written": CTYPES
+    + "print('ESCAPED' if libc.mount(b'x', b'/', None, 0x1020, None) == 0 else '')",
     "unmount": CTYPES + "print('ESCAPED' if libc.umount2(b'/etc', 2) == 0 else '')",
     "the folder of mounts": "import os\nprint('ESCAPED' if os.listdir('/kept') else '')\nopen('/kept/x', 'w')\nprint('ESCAPED')",
     "the name of a folder that is mounted": "import os\nos.rename('/etc', '/home/etc')\nprint('ESCAPED')",
@@ -41,12 +45,15 @@ BY_ROOT = {
     "more groups": "import os\nos.setgroups([1000])\nprint('ESCAPED')",
     "a signal to the keeper": "import os\nos.kill(1, 9)\nprint('ESCAPED')",
     "a signal to another user's": "import os\nos.kill(2, 0)\nprint('ESCAPED')",
-    "a trace of another user's": CTYPES + "print('ESCAPED' if call(101, 117, 0x4206, 2, 0, 0) == 0 else '')",
-    "the memory of another user's": CTYPES + "print('ESCAPED' if call(310, 270, 2, None, 0, None, 0, 0) == 0 else '')",
+    "a trace of another user's": CTYPES
+    + "print('ESCAPED' if call(101, 117, 0x4206, 2, 0, 0) == 0 else '')",
+    "the memory of another user's": CTYPES
+    + "print('ESCAPED' if call(310, 270, 2, None, 0, None, 0, 0) == 0 else '')",
     "capabilities of a file": "import os\nopen('f', 'w').close()\nos.setxattr('f', 'security.capability', bytes.fromhex('0100000200202000' + '00' * 12))\n"
-        "print('ESCAPED')",
-    "capabilities again": CTYPES + "import struct\nprint('ESCAPED' if call(126, 91, struct.pack('Ii', 0x20080522, 0), struct.pack('6I', 1 << 21 | 11, "
-        "1 << 21 | 11, 0, 1, 1, 0)) == 0 else '')",
+    "print('ESCAPED')",
+    "capabilities again": CTYPES
+    + "import struct\nprint('ESCAPED' if call(126, 91, struct.pack('Ii', 0x20080522, 0), struct.pack('6I', 1 << 21 | 11, "
+    "1 << 21 | 11, 0, 1, 1, 0)) == 0 else '')",
     "a user space of its own": CTYPES + "print('ESCAPED' if libc.unshare(0x10000000) == 0 else '')",
     "a device": "import os, stat\nos.mknod('d', stat.S_IFCHR | 0o666, os.makedev(1, 1))\nprint('ESCAPED')",
     "the name of the machine": "import socket\nsocket.sethostname('escaped')\nprint('ESCAPED')",
@@ -76,22 +83,38 @@ def box():
 
 
 def test_a_user_that_root_makes_is_another_one(box):
-    assert box.start(["whoami"]).out == b"agent\n" and box.start(["whoami"], user="root").out == b"root\n"
+    assert (
+        box.start(["whoami"]).out == b"agent\n"
+        and box.start(["whoami"], user="root").out == b"root\n"
+    )
     with as_user(box, "other") as other:
-        assert other.run("import os; os.getresuid(), os.getresgid(), os.getgroups(), os.environ['HOME']").text == (
-            "((1001, 1001, 1001), (1001, 1001, 1001), [], '/home/other')\n")
+        assert other.run(
+            "import os; os.getresuid(), os.getresgid(), os.getgroups(), os.environ['HOME']"
+        ).text == ("((1001, 1001, 1001), (1001, 1001, 1001), [], '/home/other')\n")
     assert box.start(["whoami"], user="other").out == b"other\n"
-    assert b"the box has no user" in box.start(["id"], user="nobody").said.encode() and box.start(["id"], user="").error == "raised"
+    assert (
+        b"the box has no user" in box.start(["id"], user="nobody").said.encode()
+        and box.start(["id"], user="").error == "raised"
+    )
 
 
 def test_files_of_one_are_not_writable_by_the_other(box):
     with as_user(box, "other"):
         pass
-    for writer, place, stranger in ((None, "/work/f", "other"), ("other", "/home/other/f", None), ("root", "/tmp/f", "other")):
-        assert box.start(["sh", "-c", f"echo 1 > {place} && chmod 644 {place}"], user=writer).status == 0
+    for writer, place, stranger in (
+        (None, "/work/f", "other"),
+        ("other", "/home/other/f", None),
+        ("root", "/tmp/f", "other"),
+    ):
+        assert (
+            box.start(["sh", "-c", f"echo 1 > {place} && chmod 644 {place}"], user=writer).status
+            == 0
+        )
         for way in (f"echo 2 >> {place}", f"rm -f {place}", f"chmod 666 {place}"):
             assert box.start(["sh", "-c", way], user=stranger).status != 0, (place, way)
-        assert box.start(["sh", "-c", f"cat {place} && echo 2 >> {place}"], user=writer).out == b"1\n"  # negative control
+        assert (
+            box.start(["sh", "-c", f"cat {place} && echo 2 >> {place}"], user=writer).out == b"1\n"
+        )  # negative control
 
 
 @pytest.mark.parametrize("user", ["root", "other"])
@@ -100,22 +123,43 @@ def test_what_a_user_of_a_box_tries_stays_in_the_box(box, user):
     with as_user(box, user) as runner:
         runner.run("import os; os.chdir(os.environ['HOME'])")
         said = {name: runner.run(program) for name, program in BY_ROOT.items()}
-        assert runner.run("open('own', 'w').close(); os.chmod('own', 0o640); os.stat('own').st_uid").text == f"{0 if user == 'root' else 1001}\n"
-    assert not [name for name, ran in said.items() if "ESCAPED" in ran.text.splitlines() or ran.lost or "SyntaxError" in ran.said]
+        assert (
+            runner.run(
+                "open('own', 'w').close(); os.chmod('own', 0o640); os.stat('own').st_uid"
+            ).text
+            == f"{0 if user == 'root' else 1001}\n"
+        )
+    assert not [
+        name
+        for name, ran in said.items()
+        if "ESCAPED" in ran.text.splitlines() or ran.lost or "SyntaxError" in ran.said
+    ]
     assert os.stat("/dev/null").st_mode & 0o777 == 0o666 and os.stat("/dev/null").st_uid == 0
 
 
 def test_negative_control_the_root_of_a_box_may_what_is_its_own(box):
     with as_user(box, "root") as root:
-        assert root.run("import os\nopen('/etc/new', 'w').close(); os.chown('/etc/new', 1001, 7); os.chmod('/etc/new', 0o4711)\n"
-                        "s = os.stat('/etc/new'); s.st_uid, s.st_gid, oct(s.st_mode & 0o7777)").text == "(1001, 7, '0o4711')\n"
-        assert root.run("os.mkdir('/work/theirs', 0o700); os.chown('/work/theirs', 1001, 1001); os.listdir('/work/theirs')").text == "[]\n"
+        assert (
+            root.run(
+                "import os\nopen('/etc/new', 'w').close(); os.chown('/etc/new', 1001, 7); os.chmod('/etc/new', 0o4711)\n"
+                "s = os.stat('/etc/new'); s.st_uid, s.st_gid, oct(s.st_mode & 0o7777)"
+            ).text
+            == "(1001, 7, '0o4711')\n"
+        )
+        assert (
+            root.run(
+                "os.mkdir('/work/theirs', 0o700); os.chown('/work/theirs', 1001, 1001); os.listdir('/work/theirs')"
+            ).text
+            == "[]\n"
+        )
 
 
 def test_the_agents_code_reaches_nothing_of_roots(box):
     with as_user(box, "root") as root:
         assert root.run(SETUID).text == "3072\n"  # both bits are there, and do nothing
-        assert not root.run("open('/home/root/kept', 'w').write('x'); open('/tmp/roots', 'w').write('x')").error
+        assert not root.run(
+            "open('/home/root/kept', 'w').write('x'); open('/tmp/roots', 'w').write('x')"
+        ).error
         assert root.run("open('/tmp/roots').read()").text == "'x'\n"
     for user in (None, "other"):
         with as_user(box, user) as runner:
@@ -123,15 +167,29 @@ def test_the_agents_code_reaches_nothing_of_roots(box):
         assert not [name for name, ran in said.items() if "ESCAPED" in ran.text.splitlines()]
 
 
-@pytest.mark.parametrize("trick", [
-    "os.symlink('/work/p', '/etc/passwd')", "os.mkdir('/etc/passwd')", "None",
-    "passwd('x:x:4096:1::/:/bin/sh')", "passwd('x:x:1:4096::/:/bin/sh')", "passwd('x:x:-1:0::/:/bin/sh')", "passwd('x:x:4294967295:0::/:/bin/sh')",
-    "passwd('x:x:4294967296:0::/:/bin/sh')", "passwd('x:x:' + '9' * 5000 + ':0::/:/bin/sh')", "passwd('x:x:1:1::/\\0:/bin/sh')",
-    "passwd('x:x:0')", "passwd('#' * (1 << 17) + '\\nx:x:0:0::/:/bin/sh')"])
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "os.symlink('/work/p', '/etc/passwd')",
+        "os.mkdir('/etc/passwd')",
+        "None",
+        "passwd('x:x:4096:1::/:/bin/sh')",
+        "passwd('x:x:1:4096::/:/bin/sh')",
+        "passwd('x:x:-1:0::/:/bin/sh')",
+        "passwd('x:x:4294967295:0::/:/bin/sh')",
+        "passwd('x:x:4294967296:0::/:/bin/sh')",
+        "passwd('x:x:' + '9' * 5000 + ':0::/:/bin/sh')",
+        "passwd('x:x:1:1::/\\0:/bin/sh')",
+        "passwd('x:x:0')",
+        "passwd('#' * (1 << 17) + '\\nx:x:0:0::/:/bin/sh')",
+    ],
+)
 def test_a_passwd_that_leads_astray_makes_nobody(box, trick):
     box.write_file("p", b"x:x:0:0::/:/bin/sh\n")
     with as_user(box, "root") as root:
-        root.run("import os\ndef passwd(text): open('/etc/passwd', 'w').write(text + '\\n')\nos.unlink('/etc/passwd')")
+        root.run(
+            "import os\ndef passwd(text): open('/etc/passwd', 'w').write(text + '\\n')\nos.unlink('/etc/passwd')"
+        )
         assert not root.run(trick).error
     began = time.monotonic()
     assert box.start(["id"], user="x").error == "raised" and time.monotonic() - began < 5
@@ -140,8 +198,13 @@ def test_a_passwd_that_leads_astray_makes_nobody(box, trick):
 
 def test_negative_control_a_passwd_in_order_does(box):
     with as_user(box, "root") as root:
-        root.run("open('/etc/passwd', 'w').write('x:x:0:0::/home:/bin/sh\\ny:x:4095:4095::/:/bin/sh\\n')")
-    assert box.start(["id", "-u"], user="x").out == b"0\n" and box.start(["id", "-u"], user="y").out == b"4095\n"
+        root.run(
+            "open('/etc/passwd', 'w').write('x:x:0:0::/home:/bin/sh\\ny:x:4095:4095::/:/bin/sh\\n')"
+        )
+    assert (
+        box.start(["id", "-u"], user="x").out == b"0\n"
+        and box.start(["id", "-u"], user="y").out == b"4095\n"
+    )
 
 
 def test_processes_are_bounded_for_all_users_together(box):
@@ -160,7 +223,13 @@ def statuses_of(supply):
     while new:
         pid = new.pop()
         with suppress(OSError):
-            found.append(dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line))
+            found.append(
+                dict(
+                    line.split(":\t", 1)
+                    for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+                    if ":\t" in line
+                )
+            )
             new += children_of(pid)
     return found
 
@@ -171,7 +240,10 @@ def test_as_the_machine_sees_them_they_are_nobody():
     if os.geteuid() != 0:
         pytest.skip("users of a box's own need root outside")
     supply, seen = BoxPool(), {}
-    with open_sandbox(SETTINGS, supply, users=True) as first, open_sandbox(SETTINGS, supply, users=True) as second:
+    with (
+        open_sandbox(SETTINGS, supply, users=True) as first,
+        open_sandbox(SETTINGS, supply, users=True) as second,
+    ):
         for box in (first, second):
             with as_user(box, "other"):
                 pass
@@ -180,8 +252,15 @@ def test_as_the_machine_sees_them_they_are_nobody():
         for status in statuses_of(supply):
             if status["Name"] in BEHIND:
                 number = int(status["Uid"].split()[0])
-                assert {status["Uid"], status["Gid"]} == {"\t".join([str(number)] * 4)} and status["Groups"].strip() == ""
-                seen[number] = status["CapEff"], status["CapBnd"], status["NoNewPrivs"], status["Seccomp"]
+                assert {status["Uid"], status["Gid"]} == {"\t".join([str(number)] * 4)} and status[
+                    "Groups"
+                ].strip() == ""
+                seen[number] = (
+                    status["CapEff"],
+                    status["CapBnd"],
+                    status["NoNewPrivs"],
+                    status["Seccomp"],
+                )
     supply.shutdown()
     assert len(seen) == 6  # three in each box, and no number of one is the other's
     taken = {each.pw_uid for each in pwd.getpwall()}
@@ -201,21 +280,35 @@ def test_without_root_outside_it_is_refused_in_words():
     with pytest.raises(ToolError, match="only root can give one: this is not root"):
         open_sandbox(SETTINGS, supply, users=True)
     with open_sandbox(SETTINGS, supply) as box:
-        assert "needs a box with users of its own: open_sandbox" in box.start(["id"], user="root").said
+        assert (
+            "needs a box with users of its own: open_sandbox" in box.start(["id"], user="root").said
+        )
         assert box.start(["id", "-u"]).out == b"1000\n"
 
 
 def test_numbers_that_are_somebodys_are_not_given(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     mapped = [[0, 0, 4294967295]]
-    monkeypatch.setattr(users, "read_numbers", lambda path, between: mapped if "_map" in path else [])
+    monkeypatch.setattr(
+        users, "read_numbers", lambda path, between: mapped if "_map" in path else []
+    )
     assert users.first_number() % users.COUNT == 0
     with monkeypatch.context() as patch:
-        patch.setattr(pwd, "getpwall", lambda: [SimpleNamespace(pw_uid=users.FIRST + os.getpid() % users.BOXES * users.COUNT + 7)])
+        patch.setattr(
+            pwd,
+            "getpwall",
+            lambda: [
+                SimpleNamespace(pw_uid=users.FIRST + os.getpid() % users.BOXES * users.COUNT + 7)
+            ],
+        )
         with pytest.raises(OSError, match="that are somebody's"):
             users.first_number()
     with monkeypatch.context() as patch:
-        patch.setattr(users, "read_numbers", lambda path, between: mapped if "_map" in path else [[0, users.FIRST, 1 << 28]])
+        patch.setattr(
+            users,
+            "read_numbers",
+            lambda path, between: mapped if "_map" in path else [[0, users.FIRST, 1 << 28]],
+        )
         with pytest.raises(OSError, match="that are somebody's"):
             users.first_number()
     mapped[0][2] = 65536

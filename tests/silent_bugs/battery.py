@@ -10,6 +10,7 @@ it names the rule that says why, that rule has named it.
 
 `--where ranks` tries trainings of two processes instead, `--where server` trainings beside a real vLLM server.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -26,76 +27,208 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-HERE, PLACES = "here", ("here", "ranks", "server")  # one process; two that learn together; one beside a vLLM server
+HERE, PLACES = (
+    "here",
+    ("here", "ranks", "server"),
+)  # one process; two that learn together; one beside a vLLM server
 NAMED = re.compile(r"\(rule (R\d+)\)")
 SHOWN = 3  # findings of one rule in one scene that are kept
-SMALL = {"lint.mode": "warn", "train.tasks_per_step": 2, "train.group_size": 4, "env.max_moves": 6,
-         "env.max_moves_per_action": 2}
+SMALL = {
+    "lint.mode": "warn",
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "env.max_moves": 6,
+    "env.max_moves_per_action": 2,
+}
 STEPS = 2
 
 # One training a line: preset and what is set beside SMALL. Declared ablations are among them: they are no errors. Rules
 # that try settings and gradients (lint.start) are most of the time; they are left out where others ask the same.
 TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "grpo, pulled, several updates": ("frozenlake", {
-        "algorithm.kl_coef": 0.05, "algorithm.entropy_coef": 0.01, "algorithm.epochs": 2, "algorithm.minibatches": 2,
-        "env.reasoning_bonus": 0.1, "learner.warmup_updates": 3}),
-    "ppo, pays for nearness": ("frozenlake", {
-        "algorithm.kind": "ppo", "algorithm.gamma": 0.97, "algorithm.lam": 0.9, "algorithm.kl_coef": 0.05,
-        "algorithm.minibatches": 2, "algorithm.bootstrap": "truncated", "env.reasoning_bonus": 0.1,
-        "lint.start": False}),
-    "turn_ppo, window, padded, in pieces": ("frozenlake", {
-        "algorithm.kind": "turn_ppo", "algorithm.objective": "cispo", "algorithm.gamma": 0.9, "algorithm.lam": 0.8,
-        "collect.history": "window", "collect.window": 1, "learner.layout": "padded",
-        "learner.micro_batch_tokens": 600}),
-    "reinforce_pp, fresh": ("frozenlake", {
-        "algorithm.kind": "reinforce_pp", "algorithm.gamma": 0.9, "collect.history": "fresh", "lint.start": False}),
-    "gspo, filtered, bent": ("frozenlake", {
-        "algorithm.kind": "gspo", "algorithm.filter.keep": "top_share", "algorithm.filter.share": 0.67,
-        "algorithm.epochs": 2, "algorithm.sampler_cap": 2.0, "collect.temperature": 0.7, "collect.top_p": 0.9,
-        "algorithm.kl_coef": 0.05, "algorithm.kl_estimator": "k2", "collect.history": "template"}),
-    "dapo, sequence means, dual clip": ("frozenlake", {
-        "algorithm.kind": "dapo", "algorithm.reduction": "seq-mean-token-mean", "algorithm.dual_clip": 3.0,
-        "algorithm.epochs": 2}),
-    "rloo on the bandit, paid nearness": ("bandit", {
-        "algorithm.kind": "rloo", "algorithm.kl_coef": 0.05, "algorithm.kl_in": "reward", "lint.start": False}),
-    "ppo, declared: masks wide, shared trunk": ("frozenlake", {
-        "algorithm.kind": "ppo", "algorithm.masks.advantage_mask": False, "algorithm.masks.loss_mask": False,
-        "algorithm.entropy_coef": 0.01, "critic.trunk": "policy"}),
-    "ppo, a discounted bootstrap that acts": ("frozenlake", {
-        "algorithm.kind": "ppo", "algorithm.bootstrap": "truncated", "algorithm.gamma": 0.8, "env.max_moves": 2,
-        "env.max_moves_per_action": 1, "algorithm.minibatches": 2, "lint.start": False}),
-    "grpo, decayed, in half precision, cut turns": ("frozenlake", {
-        "learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 12}),
-    "grpo, adapters": ("frozenlake", {"learner.lora_rank": 4, "learner.lr": 1e-2, "lint.start": False}),
-    "grpo, sequence means, fresh": ("frozenlake", {
-        "algorithm.reduction": "seq-mean-token-mean", "collect.history": "fresh", "lint.start": False}),
-    "grpo, sampled in half precision": ("frozenlake", {
-        "engine.dtype": "bfloat16", "algorithm.sampler_cap": 2.0, "lint.start": False}),
-    "search, paid for documents": ("search", {
-        "env.rewards.process": 0.2, "env.documents": 2, "train.tasks_per_step": 2, "train.group_size": 4}),
+    "grpo, pulled, several updates": (
+        "frozenlake",
+        {
+            "algorithm.kl_coef": 0.05,
+            "algorithm.entropy_coef": 0.01,
+            "algorithm.epochs": 2,
+            "algorithm.minibatches": 2,
+            "env.reasoning_bonus": 0.1,
+            "learner.warmup_updates": 3,
+        },
+    ),
+    "ppo, pays for nearness": (
+        "frozenlake",
+        {
+            "algorithm.kind": "ppo",
+            "algorithm.gamma": 0.97,
+            "algorithm.lam": 0.9,
+            "algorithm.kl_coef": 0.05,
+            "algorithm.minibatches": 2,
+            "algorithm.bootstrap": "truncated",
+            "env.reasoning_bonus": 0.1,
+            "lint.start": False,
+        },
+    ),
+    "turn_ppo, window, padded, in pieces": (
+        "frozenlake",
+        {
+            "algorithm.kind": "turn_ppo",
+            "algorithm.objective": "cispo",
+            "algorithm.gamma": 0.9,
+            "algorithm.lam": 0.8,
+            "collect.history": "window",
+            "collect.window": 1,
+            "learner.layout": "padded",
+            "learner.micro_batch_tokens": 600,
+        },
+    ),
+    "reinforce_pp, fresh": (
+        "frozenlake",
+        {
+            "algorithm.kind": "reinforce_pp",
+            "algorithm.gamma": 0.9,
+            "collect.history": "fresh",
+            "lint.start": False,
+        },
+    ),
+    "gspo, filtered, bent": (
+        "frozenlake",
+        {
+            "algorithm.kind": "gspo",
+            "algorithm.filter.keep": "top_share",
+            "algorithm.filter.share": 0.67,
+            "algorithm.epochs": 2,
+            "algorithm.sampler_cap": 2.0,
+            "collect.temperature": 0.7,
+            "collect.top_p": 0.9,
+            "algorithm.kl_coef": 0.05,
+            "algorithm.kl_estimator": "k2",
+            "collect.history": "template",
+        },
+    ),
+    "dapo, sequence means, dual clip": (
+        "frozenlake",
+        {
+            "algorithm.kind": "dapo",
+            "algorithm.reduction": "seq-mean-token-mean",
+            "algorithm.dual_clip": 3.0,
+            "algorithm.epochs": 2,
+        },
+    ),
+    "rloo on the bandit, paid nearness": (
+        "bandit",
+        {
+            "algorithm.kind": "rloo",
+            "algorithm.kl_coef": 0.05,
+            "algorithm.kl_in": "reward",
+            "lint.start": False,
+        },
+    ),
+    "ppo, declared: masks wide, shared trunk": (
+        "frozenlake",
+        {
+            "algorithm.kind": "ppo",
+            "algorithm.masks.advantage_mask": False,
+            "algorithm.masks.loss_mask": False,
+            "algorithm.entropy_coef": 0.01,
+            "critic.trunk": "policy",
+        },
+    ),
+    "ppo, a discounted bootstrap that acts": (
+        "frozenlake",
+        {
+            "algorithm.kind": "ppo",
+            "algorithm.bootstrap": "truncated",
+            "algorithm.gamma": 0.8,
+            "env.max_moves": 2,
+            "env.max_moves_per_action": 1,
+            "algorithm.minibatches": 2,
+            "lint.start": False,
+        },
+    ),
+    "grpo, decayed, in half precision, cut turns": (
+        "frozenlake",
+        {"learner.weight_decay": 0.1, "learner.precision": "bf16", "collect.max_turn_tokens": 12},
+    ),
+    "grpo, adapters": (
+        "frozenlake",
+        {"learner.lora_rank": 4, "learner.lr": 1e-2, "lint.start": False},
+    ),
+    "grpo, sequence means, fresh": (
+        "frozenlake",
+        {
+            "algorithm.reduction": "seq-mean-token-mean",
+            "collect.history": "fresh",
+            "lint.start": False,
+        },
+    ),
+    "grpo, sampled in half precision": (
+        "frozenlake",
+        {"engine.dtype": "bfloat16", "algorithm.sampler_cap": 2.0, "lint.start": False},
+    ),
+    "search, paid for documents": (
+        "search",
+        {
+            "env.rewards.process": 0.2,
+            "env.documents": 2,
+            "train.tasks_per_step": 2,
+            "train.group_size": 4,
+        },
+    ),
 }
 # Runs with evaluations, which are looked at as runs: preset and settings.
 RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "evaluated, several attempts": ("frozenlake", {"env.slip": 0.2, "evaluation.attempts": 3}),
     "evaluated, search": ("search", {"env.rewards.process": 0.2}),
-    "evaluated, a world of one's own that breaks, cut turns": ("frozenlake", {
-        "env.kind": "tests.silent_bugs.own_world:Away", "collect.max_turn_tokens": 12, "train.steps": 1}),
-    "sampled ahead": ("frozenlake", {
-        "train.staleness": 1, "algorithm.sampler_cap": 2.0, "train.steps": 3, "train.evaluate_every": 0,
-        "train.checkpoint_every": 3}),
-    "long sessions, environments in threads": ("frozenlake", {
-        "train.steps": 4, "train.group_size": 8, "train.evaluate_every": 0, "train.checkpoint_every": 4,
-        "collect.env_runner": "threads", "env.max_moves": 16, "env.max_moves_per_action": 1}),
+    "evaluated, a world of one's own that breaks, cut turns": (
+        "frozenlake",
+        {
+            "env.kind": "tests.silent_bugs.own_world:Away",
+            "collect.max_turn_tokens": 12,
+            "train.steps": 1,
+        },
+    ),
+    "sampled ahead": (
+        "frozenlake",
+        {
+            "train.staleness": 1,
+            "algorithm.sampler_cap": 2.0,
+            "train.steps": 3,
+            "train.evaluate_every": 0,
+            "train.checkpoint_every": 3,
+        },
+    ),
+    "long sessions, environments in threads": (
+        "frozenlake",
+        {
+            "train.steps": 4,
+            "train.group_size": 8,
+            "train.evaluate_every": 0,
+            "train.checkpoint_every": 4,
+            "collect.env_runner": "threads",
+            "env.max_moves": 16,
+            "env.max_moves_per_action": 1,
+        },
+    ),
 }
-EVALUATED = {"train.steps": 2, "train.evaluate_every": 1, "train.checkpoint_every": 2, "evaluation.num_tasks": 8,
-             "lint.start": False}
+EVALUATED = {
+    "train.steps": 2,
+    "train.evaluate_every": 1,
+    "train.checkpoint_every": 2,
+    "evaluation.num_tasks": 8,
+    "lint.start": False,
+}
 # Families as they are, asked what is asked of them at the start: the rollouts' are wrapped, and hide their settings.
 WORLDS = ("frozenlake-4x4-slip", "bandit", "sokoban-6x6", "world-qa", "countdown", "shop-small")
 # Recipes of the corpus: enough that every preset, history, algorithm and template is among them.
 RECIPES = 22
 # And those to whom turns matter, where there are several.
-BY_TURNS = (("bilevel_ppo", "frozenlake-4x4-slip", "append"), ("gigpo", "sokoban-6x6", "window"),
-            ("reinforce", "frozenlake-4x4-slip", "fresh"), ("turn_ppo", "sokoban-6x6", "append"))
+BY_TURNS = (
+    ("bilevel_ppo", "frozenlake-4x4-slip", "append"),
+    ("gigpo", "sokoban-6x6", "window"),
+    ("reinforce", "frozenlake-4x4-slip", "fresh"),
+    ("turn_ppo", "sokoban-6x6", "append"),
+)
 
 
 class Notes:
@@ -114,10 +247,14 @@ class Notes:
             if answer.looked:
                 self.looked.add(answer.rule)
             if answer.errors:
-                found = [{"place": str(finding.place), "what": finding.what} for finding in answer.errors]
+                found = [
+                    {"place": str(finding.place), "what": finding.what} for finding in answer.errors
+                ]
                 kept = self.errors.setdefault(answer.rule, [])
                 kept += found[: SHOWN - len(kept)]
-                self.counts[answer.rule] = self.counts.get(answer.rule, 0) + len(found) + answer.further_errors
+                self.counts[answer.rule] = (
+                    self.counts.get(answer.rule, 0) + len(found) + answer.further_errors
+                )
 
     def add_dict(self, said: Mapping[str, Any]) -> None:
         """A LintReport that another process wrote down."""
@@ -133,8 +270,14 @@ class Notes:
             self.counts[rule] = self.counts.get(rule, 0) + 1
 
     def as_dict(self, seconds: float) -> dict[str, Any]:
-        return {"errors": self.errors, "counts": self.counts, "looked": sorted(self.looked, key=_number),
-                "guards": self.guards, "crash": self.crash, "cpu_seconds": round(seconds, 3)}
+        return {
+            "errors": self.errors,
+            "counts": self.counts,
+            "looked": sorted(self.looked, key=_number),
+            "guards": self.guards,
+            "crash": self.crash,
+            "cpu_seconds": round(seconds, 3),
+        }
 
 
 def _number(rule: str) -> int:
@@ -149,30 +292,52 @@ def scenes(where: str = HERE) -> Iterator[tuple[str, Callable[[Notes], None]]]:
     if where != HERE:
         from tests.silent_bugs import several
 
-        trainings, play = (several.RANKED, several.ranks) if where == "ranks" else (several.SERVED, several.server)
-        yield from ((f"{where}: {name}", lambda notes, name=name: play(notes, name)) for name in trainings)
+        trainings, play = (
+            (several.RANKED, several.ranks)
+            if where == "ranks"
+            else (several.SERVED, several.server)
+        )
+        yield from (
+            (f"{where}: {name}", lambda notes, name=name: play(notes, name)) for name in trainings
+        )
         return
     from tests.linting.clean_rollouts import Recipe, recipes
 
-    turns = [Recipe("tiny", preset, history, algorithm, tasks=3, max_turn_tokens=24, seed=100 + number)
-             for number, (algorithm, preset, history) in enumerate(BY_TURNS)]
+    turns = [
+        Recipe("tiny", preset, history, algorithm, tasks=3, max_turn_tokens=24, seed=100 + number)
+        for number, (algorithm, preset, history) in enumerate(BY_TURNS)
+    ]
     for recipe in [*recipes(RECIPES), *turns]:
         yield f"rollouts: {recipe.about}", lambda notes, recipe=recipe: _rollouts(notes, recipe)
     for name, (preset, settings) in TRAININGS.items():
-        yield f"training: {name}", lambda notes, preset=preset, settings=settings: _training(notes, preset, settings)
+        yield (
+            f"training: {name}",
+            lambda notes, preset=preset, settings=settings: _training(notes, preset, settings),
+        )
     for name in WORLDS:
         yield f"world: {name}", lambda notes, name=name: _world(notes, name)
     for history, template in (("append", "qwen3"), ("fresh", "tiny")):
-        yield f"tools: scripted, {history}", lambda notes, history=history, template=template: _tools(
-            notes, history, template)
+        yield (
+            f"tools: scripted, {history}",
+            lambda notes, history=history, template=template: _tools(notes, history, template),
+        )
     for name, (preset, settings) in RUNS.items():
-        yield f"run: {name}", lambda notes, preset=preset, settings=settings: _evaluated_run(notes, preset, settings)
+        yield (
+            f"run: {name}",
+            lambda notes, preset=preset, settings=settings: _evaluated_run(notes, preset, settings),
+        )
     yield "run: left and resumed", _resumed_run
     yield "run: its newest checkpoints are lost", lambda notes: _resumed_run(notes, lost=(2, 3))
-    yield "run: resumed with a critic", lambda notes: _resumed_run(notes, more={
-        "algorithm.kind": "ppo", "algorithm.gamma": 0.97})
-    yield "run: resumed with a reference", lambda notes: _resumed_run(notes, more={
-        "algorithm.kl_coef": 0.05, "learner.weight_decay": 0.1})
+    yield (
+        "run: resumed with a critic",
+        lambda notes: _resumed_run(notes, more={"algorithm.kind": "ppo", "algorithm.gamma": 0.97}),
+    )
+    yield (
+        "run: resumed with a reference",
+        lambda notes: _resumed_run(
+            notes, more={"algorithm.kl_coef": 0.05, "learner.weight_decay": 0.1}
+        ),
+    )
 
 
 def _rollouts(notes: Notes, recipe: Any) -> None:
@@ -191,15 +356,22 @@ def _training(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
         outcome = train_step(session, step)
         if outcome.lint is not None:
             notes.add(outcome.lint)
-        notes.guards += [f"update skipped: {report.skipped}" for report in outcome.reports
-                         if report.skipped is not None and report.skipped.startswith("not finite")]
+        notes.guards += [
+            f"update skipped: {report.skipped}"
+            for report in outcome.reports
+            if report.skipped is not None and report.skipped.startswith("not finite")
+        ]
 
 
 def _session(preset: str, settings: Mapping[str, Any]) -> Any:
     from workbench.training.config import load_config
     from workbench.training.session import open_session
 
-    small = dict(SMALL) if preset == "frozenlake" else {k: v for k, v in SMALL.items() if not k.startswith("env.")}
+    small = (
+        dict(SMALL)
+        if preset == "frozenlake"
+        else {k: v for k, v in SMALL.items() if not k.startswith("env.")}
+    )
     config = load_config(preset, small | settings)
     return open_session(config, quiet=True)
 
@@ -223,9 +395,17 @@ def _evaluated_run(notes: Notes, preset: str, settings: Mapping[str, Any]) -> No
     from workbench.notebook.train import train_here
     from workbench.training.config import load_config
 
-    small = {key: value for key, value in SMALL.items() if preset == "frozenlake" or not key.startswith("env.")}
+    small = {
+        key: value
+        for key, value in SMALL.items()
+        if preset == "frozenlake" or not key.startswith("env.")
+    }
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
-        notes.add(lint(train_here(load_config(preset, small | EVALUATED | settings), Path(folder) / "run")).report)
+        notes.add(
+            lint(
+                train_here(load_config(preset, small | EVALUATED | settings), Path(folder) / "run")
+            ).report
+        )
 
 
 def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any] = {}) -> None:
@@ -235,10 +415,20 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any]
     from workbench.notebook.train import resume_here, train_here
     from workbench.training.config import load_config
 
-    settings = SMALL | {
-        "train.steps": 3 if lost else 2, "train.checkpoint_every": 1 if lost else 2, "train.keep_checkpoints": 3,
-        "train.evaluate_every": 0, "evaluation.num_tasks": 2, "algorithm.normalize_std": False, "lint.start": False,
-        "learner.warmup_updates": 5} | more
+    settings = (
+        SMALL
+        | {
+            "train.steps": 3 if lost else 2,
+            "train.checkpoint_every": 1 if lost else 2,
+            "train.keep_checkpoints": 3,
+            "train.evaluate_every": 0,
+            "evaluation.num_tasks": 2,
+            "algorithm.normalize_std": False,
+            "lint.start": False,
+            "learner.warmup_updates": 5,
+        }
+        | more
+    )
     if settings.get("algorithm.kind", "grpo") != "grpo":
         del settings["algorithm.normalize_std"]
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
@@ -256,7 +446,9 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any]
 # ------------------------------------------------------------------------------------------------ all of them
 
 
-def run_all(only: str = "", until: frozenset[str] = frozenset(), where: str = HERE) -> dict[str, Any]:
+def run_all(
+    only: str = "", until: frozenset[str] = frozenset(), where: str = HERE
+) -> dict[str, Any]:
     """{scene: what was said in it} and the totals. `only`: scenes whose name holds one of these words, between bars.
     `until`: no further scene once one of these rules ("any" of them) has found an error."""
     from workbench.types.errors import WorkbenchError
@@ -273,7 +465,9 @@ def run_all(only: str = "", until: frozenset[str] = frozenset(), where: str = HE
             notes.refused(f"{type(error).__name__}: {error}")
         except Exception as error:  # broken code may raise anything; that, too, is an answer
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            notes.crash = f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+            notes.crash = (
+                f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+            )
         found[name] = notes.as_dict(time.process_time() - started)
         if until & set(notes.errors) or "any" in until and notes.errors:
             break
@@ -290,11 +484,24 @@ def merged(found: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.battery", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.silent_bugs.battery", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--json", help="write everything to this file")
-    parser.add_argument("--only", default="", help="scenes whose name holds this, or 'one|of|these'")
-    parser.add_argument("--until", default="", help="rules (R1,R6; any): stop after the scene in which one finds an error")
-    parser.add_argument("--where", choices=PLACES, default=HERE, help="which scenes: of one process, of two, beside a server")
+    parser.add_argument(
+        "--only", default="", help="scenes whose name holds this, or 'one|of|these'"
+    )
+    parser.add_argument(
+        "--until",
+        default="",
+        help="rules (R1,R6; any): stop after the scene in which one finds an error",
+    )
+    parser.add_argument(
+        "--where",
+        choices=PLACES,
+        default=HERE,
+        help="which scenes: of one process, of two, beside a server",
+    )
     options = parser.parse_args(arguments)
     found = run_all(options.only, frozenset(filter(None, options.until.split(","))), options.where)
     if options.json:
@@ -307,8 +514,12 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"          {line[:300]}")
     for rule, findings in merged(found).items():
         print(f"{rule}: {findings[0]['scene']}: {findings[0]['place']}: {findings[0]['what']}")
-    print(f"{found['cpu_seconds']:.1f} CPU-seconds; looked: "
-          + " ".join(sorted({rule for s in found["scenes"].values() for rule in s["looked"]}, key=_number)))
+    print(
+        f"{found['cpu_seconds']:.1f} CPU-seconds; looked: "
+        + " ".join(
+            sorted({rule for s in found["scenes"].values() for rule in s["looked"]}, key=_number)
+        )
+    )
     return 0
 
 

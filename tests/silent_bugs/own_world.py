@@ -1,7 +1,8 @@
 """An environment of somebody's own, as a run names it: a lake whose server is away now and then.
 
-    load_config("frozenlake", {"env.kind": "tests.silent_bugs.own_world:Away"})
+load_config("frozenlake", {"env.kind": "tests.silent_bugs.own_world:Away"})
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass

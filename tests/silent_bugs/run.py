@@ -23,6 +23,7 @@ raised before anything was trained) · *crashed* · *missed* · *stale* (the edi
 every bug with a header is named (or refused, where that is what it expects), every twin and the untouched code are
 clean.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -82,7 +83,9 @@ class Said:
     crashes: tuple[str, ...] = ()
     looked: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()  # scenes
-    scenes: dict[str, list[str]] = field(default_factory=dict)  # scene -> rules that found an error in it
+    scenes: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # scene -> rules that found an error in it
     cpu_seconds: float = 0.0
     stale: str = ""
 
@@ -109,7 +112,11 @@ class Outcome:
     def good(self) -> bool:
         """As it should be: named where a rule is expected, refused where a guard is, and the twin is clean."""
         wanted = "named" if self.bug.rules else "refused" if self.bug.guard else None
-        return self.verdict != "stale" and self.twin in ("-", "clean") and wanted in (None, self.verdict)
+        return (
+            self.verdict != "stale"
+            and self.twin in ("-", "clean")
+            and wanted in (None, self.verdict)
+        )
 
 
 # ------------------------------------------------------------------------------------------------ edits
@@ -119,10 +126,20 @@ def read_bug(path: Path) -> Bug:
     """The header. Raises ValueError for one that names neither rule nor guard, although it has a header."""
     header = edits.read_header(path, KEYS)
     if any(header.values()) and not (header["rule"] or header["guard"]):
-        raise ValueError(f"{path.name}: the header names neither '# rule: R6' nor '# guard: words of the error'")
+        raise ValueError(
+            f"{path.name}: the header names neither '# rule: R6' nor '# guard: words of the error'"
+        )
     said = {key: " ".join(values) for key, values in header.items()}
     rules = tuple(re.findall(r"R\d+", said["rule"]))
-    return Bug(path, rules, said["thread"], said["breaks"], said["guard"], said["twin-scene"], said["where"] or battery.HERE)
+    return Bug(
+        path,
+        rules,
+        said["thread"],
+        said["breaks"],
+        said["guard"],
+        said["twin-scene"],
+        said["where"] or battery.HERE,
+    )
 
 
 def choose(names: Sequence[str], folder: Path) -> list[Bug]:
@@ -138,16 +155,30 @@ def choose(names: Sequence[str], folder: Path) -> list[Bug]:
 
 def battery_in(copy: Path, options: Sequence[str] = ()) -> Said:
     """What the battery of this copy says of the copy, in a process of its own."""
-    seconds = SECONDS[options[options.index("--where") + 1] if "--where" in options else battery.HERE]
+    seconds = SECONDS[
+        options[options.index("--where") + 1] if "--where" in options else battery.HERE
+    ]
     with tempfile.NamedTemporaryFile("r", prefix="battery-", suffix=".json") as answer:
         arguments = ["--json", answer.name, *options]
-        status, output = warm.run_module(mutants.SERVER, copy, mutants.environment(copy), "tests.silent_bugs.battery",
-                                         arguments, seconds)
+        status, output = warm.run_module(
+            mutants.SERVER,
+            copy,
+            mutants.environment(copy),
+            "tests.silent_bugs.battery",
+            arguments,
+            seconds,
+        )
         warm.kill_those_in(copy)
         text = answer.read()
     if status != 0 or not text:
         last = [line for line in output.strip().splitlines() if line.strip()]
-        why = f"no answer within {seconds} s" if status is None else last[-1] if last else f"ended with {status}"
+        why = (
+            f"no answer within {seconds} s"
+            if status is None
+            else last[-1]
+            if last
+            else f"ended with {status}"
+        )
         return Said(crashes=(why,))
     found = json.loads(text)
     every = found["scenes"].values()
@@ -159,10 +190,16 @@ def battery_in(copy: Path, options: Sequence[str] = ()) -> Said:
         {rule: errors[rule] for rule in sorted(errors, key=lambda rule: int(rule[1:]))},
         tuple(dict.fromkeys(words for scene in every for words in scene["guards"])),
         tuple(dict.fromkeys(scene["crash"] for scene in every if scene["crash"])),
-        tuple(sorted({rule for scene in every for rule in scene["looked"]}, key=lambda rule: int(rule[1:]))),
+        tuple(
+            sorted(
+                {rule for scene in every for rule in scene["looked"]},
+                key=lambda rule: int(rule[1:]),
+            )
+        ),
         tuple(found["scenes"]),
         {name: list(scene["errors"]) for name, scene in found["scenes"].items() if scene["errors"]},
-        found["cpu_seconds"])
+        found["cpu_seconds"],
+    )
 
 
 def with_edits(paths: Sequence[Path], pristine: Path, options: Sequence[str] = ()) -> Said:
@@ -193,8 +230,10 @@ def complaint(said: Said) -> str:
     """What a legitimate copy did wrong, in words; "clean"."""
     if said.stale:
         return f"stale: {said.stale}"
-    wrong = [f"{rule}: {found[0]['what']} ({found[0]['scene']}, {found[0]['place']})"
-             for rule, found in said.errors.items()]
+    wrong = [
+        f"{rule}: {found[0]['what']} ({found[0]['scene']}, {found[0]['place']})"
+        for rule, found in said.errors.items()
+    ]
     return "; ".join([*wrong, *said.guards, *said.crashes]) or "clean"
 
 
@@ -255,8 +294,10 @@ def row(outcome: Outcome) -> str:
     named = ",".join(outcome.expected) or "-"
     others = ",".join(outcome.others) or "-"
     twin = "clean" if outcome.twin == "clean" else "-" if outcome.twin == "-" else "NOT CLEAN"
-    return (f"{outcome.verdict:8} {named:10} {others:16} {twin:10} {said.cpu_seconds:5.1f} s  {bug.name:52} "
-            f"{bug.thread}")
+    return (
+        f"{outcome.verdict:8} {named:10} {others:16} {twin:10} {said.cpu_seconds:5.1f} s  {bug.name:52} "
+        f"{bug.thread}"
+    )
 
 
 def explanation(outcome: Outcome) -> list[str]:
@@ -268,7 +309,9 @@ def explanation(outcome: Outcome) -> list[str]:
         lines.append(said.stale)
     if outcome.verdict != "named":
         lines += [f"guard: {words[:200]}" for words in said.guards[:2]] + list(said.crashes[:1])
-        lines += [f"{rule}: {found[0]['what'][:200]}" for rule, found in list(said.errors.items())[:3]]
+        lines += [
+            f"{rule}: {found[0]['what'][:200]}" for rule, found in list(said.errors.items())[:3]
+        ]
     if outcome.twin not in ("-", "clean"):
         lines.append(f"twin: {outcome.twin[:300]}")
     return [f"         {line}" for line in lines]
@@ -282,7 +325,9 @@ def summary(outcomes: Sequence[Outcome], untouched: str) -> dict[str, Any]:
     caught = [outcome for outcome in outcomes if outcome.verdict in ("named", "caught", "refused")]
     seconds = [outcome.said.cpu_seconds for outcome in outcomes if outcome.said.cpu_seconds]
     return {
-        "bugs": len(outcomes), "caught": len(caught), "with a rule expected": len(known),
+        "bugs": len(outcomes),
+        "caught": len(caught),
+        "with a rule expected": len(known),
         "named": sum(outcome.verdict == "named" for outcome in known),
         "refused by a guard": sum(outcome.verdict == "refused" for outcome in outcomes),
         "missed": [o.bug.name for o in outcomes if o.verdict in ("missed", "crashed", "stale")],
@@ -295,24 +340,39 @@ def summary(outcomes: Sequence[Outcome], untouched: str) -> dict[str, Any]:
     }
 
 
-def try_all(bugs: Sequence[Bug], pristine: Path, where: str, options: argparse.Namespace) -> tuple[Said, list[Outcome] | None]:
+def try_all(
+    bugs: Sequence[Bug], pristine: Path, where: str, options: argparse.Namespace
+) -> tuple[Said, list[Outcome] | None]:
     """What is said of the untouched code in one place, and of each bug. None: that code does not get through."""
     scenes = ["--only", options.only, "--where", where]
     # Two processes or a server of several are enough for two cores.
     with ThreadPoolExecutor(options.jobs if where == battery.HERE else 1) as pool:
         first = pool.submit(with_edits, [], pristine, scenes)
         twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
-        piles = [pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)]
+        piles = [
+            pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)
+        ]
         until = [["--until", ",".join(bug.rules) or "any"] if options.quick else [] for bug in bugs]
-        jobs = [pool.submit(try_bug, bug, pristine, [*scenes, *some]) for bug, some in zip(bugs, until, strict=True)]
+        jobs = [
+            pool.submit(try_bug, bug, pristine, [*scenes, *some])
+            for bug, some in zip(bugs, until, strict=True)
+        ]
         untouched = first.result()
-        if untouched.crashes and not untouched.looked:  # nothing that is said of a bug would mean anything
+        if (
+            untouched.crashes and not untouched.looked
+        ):  # nothing that is said of a bug would mean anything
             pool.shutdown(wait=False, cancel_futures=True)
-            print(f"the code as it is does not get through the battery: {untouched.crashes[0]}", file=sys.stderr)
+            print(
+                f"the code as it is does not get through the battery: {untouched.crashes[0]}",
+                file=sys.stderr,
+            )
             return untouched, None
-        print(f"untouched code{'' if where == battery.HERE else f', {where}'}: {complaint(untouched)} "
-              f"({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: {' '.join(untouched.looked)})\n"
-              f"{len(twins)} twins in {len(piles)} copies\n{HEAD}", flush=True)
+        print(
+            f"untouched code{'' if where == battery.HERE else f', {where}'}: {complaint(untouched)} "
+            f"({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: {' '.join(untouched.looked)})\n"
+            f"{len(twins)} twins in {len(piles)} copies\n{HEAD}",
+            flush=True,
+        )
         answers = {twin: words for pile in piles for twin, words in pile.result().items()}
         outcomes = []
         for bug, job in zip(bugs, jobs, strict=True):
@@ -324,21 +384,35 @@ def try_all(bugs: Sequence[Bug], pristine: Path, where: str, options: argparse.N
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.silent_bugs.run", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.silent_bugs.run", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("bug", nargs="*", help="a file, or the beginning of a name (default: all)")
-    parser.add_argument("--patches", type=Path, default=BUGS, help="folder of edits or diffs (default: bugs/)")
+    parser.add_argument(
+        "--patches", type=Path, default=BUGS, help="folder of edits or diffs (default: bugs/)"
+    )
     parser.add_argument("--json", type=Path, help="write everything that was found to this file")
-    parser.add_argument("--only", default="", help="only scenes whose name holds this, or 'one|of|these'")
-    parser.add_argument("--quick", action="store_true", 
-                        help="be done with a bug once an expected rule (any, where none is) has named it")
+    parser.add_argument(
+        "--only", default="", help="only scenes whose name holds this, or 'one|of|these'"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="be done with a bug once an expected rule (any, where none is) has named it",
+    )
     parser.add_argument("--no-twins", action="store_true", help="leave the twins out")
-    parser.add_argument("--share", type=mutants.read_share, metavar="K/N", help="only part K of N of them: every N-th")
+    parser.add_argument(
+        "--share",
+        type=mutants.read_share,
+        metavar="K/N",
+        help="only part K of N of them: every N-th",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
     try:
         bugs = choose(options.bug, options.patches)
         if options.share:
-            bugs = bugs[options.share[0] - 1::options.share[1]]
+            bugs = bugs[options.share[0] - 1 :: options.share[1]]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
@@ -350,7 +424,9 @@ def main(arguments: list[str] | None = None) -> int:
         for where in battery.PLACES:
             chosen = [bug for bug in bugs if bug.where == where]
             if where == "server" and chosen and importlib.util.find_spec("vllm") is None:
-                print(f"{len(chosen)} bugs are tried beside a real vLLM server, and there is no vLLM here: make test-vllm")
+                print(
+                    f"{len(chosen)} bugs are tried beside a real vLLM server, and there is no vLLM here: make test-vllm"
+                )
             elif chosen:
                 tried.append(try_all(chosen, pristine, where, options))
     if any(outcomes is None for _, outcomes in tried):
@@ -361,10 +437,30 @@ def main(arguments: list[str] | None = None) -> int:
     for key, value in found.items():
         print(f"{key}: {f'{value:.2f}' if isinstance(value, float) else value}")
     if options.json:
-        options.json.write_text(json.dumps({"summary": found, "untouched": [asdict(said) for said, _ in tried], "bugs": [
-            {"name": o.bug.name, "rules": o.bug.rules, "thread": o.bug.thread, "breaks": o.bug.breaks,
-             "verdict": o.verdict, "named_by": o.expected, "also": o.others, "twin": o.twin, "seconds": o.seconds,
-             "said": asdict(o.said)} for o in outcomes]}, indent=1))
+        options.json.write_text(
+            json.dumps(
+                {
+                    "summary": found,
+                    "untouched": [asdict(said) for said, _ in tried],
+                    "bugs": [
+                        {
+                            "name": o.bug.name,
+                            "rules": o.bug.rules,
+                            "thread": o.bug.thread,
+                            "breaks": o.bug.breaks,
+                            "verdict": o.verdict,
+                            "named_by": o.expected,
+                            "also": o.others,
+                            "twin": o.twin,
+                            "seconds": o.seconds,
+                            "said": asdict(o.said),
+                        }
+                        for o in outcomes
+                    ],
+                },
+                indent=1,
+            )
+        )
     return 0 if all(outcome.good for outcome in outcomes) and set(answers) <= {"clean"} else 1
 
 

@@ -1,4 +1,5 @@
 """An MCP server that misbehaves on request, written with the official package: python mcp_server.py [port]."""
+
 import os
 import sys
 import time

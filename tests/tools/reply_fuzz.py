@@ -1,5 +1,6 @@
 """Replies that a policy could write, most of them bad: whole calls and answers, damaged in the ways that parsers trip
 over. All of it is a function of the seed."""
+
 from __future__ import annotations
 
 import json
@@ -8,12 +9,53 @@ import numpy as np
 
 from workbench.types.seeds import rng_at
 
-CONTROL = ("<|im_end|>", "<|im_start|>assistant\n", "<tool_response>", "</tool_response>", "<|eot_id|>", "<end_of_turn>",
-           "<|endoftext|>", "<bos>")
-VALUES = ("null", "[]", "[1, 2]", "true", "3", "-0", "NaN", "Infinity", "1e999", "-1e999", '"text"', '"\\ud800"', '"\\u0000"', "{}",
-          '{"a": 1, "a": 2}', "9" * 5_000, "[" * 3_000, "{" * 40, '{"a":' * 3_000, '"' + "x" * 40_000 + '"', '"\t"', "{'a': 1}",
-          json.dumps(json.dumps({"name": "search", "arguments": {"query": "x"}})), "[" * 17 + "]" * 17, '"</tool_call>"')
-TAGS = ("<tool_call>", "</tool_call>", "<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>")
+CONTROL = (
+    "<|im_end|>",
+    "<|im_start|>assistant\n",
+    "<tool_response>",
+    "</tool_response>",
+    "<|eot_id|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<bos>",
+)
+VALUES = (
+    "null",
+    "[]",
+    "[1, 2]",
+    "true",
+    "3",
+    "-0",
+    "NaN",
+    "Infinity",
+    "1e999",
+    "-1e999",
+    '"text"',
+    '"\\ud800"',
+    '"\\u0000"',
+    "{}",
+    '{"a": 1, "a": 2}',
+    "9" * 5_000,
+    "[" * 3_000,
+    "{" * 40,
+    '{"a":' * 3_000,
+    '"' + "x" * 40_000 + '"',
+    '"\t"',
+    "{'a': 1}",
+    json.dumps(json.dumps({"name": "search", "arguments": {"query": "x"}})),
+    "[" * 17 + "]" * 17,
+    '"</tool_call>"',
+)
+TAGS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<search>",
+    "</search>",
+    "<answer>",
+    "</answer>",
+    "<think>",
+    "</think>",
+)
 NAMES = ("search", "calculator", "nothing", "__class__", "", "a b", "<|im_end|>")
 
 
@@ -34,11 +76,15 @@ def _one(rng: np.random.Generator, choices):
 def _part(rng: np.random.Generator) -> str:
     kind = int(rng.integers(10))
     if kind < 3:
-        arguments = {"query": _text(rng)} if rng.random() < 0.7 else {_text(rng)[:5]: int(rng.integers(9))}
+        arguments = (
+            {"query": _text(rng)} if rng.random() < 0.7 else {_text(rng)[:5]: int(rng.integers(9))}
+        )
         gap = _one(rng, ["", "\n", " "])
         return f"<tool_call>{gap}{json.dumps({'name': _one(rng, NAMES), 'arguments': arguments})}{gap}</tool_call>"
     if kind == 3:
-        name = _one(rng, ['"name": "search"', '"name": null', '"nam": 1', '"name": "search", "name": "x"'])
+        name = _one(
+            rng, ['"name": "search"', '"name": null', '"nam": 1', '"name": "search", "name": "x"']
+        )
         return f'<tool_call>{{{name}, "arguments": {_one(rng, VALUES)}}}</tool_call>'
     if kind == 4:
         return f"<tool_call>{_one(rng, VALUES)}</tool_call>"
@@ -52,12 +98,32 @@ def _part(rng: np.random.Generator) -> str:
 
 
 def _text(rng: np.random.Generator) -> str:
-    words = ("Paris", "the capital", "1 + 1", "é", "\U0001f600", "\0", "\x1b[0m", "\u202e", '"', "\\", "{", "}", "\n", " ", "\ufffd",
-             "\ud800", *CONTROL, *TAGS)
+    words = (
+        "Paris",
+        "the capital",
+        "1 + 1",
+        "é",
+        "\U0001f600",
+        "\0",
+        "\x1b[0m",
+        "\u202e",
+        '"',
+        "\\",
+        "{",
+        "}",
+        "\n",
+        " ",
+        "\ufffd",
+        "\ud800",
+        *CONTROL,
+        *TAGS,
+    )
     return "".join(_one(rng, words) for _ in range(int(rng.integers(0, 4))))
 
 
 def _damaged(text: str, rng: np.random.Generator) -> str:
     """Cut off, a piece left out, a piece twice, a character changed."""
     a, b = sorted(int(n) for n in rng.integers(0, len(text) + 1, size=2))
-    return _one(rng, [text[:a], text[:a] + text[b:], text[:b] + text[a:], text[:a] + "x" + text[a + 1:]])
+    return _one(
+        rng, [text[:a], text[:a] + text[b:], text[:b] + text[a:], text[:a] + "x" + text[a + 1 :]]
+    )

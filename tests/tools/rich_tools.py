@@ -1,5 +1,6 @@
 """Tools as people write them, importable by worker processes: pydantic's types and bounds, async functions, tools of other
 frameworks."""
+
 import asyncio
 import time
 from dataclasses import dataclass
@@ -44,26 +45,45 @@ def even(value: int) -> int:
 
 
 @tool
-def rate(n: Annotated[int, Field(ge=1, le=5, description="stars")], by: Annotated[str, "who rates"] = "you") -> str:
+def rate(
+    n: Annotated[int, Field(ge=1, le=5, description="stars")],
+    by: Annotated[str, "who rates"] = "you",
+) -> str:
     """Rate it."""
     return f"{n!r} {by}"
 
 
-def bounded(share: Annotated[float, Field(gt=0, lt=1)], step: Annotated[int, Field(multiple_of=3)],
-            code: Annotated[str, Field(pattern="^[a-c]+$", max_length=4)], few: Annotated[list[int], Len(1, 2)],
-            count: Annotated[int, Ge(2), Le(4)], level: int = Field(3, ge=1, le=5),
-            pair: Annotated[int, AfterValidator(even)] = 2, size: Annotated[int, Field(default=7)] = 7) -> Any:
+def bounded(
+    share: Annotated[float, Field(gt=0, lt=1)],
+    step: Annotated[int, Field(multiple_of=3)],
+    code: Annotated[str, Field(pattern="^[a-c]+$", max_length=4)],
+    few: Annotated[list[int], Len(1, 2)],
+    count: Annotated[int, Ge(2), Le(4)],
+    level: int = Field(3, ge=1, le=5),
+    pair: Annotated[int, AfterValidator(even)] = 2,
+    size: Annotated[int, Field(default=7)] = 7,
+) -> Any:
     """level: how high"""
     return [share, step, code, few, count, level, pair, size]
 
 
-def containers(point: tuple[int, str], row: tuple[float, ...] = (), tags: set[str] = frozenset(),
-               span: Span = Span(0), place: Place = {"name": "here"}) -> Any:
+def containers(
+    point: tuple[int, str],
+    row: tuple[float, ...] = (),
+    tags: set[str] = frozenset(),
+    span: Span = Span(0),
+    place: Place = {"name": "here"},
+) -> Any:
     return [point, row, tags, span, place]
 
 
-def moments(when: datetime, day: date | None = None, where: Path = Path("."), who: UUID | None = None,
-            cost: Decimal = Decimal("0")) -> Any:
+def moments(
+    when: datetime,
+    day: date | None = None,
+    where: Path = Path("."),
+    who: UUID | None = None,
+    cost: Decimal = Decimal("0"),
+) -> Any:
     return [when, day, where, who, cost]
 
 
@@ -128,10 +148,25 @@ class OnlyAsync(LikeLangChain):
 
 
 lookup = LikeLangChain()
-lookup_later = OnlyAsync("lookup_later", "Look it up, later.", {"type": "object", "properties": {"to": {"type": "string"}}})
+lookup_later = OnlyAsync(
+    "lookup_later",
+    "Look it up, later.",
+    {"type": "object", "properties": {"to": {"type": "string"}}},
+)
 
-SPEC = {"type": "function", "function": {"name": "say", "description": "Say it.", "strict": True, "parameters": {
-    "type": "object", "properties": {"what": {"type": "string", "maxLength": 5}}, "required": ["what"]}}}
+SPEC = {
+    "type": "function",
+    "function": {
+        "name": "say",
+        "description": "Say it.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"what": {"type": "string", "maxLength": 5}},
+            "required": ["what"],
+        },
+    },
+}
 
 
 def say(**arguments: Any) -> str:

@@ -1,4 +1,5 @@
 """Calls run side by side with a deadline each; whatever a tool does, its slot is free again and the agent is told."""
+
 import importlib
 import os
 import signal
@@ -42,7 +43,11 @@ def executor():
     made = []
 
     def make(*tools, task=TASK, **limits):
-        made.append(ToolExecutor(tools or ZOO, ToolLimits(**{"deadline_s": 0.4, "most_calls": 8} | limits), task))
+        made.append(
+            ToolExecutor(
+                tools or ZOO, ToolLimits(**{"deadline_s": 0.4, "most_calls": 8} | limits), task
+            )
+        )
         return made[-1]
 
     yield make
@@ -82,20 +87,34 @@ def written(path):
 
 
 def test_results_come_in_the_order_of_the_calls(executor):
-    calls = [ToolCall("slowly", {"seconds": 0.2, "text": "first"}), ToolCall("slowly", {"seconds": 0.0, "text": "second"}),
-             ToolCall("add", {"a": 1, "b": 2}), ToolCall("nothing", {}), ToolCall("add", {"a": "1", "b": 2})]
+    calls = [
+        ToolCall("slowly", {"seconds": 0.2, "text": "first"}),
+        ToolCall("slowly", {"seconds": 0.0, "text": "second"}),
+        ToolCall("add", {"a": 1, "b": 2}),
+        ToolCall("nothing", {}),
+        ToolCall("add", {"a": "1", "b": 2}),
+    ]
     results = executor(deadline_s=20.0).run(calls)
     assert [result.text for result in results[:3]] == ["first", "second", "3"]
     assert [result.error for result in results] == ["", "", "", "unknown_tool", "bad_arguments"]
-    assert "There are: misbehave, add" in results[3].text and 'whole number for "a", got 1' in results[4].text
+    assert (
+        "There are: misbehave, add" in results[3].text
+        and 'whole number for "a", got 1' in results[4].text
+    )
 
 
 @pytest.mark.parametrize("workers", [2, 1])
 def test_calls_run_at_the_same_time(executor, tmp_path, workers, monkeypatch):
     """With one worker too: the first call is stuck by then, and what is stuck keeps nobody waiting."""
     monkeypatch.setattr("workbench.envs.tools.shared_workers.PATIENCE_S", 0.1)
-    calls = [ToolCall("misbehave", {"how": "meet", "what": f"{tmp_path}/{a} {tmp_path}/{b}"}) for a, b in ("ab", "ba")]
-    assert [result.text for result in executor(deadline_s=20.0, workers=workers).run(calls)] == ["met", "met"]
+    calls = [
+        ToolCall("misbehave", {"how": "meet", "what": f"{tmp_path}/{a} {tmp_path}/{b}"})
+        for a, b in ("ab", "ba")
+    ]
+    assert [result.text for result in executor(deadline_s=20.0, workers=workers).run(calls)] == [
+        "met",
+        "met",
+    ]
 
 
 def test_more_calls_than_may_be_are_not_run(executor, tmp_path):
@@ -117,8 +136,11 @@ def test_trusted_tools_run_in_the_callers_thread_one_after_the_other(executor):
 
     results = executor(here, most_bytes=4).run([ToolCall("here", {"text": text}) for text in "abc"])
     assert seen == [(text, threading.get_ident()) for text in "abc"]
-    assert [result.text for result in results] == ["aaaa\n[cut: 4 of 9 bytes]", "Erro\n[cut: 4 of 32 bytes]",
-                                                   "cccc\n[cut: 4 of 9 bytes]"]
+    assert [result.text for result in results] == [
+        "aaaa\n[cut: 4 of 9 bytes]",
+        "Erro\n[cut: 4 of 32 bytes]",
+        "cccc\n[cut: 4 of 9 bytes]",
+    ]
 
 
 def test_executors_of_several_threads_share_the_pool(executor):
@@ -137,10 +159,14 @@ def test_executors_of_several_threads_share_the_pool(executor):
 
 ENDS = {
     "sleep": ("timeout", "gave no answer within 0.4 s and was stopped"),
-    "deaf": ("timeout", "gave no answer within 0.4 s"), "busy": ("timeout", "gave no answer within 0.4 s"),
-    "endless": ("", "of many more bytes]"), "descriptors": ("died", "wrote into its worker's connection"),
-    "exit": ("raised", "raised SystemExit: 3"), "_exit": ("died", "died during the call by ending itself with exit code 3"),
-    "segfault": ("died", "SIGSEGV"), "killed": ("died", "SIGKILL"),
+    "deaf": ("timeout", "gave no answer within 0.4 s"),
+    "busy": ("timeout", "gave no answer within 0.4 s"),
+    "endless": ("", "of many more bytes]"),
+    "descriptors": ("died", "wrote into its worker's connection"),
+    "exit": ("raised", "raised SystemExit: 3"),
+    "_exit": ("died", "died during the call by ending itself with exit code 3"),
+    "segfault": ("died", "SIGSEGV"),
+    "killed": ("died", "SIGKILL"),
     **{kind: ("raised", f"raised {kind}") for kind in zoo.RAISED},
 }
 
@@ -156,7 +182,10 @@ def test_a_tool_that_misbehaves_is_a_result_and_the_next_call_is_answered(execut
 
 def test_a_hundred_megabytes_are_cut_where_they_are_made(executor):
     result = misbehave(executor(deadline_s=60.0), "100 MB")
-    assert result.cut_bytes == 99_998_000 and result.text == "é" * 1000 + "\n[cut: 2,000 of 100,000,000 bytes]"
+    assert (
+        result.cut_bytes == 99_998_000
+        and result.text == "é" * 1000 + "\n[cut: 2,000 of 100,000,000 bytes]"
+    )
 
 
 def test_what_a_tool_prints_is_no_answer(executor, capfd):
@@ -186,14 +215,18 @@ def test_a_giant_frame_is_refused_by_its_first_bytes():
 
 
 def test_who_misses_the_deadline_is_killed_with_all_that_it_started(executor, tmp_path):
-    assert misbehave(executor(deadline_s=2.0), "say and sleep", f"{tmp_path}/pid").error == "timeout"
+    assert (
+        misbehave(executor(deadline_s=2.0), "say and sleep", f"{tmp_path}/pid").error == "timeout"
+    )
     assert gone(written(tmp_path / "pid"))
     assert misbehave(executor(deadline_s=3.0), "let loose", f"{tmp_path}/loose").error == "timeout"
     assert gone(written(tmp_path / "loose"))
 
 
 def test_an_interrupt_ends_what_is_going_on(executor, tmp_path):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a suite in the background ignores it
 
     def interrupt():
         written(tmp_path / "pid")
@@ -233,7 +266,10 @@ def test_state_belongs_to_an_attempt_and_its_calls_keep_their_order(executor, po
 
 def test_state_that_was_lost_is_told(executor):
     with_it = executor(deadline_s=0.5)
-    texts = [result.text for result in with_it.run([ToolCall("Counter", {"wait": wait}) for wait in (0.0, 9.0, 0.0)])]
+    texts = [
+        result.text
+        for result in with_it.run([ToolCall("Counter", {"wait": wait}) for wait in (0.0, 9.0, 0.0)])
+    ]
     assert texts[0] == "1 for t1" and texts[2] == "1 for t1"
     assert texts[1].endswith("was stopped. Its state is lost: the next call begins anew.")
 
@@ -241,11 +277,16 @@ def test_state_that_was_lost_is_told(executor):
 def test_a_tool_that_asks_for_the_task_is_made_for_it(executor, pool):
     assert call(executor(deadline_s=20.0), "asks", word="hi").text == "hi for t1: who?"
     other = Task("t9", "zoo", 0, {"question": "where?"})
-    assert call(executor(task=other, deadline_s=20.0), "asks", word="hi").text == "hi for t9: where?"
+    assert (
+        call(executor(task=other, deadline_s=20.0), "asks", word="hi").text == "hi for t9: where?"
+    )
 
 
 def test_a_tool_that_cannot_be_made_is_a_result(executor):
-    assert call(executor(), "Unmakeable").text == "Error: Unmakeable could not be started: LookupError: no such thing"
+    assert (
+        call(executor(), "Unmakeable").text
+        == "Error: Unmakeable could not be started: LookupError: no such thing"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be run
@@ -260,10 +301,15 @@ def test_a_tool_that_no_worker_can_import_is_refused_with_what_to_do(executor, m
     with pytest.raises(ToolError, match="defined inside a function of .*or mark it trusted=True"):
         executor(tool(lambda text: text, name="f", parameters={"type": "object"}))
     monkeypatch.setattr(in_a_notebook, "__module__", "__main__")
-    with pytest.raises(ToolError, match="notebook or script.*%%writefile my_code.py, then `from my_code import in_a_note"):
+    with pytest.raises(
+        ToolError,
+        match="notebook or script.*%%writefile my_code.py, then `from my_code import in_a_note",
+    ):
         executor(tool(in_a_notebook))
     assert call(executor(tool(in_a_notebook, trusted=True)), "in_a_notebook", text="x").text == "x"
-    with pytest.raises(ToolError, match="'plain' is a Plain, which worker processes cannot be handed: .*by @tool"):
+    with pytest.raises(
+        ToolError, match="'plain' is a Plain, which worker processes cannot be handed: .*by @tool"
+    ):
         executor(zoo.Plain())
     with pytest.raises(ToolError, match="a name of its own"):
         executor(zoo.add, zoo.add)
@@ -280,21 +326,34 @@ class Missing:
 
 def test_a_module_that_only_the_trainer_has_is_a_result(executor, monkeypatch):
     monkeypatch.setattr(Missing, "__module__", "nowhere_at_all")
-    assert "could not be started: EnvError: in a worker process, which sees the same sys.path and folder as the run, code " in call(
-        executor(Missing()), "missing").text
+    assert (
+        "could not be started: EnvError: in a worker process, which sees the same sys.path and folder as the run, code "
+        in call(executor(Missing()), "missing").text
+    )
 
 
-def test_a_folder_that_was_added_after_the_workers_began_is_searched(executor, tmp_path, monkeypatch):
+def test_a_folder_that_was_added_after_the_workers_began_is_searched(
+    executor, tmp_path, monkeypatch
+):
     assert call(executor(), "add", a=1, b=2).text == "3"  # so a worker stands ready
     (tmp_path / "added_later.py").write_text(
-        'def greet(whom: str) -> str:\n    """Greets."""\n    return f"Hello {whom}"\n')
+        'def greet(whom: str) -> str:\n    """Greets."""\n    return f"Hello {whom}"\n'
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     added_later = importlib.import_module("added_later")
-    assert call(executor(tool(added_later.greet, trusted=False)), "greet", whom="Ada").text == "Hello Ada"
+    assert (
+        call(executor(tool(added_later.greet, trusted=False)), "greet", whom="Ada").text
+        == "Hello Ada"
+    )
 
 
-@pytest.mark.parametrize(("limits", "words"), [({"deadline_s": 0}, "deadline_s is above 0; got 0"),
-                                               ({"workers": 0}, "workers is at least 1; got 0")])
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"deadline_s": 0}, "deadline_s is above 0; got 0"),
+        ({"workers": 0}, "workers is at least 1; got 0"),
+    ],
+)
 def test_limits_that_cannot_be_are_refused(limits, words):
     with pytest.raises(ConfigError, match=words):
         ToolLimits(**limits)
@@ -308,7 +367,11 @@ def open_files():
 
 
 def children_of(pid):
-    return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return [
+        int(child)
+        for path in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in path.read_text().split()
+    ]
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(500, marks=pytest.mark.full)])
@@ -364,8 +427,11 @@ def answers(runner, keys):
     return found
 
 
-@pytest.mark.parametrize("make", [InlineRunner, ThreadRunner, lambda: ProcessRunner(workers=1)],
-                         ids=["inline", "threads", "processes"])
+@pytest.mark.parametrize(
+    "make",
+    [InlineRunner, ThreadRunner, lambda: ProcessRunner(workers=1)],
+    ids=["inline", "threads", "processes"],
+)
 def test_an_environment_may_hold_tools_wherever_it_lives(make):
     runner, family = make(), ZooFamily(deadline_s=3.0)
     write = family.make().format.write_call
@@ -375,11 +441,19 @@ def test_an_environment_may_hold_tools_wherever_it_lives(make):
     pids = []
     for turn in range(2):
         for key in "ab":
-            runner.step(key, write("Counter", {}) + write("misbehave", {"how": "pid"}) + write("misbehave", {"how": "exit"}))
+            runner.step(
+                key,
+                write("Counter", {})
+                + write("misbehave", {"how": "pid"})
+                + write("misbehave", {"how": "exit"}),
+            )
         for key, answer in answers(runner, 2).items():
             assert not answer.error
             texts = [message.text for message in answer.result.observation.messages]
-            assert texts[0] == f"{turn + 1} for {key}" and texts[2] == "Error: misbehave raised SystemExit: 3"
+            assert (
+                texts[0] == f"{turn + 1} for {key}"
+                and texts[2] == "Error: misbehave raised SystemExit: 3"
+            )
             pids.append(int(texts[1]))
     for key in "ab":
         runner.close(key)

@@ -1,4 +1,5 @@
 """Whatever a tool gives back becomes a bounded text, cut where a character ends, or an error that says what to do."""
+
 import itertools
 
 import pytest
@@ -6,11 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.envs.tools.base import ToolResult
-from workbench.envs.tools.results import MOST_VALUE_BYTES, as_result, cut_text, from_json, most_content, raised, result_json
+from workbench.envs.tools.results import (
+    MOST_VALUE_BYTES,
+    as_result,
+    cut_text,
+    from_json,
+    most_content,
+    raised,
+    result_json,
+)
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # lone surrogates too
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3), max_leaves=6)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
 
 
 @given(ANY_TEXT, st.integers(1, 80))
@@ -60,7 +72,13 @@ def test_json_values_are_text_for_the_agent(value):
     result.text.encode()
 
 
-@given(ANY_TEXT, JSON, st.sampled_from(["", "raised", "died"]), st.none() | st.floats(-9, 9), st.integers(0, 99))
+@given(
+    ANY_TEXT,
+    JSON,
+    st.sampled_from(["", "raised", "died"]),
+    st.none() | st.floats(-9, 9),
+    st.integers(0, 99),
+)
 def test_a_result_arrives_as_it_was_given(text, value, error, reward, cut):
     result = as_result(ToolResult(text, value, error, reward, cut), 200)
     content = result_json(result)
@@ -74,12 +92,20 @@ def test_what_is_no_answer_is_refused_and_nothing_else_happens(content):
         from_json(content, 100)
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    ({1, 2}, "a tool gives back text, a ToolResult or a JSON value"), (object(), "of type object"),
-    ({1: 2}, "has the key 1"), (iter([1]), "pieces of text, not int"), (ToolResult(3), "text and error .* are strings"),
-    (ToolResult("", error="oops"), "error of a ToolResult is one of"), (ToolResult("", reward=float("nan")), "finite number"),
-    (ToolResult("", reward=True), "finite number"), (ToolResult("", "x" * MOST_VALUE_BYTES), "100,002 bytes; at most"),
-])
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({1, 2}, "a tool gives back text, a ToolResult or a JSON value"),
+        (object(), "of type object"),
+        ({1: 2}, "has the key 1"),
+        (iter([1]), "pieces of text, not int"),
+        (ToolResult(3), "text and error .* are strings"),
+        (ToolResult("", error="oops"), "error of a ToolResult is one of"),
+        (ToolResult("", reward=float("nan")), "finite number"),
+        (ToolResult("", reward=True), "finite number"),
+        (ToolResult("", "x" * MOST_VALUE_BYTES), "100,002 bytes; at most"),
+    ],
+)
 def test_what_a_tool_may_not_give_back_is_named(value, words):
     with pytest.raises(TypeError, match=words):
         as_result(value, 100)
@@ -90,10 +116,15 @@ def test_an_exception_is_text_whatever_it_is():
         def __str__(self):
             raise SystemExit
 
-    assert raised("look", Unreadable(), 100).text == "Error: look raised Unreadable, whose text cannot be read"
+    assert (
+        raised("look", Unreadable(), 100).text
+        == "Error: look raised Unreadable, whose text cannot be read"
+    )
     try:
         raise KeyError("x" * 1000)
     except KeyError as error:
         result = raised("look", error, 50)
-    assert result.text.startswith("Error: look raised KeyError: 'xxx") and "[cut: 50 of" in result.text
+    assert (
+        result.text.startswith("Error: look raised KeyError: 'xxx") and "[cut: 50 of" in result.text
+    )
     assert result.error == "raised" and result.value["raised_at"].startswith("test_results.py:")

@@ -1,4 +1,5 @@
 """Tools called by hand show what an agent would read."""
+
 from __future__ import annotations
 
 from workbench.notebook.calls import show_calls
@@ -10,8 +11,12 @@ def double(number: int) -> int:
 
 
 def test_results_and_errors_stand_in_the_order_of_the_calls():
-    text = show_calls(["calculator"], ("calculator", {"expression": "6*7"}), ("calculater", {}),
-                      ("calculator", {"expression": 7})).text
+    text = show_calls(
+        ["calculator"],
+        ("calculator", {"expression": "6*7"}),
+        ("calculater", {}),
+        ("calculator", {"expression": 7}),
+    ).text
     lines = text.splitlines()[-3:]
     assert "42" in lines[0] and "unknown_tool" in lines[1] and "bad_arguments" in lines[2]
 

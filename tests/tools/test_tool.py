@@ -1,5 +1,6 @@
 """Tools from functions and classes: the schema of a signature, what is refused when a tool is made, and what an agent is
 told of arguments that do not fit."""
+
 import json
 from dataclasses import dataclass
 from enum import Enum
@@ -30,9 +31,16 @@ class Place:
     height: float = 0.0
 
 
-def weather(place: Place, days: int, unit: Unit = Unit.CELSIUS, words: list[str] | None = None,
-            style: Literal["short", "long"] = "short", loud: bool = False,
-            table: dict[str, int] | None = None, note: Annotated[str, "for the reader"] = "") -> str:
+def weather(
+    place: Place,
+    days: int,
+    unit: Unit = Unit.CELSIUS,
+    words: list[str] | None = None,
+    style: Literal["short", "long"] = "short",
+    loud: bool = False,
+    table: dict[str, int] | None = None,
+    note: Annotated[str, "for the reader"] = "",
+) -> str:
     """Tell the weather
     of a place.
 
@@ -53,18 +61,35 @@ def test_the_schema_of_a_typed_function():
     assert schema["function"]["description"] == "Tell the weather of a place."
     parameters = schema["function"]["parameters"]
     assert parameters == {
-        "type": "object", "required": ["place", "days"], "additionalProperties": False,
+        "type": "object",
+        "required": ["place", "days"],
+        "additionalProperties": False,
         "properties": {
-            "place": {"type": "object", "properties": {"name": {"type": "string"}, "height": {"type": "number"}},
-                      "required": ["name"], "additionalProperties": False, "description": "where it is, in words"},
+            "place": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "height": {"type": "number"}},
+                "required": ["name"],
+                "additionalProperties": False,
+                "description": "where it is, in words",
+            },
             "days": {"type": "integer", "description": "how many"},
             "unit": {"enum": ["C", "K"], "description": "of the temperature"},
-            "words": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None},
+            "words": {
+                "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+                "default": None,
+            },
             "style": {"enum": ["short", "long"], "default": "short"},
             "loud": {"type": "boolean", "default": False},
-            "table": {"anyOf": [{"type": "object", "additionalProperties": {"type": "integer"}}, {"type": "null"}],
-                      "default": None},
-            "note": {"type": "string", "description": "for the reader", "default": ""}}}
+            "table": {
+                "anyOf": [
+                    {"type": "object", "additionalProperties": {"type": "integer"}},
+                    {"type": "null"},
+                ],
+                "default": None,
+            },
+            "note": {"type": "string", "description": "for the reader", "default": ""},
+        },
+    }
     Draft202012Validator.check_schema(parameters)
     json.dumps(schema)
 
@@ -74,13 +99,16 @@ def test_arguments_come_as_the_annotations_say():
     assert said.startswith("Place(name='Oslo', height=0.0) 3 <Unit.KELVIN: 'K'> ['a'] short False")
 
 
-@pytest.mark.parametrize("docstring", [
-    "Do.\n\nArgs:\n    a: first\n        thing\n    b (int): second",
-    "Do.\n\nParameters\n----------\na : str\n    first thing\nb : int, optional\n    second\n\nReturns\n-------\nstr\n    x",
-    "Do.\n\n:param a: first\n    thing\n:param int b: second\n:returns: x",
-    "Do.\n\na    first\n     thing\nb    second",
-    "Do.\n\n- `a`: first thing\n- `b`: second",
-])
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        "Do.\n\nArgs:\n    a: first\n        thing\n    b (int): second",
+        "Do.\n\nParameters\n----------\na : str\n    first thing\nb : int, optional\n    second\n\nReturns\n-------\nstr\n    x",
+        "Do.\n\n:param a: first\n    thing\n:param int b: second\n:returns: x",
+        "Do.\n\na    first\n     thing\nb    second",
+        "Do.\n\n- `a`: first thing\n- `b`: second",
+    ],
+)
 def test_docstrings_of_five_styles(docstring):
     assert argument_texts(docstring, ["a", "b", "c"]) == {"a": "first thing", "b": "second"}
 
@@ -96,30 +124,48 @@ def positional(query: str, /): ...
 def of_bytes(query: bytes): ...
 def of_numbers(query: dict[int, str]): ...
 def unknown(query: "Nowhere"): ...  # noqa: F821
-async def later(query: str): yield query
+async def later(query: str):
+    yield query
 
 
 class Stateless:
     """No method call."""
 
 
-@pytest.mark.parametrize(("function", "said"), [
-    (untyped, "annotate it, e.g. query: str"), (starred, r"without \*"), (named, r"without \*"),
-    (positional, "by name"), (of_bytes, "has no JSON type"), (of_numbers, r"dict\[str"), (unknown, "Nowhere"),
-    (later, "no async generator"), (lambda query: 0, "pass name="), (Stateless, "method call"), (3, "name"),
-])
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (untyped, "annotate it, e.g. query: str"),
+        (starred, r"without \*"),
+        (named, r"without \*"),
+        (positional, "by name"),
+        (of_bytes, "has no JSON type"),
+        (of_numbers, r"dict\[str"),
+        (unknown, "Nowhere"),
+        (later, "no async generator"),
+        (lambda query: 0, "pass name="),
+        (Stateless, "method call"),
+        (3, "name"),
+    ],
+)
 def test_what_cannot_be_a_tool_is_refused_when_it_is_made(function, said):
     with pytest.raises(ToolError, match=said):
         tool(function)
 
 
-@pytest.mark.parametrize(("parameters", "said"), [
-    ({"type": "strin"}, "object"), ({"type": "object", "properties": {"a": {"type": "strin"}}}, "properties/a/type"),
-    ([], "object"), ({"type": "object", "properties": 3}, "no JSON schema"),
-    ({"type": "object", "minProperties": float("nan")}, "no JSON"), ({"type": "object", "x": {1, 2}}, "no JSON"),
-    ({"type": "object", "properties": {"a": {"$ref": "http://example.org/x"}}}, "stays inside"),
-    ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "no place"),
-])
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"type": "strin"}, "object"),
+        ({"type": "object", "properties": {"a": {"type": "strin"}}}, "properties/a/type"),
+        ([], "object"),
+        ({"type": "object", "properties": 3}, "no JSON schema"),
+        ({"type": "object", "minProperties": float("nan")}, "no JSON"),
+        ({"type": "object", "x": {1, 2}}, "no JSON"),
+        ({"type": "object", "properties": {"a": {"$ref": "http://example.org/x"}}}, "stays inside"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "no place"),
+    ],
+)
 def test_a_schema_by_hand_is_checked(parameters, said):
     with pytest.raises(ToolError, match=said):
         tool(untyped, parameters=parameters)
@@ -127,8 +173,17 @@ def test_a_schema_by_hand_is_checked(parameters, said):
 
 def test_a_schema_by_hand_refuses_other_names_unless_it_says_otherwise():
     assert checked_parameters({"type": "object"}, "")["additionalProperties"] is False
-    assert checked_parameters({"type": "object", "additionalProperties": True}, "")["additionalProperties"] is True
-    with_references = {"type": "object", "$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}}
+    assert (
+        checked_parameters({"type": "object", "additionalProperties": True}, "")[
+            "additionalProperties"
+        ]
+        is True
+    )
+    with_references = {
+        "type": "object",
+        "$defs": {"n": {"type": "integer"}},
+        "properties": {"a": {"$ref": "#/$defs/n"}},
+    }
     made = tool(untyped, parameters=with_references)
     assert refusal_of(ToolCall("untyped", {"a": 1}), {"untyped": made}) is None
     assert "whole number" in refusal_of(ToolCall("untyped", {"a": "1"}), {"untyped": made}).text
@@ -140,33 +195,62 @@ def test_a_schema_that_refers_to_itself_for_ever_is_answered():
     assert refusal.error == "bad_arguments" and "without end" in refusal.text
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    ({}, "Missing: place, days."),
-    ({"place": {"name": "x"}, "days": True}, 'Expected a whole number for "days", got true.'),
-    ({"place": {"name": "x"}, "days": "3"}, 'Expected a whole number for "days", got 3.'),
-    ({"place": {"name": "x"}, "days": 3.5}, 'Expected a whole number for "days", got 3.5.'),
-    ({"place": {"name": "x", "heigth": 1}, "days": 3}, "Not there: heigth. There are: name, height."),
-    ({"place": {"name": "x"}, "days": 3, "unit": "F"}, 'Expected one of "C", "K" for "unit", got F.'),
-    ({"place": {"name": 1}, "days": 3}, 'Expected text for "place.name", got 1.'),
-    ({"place": {"name": "x"}, "days": 3, "words": 1}, 'Expected a list or null for "words", got 1.'),
-    ({"place": {"name": "x"}, "days": 3, "loud": 1}, 'Expected true or false for "loud", got 1.'),
-    ({"place": {"name": "x"}, "days": 3, "__class__": 1}, "Not an argument: __class__. There are: place, days, unit"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "Missing: place, days."),
+        ({"place": {"name": "x"}, "days": True}, 'Expected a whole number for "days", got true.'),
+        ({"place": {"name": "x"}, "days": "3"}, 'Expected a whole number for "days", got 3.'),
+        ({"place": {"name": "x"}, "days": 3.5}, 'Expected a whole number for "days", got 3.5.'),
+        (
+            {"place": {"name": "x", "heigth": 1}, "days": 3},
+            "Not there: heigth. There are: name, height.",
+        ),
+        (
+            {"place": {"name": "x"}, "days": 3, "unit": "F"},
+            'Expected one of "C", "K" for "unit", got F.',
+        ),
+        ({"place": {"name": 1}, "days": 3}, 'Expected text for "place.name", got 1.'),
+        (
+            {"place": {"name": "x"}, "days": 3, "words": 1},
+            'Expected a list or null for "words", got 1.',
+        ),
+        (
+            {"place": {"name": "x"}, "days": 3, "loud": 1},
+            'Expected true or false for "loud", got 1.',
+        ),
+        (
+            {"place": {"name": "x"}, "days": 3, "__class__": 1},
+            "Not an argument: __class__. There are: place, days, unit",
+        ),
+    ],
+)
 def test_an_agent_is_told_what_was_expected_and_what_came(arguments, said):
     refusal = refusal_of(ToolCall("weather", arguments), {"weather": tool(weather)})
-    assert refusal.error == "bad_arguments" and refusal.text.startswith("Error: weather was not called.")
+    assert refusal.error == "bad_arguments" and refusal.text.startswith(
+        "Error: weather was not called."
+    )
     assert said in refusal.text
 
 
 def test_an_unknown_tool_names_those_that_there_are():
     refusal = refusal_of(ToolCall("wether", {}), {"weather": tool(weather)})
-    assert refusal.error == "unknown_tool" and refusal.text == "Error: there is no tool wether. There are: weather."
+    assert (
+        refusal.error == "unknown_tool"
+        and refusal.text == "Error: there is no tool wether. There are: weather."
+    )
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-                    max_leaves=12)
-NAMES = st.sampled_from(["place", "days", "unit", "words", "style", "loud", "table", "note", "other", "__class__"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(
+    ["place", "days", "unit", "words", "style", "loud", "table", "note", "other", "__class__"]
+)
 
 
 WEATHER = tool(weather)
@@ -183,13 +267,26 @@ def test_any_arguments_are_either_told_apart_or_taken(arguments):
 
 
 def test_nothing_of_a_schema_can_run_away_on_arguments():
-    slow = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+$"},
-                                             "b": {"type": "array", "uniqueItems": True}},
-            "patternProperties": {"(x+)+$": {}}}
+    slow = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "(a+)+$"},
+            "b": {"type": "array", "uniqueItems": True},
+        },
+        "patternProperties": {"(x+)+$": {}},
+    }
     validator = validator_of(checked_parameters(slow, ""))
-    assert mismatches(validator, {"a": "a" * 5_000 + "b", "b": [[n] for n in range(5_000)], "x" * 5_000 + "y": 1}) == ""
+    assert (
+        mismatches(
+            validator,
+            {"a": "a" * 5_000 + "b", "b": [[n] for n in range(5_000)], "x" * 5_000 + "y": 1},
+        )
+        == ""
+    )
     assert "text" in mismatches(validator, {"a": 1})
-    named = tool(untyped, parameters={"type": "object", "properties": {"pattern": {"type": "string"}}})
+    named = tool(
+        untyped, parameters={"type": "object", "properties": {"pattern": {"type": "string"}}}
+    )
     assert "Expected text" in mismatches(validator_of(named.parameters), {"pattern": 1})
 
 
@@ -227,7 +324,11 @@ class Plain:
 
 def test_state_belongs_to_one_attempt():
     assert Counter.stateful and not Counter.trusted and Counter.description == "Count up."
-    assert Counter.parameters["properties"]["by"] == {"type": "integer", "description": "how much", "default": 1}
+    assert Counter.parameters["properties"]["by"] == {
+        "type": "integer",
+        "description": "how much",
+        "default": 1,
+    }
     first, second = Counter.for_attempt(TASK), Counter.for_attempt(TASK)
     assert [first.call({"by": 2}), second.call({}), first.call({})] == ["q/0 2", "q/0 1", "q/0 3"]
     with pytest.raises(ToolError, match="for_attempt"):
@@ -238,17 +339,25 @@ def test_state_belongs_to_one_attempt():
 
 
 def test_a_task_is_handed_in_and_no_agent_gives_it():
-    assert task_arguments(of_task.function) == ("task",) and list(of_task.parameters["properties"]) == ["prefix"]
+    assert task_arguments(of_task.function) == ("task",) and list(
+        of_task.parameters["properties"]
+    ) == ["prefix"]
     assert of_task.for_attempt(TASK).call({"prefix": "it is "}) == "it is q/0"
-    assert "Not an argument: task" in refusal_of(ToolCall("whoami", {"prefix": "", "task": {}}), {"whoami": of_task}).text
+    assert (
+        "Not an argument: task"
+        in refusal_of(ToolCall("whoami", {"prefix": "", "task": {}}), {"whoami": of_task}).text
+    )
     assert of_task("so ", TASK) == "so q/0"  # for people it stays a function
 
 
 def test_tools_by_name():
     found = tools_named(["calculator", "workbench.envs.tools.calculator:evaluate"])
     assert [each.name for each in found] == ["calculator", "evaluate"]
-    for name, said in [("calculater", "calculator"), ("no.module:x", "cannot be imported"),
-                       ("workbench.envs.tools.calculator:no", "cannot be imported")]:
+    for name, said in [
+        ("calculater", "calculator"),
+        ("no.module:x", "cannot be imported"),
+        ("workbench.envs.tools.calculator:no", "cannot be imported"),
+    ]:
         with pytest.raises(ToolError, match=said):
             tools_named([name])
     with pytest.raises(ToolError, match="two tools of one name"):

@@ -1,4 +1,5 @@
 """A tool in a worker process sees the variables on the list, those that the user named, and no key."""
+
 import json
 import os
 
@@ -12,8 +13,19 @@ from workbench.types import ToolCall
 from workbench.types.errors import ConfigError
 
 CANARY = "sk-canary-0123456789"
-SECRETS = ("HF_TOKEN", "OPENAI_API_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "WORKBENCH_RETRIEVER_KEY", "MY_OWN",
-           "HUGGING_FACE_HUB_TOKEN", "PYTHON_KEYRING_PASSWORD", "GITHUB_TOKEN", "SSH_AUTH_SOCK", "DATABASE_URL")
+SECRETS = (
+    "HF_TOKEN",
+    "OPENAI_API_KEY",
+    "WANDB_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "WORKBENCH_RETRIEVER_KEY",
+    "MY_OWN",
+    "HUGGING_FACE_HUB_TOKEN",
+    "PYTHON_KEYRING_PASSWORD",
+    "GITHUB_TOKEN",
+    "SSH_AUTH_SOCK",
+    "DATABASE_URL",
+)
 LOOKED_AT = ("PATH", "HOME", "PYTHONPATH", "LANG", "HF_HUB_OFFLINE", "JUDGE_KEY", "JUDGE_URL")
 
 
@@ -21,7 +33,9 @@ LOOKED_AT = ("PATH", "HOME", "PYTHONPATH", "LANG", "HF_HUB_OFFLINE", "JUDGE_KEY"
 def variables() -> str:
     """What this process has: the variables that hold the canary, some others, and whether its parent's hold it."""
     parent = open(f"/proc/{os.getppid()}/environ", "rb").read().decode()
-    wanted = {name: value for name, value in os.environ.items() if CANARY in value or name in LOOKED_AT}
+    wanted = {
+        name: value for name, value in os.environ.items() if CANARY in value or name in LOOKED_AT
+    }
     return json.dumps([wanted, CANARY in parent])
 
 
@@ -53,7 +67,12 @@ def test_no_key_reaches_a_worker_but_those_the_user_named(fresh_workers, monkeyp
 
 
 def test_a_proxy_with_a_password_stays_behind():
-    given = {"http_proxy": "http://me:word@proxy:80", "HTTPS_PROXY": "http://proxy:80", "LC_ALL": "C", "XDG_API_TOKEN": "x"}
+    given = {
+        "http_proxy": "http://me:word@proxy:80",
+        "HTTPS_PROXY": "http://proxy:80",
+        "LC_ALL": "C",
+        "XDG_API_TOKEN": "x",
+    }
     assert passed_on(given) == {"HTTPS_PROXY": "http://proxy:80", "LC_ALL": "C"}
 
 

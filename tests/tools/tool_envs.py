@@ -1,4 +1,5 @@
 """A family whose environments hold tools that are not trusted, importable by worker processes."""
+
 from dataclasses import dataclass
 
 from workbench.envs.tool_env import CallSettings, ToolEnv
@@ -14,7 +15,9 @@ class ZooFamily:
 
     def make(self):
         tools = tools_named(["tool_zoo:Counter", "tool_zoo:misbehave", "tool_zoo:add"])
-        return ToolEnv(tools, max_turns=self.max_turns, calls=CallSettings(deadline_s=self.deadline_s))
+        return ToolEnv(
+            tools, max_turns=self.max_turns, calls=CallSettings(deadline_s=self.deadline_s)
+        )
 
 
 def task(task_id):

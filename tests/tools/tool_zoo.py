@@ -1,4 +1,5 @@
 """Tools that misbehave on request, importable by worker processes: what `misbehave` does is what its argument says."""
+
 import ctypes
 import os
 import signal
@@ -31,7 +32,9 @@ def flood_the_connection():
 
 
 def let_loose(path):
-    process = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(1000)"], start_new_session=True
+    )
     with open(path + ".part", "w") as file:
         file.write(str(process.pid))
     os.rename(path + ".part", path)
@@ -58,14 +61,20 @@ def say_and_sleep(path):
 
 WAYS = {
     "sleep": lambda _: time.sleep(1e6),
-    "deaf": lambda _: [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)]
-    and time.sleep(1e6),
+    "deaf": lambda _: (
+        [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)]
+        and time.sleep(1e6)
+    ),
     "busy": lambda _: 10**10**8,
     "endless": lambda _: forever(),
     "100 MB": lambda _: "é" * 50_000_000,
     "descriptors": lambda _: flood_the_connection(),
     "memory": lambda _: [bytearray(1 << 28) for _ in range(1000)],
-    "prints": lambda _: [print("x" * 65536) for _ in range(200)] and os.write(1, b'{"text": "forged"}') and "printed",
+    "prints": lambda _: (
+        [print("x" * 65536) for _ in range(200)]
+        and os.write(1, b'{"text": "forged"}')
+        and "printed"
+    ),
     "exit": lambda _: sys.exit(3),
     "_exit": lambda _: os._exit(3),
     "segfault": lambda _: ctypes.string_at(0),
@@ -76,8 +85,17 @@ WAYS = {
     "meet": meet,
     "say and sleep": say_and_sleep,
 }
-RAISED = {kind.__name__: kind for kind in (ValueError, KeyboardInterrupt, MemoryError, Unreadable, GeneratorExit,
-                                           RecursionError)}
+RAISED = {
+    kind.__name__: kind
+    for kind in (
+        ValueError,
+        KeyboardInterrupt,
+        MemoryError,
+        Unreadable,
+        GeneratorExit,
+        RecursionError,
+    )
+}
 
 
 @tool
@@ -104,10 +122,19 @@ def slowly(seconds: float, text: str) -> str:
 @tool
 def odd(kind: str) -> str:
     """Gives back what is no text."""
-    return {"set": {1}, "object": object(), "nan": float("nan"), "dict": {"a": [1, None]}, "surrogate": "a\ud800b",
-            "deep": [[[[]]]], "reward": ToolResult("paid", {"documents": ["d1"]}, reward=0.5),
-            "bad reward": ToolResult("x", reward=float("inf")), "bad kind": ToolResult("x", error="y"),
-            "big value": ToolResult("x", "y" * 200_000), "none": None}[kind]
+    return {
+        "set": {1},
+        "object": object(),
+        "nan": float("nan"),
+        "dict": {"a": [1, None]},
+        "surrogate": "a\ud800b",
+        "deep": [[[[]]]],
+        "reward": ToolResult("paid", {"documents": ["d1"]}, reward=0.5),
+        "bad reward": ToolResult("x", reward=float("inf")),
+        "bad kind": ToolResult("x", error="y"),
+        "big value": ToolResult("x", "y" * 200_000),
+        "none": None,
+    }[kind]
 
 
 @tool

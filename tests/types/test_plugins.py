@@ -1,4 +1,5 @@
 """Code by name: what is found, what is said of what is not, and where it came from."""
+
 import sys
 from hashlib import sha256
 
@@ -28,20 +29,47 @@ def test_it_imports_a_name_and_a_name_inside_it(module):
     assert load_named("plug_fine:Outer.made", "env.kind") == 3
 
 
-@pytest.mark.parametrize("text, asked, said", [
-    ("", "plug_nowhere:Guess", r"env.kind 'plug_nowhere:Guess' cannot be imported: there is no module 'plug_nowhere'. Start in "
-                               r"the folder that has plug_nowhere.py .*PYTHONPATH.*install"),
-    ("import not_installed_at_all", "plug_wrong:Guess", "plug_wrong imports 'not_installed_at_all', which is not installed here"),
-    ("1 / 0", "plug_wrong:Guess", "fails while it is imported: ZeroDivisionError: division by zero"),
-    ("def f(:", "plug_wrong:Guess", "fails while it is imported: SyntaxError"),
-    ("import sys; sys.exit(3)", "plug_wrong:Guess", "fails while it is imported: SystemExit: 3"),
-    ("import math; math.nothing", "plug_wrong:Guess", "fails while it is imported: AttributeError.*nothing"),
-    ("class Guessing: pass", "plug_wrong:Guess", r"plug_wrong \(.*plug_wrong.py\) has no 'Guess'; did you mean 'Guessing'"),
-    ("", "plug_wrong", "env.kind is package.module:Name"),
-    ("", "plug_wrong:", "env.kind is package.module:Name"),
-    ("", "../plug:Guess", "env.kind is package.module:Name"),
-    ("", "__main__:NotDefinedHere", "was defined in a notebook or script.*Run the cell"),
-])
+@pytest.mark.parametrize(
+    "text, asked, said",
+    [
+        (
+            "",
+            "plug_nowhere:Guess",
+            r"env.kind 'plug_nowhere:Guess' cannot be imported: there is no module 'plug_nowhere'. Start in "
+            r"the folder that has plug_nowhere.py .*PYTHONPATH.*install",
+        ),
+        (
+            "import not_installed_at_all",
+            "plug_wrong:Guess",
+            "plug_wrong imports 'not_installed_at_all', which is not installed here",
+        ),
+        (
+            "1 / 0",
+            "plug_wrong:Guess",
+            "fails while it is imported: ZeroDivisionError: division by zero",
+        ),
+        ("def f(:", "plug_wrong:Guess", "fails while it is imported: SyntaxError"),
+        (
+            "import sys; sys.exit(3)",
+            "plug_wrong:Guess",
+            "fails while it is imported: SystemExit: 3",
+        ),
+        (
+            "import math; math.nothing",
+            "plug_wrong:Guess",
+            "fails while it is imported: AttributeError.*nothing",
+        ),
+        (
+            "class Guessing: pass",
+            "plug_wrong:Guess",
+            r"plug_wrong \(.*plug_wrong.py\) has no 'Guess'; did you mean 'Guessing'",
+        ),
+        ("", "plug_wrong", "env.kind is package.module:Name"),
+        ("", "plug_wrong:", "env.kind is package.module:Name"),
+        ("", "../plug:Guess", "env.kind is package.module:Name"),
+        ("", "__main__:NotDefinedHere", "was defined in a notebook or script.*Run the cell"),
+    ],
+)
 def test_what_is_not_found_says_what_to_do(module, text, asked, said):
     module("plug_wrong", text)
     with pytest.raises(ConfigError, match=said):
@@ -65,7 +93,9 @@ def test_what_another_process_cannot_import_is_told():
 
     name = origin_of(Local).name
     assert "defined inside a function of" in not_importable(name)
-    assert "%%writefile" in not_importable("__main__:Guess") and not_importable("my_env:Guess") == ""
+    assert (
+        "%%writefile" in not_importable("__main__:Guess") and not_importable("my_env:Guess") == ""
+    )
 
 
 def test_only_a_colon_makes_a_name_that_imports():

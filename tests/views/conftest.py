@@ -1,4 +1,5 @@
 """Drawing with matplotlib takes most of a view's time: only `test_views_pictures.py` does it, elsewhere PNGs are empty."""
+
 from __future__ import annotations
 
 import pytest

@@ -7,6 +7,7 @@ Written with the code of commit d2f010b, in which every view still made its text
 cell of a table is drawn as ⏎ everywhere (six of the hostile texts broke their tables). `golden/` holds a smaller set, for
 people to read.
 """
+
 from __future__ import annotations
 
 import json
@@ -27,7 +28,15 @@ import views_examples as examples  # noqa: E402
 import workbench as wb  # noqa: E402
 from tests.golden_runs.make_old import old_runs, shown  # noqa: E402
 from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals  # noqa: E402
-from workbench.views import show_arm_curves, show_arms, show_bias, show_config, show_counts, show_curves, show_diff  # noqa: E402
+from workbench.views import (
+    show_arm_curves,
+    show_arms,
+    show_bias,
+    show_config,
+    show_counts,
+    show_curves,
+    show_diff,
+)  # noqa: E402
 from workbench.views import show_live, show_masks, show_rows, show_status, show_talk, show_tokens  # noqa: E402
 from workbench.views import talk_events as talks  # noqa: E402
 from workbench.views.live import Status  # noqa: E402
@@ -38,57 +47,121 @@ HOSTILE = "<b onclick=1>\x1b[1m\u202e |$\n日本"
 
 
 def bias_report(text: str) -> SimpleNamespace:
-    row = dict(algorithm="grpo", label=f"GRPO {text}", says="unbiased", why=text, task="bandit-0.1", unit="turn", units=1234,
-               exact=True, true=(0.25, -0.5), estimate=(0.25, -0.4), scale=0.9, cosine=0.98, bias=1e-9, noise=1.5, drawn=0,
-               error=None, z=None, verdict=f"exact {text}", holds=True)
-    rows = [SimpleNamespace(**row), SimpleNamespace(**{**row, "task": "chain", "cosine": None, "scale": -0.2, "holds": False}),
-            SimpleNamespace(**{**row, "label": "RLOO", "exact": False, "drawn": 4096, "error": 0.0123, "z": 1.25}),
-            SimpleNamespace(**{**row, "label": "PPO", "says": "biased", "bias": 0.4})]
-    traps = (SimpleNamespace(shown=True, title=f"a trap {text}", lines=(text, "second")),
-             SimpleNamespace(shown=False, title="another", lines=("x",)))
-    curves = (SimpleNamespace(safe_payout=0.5, attempts=2, risky_P=(0.1, 0.5), difference_P=(-0.2, 0.1)),)
-    return SimpleNamespace(rows=tuple(rows), traps=traps, faults=(f"a fault {text}",), curves=curves, passed=False)
+    row = dict(
+        algorithm="grpo",
+        label=f"GRPO {text}",
+        says="unbiased",
+        why=text,
+        task="bandit-0.1",
+        unit="turn",
+        units=1234,
+        exact=True,
+        true=(0.25, -0.5),
+        estimate=(0.25, -0.4),
+        scale=0.9,
+        cosine=0.98,
+        bias=1e-9,
+        noise=1.5,
+        drawn=0,
+        error=None,
+        z=None,
+        verdict=f"exact {text}",
+        holds=True,
+    )
+    rows = [
+        SimpleNamespace(**row),
+        SimpleNamespace(**{**row, "task": "chain", "cosine": None, "scale": -0.2, "holds": False}),
+        SimpleNamespace(
+            **{**row, "label": "RLOO", "exact": False, "drawn": 4096, "error": 0.0123, "z": 1.25}
+        ),
+        SimpleNamespace(**{**row, "label": "PPO", "says": "biased", "bias": 0.4}),
+    ]
+    traps = (
+        SimpleNamespace(shown=True, title=f"a trap {text}", lines=(text, "second")),
+        SimpleNamespace(shown=False, title="another", lines=("x",)),
+    )
+    curves = (
+        SimpleNamespace(safe_payout=0.5, attempts=2, risky_P=(0.1, 0.5), difference_P=(-0.2, 0.1)),
+    )
+    return SimpleNamespace(
+        rows=tuple(rows), traps=traps, faults=(f"a fault {text}",), curves=curves, passed=False
+    )
 
 
 def exchange(text: str, *, ended: bool = True) -> TalkExchange:
     """One of every event, in the words of `text`."""
-    return TalkExchange(tuple(talk_events(text))[:None if ended else 3])
+    return TalkExchange(tuple(talk_events(text))[: None if ended else 3])
 
 
 def monitored_run(text: str) -> RunSignals:
     """Three steps of a retreat: what was not computed has no column."""
-    steps = tuple(StepSignals(step, **dict.fromkeys(SIGNALS) | {"success": 0.5 / step, "turns": 4.0 - step, "flat_lost": 0.25 * step})
-                  for step in (1, 2, 3))
-    return RunSignals(f"run {text}", steps, (ProbeRecord(2, "greedy", 0.25, -0.5, -0.75, -0.25),), 9)
+    steps = tuple(
+        StepSignals(
+            step,
+            **dict.fromkeys(SIGNALS)
+            | {"success": 0.5 / step, "turns": 4.0 - step, "flat_lost": 0.25 * step},
+        )
+        for step in (1, 2, 3)
+    )
+    return RunSignals(
+        f"run {text}", steps, (ProbeRecord(2, "greedy", 0.25, -0.5, -0.75, -0.25),), 9
+    )
 
 
 def other_views(text: str) -> dict[str, Callable[[], object]]:
     """Views that `views_examples.VIEWS` lacks, as a function of the foreign text in them."""
     status = Status(f"run {text}", "running", 7, 20, f"step 8: {text}", 83.0, (f"skipped {text}",))
-    rows, beside = live.rows(7, explained_variance=0.3, approx_kl=1e-3), live.evaluation("random", "untrained", text)
+    rows, beside = (
+        live.rows(7, explained_variance=0.3, approx_kl=1e-3),
+        live.evaluation("random", "untrained", text),
+    )
     ended = Status("first", "failed", 3, None, "", 9.0, (text,))
     return {
         "arms": lambda: show_arms(arms.table(none=(0.45, 0.66, 0.47))),
         "arm curves": lambda: show_arm_curves(arms.table()),
         "bias": lambda: show_bias(bias_report(text)),
-        "bias, empty": lambda: show_bias(SimpleNamespace(rows=(), traps=(), faults=(), curves=(), passed=True)),
-        "status": lambda: show_status(status), "live": lambda: show_live(status, rows, beside, hint=f"hint {text}"),
-        "live, nothing yet": lambda: show_live(Status("first", "running", 0, None, "starting"), [], {}),
+        "bias, empty": lambda: show_bias(
+            SimpleNamespace(rows=(), traps=(), faults=(), curves=(), passed=True)
+        ),
+        "status": lambda: show_status(status),
+        "live": lambda: show_live(status, rows, beside, hint=f"hint {text}"),
+        "live, nothing yet": lambda: show_live(
+            Status("first", "running", 0, None, "starting"), [], {}
+        ),
         "live, ended": lambda: show_live(ended, rows, beside),
-        "diff": lambda: show_diff(live.diff(), live.rows(3), live.rows(4), live.evaluation("random")),
-        "diff, long": lambda: show_diff(live.diff(steps=tuple(range(999)), table={"metrics": ("≠",) * 999})),
-        "diff, equal": lambda: show_diff(live.diff(exact=True, settings=(), differences=(), credit=(), notes=())),
-        "talk": lambda: show_talk([exchange(text), exchange("go on")], title=f"talk {text}", remark=f"remark {text}"),
+        "diff": lambda: show_diff(
+            live.diff(), live.rows(3), live.rows(4), live.evaluation("random")
+        ),
+        "diff, long": lambda: show_diff(
+            live.diff(steps=tuple(range(999)), table={"metrics": ("≠",) * 999})
+        ),
+        "diff, equal": lambda: show_diff(
+            live.diff(exact=True, settings=(), differences=(), credit=(), notes=())
+        ),
+        "talk": lambda: show_talk(
+            [exchange(text), exchange("go on")], title=f"talk {text}", remark=f"remark {text}"
+        ),
         "talk, unfinished": lambda: show_talk([exchange(text, ended=False)]),
         "talk, nothing yet": lambda: show_talk([]),
         "talk, many": lambda: show_talk([exchange("a")] * 40),
-        "talk, in colour": lambda: SimpleNamespace(text="".join(map(TalkLines(True).of, exchange(text).events))),
+        "talk, in colour": lambda: SimpleNamespace(
+            text="".join(map(TalkLines(True).of, exchange(text).events))
+        ),
         "config, alone": lambda: show_config({"a": {text: 1.5, "b": text}, "c": ()}),
-        "rows, many": lambda: show_rows([{"step": n, "value": n / 7, text: None} for n in range(60)], title=text),
-        "curves, remark": lambda: show_curves(examples.steps(7), title=text, remark=f"remark {text}"),
-        "masks, many": lambda: show_masks([examples.group(text)] * 40, max_rows=100, max_columns=20),
+        "rows, many": lambda: show_rows(
+            [{"step": n, "value": n / 7, text: None} for n in range(60)], title=text
+        ),
+        "curves, remark": lambda: show_curves(
+            examples.steps(7), title=text, remark=f"remark {text}"
+        ),
+        "masks, many": lambda: show_masks(
+            [examples.group(text)] * 40, max_rows=100, max_columns=20
+        ),
         "tokens, many segments": lambda: show_tokens(
-            examples.trajectory(segments=examples.rewritten() * 9), examples.token_texts, max_tokens=300),
+            examples.trajectory(segments=examples.rewritten() * 9),
+            examples.token_texts,
+            max_tokens=300,
+        ),
         "tokens, edited": lambda: examples.credit_view(text),
         "signals": lambda: wb.show(monitored_run(text)),
         "signals, nothing yet": lambda: wb.show(RunSignals(f"run {text}", (), (), 0)),
@@ -100,26 +173,37 @@ def of_a_run(run: object) -> dict[str, Callable[[], object]]:
     groups, row = run.groups(1), run.metrics().iloc[0].to_dict()
     return {
         "views": lambda: SimpleNamespace(text=shown(run)),
-        "counts": lambda: show_counts(groups), "config": lambda: show_config(run.config, {**run.config, "seed": 99}),
-        "metrics": lambda: wb.show_metrics(row, row), "rows": lambda: show_rows(run.evaluations().popitem()[1]["rows"]),
+        "counts": lambda: show_counts(groups),
+        "config": lambda: show_config(run.config, {**run.config, "seed": 99}),
+        "metrics": lambda: wb.show_metrics(row, row),
+        "rows": lambda: show_rows(run.evaluations().popitem()[1]["rows"]),
         "mask switches": lambda: wb.show_mask_switches(groups),
         "estimators": lambda: wb.show_estimators(groups, ["grpo", "rloo", "ppo"]),
         "editor": lambda: wb.edit_step(run, 1, attempt=2, widgets=False).view(),
         "editor, edited": lambda: wb.edit_step(run, 1, widgets=False).after(rewards={(0, 0): 2.0}),
         "groups": lambda: SimpleNamespace(text="\n".join(wb.show(group).text for group in groups)),
         "attempts": lambda: SimpleNamespace(text="\n".join(wb.show(t).text for t in groups[0])),
-        "all tokens": lambda: SimpleNamespace(text="\n".join(
-            wb.show(run, step=1, task=task, attempt=1, tokens=True).text for task in range(len(groups)))),
+        "all tokens": lambda: SimpleNamespace(
+            text="\n".join(
+                wb.show(run, step=1, task=task, attempt=1, tokens=True).text
+                for task in range(len(groups))
+            )
+        ),
     }
 
 
 def cases() -> dict[str, Callable[[], object]]:
     found = {}
     for which, text in (("calm", "go on"), ("hostile", HOSTILE)):
-        found |= {f"{name}, {which}": (lambda make=make, text=text: make(text)) for name, make in examples.VIEWS.items()}
+        found |= {
+            f"{name}, {which}": (lambda make=make, text=text: make(text))
+            for name, make in examples.VIEWS.items()
+        }
         found |= {f"{name}, {which}": make for name, make in other_views(text).items()}
     for path in old_runs():
-        found |= {f"{path.name}: {name}": make for name, make in of_a_run(wb.open_run(path)).items()}
+        found |= {
+            f"{path.name}: {name}": make for name, make in of_a_run(wb.open_run(path)).items()
+        }
     found["two runs"] = lambda: wb.show(wb.compare_runs(*old_runs()[1:3]))
     return found
 
@@ -134,13 +218,23 @@ def text_of(make: Callable[[], object]) -> str:
 
 def talk_events(text: str):
     """A function of its own: the events' names are the only thing here that may change."""
-    yield from (talks.QuestionEvent(f"Where? {text}"), talks.TextEvent(0, f"<think>{text}"), talks.TextEvent(0, "</think>"),
-                talks.TurnEvent(0, f"<think>{text}</think>ok", "length"), talks.MovesEvent(0, ("Left", text)),
-                talks.ToolCallEvent(0, f"search {text}", {"query": text}), talks.ToolResultEvent(0, f"search {text}", f"found {text}"),
-                talks.ToolResultEvent(0, "search", text, "bad_call"), talks.MessageEvent(0, "user", f"told {text}"),
-                talks.FormatErrorEvent(0, f"unreadable {text}"), talks.TextEvent(1, "half"),
-                talks.AnswerEvent(1, f"Vienna {text}"),
-                talks.EndEvent("terminated", f"over {text}", examples.trajectory(text), 99, f"error {text}"))
+    yield from (
+        talks.QuestionEvent(f"Where? {text}"),
+        talks.TextEvent(0, f"<think>{text}"),
+        talks.TextEvent(0, "</think>"),
+        talks.TurnEvent(0, f"<think>{text}</think>ok", "length"),
+        talks.MovesEvent(0, ("Left", text)),
+        talks.ToolCallEvent(0, f"search {text}", {"query": text}),
+        talks.ToolResultEvent(0, f"search {text}", f"found {text}"),
+        talks.ToolResultEvent(0, "search", text, "bad_call"),
+        talks.MessageEvent(0, "user", f"told {text}"),
+        talks.FormatErrorEvent(0, f"unreadable {text}"),
+        talks.TextEvent(1, "half"),
+        talks.AnswerEvent(1, f"Vienna {text}"),
+        talks.EndEvent(
+            "terminated", f"over {text}", examples.trajectory(text), 99, f"error {text}"
+        ),
+    )
 
 
 def main() -> int:

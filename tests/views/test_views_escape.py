@@ -1,4 +1,5 @@
 """Foreign text is only ever text: in the HTML form of every view, in its text form, and in a real browser."""
+
 from __future__ import annotations
 
 import io
@@ -32,13 +33,20 @@ def faults(view: View, benign: View) -> list[str]:
     page, expected = Page(view.html), Page(benign.html)
     wrong = [f"new element {shape}" for shape in page.shape - expected.shape]
     wrong += page.problems + [f"left open: {name}" for name in page.open_tags]
-    wrong += [f"character {c!r} in {form}" for form, text in (("html", view.html), ("text", view.text))
-              for c in unsafe_characters(text)]
+    wrong += [
+        f"character {c!r} in {form}"
+        for form, text in (("html", view.html), ("text", view.text))
+        for c in unsafe_characters(text)
+    ]
     for name, attributes in page.elements:
         if "src" in attributes and not attributes["src"].startswith("data:image/png;base64,"):
             wrong.append(f"{name} loads {attributes['src'][:40]}")
     known = {str(style) for style in expected.styles()}
-    wrong += [f"new style {style}" for style in page.styles() if "url" in str(style) and str(style) not in known]
+    wrong += [
+        f"new style {style}"
+        for style in page.styles()
+        if "url" in str(style) and str(style) not in known
+    ]
     return wrong
 
 
@@ -54,13 +62,17 @@ def test_hostile_text_adds_no_element_no_attribute_and_no_control_character(name
 
 
 # Three payloads are harmless in the naive view of the control: they aim at other kinds of sloppiness.
-HARMFUL = {name: payload for name, payload in PAYLOADS.items() if name not in ("entity", "template", "backtick")}
+HARMFUL = {
+    name: payload
+    for name, payload in PAYLOADS.items()
+    if name not in ("entity", "template", "backtick")
+}
 
 
 @pytest.mark.parametrize("payload", HARMFUL.values(), ids=HARMFUL)
 def test_negative_control_a_naive_view_is_noticed(payload):
     def naive(text: str) -> View:
-        return View(f'<div title="{text}">{text}</div><p title=\'{text}\'>{text}</p>', text)
+        return View(f"<div title=\"{text}\">{text}</div><p title='{text}'>{text}</p>", text)
 
     assert faults(naive(payload), naive(BENIGN))
 
@@ -90,7 +102,10 @@ def test_visible_spells_out_what_acts_or_hides():
 
 
 def test_a_tag_escapes_every_plain_string_and_keeps_markup():
-    assert tag("b", "<i>", Html("<i>x</i>"), None, title='"') == '<b title="&quot;">&lt;i&gt;<i>x</i></b>'
+    assert (
+        tag("b", "<i>", Html("<i>x</i>"), None, title='"')
+        == '<b title="&quot;">&lt;i&gt;<i>x</i></b>'
+    )
 
 
 @pytest.mark.full
@@ -100,8 +115,14 @@ def test_a_browser_runs_nothing(chromium, tmp_path, monkeypatch):
     empty = io.BytesIO()
     Image.new("RGB", (8, 8)).save(empty, "png")
     monkeypatch.setattr("workbench.views.png.png_of", lambda *_, **__: empty.getvalue())
-    hostile = "".join(make(payload).html for payload in PAYLOADS.values() for make in VIEWS.values())
-    naive = "".join(f"<div>{payload}</div>" for name, payload in PAYLOADS.items() if name in ("script", "onerror"))
+    hostile = "".join(
+        make(payload).html for payload in PAYLOADS.values() for make in VIEWS.values()
+    )
+    naive = "".join(
+        f"<div>{payload}</div>"
+        for name, payload in PAYLOADS.items()
+        if name in ("script", "onerror")
+    )
     for name, body, title in (("views", hostile, "calm"), ("naive", naive, "owned")):
         page = tmp_path / f"{name}.html"
         head = '<!doctype html><meta charset="utf-8"><title>calm</title>'

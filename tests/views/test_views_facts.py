@@ -1,4 +1,5 @@
 """What views say is true: numbers, masks, neighbours, pictures."""
+
 from __future__ import annotations
 
 import io
@@ -17,7 +18,12 @@ from views_page import Page
 from workbench.types import Group, Segment, Source, Span, StopReason, Turn
 from workbench.types.errors import DataError
 from workbench.views import (
-    show_curves, show_evaluation, show_group, show_masks, show_tokens, show_trajectory,
+    show_curves,
+    show_evaluation,
+    show_group,
+    show_masks,
+    show_tokens,
+    show_trajectory,
 )
 from workbench.views.curves import curves_of, running_mean
 from workbench.views.grid import find_grid
@@ -31,8 +37,10 @@ SOURCES = st.sampled_from(Source)
 
 
 def test_views_import_neither_torch_nor_transformers_and_pictures_only_when_drawn():
-    code = ("import sys, workbench.views as v; [getattr(v, n) for n in v.__all__]; "
-            "print([m for m in ('torch', 'transformers', 'matplotlib', 'plotly', 'IPython') if m in sys.modules])")
+    code = (
+        "import sys, workbench.views as v; [getattr(v, n) for n in v.__all__]; "
+        "print([m for m in ('torch', 'transformers', 'matplotlib', 'plotly', 'IPython') if m in sys.modules])"
+    )
     root = examples.__file__.rsplit("tests", 1)[0]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
@@ -43,9 +51,16 @@ def test_views_import_neither_torch_nor_transformers_and_pictures_only_when_draw
 
 @given(st.lists(st.tuples(SOURCES, st.booleans(), st.integers(0, 4)), max_size=8))
 def test_a_token_is_marked_trained_exactly_where_it_is_eligible(plan):
-    spans = [Span(source, 0, [97] * n, np.full(n, -1.0) if source is Source.POLICY and sampled else None,
-                  sampled=source is Source.POLICY and sampled)
-             for source, sampled, n in plan]
+    spans = [
+        Span(
+            source,
+            0,
+            [97] * n,
+            np.full(n, -1.0) if source is Source.POLICY and sampled else None,
+            sampled=source is Source.POLICY and sampled,
+        )
+        for source, sampled, n in plan
+    ]
     segment = Segment(tuple(spans))
     kind_T = kinds_of(segment)
     assert ((kind_T == TRAINED) == segment.eligible).all()
@@ -58,8 +73,12 @@ def test_a_token_is_marked_trained_exactly_where_it_is_eligible(plan):
 def test_every_token_is_either_shown_or_counted_as_hidden(plan, room):
     spans = tuple(Span(source, 0, [97] * n) for source, n in plan)
     total = sum(n for _, n in plan)
-    text = show_tokens(examples.trajectory(segments=(Segment(spans),)), examples.token_texts, max_tokens=room).text
-    shown = sum(line.partition("|")[2].count("a") for line in text.split("\n") if line.startswith("["))
+    text = show_tokens(
+        examples.trajectory(segments=(Segment(spans),)), examples.token_texts, max_tokens=room
+    ).text
+    shown = sum(
+        line.partition("|")[2].count("a") for line in text.split("\n") if line.startswith("[")
+    )
     hidden = int(text.split(" shown, ")[1].split()[0].replace(",", "")) if " shown, " in text else 0
     assert shown + hidden == total
 
@@ -84,7 +103,9 @@ def test_red_is_below_zero_blue_above_and_white_only_zero():
 # ------------------------------------------------------------------------------------------------ trajectories
 
 
-TEXTS = st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", "\n", "<"]), max_size=12)
+TEXTS = st.lists(
+    st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "a", "\n", "<"]), max_size=12
+)
 
 
 @given(TEXTS.map("".join))
@@ -94,13 +115,25 @@ def test_the_parts_of_a_text_are_the_whole_text(text):
 
 def test_thought_and_answer_are_told_apart():
     assert pieces("<think>a</think> b <answer>c</answer>") == [
-        ("think", "<think>a</think>"), ("plain", " b "), ("answer", "<answer>c</answer>")]
+        ("think", "<think>a</think>"),
+        ("plain", " b "),
+        ("answer", "<answer>c</answer>"),
+    ]
     assert pieces("x<think>cut") == [("plain", "x"), ("think", "<think>cut")]
 
 
-@pytest.mark.parametrize("text, rows", [
-    ("P _ _\nO G _", 2), ("say\nP_\n_G\nso", 2), ("P G", 0), ("GO\nGO GO", 0), ("P _\n_ _ G", 0), ("P x\n_ G", 0),
-    ("", 0)])
+@pytest.mark.parametrize(
+    "text, rows",
+    [
+        ("P _ _\nO G _", 2),
+        ("say\nP_\n_G\nso", 2),
+        ("P G", 0),
+        ("GO\nGO GO", 0),
+        ("P _\n_ _ G", 0),
+        ("P x\n_ G", 0),
+        ("", 0),
+    ],
+)
 def test_a_grid_is_found_only_where_there_is_one(text, rows):
     found = find_grid(text)
     assert (len(found.cells) if found else 0) == rows
@@ -129,9 +162,23 @@ def sokoban_trajectory(preset):
     for index, one in enumerate((replace(family, max_moves_per_action=1, max_turns=40), family)):
         action = one.solver_action(env, None)
         result = env.step(action)
-        turns.append(Turn(index, action, "stop", tuple(result.info["moves"]), (), result.observation.messages,
-                          result.reward, result.reward_parts, None, result.info))
-    return replace(examples.trajectory(), task=task, first_observation=first, turns=tuple(turns)), env
+        turns.append(
+            Turn(
+                index,
+                action,
+                "stop",
+                tuple(result.info["moves"]),
+                (),
+                result.observation.messages,
+                result.reward,
+                result.reward_parts,
+                None,
+                result.info,
+            )
+        )
+    return replace(
+        examples.trajectory(), task=task, first_observation=first, turns=tuple(turns)
+    ), env
 
 
 def page_says(view, words):
@@ -144,7 +191,9 @@ def page_says(view, words):
 SOKOBAN_MEANINGS = {"wall", "floor", "target", "box", "you"}
 
 
-@pytest.mark.parametrize("preset", ["sokoban-6x6", "sokoban-6x6-coordinates", "sokoban-6x6-symbols", "sokoban-8x8-2"])
+@pytest.mark.parametrize(
+    "preset", ["sokoban-6x6", "sokoban-6x6-coordinates", "sokoban-6x6-symbols", "sokoban-8x8-2"]
+)
 def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
     """Every state, the first one too where the policy reads coordinates only: html cells, text and the game agree."""
     trajectory, env = sokoban_trajectory(preset)
@@ -153,12 +202,19 @@ def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
     drawn = [state.partition("\n(")[0] for state in states]
     assert len(set(drawn)) == 3 and drawn[-1] == env.draw()
     # Nobody is told that the policy saw a grid where it did not.
-    assert page_says(view, "told to the policy as coordinates") == (preset == "sokoban-6x6-coordinates")
+    assert page_says(view, "told to the policy as coordinates") == (
+        preset == "sokoban-6x6-coordinates"
+    )
     symbols = env.family.symbols
     page = Page(view.html)
     tables = re.findall(r"<table[^>]*>(?:(?!<table).)*?</table>", view.html, re.DOTALL)
-    grids = ["\n".join(" ".join(re.findall(r"<td [^>]*title=[^>]*>(.)</td>", row)) for row in table.split("</tr>")[:-1])
-             for table in tables]
+    grids = [
+        "\n".join(
+            " ".join(re.findall(r"<td [^>]*title=[^>]*>(.)</td>", row))
+            for row in table.split("</tr>")[:-1]
+        )
+        for table in tables
+    ]
     assert [grid for grid in grids if grid.strip()] == drawn
     for state in drawn:
         assert all(line in view.text for line in state.split("\n"))
@@ -173,11 +229,17 @@ def test_each_game_is_recognised_and_none_is_taken_for_another():
     from workbench.envs import PRESETS
     from workbench.views.grid import LAKE_TILES, SOKOBAN_OTHER_TILES, SOKOBAN_TILES
 
-    expected = {"frozenlake-4x4": LAKE_TILES, "sokoban-6x6": SOKOBAN_TILES, "sokoban-8x8-2": SOKOBAN_TILES,
-                "sokoban-6x6-symbols": SOKOBAN_OTHER_TILES}
+    expected = {
+        "frozenlake-4x4": LAKE_TILES,
+        "sokoban-6x6": SOKOBAN_TILES,
+        "sokoban-8x8-2": SOKOBAN_TILES,
+        "sokoban-6x6-symbols": SOKOBAN_OTHER_TILES,
+    }
     for name, tiles in expected.items():
         for seed in range(40):
-            found = find_grid(PRESETS[name].make().reset(PRESETS[name].task(seed), 0).messages[-1].text)
+            found = find_grid(
+                PRESETS[name].make().reset(PRESETS[name].task(seed), 0).messages[-1].text
+            )
             assert found.tiles is tiles and len(found.cells) == PRESETS[name].size
     assert find_grid("You 3 4\nBox 5 4\nTarget 5 5\nWall 2 3, 3 3") is None
 
@@ -191,7 +253,10 @@ def test_unscored_attempts_stand_outside_of_mean_and_deviation():
 
 
 def test_a_flat_group_is_called_flat():
-    assert "nothing to learn" in show_group(Group((examples.trajectory(), examples.trajectory(attempt=1)))).text
+    assert (
+        "nothing to learn"
+        in show_group(Group((examples.trajectory(), examples.trajectory(attempt=1)))).text
+    )
     assert "nothing to learn" not in show_group(examples.group()).text
 
 
@@ -220,8 +285,11 @@ def test_a_png_refuses_what_it_cannot_hold():
 
 
 def test_one_trained_token_is_seen_however_long_the_sequence():
-    spans = (Span(Source.PROMPT, 0, [97] * 20_000), Span(Source.POLICY, 0, [98], [-1.0], sampled=True),
-             Span(Source.ENV, 0, [97] * 12_000))
+    spans = (
+        Span(Source.PROMPT, 0, [97] * 20_000),
+        Span(Source.POLICY, 0, [98], [-1.0], sampled=True),
+        Span(Source.ENV, 0, [97] * 12_000),
+    )
     view = show_masks([Group((examples.trajectory(segments=(Segment(spans),)),))])
     pixels, _ = read_png(view.png)
     assert (pixels == TRAINED).any() and "#" in view.text.split("|")[1]
@@ -239,7 +307,11 @@ def test_a_running_mean_leaves_out_what_is_missing():
 
 def test_sparklines_rise_and_show_gaps():
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == SPARKS
-    assert sparkline([1.0, float("nan"), 2.0]) == "▁ █" and sparkline([]) == "" and sparkline([float("nan")]) == ""
+    assert (
+        sparkline([1.0, float("nan"), 2.0]) == "▁ █"
+        and sparkline([]) == ""
+        and sparkline([float("nan")]) == ""
+    )
 
 
 def test_columns_are_aligned_by_what_a_terminal_shows():
@@ -249,15 +321,25 @@ def test_columns_are_aligned_by_what_a_terminal_shows():
 def test_curves_read_a_data_frame_like_the_run_folder_gives():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(examples.steps()).set_index("step")
-    assert show_curves(frame, examples.evaluations()).text == show_curves(examples.steps(), examples.evaluations()).text
+    assert (
+        show_curves(frame, examples.evaluations()).text
+        == show_curves(examples.steps(), examples.evaluations()).text
+    )
 
 
 def test_the_untrained_policy_is_step_zero_and_its_repeats_are_no_points():
     success = curves_of(examples.steps(), examples.evaluations(), None)[0]
     assert [(p.step, p.mode) for p in success.points] == [
-        (0, "greedy"), (0, "sampled"), (24, "greedy"), (24, "sampled")]
+        (0, "greedy"),
+        (0, "sampled"),
+        (24, "greedy"),
+        (24, "sampled"),
+    ]
     assert [(line.name, line.value) for line in success.lines] == [
-        ("random", 0.21), ("untrained", 0.30), ("solver", 0.93)]
+        ("random", 0.21),
+        ("untrained", 0.30),
+        ("solver", 0.93),
+    ]
 
 
 def test_curves_without_neighbours_say_so():
@@ -274,23 +356,44 @@ def test_a_row_without_a_step_is_refused():
 def test_curves_live_in_plotly_too():
     pytest.importorskip("plotly")
     drawing = show_curves(examples.steps(), examples.evaluations()).figure
-    assert {"random", "untrained", "solver", "held out, sampled"} <= {trace.name for trace in drawing.data}
+    assert {"random", "untrained", "solver", "held out, sampled"} <= {
+        trace.name for trace in drawing.data
+    }
 
 
 def test_no_rate_is_shown_without_its_interval():
-    row = {key: value for key, value in examples.score("trained", "sampled", 0.5).items() if key != "success_low"}
+    row = {
+        key: value
+        for key, value in examples.score("trained", "sampled", 0.5).items()
+        if key != "success_low"
+    }
     with pytest.raises(DataError, match="success_low.*law 12"):
         show_evaluation([*examples.neighbours(), row])
 
 
 def test_pass_at_k_stands_beside_its_interval_where_there_were_several_attempts():
-    several = examples.score("trained", "sampled", 0.5, attempts=4, pass_at_1=0.5, pass_at_1_low=0.41,
-                             pass_at_1_high=0.59, pass_at_4=0.8, pass_at_4_low=0.711, pass_at_4_high=0.889)
+    several = examples.score(
+        "trained",
+        "sampled",
+        0.5,
+        attempts=4,
+        pass_at_1=0.5,
+        pass_at_1_low=0.41,
+        pass_at_1_high=0.59,
+        pass_at_4=0.8,
+        pass_at_4_low=0.711,
+        pass_at_4_high=0.889,
+    )
     view = show_evaluation([*examples.neighbours(), several])
     for form in (view.text, Page(view.html).text):
         for words in ("pass@1", "pass@4", "80.0 % [71.1, 88.9]", "512 x 4"):
             assert words in form
-    assert "pass@" not in show_evaluation([*examples.neighbours(), examples.score("trained", "sampled", 0.5)]).text
+    assert (
+        "pass@"
+        not in show_evaluation(
+            [*examples.neighbours(), examples.score("trained", "sampled", 0.5)]
+        ).text
+    )
     with pytest.raises(DataError, match="pass@4 of 'trained' comes without pass_at_4_low.*law 12"):
         show_evaluation([{key: value for key, value in several.items() if key != "pass_at_4_low"}])
 
@@ -311,5 +414,7 @@ def test_an_interval_bar_is_always_as_wide_as_its_scale(a, b, c):
     from workbench.views.evaluation import BAR, interval_bar
 
     low, value, high = sorted([a, b, c])
-    widths = [width for width, _ in interval_bar(value, low, high, "#000000").stretches if width > 0]
+    widths = [
+        width for width, _ in interval_bar(value, low, high, "#000000").stretches if width > 0
+    ]
     assert sum(widths) == BAR

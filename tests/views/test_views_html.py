@@ -1,4 +1,5 @@
 """The HTML form survives where it is reopened: an untrusted JupyterLab, a dark theme, a page that drops every style."""
+
 from __future__ import annotations
 
 import re
@@ -15,13 +16,52 @@ from workbench.views.looks import RED_BLUE
 from workbench.views.markup import Html, finished, tag
 
 # What JupyterLab's sanitizer lets through for an untrusted notebook, as far as views use it (read in JupyterLab 4.6).
-ELEMENTS = {"div", "span", "b", "table", "thead", "tbody", "tr", "td", "th", "details", "summary", "img"}
+ELEMENTS = {
+    "div",
+    "span",
+    "b",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "td",
+    "th",
+    "details",
+    "summary",
+    "img",
+}
 ATTRIBUTES = {"style", "title", "src", "alt", "width"}
 PROPERTIES = {
-    "background-color", "border", "border-bottom", "border-collapse", "border-left", "border-radius", "border-right",
-    "border-top", "color", "cursor", "display", "font-family", "font-size", "font-style", "font-weight", "height",
-    "line-height", "margin", "max-width", "min-width", "overflow-wrap", "overflow-x", "padding", "table-layout",
-    "text-align", "vertical-align", "white-space", "width", "word-break"}
+    "background-color",
+    "border",
+    "border-bottom",
+    "border-collapse",
+    "border-left",
+    "border-radius",
+    "border-right",
+    "border-top",
+    "color",
+    "cursor",
+    "display",
+    "font-family",
+    "font-size",
+    "font-style",
+    "font-weight",
+    "height",
+    "line-height",
+    "margin",
+    "max-width",
+    "min-width",
+    "overflow-wrap",
+    "overflow-x",
+    "padding",
+    "table-layout",
+    "text-align",
+    "vertical-align",
+    "white-space",
+    "width",
+    "word-break",
+}
 ALLOWED_VALUES = {
     "white-space": {"normal", "pre", "nowrap", "pre-wrap", "pre-line"},
     "overflow-wrap": {"normal", "break-word"},
@@ -61,7 +101,7 @@ def test_both_colours_are_named_where_a_theme_would_shine_through(pages, name):
 
 def luminance(colour: str) -> float:
     """Relative luminance (WCAG 2.1)."""
-    channels = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
@@ -89,9 +129,17 @@ def without_styles(view: View) -> str:
 
 
 def test_author_and_trained_are_told_without_colour():
-    text = without_styles(show_tokens(examples.trajectory(segments=examples.rewritten()), examples.token_texts))
-    for mark in ("prompt turn 0", "scaffold turn 0", "TRAIN turn 0, 6", "again turn 0, 6", "env turn 0",
-                 "TRAIN turn 1, 5"):
+    text = without_styles(
+        show_tokens(examples.trajectory(segments=examples.rewritten()), examples.token_texts)
+    )
+    for mark in (
+        "prompt turn 0",
+        "scaffold turn 0",
+        "TRAIN turn 0, 6",
+        "again turn 0, 6",
+        "env turn 0",
+        "TRAIN turn 1, 5",
+    ):
         assert mark in text
     assert "segment 1 of 2" in text and "segment 2 of 2" in text
 
@@ -105,9 +153,15 @@ def test_outcome_and_grid_are_told_without_colour():
 
 def test_trained_tokens_have_a_bar_on_top_and_their_logprob_in_the_tooltip():
     page = Page(show_tokens(examples.trajectory(), examples.token_texts).html)
-    trained = [(a, s) for (_, a), (_, s) in zip(page.elements, page.styles()) if a.get("title", "").startswith("id ")]
+    trained = [
+        (a, s)
+        for (_, a), (_, s) in zip(page.elements, page.styles())
+        if a.get("title", "").startswith("id ")
+    ]
     assert len(trained) == examples.trajectory().num_sampled
-    assert all("solid" in style["border-top"] and "text-decoration" not in style for _, style in trained)
+    assert all(
+        "solid" in style["border-top"] and "text-decoration" not in style for _, style in trained
+    )
     assert trained[0][0]["title"] == "id 82 · logprob -0.1250 (probability 0.882)"
 
 
@@ -115,8 +169,12 @@ def test_trained_tokens_have_a_bar_on_top_and_their_logprob_in_the_tooltip():
 def test_a_long_trajectory_stays_small_and_says_what_it_hides(tokens, segments):
     each = tokens // segments
     policy = each // 2
-    one = Segment((Span(Source.PROMPT, 0, [97] * (each - policy)),
-                   Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0), sampled=True)))
+    one = Segment(
+        (
+            Span(Source.PROMPT, 0, [97] * (each - policy)),
+            Span(Source.POLICY, 0, [98] * policy, np.full(policy, -1.0), sampled=True),
+        )
+    )
     trajectory = examples.trajectory(segments=(one,) * segments)
     view = show_tokens(trajectory, examples.token_texts)
     assert len(view.html) < 700_000 and len(Page(view.html).elements) < 5_000
@@ -144,5 +202,8 @@ def test_a_view_cannot_be_made_of_markup_that_was_not_escaped():
 def test_figures_stay_in_one_line_and_the_words_above_them_may_break():
     columns = ["arm", *doc.numbers("γ = λ = 1, unwhitened")]
     page = shown(doc.ViewDocument((doc.Table(columns, [["ppo", "1 000"]]),))).html
-    head, cell = (re.search(rf'<{name} style="([^"]*)">{text}', page)[1] for name, text in (("th", "γ"), ("td", "1 000")))
+    head, cell = (
+        re.search(rf'<{name} style="([^"]*)">{text}', page)[1]
+        for name, text in (("th", "γ"), ("td", "1 000"))
+    )
     assert "white-space:normal" in head and "white-space:nowrap" in cell

@@ -1,4 +1,5 @@
 """A run under way and two runs compared, as pictures: everything foreign is escaped, and nothing needs colour."""
+
 from __future__ import annotations
 
 import json
@@ -20,24 +21,70 @@ EVIL = "<img src=x onerror=window.__xss=1>\x1b[31m\u202e</script>$"
 
 
 def rows(steps: int, **more):
-    return [{"step": step, "success": 0.4 + step / 100, "reward_mean": 0.1 * step, "reward_std_within": 0.2, "entropy": 1.0 / step,
-             "grad_norm": 0.5, **more} for step in range(1, steps + 1)]
+    return [
+        {
+            "step": step,
+            "success": 0.4 + step / 100,
+            "reward_mean": 0.1 * step,
+            "reward_std_within": 0.2,
+            "entropy": 1.0 / step,
+            "grad_norm": 0.5,
+            **more,
+        }
+        for step in range(1, steps + 1)
+    ]
 
 
 def evaluation(*names: str):
-    return {"step-00000000": {"step": 0, "rows": [
-        {"policy": name, "mode": "sampled", "n": 8, "success": 0.2 + i / 5, "success_low": 0.1, "success_high": 0.9, "reward": 0.3}
-        for i, name in enumerate(names)]}}
+    return {
+        "step-00000000": {
+            "step": 0,
+            "rows": [
+                {
+                    "policy": name,
+                    "mode": "sampled",
+                    "n": 8,
+                    "success": 0.2 + i / 5,
+                    "success_low": 0.1,
+                    "success_high": 0.9,
+                    "reward": 0.3,
+                }
+                for i, name in enumerate(names)
+            ],
+        }
+    }
 
 
 def test_a_run_under_way_is_one_line_and_its_curves_with_their_baselines():
     status = Status("first", "running", 7, 20, "step 8: playing", 83.0, ("update skipped",))
-    view = show_live(status, rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver"))
-    assert view.text.splitlines()[:2] == ["first  [running]  step 7 of 20 · step 8: playing · 1:23", "! update skipped"]
-    assert "success 0.47 (random 0.2, untrained 0.4, solver 0.6)" in view.text and view.picture is None
-    drawn = json.dumps(live_figure(live_curves(rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver"))))
-    for word in ("success", "reward", "reward std within a group", "gradient norm", "entropy", "explained variance", "random",
-                 "untrained", "solver"):
+    view = show_live(
+        status, rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver")
+    )
+    assert view.text.splitlines()[:2] == [
+        "first  [running]  step 7 of 20 · step 8: playing · 1:23",
+        "! update skipped",
+    ]
+    assert (
+        "success 0.47 (random 0.2, untrained 0.4, solver 0.6)" in view.text and view.picture is None
+    )
+    drawn = json.dumps(
+        live_figure(
+            live_curves(
+                rows(7, explained_variance=0.3), evaluation("random", "untrained", "solver")
+            )
+        )
+    )
+    for word in (
+        "success",
+        "reward",
+        "reward std within a group",
+        "gradient norm",
+        "entropy",
+        "explained variance",
+        "random",
+        "untrained",
+        "solver",
+    ):
         assert word in drawn and word in view.html, word
     assert "KL" not in drawn, "there is none"
 
@@ -45,7 +92,9 @@ def test_a_run_under_way_is_one_line_and_its_curves_with_their_baselines():
 @pytest.mark.parametrize("at", [0, 12_345, 19_999])
 def test_of_a_long_run_every_peak_is_still_drawn_in_a_small_picture(at):
     """One value for each pixel is not enough: a single bad step must not vanish between two others."""
-    long = [{"step": step, "reward_mean": 5.0 if step - 1 == at else 0.5} for step in range(1, 20_001)]
+    long = [
+        {"step": step, "reward_mean": 5.0 if step - 1 == at else 0.5} for step in range(1, 20_001)
+    ]
     figure = live_figure(live_curves(long, {}))
     [value] = [trace for trace in figure["data"] if trace["name"] == "training"]
     assert len(json.dumps(figure)) < 60_000 and max(value["y"]) == 5.0 and min(value["y"]) == 0.5
@@ -53,28 +102,56 @@ def test_of_a_long_run_every_peak_is_still_drawn_in_a_small_picture(at):
 
 
 def test_a_kl_that_is_always_zero_is_left_out_and_one_that_is_not_is_drawn():
-    titles = [[c.panel.title.split("(")[0] for c in live_curves(rows(3, approx_kl=kl), {})] for kl in (0.0, 1e-9)]
+    titles = [
+        [c.panel.title.split("(")[0] for c in live_curves(rows(3, approx_kl=kl), {})]
+        for kl in (0.0, 1e-9)
+    ]
     assert "KL" not in titles[0] and "KL" in titles[1]
 
 
 def test_a_run_that_has_ended_is_shown_as_show_run_shows_it_with_a_png():
-    view = show_live(Status("first", "failed", 3, 20, "", 9.0, ("status 1: OOM",)), rows(3), evaluation("random"))
-    assert view.png.startswith(b"\x89PNG") and "no untrained, solver beside it" in view.text and "status 1: OOM" in view.text
-    assert show_live(Status("first", "running", 0, 20, "starting"), [], {}).text == "first  [running]  step 0 of 20 · starting"
+    view = show_live(
+        Status("first", "failed", 3, 20, "", 9.0, ("status 1: OOM",)), rows(3), evaluation("random")
+    )
+    assert (
+        view.png.startswith(b"\x89PNG")
+        and "no untrained, solver beside it" in view.text
+        and "status 1: OOM" in view.text
+    )
+    assert (
+        show_live(Status("first", "running", 0, 20, "starting"), [], {}).text
+        == "first  [running]  step 0 of 20 · starting"
+    )
 
 
 def test_nothing_foreign_acts():
     status = Status(EVIL, "running", 1, 20, EVIL, 1.0, (EVIL,))
     view = show_live(status, rows(2), evaluation(EVIL))
-    figure = json.dumps(live_figure(live_curves(rows(2), evaluation(EVIL)), EVIL), ensure_ascii=False)
+    figure = json.dumps(
+        live_figure(live_curves(rows(2), evaluation(EVIL)), EVIL), ensure_ascii=False
+    )
     for text in (view.html, figure, show_status(status).html):
-        assert "<img src=x" not in text and "\x1b" not in text and "\u202e" not in text and "</script>" not in text
+        assert (
+            "<img src=x" not in text
+            and "\x1b" not in text
+            and "\u202e" not in text
+            and "</script>" not in text
+        )
     assert "\x1b" not in view.text and "\u202e" not in view.text
-    assert set(re.findall(r"<(\w+)", figure)) <= {"b", "br", "span"}, "plotly reads markup: only ours"
+    assert set(re.findall(r"<(\w+)", figure)) <= {"b", "br", "span"}, (
+        "plotly reads markup: only ours"
+    )
 
 
 @settings(max_examples=40)
-@given(st.lists(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=2), max_size=6))
+@given(
+    st.lists(
+        st.lists(
+            st.none() | st.floats(allow_nan=True, allow_infinity=True), min_size=2, max_size=2
+        ),
+        max_size=6,
+    )
+)
 def test_whatever_the_numbers_are_the_picture_is_sound(values):
     """Missing, huge, tiny, negative, infinite, equal: JSON without NaN, as a browser reads it."""
     made = [{"step": i + 1, "success": a, "grad_norm": b} for i, (a, b) in enumerate(values)]
@@ -82,42 +159,77 @@ def test_whatever_the_numbers_are_the_picture_is_sound(values):
         figure = live_figure(live_curves(made, {}))
     json.dumps(figure, allow_nan=False)
     for trace in figure["data"]:
-        assert len(trace["x"]) == len(trace["y"]) and figure["layout"][trace["yaxis"].replace("y", "yaxis")]
+        assert (
+            len(trace["x"]) == len(trace["y"])
+            and figure["layout"][trace["yaxis"].replace("y", "yaxis")]
+        )
 
 
 # ------------------------------------------------------------------------------------------------ two runs
 
 
 def diff(**changes) -> RunDiff:
-    table = {"trajectories": ("", "=", "≠"), "credit": ("", "=", "≠"), "metrics": ("", "=", "a"), "evaluation": ("=", "", "b"),
-             "checkpoint": ("", "", "=")}
+    table = {
+        "trajectories": ("", "=", "≠"),
+        "credit": ("", "=", "≠"),
+        "metrics": ("", "=", "a"),
+        "evaluation": ("=", "", "b"),
+        "checkpoint": ("", "", "="),
+    }
     first = RunDifference("settings", None, "config.json", f"{EVIL} is not 1")
-    return RunDiff(**{**dict(
-        a=Path("runs/a"), b=Path("runs/b"), exact=False, settings=((EVIL, EVIL, None),), steps=(0, 1, 2), table=table,
-        differences=(first, RunDifference("credit", 2, "steps/x", EVIL)), digests=("0" * 64, "1" * 64), notes=(EVIL,),
-        credit=(ColumnDifference("weight", 3, 0.5, "token 7: 1 is not 2"),)), **changes})
+    return RunDiff(
+        **{
+            **dict(
+                a=Path("runs/a"),
+                b=Path("runs/b"),
+                exact=False,
+                settings=((EVIL, EVIL, None),),
+                steps=(0, 1, 2),
+                table=table,
+                differences=(first, RunDifference("credit", 2, "steps/x", EVIL)),
+                digests=("0" * 64, "1" * 64),
+                notes=(EVIL,),
+                credit=(ColumnDifference("weight", 3, 0.5, "token 7: 1 is not 2"),),
+            ),
+            **changes,
+        }
+    )
 
 
 def test_two_runs_side_by_side_say_where_they_part_in_words_and_marks():
     view = show_diff(diff(), rows(3), rows(4), evaluation("random"))
     assert view.text.startswith("different: config.json: ")
-    for line in ("trajectories  ·=≠", "metrics       ·=a", "evaluation    =·b", "weight 3 0.5 token 7: 1 is not 2"):
+    for line in (
+        "trajectories  ·=≠",
+        "metrics       ·=a",
+        "evaluation    =·b",
+        "weight 3 0.5 token 7: 1 is not 2",
+    ):
         assert line in re.sub("  +", " ", view.text) or line in view.text, view.text
     assert view.png.startswith(b"\x89PNG")
-    assert "\x1b" not in view.text + view.html and "<img src=x" not in view.html and "\u202e" not in view.html
+    assert (
+        "\x1b" not in view.text + view.html
+        and "<img src=x" not in view.html
+        and "\u202e" not in view.html
+    )
 
 
 def test_equal_runs_say_how_sure_that_is():
     empty = dict(settings=(), differences=(), credit=(), notes=())
     assert "every hashed byte was read" in show_diff(diff(exact=True, **empty)).text
-    assert "--exact reads every byte" in show_diff(diff(**empty)).text and show_diff(diff(**empty)).picture is None
+    assert (
+        "--exact reads every byte" in show_diff(diff(**empty)).text
+        and show_diff(diff(**empty)).picture is None
+    )
 
 
 @pytest.mark.parametrize("at", [0, 59, 60, 998])
 def test_of_a_thousand_steps_the_one_that_differs_is_still_seen(at):
     marks = tuple("≠" if step == at else "=" for step in range(999))
     text = show_diff(diff(steps=tuple(range(999)), table={"metrics": marks})).text
-    assert text.count("≠") == 2 and "17 steps a column" in text, "once in the table, once in the legend"
+    assert text.count("≠") == 2 and "17 steps a column" in text, (
+        "once in the table, once in the legend"
+    )
 
 
 def test_a_diff_is_shown_for_what_it_is_not_for_its_class():

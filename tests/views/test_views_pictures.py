@@ -1,4 +1,5 @@
 """The PNG twins: drawn for any text, the same bytes for the same value."""
+
 from __future__ import annotations
 
 import pytest

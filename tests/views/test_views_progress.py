@@ -1,4 +1,5 @@
 """The progress line in a terminal, in a file, in a notebook: throttled, and true at the end."""
+
 from __future__ import annotations
 
 import io
@@ -57,7 +58,9 @@ def test_the_time_left_is_told_from_what_was_done_since():
         assert "6/10 · 60 % · 6 s so far · about 12 s left" in bar.view(clock.now).text
 
 
-@pytest.mark.parametrize(("kind", "words"), [(KeyboardInterrupt, "stopped"), (MemoryError, "ended by MemoryError")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [(KeyboardInterrupt, "stopped"), (MemoryError, "ended by MemoryError")]
+)
 def test_an_exception_leaves_its_name_and_is_not_swallowed(kind, words):
     stream = io.StringIO()
     with pytest.raises(kind):
@@ -67,7 +70,9 @@ def test_an_exception_leaves_its_name_and_is_not_swallowed(kind, words):
     assert stream.getvalue().endswith(f"4/10 · 40 % · 0 s so far · {words}\n")
 
 
-@pytest.mark.parametrize("mode, forms", [("notebook", {"text/plain", "text/html"}), ("batch", {"text/plain"})])
+@pytest.mark.parametrize(
+    "mode, forms", [("notebook", {"text/plain", "text/html"}), ("batch", {"text/plain"})]
+)
 def test_a_notebook_has_one_output_that_ends_true(monkeypatch, mode, forms):
     display = pytest.importorskip("IPython.display")
     shown, updated = [], []
@@ -76,7 +81,9 @@ def test_a_notebook_has_one_output_that_ends_true(monkeypatch, mode, forms):
         def update(self, bundle, raw):
             updated.append(bundle)
 
-    monkeypatch.setattr(display, "display", lambda bundle, raw, display_id: shown.append(bundle) or Handle())
+    monkeypatch.setattr(
+        display, "display", lambda bundle, raw, display_id: shown.append(bundle) or Handle()
+    )
     monkeypatch.setattr("workbench.views.progress_line._shell", lambda: object())
     clock = Clock()
     with progress(1000, "training", mode=mode, clock=clock) as bar:
@@ -122,8 +129,9 @@ def test_the_mode_can_be_set_from_outside_and_is_checked(monkeypatch):
         progress(3, "training")
 
 
-@pytest.mark.parametrize("seconds, words", [
-    (0, "0 s"), (8.4, "8 s"), (59.6, "1:00"), (83, "1:23"), (7389, "2:03:09")])
+@pytest.mark.parametrize(
+    "seconds, words", [(0, "0 s"), (8.4, "8 s"), (59.6, "1:00"), (83, "1:23"), (7389, "2:03:09")]
+)
 def test_durations(seconds, words):
     assert duration(seconds) == words
 

@@ -2,6 +2,7 @@
 
 After a wanted change: UPDATE_GOLDEN=1 pytest tests/views/test_views_text.py, then read the difference.
 """
+
 from __future__ import annotations
 
 import os
@@ -12,16 +13,32 @@ import pytest
 import views_examples as examples
 
 from workbench.types import Segment, Source, Span, Trajectory, View
-from workbench.views import (credit_of, show_config, show_counts, show_curves, show_demo, show_evaluation, show_group,
-                             show_masks, show_metrics, show_tokens, show_trajectory)
+from workbench.views import (
+    credit_of,
+    show_config,
+    show_counts,
+    show_curves,
+    show_demo,
+    show_evaluation,
+    show_group,
+    show_masks,
+    show_metrics,
+    show_tokens,
+    show_trajectory,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def long_tokens() -> View:
     """More tokens than there is room for."""
-    spans = (Span(Source.PROMPT, 0, [97] * 300), Span(Source.POLICY, 0, [98] * 20, np.full(20, -1.0), sampled=True))
-    return show_tokens(examples.trajectory(segments=(Segment(spans),)), examples.token_texts, max_tokens=60)
+    spans = (
+        Span(Source.PROMPT, 0, [97] * 300),
+        Span(Source.POLICY, 0, [98] * 20, np.full(20, -1.0), sampled=True),
+    )
+    return show_tokens(
+        examples.trajectory(segments=(Segment(spans),)), examples.token_texts, max_tokens=60
+    )
 
 
 CASES = {
@@ -40,7 +57,8 @@ CASES = {
     "curves": lambda: show_curves(examples.steps(), examples.evaluations()),
     "curves-alone": lambda: show_curves(examples.steps(3)),
     "evaluation": lambda: show_evaluation(
-        [*examples.neighbours(), examples.score("trained", "sampled", 0.55, faults=1)], [examples.pair()]
+        [*examples.neighbours(), examples.score("trained", "sampled", 0.55, faults=1)],
+        [examples.pair()],
     ),
     "evaluation-gap": lambda: show_evaluation(
         [examples.score("trained", "sampled", 0.55)], absent={"solver": "none known"}
@@ -83,7 +101,16 @@ def test_an_untouched_value_gives_the_same_view_again():
 def test_an_empty_trajectory_has_every_view():
     """A fault before the first observation leaves nothing but a stop reason."""
     one = examples.no_grid()
-    empty = Trajectory(one.task, 0, 0, type(one.first_observation)(()), (), (), one.stop_reason, error="did not start")
+    empty = Trajectory(
+        one.task,
+        0,
+        0,
+        type(one.first_observation)(()),
+        (),
+        (),
+        one.stop_reason,
+        error="did not start",
+    )
     for view in (show_trajectory(empty), show_tokens(empty, examples.token_texts)):
         assert "did not start" in view.text or "0 tokens" in view.text
     assert show_masks([examples.Group((empty,))]).text == "no tokens to show"

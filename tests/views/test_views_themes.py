@@ -1,4 +1,5 @@
 """Every view in a light and a dark theme: text that reads, nothing cut off, one file that needs nothing else."""
+
 from __future__ import annotations
 
 import pytest
@@ -43,23 +44,39 @@ def test_every_text_reads_in_both_themes(everything, page, scheme):
     page.emulate_media(color_scheme=scheme)
     page.goto(everything.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    cards = page.evaluate("[...new Set([...document.body.children].map(each => getComputedStyle(each).backgroundColor))].length")
+    cards = page.evaluate(
+        "[...new Set([...document.body.children].map(each => getComputedStyle(each).backgroundColor))].length"
+    )
     assert page.evaluate(CONTRASTS) == [] and cards == 1
-    dark = page.evaluate("getComputedStyle(document.body.firstElementChild).backgroundColor") != "rgb(255, 255, 255)"
+    dark = (
+        page.evaluate("getComputedStyle(document.body.firstElementChild).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
     assert dark == (scheme == "dark") and not page.outside + page.trouble
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
 def test_negative_control_pale_text_is_found(page, tmp_path):
-    pale = tag("div", tag("span", "pale", style="color:#bbbbbb"), style=f"background-color:{CARD};color:{INK}")
+    pale = tag(
+        "div",
+        tag("span", "pale", style="color:#bbbbbb"),
+        style=f"background-color:{CARD};color:{INK}",
+    )
     page.goto(View(pale, "").save(tmp_path / "pale.html").as_uri())
     assert [text for _, text, *_ in page.evaluate(CONTRASTS)] == ["pale"]
 
 
 def test_a_colour_is_said_plainly_first_for_those_who_know_no_themes():
-    assert themed(f"color:{INK};padding:1px") == f"color:{INK};color:light-dark({INK},{DARK[INK]});padding:1px"
-    own = tag("div", tag("span", "x", style=f"color:{INK}"), style=f"background-color:#fff3d6;color:{INK}")
-    assert "color-scheme:light" in own and own.count("light-dark") == 1, "a paper of its own stays light, and what stands on it"
+    assert (
+        themed(f"color:{INK};padding:1px")
+        == f"color:{INK};color:light-dark({INK},{DARK[INK]});padding:1px"
+    )
+    own = tag(
+        "div", tag("span", "x", style=f"color:{INK}"), style=f"background-color:#fff3d6;color:{INK}"
+    )
+    assert "color-scheme:light" in own and own.count("light-dark") == 1, (
+        "a paper of its own stays light, and what stands on it"
+    )
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
@@ -75,8 +92,13 @@ def test_no_view_makes_the_page_wider_than_the_window(everything, page, width):
 
 def test_a_view_is_saved_as_a_page_a_picture_or_a_text(tmp_path):
     view = examples.VIEWS["group"]("a")
-    assert view.save(tmp_path / "new" / "x.html").read_text().startswith("<!doctype html>") and "<script" not in view.html
-    assert view.save(tmp_path / "x.png").read_bytes() == view.png and view.png.startswith(b"\x89PNG")
+    assert (
+        view.save(tmp_path / "new" / "x.html").read_text().startswith("<!doctype html>")
+        and "<script" not in view.html
+    )
+    assert view.save(tmp_path / "x.png").read_bytes() == view.png and view.png.startswith(
+        b"\x89PNG"
+    )
     assert view.save(str(tmp_path / "x.txt")).read_text() == view.text + "\n"
     view.save(tmp_path / "x.txt")  # again, over it
     with pytest.raises(DataError, match=r"saved as \.html, \.png, \.txt; got 'x\.pdf'"):
@@ -90,7 +112,13 @@ def test_a_view_without_a_picture_draws_its_text(tmp_path):
     from PIL import Image
 
     sizes = {}
-    for name, text in {"one": "one line", "two": "one line\nanother", "many": "\n".join(f"line {n}" for n in range(200)), "wide": "x" * 1000, "none": ""}.items():
+    for name, text in {
+        "one": "one line",
+        "two": "one line\nanother",
+        "many": "\n".join(f"line {n}" for n in range(200)),
+        "wide": "x" * 1000,
+        "none": "",
+    }.items():
         image = Image.open(BytesIO(text_png(text)))
         sizes[name] = image.size
         dark = sum(count for count, colour in image.convert("L").getcolors() if colour < 128)
@@ -102,7 +130,11 @@ def test_a_view_without_a_picture_draws_its_text(tmp_path):
 @pytest.mark.parametrize("name", list(examples.VIEWS))
 def test_every_view_has_all_three_forms(name):
     bundle = examples.VIEWS[name]("word")._repr_mimebundle_()
-    assert {"text/plain", "text/html", "image/png"} <= set(bundle) and bundle["image/png"].startswith(b"\x89PNG") and bundle["text/plain"].strip()
+    assert (
+        {"text/plain", "text/html", "image/png"} <= set(bundle)
+        and bundle["image/png"].startswith(b"\x89PNG")
+        and bundle["text/plain"].strip()
+    )
 
 
 def test_what_a_value_shows_can_be_saved(tmp_path):

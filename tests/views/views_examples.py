@@ -1,4 +1,5 @@
 """Values to look at, written by hand: every piece of text that a view may meet can be replaced by a payload."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -25,10 +26,35 @@ from workbench.types import (
 from workbench.types.dumps import Imported, RawSequence
 from workbench.types.pairs import pair_groups
 from workbench.types.findings import NOTE, Answer, Finding, LintReport, Place
-from workbench.views import (progress, show_config, show_credit, show_credit_table, show_curves, show_demo, show_evaluation,
-                             show_facts, show_group, show_groups, show_imported, show_lint, show_masks, show_metrics,
-                             show_mismatch, show_observation, show_pair, show_pairs, show_retokenized, show_rows, show_segment, show_switches,
-                             show_task, show_text, show_tokens, show_trajectory, show_turn)
+from workbench.views import (
+    progress,
+    show_config,
+    show_credit,
+    show_credit_table,
+    show_curves,
+    show_demo,
+    show_evaluation,
+    show_facts,
+    show_group,
+    show_groups,
+    show_imported,
+    show_lint,
+    show_masks,
+    show_metrics,
+    show_mismatch,
+    show_observation,
+    show_pair,
+    show_pairs,
+    show_retokenized,
+    show_rows,
+    show_segment,
+    show_switches,
+    show_task,
+    show_text,
+    show_tokens,
+    show_trajectory,
+    show_turn,
+)
 from workbench.views.credit import Credited, failed_view, show_estimators
 from workbench.views.credit_editor import Edit
 from workbench.views.mask_switches import SwitchEffect
@@ -74,11 +100,20 @@ def rewritten() -> tuple[Segment, ...]:
     """A history rewritten after the first turn: the second segment shows the first action again."""
     first = spans()[:4]
     again = Span(Source.POLICY, 0, first[-1].token_ids)
-    return Segment(first), Segment((spans()[0], Span(Source.PROMPT, 0, ids_of("Short")), again, spans()[5], spans()[7]))
+    return Segment(first), Segment(
+        (spans()[0], Span(Source.PROMPT, 0, ids_of("Short")), again, spans()[5], spans()[7])
+    )
 
 
-def trajectory(text: str = "go on", *, attempt: int = 0, success: bool | None = True, segments=None,
-               stop: StopReason = StopReason.TERMINATED, error: str | None = None) -> Trajectory:
+def trajectory(
+    text: str = "go on",
+    *,
+    attempt: int = 0,
+    success: bool | None = True,
+    segments=None,
+    stop: StopReason = StopReason.TERMINATED,
+    error: str | None = None,
+) -> Trajectory:
     """Two turns on a lake, the first one complained about; `text` stands wherever foreign text may stand."""
     turns = (
         Turn(
@@ -91,7 +126,12 @@ def trajectory(text: str = "go on", *, attempt: int = 0, success: bool | None = 
             -0.1,
             {"goal": 0.0, f"format{text}": -0.1},
             None,
-            {"valid_format": False, "complaint": f"The tag <answer> is missing: {text}", "moves": [], "state": START},
+            {
+                "valid_format": False,
+                "complaint": f"The tag <answer> is missing: {text}",
+                "moves": [],
+                "state": START,
+            },
         ),
         Turn(
             1,
@@ -108,13 +148,24 @@ def trajectory(text: str = "go on", *, attempt: int = 0, success: bool | None = 
     )
     told = f"Go from P to G. {text}\n{START}\nMoves left: 10"
     observation = Observation((Message("system", text), Message("user", told)))
-    return Trajectory(Task(f"lake/{text}", "frozenlake", 7), attempt, attempt, observation, turns,
-                      segments or (Segment(spans()),), stop, success=success, error=error)
+    return Trajectory(
+        Task(f"lake/{text}", "frozenlake", 7),
+        attempt,
+        attempt,
+        observation,
+        turns,
+        segments or (Segment(spans()),),
+        stop,
+        success=success,
+        error=error,
+    )
 
 
 def no_grid(text: str = "go on") -> Trajectory:
     """An environment without grids, scored at the end, that broke."""
-    turn = Turn(0, f"<tool>{text}", "stop", (), (), (Message("user", f"found: {text}"),), None, {}, None, {})
+    turn = Turn(
+        0, f"<tool>{text}", "stop", (), (), (Message("user", f"found: {text}"),), None, {}, None, {}
+    )
     return Trajectory(
         Task(f"search/{text}", "search", 1),
         0,
@@ -130,9 +181,17 @@ def no_grid(text: str = "go on") -> Trajectory:
 
 
 def group(text: str = "go on") -> Group:
-    faulty = trajectory(text, attempt=3, success=None, stop=StopReason.ENV_TIMEOUT, error=f"late: {text}")
-    return Group((trajectory(text), trajectory(text, attempt=1, success=False, stop=StopReason.MAX_TURNS),
-                  trajectory(text, attempt=2, success=None, stop=StopReason.CONTEXT_FULL), faulty))
+    faulty = trajectory(
+        text, attempt=3, success=None, stop=StopReason.ENV_TIMEOUT, error=f"late: {text}"
+    )
+    return Group(
+        (
+            trajectory(text),
+            trajectory(text, attempt=1, success=False, stop=StopReason.MAX_TURNS),
+            trajectory(text, attempt=2, success=None, stop=StopReason.CONTEXT_FULL),
+            faulty,
+        )
+    )
 
 
 def credit_table() -> CreditTable:
@@ -142,7 +201,12 @@ def credit_table() -> CreditTable:
     weight = np.where(eligible & (segment.turns == 0), 1.0, 0.0)
     advantage = np.where(eligible, np.where(segment.turns == 0, 1.25, -0.5), np.nan)
     ratio = np.where(eligible, 1.5, np.nan).astype(np.float32)
-    one = {"advantage": advantage, "weight": weight, "ratio": ratio, "clip_state": eligible.astype(np.int8)}
+    one = {
+        "advantage": advantage,
+        "weight": weight,
+        "ratio": ratio,
+        "clip_state": eligible.astype(np.int8),
+    }
     columns = {name: np.concatenate([column, column]) for name, column in one.items()}
     columns["trajectory"] = np.repeat(np.array([0, 1], np.int32), len(segment))
     return CreditTable(4, 0, columns)
@@ -166,8 +230,12 @@ def score(policy: str, mode: str, success: float, **more) -> dict:
 
 
 def neighbours() -> list[dict]:
-    return [score("random", "sampled", 0.21), score("solver", "greedy", 0.93),
-            score("untrained", "sampled", 0.30, tokens=31.0, valid_format=0.97), score("untrained", "greedy", 0.38)]
+    return [
+        score("random", "sampled", 0.21),
+        score("solver", "greedy", 0.93),
+        score("untrained", "sampled", 0.30, tokens=31.0, valid_format=0.97),
+        score("untrained", "greedy", 0.38),
+    ]
 
 
 def pair(a: str = "untrained sampled", b: str = "trained sampled") -> dict:
@@ -175,13 +243,26 @@ def pair(a: str = "untrained sampled", b: str = "trained sampled") -> dict:
 
 
 def steps(count: int = 24) -> list[dict]:
-    return [{"step": s, "success": 0.2 + s / 60, "reward_mean": s / 40, "entropy": 1 / s, "grad_norm": float(s % 5 + 1),
-             "reward_std_within": None if s == 3 else 0.3, "valid_format": 0.9} for s in range(1, count + 1)]
+    return [
+        {
+            "step": s,
+            "success": 0.2 + s / 60,
+            "reward_mean": s / 40,
+            "entropy": 1 / s,
+            "grad_norm": float(s % 5 + 1),
+            "reward_std_within": None if s == 3 else 0.3,
+            "valid_format": 0.9,
+        }
+        for s in range(1, count + 1)
+    ]
 
 
 def evaluations(text: str = "trained") -> dict[str, dict]:
     later = [*neighbours(), score(text, "sampled", 0.55), score(text, "greedy", 0.58)]
-    return {"step-00000000": {"step": 0, "rows": neighbours()}, "step-00000024": {"step": 24, "rows": later}}
+    return {
+        "step-00000000": {"step": 0, "rows": neighbours()},
+        "step-00000024": {"step": 24, "rows": later},
+    }
 
 
 def demo_table(text: str = "trained") -> dict:
@@ -191,8 +272,14 @@ def demo_table(text: str = "trained") -> dict:
         "checks": {f"rises {text}": True},
         "rise": pair(b=text),
         "training_cpu_seconds": 201.4,
-        "rows": [*neighbours(), score("trained", "sampled", 0.55), score("trained", "greedy", 0.58)],
-        "rivals": [{"name": f"no tool {text}", "rows": [*neighbours(), score("trained", "sampled", 0.01)]}],
+        "rows": [
+            *neighbours(),
+            score("trained", "sampled", 0.55),
+            score("trained", "greedy", 0.58),
+        ],
+        "rivals": [
+            {"name": f"no tool {text}", "rows": [*neighbours(), score("trained", "sampled", 0.01)]}
+        ],
     }
     other = {**one, "seed": text, "learned": False, "checks": {f"rises {text}": False}}
     return {"learned": False, "seeds": [one, other]}
@@ -208,60 +295,134 @@ def credited(change: float = 0.0) -> Credited:
     """Credit of the example group: the first attempt +1.25 (and `change`) in its first turn, the last one filtered."""
     segment, attempts = Segment(spans()), 4
     eligible, first = segment.eligible, segment.turns == 0
-    advantage = np.concatenate([np.where(eligible, np.where(first, 1.25 + change * (n == 0), -0.5), 0.0)
-                                for n in range(attempts)])
+    advantage = np.concatenate(
+        [
+            np.where(eligible, np.where(first, 1.25 + change * (n == 0), -0.5), 0.0)
+            for n in range(attempts)
+        ]
+    )
     weight = np.concatenate([eligible * float(n < 3) for n in range(attempts)])
     reward = np.array([1.0 + change, 0.0, np.nan, 0.5])
-    return Credited(np.where(weight != 0, advantage, 0.0), weight, np.where(weight != 0, 0.5, np.nan), reward,
-                    np.array([True, True, False, False]), {"groups_flat": 1.0})
+    return Credited(
+        np.where(weight != 0, advantage, 0.0),
+        weight,
+        np.where(weight != 0, 0.5, np.nan),
+        reward,
+        np.array([True, True, False, False]),
+        {"groups_flat": 1.0},
+    )
 
 
 def credit_view(text: str = "go on") -> View:
     edit = Edit("grpo", {f"filter.{text}": text}, {(0, 1): 1.25})
-    return show_credit([group(text)], lambda ids: [text for _ in ids], credited(0.25), credited(), title=f"credit: {edit}",
-                       attempt=0, edited=edit.rewards)
+    return show_credit(
+        [group(text)],
+        lambda ids: [text for _ in ids],
+        credited(0.25),
+        credited(),
+        title=f"credit: {edit}",
+        attempt=0,
+        edited=edit.rewards,
+    )
 
 
 def switches(text: str = "lambda = 1") -> View:
     effects = [
-        SwitchEffect("gae_over", largest={text: (1e-16, 1e-17), "lambda = .5": (0.25, 0.5)}, returns=0),
-        SwitchEffect("critic_over", returns=12, largest={text: (0.0, 0.0), "lambda = .5": (0.0, 0.0)},
-                     denominators={"critic": (30, 42)}),
-        SwitchEffect("loss_over", weights=12, error=f"not possible: {text}", set_for_it=f"kl_in = {text}"),
+        SwitchEffect(
+            "gae_over", largest={text: (1e-16, 1e-17), "lambda = .5": (0.25, 0.5)}, returns=0
+        ),
+        SwitchEffect(
+            "critic_over",
+            returns=12,
+            largest={text: (0.0, 0.0), "lambda = .5": (0.0, 0.0)},
+            denominators={"critic": (30, 42)},
+        ),
+        SwitchEffect(
+            "loss_over", weights=12, error=f"not possible: {text}", set_for_it=f"kl_in = {text}"
+        ),
         SwitchEffect("loss_mask", inert=text),
     ]
-    return show_switches(effects, title=f"mask switches: {text}", tokens=f"30 action tokens, {text}",
-                         groups=("loss_mask",), told=[f"nothing depends on {text}"])
+    return show_switches(
+        effects,
+        title=f"mask switches: {text}",
+        tokens=f"30 action tokens, {text}",
+        groups=("loss_mask",),
+        told=[f"nothing depends on {text}"],
+    )
 
 
 def retokenized(text: str = "go on") -> View:
-    turns = [TurnTwice(0, 0, (71, 72, 101), (71, 72, 101), -1.0),
-             TurnTwice(0, 1, (70, 71, 73, 101), (70, 74, 75, 73, 101), -2.5, -7.25),
-             TurnTwice(1, 0, (70,), (), -0.5, None)]
-    return show_retokenized(turns, MaskDamage(5, 2, 3), lambda ids: [text for _ in ids], title=f"again: {text}", max_turns=1)
+    turns = [
+        TurnTwice(0, 0, (71, 72, 101), (71, 72, 101), -1.0),
+        TurnTwice(0, 1, (70, 71, 73, 101), (70, 74, 75, 73, 101), -2.5, -7.25),
+        TurnTwice(1, 0, (70,), (), -0.5, None),
+    ]
+    return show_retokenized(
+        turns,
+        MaskDamage(5, 2, 3),
+        lambda ids: [text for _ in ids],
+        title=f"again: {text}",
+        max_turns=1,
+    )
 
 
 def lint_view(text: str = "go on") -> View:
     """An error with tokens, a note without, a rule that passed in part, one without evidence."""
     said = {"means": f"it learns {text}", "mend": f"look at {text}"}
     place = Place(f"lake/{text}/0", 0, 0, 1, 33, 3, step=4)
-    report = LintReport((
-        Answer("R1", f"exact {text}", looked=8, missing=(f"journal {text}",)),
-        Answer("R2", "rendered", missing=(f"the chat {text}",)),
-        Answer("R6", "credit", (Finding(f"was given 0 {text}", place, count=3), Finding(text, Place(step=4))), 5, 2, 90, **said),
-        Answer("R8", "groups", (Finding(f"flat {text}", Place(update=1), NOTE),), looked=2, **said),
-    ), f"run {text}")
+    report = LintReport(
+        (
+            Answer("R1", f"exact {text}", looked=8, missing=(f"journal {text}",)),
+            Answer("R2", "rendered", missing=(f"the chat {text}",)),
+            Answer(
+                "R6",
+                "credit",
+                (Finding(f"was given 0 {text}", place, count=3), Finding(text, Place(step=4))),
+                5,
+                2,
+                90,
+                **said,
+            ),
+            Answer(
+                "R8", "groups", (Finding(f"flat {text}", Place(update=1), NOTE),), looked=2, **said
+            ),
+        ),
+        f"run {text}",
+    )
     return show_lint(report, [trajectory(text)], lambda ids: [text for _ in ids])
 
 
 def imported_view(text: str = "go on") -> View:
     """An attempt with ids whose mask is too long, one of texts alone, damage."""
     ids = np.array([71, 72, 101], np.int32)
-    with_ids = RawSequence(f"line 1 {text}", f"group {text}", 0, ids, ids, np.ones(4), np.full(3, -0.5), np.ones(3), 1.0,
-                           True, prompt_mask=np.array([0, 0, 1]), sampled=np.array([True, False, True]), failed=text)
-    texts = RawSequence(f"line 2 {text}", None, 0, None, None, prompt_text=text, completion_text=text, advantage=0.5)
-    found = Imported(f"writer {text}", text, (with_ids, texts), missing=(f"ids: {text}",), damaged=(f"line 3: {text}",),
-                     skipped=2, left_out=1, source=text)
+    with_ids = RawSequence(
+        f"line 1 {text}",
+        f"group {text}",
+        0,
+        ids,
+        ids,
+        np.ones(4),
+        np.full(3, -0.5),
+        np.ones(3),
+        1.0,
+        True,
+        prompt_mask=np.array([0, 0, 1]),
+        sampled=np.array([True, False, True]),
+        failed=text,
+    )
+    texts = RawSequence(
+        f"line 2 {text}", None, 0, None, None, prompt_text=text, completion_text=text, advantage=0.5
+    )
+    found = Imported(
+        f"writer {text}",
+        text,
+        (with_ids, texts),
+        missing=(f"ids: {text}",),
+        damaged=(f"line 3: {text}",),
+        skipped=2,
+        left_out=1,
+        source=text,
+    )
     return show_imported(found, lambda tokens: [text for _ in tokens])
 
 
@@ -275,14 +436,45 @@ def mismatch_view(text: str = "go on") -> View:
 
     gap = np.array([1e-6, -0.4, 0.3, np.nan, 2e-3])
     zeros, ids = np.zeros(5, int), np.array([82, 105, 103, 104, 101])
-    control = Control(3, 0.5, 0.0, 0.0, 1, True, 0.2, 0.3, 4, True, (Cause("sync", f"nothing {text}", text),), about=text)
-    return show_mismatch(MismatchReport(
-        f"run {text}", Gap(0.2, 0.4, 5), (1e-4, 0.01), f"rounding {text}", Ratios.between(gap, np.zeros(5)),
-        Whole(0.1, 0.2, 0.01, 0.02, 0.5, 1.0, 5, 491), "", Gap(4e-7, 2e-6, 5),
-        (WaterfallStep("dtype", f"declared {text}", 0.2, 0.19, True), WaterfallStep("stale weights", text, 0.19, 1e-7)),
-        (Cause("stale weights", f"the engine has {text}", f"evidence {text}"),), Gap(1e-7, 2e-7, 5), 12, {"a": text},
-        PerToken(gap, ids, zeros, zeros, np.array([0, 0, 0, 1, 1]), np.arange(5)), control, text, (trajectory(text),),
-        lambda ids: [text for _ in ids]))
+    control = Control(
+        3,
+        0.5,
+        0.0,
+        0.0,
+        1,
+        True,
+        0.2,
+        0.3,
+        4,
+        True,
+        (Cause("sync", f"nothing {text}", text),),
+        about=text,
+    )
+    return show_mismatch(
+        MismatchReport(
+            f"run {text}",
+            Gap(0.2, 0.4, 5),
+            (1e-4, 0.01),
+            f"rounding {text}",
+            Ratios.between(gap, np.zeros(5)),
+            Whole(0.1, 0.2, 0.01, 0.02, 0.5, 1.0, 5, 491),
+            "",
+            Gap(4e-7, 2e-6, 5),
+            (
+                WaterfallStep("dtype", f"declared {text}", 0.2, 0.19, True),
+                WaterfallStep("stale weights", text, 0.19, 1e-7),
+            ),
+            (Cause("stale weights", f"the engine has {text}", f"evidence {text}"),),
+            Gap(1e-7, 2e-7, 5),
+            12,
+            {"a": text},
+            PerToken(gap, ids, zeros, zeros, np.array([0, 0, 0, 1, 1]), np.arange(5)),
+            control,
+            text,
+            (trajectory(text),),
+            lambda ids: [text for _ in ids],
+        )
+    )
 
 
 def other_words(made: Group, text: str) -> Group:
@@ -294,7 +486,12 @@ def other_words(made: Group, text: str) -> Group:
 
 def runs_view(text: str = "go on") -> View:
     """Of rows as `wb.runs` reads them: two folders, one of them damaged."""
-    return show_runs([RunRow(text, "done", "3 of 3", text, ("50.0 %", "—", "25.0 %", text)), RunRow(text, "damaged", problem=text)])
+    return show_runs(
+        [
+            RunRow(text, "done", "3 of 3", text, ("50.0 %", "—", "25.0 %", text)),
+            RunRow(text, "damaged", problem=text),
+        ]
+    )
 
 
 # Every view of the package, as a function of the foreign text in it.
@@ -304,7 +501,9 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "trajectory-without-grid": lambda x: show_trajectory(no_grid(x)),
     "group": lambda x: show_group(group(x)),
     "tokens": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids]),
-    "segment": lambda x: show_segment(trajectory(x).segments[0], lambda ids: [x for _ in ids], title=x),
+    "segment": lambda x: show_segment(
+        trajectory(x).segments[0], lambda ids: [x for _ in ids], title=x
+    ),
     "tokens-credit": lambda x: show_tokens(
         trajectory(x), lambda ids: [x for _ in ids], np.ones(sum(map(len, spans())))
     ),
@@ -313,7 +512,10 @@ VIEWS: dict[str, Callable[[str], View]] = {
         steps(), evaluations(x), {"random": 0.2, "untrained": 0.3, "solver": 0.9, x: 0.5}, title=x
     ),
     "evaluation": lambda x: show_evaluation(
-        [*neighbours(), score(x, "sampled", 0.55, faults=2)], [pair(b=x)], title=x, absent={"solver": x}
+        [*neighbours(), score(x, "sampled", 0.55, faults=2)],
+        [pair(b=x)],
+        title=x,
+        absent={"solver": x},
     ),
     "evaluation-gap": lambda x: show_evaluation([score(x, x, 0.55)], absent={"solver": x}),
     "demo": lambda x: show_demo(demo_table(x)),
@@ -324,7 +526,9 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "progress": progress_view,
     "credit": credit_view,
     "credit-failed": lambda x: failed_view(f"credit: {x}", f"ConfigError: {x}"),
-    "estimators": lambda x: show_estimators([group(x)], {x: credited(), "ppo": f"needs {x}"}, title=f"side by side {x}"),
+    "estimators": lambda x: show_estimators(
+        [group(x)], {x: credited(), "ppo": f"needs {x}"}, title=f"side by side {x}"
+    ),
     "mask-switches": switches,
     "retokenized": retokenized,
     "lint": lint_view,
@@ -333,10 +537,16 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "groups": lambda x: show_groups([group(x), group("another")]),
     "task": lambda x: show_task(Task(x, x, 3, {x: x, "b": {"c": [x]}}, {x: x})),
     "turn": lambda x: show_turn(trajectory(x).turns[0]),
-    "observation": lambda x: show_observation(Observation(
-        (Message("user", x), Message(x, "words")), ({"type": "function", "function": {"name": x}},))),
+    "observation": lambda x: show_observation(
+        Observation(
+            (Message("user", x), Message(x, "words")),
+            ({"type": "function", "function": {"name": x}},),
+        )
+    ),
     "facts": lambda x: show_facts(x, {x: x}, (x,)),
-    "credit-table": lambda x: show_credit_table(CreditTable(4, 1, {**credit_table().columns, x: np.full(68, np.nan)})),
+    "credit-table": lambda x: show_credit_table(
+        CreditTable(4, 1, {**credit_table().columns, x: np.full(68, np.nan)})
+    ),
     "runs": runs_view,
     "pairs": lambda x: show_pairs(pair_groups([group(x)], [group(x)], (x, "now"))),
     "pair": lambda x: show_pair(pair_groups([group(x)], [other_words(group(x), x)], (x, "now"))[0]),

@@ -1,4 +1,5 @@
 """Reading the HTML of a view the way a browser would: which elements, which attributes, which text."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -55,7 +56,10 @@ class Page(HTMLParser):
         themes."""
         out = []
         for tag, attributes in self.elements:
-            pairs = [pair.partition(":") for pair in attributes.get("style", "").split(";")
-                     if pair and "light-dark(" not in pair]
+            pairs = [
+                pair.partition(":")
+                for pair in attributes.get("style", "").split(";")
+                if pair and "light-dark(" not in pair
+            ]
             out.append((tag, {name.strip(): value.strip() for name, _, value in pairs}))
         return out

@@ -1,4 +1,5 @@
 """Frames: what goes in comes out, and none is longer than its reader said."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

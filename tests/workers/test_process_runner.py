@@ -1,4 +1,5 @@
 """Environments in worker processes: killed at their deadline, run again after a crash, and never left behind."""
+
 import importlib
 import json
 import os
@@ -78,13 +79,17 @@ def wait_until(holds, seconds=10.0):
 # ------------------------------------------------------------------------------------------------ the same answers
 
 
-@pytest.mark.parametrize("family", [FrozenLake(slip=0.3), FrozenLake(think=False), Bandit()], ids=str)
+@pytest.mark.parametrize(
+    "family", [FrozenLake(slip=0.3), FrozenLake(think=False), Bandit()], ids=str
+)
 def test_answers_are_those_of_the_inline_runner(runner, family):
     inline, rng = InlineRunner(), np.random.default_rng(0)
     for task in env_tasks(family, "train", 3):
         env = family.make()
         env.reset(task, 5)
-        actions = [family.random_action(env, rng) for _ in range(2)] + ["no format at all \ud800 <|im_end|>"]
+        actions = [family.random_action(env, rng) for _ in range(2)] + [
+            "no format at all \ud800 <|im_end|>"
+        ]
         for each in (inline, runner):
             each.reset(task.id, family, task, 5)
             got = [answers(each, 1)[task.id]]
@@ -125,7 +130,11 @@ def test_a_hung_environment_is_killed_and_its_siblings_go_on_where_they_were(way
     runner.step("b", "go")
     got = answers(runner, 2)
     late = got["a"]
-    assert late.timed_out and "no answer within 1 s; its worker was killed" in late.error and late.result is None
+    assert (
+        late.timed_out
+        and "no answer within 1 s; its worker was killed" in late.error
+        and late.result is None
+    )
     assert 1.0 <= late.seconds
     assert text(got["b"]) == "go, 2. of seed 1"
     wait_until(lambda: not alive(pid))
@@ -141,10 +150,14 @@ def test_siblings_do_not_wait_for_the_deadline_of_a_hung_one(runner):
     for key in "ab":
         runner.step(key, "hang")
     got = do(runner, **{key: "go" for key in "cdefgh"})
-    assert [text(got[key]) for key in "cdefgh"] == [f"go, 2. of seed {seed}" for seed in range(2, 8)]
+    assert [text(got[key]) for key in "cdefgh"] == [
+        f"go, 2. of seed {seed}" for seed in range(2, 8)
+    ]
 
 
-@pytest.mark.parametrize("family, workers", [(Holding(), 1), (Fickle(), 2)], ids=["holds a session", "control"])
+@pytest.mark.parametrize(
+    "family, workers", [(Holding(), 1), (Fickle(), 2)], ids=["holds a session", "control"]
+)
 def test_an_attempt_that_holds_a_session_is_not_made_twice(family, workers):
     """Who waits behind an unusually slow step moves to another worker, but not with something of which there are few."""
     runner = ProcessRunner(deadline_s=60.0, workers=1)
@@ -173,12 +186,16 @@ def test_answers_that_waited_for_the_trainer_longer_than_the_deadline_are_taken(
         runner.step(key, action)
     time.sleep(1.0)
     got = answers(runner, 3)
-    assert [len(text(got[key])) for key in "ac"] == [600_000, 900_000] and text(got["b"]) == "go, 1. of seed 1"
+    assert [len(text(got[key])) for key in "ac"] == [600_000, 900_000] and text(
+        got["b"]
+    ) == "go, 1. of seed 1"
     runner.step("a", "long 600000")
     runner.step("b", "hang")
     time.sleep(1.0)
     got = answers(runner, 2)
-    assert not got["a"].timed_out and got["b"].timed_out, "control: who does not answer is killed all the same"
+    assert not got["a"].timed_out and got["b"].timed_out, (
+        "control: who does not answer is killed all the same"
+    )
     runner.shutdown()
 
 
@@ -191,12 +208,13 @@ def test_half_an_answer_is_not_waited_for_for_ever():
 
 
 def hang_some(runner, count, hung):
-    """Start `count` attempts, let every one take a step in which `hung` of them hang; (seconds of the batch, answers).
-    """
+    """Start `count` attempts, let every one take a step in which `hung` of them hang; (seconds of the batch, answers)."""
     keys = [f"k{i}" for i in range(count)]
     begin(runner, keys)
     began = time.monotonic()
-    got = do(runner, **{key: "hang" if i % (count // hung) == 0 else "go" for i, key in enumerate(keys)})
+    got = do(
+        runner, **{key: "hang" if i % (count // hung) == 0 else "go" for i, key in enumerate(keys)}
+    )
     return time.monotonic() - began, got
 
 
@@ -204,7 +222,9 @@ def test_twenty_of_twenty_hung_environments_are_freed():
     runner = ProcessRunner(deadline_s=1.0)
     seconds, got = hang_some(runner, 40, 20)
     late = [answer.seconds for answer in got.values() if answer.timed_out]
-    print(f"20 hung: freed after {min(late):.2f} to {max(late):.2f} s, batch of 40 in {seconds:.2f} s")
+    print(
+        f"20 hung: freed after {min(late):.2f} to {max(late):.2f} s, batch of 40 in {seconds:.2f} s"
+    )
     assert len(late) == 20 and sum(answer.result is not None for answer in got.values()) == 20
     assert max(late) < 1.0 + 4  # 0.5 on an idle machine; this one may be busy
     runner.shutdown()
@@ -215,7 +235,9 @@ def test_five_hundred_attempts_of_which_one_in_ten_hangs():
     runner = ProcessRunner(deadline_s=10.0)
     seconds, got = hang_some(runner, 500, 50)
     late = [answer.seconds for answer in got.values() if answer.timed_out]
-    print(f"50 of 500 hung: freed after {min(late):.2f} to {max(late):.2f} s, batch in {seconds:.2f} s")
+    print(
+        f"50 of 500 hung: freed after {min(late):.2f} to {max(late):.2f} s, batch in {seconds:.2f} s"
+    )
     assert len(late) == 50 and sum(answer.result is not None for answer in got.values()) == 450
     assert seconds < 10.0 * 1.3
     runner.shutdown()
@@ -240,9 +262,11 @@ def test_an_environment_whose_worker_dies_is_run_again_with_the_same_result(runn
     assert text(do(runner, a="go")["a"]) == "go, 3. of seed 0"
 
 
-@pytest.mark.parametrize("way, words", [
-    ("exit", "ending itself with exit code 7"), ("segfault", "SIGSEGV"), ("killed", "SIGKILL")],
-    ids=["exit", "segfault", "killed"])
+@pytest.mark.parametrize(
+    "way, words",
+    [("exit", "ending itself with exit code 7"), ("segfault", "SIGSEGV"), ("killed", "SIGKILL")],
+    ids=["exit", "segfault", "killed"],
+)
 def test_an_environment_that_always_kills_its_worker_is_given_up(tmp_path, way, words):
     runner = ProcessRunner(workers=1, retries=1)
     begin(runner, "ab", Fickle(str(tmp_path)))
@@ -259,7 +283,10 @@ def test_a_worker_that_is_killed_between_two_calls_loses_nothing(runner):
     for pid in {text(answer) for answer in do(runner, **{key: "pid" for key in "abcd"}).values()}:
         os.kill(int(pid), signal.SIGKILL)
     # What they answered then, they answer otherwise now: their own number is no function of the seed.
-    assert all("not deterministic" in answer.error for answer in do(runner, a="go", b="go", c="go", d="go").values())
+    assert all(
+        "not deterministic" in answer.error
+        for answer in do(runner, a="go", b="go", c="go", d="go").values()
+    )
     for key in "abcd":
         runner.close(key)
     begin(runner, "ef")
@@ -273,7 +300,10 @@ def test_a_worker_that_is_killed_between_two_calls_loses_nothing(runner):
 
 def pids_of_workers(runner):
     supervisor = runner.supervisor_pid
-    return [int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
+    return [
+        int(pid)
+        for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    ]
 
 
 def test_an_environment_that_answers_otherwise_when_run_again_is_named(runner, tmp_path):
@@ -307,7 +337,11 @@ def test_attempts_that_are_begun_when_the_supervisor_has_just_died_go_on_too(run
     wait_until(lambda: not any(map(alive, workers)))
     assert len(begin(runner, "c")) == 1
     got = do(runner, a="go", b="go", c="go")
-    assert [text(got[key]) for key in "abc"] == ["go, 1. of seed 0", "go, 1. of seed 1", "go, 1. of seed 0"]
+    assert [text(got[key]) for key in "abc"] == [
+        "go, 1. of seed 0",
+        "go, 1. of seed 1",
+        "go, 1. of seed 0",
+    ]
 
 
 def test_where_no_worker_can_be_started_the_run_ends_with_the_reason(runner, monkeypatch):
@@ -319,26 +353,47 @@ def test_where_no_worker_can_be_started_the_run_ends_with_the_reason(runner, mon
 # ------------------------------------------------------------------------------------------------ whatever comes
 
 
-@pytest.mark.parametrize("action, words", [
-    ("raise SystemExit", "SystemExit: bye"), ("raise KeyboardInterrupt", "KeyboardInterrupt: bye"),
-    ("raise MemoryError", "MemoryError: bye"), ("raise GeneratorExit", "GeneratorExit"),
-    ("raise Unreadable", "text cannot be read"), ("raise RecursionError", "RecursionError"),
-    ("answer object", "of type object"), ("answer lambda", "of type function"), ("answer text", "from step, got str"),
-    ("answer odd", "cannot be sent: KeyboardInterrupt"),
-    ("answer huge", "at most 1,000,000 are taken"), ("unheard of", "AttributeError")],
-    ids=lambda value: value.replace(" ", "-") if value.startswith(("raise", "answer", "unheard")) else "")
+@pytest.mark.parametrize(
+    "action, words",
+    [
+        ("raise SystemExit", "SystemExit: bye"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: bye"),
+        ("raise MemoryError", "MemoryError: bye"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("raise Unreadable", "text cannot be read"),
+        ("raise RecursionError", "RecursionError"),
+        ("answer object", "of type object"),
+        ("answer lambda", "of type function"),
+        ("answer text", "from step, got str"),
+        ("answer odd", "cannot be sent: KeyboardInterrupt"),
+        ("answer huge", "at most 1,000,000 are taken"),
+        ("unheard of", "AttributeError"),
+    ],
+    ids=lambda value: (
+        value.replace(" ", "-") if value.startswith(("raise", "answer", "unheard")) else ""
+    ),
+)
 def test_whatever_an_environment_does_is_an_answer_of_its_own(runner, action, words):
     begin(runner, "ab")
     pid = text(do(runner, a="pid")["a"])
     got = do(runner, a=action, b="go")
     assert words in got["a"].error and got["a"].result is None and not got["a"].timed_out
-    assert text(got["b"]) == "go, 1. of seed 1" and text(do(runner, a="pid")["a"]) == pid  # its worker has survived
+    assert (
+        text(got["b"]) == "go, 1. of seed 1" and text(do(runner, a="pid")["a"]) == pid
+    )  # its worker has survived
 
 
-@pytest.mark.parametrize("action, words", [
-    ("scribble long", "4,294,967,295 bytes"), ("scribble short", "writing into its connection"),
-    ("deafen", "SIGKILL")])
-def test_an_environment_that_tampers_with_its_worker_is_given_up_and_the_others_go_on(action, words):
+@pytest.mark.parametrize(
+    "action, words",
+    [
+        ("scribble long", "4,294,967,295 bytes"),
+        ("scribble short", "writing into its connection"),
+        ("deafen", "SIGKILL"),
+    ],
+)
+def test_an_environment_that_tampers_with_its_worker_is_given_up_and_the_others_go_on(
+    action, words
+):
     runner = ProcessRunner(workers=1, retries=0)
     begin(runner, "ab")
     got = do(runner, a=action, b="go")
@@ -349,7 +404,9 @@ def test_an_environment_that_tampers_with_its_worker_is_given_up_and_the_others_
 
 def test_a_missing_reward_and_one_that_is_no_number_come_as_they_are(runner):
     begin(runner, "a")
-    assert np.isnan(do(runner, a="answer nan")["a"].result.reward)  # refused above, with the words for it
+    assert np.isnan(
+        do(runner, a="answer nan")["a"].result.reward
+    )  # refused above, with the words for it
 
 
 # ------------------------------------------------------------------------------------------------ nothing is left
@@ -387,15 +444,25 @@ while True:
 
 @pytest.fixture
 def trainer():
-    process = subprocess.Popen([sys.executable, "-c", TRAINER.format(folder=str(FOLDER))], stdout=subprocess.PIPE,
-                               text=True, start_new_session=True, cwd=FOLDER.parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINER.format(folder=str(FOLDER))],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=FOLDER.parents[1],
+    )
     supervisor, *spawned = map(int, process.stdout.readline().split())
-    workers = [int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
+    workers = [
+        int(pid)
+        for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+    ]
     yield process, supervisor, workers, spawned
     process.kill()
     process.wait()
     process.stdout.close()
-    for pid in filter(alive, spawned):  # of a supervisor that was killed itself, and could take nobody along
+    for pid in filter(
+        alive, spawned
+    ):  # of a supervisor that was killed itself, and could take nobody along
         os.kill(pid, signal.SIGKILL)
 
 
@@ -417,7 +484,9 @@ def test_workers_do_not_survive_trainer_and_supervisor_killed_at_once(trainer):
 
 def test_ctrl_c_is_not_seen_by_workers(trainer):
     process, *_ = trainer
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal does: everyone in the foreground gets it
+    os.killpg(
+        process.pid, signal.SIGINT
+    )  # what a terminal does: everyone in the foreground gets it
     assert process.stdout.readline() == "still go, 1. of seed 0\n"
 
 
@@ -444,9 +513,23 @@ def test_many_attempts_leave_no_handle_no_thread_and_no_zombie(tmp_path, rounds)
     for number in range(rounds):
         keys = [f"{number}-{i}" for i in range(4)]
         begin(runner, keys, Fickle(str(tmp_path)))
-        got = do(runner, **dict(zip(keys, ["go", "die once exit", "raise SystemExit",
-                                           "hang" if number % 10 == 0 else "go"])))
-        assert sum(answer.result is not None for answer in got.values()) == (2 if number % 10 == 0 else 3)
+        got = do(
+            runner,
+            **dict(
+                zip(
+                    keys,
+                    [
+                        "go",
+                        "die once exit",
+                        "raise SystemExit",
+                        "hang" if number % 10 == 0 else "go",
+                    ],
+                )
+            ),
+        )
+        assert sum(answer.result is not None for answer in got.values()) == (
+            2 if number % 10 == 0 else 3
+        )
         for key in keys:
             runner.close(key)
         most = max(most, handles()[0])
@@ -507,28 +590,38 @@ def test_a_family_that_no_worker_can_have_is_refused_with_what_to_do(runner, mon
     class Local:
         name: str = "local"
 
-    with pytest.raises(EnvError, match="defined inside a function of .*Move it to a file of its own"):
+    with pytest.raises(
+        EnvError, match="defined inside a function of .*Move it to a file of its own"
+    ):
         begin(runner, "a", Local())
     monkeypatch.setattr(Fickle, "__module__", "__main__")
-    with pytest.raises(EnvError, match="notebook or script.*%%writefile my_code.py.*'threads' or 'inline'"):
+    with pytest.raises(
+        EnvError, match="notebook or script.*%%writefile my_code.py.*'threads' or 'inline'"
+    ):
         begin(runner, "a", Fickle())
     with pytest.raises(EnvError, match="has the key 1"):
         describe(Settings(table={1: "x"}), "the family", env_wire.OTHERWISE)
-    with pytest.raises(EnvError, match=r"handed the family.table.x as settings, but .*type generator"):
+    with pytest.raises(
+        EnvError, match=r"handed the family.table.x as settings, but .*type generator"
+    ):
         describe(Settings(table={"x": (i for i in [])}), "the family", env_wire.OTHERWISE)
 
 
 def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
     monkeypatch.setattr(Settings, "__module__", "nowhere_at_all")
     begin_answer = begin(runner, "a", Settings(how=None, table={}))["a"]
-    assert "'nowhere_at_all:Settings' cannot be imported" in begin_answer.error and "sys.path" in begin_answer.error
+    assert (
+        "'nowhere_at_all:Settings' cannot be imported" in begin_answer.error
+        and "sys.path" in begin_answer.error
+    )
 
 
 def test_a_folder_that_was_added_after_the_workers_began_is_searched(tmp_path, monkeypatch):
     runner = ProcessRunner(deadline_s=30, workers=1)
     (tmp_path / "lake_of_today.py").write_text(
         "from dataclasses import dataclass\nfrom workbench.envs import FrozenLake\n\n"
-        "@dataclass(frozen=True)\nclass LakeOfToday(FrozenLake):\n    pass\n")
+        "@dataclass(frozen=True)\nclass LakeOfToday(FrozenLake):\n    pass\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     family = importlib.import_module("lake_of_today").LakeOfToday()
     task = family.task(0)
@@ -541,23 +634,47 @@ def test_a_folder_that_was_added_after_the_workers_began_is_searched(tmp_path, m
     runner.shutdown()
 
 
-PLAIN = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8)
-MESSAGES = st.builds(Message, st.text(max_size=5), st.lists(st.builds(Text, st.text(), st.booleans()), max_size=3).map(tuple),
-                     st.none() | st.text(max_size=3), st.none() | st.text(max_size=3))
-OBSERVATIONS = st.builds(Observation, st.lists(MESSAGES, max_size=3).map(tuple),
-                         st.lists(st.dictionaries(st.text(), PLAIN, max_size=2), max_size=2).map(tuple))
-RESULTS = st.builds(StepResult, OBSERVATIONS, st.none() | st.floats(), st.dictionaries(st.text(), st.floats(), max_size=2),
-                    st.booleans(), st.booleans(), st.dictionaries(st.text(), PLAIN, max_size=3))
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+MESSAGES = st.builds(
+    Message,
+    st.text(max_size=5),
+    st.lists(st.builds(Text, st.text(), st.booleans()), max_size=3).map(tuple),
+    st.none() | st.text(max_size=3),
+    st.none() | st.text(max_size=3),
+)
+OBSERVATIONS = st.builds(
+    Observation,
+    st.lists(MESSAGES, max_size=3).map(tuple),
+    st.lists(st.dictionaries(st.text(), PLAIN, max_size=2), max_size=2).map(tuple),
+)
+RESULTS = st.builds(
+    StepResult,
+    OBSERVATIONS,
+    st.none() | st.floats(),
+    st.dictionaries(st.text(), st.floats(), max_size=2),
+    st.booleans(),
+    st.booleans(),
+    st.dictionaries(st.text(), PLAIN, max_size=3),
+)
 
 
 @settings(max_examples=150)
 @given(OBSERVATIONS | RESULTS, st.none() | st.text(max_size=5))
 def test_every_answer_arrives_as_it_was_given(value, state_key):
-    answer = EnvAnswer("k", **{"result" if isinstance(value, StepResult) else "observation": value}, state_key=state_key,
-                       seconds=0.25)
+    answer = EnvAnswer(
+        "k",
+        **{"result" if isinstance(value, StepResult) else "observation": value},
+        state_key=state_key,
+        seconds=0.25,
+    )
     content = env_wire.encode_answer(answer)
-    assert repr(env_wire.decode_answer("k", content, 0.25)) == repr(answer)  # by repr: NaN equals itself there
+    assert repr(env_wire.decode_answer("k", content, 0.25)) == repr(
+        answer
+    )  # by repr: NaN equals itself there
     assert env_wire.first_difference(content, content) is None
 
 
@@ -569,11 +686,15 @@ def test_what_is_no_answer_is_refused_and_nothing_else_happens(content):
 
 
 def test_differences_are_named_by_the_value_that_differs():
-    one, other = (env_wire.encode_answer(EnvAnswer("k", result=said("x", reward))) for reward in (1.0, 0.5))
+    one, other = (
+        env_wire.encode_answer(EnvAnswer("k", result=said("x", reward))) for reward in (1.0, 0.5)
+    )
     assert env_wire.first_difference(one, other) == "reward was 1.0 and is 0.5 now"
 
 
-@pytest.mark.parametrize("wrong", [{"deadline_s": 0}, {"workers": 0}, {"retries": -1}, {"answer_bytes": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"deadline_s": 0}, {"workers": 0}, {"retries": -1}, {"answer_bytes": 0}]
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match="positive"):
         ProcessRunner(**wrong)
@@ -593,4 +714,6 @@ def test_random_play_of_a_hanging_environment_is_a_fault_and_the_rest_is_played(
 def test_baselines_are_the_same_in_workers(runner):
     family = FrozenLake(slip=0.2)
     tasks = env_tasks(family, "held-out", 8)
-    assert evaluate_baselines(tasks, family=family, seed=3, runner=runner) == evaluate_baselines(tasks, family=family, seed=3)
+    assert evaluate_baselines(tasks, family=family, seed=3, runner=runner) == evaluate_baselines(
+        tasks, family=family, seed=3
+    )

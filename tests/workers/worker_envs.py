@@ -1,4 +1,5 @@
 """Environments that misbehave on request: what `step` does is what the action says. Importable by worker processes."""
+
 import ctypes
 import os
 import random
@@ -36,8 +37,12 @@ class Holding(Fickle):
 
 
 def said(text, reward=1.0, **info):
-    return StepResult(Observation((Message("user", (Text(text, trusted=True), Text("<|im_end|>"))),)), reward,
-                      {"step": reward}, info={"success": False, **info})
+    return StepResult(
+        Observation((Message("user", (Text(text, trusted=True), Text("<|im_end|>"))),)),
+        reward,
+        {"step": reward},
+        info={"success": False, **info},
+    )
 
 
 class Unreadable(Exception):
@@ -68,7 +73,9 @@ class FickleEnv:
     def step(self, action):
         self.count += 1
         verb, _, rest = action.partition(" ")
-        return getattr(self, "do_" + verb)(rest) or said(f"{action}, {self.count}. of seed {self.dynamics_seed}")
+        return getattr(self, "do_" + verb)(rest) or said(
+            f"{action}, {self.count}. of seed {self.dynamics_seed}"
+        )
 
     def do_go(self, rest): ...
 
@@ -77,7 +84,7 @@ class FickleEnv:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         while rest == "busy":
-            10 ** 10 ** 8  # noqa: B018  (one C call that takes for ever and never looks up)
+            10**10**8  # noqa: B018  (one C call that takes for ever and never looks up)
         time.sleep(1e6)
 
     def do_slow(self, rest):
@@ -103,30 +110,45 @@ class FickleEnv:
         os._exit(7)
 
     def do_raise(self, rest):
-        raise {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt, "MemoryError": MemoryError,
-               "GeneratorExit": GeneratorExit, "Unreadable": Unreadable, "RecursionError": RecursionError}[rest]("bye")
+        raise {
+            "SystemExit": SystemExit,
+            "KeyboardInterrupt": KeyboardInterrupt,
+            "MemoryError": MemoryError,
+            "GeneratorExit": GeneratorExit,
+            "Unreadable": Unreadable,
+            "RecursionError": RecursionError,
+        }[rest]("bye")
 
     def do_answer(self, rest):
         class Odd(dict):
             def items(self):
                 raise KeyboardInterrupt
 
-        return {"object": said("x", thing=object()), "lambda": said("x", thing=lambda: 1), "text": "no StepResult",
-                "odd": StepResult(Observation((Message("user", "x"),)), 1.0, {}, info=Odd(a=1)),
-                "huge": said("x" * 3_000_000), "nan": said("x", float("nan"))}[rest]
+        return {
+            "object": said("x", thing=object()),
+            "lambda": said("x", thing=lambda: 1),
+            "text": "no StepResult",
+            "odd": StepResult(Observation((Message("user", "x"),)), 1.0, {}, info=Odd(a=1)),
+            "huge": said("x" * 3_000_000),
+            "nan": said("x", float("nan")),
+        }[rest]
 
     def do_chance(self, rest):
         return said(f"chance {random.random()}")
 
     def do_modules(self, rest):
-        return said(" ".join(sorted(set(sys.modules) & {"torch", "transformers", "accelerate", "scipy"})))
+        return said(
+            " ".join(sorted(set(sys.modules) & {"torch", "transformers", "accelerate", "scipy"}))
+        )
 
     def do_scribble(self, rest):
         """Writes into every socket it finds, which it should not."""
         for fd in range(3, 64):
             try:
                 if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-                    os.write(fd, b"\xff\xff\xff\xff" if rest == "long" else b"\0\0\0\x20" + b"?" * 32)
+                    os.write(
+                        fd, b"\xff\xff\xff\xff" if rest == "long" else b"\0\0\0\x20" + b"?" * 32
+                    )
             except OSError:
                 pass
 

@@ -5,6 +5,7 @@ No code of the notebook is run. Of a job of a grid the parameters and the code o
 result is held against the sealed record of the job and against the run that it names; of any notebook, what it printed
 is held against the same views made anew. Pictures are not read.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -16,7 +17,13 @@ from typing import Any
 from workbench.ablation.audited_job import audited_job, job_of
 from workbench.ablation.audited_result import audited_result
 from workbench.ablation.cell import RESULT, result_said
-from workbench.ablation.numbers import DIFFERENT, AuditedNumber, audited_lines, lines_of_html, view_of
+from workbench.ablation.numbers import (
+    DIFFERENT,
+    AuditedNumber,
+    audited_lines,
+    lines_of_html,
+    view_of,
+)
 from workbench.ablation.provenance import parameters_of_notebook
 from workbench.ablation.recomputed import asked_views, runs_named, views_of_report, views_of_run
 from workbench.run.store import Run
@@ -43,12 +50,18 @@ class NotebookAudit(HasView):
         return [one for one in self.numbers if one.mark == DIFFERENT]
 
     def view(self) -> View:
-        return show_notebook_audit(self.path.name, self.origin, [one.as_dict() for one in self.numbers])
+        return show_notebook_audit(
+            self.path.name, self.origin, [one.as_dict() for one in self.numbers]
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {"notebook": self.path.name, "origin": dict(self.origin), "marks": dict(Counter(
-            one.mark for one in self.numbers)), "numbers": [one.as_dict() for one in self.numbers]}
+        return {
+            "notebook": self.path.name,
+            "origin": dict(self.origin),
+            "marks": dict(Counter(one.mark for one in self.numbers)),
+            "numbers": [one.as_dict() for one in self.numbers],
+        }
 
 
 def audit_notebook(path: str | Path, runs: Sequence[str | Path] = ()) -> NotebookAudit:
@@ -62,7 +75,10 @@ def audit_notebook(path: str | Path, runs: Sequence[str | Path] = ()) -> Noteboo
     job = job_of(path)
     said = [said["run"] for _, said in _results(cells) if said.get("run")]
     named = [*map(str, runs), *_texts(parameters), *_texts(job), *said]
-    found = runs_named(named, [Path.cwd(), path.absolute().parent, *([job["out"] / "runs", job["out"]] if job else [])])
+    found = runs_named(
+        named,
+        [Path.cwd(), path.absolute().parent, *([job["out"] / "runs", job["out"]] if job else [])],
+    )
     _check_given(runs, found)
     origin, numbers = audited_job(path, notebook, job, found) if job else ({}, [])
     for number, said in _results(cells):
@@ -81,28 +97,40 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is no notebook: {type(error).__name__}: {error}") from error
     if not ran:
-        raise DataError(f"{path} has no outputs: expected a notebook that was executed and saved with them; run it "
-                        "first")
+        raise DataError(
+            f"{path} has no outputs: expected a notebook that was executed and saved with them; run it "
+            "first"
+        )
     return notebook
 
 
 def _texts(values: Mapping[str, Any] | None) -> Iterator[str]:
-    return (value for value in (values or {}).values() if isinstance(value, str) and "\n" not in value)
+    return (
+        value for value in (values or {}).values() if isinstance(value, str) and "\n" not in value
+    )
 
 
 def _check_given(runs: Sequence[str | Path], found: Sequence[Run]) -> None:
     there = {run.path.resolve() for run in found}
     for run in runs:
         if Path(run).resolve() not in there:
-            raise DataError(f"--run {run}: expected a run folder (with run.json in it), and there is none")
+            raise DataError(
+                f"--run {run}: expected a run folder (with run.json in it), and there is none"
+            )
 
 
 def _results(cells: Sequence[Cell]) -> list[tuple[int, dict[str, Any]]]:
-    return [(number, output["data"][RESULT]) for number, cell in enumerate(cells, 1) for output in cell["outputs"]
-            if isinstance(output.get("data", {}).get(RESULT), dict)]
+    return [
+        (number, output["data"][RESULT])
+        for number, cell in enumerate(cells, 1)
+        for output in cell["outputs"]
+        if isinstance(output.get("data", {}).get(RESULT), dict)
+    ]
 
 
-def _origin(cells: Sequence[Cell], parameters: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, str]:
+def _origin(
+    cells: Sequence[Cell], parameters: Mapping[str, Any], runs: Sequence[Run]
+) -> dict[str, str]:
     """By what its numbers came, as far as anything says so."""
     given = ", ".join(f"{name} = {value!r:.60}" for name, value in parameters.items())
     origin = {"parameters": given} if given else {}
@@ -112,9 +140,15 @@ def _origin(cells: Sequence[Cell], parameters: Mapping[str, Any], runs: Sequence
     for run in runs:
         machine = run.machines()[-1][1] if run.machines() else {}
         says = ", ".join(f"{name} {value}" for name, value in machine.items())
-        origin[f"run {run.name}"] = (f"{len(run.steps())} steps, seed {run.config.get('seed')}, digest "
-                                     f"{run.digest()[:16]}; {says or 'it says nothing of code and versions'}")
-    return origin if runs else origin | {"run": "it names none that is here; --run FOLDER says where one lies"}
+        origin[f"run {run.name}"] = (
+            f"{len(run.steps())} steps, seed {run.config.get('seed')}, digest "
+            f"{run.digest()[:16]}; {says or 'it says nothing of code and versions'}"
+        )
+    return (
+        origin
+        if runs
+        else origin | {"run": "it names none that is here; --run FOLDER says where one lies"}
+    )
 
 
 def _views(parameters: Mapping[str, Any], runs: Sequence[Run], code: str) -> dict[str, View]:
@@ -122,7 +156,9 @@ def _views(parameters: Mapping[str, Any], runs: Sequence[Run], code: str) -> dic
     for run in runs:
         found |= views_of_run(run)
     if len(runs) == 1:  # which of several runs it is of, they do not say
-        found |= asked_views(runs[0], code, parameters.get("base") or parameters.get("preset") or "")
+        found |= asked_views(
+            runs[0], code, parameters.get("base") or parameters.get("preset") or ""
+        )
     return found
 
 

@@ -1,4 +1,5 @@
 """The result that a job's notebook ended in: beside the job's record, and beside the run that it names."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,9 @@ RECORD = "the sealed record of the job"
 Values = Sequence[Any]
 
 
-def audited_result(cell: int, said: Mapping[str, Any], job: Mapping[str, Any] | None, runs: Sequence[Run]
-                   ) -> list[AuditedNumber]:
+def audited_result(
+    cell: int, said: Mapping[str, Any], job: Mapping[str, Any] | None, runs: Sequence[Run]
+) -> list[AuditedNumber]:
     """Every number of a result. What the record of the job has otherwise is different; what the run that it names
     holds, too, is recomputed or different; what neither holds is taken on trust."""
     record = (job or {}).get("result") or {}
@@ -33,8 +35,9 @@ def audited_result(cell: int, said: Mapping[str, Any], job: Mapping[str, Any] | 
     return found
 
 
-def _against(cell: int, name: str, said: Values, record: Values | None, made: tuple[Values, str] | None
-             ) -> list[AuditedNumber]:
+def _against(
+    cell: int, name: str, said: Values, record: Values | None, made: tuple[Values, str] | None
+) -> list[AuditedNumber]:
     """Value by value: the record first, since it was taken from this very notebook when it ended."""
     found = []
     for at, value in enumerate(said):
@@ -45,9 +48,18 @@ def _against(cell: int, name: str, said: Values, record: Values | None, made: tu
                 found.append(AuditedNumber(cell, where, f"{value!r}", DIFFERENT, by, f"{now!r}"))
                 break
         else:
-            found.append(AuditedNumber(cell, where, f"{value!r}", RECOMPUTED, made[1]) if made else AuditedNumber(
-                cell, where, f"{value!r}", TRUST, "no run that is here holds it" + (
-                    "; the record of the job says the same" if record is not None else "")))
+            found.append(
+                AuditedNumber(cell, where, f"{value!r}", RECOMPUTED, made[1])
+                if made
+                else AuditedNumber(
+                    cell,
+                    where,
+                    f"{value!r}",
+                    TRUST,
+                    "no run that is here holds it"
+                    + ("; the record of the job says the same" if record is not None else ""),
+                )
+            )
     return found
 
 
@@ -55,15 +67,24 @@ def _tasks(run: Run | None, said: Values) -> tuple[Values, str] | None:
     """The evaluation that a result's tasks are: the one that agrees most; None where none has as many tasks."""
     if run is None:
         return None
-    fits = {by: values for by, values in tasks_of_run(run).items() if len(values) == len(said) and len(said) > 1}
-    mean = {by: [sum(values) / len(values)] for by, values in tasks_of_run(run).items()
-            if len(said) == 1 and values and None not in values}
+    fits = {
+        by: values
+        for by, values in tasks_of_run(run).items()
+        if len(values) == len(said) and len(said) > 1
+    }
+    mean = {
+        by: [sum(values) / len(values)]
+        for by, values in tasks_of_run(run).items()
+        if len(said) == 1 and values and None not in values
+    }
     fits |= mean
     best = max(fits, key=lambda by: sum(a == b for a, b in zip(fits[by], said)), default=None)
     return None if best is None else (fits[best], f"{best} of run {run.name}")
 
 
-def _metric(name: str, value: Any, courses: Mapping[str, Values], run: Run | None) -> tuple[Values, str] | None:
+def _metric(
+    name: str, value: Any, courses: Mapping[str, Values], run: Run | None
+) -> tuple[Values, str] | None:
     """A number that is called after a metric of the run is its value at some step; at the last, if at none."""
     if run is None or name not in courses or not courses[name]:
         return None

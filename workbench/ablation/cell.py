@@ -1,4 +1,5 @@
 """A notebook as the cell of a grid: the parameters that it takes, what it says, and the result that it ends in."""
+
 from __future__ import annotations
 
 import json
@@ -49,18 +50,24 @@ def _parameters(notebook: Path, _moment: int) -> tuple[str, ...]:
     try:
         from papermill import inspect_notebook
     except ImportError as error:
-        raise WorkbenchError("ablations run notebooks with papermill: pip install 'agent-rl-workbench[lab]'") from error
+        raise WorkbenchError(
+            "ablations run notebooks with papermill: pip install 'agent-rl-workbench[lab]'"
+        ) from error
     _cells(notebook)
     try:
         return tuple(inspect_notebook(str(notebook)))
     except ValueError as error:  # it does not say in which language it is written
-        raise ConfigError(f"cannot read the parameters of {notebook}: {error} Save it once from JupyterLab, which writes the "
-                          "kernel's name and language into it") from error
+        raise ConfigError(
+            f"cannot read the parameters of {notebook}: {error} Save it once from JupyterLab, which writes the "
+            "kernel's name and language into it"
+        ) from error
 
 
 @lru_cache(maxsize=64)
 def _hash(notebook: Path, _moment: int) -> str:
-    return code_hash(["".join(cell["source"]) for cell in _cells(notebook) if cell["cell_type"] == "code"])
+    return code_hash(
+        ["".join(cell["source"]) for cell in _cells(notebook) if cell["cell_type"] == "code"]
+    )
 
 
 def code_hash(code: Sequence[str]) -> str:
@@ -75,8 +82,10 @@ def _cells(notebook: Path) -> list[Mapping[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{notebook} is no notebook: {type(error).__name__}: {error}") from error
     if "parameters" not in tags:
-        raise ConfigError(f"{notebook} has no cell tagged `parameters`; a grid sets what stands there, one a line: "
-                          "`name: type = default  # help`")
+        raise ConfigError(
+            f"{notebook} has no cell tagged `parameters`; a grid sets what stands there, one a line: "
+            "`name: type = default  # help`"
+        )
     return cells
 
 
@@ -93,20 +102,30 @@ class JobResult(HasView):
     def show(self) -> View:
         kept = self.facts
         per_task = f", of {len(kept['per_task'])} tasks" if len(kept["per_task"]) > 1 else ""
-        lines = [f"{kept['measure']}: {np.mean(kept['per_task']):.4g}{per_task}",
-                 *(f"{name}: {value:.6g}" for name, value in sorted(kept["numbers"].items())),
-                 *(f"{name}: {len(course)} points" for name, course in sorted(kept["curves"].items()))]
+        lines = [
+            f"{kept['measure']}: {np.mean(kept['per_task']):.4g}{per_task}",
+            *(f"{name}: {value:.6g}" for name, value in sorted(kept["numbers"].items())),
+            *(f"{name}: {len(course)} points" for name, course in sorted(kept["curves"].items())),
+        ]
         return show_text("\n".join(lines), title="result")
 
     view = show
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return super()._repr_mimebundle_() | {RESULT: {"version": VERSION, **self.facts, "made": made_by()}}
+        return super()._repr_mimebundle_() | {
+            RESULT: {"version": VERSION, **self.facts, "made": made_by()}
+        }
 
 
-def result(success: float | None = None, per_task: Sequence[float] | None = None, *, returns: float | None = None,
-           curves: Mapping[str, Sequence[float]] | None = None, run: str | os.PathLike | None = None,
-           **numbers: float) -> JobResult:
+def result(
+    success: float | None = None,
+    per_task: Sequence[float] | None = None,
+    *,
+    returns: float | None = None,
+    curves: Mapping[str, Sequence[float]] | None = None,
+    run: str | os.PathLike | None = None,
+    **numbers: float,
+) -> JobResult:
     """The result of a job: the last line of a grid's notebook.
 
     `success`: a share from 0 to 1 (or `returns`: any number); `per_task`: the same task by task, in the same order and
@@ -115,20 +134,34 @@ def result(success: float | None = None, per_task: Sequence[float] | None = None
     number by name stands in the data frame. DataError for what is no finite number, and for a `success` that is not the
     mean of `per_task`."""
     if success is not None and returns is not None:
-        raise DataError("a result has one measure: success (a share from 0 to 1) or returns, not both")
+        raise DataError(
+            "a result has one measure: success (a share from 0 to 1) or returns, not both"
+        )
     given = success if returns is None else returns
     if per_task is None and given is None:
         raise DataError("a result needs success=..., returns=... or per_task=[...]")
     tasks = _finite("per_task", [given] if per_task is None else per_task)
-    if given is not None and abs(_finite("success or returns", [given])[0] - float(np.mean(tasks))) > 1e-6:
-        raise DataError(f"success (or returns) is the mean of per_task: {given} is not {np.mean(tasks)}")
+    if (
+        given is not None
+        and abs(_finite("success or returns", [given])[0] - float(np.mean(tasks))) > 1e-6
+    ):
+        raise DataError(
+            f"success (or returns) is the mean of per_task: {given} is not {np.mean(tasks)}"
+        )
     if returns is None and not 0 <= min(tasks) <= max(tasks) <= 1:
-        raise DataError(f"success is a share from 0 to 1, got {min(tasks)} to {max(tasks)}; give other measures as "
-                        "returns=...")
-    return JobResult({"measure": "success" if returns is None else "return", "per_task": tasks,
-                      "numbers": {name: _finite(name, [value])[0] for name, value in numbers.items()},
-                      "curves": {str(name): _finite(name, course) for name, course in (curves or {}).items()},
-                      "run": None if run is None else os.fspath(run)})
+        raise DataError(
+            f"success is a share from 0 to 1, got {min(tasks)} to {max(tasks)}; give other measures as "
+            "returns=..."
+        )
+    return JobResult(
+        {
+            "measure": "success" if returns is None else "return",
+            "per_task": tasks,
+            "numbers": {name: _finite(name, [value])[0] for name, value in numbers.items()},
+            "curves": {str(name): _finite(name, course) for name, course in (curves or {}).items()},
+            "run": None if run is None else os.fspath(run),
+        }
+    )
 
 
 def _finite(name: str, values: Any) -> list[float]:
@@ -144,17 +177,27 @@ def _finite(name: str, values: Any) -> list[float]:
 def result_in(notebook: Path) -> dict[str, Any]:
     """The result in a notebook that was run. DataError where there is none, or several."""
     cells = json.loads(notebook.read_bytes())["cells"]
-    found = [output["data"][RESULT] for cell in cells for output in cell.get("outputs", ())
-             if RESULT in output.get("data", {})]
+    found = [
+        output["data"][RESULT]
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if RESULT in output.get("data", {})
+    ]
     if len(found) != 1:
-        raise DataError(f"the notebook ended with {len(found)} results, expected one: `wb.result(success=...)` as the last "
-                        "line of its last cell")
+        raise DataError(
+            f"the notebook ended with {len(found)} results, expected one: `wb.result(success=...)` as the last "
+            "line of its last cell"
+        )
     return plain(result_said(found[0]).facts, "a result")
 
 
 def result_said(said: Mapping[str, Any]) -> JobResult:
     """A result as a notebook holds it: read as data, through the same checks as when it was made."""
     measure = "returns" if said.get("measure") == "return" else "success"
-    return result(per_task=said["per_task"], curves=said["curves"], run=said["run"], **{
-        measure: float(np.mean(_finite("per_task", said["per_task"])))}, **{
-        name: value for name, value in said["numbers"].items()})
+    return result(
+        per_task=said["per_task"],
+        curves=said["curves"],
+        run=said["run"],
+        **{measure: float(np.mean(_finite("per_task", said["per_task"])))},
+        **{name: value for name, value in said["numbers"].items()},
+    )

@@ -1,4 +1,5 @@
 """What the notebooks of an ablation call: train one arm wherever it was left, and read the table of all."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +19,15 @@ from workbench.types import View
 from workbench.types.contrasts import axes_in, places_in
 from workbench.types.errors import ConfigError, StoreError
 from workbench.types.view import HasView
-from workbench.views import show_arm_curves, show_arms, show_dose, show_forest, show_heat, show_interaction, show_power
+from workbench.views import (
+    show_arm_curves,
+    show_arms,
+    show_dose,
+    show_forest,
+    show_heat,
+    show_interaction,
+    show_power,
+)
 from workbench.views.arms import arms_markdown, check_lines
 from workbench.views.records import show_text
 
@@ -82,17 +91,26 @@ class ArmTable(HasView):
         on_axes = [self.interaction] if len(axes_in(places_in(self.values["arms"]))) > 1 else []
         pictures = [self.forest, *on_axes, self.power]
         more = "".join(make().html for make in pictures) if self.values["compared"] else ""
-        page = f"<!doctype html><meta charset=\"utf-8\"><title>{name}</title>{shown.html}{more}{curves.html}"
-        files = {"json": (json.dumps(self.values, indent=1) + "\n").encode(),
-                 "md": arms_markdown(self.values).encode(), "html": page.encode(), "png": curves.png or b""}
+        page = f'<!doctype html><meta charset="utf-8"><title>{name}</title>{shown.html}{more}{curves.html}'
+        files = {
+            "json": (json.dumps(self.values, indent=1) + "\n").encode(),
+            "md": arms_markdown(self.values).encode(),
+            "html": page.encode(),
+            "png": curves.png or b"",
+        }
         make_folder(folder)
         for ending, content in files.items():
             write_file(folder / f"{name}.{ending}", content, replace=True)
-        return show_text("\n".join(f"{name}.{ending}: {len(content):,} bytes" for ending, content in files.items()))
+        return show_text(
+            "\n".join(
+                f"{name}.{ending}: {len(content):,} bytes" for ending, content in files.items()
+            )
+        )
 
 
-def read_table(plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "",
-               settings: str = "") -> ArmTable:
+def read_table(
+    plan: str | Path, out: str | Path, *, seeds: str = "0 1 2", arms: str = "", settings: str = ""
+) -> ArmTable:
     """The table of the runs in `out`, as the plan (a TOML file) wants it. Parameters as a notebook hands them over:
     numbers, names and KEY=VALUE separated by blanks."""
     wanted = read_plan(Path(plan)).with_settings(read_settings(settings))

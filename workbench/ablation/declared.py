@@ -5,6 +5,7 @@
 A plan that came to be another is refused with the first difference: a margin that was chosen after looking is none. Only
 pairs may be added to `compare`: they are shown as exploratory, and get no verdict.
 """
+
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -24,15 +25,26 @@ KIND, VERSION = "ablation-declared", 1
 
 def declaration(plan: Plan) -> dict[str, Any]:
     """What a plan declares, as JSON values."""
-    notebook = Path(plan.notebook) if plan.notebook else None  # the user's own, by what its code cells say
-    return plain({"title": plan.title, "all": plan.all, "arms": {arm.name: asdict(arm) | {"base": _base(arm)} for arm in plan.arms},
-                  "analysis": None if plan.analysis is None else asdict(plan.analysis), "seeds": plan.seeds,
-                  "compare": plan.compare, "expect": [asdict(one) for one in plan.expect],
-                  "controls": None if plan.controls is None else asdict(plan.controls),
-                  "notebook": notebook and f"{notebook.name}, code {source_hash(notebook)}"} | (
-                      {} if plan.tuning is None else {"tuning": asdict(plan.tuning)}) | (
-                      {"starts": dict(plan.starts)} if plan.starts else {}) | (
-                      {"interactions": plan.interactions} if plan.interactions else {}), "a plan")
+    notebook = (
+        Path(plan.notebook) if plan.notebook else None
+    )  # the user's own, by what its code cells say
+    return plain(
+        {
+            "title": plan.title,
+            "all": plan.all,
+            "arms": {arm.name: asdict(arm) | {"base": _base(arm)} for arm in plan.arms},
+            "analysis": None if plan.analysis is None else asdict(plan.analysis),
+            "seeds": plan.seeds,
+            "compare": plan.compare,
+            "expect": [asdict(one) for one in plan.expect],
+            "controls": None if plan.controls is None else asdict(plan.controls),
+            "notebook": notebook and f"{notebook.name}, code {source_hash(notebook)}",
+        }
+        | ({} if plan.tuning is None else {"tuning": asdict(plan.tuning)})
+        | ({"starts": dict(plan.starts)} if plan.starts else {})
+        | ({"interactions": plan.interactions} if plan.interactions else {}),
+        "a plan",
+    )
 
 
 def _base(arm: Arm) -> str:
@@ -67,15 +79,19 @@ def held_against(plan: Plan, out: Path) -> dict[str, Any] | None:
     kept = [pair for pair in now["compare"] if pair in before["compare"]]
     difference = _difference(before, now | {"compare": kept}, "")
     if difference:
-        raise ConfigError(f"{plan.name} is not what was declared before the first run in {out}: {difference}. Put it "
-                          "back, or begin in another folder; only pairs may be added to `compare`, as exploratory")
+        raise ConfigError(
+            f"{plan.name} is not what was declared before the first run in {out}: {difference}. Put it "
+            "back, or begin in another folder; only pairs may be added to `compare`, as exploratory"
+        )
     return before
 
 
 def declared_in(name: str, out: Path) -> dict[str, Any] | None:
     """What was declared in a folder; None: nothing was, or nothing ran."""
     path = _path(name, out)
-    return read_sealed_json(path, kind=KIND, version=VERSION)["declared"] if path.is_file() else None
+    return (
+        read_sealed_json(path, kind=KIND, version=VERSION)["declared"] if path.is_file() else None
+    )
 
 
 def _path(name: str, out: Path) -> Path:

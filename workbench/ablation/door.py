@@ -1,11 +1,12 @@
 """The one door to an ablation: from a notebook `wb.ablate(plan)`, from a terminal `workbench ablate PLAN.toml`.
 
-    OUT/NAME.declared.json    what was declared before the first run, sealed
-    OUT/jobs, notebooks, runs    see `work`
-    OUT/results.tsv           one line a job
-    OUT/NAME.html             while jobs are done: where each stands (`page`); then the report's
-    OUT/NAME.ipynb            the report: a notebook that can be run again; NAME.html, .md, .png and .json beside it
+OUT/NAME.declared.json    what was declared before the first run, sealed
+OUT/jobs, notebooks, runs    see `work`
+OUT/results.tsv           one line a job
+OUT/NAME.html             while jobs are done: where each stands (`page`); then the report's
+OUT/NAME.ipynb            the report: a notebook that can be run again; NAME.html, .md, .png and .json beside it
 """
+
 from __future__ import annotations
 
 import json
@@ -57,19 +58,33 @@ class PlanPart:
 
     def parameters(self) -> dict[str, str]:
         """As the report's notebook takes them."""
-        return {"plan": str(self.path), "out": str(self.out), "seeds": " ".join(map(str, self.seeds)),
-                "arms": " ".join(self.arms), "settings": written(self.settings)}
+        return {
+            "plan": str(self.path),
+            "out": str(self.out),
+            "seeds": " ".join(map(str, self.seeds)),
+            "arms": " ".join(self.arms),
+            "settings": written(self.settings),
+        }
 
 
-def ask(source: Source, out: str | os.PathLike | None = None, *, seeds: Sequence[int] = (), arms: Sequence[str] = (),
-        settings: Mapping[str, Any] = {}, name: str = "ablation") -> PlanPart:
+def ask(
+    source: Source,
+    out: str | os.PathLike | None = None,
+    *,
+    seeds: Sequence[int] = (),
+    arms: Sequence[str] = (),
+    settings: Mapping[str, Any] = {},
+    name: str = "ablation",
+) -> PlanPart:
     """Read a plan and look at every arm. ConfigError for what is wrong with it, and for one that is not what was
     declared in the folder. A mapping is written into the folder as NAME.plan.json, so that everything can be found
     there."""
     if isinstance(source, Mapping):
         folder = Path(out or Path("runs") / check_name(name)).resolve()
         path = folder / f"{check_name(name)}{PLAN_SUFFIX}"
-        notebook = {"notebook": str(Path(source["notebook"]).resolve())} if source.get("notebook") else {}
+        notebook = (
+            {"notebook": str(Path(source["notebook"]).resolve())} if source.get("notebook") else {}
+        )
         content = (json.dumps({"title": name, **source, **notebook}, indent=1) + "\n").encode()
         make_folder(folder)
         before = path.read_bytes() if path.is_file() else content
@@ -77,23 +92,39 @@ def ask(source: Source, out: str | os.PathLike | None = None, *, seeds: Sequence
         try:
             return _asked(path, folder, seeds, arms, settings)
         except WorkbenchError:
-            write_file(path, before, replace=True)  # a plan that was refused does not replace the one that was not
+            write_file(
+                path, before, replace=True
+            )  # a plan that was refused does not replace the one that was not
             raise
-    return _asked(Path(source), Path(out or Path("runs") / name_of_plan(Path(source))).resolve(), seeds, arms, settings)
+    return _asked(
+        Path(source),
+        Path(out or Path("runs") / name_of_plan(Path(source))).resolve(),
+        seeds,
+        arms,
+        settings,
+    )
 
 
-def _asked(path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], settings: Mapping[str, Any]) -> PlanPart:
+def _asked(
+    path: Path, out: Path, seeds: Sequence[int], arms: Sequence[str], settings: Mapping[str, Any]
+) -> PlanPart:
     whole = read_plan(path).with_settings(settings)
     plan = whole.with_arms(arms) if arms else whole
-    asked = PlanPart(path.resolve(), out, plan, whole, tuple(seeds) or whole.seeds, tuple(arms), settings)
+    asked = PlanPart(
+        path.resolve(), out, plan, whole, tuple(seeds) or whole.seeds, tuple(arms), settings
+    )
     check(plan, asked.seeds)
     check_tuning(plan, asked.seeds)
     held_against(whole, out)
     return asked
 
 
-def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = print,
-              stop: threading.Event | None = None) -> None:
+def carry_out(
+    asked: PlanPart,
+    way: JobSettings = JobSettings(),
+    say: Say = print,
+    stop: threading.Event | None = None,
+) -> None:
     """Seal what is declared, do all jobs that are left, trials before what is judged, with a page of how they stand beside
     them, and write `results.tsv`, whatever happens meanwhile."""
     make_folder(asked.out)
@@ -105,29 +136,44 @@ def carry_out(asked: PlanPart, way: JobSettings = JobSettings(), say: Say = prin
 
     begins = any(one.state != DONE for one in found())  # else the report's page stays where it is
     try:
-        with LivePage(asked.out / f"{asked.plan.name}.html", asked.plan.title, found) if begins else nullcontext():
+        with (
+            LivePage(asked.out / f"{asked.plan.name}.html", asked.plan.title, found)
+            if begins
+            else nullcontext()
+        ):
             trials = open_trials(asked.plan, asked.out)
             if trials.arms:
                 drive(trials, trials.seeds, asked.out, Path.cwd(), way, say, stop)
             if not choose(asked.plan, asked.out):  # else it was stopped before every arm had chosen
-                left = drive(tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop)
+                left = drive(
+                    tuned(asked.plan, asked.out), asked.seeds, asked.out, Path.cwd(), way, say, stop
+                )
     finally:
         if left or not results_are_of(asked.plan, asked.seeds, asked.out):
             write_results(frame_of(asked.plan, asked.seeds, asked.out), asked.out)
 
 
-def way_of(workers: int | None, *given: Any, on: str = LOCAL, gpus_per_job: int = 0, options: Mapping[str, Any] = {}
-           ) -> JobSettings:
+def way_of(
+    workers: int | None,
+    *given: Any,
+    on: str = LOCAL,
+    gpus_per_job: int = 0,
+    options: Mapping[str, Any] = {},
+) -> JobSettings:
     """How jobs are done, looked at before the first. ConfigError for what cannot be."""
     workers = workers if workers is not None else 2 if on == LOCAL else AT_ONCE
     if workers < 0 or gpus_per_job < 0 or on != LOCAL and not workers:
-        raise ConfigError("workers and gpus_per_job are at least 0, and elsewhere at least one job runs at once; got "
-                          f"{workers} and {gpus_per_job}, on {on}")
+        raise ConfigError(
+            "workers and gpus_per_job are at least 0, and elsewhere at least one job runs at once; got "
+            f"{workers} and {gpus_per_job}, on {on}"
+        )
     if on != LOCAL:
         launcher_named(on)
     elif options:
-        raise ConfigError(f"--launch {next(iter(options))}=...: {LOCAL} processes have no options; they are for slurm "
-                          "and ray")
+        raise ConfigError(
+            f"--launch {next(iter(options))}=...: {LOCAL} processes have no options; they are for slurm "
+            "and ray"
+        )
     elif gpus_per_job:
         most_at_once(gpus_here(), gpus_per_job)
     return JobSettings(workers, *given, on=on, gpus_per_job=gpus_per_job, options=options)
@@ -135,9 +181,13 @@ def way_of(workers: int | None, *given: Any, on: str = LOCAL, gpus_per_job: int 
 
 def report(asked: PlanPart) -> ArmTable:
     """The report notebook, run, and the table that it shows. WorkbenchError where it cannot be made."""
-    failed = run_notebook(REPORT, asked.out / f"{asked.plan.name}.ipynb", asked.parameters(), cwd=Path.cwd())
+    failed = run_notebook(
+        REPORT, asked.out / f"{asked.plan.name}.ipynb", asked.parameters(), cwd=Path.cwd()
+    )
     if failed is not None:
-        raise WorkbenchError(f"the report could not be made: {failed}. The runs are there; call again")
+        raise WorkbenchError(
+            f"the report could not be made: {failed}. The runs are there; call again"
+        )
     return table_of_asked(asked)
 
 
@@ -191,11 +241,19 @@ class Ablation(HasView):
         the plan has several. DataError for a job that is not done, or whose notebook named no run."""
         one = next((one for one in self.states() if one.job == Job(arm, seed, start)), None)
         if one is None or one.state != DONE or one.facts is None:
-            raise DataError(f"{arm}, seed {seed}: expected a job that is done, " + (
-                "and there is none of this name" if one is None else f"it is {one.state}"))
-        named = one.facts["result"]["run"] if "result" in one.facts else self.out / "runs" / one.facts["run"]
+            raise DataError(
+                f"{arm}, seed {seed}: expected a job that is done, "
+                + ("and there is none of this name" if one is None else f"it is {one.state}")
+            )
+        named = (
+            one.facts["result"]["run"]
+            if "result" in one.facts
+            else self.out / "runs" / one.facts["run"]
+        )
         if named is None:
-            raise DataError(f"{arm}, seed {seed}: its notebook named no run; it ends in wb.result(..., run=FOLDER)")
+            raise DataError(
+                f"{arm}, seed {seed}: its notebook named no run; it ends in wb.result(..., run=FOLDER)"
+            )
         return open_run(named)
 
     def wait(self) -> Ablation:
@@ -231,10 +289,23 @@ class Ablation(HasView):
         return self.table().write(self.out)
 
 
-def ablate(plan: Source, out: str | os.PathLike | None = None, *, name: str = "ablation", seeds: Sequence[int] = (),
-           arms: Sequence[str] = (), settings: Mapping[str, Any] = {}, workers: int | None = None, retry: bool = False,
-           stop_at_first_failure: bool = False, timeout: float | None = None, on: str = LOCAL, gpus_per_job: int = 0,
-           launch: Mapping[str, Any] = {}, dry_run: bool = False) -> Ablation:
+def ablate(
+    plan: Source,
+    out: str | os.PathLike | None = None,
+    *,
+    name: str = "ablation",
+    seeds: Sequence[int] = (),
+    arms: Sequence[str] = (),
+    settings: Mapping[str, Any] = {},
+    workers: int | None = None,
+    retry: bool = False,
+    stop_at_first_failure: bool = False,
+    timeout: float | None = None,
+    on: str = LOCAL,
+    gpus_per_job: int = 0,
+    launch: Mapping[str, Any] = {},
+    dry_run: bool = False,
+) -> Ablation:
     """Run every arm of a plan at every seed, each as one notebook, in worker processes or elsewhere; returns at once.
 
     `plan`: a TOML file, or a mapping with the same keys (docs/guides/ablate.md), then called `name`. `out`: the folder
@@ -246,7 +317,15 @@ def ablate(plan: Source, out: str | os.PathLike | None = None, *, name: str = "a
     `dry_run`: only look at the plan. Raises ConfigError before anything runs."""
     if timeout is not None and timeout <= 0:
         raise ConfigError(f"timeout is above 0, got {timeout}")
-    way = way_of(workers, retry, stop_at_first_failure, timeout, on=on, gpus_per_job=gpus_per_job, options=launch)
+    way = way_of(
+        workers,
+        retry,
+        stop_at_first_failure,
+        timeout,
+        on=on,
+        gpus_per_job=gpus_per_job,
+        options=launch,
+    )
     found = Ablation(ask(plan, out, seeds=seeds, arms=arms, settings=settings, name=name))
     if dry_run:
         return found

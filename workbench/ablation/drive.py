@@ -1,4 +1,5 @@
 """All jobs of a plan: where each of them stands, and a driver that does those that are left, beside any others."""
+
 from __future__ import annotations
 
 import threading
@@ -19,7 +20,11 @@ from workbench.ablation.sent import JobPlace, RemoteJob
 from workbench.views.words import count
 
 OTHER_CODE = "was done by other code"
-WAITING, RUNNING, DONE = "waiting", "running", "done"  # beside the states of a failure (`notebooks`)
+WAITING, RUNNING, DONE = (
+    "waiting",
+    "running",
+    "done",
+)  # beside the states of a failure (`notebooks`)
 POLL_S = 0.5  # between two looks at what other drivers are doing
 Say = Callable[[str], None]
 
@@ -56,7 +61,9 @@ def states(plan: Plan, seeds: Sequence[int], out: Path) -> list[JobState]:
     return found
 
 
-def _standing(facts: dict[str, Any] | None, holder: dict[str, Any] | None, out: Path) -> tuple[str, str]:
+def _standing(
+    facts: dict[str, Any] | None, holder: dict[str, Any] | None, out: Path
+) -> tuple[str, str]:
     if facts is not None and work.is_finished(facts, out):
         return DONE, ""
     if holder is not None and not has_ended(holder):
@@ -69,11 +76,19 @@ def _standing(facts: dict[str, Any] | None, holder: dict[str, Any] | None, out: 
 def tally(found: Sequence[JobState]) -> str:
     """How many jobs stand where: `60 jobs: 12 done, 2 running, 46 waiting`; of those that wait, how many were done by other
     code than today's and are done again."""
-    counts = {state: sum(one.state == state for one in found) for state in dict.fromkeys(
-        (DONE, RUNNING, WAITING, *(one.state for one in found)))}
-    return f"{count(len(found), 'job')}: " + ", ".join(f"{number} {state}" for state, number in counts.items() if number) + (
-        f"; {again} of those waiting {'was' if again == 1 else 'were'} done by other code of the package and will be done again"
-        if (again := sum(one.why == OTHER_CODE for one in found)) else "")
+    counts = {
+        state: sum(one.state == state for one in found)
+        for state in dict.fromkeys((DONE, RUNNING, WAITING, *(one.state for one in found)))
+    }
+    return (
+        f"{count(len(found), 'job')}: "
+        + ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+        + (
+            f"; {again} of those waiting {'was' if again == 1 else 'were'} done by other code of the package and will be done again"
+            if (again := sum(one.why == OTHER_CODE for one in found))
+            else ""
+        )
+    )
 
 
 # ------------------------------------------------------------------------------------------------ driving
@@ -97,8 +112,15 @@ class JobSettings:
     gpus_per_job: int = 0
 
 
-def drive(plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettings = JobSettings(), say: Say = print,
-          stop: threading.Event | None = None) -> int:
+def drive(
+    plan: Plan,
+    seeds: Sequence[int],
+    out: Path,
+    cwd: Path,
+    way: JobSettings = JobSettings(),
+    say: Say = print,
+    stop: threading.Event | None = None,
+) -> int:
     """Do all jobs of the plan that are not done yet, and wait for those that other drivers are doing. `stop`: once it
     is set no other job is begun. Returns how many were left when it began."""
     stop = threading.Event() if stop is None else stop
@@ -120,8 +142,17 @@ def do_claimed(sent: RemoteJob, where: JobPlace, gpus: Sequence[str]) -> dict[st
 
 
 class _Driver:
-    def __init__(self, plan: Plan, seeds: Sequence[int], out: Path, cwd: Path, way: JobSettings, say: Say,
-                 stop: threading.Event, leases: Leases):
+    def __init__(
+        self,
+        plan: Plan,
+        seeds: Sequence[int],
+        out: Path,
+        cwd: Path,
+        way: JobSettings,
+        say: Say,
+        stop: threading.Event,
+        leases: Leases,
+    ):
         self.plan, self.seeds, self.out, self.cwd, self.way = plan, seeds, out, cwd, way
         self.say, self.stop, self.leases = say, stop, leases
         before = states(plan, seeds, out)
@@ -132,12 +163,20 @@ class _Driver:
         self.names = {one.job: one.name for one in self.left}
         done = sum(one.state == DONE for one in before)
         self.over = len(before) - len(self.left)
-        failed = "" if not self.tried else (f", {len(self.tried)} failed before" + (
-            " and are tried again" if way.retry else " (--retry tries them again)"))
+        failed = (
+            ""
+            if not self.tried
+            else (
+                f", {len(self.tried)} failed before"
+                + (" and are tried again" if way.retry else " (--retry tries them again)")
+            )
+        )
         self.losses: dict[Job, int] = {}
         self.gpus = gpus_here() if way.on == LOCAL else ()
         self.send = None if way.on == LOCAL else launcher_named(way.on)
-        say(f"{count(self.total, 'run')}, {done} done before{failed}; {self._workers()}; kept in {out}")
+        say(
+            f"{count(self.total, 'run')}, {done} done before{failed}; {self._workers()}; kept in {out}"
+        )
 
     def _workers(self) -> str:
         """What does the jobs, in words."""
@@ -146,8 +185,10 @@ class _Driver:
         words = count(self.way.workers, "worker process", "worker processes") + ", one thread each"
         if not self.way.gpus_per_job:
             return words + (", no GPU each (--gpus-per-job assigns them)" if self.gpus else "")
-        return (f"{words}; {self.way.gpus_per_job} of {len(self.gpus)} GPUs each, "
-                f"at most {most_at_once(self.gpus, self.way.gpus_per_job)} jobs at once")
+        return (
+            f"{words}; {self.way.gpus_per_job} of {len(self.gpus)} GPUs each, "
+            f"at most {most_at_once(self.gpus, self.way.gpus_per_job)} jobs at once"
+        )
 
     def run(self) -> None:
         while self.left and not self._is_enough():
@@ -159,24 +200,36 @@ class _Driver:
                 time.sleep(POLL_S)  # what is left is being done elsewhere
 
     def _on_this_machine(self) -> Iterator[tuple[Job, dict[str, Any]]]:
-        for sent, result in each(self._claimed(), do_claimed, (self._where(), self.gpus), self.way.workers):
+        for sent, result in each(
+            self._claimed(), do_claimed, (self._where(), self.gpus), self.way.workers
+        ):
             self.leases.give_back(self.names[sent.job])
             yield sent.job, result
 
     def _elsewhere(self) -> Iterator[tuple[Job, dict[str, Any]]]:
-        found = self.send(self._unheld(), self._where(), self.way.workers or AT_ONCE, self.way.options, self.stop.is_set)
+        found = self.send(
+            self._unheld(),
+            self._where(),
+            self.way.workers or AT_ONCE,
+            self.way.options,
+            self.stop.is_set,
+        )
         return ((sent.job, result) for sent, result in found)
 
     def _where(self) -> JobPlace:
         way = self.way
-        return JobPlace(self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do)
+        return JobPlace(
+            self.plan, self.out, self.cwd, way.cell_limit_s, way.gpus_per_job, way.on, way.do
+        )
 
     def _unheld(self) -> Iterator[RemoteJob]:
         """Jobs that nobody does; each is claimed where it runs."""
         for one in self.left:
             if self._is_enough():
                 return
-            if (over := self.leases.free(one.name)) is not None and self.losses.get(one.job, 0) < MOST_LOSSES:
+            if (over := self.leases.free(one.name)) is not None and self.losses.get(
+                one.job, 0
+            ) < MOST_LOSSES:
                 self.begun += 1
                 yield RemoteJob(one.job, one.tries, over)
 
@@ -207,19 +260,29 @@ class _Driver:
 
     def _look_again(self) -> None:
         now = {one.job: one for one in states(self.plan, self.seeds, self.out)}
-        self.left = [now[one.job] for one in self.left if not self._is_over(now[one.job])
-                     and self.losses.get(one.job, 0) < MOST_LOSSES]
+        self.left = [
+            now[one.job]
+            for one in self.left
+            if not self._is_over(now[one.job]) and self.losses.get(one.job, 0) < MOST_LOSSES
+        ]
 
     def _tell(self, job: Job, result: dict[str, Any]) -> None:
         if "elsewhere" in result:
             return self.say(f"{job}: {result['elsewhere']}")
         if "lost" in result:
             self.losses[job] = self.losses.get(job, 0) + (not self.stop.is_set())
-            given_up = f"; {MOST_LOSSES} times now, and this driver leaves it" if self.losses[job] == MOST_LOSSES else ""
+            given_up = (
+                f"; {MOST_LOSSES} times now, and this driver leaves it"
+                if self.losses[job] == MOST_LOSSES
+                else ""
+            )
             return self.say(f"{job}: {result['lost']}{given_up}")
         self.over += 1
-        how = (f"{result['state'].upper()}: {result['failed']}" if "failed" in result else
-               f"{result['cpu_seconds']:.0f} CPU s")
+        how = (
+            f"{result['state'].upper()}: {result['failed']}"
+            if "failed" in result
+            else f"{result['cpu_seconds']:.0f} CPU s"
+        )
         self.say(f"[{self.over}/{self.total}] {job}: {how}")
         if "failed" in result and self.way.stop_at_first_failure:
             self.say("stopped at the first failure; what was under way comes to its end")

@@ -1,4 +1,5 @@
 """Every job of an ablation as a line of one data frame, and of `results.tsv`."""
+
 from __future__ import annotations
 
 import csv
@@ -31,26 +32,45 @@ def frame_of(plan: Plan, seeds: Sequence[int], out: Path) -> pd.DataFrame:
     import pandas as pd
 
     parts = states_by_part(plan, seeds, out)
-    axes = short_names([*dict.fromkeys(name for part, _ in parts for arm in part.arms for name in arm.at)])
+    axes = short_names(
+        [*dict.fromkeys(name for part, _ in parts for arm in part.arms for name in arm.at)]
+    )
     rows = [_row(part, one, out, axes) for part, found in parts for one in found]
-    found = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in (*FIRST, *LAST)]
+    found = [
+        name
+        for name in dict.fromkeys(name for row in rows for name in row)
+        if name not in (*FIRST, *LAST)
+    ]
     return pd.DataFrame(rows, columns=[*FIRST, *found, *LAST])
 
 
 def _row(plan: Plan, one: JobState, out: Path, axes: dict[str, str]) -> dict[str, Any]:
     arm = plan.arm(one.job.arm)
-    row = {"arm": arm.name, "label": arm.label, "seed": seed_of(plan, one.job), "state": one.state, "why": one.why} | (
-        {"start": one.job.start} if plan.starts else {}) | {
-        short: arm.at.get(name) for name, short in axes.items()}
+    row = (
+        {
+            "arm": arm.name,
+            "label": arm.label,
+            "seed": seed_of(plan, one.job),
+            "state": one.state,
+            "why": one.why,
+        }
+        | ({"start": one.job.start} if plan.starts else {})
+        | {short: arm.at.get(name) for name, short in axes.items()}
+    )
     if one.facts is not None:
         row |= {"cpu_seconds": one.facts["cpu_seconds"], "notebook": one.facts["notebook"]}
     if one.state == DONE and one.facts is not None:
         facts = facts_of(plan, one.job, out, one.facts)
         measure = facts.get("measure", "success")
-        numbers = {name if name not in (*FIRST, *LAST, *axes.values()) else f"{name}_found": value
-                   for name, value in facts.get("numbers", {}).items()}
-        row |= {measure: float(np.mean(facts["sampled"])), "tasks": facts["tasks"]} | numbers | {
-            "run": facts["run"] if plan.notebook else f"runs/{facts['run']}"}
+        numbers = {
+            name if name not in (*FIRST, *LAST, *axes.values()) else f"{name}_found": value
+            for name, value in facts.get("numbers", {}).items()
+        }
+        row |= (
+            {measure: float(np.mean(facts["sampled"])), "tasks": facts["tasks"]}
+            | numbers
+            | {"run": facts["run"] if plan.notebook else f"runs/{facts['run']}"}
+        )
         if "greedy" in facts:
             row["greedy"] = float(np.mean(facts["greedy"]))
     return row
@@ -71,7 +91,18 @@ def results_are_of(plan: Plan, seeds: Sequence[int], out: Path) -> bool:
     if not (out / RESULTS).is_file():
         return False
     with (out / RESULTS).open(newline="", encoding="utf-8") as file:
-        told = {(row["arm"], row["seed"], row.get("start", ""), row["state"], row["cpu_seconds"])
-                for row in csv.DictReader(file, delimiter="\t")}
-    return told >= {(one.job.arm, str(seed_of(part, one.job)), one.job.start, one.state,
-                     str(one.facts["cpu_seconds"]) if one.facts else "") for part, found in states_by_part(plan, seeds, out) for one in found}
+        told = {
+            (row["arm"], row["seed"], row.get("start", ""), row["state"], row["cpu_seconds"])
+            for row in csv.DictReader(file, delimiter="\t")
+        }
+    return told >= {
+        (
+            one.job.arm,
+            str(seed_of(part, one.job)),
+            one.job.start,
+            one.state,
+            str(one.facts["cpu_seconds"]) if one.facts else "",
+        )
+        for part, found in states_by_part(plan, seeds, out)
+        for one in found
+    }

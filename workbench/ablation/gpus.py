@@ -3,6 +3,7 @@
 On this machine a job takes the locks of as many GPUs as it is to have, for as long as it lives; other drivers of this
 user, of other grids too, see them. SLURM and Ray assign GPUs themselves: here it is only held against what was asked.
 """
+
 from __future__ import annotations
 
 import os
@@ -18,7 +19,10 @@ from workbench.run.writer import FolderLock, claim_file, make_folder, remove_fil
 from workbench.types.errors import ConfigError, StoreError, WorkbenchError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-LOCKS = Path(tempfile.gettempdir()) / f"agent-rl-workbench-gpus-{os.getuid() if hasattr(os, 'getuid') else 0}"
+LOCKS = (
+    Path(tempfile.gettempdir())
+    / f"agent-rl-workbench-gpus-{os.getuid() if hasattr(os, 'getuid') else 0}"
+)
 POLL_S = 0.5
 BUSY = "busy"
 
@@ -32,22 +36,37 @@ def free_gpus(all_of: Sequence[str], taken: Collection[str], wanted: int) -> tup
 def most_at_once(all_of: Sequence[str], wanted: int) -> int:
     """How many jobs of `wanted` GPUs each fit. ConfigError where not even one does."""
     if len(all_of) < wanted:
-        raise ConfigError(f"gpus_per_job = {wanted}, and this machine has {len(all_of)} GPUs that this process may use; "
-                          f"take at most {len(all_of)}, or --on slurm or ray")
+        raise ConfigError(
+            f"gpus_per_job = {wanted}, and this machine has {len(all_of)} GPUs that this process may use; "
+            f"take at most {len(all_of)}, or --on slurm or ray"
+        )
     return len(all_of) // wanted
 
 
 def gpus_here() -> tuple[str, ...]:
     """What this process may use, by names that do not depend on who counts; () without NVIDIA's driver."""
     try:
-        said = subprocess.run(["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"], capture_output=True, text=True,
-                              timeout=30, check=True).stdout
+        said = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    uuid = dict(tuple(part.strip() for part in line.split(",", 1)) for line in said.splitlines() if "," in line)
+    uuid = dict(
+        tuple(part.strip() for part in line.split(",", 1))
+        for line in said.splitlines()
+        if "," in line
+    )
     if VISIBLE not in os.environ:
         return tuple(uuid.values())
-    return tuple(uuid.get(name.strip(), name.strip()) for name in os.environ[VISIBLE].split(",") if name.strip())
+    return tuple(
+        uuid.get(name.strip(), name.strip())
+        for name in os.environ[VISIBLE].split(",")
+        if name.strip()
+    )
 
 
 @contextmanager
@@ -92,7 +111,9 @@ def _take(wanted: int, all_of: Sequence[str], locks: Path) -> dict[str, FolderLo
             lock.release()
         return None
     if not all([claim_file(_folder(locks, gpu) / BUSY, b"") for gpu in held]):
-        time.sleep(AFTERLIFE_S)  # its last holder was killed, and what that had started may be ending
+        time.sleep(
+            AFTERLIFE_S
+        )  # its last holder was killed, and what that had started may be ending
     return held
 
 
@@ -108,5 +129,7 @@ def check_assigned(wanted: int, by: str) -> None:
         return
     given = [name for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     if len(given) != wanted:
-        raise WorkbenchError(f"{by} was asked for {wanted} GPUs a job and made {len(given)} visible ({VISIBLE}="
-                             f"{os.environ.get(VISIBLE)!r}); it has to assign them (SLURM: GresTypes=gpu and gres.conf)")
+        raise WorkbenchError(
+            f"{by} was asked for {wanted} GPUs a job and made {len(given)} visible ({VISIBLE}="
+            f"{os.environ.get(VISIBLE)!r}); it has to assign them (SLURM: GresTypes=gpu and gres.conf)"
+        )

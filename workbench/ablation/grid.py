@@ -9,6 +9,7 @@
 
 Points come in the order of the file, the last axis fastest.
 """
+
 from __future__ import annotations
 
 import re
@@ -39,19 +40,27 @@ class Axis:
 def axes_of(tree: Mapping[str, Any], where: str) -> tuple[Axis, ...]:
     """The axes of a `[grid]`. ConfigError, beginning with `where`, for what is no list, range or linked table."""
     if not isinstance(tree, Mapping) or not tree:
-        raise ConfigError(f"{where} holds settings, each with a list of values or a range, got {tree!r}")
+        raise ConfigError(
+            f"{where} holds settings, each with a list of values or a range, got {tree!r}"
+        )
     axes = []
     for name, value in tree.items():
         if name == "linked":
-            axes += [_linked(table, f"{where}.linked") for table in _tables(value, f"{where}.linked")]
+            axes += [
+                _linked(table, f"{where}.linked") for table in _tables(value, f"{where}.linked")
+            ]
         else:
-            axes.append(Axis((name,), tuple((one,) for one in values_of(value, f"{where}: {name}"))))
+            axes.append(
+                Axis((name,), tuple((one,) for one in values_of(value, f"{where}: {name}")))
+            )
     names = [name for axis in axes for name in axis.settings]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"{where}: {twice} stands in two axes; a setting varies along one")
     size = int(np.prod([float(len(axis.values)) for axis in axes]))
     if size > MOST_POINTS:
-        raise ConfigError(f"{where} has {size:,} points, at most {MOST_POINTS:,}; leave out values, or link settings")
+        raise ConfigError(
+            f"{where} has {size:,} points, at most {MOST_POINTS:,}; leave out values, or link settings"
+        )
     return tuple(axes)
 
 
@@ -60,9 +69,15 @@ def values_of(value: Any, where: str) -> list[Any]:
     if isinstance(value, Mapping):
         return _range(value, where)
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"{where}: expected a list of values, or a range such as {{ from = 1, to = 3, steps = 3 }}, got "
-                          f"{value!r}")
-    if any(value[i] == value[j] and type(value[i]) is type(value[j]) for i in range(len(value)) for j in range(i)):
+        raise ConfigError(
+            f"{where}: expected a list of values, or a range such as {{ from = 1, to = 3, steps = 3 }}, got "
+            f"{value!r}"
+        )
+    if any(
+        value[i] == value[j] and type(value[i]) is type(value[j])
+        for i in range(len(value))
+        for j in range(i)
+    ):
         raise ConfigError(f"{where}: every value once, got {value!r}")
     return value
 
@@ -71,39 +86,58 @@ def _range(tree: Mapping[str, Any], where: str) -> list[Any]:
     for key in tree:
         if key not in RANGE_KEYS:
             raise ConfigError(f"{where}: a range has no {key!r}; {nearest(key, RANGE_KEYS)}")
-    low, high, steps, scale = (tree.get(key, default) for key, default in zip(RANGE_KEYS, (None, None, None, "linear")))
-    if not all(type(end) in (int, float) and np.isfinite(end) for end in (low, high)) or low == high:
-        raise ConfigError(f"{where}: a range goes from one number to another, got {low!r} and {high!r}")
+    low, high, steps, scale = (
+        tree.get(key, default) for key, default in zip(RANGE_KEYS, (None, None, None, "linear"))
+    )
+    if (
+        not all(type(end) in (int, float) and np.isfinite(end) for end in (low, high))
+        or low == high
+    ):
+        raise ConfigError(
+            f"{where}: a range goes from one number to another, got {low!r} and {high!r}"
+        )
     if type(steps) is not int or not 2 <= steps <= MOST_POINTS:
-        raise ConfigError(f"{where}: steps of a range: expected a whole number of values, at least 2, got {steps!r}")
+        raise ConfigError(
+            f"{where}: steps of a range: expected a whole number of values, at least 2, got {steps!r}"
+        )
     if scale not in SCALES:
         raise ConfigError(f"{where}: scale is one of {', '.join(SCALES)}, got {scale!r}")
     if scale == "log" and min(low, high) <= 0:
-        raise ConfigError(f"{where}: on a logarithmic scale both ends are above 0, got {low!r} and {high!r}")
+        raise ConfigError(
+            f"{where}: on a logarithmic scale both ends are above 0, got {low!r} and {high!r}"
+        )
     made = np.geomspace(low, high, steps) if scale == "log" else np.linspace(low, high, steps)
     # Six digits, so that a value reads as it was meant (0.0003, not 0.00030000000000000003); the ends stay exact.
     values = [low, *(float(f"{value:.6g}") for value in made[1:-1]), high]
     if type(low) is type(high) is int and all(float(value).is_integer() for value in values):
         values = [int(value) for value in values]
     if len({*values}) != len(values):
-        raise ConfigError(f"{where}: {steps} steps from {low} to {high} are closer together than six digits tell")
+        raise ConfigError(
+            f"{where}: {steps} steps from {low} to {high} are closer together than six digits tell"
+        )
     return values
 
 
 def _tables(value: Any, where: str) -> list[Mapping[str, Any]]:
     tables = value if isinstance(value, list) else [value]
     if not all(isinstance(table, Mapping) and len(table) > 1 for table in tables):
-        raise ConfigError(f"{where} holds tables of at least two settings that vary together, got {value!r}")
+        raise ConfigError(
+            f"{where} holds tables of at least two settings that vary together, got {value!r}"
+        )
     return tables
 
 
 def _linked(table: Mapping[str, Any], where: str) -> Axis:
-    columns = {name: [*value] if isinstance(value, list) else values_of(value, f"{where}: {name}")
-               for name, value in table.items()}
+    columns = {
+        name: [*value] if isinstance(value, list) else values_of(value, f"{where}: {name}")
+        for name, value in table.items()
+    }
     lengths = {name: len(values) for name, values in columns.items()}
     if len({*lengths.values()}) != 1 or not all(lengths.values()):
-        raise ConfigError(f"{where}: settings that vary together have lists of one length, got "
-                          + ", ".join(f"{name}: {length}" for name, length in lengths.items()))
+        raise ConfigError(
+            f"{where}: settings that vary together have lists of one length, got "
+            + ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        )
     return Axis(tuple(columns), tuple(zip(*columns.values())))
 
 
@@ -112,8 +146,14 @@ def _linked(table: Mapping[str, Any], where: str) -> Axis:
 
 def points_of(axes: Sequence[Axis]) -> list[Point]:
     """Every point, as the settings it makes; the last axis varies fastest."""
-    return [{name: value for axis, values in zip(axes, chosen) for name, value in zip(axis.settings, values)}
-            for chosen in product(*(axis.values for axis in axes))]
+    return [
+        {
+            name: value
+            for axis, values in zip(axes, chosen)
+            for name, value in zip(axis.settings, values)
+        }
+        for chosen in product(*(axis.values for axis in axes))
+    ]
 
 
 def short_names(settings: Sequence[str]) -> dict[str, str]:
@@ -138,8 +178,19 @@ def worded(value: Any) -> str:
 def names_of(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name for each point, safe in file names and unlike all others: `lr-0.001_normalize_std-true`; the number of the
     point where that would be too long, or where two would be alike."""
-    names = ["_".join(re.sub(r"[^A-Za-z0-9.]+", "-", f"{short_names([*point])[name].rpartition('.')[2]}-{worded(value)}")
-                      .strip("-.") for name, value in point.items()) for point in points]
+    names = [
+        "_".join(
+            re.sub(
+                r"[^A-Za-z0-9.]+",
+                "-",
+                f"{short_names([*point])[name].rpartition('.')[2]}-{worded(value)}",
+            ).strip("-.")
+            for name, value in point.items()
+        )
+        for point in points
+    ]
     fits = [len(name) <= LONGEST_NAME and ".." not in name and name[:1].isalnum() for name in names]
-    return [name if ok and names.count(name) == 1 else f"point-{number:04}" for number, (name, ok) in
-            enumerate(zip(names, fits))]
+    return [
+        name if ok and names.count(name) == 1 else f"point-{number:04}"
+        for number, (name, ok) in enumerate(zip(names, fits))
+    ]

@@ -3,6 +3,7 @@
 Each job of the grid is a job of theirs. It claims itself, by the same lease as everywhere, when it begins: so a driver
 may be killed, and several may send the same job, and it is done once. A job that its engine lost is sent again.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,12 +12,16 @@ from typing import Any
 from workbench.ablation.sent import JobPlace, RemoteJob
 from workbench.types.errors import ConfigError
 
-MOST_LOSSES = 3  # of one job, by one driver: a job that ends its machine each time is not sent for ever
+MOST_LOSSES = (
+    3  # of one job, by one driver: a job that ends its machine each time is not sent for ever
+)
 AT_ONCE = 64  # jobs, unless something else is asked for
 LOCAL, SLURM, RAY = "local", "slurm", "ray"
 
-Launcher = Callable[[Iterable[RemoteJob], JobPlace, int, Mapping[str, str], Callable[[], bool]],
-                    Iterator[tuple[RemoteJob, dict[str, Any]]]]
+Launcher = Callable[
+    [Iterable[RemoteJob], JobPlace, int, Mapping[str, str], Callable[[], bool]],
+    Iterator[tuple[RemoteJob, dict[str, Any]]],
+]
 
 
 def launcher_named(on: str) -> Launcher:
@@ -30,6 +35,8 @@ def launcher_named(on: str) -> Launcher:
         else:
             raise ConfigError(f"jobs run on {LOCAL}, {SLURM} or {RAY}, got {on!r}")
     except ImportError as error:
-        raise ConfigError(f"--on {on} needs a package that is not installed: pip install 'agent-rl-workbench[{on}]' "
-                          f"({error})") from error
+        raise ConfigError(
+            f"--on {on} needs a package that is not installed: pip install 'agent-rl-workbench[{on}]' "
+            f"({error})"
+        ) from error
     return found

@@ -6,6 +6,7 @@ A lease is taken by making its file, which of several that try at once one can (
 is known to have ended (a process of this machine), or whose beat stood still for STALE_S seconds as seen by the one who
 asks, has lost it: the next one makes the file of the next number. No clock of another machine is asked. Whoever wakes
 up late finds a higher number, or none, and keeps what he did to himself."""
+
 from __future__ import annotations
 
 import json
@@ -36,7 +37,9 @@ class Lease:
     def is_held(self) -> bool:
         """Whether nobody took it over."""
         name, number = _parsed(self.path)
-        return self.path.is_file() and not (self.path.parent / f"{name}.lease-{number + 1}").is_file()
+        return (
+            self.path.is_file() and not (self.path.parent / f"{name}.lease-{number + 1}").is_file()
+        )
 
 
 class Leases:
@@ -47,9 +50,15 @@ class Leases:
         self.folder = folder
         make_folder(folder)
         started = process_state(os.getpid())
-        self._me = {"process": os.getpid(), "host": socket.gethostname(), "started": started[1] if started else None}
+        self._me = {
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "started": started[1] if started else None,
+        }
         self._held: dict[str, Lease] = {}
-        self._seen: dict[Path, tuple[Any, float]] = {}  # another's lease -> (its beat, since when it has been that)
+        self._seen: dict[
+            Path, tuple[Any, float]
+        ] = {}  # another's lease -> (its beat, since when it has been that)
         self._lock, self._over, self._beat = threading.Lock(), threading.Event(), 0
 
     def __enter__(self) -> Leases:
@@ -116,7 +125,9 @@ class Leases:
             self._beat += 1
             with self._lock:
                 for lease in self._held.values():
-                    if lease.is_held():  # one that was taken over stays as it is: the next number counts
+                    if (
+                        lease.is_held()
+                    ):  # one that was taken over stays as it is: the next number counts
                         try:
                             write_file(lease.path, self._said(), replace=True)
                         except StoreError:
@@ -146,7 +157,11 @@ def holder_of(path: Path) -> dict[str, Any] | None:
         said = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return said if isinstance(said, dict) and {"process", "host", "started", "beat"} <= {*said} else None
+    return (
+        said
+        if isinstance(said, dict) and {"process", "host", "started", "beat"} <= {*said}
+        else None
+    )
 
 
 def has_ended(holder: dict[str, Any]) -> bool:

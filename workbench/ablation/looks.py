@@ -5,6 +5,7 @@ all of it at the planned end. Information is taken to grow with the number of se
 looks more alike than that, which only makes the boundaries careful. Sources: Lan and DeMets (1983, Biometrika 70);
 the recursion over sub-densities by Armitage, McPherson and Rowe (1969).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,7 +30,9 @@ def look_levels(looks: Sequence[int], alpha: float = 0.05) -> tuple[float, ...]:
     """For looks after so many seeds, the last at the planned end: the two-sided level at each. One look: alpha itself.
     ConfigError unless they are rising numbers of seeds."""
     if not looks or looks[0] < 1 or any(b <= a for a, b in zip(looks, looks[1:])):
-        raise ConfigError(f"looks are rising numbers of seeds, the last one the end, got {list(looks)}")
+        raise ConfigError(
+            f"looks are rising numbers of seeds, the last one the end, got {list(looks)}"
+        )
     return _levels(tuple(look / looks[-1] for look in looks), alpha)
 
 
@@ -37,15 +40,22 @@ def look_levels(looks: Sequence[int], alpha: float = 0.05) -> tuple[float, ...]:
 def _levels(fractions: tuple[float, ...], alpha: float) -> tuple[float, ...]:
     limit = -float(special.ndtri(spent(fractions[0], alpha) / 2))
     limits, (node_U, weight_U) = [limit], np.polynomial.legendre.leggauss(NODES)
-    at_U = node_U * limit * sqrt(fractions[0])  # where the sum stands, in units in which its variance is the fraction
-    mass_U = weight_U * limit * np.exp(-(node_U * limit)**2 / 2) / sqrt(2 * np.pi)
+    at_U = (
+        node_U * limit * sqrt(fractions[0])
+    )  # where the sum stands, in units in which its variance is the fraction
+    mass_U = weight_U * limit * np.exp(-((node_U * limit) ** 2) / 2) / sqrt(2 * np.pi)
     for before, now in zip(fractions, fractions[1:]):
         step = sqrt(now - before)
         wanted = spent(now, alpha) - spent(before, alpha)
 
         def crossed(limit: float) -> float:
             edge = limit * sqrt(now)
-            return float((mass_U * (special.ndtr((at_U - edge) / step) + special.ndtr((-at_U - edge) / step))).sum())
+            return float(
+                (
+                    mass_U
+                    * (special.ndtr((at_U - edge) / step) + special.ndtr((-at_U - edge) / step))
+                ).sum()
+            )
 
         low, high = 0.0, 20.0
         for _ in range(60):
@@ -53,6 +63,8 @@ def _levels(fractions: tuple[float, ...], alpha: float) -> tuple[float, ...]:
             low, high = (middle, high) if crossed(middle) > wanted else (low, middle)
         limits.append(high)
         next_V = node_U * high * sqrt(now)
-        density_VU = np.exp(-((next_V[:, None] - at_U) / step)**2 / 2) / (step * sqrt(2 * np.pi))
+        density_VU = np.exp(-(((next_V[:, None] - at_U) / step) ** 2) / 2) / (
+            step * sqrt(2 * np.pi)
+        )
         at_U, mass_U = next_V, weight_U * high * sqrt(now) * (density_VU @ mass_U)
     return tuple(float(2 * special.ndtr(-limit)) for limit in limits)

@@ -4,6 +4,7 @@ Two things differ here from plain papermill. It writes a notebook in place, so t
 program reads; here every write goes through the one writer (law 14). And after a dead kernel or a missed deadline its
 notebook says of every cell that it was completed; here such a notebook is marked, and the caller gets the reason.
 """
+
 from __future__ import annotations
 
 import json
@@ -40,8 +41,14 @@ class Failure:
         return f"{self.words} (in the cell `{self.cell}`)" if self.cell else self.words
 
 
-def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *, cwd: Path | None = None,
-                 cell_limit_s: float | None = None) -> Failure | None:
+def run_notebook(
+    notebook: Path,
+    output: Path,
+    parameters: Mapping[str, Any],
+    *,
+    cwd: Path | None = None,
+    cell_limit_s: float | None = None,
+) -> Failure | None:
     """Run `notebook` with `parameters`, its state in `output` after every cell. None: every cell came to its end; else
     why not.
 
@@ -58,23 +65,51 @@ def run_notebook(notebook: Path, output: Path, parameters: Mapping[str, Any], *,
 
     try:
         with _transport() as config:
-            papermill.execute_notebook(str(notebook), str(output), dict(parameters), progress_bar=False, cwd=cwd,
-                                       execution_timeout=cell_limit_s, iopub_timeout=OUTPUT_WAIT_S, config=config,
-                                       # Its log would say of every kernel that it was interrupted: to be shut down.
-                                       extra_arguments=["--IPKernelApp.log_level=50"])
+            papermill.execute_notebook(
+                str(notebook),
+                str(output),
+                dict(parameters),
+                progress_bar=False,
+                cwd=cwd,
+                execution_timeout=cell_limit_s,
+                iopub_timeout=OUTPUT_WAIT_S,
+                config=config,
+                # Its log would say of every kernel that it was interrupted: to be shut down.
+                extra_arguments=["--IPKernelApp.log_level=50"],
+            )
         return None
     except PapermillExecutionError as error:
         last = f"{error.evalue}".strip().splitlines()[-1:] or [""]
-        return Failure(ERROR, f"{error.ename}: {last[0]}", first_line(error.source))  # papermill marks the cell itself
+        return Failure(
+            ERROR, f"{error.ename}: {last[0]}", first_line(error.source)
+        )  # papermill marks the cell itself
     except WorkbenchError:
         raise  # of the writer: it is no use to write down that nothing can be written
     except DeadKernelError:
-        failure = Failure(DEAD, "its kernel died; perhaps something killed it for want of memory", _reached(output))
-    except CellTimeoutError as error:  # also raised where a cell is done and its output does not come
-        failure = Failure(TIMED_OUT, f"{type(error).__name__}: {error}" if cell_limit_s is None else
-                          f"a cell took longer than {cell_limit_s:g} s", _reached(output))
-    except (PapermillException, RuntimeError, OSError) as error:  # a kernel that ends while it starts has no error of its own
-        failure = Failure(DEAD if "Kernel died before" in f"{error}" else ERROR, f"{type(error).__name__}: {error}")
+        failure = Failure(
+            DEAD,
+            "its kernel died; perhaps something killed it for want of memory",
+            _reached(output),
+        )
+    except (
+        CellTimeoutError
+    ) as error:  # also raised where a cell is done and its output does not come
+        failure = Failure(
+            TIMED_OUT,
+            f"{type(error).__name__}: {error}"
+            if cell_limit_s is None
+            else f"a cell took longer than {cell_limit_s:g} s",
+            _reached(output),
+        )
+    except (
+        PapermillException,
+        RuntimeError,
+        OSError,
+    ) as error:  # a kernel that ends while it starts has no error of its own
+        failure = Failure(
+            DEAD if "Kernel died before" in f"{error}" else ERROR,
+            f"{type(error).__name__}: {error}",
+        )
     _mark(output, f"{failure}")
     return failure
 
@@ -88,7 +123,9 @@ def _reached(output: Path) -> str:
     is not asked: after a time-out it says of every cell, begun or not, that it was completed."""
     if not output.is_file():
         return ""
-    cells = [cell for cell in json.loads(output.read_bytes())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell for cell in json.loads(output.read_bytes())["cells"] if cell["cell_type"] == "code"
+    ]
     begun = [cell for cell in cells if cell["metadata"].get("papermill", {}).get("start_time")]
     return first_line("".join(begun[-1]["source"])) if begun else ""
 
@@ -99,7 +136,9 @@ def _papermill() -> Any:
         import papermill
         from papermill.iorw import LocalHandler, papermill_io
     except ImportError as error:
-        raise WorkbenchError("ablations run notebooks with papermill: pip install 'agent-rl-workbench[lab]'") from error
+        raise WorkbenchError(
+            "ablations run notebooks with papermill: pip install 'agent-rl-workbench[lab]'"
+        ) from error
     logging.getLogger("papermill").setLevel(logging.ERROR)
 
     class Whole(LocalHandler):
@@ -109,7 +148,9 @@ def _papermill() -> Any:
             write_file(Path(path), buf.encode() if isinstance(buf, str) else buf, replace=True)
 
     if not any(scheme == "/" for scheme, _ in papermill_io._handlers):
-        papermill_io.register("/", Whole())  # not "local": the stock handler of that name wins over any other
+        papermill_io.register(
+            "/", Whole()
+        )  # not "local": the stock handler of that name wins over any other
     return papermill
 
 

@@ -3,6 +3,7 @@
 A view is known by its lines with the numbers left out: no code of a notebook is run to find out what it showed. So a
 changed number is found, and a line that no view here has is taken on trust.
 """
+
 from __future__ import annotations
 
 import html
@@ -45,7 +46,9 @@ class AuditedNumber:
 def held_against(cell: int, where: str, said: Any, now: Any, by: str) -> AuditedNumber:
     """One value beside the same value, made anew: equal to the last digit, or different."""
     same = said == now
-    return AuditedNumber(cell, where, f"{said}", RECOMPUTED if same else DIFFERENT, by, "" if same else f"{now}")
+    return AuditedNumber(
+        cell, where, f"{said}", RECOMPUTED if same else DIFFERENT, by, "" if same else f"{now}"
+    )
 
 
 def view_of(lines: Sequence[str], views: Mapping[str, Sequence[str]]) -> str:
@@ -56,18 +59,28 @@ def view_of(lines: Sequence[str], views: Mapping[str, Sequence[str]]) -> str:
     return name if name and alike[name] >= (ALIKE, 0) else ""
 
 
-def audited_lines(cell: int, where: str, lines: Sequence[str], now: Sequence[str], by: str) -> list[AuditedNumber]:
+def audited_lines(
+    cell: int, where: str, lines: Sequence[str], now: Sequence[str], by: str
+) -> list[AuditedNumber]:
     """Every number in `lines`, beside that of `now`, the lines of the same view made anew (none: all on trust)."""
     forms, found = [_form(line) for line in lines], []
-    blocks = SequenceMatcher(None, forms, [_form(line) for line in now], autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(
+        None, forms, [_form(line) for line in now], autojunk=False
+    ).get_matching_blocks()
     partner = {a + k: b + k for a, b, size in blocks for k in range(size)}
     for at, line in enumerate(lines):
         if at not in partner:
-            found += [AuditedNumber(cell, f"{where}, line {at + 1}", said, TRUST, NO_VIEW)
-                      for said in NUMBER.findall(line)]
+            found += [
+                AuditedNumber(cell, f"{where}, line {at + 1}", said, TRUST, NO_VIEW)
+                for said in NUMBER.findall(line)
+            ]
             continue
-        found += [held_against(cell, f"{where}, line {at + 1}", said, again, by)
-                  for said, again in zip(NUMBER.findall(line), NUMBER.findall(now[partner[at]]), strict=True)]
+        found += [
+            held_against(cell, f"{where}, line {at + 1}", said, again, by)
+            for said, again in zip(
+                NUMBER.findall(line), NUMBER.findall(now[partner[at]]), strict=True
+            )
+        ]
     return found
 
 
@@ -92,4 +105,6 @@ def _packed(line: str) -> str:
 
 def lines_of_html(page: str) -> list[str]:
     """What a reader of the page sees, piece by piece; tags and styles are left out."""
-    return [line for line in map(str.strip, html.unescape(_TAG.sub("\n", page)).split("\n")) if line]
+    return [
+        line for line in map(str.strip, html.unescape(_TAG.sub("\n", page)).split("\n")) if line
+    ]

@@ -1,4 +1,5 @@
 """Jobs of a grid as tasks of a Ray cluster (extra `ray`)."""
+
 from __future__ import annotations
 
 import logging
@@ -16,17 +17,28 @@ POLL_S = 1.0
 OPTIONS = ("address", "namespace")
 
 
-def each_on_ray(jobs: Iterable[RemoteJob], where: JobPlace, at_once: int, options: Mapping[str, Any],
-                is_over: Callable[[], bool]) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
+def each_on_ray(
+    jobs: Iterable[RemoteJob],
+    where: JobPlace,
+    at_once: int,
+    options: Mapping[str, Any],
+    is_over: Callable[[], bool],
+) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
     """At most `at_once` tasks of one CPU each are with Ray, which chooses their nodes. `options`: `address` of the
     cluster (default: the one that runs here). Once it is over nothing else is sent."""
     _connect(options)
-    task = ray.remote(do_sent).options(num_cpus=1, num_gpus=where.gpus, max_retries=0, scheduling_strategy="SPREAD")
+    task = ray.remote(do_sent).options(
+        num_cpus=1, num_gpus=where.gpus, max_retries=0, scheduling_strategy="SPREAD"
+    )
     sent: dict[Any, RemoteJob] = {}
     queue = iter(jobs)
     try:
         while True:
-            while len(sent) < at_once and not is_over() and (job := next(queue, NOTHING)) is not NOTHING:
+            while (
+                len(sent) < at_once
+                and not is_over()
+                and (job := next(queue, NOTHING)) is not NOTHING
+            ):
                 sent[task.remote(job, where)] = job
             if not sent:
                 return
@@ -45,10 +57,14 @@ def _connect(options: Mapping[str, Any]) -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(**{"address": "auto"} | dict(options), logging_level=logging.ERROR, log_to_driver=False)
+        ray.init(
+            **{"address": "auto"} | dict(options), logging_level=logging.ERROR, log_to_driver=False
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"--on ray: expected a Ray cluster that runs, and found none ({error}); start one (`ray start --head`), "
-                          "or name it: --launch address=HOST:PORT") from error
+        raise ConfigError(
+            f"--on ray: expected a Ray cluster that runs, and found none ({error}); start one (`ray start --head`), "
+            "or name it: --launch address=HOST:PORT"
+        ) from error
 
 
 def _outcome(one: Any) -> dict[str, Any]:

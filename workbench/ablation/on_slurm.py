@@ -1,4 +1,5 @@
 """Jobs of a grid as jobs of SLURM, sent and fetched by submitit (extra `slurm`)."""
+
 from __future__ import annotations
 
 import getpass
@@ -21,8 +22,13 @@ LATE_S = 15.0  # how long a result may need from another machine's disk to this 
 MINUTES = 24 * 60
 
 
-def each_on_slurm(jobs: Iterable[RemoteJob], where: JobPlace, at_once: int, options: Mapping[str, Any],
-                  is_over: Callable[[], bool]) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
+def each_on_slurm(
+    jobs: Iterable[RemoteJob],
+    where: JobPlace,
+    at_once: int,
+    options: Mapping[str, Any],
+    is_over: Callable[[], bool],
+) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
     """Send all of them as arrays, of which SLURM runs `at_once` at a time. `options`: submitit's own, such as
     slurm_partition or timeout_min. Once it is over, those that wait are taken from the queue."""
     executor = _executor(where, at_once, options)
@@ -34,7 +40,9 @@ def each_on_slurm(jobs: Iterable[RemoteJob], where: JobPlace, at_once: int, opti
     asked = time.monotonic()
     try:
         while waiting:
-            for name in [name for name, (_, job) in waiting.items() if job.paths.result_pickle.exists()]:
+            for name in [
+                name for name, (_, job) in waiting.items() if job.paths.result_pickle.exists()
+            ]:
                 sent, job = waiting.pop(name)
                 yield sent, job.result()  # what is wrong in `do_sent` itself is raised here
             if waiting and time.monotonic() - asked > QUEUE_POLL_S:
@@ -51,14 +59,23 @@ def each_on_slurm(jobs: Iterable[RemoteJob], where: JobPlace, at_once: int, opti
 
 def _executor(where: JobPlace, at_once: int, options: Mapping[str, Any]) -> submitit.AutoExecutor:
     if shutil.which("sbatch") is None:
-        raise ConfigError("--on slurm: expected SLURM's commands (sbatch, squeue, scancel) on this machine, and there is no "
-                          "sbatch; call it where jobs are sent from, or --on local")
+        raise ConfigError(
+            "--on slurm: expected SLURM's commands (sbatch, squeue, scancel) on this machine, and there is no "
+            "sbatch; call it where jobs are sent from, or --on local"
+        )
     folder = where.out / "sent"
     make_folder(folder)
     executor = submitit.AutoExecutor(folder, cluster="slurm")
-    given = {"name": where.plan.name, "timeout_min": MINUTES, "cpus_per_task": 1, "slurm_array_parallelism": at_once}
+    given = {
+        "name": where.plan.name,
+        "timeout_min": MINUTES,
+        "cpus_per_task": 1,
+        "slurm_array_parallelism": at_once,
+    }
     try:
-        executor.update_parameters(**given | ({"gpus_per_node": where.gpus} if where.gpus else {}) | dict(options))
+        executor.update_parameters(
+            **given | ({"gpus_per_node": where.gpus} if where.gpus else {}) | dict(options)
+        )
     except (NameError, TypeError, ValueError) as error:
         raise ConfigError(f"--launch: submitit does not take {dict(options)}: {error}") from error
     return executor
@@ -67,19 +84,35 @@ def _executor(where: JobPlace, at_once: int, options: Mapping[str, Any]) -> subm
 def _queued(waiting: Mapping[str, Any]) -> list[str]:
     """Those that SLURM still has, waiting or running; all of them where it does not answer."""
     try:
-        said = subprocess.run(["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"],
-                              capture_output=True, text=True, timeout=60, check=True).stdout.split()
+        said = subprocess.run(
+            ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return [*waiting]
     return [name for name in waiting if name in {*said}]
 
 
-def _lost(waiting: dict[str, Any], seen: Mapping[str, float], now: float) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
+def _lost(
+    waiting: dict[str, Any], seen: Mapping[str, float], now: float
+) -> Iterator[tuple[RemoteJob, dict[str, Any]]]:
     """Those that left the queue and left no result."""
-    for name in [name for name in waiting if now - seen[name] > LATE_S and not waiting[name][1].paths.result_pickle.exists()]:
+    for name in [
+        name
+        for name in waiting
+        if now - seen[name] > LATE_S and not waiting[name][1].paths.result_pickle.exists()
+    ]:
         sent, _ = waiting.pop(name)
-        yield sent, {"lost": f"SLURM's job {name} ended without a word: it was cancelled, out of time or memory, or its machine "
-                             "went down"}
+        yield (
+            sent,
+            {
+                "lost": f"SLURM's job {name} ended without a word: it was cancelled, out of time or memory, or its machine "
+                "went down"
+            },
+        )
 
 
 def _cancel(waiting: Mapping[str, Any], *which: str) -> None:
@@ -87,4 +120,6 @@ def _cancel(waiting: Mapping[str, Any], *which: str) -> None:
         try:
             subprocess.run(["scancel", *which, *waiting], capture_output=True, timeout=60)
         except (OSError, subprocess.SubprocessError) as error:
-            raise WorkbenchError(f"what was sent to SLURM could not be taken back: {error}; scancel it") from error
+            raise WorkbenchError(
+                f"what was sent to SLURM could not be taken back: {error}; scancel it"
+            ) from error

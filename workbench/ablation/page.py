@@ -2,6 +2,7 @@
 
 It asks no machine but the disk that it lies on. The last one that a driver writes stays as it is; the report puts the
 table in its place."""
+
 from __future__ import annotations
 
 import threading
@@ -23,7 +24,10 @@ SHARE = 0.1  # of a core, at most
 
 def jobs_view(found: Sequence[JobState]) -> View:
     """How many jobs stand where; those that run or failed, with the reason."""
-    return show_jobs(tally(found), [(str(one.job), one.state, one.why) for one in found if one.state not in (DONE, WAITING)])
+    return show_jobs(
+        tally(found),
+        [(str(one.job), one.state, one.why) for one in found if one.state not in (DONE, WAITING)],
+    )
 
 
 class LivePage:
@@ -51,10 +55,19 @@ class LivePage:
         try:
             found = self.look()
             again = goes_on or any(one.state == RUNNING for one in found)
-            title, load_again = escape(self.title), f'<meta http-equiv="refresh" content="{EVERY_S:g}">' if again else ""
-            write_file(self.path, f'<!doctype html><meta charset="utf-8"><title>{title}</title>{load_again}<h1>{title}</h1>'
-                                  f"{jobs_view(found).html}".encode(), replace=True)
-        except WorkbenchError:  # of a full disk, or a record that is damaged, the jobs themselves will tell
+            title, load_again = (
+                escape(self.title),
+                f'<meta http-equiv="refresh" content="{EVERY_S:g}">' if again else "",
+            )
+            write_file(
+                self.path,
+                f'<!doctype html><meta charset="utf-8"><title>{title}</title>{load_again}<h1>{title}</h1>'
+                f"{jobs_view(found).html}".encode(),
+                replace=True,
+            )
+        except (
+            WorkbenchError
+        ):  # of a full disk, or a record that is damaged, the jobs themselves will tell
             return
 
     def _keep(self) -> None:

@@ -3,6 +3,7 @@
 Arms differ in what they set and in nothing else. Those of the package's own notebook are training runs: every one is
 loaded through `load_config`, so that a switch without effect is an error and no arm (law 11). Those of a notebook of
 the user's own set its parameters. An arm at a seed is a job; the job's key is a hash of all that it is made with."""
+
 from __future__ import annotations
 
 import json
@@ -21,7 +22,9 @@ from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import ConfigError, nearest
 
 SEEDS = (0, 1, 2)  # where nothing is declared
-ONE_RUN, REPORT = (Path(__file__).parent / "pages" / f"{name}.ipynb" for name in ("one_run", "report"))
+ONE_RUN, REPORT = (
+    Path(__file__).parent / "pages" / f"{name}.ipynb" for name in ("one_run", "report")
+)
 OTHER_SEEDS = 1000  # what is added to the seeds of an arm that is run again
 OURS = ("seed", "out")  # parameters of a notebook that are no settings of an arm
 
@@ -111,23 +114,38 @@ class Plan:
     def arm(self, name: str) -> Arm:
         found = next((arm for arm in self.arms if arm.name == name), None)
         if found is None:
-            raise ConfigError(f"{self.name} has no arm {name!r}; {nearest(name, [arm.name for arm in self.arms])}")
+            raise ConfigError(
+                f"{self.name} has no arm {name!r}; {nearest(name, [arm.name for arm in self.arms])}"
+            )
         return found
 
     def with_settings(self, settings: Mapping[str, Any]) -> Plan:
         """The same plan with these settings for every arm, on top of those that the file gives to all."""
         # A notebook's parameters are values; what a run is set to is text, as on a command line, however it was handed over.
-        given = {key: _value(value) for key, value in settings.items()} if self.notebook else read_settings(written(settings))
+        given = (
+            {key: _value(value) for key, value in settings.items()}
+            if self.notebook
+            else read_settings(written(settings))
+        )
         return replace(self, all={**self.all, **given})
 
     def with_arms(self, names: Sequence[str]) -> Plan:
         """The same plan with some of its arms; what needs one that is left out is not compared and not judged."""
         arms = tuple(self.arm(name) for name in names)
         kept = {arm.name for arm in arms}
-        controls = self.controls if self.controls and kept >= {self.controls.same, self.controls.again} else None
+        controls = (
+            self.controls
+            if self.controls and kept >= {self.controls.same, self.controls.again}
+            else None
+        )
         whole = kept >= {arm.name for arm in self.arms if arm.at}
-        return replace(self, arms=arms, interactions=self.interactions if whole else (), controls=controls, compare=tuple(
-            pair for pair in self.compare if kept >= {*pair}))
+        return replace(
+            self,
+            arms=arms,
+            interactions=self.interactions if whole else (),
+            controls=controls,
+            compare=tuple(pair for pair in self.compare if kept >= {*pair}),
+        )
 
 
 def _value(text: Any) -> Any:
@@ -148,7 +166,11 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"{self.arm}-{self.start}-seed{self.seed}" if self.start else f"{self.arm}-seed{self.seed}"
+        return (
+            f"{self.arm}-{self.start}-seed{self.seed}"
+            if self.start
+            else f"{self.arm}-seed{self.seed}"
+        )
 
     def __str__(self) -> str:
         return f"{self.arm}{f' from {self.start}' if self.start else ''}, seed {self.seed}"
@@ -157,9 +179,15 @@ class Job:
 def jobs(plan: Plan, seeds: Sequence[int]) -> list[Job]:
     """What there is to run, seed by seed (start by start where those are repeated): when it is cut off, whole ones are
     there. Inert arms are not run."""
-    names, arms = [name for name, _ in plan.starts] or [""], [arm.name for arm in plan.arms if not arm.inert]
-    places = [(seed, name) for name in names for seed in seeds] if plan.starts_vary else [
-        (seed, name) for seed in seeds for name in names]
+    names, arms = (
+        [name for name, _ in plan.starts] or [""],
+        [arm.name for arm in plan.arms if not arm.inert],
+    )
+    places = (
+        [(seed, name) for name in names for seed in seeds]
+        if plan.starts_vary
+        else [(seed, name) for seed in seeds for name in names]
+    )
     return [Job(arm, seed, name) for seed, name in places for arm in arms]
 
 
@@ -186,7 +214,9 @@ def config_of(plan: Plan, job: Job) -> Config:
     return replace(config, seed=seed_of(plan, job))
 
 
-@lru_cache(maxsize=4096)  # a load takes milliseconds, and a grid asks for the same arm at every seed, several times
+@lru_cache(
+    maxsize=4096
+)  # a load takes milliseconds, and a grid asks for the same arm at every seed, several times
 def _loaded(base: str, settings: str) -> Config:
     return load_config(base, json.loads(settings))
 
@@ -197,23 +227,31 @@ def why_inert(plan: Plan, arm: Arm) -> str:
         config_of(plan, Job(arm.name, 0))
     except ConfigError as error:
         return str(error)
-    raise ConfigError(f"arm {arm.name!r} of {plan.name} is said to be inert, but its settings act; remove `inert`")
+    raise ConfigError(
+        f"arm {arm.name!r} of {plan.name} is said to be inert, but its settings act; remove `inert`"
+    )
 
 
 def check(plan: Plan, seeds: Sequence[int]) -> None:
     """Look at every arm before the first is run. ConfigError for the first that is wrong."""
     if not seeds or len({*seeds}) != len(seeds):
         raise ConfigError(f"every seed is a run of its own: give each once, got {list(seeds)}")
-    if plan.controls and (shared := {*seeds} & {seed + plan.arm(plan.controls.again).seeds_from for seed in seeds}):
-        raise ConfigError(f"the control runs {plan.controls.same!r} again with other seeds, and {min(shared)} would be one "
-                          f"of both; take seeds below {OTHER_SEEDS}")
+    if plan.controls and (
+        shared := {*seeds} & {seed + plan.arm(plan.controls.again).seeds_from for seed in seeds}
+    ):
+        raise ConfigError(
+            f"the control runs {plan.controls.same!r} again with other seeds, and {min(shared)} would be one "
+            f"of both; take seeds below {OTHER_SEEDS}"
+        )
     for job in jobs(plan, seeds[:1]):
         if plan.notebook:
             _check_parameters(plan, job)
             continue
         config, said = config_of(plan, job), read_settings(written(settings_of(plan, job)))
         if load_config(plan.arm(job.arm).base, said | {"seed": seed_of(plan, job)}) != config:
-            raise ConfigError(f"arm {job.arm!r} of {plan.name} sets what cannot be handed over as KEY=VALUE")
+            raise ConfigError(
+                f"arm {job.arm!r} of {plan.name} sets what cannot be handed over as KEY=VALUE"
+            )
     for arm in plan.arms:
         if arm.inert:
             why_inert(plan, arm)
@@ -223,12 +261,16 @@ def _check_parameters(plan: Plan, job: Job) -> None:
     """An own notebook takes what its arms set, and a seed."""
     known, name = parameters_in(Path(plan.notebook)), Path(plan.notebook).name
     if "seed" not in known:
-        raise ConfigError(f"{name} has no parameter `seed`, so that its runs could not differ; {TELL}")
+        raise ConfigError(
+            f"{name} has no parameter `seed`, so that its runs could not differ; {TELL}"
+        )
     for key in parameters_of(plan, job, Path("out")):
         if key not in known or key in OURS and key in settings_of(plan, job):
             settable = [one for one in known if one not in OURS]
-            raise ConfigError(f"arm {job.arm!r} of {plan.name}: {name} has no parameter {key!r} that an arm may set; "
-                              f"{nearest(key, settable)}")
+            raise ConfigError(
+                f"arm {job.arm!r} of {plan.name}: {name} has no parameter {key!r} that an arm may set; "
+                f"{nearest(key, settable)}"
+            )
 
 
 TELL = "the cell tagged `parameters` says `seed: int = 0  # of everything that is drawn`"
@@ -240,7 +282,12 @@ def parameters_of(plan: Plan, job: Job, out: Path) -> dict[str, Any]:
     if not plan.notebook:
         return {"base": arm.base, "settings": written(settings), "seed": seed, "out": str(out)}
     own = {"base": arm.base} if arm.base else {}
-    return own | settings | {"seed": seed} | ({"out": str(out)} if "out" in parameters_in(Path(plan.notebook)) else {})
+    return (
+        own
+        | settings
+        | {"seed": seed}
+        | ({"out": str(out)} if "out" in parameters_in(Path(plan.notebook)) else {})
+    )
 
 
 def notebook_of(plan: Plan) -> Path:
@@ -249,22 +296,37 @@ def notebook_of(plan: Plan) -> Path:
 
 def key_of(plan: Plan, job: Job) -> str:
     """Stands for all that a job is made with: the same in two ablations that share an arm."""
-    made = ({"notebook": source_hash(Path(plan.notebook)), "parameters": {
-        key: value for key, value in parameters_of(plan, job, Path("out")).items() if key != "out"}}
-            if plan.notebook else to_dict(config_of(plan, job)))
+    made = (
+        {
+            "notebook": source_hash(Path(plan.notebook)),
+            "parameters": {
+                key: value
+                for key, value in parameters_of(plan, job, Path("out")).items()
+                if key != "out"
+            },
+        }
+        if plan.notebook
+        else to_dict(config_of(plan, job))
+    )
     return blake2b(json_bytes(made, "a job"), digest_size=6).hexdigest()
 
 
 def written(settings: Mapping[str, Any]) -> str:
     """Settings as a notebook's parameter takes them: `KEY=VALUE KEY=VALUE`, as on a command line."""
+
     def text(value: Any) -> str:
-        return ",".join(map(text, value)) if isinstance(value, (list, tuple)) else (
-            str(value) if isinstance(value, float) else worded(value))
+        return (
+            ",".join(map(text, value))
+            if isinstance(value, (list, tuple))
+            else (str(value) if isinstance(value, float) else worded(value))
+        )
 
     pairs = [f"{key}={text(value)}" for key, value in settings.items()]
     spaced = [pair for pair in pairs if len(pair.split()) != 1]
     if spaced:
-        raise ConfigError(f"a setting with a blank in it cannot be handed to a notebook: {spaced[0]!r}")
+        raise ConfigError(
+            f"a setting with a blank in it cannot be handed to a notebook: {spaced[0]!r}"
+        )
     return " ".join(pairs)
 
 

@@ -1,4 +1,5 @@
 """Worker processes of one thread each, which end with their parent, however that ends."""
+
 from __future__ import annotations
 
 import multiprocessing
@@ -24,8 +25,9 @@ NOTHING = object()
 Item = TypeVar("Item")
 
 
-def each(items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
-         ) -> Iterator[tuple[Item, Any]]:
+def each(
+    items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int
+) -> Iterator[tuple[Item, Any]]:
     """(item, do(item, *arguments)) in the order in which they end. An item is taken when a process is free for it.
     Where a worker process is killed, what was under way is done again by fresh ones; WorkbenchError where that happens
     MOST_BROKEN times and nothing comes to its end between. Without workers: here, one after the other."""
@@ -44,18 +46,28 @@ def each(items: Iterable[Item], do: Callable[..., Any], arguments: Sequence[Any]
             if broken == MOST_BROKEN:
                 raise WorkbenchError(
                     f"worker processes ended {broken} times before anything was done, last with {killed[0]}: what they write on "
-                    "the terminal says why. Too little memory? A script that starts them needs `if __name__ == \"__main__\":`")
+                    'the terminal says why. Too little memory? A script that starts them needs `if __name__ == "__main__":`'
+                )
             time.sleep(AFTERLIFE_S)
         queue = chain(killed, queue)
 
 
-def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[Any], workers: int, killed: list[Item]
-             ) -> Iterator[tuple[Item, Any]]:
+def _portion(
+    queue: Iterator[Item],
+    do: Callable[..., Any],
+    arguments: Sequence[Any],
+    workers: int,
+    killed: list[Item],
+) -> Iterator[tuple[Item, Any]]:
     """By fresh processes; into `killed`: what was under way when one of them was. A pool can renew its processes by
     itself (`max_tasks_per_child`), but that of Python 3.11 then stands still now and then, with work left and no
     process."""
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with,
-                             initargs=(os.getpid(),)) as pool:
+    with ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=end_with,
+        initargs=(os.getpid(),),
+    ) as pool:
         asked: dict[Future, Item] = {}
         left = workers * ITEMS_PER_PROCESS
 
@@ -71,7 +83,9 @@ def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[
 
         try:
             while not killed:
-                while left and len(asked) < workers and (item := next(queue, NOTHING)) is not NOTHING:
+                while (
+                    left and len(asked) < workers and (item := next(queue, NOTHING)) is not NOTHING
+                ):
                     left -= 1
                     try:
                         asked[pool.submit(do, item, *arguments)] = item
@@ -81,7 +95,9 @@ def _portion(queue: Iterator[Item], do: Callable[..., Any], arguments: Sequence[
                 if not asked:
                     return
                 yield from results(wait(asked, return_when=FIRST_COMPLETED).done)
-            yield from results([*asked])  # of a broken pool: each is done, or will say that it is not
+            yield from results(
+                [*asked]
+            )  # of a broken pool: each is done, or will say that it is not
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -1,4 +1,5 @@
 """What a table of this size can find: from the variances that its own differences have."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +31,42 @@ def last_level(plan: Plan, family: int) -> float:
     return look_levels(plan.analysis.looks, plan.analysis.alpha / max(family, 1))[-1]
 
 
-def variances(plan: Plan, arms: Mapping[str, Facts], pairs: Sequence[tuple[str, str]]) -> tuple[float, float, float] | None:
+def variances(
+    plan: Plan, arms: Mapping[str, Facts], pairs: Sequence[tuple[str, str]]
+) -> tuple[float, float, float] | None:
     """Of seeds, tasks and the rest: the median of the differences that at least two seeds have. None: none has."""
     found = []
     for first, second in pairs:
-        both = [seed for seed in plan.seeds if all(str(seed) in arms[name]["seeds"] for name in (first, second))]
+        both = [
+            seed
+            for seed in plan.seeds
+            if all(str(seed) in arms[name]["seeds"] for name in (first, second))
+        ]
         if len(both) >= FEWEST:
             parts = parts_of(contrast(arms, pair_weights(first, second), both))
             found.append([float(parts.seed_X), float(parts.task_X), float(parts.rest_X)])
     return tuple(np.median(found, axis=0).tolist()) if found else None
 
 
-def power_facts(plan: Plan, arms: Mapping[str, Facts], compared: Sequence[Facts], family: int, by_return: bool
-                ) -> dict[str, Any] | None:
+def power_facts(
+    plan: Plan, arms: Mapping[str, Facts], compared: Sequence[Facts], family: int, by_return: bool
+) -> dict[str, Any] | None:
     """For the table, as JSON values; `show_power` draws it. None where no difference has two seeds."""
     found = variances(plan, arms, [(pair["first"], pair["second"]) for pair in compared])
     if found is None:
         return None
     tasks = next(len(facts["sampled"]) for arm in arms.values() for facts in arm["seeds"].values())
     few = FEWEST if plan.analysis is None or plan.analysis.normal else FEW
-    return {"seed": found[0], "task": found[1], "rest": found[2], "runs": len(plan.seeds), "tasks": tasks, "few": few,
-            "level": last_level(plan, family), "family": max(family, 1),
-            "margin": None if plan.analysis is None else plan.analysis.margin / (1 if by_return else POINTS)}
+    return {
+        "seed": found[0],
+        "task": found[1],
+        "rest": found[2],
+        "runs": len(plan.seeds),
+        "tasks": tasks,
+        "few": few,
+        "level": last_level(plan, family),
+        "family": max(family, 1),
+        "margin": None
+        if plan.analysis is None
+        else plan.analysis.margin / (1 if by_return else POINTS),
+    }

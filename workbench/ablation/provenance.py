@@ -1,4 +1,5 @@
 """By what the numbers of a notebook came: code, versions, parameters."""
+
 from __future__ import annotations
 
 import ast
@@ -16,7 +17,8 @@ INJECTED, GIVEN = "injected-parameters", "parameters"
 def made_by() -> dict[str, str]:
     """The code and the versions of this process; of packages by their metadata, without importing them."""
     return {"code": code_fingerprint(), "python": platform.python_version()} | {
-        name: found for name in PACKAGES if (found := _version(name))}
+        name: found for name in PACKAGES if (found := _version(name))
+    }
 
 
 def _version(name: str) -> str:

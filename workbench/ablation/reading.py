@@ -1,48 +1,49 @@
 """From a file to a plan: a small TOML file, or a mapping with the same keys.
 
-    title = "What the masks are worth"
-    remarks = ["What a reader should know before the numbers."]
-    base = "frozenlake-ppo"                 # of every arm that names none: a preset, or a TOML file beside this one
-    notebook = "mine.ipynb"                 # the user's own, beside this file; left out: a training run
-    seeds = 5                               # of training: how many, or which
-    compare = [["no_masks", "full"]]        # pairs: the first minus the second, on the same tasks
-    baseline = "full"                       # instead: every other arm minus this one
-    interactions = [["lr", "k"]]            # pairs of axes of the grid: does one matter more where the other is higher
+title = "What the masks are worth"
+remarks = ["What a reader should know before the numbers."]
+base = "frozenlake-ppo"                 # of every arm that names none: a preset, or a TOML file beside this one
+notebook = "mine.ipynb"                 # the user's own, beside this file; left out: a training run
+seeds = 5                               # of training: how many, or which
+compare = [["no_masks", "full"]]        # pairs: the first minus the second, on the same tasks
+baseline = "full"                       # instead: every other arm minus this one
+interactions = [["lr", "k"]]            # pairs of axes of the grid: does one matter more where the other is higher
 
-    [all]                                   # set for every arm
-    "train.steps" = 15
+[all]                                   # set for every arm
+"train.steps" = 15
 
-    [analysis]                              # declared before the first run; without it nothing is called higher or lower
-    margin = 2                              # points (of returns: the return) below which arms count as equal
-    looks = [5, 8]                          # after how many seeds one looks; left out: at the end
-    normal_seeds = false                    # true: the reader accepts that seeds are normal, so that three may decide
+[analysis]                              # declared before the first run; without it nothing is called higher or lower
+margin = 2                              # points (of returns: the return) below which arms count as equal
+looks = [5, 8]                          # after how many seeds one looks; left out: at the end
+normal_seeds = false                    # true: the reader accepts that seeds are normal, so that three may decide
 
-    [controls]                              # what the table must come out right about
-    same = "full"                           # this arm is run again with other seeds: equal arms must not be told apart
-    planted = 10                            # and its results shifted by so many points must be
+[controls]                              # what the table must come out right about
+same = "full"                           # this arm is run again with other seeds: equal arms must not be told apart
+planted = 10                            # and its results shifted by so many points must be
 
-    [tuning]                                # what every arm tries for itself beforehand (`tuning`)
-    seeds = 2                               # none that is judged: how many from 100 on, or which
-    tasks = 64                              # held-out tasks, others than those that are judged
-    grid = { "learner.lr" = [1e-4, 1e-3] }  # written like [grid]
+[tuning]                                # what every arm tries for itself beforehand (`tuning`)
+seeds = 2                               # none that is judged: how many from 100 on, or which
+tasks = 64                              # held-out tasks, others than those that are judged
+grid = { "learner.lr" = [1e-4, 1e-3] }  # written like [grid]
 
-    [starts]                                # from which every arm is trained (`starts`): one axis, like those of a grid
-    "policy.name" = ["search-tiny", "policies/b"]
+[starts]                                # from which every arm is trained (`starts`): one axis, like those of a grid
+"policy.name" = ["search-tiny", "policies/b"]
 
-    [arms.full]
-    label = "PPO, full masks"
-    start = "untrained"                     # what its policy is called before it is trained
-    set = { "algorithm.lam" = 0.95 }
-    inert = false                           # true: its settings must be refused for having no effect; reported, not run
+[arms.full]
+label = "PPO, full masks"
+start = "untrained"                     # what its policy is called before it is trained
+set = { "algorithm.lam" = 0.95 }
+inert = false                           # true: its settings must be refused for having no effect; reported, not run
 
-    [grid]                                  # every arm at every point (`grid`); without [arms] the points are the arms
-    "learner.lr" = { from = 1e-5, to = 1e-3, steps = 3, scale = "log" }
+[grid]                                  # every arm at every point (`grid`); without [arms] the points are the arms
+"learner.lr" = { from = 1e-5, to = 1e-3, steps = 3, scale = "log" }
 
-    [[expect]]                              # what the table is judged by
-    arm = "no_masks"
-    below = "full"
-    points = 15                             # in every seed at least so many points
+[[expect]]                              # what the table is judged by
+arm = "no_masks"
+below = "full"
+points = 15                             # in every seed at least so many points
 """
+
 from __future__ import annotations
 
 import json
@@ -61,19 +62,39 @@ from workbench.types.regular_files import read_toml
 
 PLAN_SUFFIX = ".plan.json"  # of a mapping that was written down
 ARM_KEYS = {"label": str, "base": str, "start": str, "set": dict, "inert": bool}
-PLAN_KEYS = {"title": str, "remarks": list, "base": str, "notebook": str, "seeds": (int, list), "compare": list,
-             "baseline": str, "all": dict, "arms": dict, "grid": dict, "expect": list, "analysis": dict, "controls": dict,
-             "tuning": dict, "starts": dict, "interactions": list}
+PLAN_KEYS = {
+    "title": str,
+    "remarks": list,
+    "base": str,
+    "notebook": str,
+    "seeds": (int, list),
+    "compare": list,
+    "baseline": str,
+    "all": dict,
+    "arms": dict,
+    "grid": dict,
+    "expect": list,
+    "analysis": dict,
+    "controls": dict,
+    "tuning": dict,
+    "starts": dict,
+    "interactions": list,
+}
 ANALYSIS_KEYS = {"margin": (int, float), "seeds": list, "looks": list, "normal_seeds": bool}
 TUNING_KEYS = {"seeds": (int, list), "tasks": int, "grid": dict, "same_tasks": bool}
-TUNING_SEEDS, TUNING_TASKS = 100, 64  # where seeds of tuning begin; held-out tasks where none are asked for
+TUNING_SEEDS, TUNING_TASKS = (
+    100,
+    64,
+)  # where seeds of tuning begin; held-out tasks where none are asked for
 CONTROL_KEYS = {"same": str, "planted": (int, float)}
 EXPECT_KEYS = {"arm": str, "below": str, "points": (int, float)}
 
 
 def name_of_plan(path: Path) -> str:
     """What a plan in this file is called."""
-    return check_name(path.name.removesuffix(PLAN_SUFFIX) if path.name.endswith(PLAN_SUFFIX) else path.stem)
+    return check_name(
+        path.name.removesuffix(PLAN_SUFFIX) if path.name.endswith(PLAN_SUFFIX) else path.stem
+    )
 
 
 def read_plan(path: Path) -> Plan:
@@ -93,28 +114,69 @@ def plan_of(tree: Mapping[str, Any], name: str, folder: Path, where: str) -> Pla
     if not tree.get("arms") and not tree.get("grid"):
         raise ConfigError(f"{where} needs arms: [arms.NAME] for each, or a [grid] of settings")
     notebook = str(folder / tree["notebook"]) if tree.get("notebook") else ""
-    written = [_arm(check_name(arm), entry, tree.get("base", ""), folder, f"{where}: arms.{arm}", needs_base=not notebook)
-               for arm, entry in tree.get("arms", {}).items()]
+    written = [
+        _arm(
+            check_name(arm),
+            entry,
+            tree.get("base", ""),
+            folder,
+            f"{where}: arms.{arm}",
+            needs_base=not notebook,
+        )
+        for arm, entry in tree.get("arms", {}).items()
+    ]
     points = points_of(axes_of(tree["grid"], f"{where}: grid")) if "grid" in tree else []
-    nameless = _arm("", {}, tree.get("base", ""), folder, where, needs_base=not (notebook or written))
+    nameless = _arm(
+        "", {}, tree.get("base", ""), folder, where, needs_base=not (notebook or written)
+    )
     arms = _on_grid(written, points, nameless)
     by_hand = {arm.name for arm in written}
     controls, arms = _controls(tree.get("controls"), arms, f"{where}: controls", "analysis" in tree)
-    starts = _starts(tree["starts"], [*arms, Arm("all", "[all]", set=tree.get("all", {}))], f"{where}: starts") if (
-        "starts" in tree) else ()
+    starts = (
+        _starts(
+            tree["starts"],
+            [*arms, Arm("all", "[all]", set=tree.get("all", {}))],
+            f"{where}: starts",
+        )
+        if ("starts" in tree)
+        else ()
+    )
     seeds, analysis = _analysis(tree.get("analysis"), tree.get("seeds"), len(starts), where)
-    plan = Plan(check_name(name), tree["title"], tuple(arms), tuple(tree.get("remarks", ())),
-                seeds=seeds, analysis=analysis, all=tree.get("all", {}), notebook=notebook, controls=controls, starts=starts,
-                tuning=_tuning(tree["tuning"], bool(notebook), f"{where}: tuning") if "tuning" in tree else None)
+    plan = Plan(
+        check_name(name),
+        tree["title"],
+        tuple(arms),
+        tuple(tree.get("remarks", ())),
+        seeds=seeds,
+        analysis=analysis,
+        all=tree.get("all", {}),
+        notebook=notebook,
+        controls=controls,
+        starts=starts,
+        tuning=_tuning(tree["tuning"], bool(notebook), f"{where}: tuning")
+        if "tuning" in tree
+        else None,
+    )
     compare = _pairs(tree, plan, by_hand, names_of(points) if written else [], where)
     places = {arm.name: arm.at for arm in plan.arms if arm.at}
-    plan = replace(plan, compare=compare, interactions=tuple(
-        _interaction(pair, places, f"{where}: interactions") for pair in tree.get("interactions", ())), expect=tuple(
-        _expectation(entry, f"{where}: expect") for entry in tree.get("expect", ())))
-    for named in (*(name for pair in plan.compare for name in pair), *([controls.same] if controls else ()),
-                  *(name for each in plan.expect for name in (each.arm, each.below))):
+    plan = replace(
+        plan,
+        compare=compare,
+        interactions=tuple(
+            _interaction(pair, places, f"{where}: interactions")
+            for pair in tree.get("interactions", ())
+        ),
+        expect=tuple(_expectation(entry, f"{where}: expect") for entry in tree.get("expect", ())),
+    )
+    for named in (
+        *(name for pair in plan.compare for name in pair),
+        *([controls.same] if controls else ()),
+        *(name for each in plan.expect for name in (each.arm, each.below)),
+    ):
         if plan.arm(named).inert:
-            raise ConfigError(f"{where}: arm {named!r} is inert, so nothing can be compared with it")
+            raise ConfigError(
+                f"{where}: arm {named!r} is inert, so nothing can be compared with it"
+            )
     return plan
 
 
@@ -139,10 +201,15 @@ def _arm(name: str, entry: Any, base: str, folder: Path, where: str, needs_base:
     base = entry.get("base") or base
     if needs_base and not base:
         raise ConfigError(f"{where} needs base")
-    return Arm(name, **{"label": name, **entry, "base": str(folder / base) if base.endswith(".toml") else base})
+    return Arm(
+        name,
+        **{"label": name, **entry, "base": str(folder / base) if base.endswith(".toml") else base},
+    )
 
 
-def _on_grid(written: Sequence[Arm], points: Sequence[Mapping[str, Any]], nameless: Arm) -> list[Arm]:
+def _on_grid(
+    written: Sequence[Arm], points: Sequence[Mapping[str, Any]], nameless: Arm
+) -> list[Arm]:
     """Every arm at every point; the points alone where no arm was written by hand."""
     if not points:
         return [*written]
@@ -150,55 +217,94 @@ def _on_grid(written: Sequence[Arm], points: Sequence[Mapping[str, Any]], namele
     for arm in written or [nameless]:
         for name, point in zip(names_of(points), points):
             if both := next((key for key in point if key in arm.set), None):
-                raise ConfigError(f"arm {arm.name!r} sets {both}, which varies in the grid; leave it out of one of them")
-            arms.append(replace(arm, name=check_name("_".join(filter(None, (arm.name, name)))), at=dict(point),
-                                label=", ".join(filter(None, (arm.label, label_of(point)))), set={**arm.set, **point}))
+                raise ConfigError(
+                    f"arm {arm.name!r} sets {both}, which varies in the grid; leave it out of one of them"
+                )
+            arms.append(
+                replace(
+                    arm,
+                    name=check_name("_".join(filter(None, (arm.name, name)))),
+                    at=dict(point),
+                    label=", ".join(filter(None, (arm.label, label_of(point)))),
+                    set={**arm.set, **point},
+                )
+            )
     return arms
 
 
-def _starts(entry: Any, arms: Sequence[Arm], where: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+def _starts(
+    entry: Any, arms: Sequence[Arm], where: str
+) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     """The starts with a name each."""
     axes = axes_of(entry, where)
     if len(axes) != 1:
-        raise ConfigError(f"{where} is one axis, got {', '.join(name for axis in axes for name in axis.settings)}; link what "
-                          "varies together ([[starts.linked]])")
+        raise ConfigError(
+            f"{where} is one axis, got {', '.join(name for axis in axes for name in axis.settings)}; link what "
+            "varies together ([[starts.linked]])"
+        )
     if both := [(arm.name, key) for arm in arms for key in arm.set if key in axes[0].settings]:
-        raise ConfigError(f"{where}: {both[0][0]} sets {both[0][1]}, which every start sets; leave it out of one of them")
+        raise ConfigError(
+            f"{where}: {both[0][0]} sets {both[0][1]}, which every start sets; leave it out of one of them"
+        )
     return tuple(zip(map(check_name, names_of(points_of(axes))), points_of(axes)))
 
 
-def _controls(entry: Any, arms: list[Arm], where: str, judged: bool) -> tuple[Controls | None, list[Arm]]:
+def _controls(
+    entry: Any, arms: list[Arm], where: str, judged: bool
+) -> tuple[Controls | None, list[Arm]]:
     """The controls, and the arms with the one that is run again."""
     if entry is None:
         return None, arms
     _check(entry, CONTROL_KEYS, where, needed=("same",))
     if not judged:
-        raise ConfigError(f"{where} are judged as the other differences are; declare how in [analysis]")
+        raise ConfigError(
+            f"{where} are judged as the other differences are; declare how in [analysis]"
+        )
     same = next((arm for arm in arms if arm.name == entry["same"]), None)
     if same is None:
-        raise ConfigError(f"{where}: there is no arm {entry['same']!r}; {nearest(entry['same'], [arm.name for arm in arms])}")
+        raise ConfigError(
+            f"{where}: there is no arm {entry['same']!r}; {nearest(entry['same'], [arm.name for arm in arms])}"
+        )
     if entry.get("planted") == 0:
         raise ConfigError(f"{where}: planted is a difference that is to be found, so not 0")
-    again = replace(same, name=f"{same.name}-again", label=f"{same.label}, other seeds", seeds_from=OTHER_SEEDS, at={})
+    again = replace(
+        same,
+        name=f"{same.name}-again",
+        label=f"{same.label}, other seeds",
+        seeds_from=OTHER_SEEDS,
+        at={},
+    )
     if any(arm.name == again.name for arm in arms):
-        raise ConfigError(f"{where}: an arm is called {again.name!r} already, as the control would be")
+        raise ConfigError(
+            f"{where}: an arm is called {again.name!r} already, as the control would be"
+        )
     return Controls(same.name, again.name, entry.get("planted")), [*arms, again]
 
 
-def _pairs(tree: Mapping[str, Any], plan: Plan, by_hand: set[str], points: Sequence[str], where: str
-           ) -> tuple[tuple[str, str], ...]:
+def _pairs(
+    tree: Mapping[str, Any], plan: Plan, by_hand: set[str], points: Sequence[str], where: str
+) -> tuple[tuple[str, str], ...]:
     """What is compared. Pairs of arms that a grid spreads out stand for the pair at each of its points."""
     pairs = [_pair(pair, f"{where}: compare") for pair in tree.get("compare", ())]
     if (baseline := tree.get("baseline")) is not None:
         if pairs:
-            raise ConfigError(f"{where}: baseline compares every other arm with one; leave out it, or compare")
-        names = [*tree["arms"]] if points and baseline in by_hand else [
-            arm.name for arm in plan.arms if not arm.inert and not arm.seeds_from]
+            raise ConfigError(
+                f"{where}: baseline compares every other arm with one; leave out it, or compare"
+            )
+        names = (
+            [*tree["arms"]]
+            if points and baseline in by_hand
+            else [arm.name for arm in plan.arms if not arm.inert and not arm.seeds_from]
+        )
         if baseline not in names:
             plan.arm(baseline)
         pairs = [(name, baseline) for name in names if name != baseline]
-    found = [(f"{first}_{point}", f"{second}_{point}") for first, second in pairs for point in points
-             if {first, second} <= by_hand] + [pair for pair in pairs if not (points and {*pair} <= by_hand)]
+    found = [
+        (f"{first}_{point}", f"{second}_{point}")
+        for first, second in pairs
+        for point in points
+        if {first, second} <= by_hand
+    ] + [pair for pair in pairs if not (points and {*pair} <= by_hand)]
     for name in (name for pair in found for name in pair):
         plan.arm(name)
     return tuple(found)
@@ -223,7 +329,9 @@ def _pair(pair: Any, where: str, what: str = "arms") -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------ how it is judged
 
 
-def _analysis(entry: Any, seeds: Any, starts: int, where: str) -> tuple[tuple[int, ...], Analysis | None]:
+def _analysis(
+    entry: Any, seeds: Any, starts: int, where: str
+) -> tuple[tuple[int, ...], Analysis | None]:
     """The seeds, and how they will be judged; looks are at starts where those are repeated."""
     given = _seeds(seeds, f"{where}: seeds") if seeds is not None else None
     if entry is None:
@@ -231,14 +339,18 @@ def _analysis(entry: Any, seeds: Any, starts: int, where: str) -> tuple[tuple[in
     where = f"{where}: analysis"
     _check(entry, ANALYSIS_KEYS, where, needed=("margin",) if given else ("margin", "seeds"))
     if given and "seeds" in entry:
-        raise ConfigError(f"{where}: seeds stand at the top of the plan already; leave them out of one place")
+        raise ConfigError(
+            f"{where}: seeds stand at the top of the plan already; leave them out of one place"
+        )
     given = given or _seeds(entry["seeds"], where)
     rows, what = (starts, "starts") if starts >= FEW else (len(given), "seeds")
     looks = entry.get("looks", [rows])
     if any(type(number) is not int or number < 0 for number in looks):
         raise ConfigError(f"{where}: looks are whole numbers of {what}, got {looks!r}")
     if looks[-1:] != [rows]:
-        raise ConfigError(f"{where}: the last look is at the end, after {rows} {what}, got looks = {looks!r}")
+        raise ConfigError(
+            f"{where}: the last look is at the end, after {rows} {what}, got looks = {looks!r}"
+        )
     return given, Analysis(float(entry["margin"]), tuple(looks), entry.get("normal_seeds", False))
 
 
@@ -246,22 +358,36 @@ def _tuning(entry: Any, own: bool, where: str) -> Tuning:
     """What every arm tries. A notebook of one's own draws its tasks itself."""
     _check(entry, TUNING_KEYS, where, needed=("grid", "seeds"))
     if own and (given := [key for key in ("tasks", "same_tasks") if key in entry]):
-        raise ConfigError(f"{where}: {given[0]} is of training runs; a notebook of your own draws its tasks itself, by its "
-                          "parameter `tuning`")
+        raise ConfigError(
+            f"{where}: {given[0]} is of training runs; a notebook of your own draws its tasks itself, by its "
+            "parameter `tuning`"
+        )
     points = points_of(axes_of(entry["grid"], f"{where}.grid"))
     if len(points) < 2:
-        raise ConfigError(f"{where}.grid has one point: expected several to choose from; set it in [all] instead")
+        raise ConfigError(
+            f"{where}.grid has one point: expected several to choose from; set it in [all] instead"
+        )
     tasks = entry.get("tasks", TUNING_TASKS)
     if tasks < 2:
         raise ConfigError(f"{where}: tasks: expected at least 2 held-out tasks, got {tasks}")
-    return Tuning(tuple(points), _seeds(entry["seeds"], where, TUNING_SEEDS), None if own else tasks,
-                  entry.get("same_tasks", False))
+    return Tuning(
+        tuple(points),
+        _seeds(entry["seeds"], where, TUNING_SEEDS),
+        None if own else tasks,
+        entry.get("same_tasks", False),
+    )
 
 
 def _seeds(value: Any, where: str, first: int = 0) -> tuple[int, ...]:
     seeds = [*range(first, first + value)] if type(value) is int else value
-    if not seeds or any(type(number) is not int or number < 0 for number in seeds) or len({*seeds}) != len(seeds):
-        raise ConfigError(f"{where}: seeds and looks are whole numbers from 0 on, at least one, each once, got {value!r}")
+    if (
+        not seeds
+        or any(type(number) is not int or number < 0 for number in seeds)
+        or len({*seeds}) != len(seeds)
+    ):
+        raise ConfigError(
+            f"{where}: seeds and looks are whole numbers from 0 on, at least one, each once, got {value!r}"
+        )
     return tuple(seeds)
 
 

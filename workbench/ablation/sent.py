@@ -1,4 +1,5 @@
 """A job of a grid as it is sent to another machine, and what is done with it there."""
+
 from __future__ import annotations
 
 import os

@@ -6,6 +6,7 @@ their 95 % interval speaks for other tasks and for other seeds (`types.crossed`)
 have them: the seeds that came to their end are not passed off as all of them. A seed that failed or was not run is named.
 What was not declared is shown without a verdict.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -37,14 +38,27 @@ def tabled(plan: Plan, seeds: Sequence[int], out: Path) -> dict[str, Any]:
     """The table of what lies in `out`. DataError where runs that should have begun alike did not."""
     wanted, plan = plan, tuned(plan, out)
     ends = {job: work.ended(plan, job, out) for job in jobs(plan, seeds)}
-    table = table_of(plan, seeds, {job: end if "failed" in end else facts_of(plan, job, out, end)
-                                   for job, end in ends.items() if end is not None},
-                     declared_in(plan.name, out) or declaration(wanted), tuning_facts(plan, out))
+    table = table_of(
+        plan,
+        seeds,
+        {
+            job: end if "failed" in end else facts_of(plan, job, out, end)
+            for job, end in ends.items()
+            if end is not None
+        },
+        declared_in(plan.name, out) or declaration(wanted),
+        tuning_facts(plan, out),
+    )
     return table | {"checks": [*table["checks"], *choice_checks(wanted, out)]}
 
 
-def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], declared: Facts | None = None,
-             tuning: Facts | None = None) -> dict[str, Any]:
+def table_of(
+    plan: Plan,
+    seeds: Sequence[int],
+    found: Mapping[Job, Facts],
+    declared: Facts | None = None,
+    tuning: Facts | None = None,
+) -> dict[str, Any]:
     """The same of facts at hand: of each job that ended, `facts_of` its run or {"failed": words}; of what was sealed
     before the first of them ran (else what the plan says); and of what its arms chose for themselves (`tuning_facts`)."""
     declared = declaration(plan) if declared is None else declared
@@ -58,25 +72,48 @@ def table_of(plan: Plan, seeds: Sequence[int], found: Mapping[Job, Facts], decla
         arm["over_start"] = {mode: _over_start(arm, mode) for mode in MODES} if begun else None
     compared = [_compared(arms, first, second, seeds) for first, second in plan.compare]
     interactions = [_interaction(plan, arms, axes, seeds) for axes in plan.interactions]
-    family = [pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]] + interactions
+    family = [
+        pair for pair in compared if [pair["first"], pair["second"]] in declared["compare"]
+    ] + interactions
     size = family_size(declared)
-    _judge(plan, family, arms, by_return, len(family) == size, "start" if whole.starts_vary else "seed")
+    _judge(
+        plan, family, arms, by_return, len(family) == size, "start" if whole.starts_vary else "seed"
+    )
     checks = [_judged(expectation, arms, seeds) for expectation in plan.expect]
     controls = control_pairs(plan, arms, max(size, 1), by_return)
     ran = [facts for arm in arms.values() for facts in arm["seeds"].values()]
     return {
-        "version": 2, "name": plan.name, "title": plan.title, "remarks": list(plan.remarks), "seeds": list(seeds),
-        "all": dict(plan.all), "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
+        "version": 2,
+        "name": plan.name,
+        "title": plan.title,
+        "remarks": list(plan.remarks),
+        "seeds": list(seeds),
+        "all": dict(plan.all),
+        "tasks": _one({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
         "steps": _steps(plan, ran),
-        "starts": starts, "arms": arms, "compared": compared, "controls": controls,
-        "interactions": interactions, "power": power_facts(plan, arms, compared, size, by_return),
-        "checks": [*_came_to_their_end(arms, seeds), *checks, *(control["check"] for control in controls)],
-        "tuning": tuning_words(plan, tuning), **({} if tuning is None else {"tuned": tuning}),
-        "speaks": speaks_for(whole), **({"rows": "start", "row_names": [name for name, _ in whole.starts]} if (
-            whole.starts_vary) else {}),
+        "starts": starts,
+        "arms": arms,
+        "compared": compared,
+        "controls": controls,
+        "interactions": interactions,
+        "power": power_facts(plan, arms, compared, size, by_return),
+        "checks": [
+            *_came_to_their_end(arms, seeds),
+            *checks,
+            *(control["check"] for control in controls),
+        ],
+        "tuning": tuning_words(plan, tuning),
+        **({} if tuning is None else {"tuned": tuning}),
+        "speaks": speaks_for(whole),
+        **(
+            {"rows": "start", "row_names": [name for name, _ in whole.starts]}
+            if (whole.starts_vary)
+            else {}
+        ),
         "declared": declared | {"hash": hash_of(declared)},
-        "code": sorted({facts["code"] for facts in ran}), "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran)} | (
-        {"measure": "return"} if by_return else {})
+        "code": sorted({facts["code"] for facts in ran}),
+        "cpu_seconds": sum(facts["cpu_seconds"] for facts in ran),
+    } | ({"measure": "return"} if by_return else {})
 
 
 def _by_return(facts: Facts) -> bool:
@@ -91,15 +128,21 @@ def held(table: Facts) -> bool:
 
 def _one(found: set, what: str) -> Any:
     if len(found) > 1:
-        raise DataError(f"the arms have different {what}: {', '.join(map(str, sorted(found)))}; they must be the same "
-                        "for all. Give it in [all]")
+        raise DataError(
+            f"the arms have different {what}: {', '.join(map(str, sorted(found)))}; they must be the same "
+            "for all. Give it in [all]"
+        )
     return next(iter(found), None)
 
 
 def _steps(plan: Plan, ran: Sequence[Facts]) -> int | None:
     """Of every run; None where arms set them and so differ in them."""
     found = {facts["steps"] for facts in ran}
-    return None if len(found) > 1 and any("train.steps" in arm.set for arm in plan.arms) else _one(found, "numbers of steps")
+    return (
+        None
+        if len(found) > 1 and any("train.steps" in arm.set for arm in plan.arms)
+        else _one(found, "numbers of steps")
+    )
 
 
 # ------------------------------------------------------------------------------------------------ arms
@@ -110,18 +153,38 @@ def _arm(plan: Plan, arm: Arm, seeds: Sequence[int], found: Mapping[Job, Facts])
     inert = why_inert(plan, arm) if arm.inert else None
     ends = {} if arm.inert else {seed: found.get(Job(arm.name, seed)) for seed in seeds}
     absent = [seed for seed, end in ends.items() if end is None]
-    failed = {str(seed): end["failed"] for seed, end in ends.items() if end is not None and "failed" in end}
+    failed = {
+        str(seed): end["failed"]
+        for seed, end in ends.items()
+        if end is not None and "failed" in end
+    }
     runs = {str(seed): end for seed, end in ends.items() if end is not None and "failed" not in end}
-    return {"label": arm.label, "base": arm.base_name, "set": dict(arm.set), "start": arm.start, "inert": inert,
-            "failed": failed, "absent": absent, "seeds": runs,
-            **{mode: _mean([facts[mode] for facts in runs.values() if mode in facts], any(map(_by_return, runs.values())))
-               for mode in MODES}, **({"at": dict(arm.at)} if arm.at else {})}
+    return {
+        "label": arm.label,
+        "base": arm.base_name,
+        "set": dict(arm.set),
+        "start": arm.start,
+        "inert": inert,
+        "failed": failed,
+        "absent": absent,
+        "seeds": runs,
+        **{
+            mode: _mean(
+                [facts[mode] for facts in runs.values() if mode in facts],
+                any(map(_by_return, runs.values())),
+            )
+            for mode in MODES
+        },
+        **({"at": dict(arm.at)} if arm.at else {}),
+    }
 
 
 def _told(estimate: Difference) -> dict[str, Any]:
     """As JSON values; None for an end of an interval that is not known (one seed alone)."""
-    return {name: None if isinstance(value, float) and not np.isfinite(value) else value
-            for name, value in asdict(estimate).items()}
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in asdict(estimate).items()
+    }
 
 
 def _mean(by_task_RN: Sequence[Sequence[float]], by_return: bool = False) -> dict[str, Any] | None:
@@ -151,18 +214,32 @@ def _starts(plan: Plan, found: Mapping[Job, Facts]) -> dict[str, Any]:
         if not facts.get("rows"):
             continue  # it failed, or a notebook of the user's own measured what it wanted
         begins = ", ".join(filter(None, (plan.arm(job.arm).start, job.start)))
-        known = starts.setdefault(begins, {"rows": facts["rows"], "from": f"{job}",
-                                           **({"absent": facts["absent"]} if "absent" in facts else {})})
+        known = starts.setdefault(
+            begins,
+            {
+                "rows": facts["rows"],
+                "from": f"{job}",
+                **({"absent": facts["absent"]} if "absent" in facts else {}),
+            },
+        )
         if known["rows"] != facts["rows"]:
-            raise DataError(f"{job}, and {known['from']} are both said to begin as {begins!r}, but differ before any "
-                            "training: another policy, other tasks or other code. Run them again, or give them different "
-                            "starts")
+            raise DataError(
+                f"{job}, and {known['from']} are both said to begin as {begins!r}, but differ before any "
+                "training: another policy, other tasks or other code. Run them again, or give them different "
+                "starts"
+            )
     return starts
 
 
 def _over_start(arm: Facts, mode: str) -> dict[str, Any] | None:
-    before = [next(by_task(row, "untrained") for row in facts["rows"] if (row["policy"], row["mode"]) == ("untrained", mode))
-              for facts in arm["seeds"].values()]
+    before = [
+        next(
+            by_task(row, "untrained")
+            for row in facts["rows"]
+            if (row["policy"], row["mode"]) == ("untrained", mode)
+        )
+        for facts in arm["seeds"].values()
+    ]
     after = [facts[mode] for facts in arm["seeds"].values()]
     return _told(crossed_difference(before, after)) if after else None
 
@@ -172,38 +249,74 @@ def _over_start(arm: Facts, mode: str) -> dict[str, Any] | None:
 
 def _compared(arms: Facts, first: str, second: str, seeds: Sequence[int]) -> dict[str, Any]:
     """`first` minus `second`, seed by seed on the same tasks."""
-    both = [str(seed) for seed in seeds if all(str(seed) in arms[name]["seeds"] for name in (first, second))]
+    both = [
+        str(seed)
+        for seed in seeds
+        if all(str(seed) in arms[name]["seeds"] for name in (first, second))
+    ]
     missing = [seed for seed in seeds if str(seed) not in both]
     found: dict[str, Any] = {"first": first, "second": second, "seeds": both, "missing": missing}
     for mode in MODES:
-        told = both and all(mode in arms[name]["seeds"][seed] for name in (first, second) for seed in both)
-        a, b = ([arms[name]["seeds"][seed][mode] for seed in both if told] for name in (second, first))
-        found[mode] = None if not told else _told(crossed_difference(a, b)) | {
-            "each": {seed: asdict(task_difference(a[i], b[i])) for i, seed in enumerate(both)}}
+        told = both and all(
+            mode in arms[name]["seeds"][seed] for name in (first, second) for seed in both
+        )
+        a, b = (
+            [arms[name]["seeds"][seed][mode] for seed in both if told] for name in (second, first)
+        )
+        found[mode] = (
+            None
+            if not told
+            else _told(crossed_difference(a, b))
+            | {"each": {seed: asdict(task_difference(a[i], b[i])) for i, seed in enumerate(both)}}
+        )
         if told:
             found[mode]["verdict"] = EXPLORATORY
     return found
 
 
-def _interaction(plan: Plan, arms: Facts, axes: tuple[str, str], seeds: Sequence[int]) -> dict[str, Any]:
+def _interaction(
+    plan: Plan, arms: Facts, axes: tuple[str, str], seeds: Sequence[int]
+) -> dict[str, Any]:
     """A difference of differences, as an entry of the family."""
     weights = interaction_weights({arm.name: arm.at for arm in plan.arms if arm.at}, *axes)
     both = [seed for seed in seeds if all(str(seed) in arms[name]["seeds"] for name in weights)]
     values_RN = contrast(arms, weights, both) if both else None
-    return {"axes": list(axes), "weights": weights, "sampled": None if values_RN is None else _told(
-        crossed_difference(np.zeros_like(values_RN), values_RN)) | {"each": {
-            str(seed): {"mean": float(np.mean(row))} for seed, row in zip(both, values_RN)}}}
+    return {
+        "axes": list(axes),
+        "weights": weights,
+        "sampled": None
+        if values_RN is None
+        else _told(crossed_difference(np.zeros_like(values_RN), values_RN))
+        | {
+            "each": {str(seed): {"mean": float(np.mean(row))} for seed, row in zip(both, values_RN)}
+        },
+    }
 
 
-def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return: bool, whole_family: bool,
-           row: str) -> None:
+def _judge(
+    plan: Plan,
+    family: Sequence[dict[str, Any]],
+    arms: Facts,
+    by_return: bool,
+    whole_family: bool,
+    row: str,
+) -> None:
     """Write the verdicts into the declared pairs, with the intervals that hold for all of them together."""
-    weights = [pair["weights"] if "weights" in pair else pair_weights(pair["first"], pair["second"]) for pair in family]
+    weights = [
+        pair["weights"] if "weights" in pair else pair_weights(pair["first"], pair["second"])
+        for pair in family
+    ]
     whole = whole_seeds(plan, arms, {name for each in weights for name in each})
     lacking = plan.seeds[len(whole)] if len(whole) < len(plan.seeds) else None
-    why = ("no margin was declared ([analysis] of the plan)" if plan.analysis is None else
-           "the declared pairs are judged together, and arms of some were left out" if not whole_family else
-           f"{row} {lacking}, the first declared one, is not there for every arm" if not whole else "")
+    why = (
+        "no margin was declared ([analysis] of the plan)"
+        if plan.analysis is None
+        else "the declared pairs are judged together, and arms of some were left out"
+        if not whole_family
+        else f"{row} {lacking}, the first declared one, is not there for every arm"
+        if not whole
+        else ""
+    )
     for pair in family:
         if pair["sampled"] is not None:
             pair["sampled"]["verdict"] = f"{UNJUDGED}: {why}"
@@ -212,40 +325,85 @@ def _judge(plan: Plan, family: Sequence[dict[str, Any]], arms: Facts, by_return:
     margin = plan.analysis.margin / (1 if by_return else POINTS)
     differences = [contrast(arms, each, whole) for each in weights]
     for pair, found in zip(family, judged(differences, replace(plan.analysis, margin=margin), row)):
-        pair["sampled"] |= {**found, "margin": margin, "lacking": lacking, "each": pair["sampled"]["each"]}
+        pair["sampled"] |= {
+            **found,
+            "margin": margin,
+            "lacking": lacking,
+            "each": pair["sampled"]["each"],
+        }
 
 
 def _came_to_their_end(arms: Facts, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """That every run came to its end, and that the lint looked at each of its steps and found no error."""
-    broken = [f"{name}, seed {seed}: {words}" for name, arm in arms.items() for seed, words in arm["failed"].items()]
+    broken = [
+        f"{name}, seed {seed}: {words}"
+        for name, arm in arms.items()
+        for seed, words in arm["failed"].items()
+    ]
     absent = [f"{name}, seed {seed}" for name, arm in arms.items() for seed in arm["absent"]]
-    unclean = [f"{name}, seed {seed}: {', '.join(facts['lint']['errors']) or 'it was off'}"
-               for name, arm in arms.items() for seed, facts in arm["seeds"].items()
-               if facts["lint"] and (facts["lint"]["errors"] or facts["lint"]["steps"] < facts["steps"])]
+    unclean = [
+        f"{name}, seed {seed}: {', '.join(facts['lint']['errors']) or 'it was off'}"
+        for name, arm in arms.items()
+        for seed, facts in arm["seeds"].items()
+        if facts["lint"] and (facts["lint"]["errors"] or facts["lint"]["steps"] < facts["steps"])
+    ]
     runs = sum(len(arm["seeds"]) for arm in arms.values())
-    own = runs and not any(facts["lint"] for arm in arms.values() for facts in arm["seeds"].values())
+    own = runs and not any(
+        facts["lint"] for arm in arms.values() for facts in arm["seeds"].values()
+    )
     why = "; ".join([*broken, *([f"not run: {', '.join(absent)}"] if absent else [])])
-    return [_check("every run came to its end", False if broken else None if absent or not runs else True, why)] + (
-        [] if own else [_check("the lint found no error in any step of any run", None if not runs else not unclean,
-                                "; ".join(unclean) or f"{runs} runs")])
+    return [
+        _check(
+            "every run came to its end",
+            False if broken else None if absent or not runs else True,
+            why,
+        )
+    ] + (
+        []
+        if own
+        else [
+            _check(
+                "the lint found no error in any step of any run",
+                None if not runs else not unclean,
+                "; ".join(unclean) or f"{runs} runs",
+            )
+        ]
+    )
 
 
 def _judged(wanted: Expectation, arms: Facts, seeds: Sequence[int]) -> dict[str, Any]:
     absent = [name for name in (wanted.arm, wanted.below) if name not in arms]
     if absent:
         return _check(str(wanted), None, f"{', '.join(absent)} was left out")
-    if any(_by_return(facts) for name in (wanted.arm, wanted.below) for facts in arms[name]["seeds"].values()):
-        return _check(str(wanted), None, "points of success are expected, and the environment does not say who succeeded")
+    if any(
+        _by_return(facts)
+        for name in (wanted.arm, wanted.below)
+        for facts in arms[name]["seeds"].values()
+    ):
+        return _check(
+            str(wanted),
+            None,
+            "points of success are expected, and the environment does not say who succeeded",
+        )
     found = _compared(arms, wanted.arm, wanted.below, seeds)
-    each = {seed: one["mean"] for seed, one in found["sampled"]["each"].items()} if found["sampled"] else {}
+    each = (
+        {seed: one["mean"] for seed, one in found["sampled"]["each"].items()}
+        if found["sampled"]
+        else {}
+    )
     why = ", ".join(f"seed {seed}: {100 * gap:+.1f} points" for seed, gap in each.items())
     if any(gap > -wanted.points / 100 for gap in each.values()):
         return _check(str(wanted), False, why)
     if found["missing"]:
-        failed = any(str(seed) in arms[name]["failed"] for seed in found["missing"]
-                     for name in (wanted.arm, wanted.below))
+        failed = any(
+            str(seed) in arms[name]["failed"]
+            for seed in found["missing"]
+            for name in (wanted.arm, wanted.below)
+        )
         missing = f"seed {', '.join(map(str, found['missing']))} is missing"
-        return _check(str(wanted), False if failed else None, "; ".join(filter(None, [why, missing])))
+        return _check(
+            str(wanted), False if failed else None, "; ".join(filter(None, [why, missing]))
+        )
     return _check(str(wanted), True, why)
 
 

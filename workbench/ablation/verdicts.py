@@ -14,6 +14,7 @@ What is judged was declared: which differences form the family, how far apart tw
 A difference counts as equal when the interval that holds for the whole family lies within the margin: two one-sided
 tests, at half their usual level. Sources: Holm (1979); Maurer and Bretz (2013), Holm with looks; Schuirmann (1987).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,9 +46,13 @@ class Analysis:
 
     def __post_init__(self) -> None:
         if not self.margin > 0:
-            raise ConfigError(f"margin: expected a difference above 0 below which arms count as equal, got {self.margin}")
+            raise ConfigError(
+                f"margin: expected a difference above 0 below which arms count as equal, got {self.margin}"
+            )
         if not 0 < self.alpha <= 0.5:
-            raise ConfigError(f"alpha: expected the share of families with a false verdict, such as 0.05, got {self.alpha}")
+            raise ConfigError(
+                f"alpha: expected the share of families with a false verdict, such as 0.05, got {self.alpha}"
+            )
         look_levels(self.looks)
 
     @property
@@ -81,7 +86,11 @@ def found_at(p_LXM: np.ndarray, analysis: Analysis) -> np.ndarray:
 
 def looked(values_XRN: np.ndarray, analysis: Analysis) -> list[MeanParts]:
     """The tables as they stood at each look that the runs in them reach."""
-    return [parts_of(values_XRN[..., :look, :]) for look in analysis.looks if look <= values_XRN.shape[-2]]
+    return [
+        parts_of(values_XRN[..., :look, :])
+        for look in analysis.looks
+        if look <= values_XRN.shape[-2]
+    ]
 
 
 def sign_flip(values_R: Sequence[float]) -> float:
@@ -97,7 +106,9 @@ def sign_flip(values_R: Sequence[float]) -> float:
 # ------------------------------------------------------------------------------------------------ verdicts
 
 
-def judged(tables_MRN: Sequence[np.ndarray], analysis: Analysis, row: str = "seed") -> list[dict[str, Any]]:
+def judged(
+    tables_MRN: Sequence[np.ndarray], analysis: Analysis, row: str = "seed"
+) -> list[dict[str, Any]]:
     """The verdicts on a family: one table of differences [seeds, tasks] each, all with the same seeds and tasks. As JSON
     values (`_judgement`). Judged at the last declared look that the seeds reach; later seeds are shown, not judged. `row`:
     what is repeated, in words."""
@@ -109,22 +120,55 @@ def judged(tables_MRN: Sequence[np.ndarray], analysis: Analysis, row: str = "see
     if looks:
         parts, level = looks[-1], look_levels(analysis.looks, each_alpha)[len(looks) - 1]
         look_M = found_at(np.stack([one.p_value() for one in looks]), analysis)
-        side_M = [float(np.sign(looks[look].mean_X[m])) if look >= 0 else 0.0 for m, look in enumerate(look_M)]
+        side_M = [
+            float(np.sign(looks[look].mean_X[m])) if look >= 0 else 0.0
+            for m, look in enumerate(look_M)
+        ]
     else:
         parts, level, side_M = parts_of(values_MRN), None, [0.0] * len(values_MRN)
-    half_M, alone_M = parts.half_width(each_alpha if level is None else level), parts.half_width(analysis.alpha)
-    return [_judgement(values_RN, _one(parts, m), analysis, level, side_M[m], float(half_M[m]), float(alone_M[m]), row)
-            for m, values_RN in enumerate(values_MRN)]
+    half_M, alone_M = (
+        parts.half_width(each_alpha if level is None else level),
+        parts.half_width(analysis.alpha),
+    )
+    return [
+        _judgement(
+            values_RN,
+            _one(parts, m),
+            analysis,
+            level,
+            side_M[m],
+            float(half_M[m]),
+            float(alone_M[m]),
+            row,
+        )
+        for m, values_RN in enumerate(values_MRN)
+    ]
 
 
 def _one(parts: MeanParts, index: int) -> dict[str, float]:
-    return {"mean": float(parts.mean_X[index]), "error": float(parts.error_X[index]), "p": float(parts.p_value()[index]),
-            "freedom": float(parts.freedom(0.05)[index]), "seed": float(parts.seed_X[index]), "task": float(parts.task_X[index]),
-            "rest": float(parts.rest_X[index]), "runs": parts.runs, "tasks": parts.tasks}
+    return {
+        "mean": float(parts.mean_X[index]),
+        "error": float(parts.error_X[index]),
+        "p": float(parts.p_value()[index]),
+        "freedom": float(parts.freedom(0.05)[index]),
+        "seed": float(parts.seed_X[index]),
+        "task": float(parts.task_X[index]),
+        "rest": float(parts.rest_X[index]),
+        "runs": parts.runs,
+        "tasks": parts.tasks,
+    }
 
 
-def _judgement(values_RN: np.ndarray, one: dict[str, float], analysis: Analysis, level: float | None, side: float,
-               half: float, alone: float, row: str) -> dict[str, Any]:
+def _judgement(
+    values_RN: np.ndarray,
+    one: dict[str, float],
+    analysis: Analysis,
+    level: float | None,
+    side: float,
+    half: float,
+    alone: float,
+    row: str,
+) -> dict[str, Any]:
     """What stands in a table of one difference: `verdict`, `why` where it is undecided, `mean`, `low` and `high` (which
     hold for the whole family), `alone` (this difference's own interval at alpha), `p`, `flip` (of the seeds, where they
     are few), `each` seed's mean, `detectable`, `more_seeds` and `more_tasks` (None: none would do, or not asked).
@@ -137,12 +181,30 @@ def _judgement(values_RN: np.ndarray, one: dict[str, float], analysis: Analysis,
     verdict = (HIGHER if side > 0 else LOWER) if side else EQUAL if within else UNDECIDED
     each_R = values_RN.mean(axis=1)
     result: dict[str, Any] = {
-        "verdict": verdict, "why": "", "mean": mean, "low": _known(low), "high": _known(high), "p": one["p"],
-        "alone": [_known(mean - alone), _known(mean + alone)], "freedom": one["freedom"], "judged_seeds": one["runs"],
-        "each": each_R.tolist(), "flip": sign_flip(each_R) if len(each_R) < FEW else None, "detectable": None,
-        "more_seeds": None, "more_tasks": None}
+        "verdict": verdict,
+        "why": "",
+        "mean": mean,
+        "low": _known(low),
+        "high": _known(high),
+        "p": one["p"],
+        "alone": [_known(mean - alone), _known(mean + alone)],
+        "freedom": one["freedom"],
+        "judged_seeds": one["runs"],
+        "each": each_R.tolist(),
+        "flip": sign_flip(each_R) if len(each_R) < FEW else None,
+        "detectable": None,
+        "more_seeds": None,
+        "more_tasks": None,
+    }
     if one["runs"] > 1:
-        sizes = one["seed"], one["task"], one["rest"], one["runs"], one["tasks"], analysis.alpha if level is None else level
+        sizes = (
+            one["seed"],
+            one["task"],
+            one["rest"],
+            one["runs"],
+            one["tasks"],
+            analysis.alpha if level is None else level,
+        )
         result["detectable"] = _known(detectable(*sizes))
         if verdict == UNDECIDED:
             result["more_seeds"], result["more_tasks"] = more(*sizes, analysis.margin)
@@ -157,8 +219,10 @@ def _known(value: float) -> float | None:
 
 def _why(analysis: Analysis, seeds: int, few: bool, level: float | None, row: str) -> str:
     if few:
-        return (f"{seeds} {row}s cannot decide: the sign-flip test cannot come below {2.0 ** (1 - seeds):.3g}; run "
-                f"{FEW}, or accept by name that {row}s are normal")
+        return (
+            f"{seeds} {row}s cannot decide: the sign-flip test cannot come below {2.0 ** (1 - seeds):.3g}; run "
+            f"{FEW}, or accept by name that {row}s are normal"
+        )
     if level is None:
         return f"{seeds} of {analysis.looks[0]} {row}s until the first declared look"
     if seeds < analysis.seeds:
@@ -166,10 +230,12 @@ def _why(analysis: Analysis, seeds: int, few: bool, level: float | None, row: st
     return ""
 
 
-def more(seed: float, task: float, rest: float, runs: int, tasks: int, level: float, effect: float
-         ) -> tuple[int | None, int | None]:
+def more(
+    seed: float, task: float, rest: float, runs: int, tasks: int, level: float, effect: float
+) -> tuple[int | None, int | None]:
     """About how many more seeds (at as many tasks), or tasks (at as many seeds), it takes until a difference of `effect`
     is found four times in five, if the variances are as they were seen. None: not by that alone."""
+
     def enough(r: int, n: int) -> bool:
         return detectable(seed, task, rest, r, n, level) <= effect
 

@@ -7,6 +7,7 @@
 KEY hashes the configuration, CODE the source of the package: a run never goes on under other code. A job that was cut
 off goes on from its run folder; one that is done with the same configuration and code is not done again. The result of
 a notebook of the user's own is read from that notebook, once, when it ends."""
+
 from __future__ import annotations
 
 import resource
@@ -45,8 +46,14 @@ def is_finished(found: dict[str, Any], out: Path) -> bool:
     return "result" in found or (out / "runs" / found["run"]).is_dir()
 
 
-def do(job: Job, plan: Plan, out: Path, cwd: Path, cell_limit_s: float | None = None, leased: bool = False
-       ) -> dict[str, Any]:
+def do(
+    job: Job,
+    plan: Plan,
+    out: Path,
+    cwd: Path,
+    cell_limit_s: float | None = None,
+    leased: bool = False,
+) -> dict[str, Any]:
     """Run a job now and write down how it ended. What is wrong with an arm is its result, {"failed": words}.
 
     `leased`: its driver holds the newest lease of the job; where that was lost meanwhile nothing is written: whoever
@@ -56,15 +63,24 @@ def do(job: Job, plan: Plan, out: Path, cwd: Path, cell_limit_s: float | None = 
     facts: dict[str, Any] = {"code": code_fingerprint(), "notebook": f"notebooks/{name}.ipynb"}
     run = out / "runs" / f"{name}-{code_fingerprint()}"
     try:
-        failed = run_notebook(notebook_of(plan), out / facts["notebook"], cwd=cwd, cell_limit_s=cell_limit_s,
-                              parameters=parameters_of(plan, job, run))
+        failed = run_notebook(
+            notebook_of(plan),
+            out / facts["notebook"],
+            cwd=cwd,
+            cell_limit_s=cell_limit_s,
+            parameters=parameters_of(plan, job, run),
+        )
         found = _found(plan, job, out / facts["notebook"], run) if failed is None else failed
     except WorkbenchError as error:
         found = Failure(ERROR, f"{type(error).__name__}: {error}")
     if leased and (lease is None or not lease.is_held()):
         return {"elsewhere": "another driver took it over"}
     tries = (ended(plan, job, out) or {}).get("tries", 0) + 1
-    facts |= {"failed": f"{found}", "state": found.state, "cell": found.cell} if isinstance(found, Failure) else found
+    facts |= (
+        {"failed": f"{found}", "state": found.state, "cell": found.cell}
+        if isinstance(found, Failure)
+        else found
+    )
     facts |= {"cpu_seconds": _cpu_seconds() - before, "tries": tries}
     path = record_of(plan, job, out)
     make_folder(path.parent)
@@ -76,7 +92,9 @@ def _found(plan: Plan, job: Job, notebook: Path, run: Path) -> dict[str, Any] | 
     """What a notebook that came to its end has to show for it."""
     if plan.notebook:
         return {"result": result_in(notebook)}
-    from workbench.training.resume import is_complete  # it needs torch, which planning and listing do not
+    from workbench.training.resume import (
+        is_complete,
+    )  # it needs torch, which planning and listing do not
 
     if not (run.is_dir() and is_complete(open_run(run), config_of(plan, job))):
         return Failure(ERROR, f"the notebook ended, but {run.name} is not a complete run")
@@ -94,5 +112,7 @@ def record_of(plan: Plan, job: Job, out: Path) -> Path:
 
 def _cpu_seconds() -> float:
     """Of this process and of those that it waited for: the kernel is one of them."""
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (resource.RUSAGE_SELF,
-                                                                                     resource.RUSAGE_CHILDREN)))
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )

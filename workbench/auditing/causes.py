@@ -7,6 +7,7 @@ is taken, the others are tried on top of it, until what is left is rounding or n
 convinced: a toggle halves a gap that rounding does not explain; or the gap, however small, lies along the very line
 from the new weights to older ones, which rounding errors of hundreds of tokens do not do.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,20 @@ import torch
 from workbench.auditing.claims import Claims, RecordedLogits
 from workbench.auditing.forward import LARGEST, Forward, Hypothesis, bent
 from workbench.auditing.toggles import (
-    ADAPTER, DTYPE, HEAD, IDS, PART, POSITION, SHARED, STALE, SYNC, TEMPERATURE, TOP_P, TRAINER, UNEXPLAINED, Toggle,
+    ADAPTER,
+    DTYPE,
+    HEAD,
+    IDS,
+    PART,
+    POSITION,
+    SHARED,
+    STALE,
+    SYNC,
+    TEMPERATURE,
+    TOP_P,
+    TRAINER,
+    UNEXPLAINED,
+    Toggle,
     fitted_toggles,
 )
 from workbench.engines.gap import TRAINING_LIMITS
@@ -31,19 +45,21 @@ MEND = {
     PART: "find out why these tensors are not loaded: a name that the engine spells otherwise is passed over in silence",
     DTYPE: "set engine.dtype to the trainer's, or keep a per-token importance ratio and watch its size",
     POSITION: "compare position ids token by token at the first turn's border; a cache that counts one token too many or "
-              "too few shifts everything after it",
+    "too few shifts everything after it",
     IDS: "train the ids that were sampled; never decode and tokenize them again",
     ADAPTER: "merge the adapter into the weights before they are handed to the engine, or load it there as an adapter",
     TRAINER: "look at packing and position ids of the trainer's micro-batches; learner.layout='padded' goes without",
     SYNC: "the engine's sync does nothing, or only a part of it arrives",
     SHARED: "give the engine its own copy of the weights (law: an engine is told of new weights, it does not see them)",
     UNEXPLAINED: "compare the two layer by layer on the worst token; the model may be computed differently (attention "
-                 "kernel, a soft cap, a window)",
+    "kernel, a soft cap, a window)",
 }
-CERTAIN = 8.0   # standard errors that the share along a line to older weights must stand above zero
-HALF = 0.5      # a cause takes away at least this share of the gap
-ALIKE = 2.5     # rounding to a dtype is of the same size as what was found if their ratio is below this
-CLOSED = 0.05   # what leaves less than this share of the alarm has closed the gap: nothing simpler is looked for
+CERTAIN = 8.0  # standard errors that the share along a line to older weights must stand above zero
+HALF = 0.5  # a cause takes away at least this share of the gap
+ALIKE = (
+    2.5  # rounding to a dtype is of the same size as what was found if their ratio is below this
+)
+CLOSED = 0.05  # what leaves less than this share of the alarm has closed the gap: nothing simpler is looked for
 MOST_CAUSES = 4
 
 
@@ -106,10 +122,16 @@ class _Search:
         return difference(self.forward, self.claims, replace(self.now, **toggle.change))
 
     def take(self, toggle: Toggle, after: np.ndarray) -> None:
-        self.steps.append(WaterfallStep(toggle.kind, toggle.words, _mean(self.left), _mean(after), toggle.declared))
+        self.steps.append(
+            WaterfallStep(
+                toggle.kind, toggle.words, _mean(self.left), _mean(after), toggle.declared
+            )
+        )
         self.now, self.left = replace(self.now, **toggle.change), after
 
-    def best(self, toggles: Sequence[Toggle], rarely: Sequence[Toggle], fit: bool) -> tuple[Toggle, np.ndarray, str] | None:
+    def best(
+        self, toggles: Sequence[Toggle], rarely: Sequence[Toggle], fit: bool
+    ) -> tuple[Toggle, np.ndarray, str] | None:
         """The convincing toggle that leaves least, what it leaves, and why it convinces; None where none does."""
         beyond, found = not within(self.left, self.limits), []
         for toggle in self._candidates(toggles, rarely, beyond, fit):
@@ -127,7 +149,9 @@ class _Search:
         least = min(mean for mean, *_ in found)
         return next(f[1:] for f in found if f[0] <= max(1.05 * least, self.limits[0] * 0.01))
 
-    def _candidates(self, toggles: Sequence[Toggle], rarely: Sequence[Toggle], beyond: bool, fit: bool) -> Iterator[Toggle]:
+    def _candidates(
+        self, toggles: Sequence[Toggle], rarely: Sequence[Toggle], beyond: bool, fit: bool
+    ) -> Iterator[Toggle]:
         """Simple ones first."""
         yield from (toggle for toggle in toggles if not toggle.declared)
         if beyond:
@@ -136,8 +160,14 @@ class _Search:
                 yield from fitted_toggles(self.forward, self.claims, self.now)
 
 
-def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggles: Sequence[Toggle],
-            rarely: Sequence[Toggle] = (), fit: bool = True) -> Explained:
+def explain(
+    forward: Forward,
+    claims: Claims,
+    limits: tuple[float, float],
+    toggles: Sequence[Toggle],
+    rarely: Sequence[Toggle] = (),
+    fit: bool = True,
+) -> Explained:
     """Attribute the difference between claims and trainer.
 
     `limits`: (mean, largest) nats that rounding explains under the declared dtypes. `toggles` are always tried;
@@ -158,16 +188,29 @@ def explain(forward: Forward, claims: Claims, limits: tuple[float, float], toggl
     left, limits = search.left, search.limits
     if not within(left, limits):
         by_size = _by_size(search, [*toggles, *rarely]) if not causes else None
-        causes.append(by_size or Cause(UNEXPLAINED, "none of the hypotheses closes the gap", (
-            f"{_mean(left):.2g} nats per token are left, the worst {_largest(left):.2g}; rounding explains a mean of "
-            f"{limits[0]:g} and {limits[1]:g} at worst; {search.tried} hypotheses were tried")))
+        causes.append(
+            by_size
+            or Cause(
+                UNEXPLAINED,
+                "none of the hypotheses closes the gap",
+                (
+                    f"{_mean(left):.2g} nats per token are left, the worst {_largest(left):.2g}; rounding explains a mean of "
+                    f"{limits[0]:g} and {limits[1]:g} at worst; {search.tried} hypotheses were tried"
+                ),
+            )
+        )
         if by_size is not None:
             search.steps.append(WaterfallStep(DTYPE, by_size.words, _mean(left), 0.0))
     return Explained(tuple(search.steps), tuple(causes), left, search.tried, search.now)
 
 
-def hidden_weights(forward: Forward, claims: Claims, recorded: RecordedLogits, now: Hypothesis,
-                   toggles: Sequence[Toggle]) -> Cause | None:
+def hidden_weights(
+    forward: Forward,
+    claims: Claims,
+    recorded: RecordedLogits,
+    now: Hypothesis,
+    toggles: Sequence[Toggle],
+) -> Cause | None:
     """Older weights, or a part of them, that hide under the rounding of half precision: looked for in the whole
     distributions of all tokens at once, weighted by their probability. None: no set of weights is certain.
 
@@ -199,17 +242,25 @@ def hidden_weights(forward: Forward, claims: Claims, recorded: RecordedLogits, n
     if not found:
         return None
     _, toggle, share, error = max(found, key=lambda each: each[0])
-    return Cause(toggle.kind, toggle.words, (
-        f"over the whole vocabulary the differences lie {share:.0%} of the way to it, {share / max(error, 1e-12):.0f} "
-        f"standard errors from none of it, though {_mean(difference(forward, claims, now)):.2g} nats per token are no "
-        "more than rounding"))
+    return Cause(
+        toggle.kind,
+        toggle.words,
+        (
+            f"over the whole vocabulary the differences lie {share:.0%} of the way to it, {share / max(error, 1e-12):.0f} "
+            f"standard errors from none of it, though {_mean(difference(forward, claims, now)):.2g} nats per token are no "
+            "more than rounding"
+        ),
+    )
 
 
 def difference(forward: Forward, claims: Claims, hypothesis: Hypothesis) -> np.ndarray:
     """[2, M]: the engine's number less that of a hypothesis, of plain logprobs and of those sampled from; NaN: not
     comparable. Capped, so that one impossible token is not all there is."""
     rows = []
-    for said_M, settings in ((claims.plain_M, (1.0, 1.0)), (claims.said_M, (claims.temperature_M, claims.top_p_M))):
+    for said_M, settings in (
+        (claims.plain_M, (1.0, 1.0)),
+        (claims.said_M, (claims.temperature_M, claims.top_p_M)),
+    ):
         nothing = np.isnan(said_M).all()
         with np.errstate(invalid="ignore"):
             rows.append(said_M if nothing else said_M - forward.claims(hypothesis, *settings))
@@ -244,8 +295,10 @@ def _convincing(before: np.ndarray, after: np.ndarray, beyond: bool, toggle: Tog
     share = float((was * line).sum()) / size
     error = float(np.std(was - share * line)) / np.sqrt(size)
     if share > HALF and share > CERTAIN * error:
-        return (f"the differences ({mean_was:.2g} nats per token) lie {share:.0%} of the way to it, "
-                f"{share / max(error, 1e-12):.0f} standard errors from none of it")
+        return (
+            f"the differences ({mean_was:.2g} nats per token) lie {share:.0%} of the way to it, "
+            f"{share / max(error, 1e-12):.0f} standard errors from none of it"
+        )
     return None
 
 
@@ -255,14 +308,20 @@ def _by_size(search: _Search, toggles: Sequence[Toggle]) -> Cause | None:
     base, found = difference(search.forward, search.claims, search.now), []
     for toggle in toggles:
         if toggle.kind == DTYPE and not toggle.declared and "dtype" in toggle.change:
-            made = base - difference(search.forward, search.claims, replace(search.now, **toggle.change))
+            made = base - difference(
+                search.forward, search.claims, replace(search.now, **toggle.change)
+            )
             ratio = max(_mean(made), 1e-30) / max(_mean(search.left), 1e-30)
             found.append((abs(np.log(ratio)), ratio, toggle))
     distance, ratio, toggle = min(found, key=lambda each: each[0], default=(np.inf, 0.0, None))
     if distance > np.log(ALIKE):
         return None
-    return Cause(DTYPE, toggle.words, f"{_mean(search.left):.2g} nats per token, and rounding to this dtype makes "
-                                      f"{ratio * _mean(search.left):.2g}")
+    return Cause(
+        DTYPE,
+        toggle.words,
+        f"{_mean(search.left):.2g} nats per token, and rounding to this dtype makes "
+        f"{ratio * _mean(search.left):.2g}",
+    )
 
 
 def limits_for(engine_dtypes: Sequence[str], bf16: bool) -> tuple[float, float]:
@@ -270,5 +329,3 @@ def limits_for(engine_dtypes: Sequence[str], bf16: bool) -> tuple[float, float]:
     dtypes = [*engine_dtypes, *(["bfloat16"] if bf16 else [])] or ["float32"]
     pairs = [TRAINING_LIMITS[getattr(torch, dtype)] for dtype in dtypes]
     return max(mean for mean, _ in pairs), max(largest for _, largest in pairs)
-
-

@@ -2,6 +2,7 @@
 
 Axis letters: M sampled tokens that are looked at · F of them with a whole distribution · V vocabulary.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -68,22 +69,40 @@ def claims_of(trajectories: Sequence[Trajectory], most: int = 2048) -> Claims:
                 if span.logprobs is not None:
                     sampling = span.sampling or Sampling()
                     used.add((sampling.engine, sampling.dtype))
-                    numbers = {"row": len(segments), "trajectory": n, "segment": s, "turn": span.turn,
-                               "version": -1 if span.policy_version is None else span.policy_version,
-                               "temperature": float(sampling.temperature), "top_p": float(sampling.top_p)}
-                    found.append({name: np.full(len(span), number) for name, number in numbers.items()}
-                                 | _said(span, sampling) | {"place": start + np.arange(len(span))})
+                    numbers = {
+                        "row": len(segments),
+                        "trajectory": n,
+                        "segment": s,
+                        "turn": span.turn,
+                        "version": -1 if span.policy_version is None else span.policy_version,
+                        "temperature": float(sampling.temperature),
+                        "top_p": float(sampling.top_p),
+                    }
+                    found.append(
+                        {name: np.full(len(span), number) for name, number in numbers.items()}
+                        | _said(span, sampling)
+                        | {"place": start + np.arange(len(span))}
+                    )
                 start += len(span)
             segments.append(segment)
     if not found:
-        raise DataError("nothing was sampled in these trajectories, so engine and trainer have nothing to differ about")
+        raise DataError(
+            "nothing was sampled in these trajectories, so engine and trainer have nothing to differ about"
+        )
     whole = {name: np.concatenate([span[name] for span in found]) for name in found[0]}
-    sequences = Sequences(tuple(segment.token_ids.astype(np.int64) for segment in segments),
-                          tuple(segment.eligible for segment in segments), tuple(segment.turns for segment in segments),
-                          whole.pop("row"), whole.pop("place"))
-    return Claims(sequences, engines=tuple(sorted({engine for engine, _ in used})),
-                  dtypes=tuple(sorted({dtype for _, dtype in used if dtype})),
-                  **{f"{name}_M": values for name, values in whole.items()})
+    sequences = Sequences(
+        tuple(segment.token_ids.astype(np.int64) for segment in segments),
+        tuple(segment.eligible for segment in segments),
+        tuple(segment.turns for segment in segments),
+        whole.pop("row"),
+        whole.pop("place"),
+    )
+    return Claims(
+        sequences,
+        engines=tuple(sorted({engine for engine, _ in used})),
+        dtypes=tuple(sorted({dtype for _, dtype in used if dtype})),
+        **{f"{name}_M": values for name, values in whole.items()},
+    )
 
 
 def _said(span: Span, sampling: Sampling) -> dict[str, np.ndarray]:
@@ -91,8 +110,17 @@ def _said(span: Span, sampling: Sampling) -> dict[str, np.ndarray]:
     sampled from where that is another."""
     unknown = np.full(len(span), np.nan)
     unbent = not sampling.bends or sampling.temperature == 0
-    plain = span.plain_logprobs if span.plain_logprobs is not None else span.logprobs if unbent else unknown
-    return {"plain": plain.astype(np.float64), "said": unknown if unbent else span.logprobs.astype(np.float64)}
+    plain = (
+        span.plain_logprobs
+        if span.plain_logprobs is not None
+        else span.logprobs
+        if unbent
+        else unknown
+    )
+    return {
+        "plain": plain.astype(np.float64),
+        "said": unknown if unbent else span.logprobs.astype(np.float64),
+    }
 
 
 # ------------------------------------------------------------------------------------------------ whole distributions
@@ -101,8 +129,8 @@ def _said(span: Span, sampling: Sampling) -> dict[str, np.ndarray]:
 class LogitsRecorder:
     """While open, keeps every distribution that an engine draws from, as far as memory was set aside.
 
-        with LogitsRecorder(engine) as recorder: ...
-        recorder.rows      {(request id, place): logits [V]}
+    with LogitsRecorder(engine) as recorder: ...
+    recorder.rows      {(request id, place): logits [V]}
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -121,7 +149,9 @@ class LogitsRecorder:
         if self.can_record:
             self.engine.listener = None
 
-    def _record(self, request_ids: Sequence[int], places: Sequence[int], logits_RV: Tensor, bent: bool) -> None:
+    def _record(
+        self, request_ids: Sequence[int], places: Sequence[int], logits_RV: Tensor, bent: bool
+    ) -> None:
         self.bent = bent
         for request_id, place, row_V in zip(request_ids, places, logits_RV):
             if self._left < len(row_V):
@@ -140,22 +170,39 @@ class RecordedLogits:
 
     def settings(self, claims: Claims) -> tuple[np.ndarray | float, np.ndarray | float]:
         """The temperature and top-p that these rows are of."""
-        return (claims.temperature_M[self.index_F], claims.top_p_M[self.index_F]) if self.bent else (1.0, 1.0)
+        return (
+            (claims.temperature_M[self.index_F], claims.top_p_M[self.index_F])
+            if self.bent
+            else (1.0, 1.0)
+        )
 
 
-def recorded_logits(recorder: LogitsRecorder, claims: Claims, trajectories: Sequence[Trajectory],
-                    exchanges: Sequence[Exchange]) -> RecordedLogits | None:
+def recorded_logits(
+    recorder: LogitsRecorder,
+    claims: Claims,
+    trajectories: Sequence[Trajectory],
+    exchanges: Sequence[Exchange],
+) -> RecordedLogits | None:
     """The rows of a recorder with the tokens that they are of; None where there are none."""
     by_turn = exchanges_by_turn(trajectories, exchanges)
-    rows = {m: recorder.rows.get((by_turn[n, s, turn].request.id, place))
-            for m, (n, s, turn, place) in enumerate(claims.keys_M) if (n, s, turn) in by_turn}
+    rows = {
+        m: recorder.rows.get((by_turn[n, s, turn].request.id, place))
+        for m, (n, s, turn, place) in enumerate(claims.keys_M)
+        if (n, s, turn) in by_turn
+    }
     rows = {m: row for m, row in rows.items() if row is not None}
-    return RecordedLogits(np.array(list(rows)), torch.stack(list(rows.values())).log_softmax(-1),
-                          recorder.bent) if rows else None
+    return (
+        RecordedLogits(
+            np.array(list(rows)), torch.stack(list(rows.values())).log_softmax(-1), recorder.bent
+        )
+        if rows
+        else None
+    )
 
 
-def exchanges_by_turn(trajectories: Sequence[Trajectory],
-                      exchanges: Sequence[Exchange]) -> dict[tuple[int, int, int], Exchange]:
+def exchanges_by_turn(
+    trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange]
+) -> dict[tuple[int, int, int], Exchange]:
     """(trajectory, segment, turn) -> what the engine was asked and answered for it, by the session's name."""
     by_session: dict[str, list[Exchange]] = {}
     for exchange in exchanges:
@@ -180,14 +227,18 @@ class OtherIds:
     words: str
 
 
-def other_ids(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange]) -> OtherIds | None:
+def other_ids(
+    claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange]
+) -> OtherIds | None:
     """Hold the trained ids against the journal's. None where they are the same, or no exchange is known."""
     by_turn = exchanges_by_turn(trajectories, exchanges)
     ids: list[np.ndarray] = []
     row_of_turn: dict[tuple[int, int, int], int] = {}
     row_M, place_M, differ, words = [], [], 0, ""
     sequences = claims.sequences
-    for row, at, (*key, place) in zip(sequences.row_M.tolist(), sequences.place_M.tolist(), claims.keys_M):
+    for row, at, (*key, place) in zip(
+        sequences.row_M.tolist(), sequences.place_M.tolist(), claims.keys_M
+    ):
         if (key := tuple(key)) not in by_turn:
             return None
         prompt, answer = by_turn[key].request.prompt_ids, by_turn[key].completion.token_ids
@@ -204,13 +255,30 @@ def other_ids(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Seq
     if not differ:
         return None
     nothing = tuple(np.zeros(len(each), bool) for each in ids)
-    return OtherIds(Sequences(tuple(ids), nothing, tuple(np.zeros(len(each), np.int64) for each in ids),
-                              np.array(row_M), np.array(place_M)), differ, words)
+    return OtherIds(
+        Sequences(
+            tuple(ids),
+            nothing,
+            tuple(np.zeros(len(each), np.int64) for each in ids),
+            np.array(row_M),
+            np.array(place_M),
+        ),
+        differ,
+        words,
+    )
 
 
-def _first_difference(trajectory: Trajectory, key: tuple[int, int, int], own: np.ndarray, theirs: np.ndarray) -> str:
+def _first_difference(
+    trajectory: Trajectory, key: tuple[int, int, int], own: np.ndarray, theirs: np.ndarray
+) -> str:
     short = min(len(own), len(theirs))
-    at = int((own[:short] != theirs[:short]).argmax()) if (own[:short] != theirs[:short]).any() else short
+    at = (
+        int((own[:short] != theirs[:short]).argmax())
+        if (own[:short] != theirs[:short]).any()
+        else short
+    )
     said = [str(each[at]) if at < len(each) else "nothing" for each in (own, theirs)]
-    return (f"trajectory {trajectory.task.id}/{trajectory.attempt}, segment {key[1]}, turn {key[2]}, token {at}: trained "
-            f"is id {said[0]}, the engine had {said[1]}")
+    return (
+        f"trajectory {trajectory.task.id}/{trajectory.attempt}, segment {key[1]}, turn {key[2]}, token {at}: trained "
+        f"is id {said[0]}, the engine had {said[1]}"
+    )

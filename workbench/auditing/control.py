@@ -8,6 +8,7 @@ could be passed by an engine that hears nothing at all, or by one that looks at 
 controls of the control: a learner's weight is changed without a sync (the engine must not move), and a change whose
 effect is known is planted (it must show, in full).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +21,32 @@ from torch import Tensor
 from workbench.auditing.causes import Cause, Explained, explain, hidden_weights, limits_for
 from workbench.auditing.claims import Claims, LogitsRecorder, RecordedLogits
 from workbench.auditing.forward import NOW, Forward, Hypothesis, Sequences, Weights
-from workbench.auditing.toggles import DTYPE, SHARED, SYNC, UNEXPLAINED, Toggle, part_toggles, weight_toggles
+from workbench.auditing.toggles import (
+    DTYPE,
+    SHARED,
+    SYNC,
+    UNEXPLAINED,
+    Toggle,
+    part_toggles,
+    weight_toggles,
+)
 from workbench.engines.base import Engine, Request
 from workbench.engines.gap import PlainForward
 from workbench.types.errors import DataError, EngineError, LearnerError
 
-PROMPTS, PROMPT, TOKENS = 20, 12, 12   # of the probe: prompts of random ids, tokens of each, tokens sampled
+PROMPTS, PROMPT, TOKENS = (
+    20,
+    12,
+    12,
+)  # of the probe: prompts of random ids, tokens of each, tokens sampled
 # Relative size of the planted change: a tenth of a nat or so per token; more where rounding is coarse.
 PLANTED = {"float32": 0.02, "bfloat16": 0.1, "float16": 0.1}
-ROUNDING = {"float32": 2e-5, "bfloat16": 0.1, "float16": 0.1}  # nats a probability may move when asked once more
-FULL = (0.8, 1.25)                      # share of a planted change that must arrive
+ROUNDING = {
+    "float32": 2e-5,
+    "bfloat16": 0.1,
+    "float16": 0.1,
+}  # nats a probability may move when asked once more
+FULL = (0.8, 1.25)  # share of a planted change that must arrive
 
 
 @dataclass(frozen=True)
@@ -68,19 +85,27 @@ class Control:
         if self.still_moved is None:
             return [f"not run: {self.skipped}"]
         over = "the whole vocabulary" if self.whole else "sampled tokens"
-        said = [f"{self.syncs} syncs of the same weights: {self.tokens_changed} sampled tokens changed, the largest "
-                f"change of a logprob is {self.still_moved:.2g} nats over {over}"]
+        said = [
+            f"{self.syncs} syncs of the same weights: {self.tokens_changed} sampled tokens changed, the largest "
+            f"change of a logprob is {self.still_moved:.2g} nats over {over}"
+        ]
         if self.untold_moved is not None:
-            said.append(f"a weight of the learner changed, no sync: the engine moved by {self.untold_moved:.2g} nats")
+            said.append(
+                f"a weight of the learner changed, no sync: the engine moved by {self.untold_moved:.2g} nats"
+            )
         if self.zero_moved is not None:
             same = "the same bit for bit" if self.zero_weights else "NOT the same"
-            said.append(f"{self.zero_updates} update(s) at learning rate 0: weights {same}, the engine moved by "
-                        f"{self.zero_moved:.2g} nats")
+            said.append(
+                f"{self.zero_updates} update(s) at learning rate 0: weights {same}, the engine moved by "
+                f"{self.zero_moved:.2g} nats"
+            )
         elif self.skipped:
             said.append(f"updates at learning rate 0 were not made: {self.skipped}")
         if self.planted_share is not None:
-            said.append(f"a planted change of {self.planted_nats:.2g} nats per token: {self.planted_share:.1%} of it "
-                        "arrived")
+            said.append(
+                f"a planted change of {self.planted_nats:.2g} nats per token: {self.planted_share:.1%} of it "
+                "arrived"
+            )
         return said
 
 
@@ -121,32 +146,59 @@ class _ProbedEngine:
         """Sample: the same prompts under the same seeds every time, whatever was asked before."""
         engine = self.engine
         prompts = np.random.default_rng(5).integers(
-            0, self.vocabulary, (PROMPTS, min(PROMPT, engine.context_length - TOKENS)))
+            0, self.vocabulary, (PROMPTS, min(PROMPT, engine.context_length - TOKENS))
+        )
         done = {}
         with LogitsRecorder(engine) as recorder:
             for number, prompt in enumerate(prompts):
-                engine.submit(Request(number, f"control#{number}", prompt, seed=number, max_new_tokens=TOKENS,
-                                      stop_ids=frozenset()))
+                engine.submit(
+                    Request(
+                        number,
+                        f"control#{number}",
+                        prompt,
+                        seed=number,
+                        max_new_tokens=TOKENS,
+                        stop_ids=frozenset(),
+                    )
+                )
             for _ in range(100 * TOKENS):
                 done |= {completion.request_id: completion for completion in engine.poll()}
                 if len(done) == len(prompts):
                     break
         for number in range(len(prompts)):
             engine.release(f"control#{number}")
-        bad = next((c.error for c in done.values() if c.error), "" if len(done) == len(prompts) else "it did not answer")
+        bad = next(
+            (c.error for c in done.values() if c.error),
+            "" if len(done) == len(prompts) else "it did not answer",
+        )
         if bad:
             raise EngineError(f"the probe of the control was not sampled: {bad}")
         answers = [done[number] for number in range(len(prompts))]
-        rows = [recorder.rows.get((answer.request_id, place)) for answer in answers
-                for place in range(len(answer.token_ids))]
-        return _Round(tuple(np.concatenate([prompt, answer.token_ids]) for prompt, answer in zip(prompts, answers)),
-                      np.concatenate([answer.logprobs for answer in answers]),
-                      None if any(row is None for row in rows) else torch.stack(rows).log_softmax(-1))
+        rows = [
+            recorder.rows.get((answer.request_id, place))
+            for answer in answers
+            for place in range(len(answer.token_ids))
+        ]
+        return _Round(
+            tuple(
+                np.concatenate([prompt, answer.token_ids])
+                for prompt, answer in zip(prompts, answers)
+            ),
+            np.concatenate([answer.logprobs for answer in answers]),
+            None if any(row is None for row in rows) else torch.stack(rows).log_softmax(-1),
+        )
 
 
-def zero_control(engine: Engine, model: torch.nn.Module, weights: Callable[[], Weights], *, times: int = 3,
-                 zero_updates: Callable[[], tuple[int, Weights]] | None = None,
-                 live: Mapping[str, Tensor] | None = None, dtype: str = "float32") -> Control:
+def zero_control(
+    engine: Engine,
+    model: torch.nn.Module,
+    weights: Callable[[], Weights],
+    *,
+    times: int = 3,
+    zero_updates: Callable[[], tuple[int, Weights]] | None = None,
+    live: Mapping[str, Tensor] | None = None,
+    dtype: str = "float32",
+) -> Control:
     """Run the control on an engine that is used for nothing else: its version counts up with every sync.
 
     `weights()`: the learner's, now. `zero_updates()`: make updates at learning rate 0, return how many and the weights
@@ -163,17 +215,27 @@ def zero_control(engine: Engine, model: torch.nn.Module, weights: Callable[[], W
         if zero_updates is not None:
             control = _zero_updates(control, probed, now, zero_updates, allowed)
         share, nats, causes = _planted(probed, model, now, dtype)
-        return replace(control, planted_share=share, planted_nats=nats, causes=(*control.causes, *causes))
+        return replace(
+            control, planted_share=share, planted_nats=nats, causes=(*control.causes, *causes)
+        )
     except EngineError as error:  # an engine that checks itself says what is wrong before we do
-        cause = Cause(SYNC, f"the engine refused a sync: {error}", "it checks itself after every sync")
+        cause = Cause(
+            SYNC, f"the engine refused a sync: {error}", "it checks itself after every sync"
+        )
         return replace(control, causes=(*control.causes, cause))
 
 
 def _with_cause(control: Control, is_one: bool, kind: str, words: str, evidence: str) -> Control:
-    return replace(control, causes=(*control.causes, Cause(kind, words, evidence))) if is_one else control
+    return (
+        replace(control, causes=(*control.causes, Cause(kind, words, evidence)))
+        if is_one
+        else control
+    )
 
 
-def _without_a_sync(control: Control, probed: _ProbedEngine, live: Mapping[str, Tensor], allowed: float) -> Control:
+def _without_a_sync(
+    control: Control, probed: _ProbedEngine, live: Mapping[str, Tensor], allowed: float
+) -> Control:
     """How far the engine moves when every learner's tensor is changed in place and no sync is made; all are put back."""
     floats = [tensor for tensor in live.values() if tensor.is_floating_point()]
     kept = [tensor.clone() for tensor in floats]
@@ -186,9 +248,14 @@ def _without_a_sync(control: Control, probed: _ProbedEngine, live: Mapping[str, 
         with torch.no_grad():
             for tensor, old in zip(floats, kept):
                 tensor.copy_(old)
-    return _with_cause(replace(control, untold_moved=untold), untold > allowed, SHARED,
-                       "the engine has no copy of its own: it moved with the learner's weights, so nothing that this "
-                       "control says of syncs counts", f"it moved by {untold:.2g} nats")
+    return _with_cause(
+        replace(control, untold_moved=untold),
+        untold > allowed,
+        SHARED,
+        "the engine has no copy of its own: it moved with the learner's weights, so nothing that this "
+        "control says of syncs counts",
+        f"it moved by {untold:.2g} nats",
+    )
 
 
 def _same_weights(control: Control, probed: _ProbedEngine, now: Weights, allowed: float) -> Control:
@@ -197,13 +264,26 @@ def _same_weights(control: Control, probed: _ProbedEngine, now: Weights, allowed
         probed.sync(now)
         rounds.append(probed.moved())
     still = max(moved for _, moved in rounds)
-    control = replace(control, tokens_changed=sum(changed for changed, _ in rounds), still_moved=still)
-    return _with_cause(control, still > allowed, SYNC, "the policy moves although nothing was learned: a sync of the "
-                       "same weights changes what is sampled", f"by {still:.2g} nats, allowed are {allowed:g}")
+    control = replace(
+        control, tokens_changed=sum(changed for changed, _ in rounds), still_moved=still
+    )
+    return _with_cause(
+        control,
+        still > allowed,
+        SYNC,
+        "the policy moves although nothing was learned: a sync of the "
+        "same weights changes what is sampled",
+        f"by {still:.2g} nats, allowed are {allowed:g}",
+    )
 
 
-def _zero_updates(control: Control, probed: _ProbedEngine, now: Weights,
-                  zero_updates: Callable[[], tuple[int, Weights]], allowed: float) -> Control:
+def _zero_updates(
+    control: Control,
+    probed: _ProbedEngine,
+    now: Weights,
+    zero_updates: Callable[[], tuple[int, Weights]],
+    allowed: float,
+) -> Control:
     try:
         made, after = zero_updates()
     except (DataError, LearnerError) as error:
@@ -212,11 +292,18 @@ def _zero_updates(control: Control, probed: _ProbedEngine, now: Weights,
     probed.sync(after)
     _, zero = probed.moved()
     control = replace(control, zero_updates=made, zero_weights=same, zero_moved=zero)
-    return _with_cause(control, not same or zero > allowed, SYNC, "updates at learning rate 0 moved the policy",
-                       f"weights {'are the same' if same else 'differ'}, the engine moved by {zero:.2g} nats")
+    return _with_cause(
+        control,
+        not same or zero > allowed,
+        SYNC,
+        "updates at learning rate 0 moved the policy",
+        f"weights {'are the same' if same else 'differ'}, the engine moved by {zero:.2g} nats",
+    )
 
 
-def _planted(probed: _ProbedEngine, model: torch.nn.Module, now: Weights, dtype: str) -> tuple[float, float, list[Cause]]:
+def _planted(
+    probed: _ProbedEngine, model: torch.nn.Module, now: Weights, dtype: str
+) -> tuple[float, float, list[Cause]]:
     """Plant a change, and say how much of it arrived, how large it was, and what is wrong."""
     planted = plant(now, PlainForward(model).names.tied, PLANTED[dtype])
     probed.sync(planted)
@@ -229,8 +316,12 @@ def _planted(probed: _ProbedEngine, model: torch.nn.Module, now: Weights, dtype:
     share = float(((claims.plain_M - old_M) * line).sum() / (line**2).sum())
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
     whole, parts = weight_toggles(words), part_toggles(forward, words, tied)
-    declared = [Toggle(DTYPE, f"in {dtype}, as declared", {"dtype": dtype}, declared=True)] * (dtype != "float32")
-    found: Explained = explain(forward, claims, limits_for((dtype,), False), [*declared, *whole], parts, fit=False)
+    declared = [Toggle(DTYPE, f"in {dtype}, as declared", {"dtype": dtype}, declared=True)] * (
+        dtype != "float32"
+    )
+    found: Explained = explain(
+        forward, claims, limits_for((dtype,), False), [*declared, *whole], parts, fit=False
+    )
     causes = [cause for cause in found.causes if cause.kind != UNEXPLAINED]
     if not causes and declared and after.rows_RV is not None:
         recorded = RecordedLogits(np.arange(len(claims)), after.rows_RV, True)
@@ -241,8 +332,13 @@ def _planted(probed: _ProbedEngine, model: torch.nn.Module, now: Weights, dtype:
     probed.sync(now)
     changed, _ = probed.moved()
     if changed and not causes:
-        causes = [Cause(SYNC, "the weights were handed back and the policy did not come back",
-                        f"{changed} sampled tokens are others")]
+        causes = [
+            Cause(
+                SYNC,
+                "the weights were handed back and the policy did not come back",
+                f"{changed} sampled tokens are others",
+            )
+        ]
     return share, float(np.abs(line).mean()), causes
 
 
@@ -267,6 +363,24 @@ def _claims(probe: _Round) -> Claims:
     sampled = tuple(np.arange(len(each)) >= len(each) - TOKENS for each in ids)
     row_M = np.repeat(np.arange(len(ids)), TOKENS)
     place_M = np.concatenate([np.flatnonzero(each) for each in sampled])
-    sequences = Sequences(ids, sampled, tuple(np.zeros(len(each), np.int64) for each in ids), row_M, place_M)
-    unknown, ones, zeros = np.full(len(row_M), np.nan), np.ones(len(row_M)), np.zeros(len(row_M), np.int64)
-    return Claims(sequences, probe.logp_R.astype(np.float64), unknown, ones, ones, row_M, zeros, zeros, zeros, (), ())
+    sequences = Sequences(
+        ids, sampled, tuple(np.zeros(len(each), np.int64) for each in ids), row_M, place_M
+    )
+    unknown, ones, zeros = (
+        np.full(len(row_M), np.nan),
+        np.ones(len(row_M)),
+        np.zeros(len(row_M), np.int64),
+    )
+    return Claims(
+        sequences,
+        probe.logp_R.astype(np.float64),
+        unknown,
+        ones,
+        ones,
+        row_M,
+        zeros,
+        zeros,
+        zeros,
+        (),
+        (),
+    )

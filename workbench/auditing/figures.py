@@ -2,6 +2,7 @@
 
 Axis letters: M tokens · F tokens with a whole distribution · V vocabulary.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -10,8 +11,24 @@ import numpy as np
 from torch import Tensor
 
 TOP = 5
-BINS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.01, 1.05, 1.1, 1.25, 2.0, float("inf"))  # of ratios: [from, to)
-BIN_NAMES = tuple(f"{low:g}–{high:g}" if high != float("inf") else f"over {low:g}" for low, high in zip(BINS, BINS[1:]))
+BINS = (
+    0.0,
+    0.5,
+    0.8,
+    0.9,
+    0.95,
+    0.99,
+    1.01,
+    1.05,
+    1.1,
+    1.25,
+    2.0,
+    float("inf"),
+)  # of ratios: [from, to)
+BIN_NAMES = tuple(
+    f"{low:g}–{high:g}" if high != float("inf") else f"over {low:g}"
+    for low, high in zip(BINS, BINS[1:])
+)
 
 
 @dataclass(frozen=True)
@@ -35,15 +52,22 @@ class Ratios:
     @classmethod
     def between(cls, engine_M: np.ndarray, trainer_M: np.ndarray) -> Ratios | None:
         """Of logprobs; tokens of which one does not say are left out. None where none is left."""
-        log_r = (np.asarray(trainer_M, np.float64) - np.asarray(engine_M, np.float64))
+        log_r = np.asarray(trainer_M, np.float64) - np.asarray(engine_M, np.float64)
         log_r = log_r[np.isfinite(log_r)]
         if not len(log_r):
             return None
         r = np.exp(log_r)
         counts, _ = np.histogram(r, np.array(BINS))
-        return cls(float(r.mean()), float(((r < 0.9) | (r > 1.1)).mean()), float(r.max()), float(r.min()),
-                   float((np.expm1(log_r) - log_r).mean()), float(np.exp(np.abs(log_r)).mean()),
-                   tuple(int(count) for count in counts), len(r))
+        return cls(
+            float(r.mean()),
+            float(((r < 0.9) | (r > 1.1)).mean()),
+            float(r.max()),
+            float(r.min()),
+            float((np.expm1(log_r) - log_r).mean()),
+            float(np.exp(np.abs(log_r)).mean()),
+            tuple(int(count) for count in counts),
+            len(r),
+        )
 
 
 @dataclass(frozen=True)
@@ -73,6 +97,13 @@ class Whole:
         top = min(TOP, p.shape[-1])
         ours, theirs = engine.topk(top).indices, trainer.topk(top).indices
         shared_F = (ours[:, :, None] == theirs[:, None, :]).any(-1).sum(-1)
-        return cls(float(kl_F.mean()), float(kl_F.max()), float(tv_F.mean()), float(tv_F.max()),
-                   float((ours[:, 0] != theirs[:, 0]).double().mean()), float((top - shared_F).double().mean()),
-                   len(p), p.shape[-1])
+        return cls(
+            float(kl_F.mean()),
+            float(kl_F.max()),
+            float(tv_F.mean()),
+            float(tv_F.max()),
+            float((ours[:, 0] != theirs[:, 0]).double().mean()),
+            float((top - shared_F).double().mean()),
+            len(p),
+            p.shape[-1],
+        )

@@ -5,6 +5,7 @@ Axis letters: M sampled tokens that are looked at · Q sequences · L positions 
 A hypothesis is a value: the same tokens, with these weights, in this dtype, at these positions. The pass is neither
 the engine's (no cache, no packing) nor the trainer's (no micro-batches), so it can bear witness against both.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,9 @@ from torch import Tensor
 from workbench.engines.gap import PlainForward
 from workbench.engines.sampling import bend
 
-NOW = "now"               # the weights that the trainer holds
-PASS_TOKENS = 4096        # padded tokens of one pass: bounds memory, not results
-LARGEST = 20.0            # nats: further apart than this is "impossible", and one such token must not be all there is
+NOW = "now"  # the weights that the trainer holds
+PASS_TOKENS = 4096  # padded tokens of one pass: bounds memory, not results
+LARGEST = 20.0  # nats: further apart than this is "impossible", and one such token must not be all there is
 
 Weights = Mapping[str, Tensor]
 
@@ -40,7 +41,9 @@ class Sequences:
 
     @property
     def token_M(self) -> np.ndarray:
-        return np.array([self.ids[row][place] for row, place in zip(self.row_M, self.place_M)], np.int64)
+        return np.array(
+            [self.ids[row][place] for row, place in zip(self.row_M, self.place_M)], np.int64
+        )
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,12 @@ class Hypothesis:
 POSITIONS = {
     f"{name} {sign:+d}": (f"position ids of {words} are {sign:+d}", name, sign)
     for sign in (1, -1)
-    for name, words in (("answer", "everything after the first prompt"), ("decoded", "the tokens that were decoded"),
-                        ("turn", "each further turn"), ("all", "all tokens"))
+    for name, words in (
+        ("answer", "everything after the first prompt"),
+        ("decoded", "the tokens that were decoded"),
+        ("turn", "each further turn"),
+        ("all", "all tokens"),
+    )
 } | {"restart": ("position ids begin anew after the first prompt", "restart", 0)}
 
 
@@ -90,7 +97,9 @@ def position_ids(name: str, sampled: np.ndarray, turns: np.ndarray) -> np.ndarra
         moved = places + sign * (places >= first)
     elif kind == "turn":
         moved = places + sign * np.maximum(turns - turns[:1], 0)
-    elif kind == "decoded":  # what went through the model one by one: the token before each sampled one
+    elif (
+        kind == "decoded"
+    ):  # what went through the model one by one: the token before each sampled one
         moved = places + sign * np.append(sampled[1:], False)
     else:
         moved = np.where(places >= first, places - first, places)
@@ -103,11 +112,19 @@ class Forward:
     `bf16`: the trainer's own pass runs under autocast. The model is only read.
     """
 
-    def __init__(self, model: torch.nn.Module, known: Mapping[str, Weights], trained: Sequences,
-                 journal: Sequences | None = None, bf16: bool = False) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        known: Mapping[str, Weights],
+        trained: Sequences,
+        journal: Sequences | None = None,
+        bf16: bool = False,
+    ) -> None:
         self.known, self.trained, self.journal, self.bf16 = known, trained, journal, bf16
         self.plain = PlainForward(model)
-        self._kept: tuple[Hypothesis, Tensor] | None = None  # the newest: many hypotheses share their logits
+        self._kept: tuple[Hypothesis, Tensor] | None = (
+            None  # the newest: many hypotheses share their logits
+        )
         self._base: tuple[Hypothesis, Tensor] | None = None
 
     def logits(self, hypothesis: Hypothesis) -> Tensor:
@@ -122,8 +139,12 @@ class Forward:
         self._kept = (key, made)
         return made
 
-    def claims(self, hypothesis: Hypothesis, temperature_M: np.ndarray | float = 1.0,
-               top_p_M: np.ndarray | float = 1.0) -> np.ndarray:
+    def claims(
+        self,
+        hypothesis: Hypothesis,
+        temperature_M: np.ndarray | float = 1.0,
+        top_p_M: np.ndarray | float = 1.0,
+    ) -> np.ndarray:
         """[M] float64: logprobs of the looked-at tokens, bent as declared or as the hypothesis has it.
 
         Where numbers stand at other places, those that have none to stand for are NaN.
@@ -143,8 +164,10 @@ class Forward:
         """The tensors of a hypothesis, by name, in its dtypes."""
         chosen = self.known[hypothesis.weights]
         if hypothesis.part is not None:
-            chosen = {name: chosen[name] if name in hypothesis.part else tensor
-                      for name, tensor in self.known[NOW].items()}
+            chosen = {
+                name: chosen[name] if name in hypothesis.part else tensor
+                for name, tensor in self.known[NOW].items()
+            }
         weights = {name: _cast(tensor, hypothesis.dtype) for name, tensor in chosen.items()}
         if hypothesis.head_dtype is not None and self.plain.head in weights:
             weights[self.plain.head] = _cast(weights[self.plain.head], hypothesis.head_dtype)
@@ -155,7 +178,9 @@ class Forward:
         device = next(iter(weights.values())).device.type
         pieces: list[Tensor] = []
         order: list[np.ndarray] = []
-        used = sorted(set(sequences.row_M.tolist()), key=lambda row: (-len(sequences.ids[row]), row))
+        used = sorted(
+            set(sequences.row_M.tolist()), key=lambda row: (-len(sequences.ids[row]), row)
+        )
         for rows in _cut(used, [len(ids) for ids in sequences.ids]):
             ids_QL, positions_QL = _padded(sequences, rows, hypothesis.positions)
             autocast = self.bf16 and hypothesis.dtype is None and hypothesis.head_dtype is None
@@ -164,15 +189,21 @@ class Forward:
             for number, row in enumerate(rows):
                 here = np.flatnonzero(sequences.row_M == row)
                 # Logits before a token describe it.
-                pieces.append(logits_QLV[number, torch.from_numpy(sequences.place_M[here] - 1)].float())
+                pieces.append(
+                    logits_QLV[number, torch.from_numpy(sequences.place_M[here] - 1)].float()
+                )
                 order.append(here)
         return torch.cat(pieces)[torch.from_numpy(np.argsort(np.concatenate(order)))]
 
 
-def bent(logits_MV: Tensor, temperature_M: np.ndarray | float, top_p_M: np.ndarray | float) -> Tensor:
+def bent(
+    logits_MV: Tensor, temperature_M: np.ndarray | float, top_p_M: np.ndarray | float
+) -> Tensor:
     """Logprobs [M, V] after temperature and top-p (of each row, or one for all); greedy (0) and unbent rows are the
     model's own softmax."""
-    temperature_M, top_p_M = (np.broadcast_to(values, len(logits_MV)) for values in (temperature_M, top_p_M))
+    temperature_M, top_p_M = (
+        np.broadcast_to(values, len(logits_MV)) for values in (temperature_M, top_p_M)
+    )
     greedy_M = temperature_M == 0
     if (greedy_M | ((temperature_M == 1) & (top_p_M >= 1))).all():
         return logits_MV.log_softmax(-1)
@@ -181,12 +212,17 @@ def bent(logits_MV: Tensor, temperature_M: np.ndarray | float, top_p_M: np.ndarr
 
 def _elsewhere(said_M: np.ndarray, sequences: Sequences, places: int) -> np.ndarray:
     """What stands at a token is the number of the token `places` on in the same sequence, if that was looked at too."""
-    at = {(row, place): m for m, (row, place) in enumerate(zip(sequences.row_M.tolist(), sequences.place_M.tolist()))}
+    at = {
+        (row, place): m
+        for m, (row, place) in enumerate(zip(sequences.row_M.tolist(), sequences.place_M.tolist()))
+    }
     found = [at.get((row, place + places)) for row, place in at]
     return np.array([np.nan if other is None else said_M[other] for other in found])
 
 
-def _padded(sequences: Sequences, rows: Sequence[int], positions: str | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _padded(
+    sequences: Sequences, rows: Sequence[int], positions: str | None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows padded on the right, where a causal model never looks."""
     longest = max(len(sequences.ids[row]) for row in rows)
     ids_QL = np.zeros((len(rows), longest), np.int64)
@@ -195,7 +231,9 @@ def _padded(sequences: Sequences, rows: Sequence[int], positions: str | None) ->
         length = len(sequences.ids[row])
         ids_QL[number, :length] = sequences.ids[row]
         if positions is not None:
-            positions_QL[number, :length] = position_ids(positions, sequences.sampled[row], sequences.turns[row])
+            positions_QL[number, :length] = position_ids(
+                positions, sequences.sampled[row], sequences.turns[row]
+            )
     return ids_QL, None if positions is None else positions_QL
 
 
@@ -211,4 +249,8 @@ def _cut(rows: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _cast(tensor: Tensor, dtype: str | None) -> Tensor:
-    return tensor.to(getattr(torch, dtype)) if dtype is not None and tensor.is_floating_point() else tensor
+    return (
+        tensor.to(getattr(torch, dtype))
+        if dtype is not None and tensor.is_floating_point()
+        else tensor
+    )

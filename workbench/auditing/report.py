@@ -2,6 +2,7 @@
 
 Axis letters: M sampled tokens that are looked at · T tokens of the batch (flat).
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -12,23 +13,45 @@ import numpy as np
 import torch
 
 from workbench.auditing.causes import (
-    Cause, Explained, WaterfallStep, difference, explain, hidden_weights, limits_for,
+    Cause,
+    Explained,
+    WaterfallStep,
+    difference,
+    explain,
+    hidden_weights,
+    limits_for,
 )
-from workbench.auditing.claims import Claims, LogitsRecorder, RecordedLogits, claims_of, other_ids, recorded_logits
+from workbench.auditing.claims import (
+    Claims,
+    LogitsRecorder,
+    RecordedLogits,
+    claims_of,
+    other_ids,
+    recorded_logits,
+)
 from workbench.auditing.control import Control
 from workbench.auditing.figures import BIN_NAMES, Ratios, Whole
 from workbench.auditing.forward import NOW, Forward, Hypothesis, Weights, bent
 from workbench.auditing.toggles import (
-    IDS, STALE, TRAINER, UNEXPLAINED, Toggle, further_toggles, is_adapter, part_toggles, setting_toggles, weight_toggles,
+    IDS,
+    STALE,
+    TRAINER,
+    UNEXPLAINED,
+    Toggle,
+    further_toggles,
+    is_adapter,
+    part_toggles,
+    setting_toggles,
+    weight_toggles,
 )
 from workbench.engines.gap import Gap
 from workbench.engines.recorder import Exchange
 from workbench.types import Trajectory
 from workbench.types.view import HasView
 
-ALARM_KL = 0.015       # nats: the bar that prime-rl sets for a new model, over 20 steps
-ALARM_MULT = 1.05      # mean exp|difference|: above it NeMo-RL speaks of a bug
-ROUGH = 1e-3           # an alarm above this is one of half precision: older weights may hide under it
+ALARM_KL = 0.015  # nats: the bar that prime-rl sets for a new model, over 20 steps
+ALARM_MULT = 1.05  # mean exp|difference|: above it NeMo-RL speaks of a bug
+ROUGH = 1e-3  # an alarm above this is one of half precision: older weights may hide under it
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,19 +120,34 @@ class MismatchReport(HasView):
 
     def as_dict(self) -> dict[str, Any]:
         """Every number but those per token, as JSON values (not finite: null)."""
-        control = None if self.control is None else {**asdict(self.control), "passed": self.control.passed}
-        return _plain({
-            "about": self.about, "engine": self.engine, "clean": self.clean, "named": list(self.named),
-            "verdict": self.verdict, "causes": [{**asdict(cause), "mend": cause.mend} for cause in self.causes],
-            "gap": asdict(self.gap), "alarm": {"mean": self.alarm[0], "largest": self.alarm[1],
-                                               "why": self.alarm_words},
-            "left": asdict(self.left), "waterfall": [asdict(step) for step in self.steps],
-            "ratios": None if self.ratios is None else {**asdict(self.ratios), "bins": list(BIN_NAMES)},
-            "whole_vocabulary": None if self.whole is None else asdict(self.whole),
-            "whole_vocabulary_missing": self.whole_missing,
-            "trainer": None if self.trainer is None else asdict(self.trainer),
-            "hypotheses_tried": self.tried, "known_weights": dict(self.known), "control": control,
-        })
+        control = (
+            None
+            if self.control is None
+            else {**asdict(self.control), "passed": self.control.passed}
+        )
+        return _plain(
+            {
+                "about": self.about,
+                "engine": self.engine,
+                "clean": self.clean,
+                "named": list(self.named),
+                "verdict": self.verdict,
+                "causes": [{**asdict(cause), "mend": cause.mend} for cause in self.causes],
+                "gap": asdict(self.gap),
+                "alarm": {"mean": self.alarm[0], "largest": self.alarm[1], "why": self.alarm_words},
+                "left": asdict(self.left),
+                "waterfall": [asdict(step) for step in self.steps],
+                "ratios": None
+                if self.ratios is None
+                else {**asdict(self.ratios), "bins": list(BIN_NAMES)},
+                "whole_vocabulary": None if self.whole is None else asdict(self.whole),
+                "whole_vocabulary_missing": self.whole_missing,
+                "trainer": None if self.trainer is None else asdict(self.trainer),
+                "hypotheses_tried": self.tried,
+                "known_weights": dict(self.known),
+                "control": control,
+            }
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +164,18 @@ class Trainer:
     version: int | None = None
 
 
-def measure(trajectories: Sequence[Trajectory], trainer: Trainer, *, exchanges: Sequence[Exchange] = (),
-            recorder: LogitsRecorder | None = None, temperature: float | None = None, top_p: float | None = None,
-            claims: Claims | None = None, about: str = "", token_texts: Any = None) -> MismatchReport:
+def measure(
+    trajectories: Sequence[Trajectory],
+    trainer: Trainer,
+    *,
+    exchanges: Sequence[Exchange] = (),
+    recorder: LogitsRecorder | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    claims: Claims | None = None,
+    about: str = "",
+    token_texts: Any = None,
+) -> MismatchReport:
     """Hold what an engine said while it sampled `trajectories` against the trainer.
 
     `exchanges`: the journal of that rollout; `recorder`: of whole distributions; `temperature`, `top_p`: what
@@ -136,8 +183,13 @@ def measure(trajectories: Sequence[Trajectory], trainer: Trainer, *, exchanges: 
     """
     claims = claims_of(trajectories) if claims is None else claims
     others = other_ids(claims, trajectories, exchanges)
-    forward = Forward(trainer.model, trainer.known, claims.sequences, None if others is None else others.journal,
-                      bf16=trainer.bf16)
+    forward = Forward(
+        trainer.model,
+        trainer.known,
+        claims.sequences,
+        None if others is None else others.journal,
+        bf16=trainer.bf16,
+    )
     limits = limits_for(claims.dtypes, trainer.bf16)
     plain = difference(forward, claims, Hypothesis())
     own, gap_M, trainer_causes, steps = _against_trainer(trainer, claims, plain, limits)
@@ -145,36 +197,70 @@ def measure(trajectories: Sequence[Trajectory], trainer: Trainer, *, exchanges: 
     causes = [*trainer_causes, *explained.causes]
     missing, found = _recorded(claims, trajectories, exchanges, recorder)
     if not causes and found is not None and limits[0] > ROUGH:
-        hidden = hidden_weights(forward, claims, found, explained.now, sum(_older(forward, trainer), []))
+        hidden = hidden_weights(
+            forward, claims, found, explained.now, sum(_older(forward, trainer), [])
+        )
         causes += [] if hidden is None else [hidden]
     if others is not None and IDS not in (cause.kind for cause in causes):
-        causes.insert(0, Cause(IDS, f"other ids are trained than were sampled: {others.words}",
-                               f"{others.count} sampled tokens or what stands before them"))
+        causes.insert(
+            0,
+            Cause(
+                IDS,
+                f"other ids are trained than were sampled: {others.words}",
+                f"{others.count} sampled tokens or what stands before them",
+            ),
+        )
         causes = [cause for cause in causes if cause.kind != UNEXPLAINED]
     causes += _older_version(claims, trainer) if not causes else []
     whole = None if found is None else _whole(forward, claims, found)
     sequences = claims.sequences
     return MismatchReport(
-        about, _gap(gap_M), limits, alarm_words(limits, claims, trainer.bf16),
-        Ratios.between(gap_M, np.zeros_like(gap_M)), whole, missing, own,
-        (*steps, *explained.steps), tuple(causes), _gap(explained.left_M), explained.tried,
+        about,
+        _gap(gap_M),
+        limits,
+        alarm_words(limits, claims, trainer.bf16),
+        Ratios.between(gap_M, np.zeros_like(gap_M)),
+        whole,
+        missing,
+        own,
+        (*steps, *explained.steps),
+        tuple(causes),
+        _gap(explained.left_M),
+        explained.tried,
         {name: words for name, words in trainer.words.items() if name != NOW},
-        PerToken(gap_M, sequences.token_M, claims.trajectory_M, claims.segment_M, claims.turn_M, sequences.place_M),
-        engine=", ".join(claims.engines), trajectories=tuple(trajectories), token_texts=token_texts)
+        PerToken(
+            gap_M,
+            sequences.token_M,
+            claims.trajectory_M,
+            claims.segment_M,
+            claims.turn_M,
+            sequences.place_M,
+        ),
+        engine=", ".join(claims.engines),
+        trajectories=tuple(trajectories),
+        token_texts=token_texts,
+    )
 
 
 def alarm_words(limits: tuple[float, float], claims: Claims, bf16: bool) -> str:
     """Why the alarm stands where it stands."""
     dtypes = "/".join(claims.dtypes) or "a dtype that is not told"
     half = limits[0] > 1e-3
-    rounding = "up to 1.4e-2 nats on average and 0.2 at one token" if half else "4e-7 nats on average and 7e-6 at one token"
-    return (f"the engine computes in {dtypes}, the trainer in {'bfloat16 (autocast)' if bf16 else 'float32'}; measured on "
-            f"policies in training, rounding alone leaves {rounding}. Bars that others set: a KL "
-            f"below {ALARM_KL:g} (prime-rl), mean exp|gap| above {ALARM_MULT:g} is a bug (NeMo-RL)")
+    rounding = (
+        "up to 1.4e-2 nats on average and 0.2 at one token"
+        if half
+        else "4e-7 nats on average and 7e-6 at one token"
+    )
+    return (
+        f"the engine computes in {dtypes}, the trainer in {'bfloat16 (autocast)' if bf16 else 'float32'}; measured on "
+        f"policies in training, rounding alone leaves {rounding}. Bars that others set: a KL "
+        f"below {ALARM_KL:g} (prime-rl), mean exp|gap| above {ALARM_MULT:g} is a bug (NeMo-RL)"
+    )
 
 
-def _against_trainer(trainer: Trainer, claims: Claims, plain: np.ndarray, limits: tuple[float, float]
-                     ) -> tuple[Gap | None, np.ndarray, list[Cause], list[WaterfallStep]]:
+def _against_trainer(
+    trainer: Trainer, claims: Claims, plain: np.ndarray, limits: tuple[float, float]
+) -> tuple[Gap | None, np.ndarray, list[Cause], list[WaterfallStep]]:
     """(the trainer's numbers against a plain pass, engine - trainer [M], what is wrong with the trainer's own pass)"""
     by_plain_M = np.where(np.isnan(plain[0]), plain[1], plain[0])
     if trainer.logp_M is None:
@@ -190,21 +276,42 @@ def _against_trainer(trainer: Trainer, claims: Claims, plain: np.ndarray, limits
         return own, gap_M, [], []
     words = "the trainer's own pass gives other numbers than a plain pass of its weights over the same ids"
     before, after = float(np.nanmean(np.abs(gap_M))), float(np.nanmean(np.abs(by_plain_M)))
-    return own, gap_M, [Cause(TRAINER, words, str(own))], [WaterfallStep(TRAINER, words, before, after)]
+    return (
+        own,
+        gap_M,
+        [Cause(TRAINER, words, str(own))],
+        [WaterfallStep(TRAINER, words, before, after)],
+    )
 
 
-def _explain(forward: Forward, claims: Claims, trainer: Trainer, limits: tuple[float, float],
-             temperature: float | None, top_p: float | None, others: Any) -> Explained:
-    settings = setting_toggles(claims, temperature, top_p, bf16=trainer.bf16,
-                               other_ids=None if others is None else others.words)
+def _explain(
+    forward: Forward,
+    claims: Claims,
+    trainer: Trainer,
+    limits: tuple[float, float],
+    temperature: float | None,
+    top_p: float | None,
+    others: Any,
+) -> Explained:
+    settings = setting_toggles(
+        claims,
+        temperature,
+        top_p,
+        bf16=trainer.bf16,
+        other_ids=None if others is None else others.words,
+    )
     whole, parts = _older(forward, trainer)
-    return explain(forward, claims, limits, [*settings, *whole], [*parts, *further_toggles(claims.dtypes)])
+    return explain(
+        forward, claims, limits, [*settings, *whole], [*parts, *further_toggles(claims.dtypes)]
+    )
 
 
 def _older(forward: Forward, trainer: Trainer) -> tuple[list[Toggle], list[Toggle]]:
     """(older weights as a whole, part by part)"""
     now = trainer.known[NOW]
-    adapters = [name for name, weights in trainer.known.items() if name != NOW and is_adapter(now, weights)]
+    adapters = [
+        name for name, weights in trainer.known.items() if name != NOW and is_adapter(now, weights)
+    ]
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
     return weight_toggles(trainer.words, adapters), part_toggles(forward, trainer.words, tied)
 
@@ -215,17 +322,32 @@ def _older_version(claims: Claims, trainer: Trainer) -> list[Cause]:
     if trainer.version is None or not len(versions) or (versions == trainer.version).all():
         return []
     old = ", ".join(str(version) for version in versions.tolist() if version != trainer.version)
-    return [Cause(STALE, f"sampled by version {old} of the weights, the learner holds version {trainer.version}",
-                  "the engine says so itself; the weights may be too alike to tell")]
+    return [
+        Cause(
+            STALE,
+            f"sampled by version {old} of the weights, the learner holds version {trainer.version}",
+            "the engine says so itself; the weights may be too alike to tell",
+        )
+    ]
 
 
-def _recorded(claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange],
-              recorder: LogitsRecorder | None) -> tuple[str, RecordedLogits | None]:
+def _recorded(
+    claims: Claims,
+    trajectories: Sequence[Trajectory],
+    exchanges: Sequence[Exchange],
+    recorder: LogitsRecorder | None,
+) -> tuple[str, RecordedLogits | None]:
     """(why there are no whole distributions, the ones there are)"""
     if recorder is None or not exchanges:
-        return "these trajectories were stored with the sampled tokens' logprobs only; audit a session or a run", None
+        return (
+            "these trajectories were stored with the sampled tokens' logprobs only; audit a session or a run",
+            None,
+        )
     if not recorder.can_record:
-        return f"the engine {type(recorder.engine).__name__} does not tell whole distributions (it has no `listener`)", None
+        return (
+            f"the engine {type(recorder.engine).__name__} does not tell whole distributions (it has no `listener`)",
+            None,
+        )
     found = recorded_logits(recorder, claims, trajectories, exchanges)
     return ("the engine told no distribution" if found is None else ""), found
 

@@ -2,6 +2,7 @@
 
 Axis letters: M sampled tokens that are looked at.
 """
+
 from __future__ import annotations
 
 import re
@@ -14,11 +15,23 @@ import torch
 from workbench.auditing.claims import Claims
 from workbench.auditing.forward import LARGEST, NOW, POSITIONS, Forward, Hypothesis, bent
 
-TEMPERATURE, TOP_P, STALE, HEAD, PART = "temperature", "top-p", "stale weights", "output head", "part of the weights"
-DTYPE, POSITION, IDS, ADAPTER, TRAINER = "dtype", "positions", "different ids", "adapter", "trainer's own pass"
+TEMPERATURE, TOP_P, STALE, HEAD, PART = (
+    "temperature",
+    "top-p",
+    "stale weights",
+    "output head",
+    "part of the weights",
+)
+DTYPE, POSITION, IDS, ADAPTER, TRAINER = (
+    "dtype",
+    "positions",
+    "different ids",
+    "adapter",
+    "trainer's own pass",
+)
 SYNC, SHARED, UNEXPLAINED = "sync", "shared weights", "unexplained"
-FITTED = 0.02   # a temperature nearer than this to the one that was declared is no finding: rounding bends a little too
-SUBSET = 192    # tokens that temperature and top-p are fitted on
+FITTED = 0.02  # a temperature nearer than this to the one that was declared is no finding: rounding bends a little too
+SUBSET = 192  # tokens that temperature and top-p are fitted on
 
 
 @dataclass(frozen=True)
@@ -34,10 +47,18 @@ class Toggle:
 
 def weight_toggles(known: Mapping[str, str], adapters: Sequence[str] = ()) -> list[Toggle]:
     """Older sets of weights as a whole. `known`: name -> words; those in `adapters` differ from now by an adapter."""
-    return [Toggle(ADAPTER if name in adapters else STALE,
-                   f"the adapter is not merged: the engine has {words}" if name in adapters else
-                   f"the engine samples from {words}", {"weights": name}, of_weights=True)
-            for name, words in known.items() if name != NOW]
+    return [
+        Toggle(
+            ADAPTER if name in adapters else STALE,
+            f"the adapter is not merged: the engine has {words}"
+            if name in adapters
+            else f"the engine samples from {words}",
+            {"weights": name},
+            of_weights=True,
+        )
+        for name, words in known.items()
+        if name != NOW
+    ]
 
 
 def part_toggles(forward: Forward, known: Mapping[str, str], tied: bool) -> list[Toggle]:
@@ -50,8 +71,14 @@ def part_toggles(forward: Forward, known: Mapping[str, str], tied: bool) -> list
                 continue
             is_head = part == "output head"
             tie = " (tied to the embedding)" if is_head and tied else ""
-            made.append(Toggle(HEAD if is_head else PART, f"the {part}{tie} was not refreshed: it is still that of {words}",
-                               {"weights": name, "part": names}, of_weights=True))
+            made.append(
+                Toggle(
+                    HEAD if is_head else PART,
+                    f"the {part}{tie} was not refreshed: it is still that of {words}",
+                    {"weights": name, "part": names},
+                    of_weights=True,
+                )
+            )
     return made
 
 
@@ -66,16 +93,39 @@ def parts_of(names: Sequence[str], head: str | None) -> dict[str, tuple[str, ...
     return {part: tuple(parts[part]) for part in ordered}
 
 
-def setting_toggles(claims: Claims, temperature: float | None, top_p: float | None, *, bf16: bool,
-                    other_ids: str | None) -> list[Toggle]:
+def setting_toggles(
+    claims: Claims,
+    temperature: float | None,
+    top_p: float | None,
+    *,
+    bf16: bool,
+    other_ids: str | None,
+) -> list[Toggle]:
     """Hypotheses about settings that are known: what was asked for, dtypes that were declared. `other_ids`: how the
     trained ids differ from the journal's, None where they do not."""
-    made = [] if other_ids is None else [
-        Toggle(IDS, f"other ids are trained than were sampled: {other_ids}", {"journal": True})]
-    made += [Toggle(DTYPE, f"the engine computes in {dtype}, as declared", {"dtype": dtype}, declared=True)
-             for dtype in claims.dtypes if dtype in ("bfloat16", "float16")]
+    made = (
+        []
+        if other_ids is None
+        else [
+            Toggle(IDS, f"other ids are trained than were sampled: {other_ids}", {"journal": True})
+        ]
+    )
+    made += [
+        Toggle(
+            DTYPE, f"the engine computes in {dtype}, as declared", {"dtype": dtype}, declared=True
+        )
+        for dtype in claims.dtypes
+        if dtype in ("bfloat16", "float16")
+    ]
     if bf16 and "float32" in claims.dtypes:
-        made.append(Toggle(DTYPE, "the trainer's pass is in bfloat16, as declared", {"dtype": "float32"}, declared=True))
+        made.append(
+            Toggle(
+                DTYPE,
+                "the trainer's pass is in bfloat16, as declared",
+                {"dtype": "float32"},
+                declared=True,
+            )
+        )
     declared = set(zip(claims.temperature_M.tolist(), claims.top_p_M.tolist()))
     asked = {(1.0, 1.0)} | ({(temperature, top_p)} if temperature and top_p else set())
     for heat, nucleus in sorted(asked | declared):
@@ -83,22 +133,39 @@ def setting_toggles(claims: Claims, temperature: float | None, top_p: float | No
             continue
         change = {"temperature": heat, "top_p": min(nucleus, 1.0)}
         if heat != 1 or nucleus < 1:
-            made.append(Toggle(TEMPERATURE if heat != 1 else TOP_P, _bent_words(heat, nucleus), change))
+            made.append(
+                Toggle(TEMPERATURE if heat != 1 else TOP_P, _bent_words(heat, nucleus), change)
+            )
         elif (1.0, 1.0) not in declared:
             kind = TEMPERATURE if any(t != 1 for t, _ in declared) else TOP_P
-            made.append(Toggle(kind, f"{kind} was declared and not applied: the numbers are of the model's own softmax",
-                               change))
+            made.append(
+                Toggle(
+                    kind,
+                    f"{kind} was declared and not applied: the numbers are of the model's own softmax",
+                    change,
+                )
+            )
     return made
 
 
 def further_toggles(engine_dtypes: Sequence[str]) -> list[Toggle]:
     """Hypotheses that nothing declares, tried where there is a gap to explain."""
-    made = [Toggle(DTYPE, f"{words} in {dtype}, which nothing declares", {key: dtype})
-            for key, words in (("dtype", "the engine computes"), ("head_dtype", "the engine's output head is"))
-            for dtype in ("bfloat16", "float16") if dtype not in engine_dtypes]
-    made += [Toggle(POSITION, words, {"positions": name}) for name, (words, _, _) in POSITIONS.items()]
-    made += [Toggle(POSITION, f"the logprobs stand one token {words}", {"places": places})
-             for places, words in ((1, "too early"), (-1, "too late"))]
+    made = [
+        Toggle(DTYPE, f"{words} in {dtype}, which nothing declares", {key: dtype})
+        for key, words in (
+            ("dtype", "the engine computes"),
+            ("head_dtype", "the engine's output head is"),
+        )
+        for dtype in ("bfloat16", "float16")
+        if dtype not in engine_dtypes
+    ]
+    made += [
+        Toggle(POSITION, words, {"positions": name}) for name, (words, _, _) in POSITIONS.items()
+    ]
+    made += [
+        Toggle(POSITION, f"the logprobs stand one token {words}", {"places": places})
+        for places, words in ((1, "too early"), (-1, "too late"))
+    ]
     return made
 
 
@@ -112,25 +179,37 @@ def fitted_toggles(forward: Forward, claims: Claims, now: Hypothesis) -> Iterato
     logits, token = logits_MV[torch.from_numpy(some)], token_M[torch.from_numpy(some)]
 
     def left(temperature: float, top_p: float) -> float:
-        logp = bent(logits, temperature, top_p).gather(1, token[:, None])[:, 0].double().cpu().numpy()
+        logp = (
+            bent(logits, temperature, top_p).gather(1, token[:, None])[:, 0].double().cpu().numpy()
+        )
         return float(np.clip(np.abs(said_M[some] - logp), 0, LARGEST).mean())
 
     center, width = 0.0, np.log(5.0)
     for _ in range(5):
         grid = np.linspace(center - width, center + width, 21)
-        center, width = float(grid[np.argmin([left(float(np.exp(x)), 1.0) for x in grid])]), width / 8
+        center, width = (
+            float(grid[np.argmin([left(float(np.exp(x)), 1.0) for x in grid])]),
+            width / 8,
+        )
     heat = float(np.exp(center))
     if abs(heat - 1.0) > FITTED and now.temperature is None:
-        yield Toggle(TEMPERATURE, _bent_words(heat, 1.0, "about "), {"temperature": heat, "top_p": 1.0})
+        yield Toggle(
+            TEMPERATURE, _bent_words(heat, 1.0, "about "), {"temperature": heat, "top_p": 1.0}
+        )
     grid = np.arange(0.5, 1.0, 0.01 if logits.shape[1] <= 8192 else 0.05)
     nucleus = float(grid[np.argmin([left(now.temperature or 1.0, float(p)) for p in grid])])
     if now.top_p is None or now.top_p == 1.0:
-        yield Toggle(TOP_P, _bent_words(now.temperature or 1.0, nucleus, "about "),
-                     {"temperature": now.temperature or 1.0, "top_p": nucleus})
+        yield Toggle(
+            TOP_P,
+            _bent_words(now.temperature or 1.0, nucleus, "about "),
+            {"temperature": now.temperature or 1.0, "top_p": nucleus},
+        )
 
 
 def _bent_words(heat: float, nucleus: float, about: str = "") -> str:
-    said = [f"temperature {about}{heat:.3g}"] * (heat != 1) + [f"top-p {about}{nucleus:.2f}"] * (nucleus < 1)
+    said = [f"temperature {about}{heat:.3g}"] * (heat != 1) + [f"top-p {about}{nucleus:.2f}"] * (
+        nucleus < 1
+    )
     return f"{' and '.join(said)} not accounted for: the engine's numbers are of that distribution"
 
 

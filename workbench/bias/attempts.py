@@ -5,6 +5,7 @@ repeated (`batch_of`). That this gives what `Batch.from_groups` gives of the sam
 
 Axis letters: O outcomes · N trajectories · T tokens (flat) · V token ids · D parameters.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
@@ -32,7 +33,11 @@ from workbench.types import (
 )
 from workbench.types.errors import DataError
 
-PROMPT_ID, REPLY_ID, FIRST_ID = 0, 1, 2  # token ids: the prompt's, a reply's, and the first of the policy's own
+PROMPT_ID, REPLY_ID, FIRST_ID = (
+    0,
+    1,
+    2,
+)  # token ids: the prompt's, a reply's, and the first of the policy's own
 FIRST = Observation((Message("user", "choose"),))
 EXACT = Sampling(engine="table", dtype="float64")
 
@@ -45,7 +50,9 @@ class SoftmaxPolicy:
 
     @cached_property
     def logits_D(self) -> Tensor:
-        return torch.tensor([z for node in self.task.nodes for z in node.logits], dtype=torch.float64)
+        return torch.tensor(
+            [z for node in self.task.nodes for z in node.logits], dtype=torch.float64
+        )
 
     def id_of(self, node: str, choice: str) -> int:
         """Every choice of every node has a token id of its own."""
@@ -56,7 +63,9 @@ class SoftmaxPolicy:
     def logp_V(self, logits_D: Tensor) -> Tensor:
         """The logprob of every token id where it is drawn; 0 for the ids that are never drawn. Differentiable."""
         counts = [len(node.logits) for node in self.task.nodes]
-        parts = [torch.cat([free.new_zeros(1), free]).log_softmax(0) for free in logits_D.split(counts)]
+        parts = [
+            torch.cat([free.new_zeros(1), free]).log_softmax(0) for free in logits_D.split(counts)
+        ]
         return torch.cat([logits_D.new_zeros(FIRST_ID), *parts])
 
     @cached_property
@@ -68,32 +77,52 @@ class SoftmaxPolicy:
         for node, end in zip(self.task.nodes, ends):
             ids = [self.id_of(node.name, choice) for choice in node.choices]
             own = slice(end - len(node.logits), end)
-            score_VD[ids, own] = torch.eye(len(ids), dtype=torch.float64)[:, 1:] - logp_V[ids[1:]].exp()
+            score_VD[ids, own] = (
+                torch.eye(len(ids), dtype=torch.float64)[:, 1:] - logp_V[ids[1:]].exp()
+            )
         return score_VD
 
     def token_ids(self, outcome: TaskOutcome) -> list[int]:
         return [self.id_of(*token) for step in outcome.steps for token in step.tokens]
 
 
-def trajectory(policy: SoftmaxPolicy, outcome: TaskOutcome, attempt: int, task_number: int = 0) -> Trajectory:
+def trajectory(
+    policy: SoftmaxPolicy, outcome: TaskOutcome, attempt: int, task_number: int = 0
+) -> Trajectory:
     """An outcome as an attempt: a prompt, then each turn's sampled tokens and, between turns, a reply of one token."""
     logp_V = policy.logp_V(policy.logits_D).numpy()
     turns, spans, segments = [], [Span(Source.PROMPT, 0, [PROMPT_ID])], []
     for k, step in enumerate(outcome.steps):
         ids = [policy.id_of(*token) for token in step.tokens]
-        spans.append(Span(Source.POLICY, k, ids, logp_V[ids], policy_version=0, sampling=EXACT, sampled=True))
+        spans.append(
+            Span(Source.POLICY, k, ids, logp_V[ids], policy_version=0, sampling=EXACT, sampled=True)
+        )
         last = k + 1 == len(outcome.steps)
         if policy.task.fresh:
             segments.append(Segment(tuple(spans)))
             spans = [Span(Source.PROMPT, k + 1, [PROMPT_ID, REPLY_ID])]
         elif not last:
             spans.append(Span(Source.ENV, k, [REPLY_ID]))
-        turns.append(Turn(k, " ".join(choice for _, choice in step.tokens), reward=step.reward, state_key=step.state))
+        turns.append(
+            Turn(
+                k,
+                " ".join(choice for _, choice in step.tokens),
+                reward=step.reward,
+                state_key=step.state,
+            )
+        )
     if not policy.task.fresh:
         segments.append(Segment(tuple(spans)))
     name = policy.task.name
-    return Trajectory(Task(f"{name}/{task_number}", name, task_number), attempt, attempt, FIRST, tuple(turns),
-                      tuple(segments), StopReason.TERMINATED)
+    return Trajectory(
+        Task(f"{name}/{task_number}", name, task_number),
+        attempt,
+        attempt,
+        FIRST,
+        tuple(turns),
+        tuple(segments),
+        StopReason.TERMINATED,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,31 +142,52 @@ def templates(task: ExactTask) -> Templates:
     """All outcomes of a task, each once, in one group. Raises DataError if their probabilities do not sum to 1."""
     policy = SoftmaxPolicy(task)
     logp_V = policy.logp_V(policy.logits_D)
-    probability_O = np.array([o.chance * float(logp_V[policy.token_ids(o)].sum().exp()) for o in task.outcomes])
+    probability_O = np.array(
+        [o.chance * float(logp_V[policy.token_ids(o)].sum().exp()) for o in task.outcomes]
+    )
     if abs(probability_O.sum() - 1) > 1e-12:
-        raise DataError(f"{task.name}: the outcomes' probabilities sum to {probability_O.sum()}, so some are missing "
-                        "or stand there twice")
-    group = Group(tuple(trajectory(policy, outcome, attempt) for attempt, outcome in enumerate(task.outcomes)))
+        raise DataError(
+            f"{task.name}: the outcomes' probabilities sum to {probability_O.sum()}, so some are missing "
+            "or stand there twice"
+        )
+    group = Group(
+        tuple(trajectory(policy, outcome, attempt) for attempt, outcome in enumerate(task.outcomes))
+    )
     return Templates(policy, Batch.from_groups([group]), probability_O)
 
 
 def batch_of(source: Templates, outcome_N: Tensor, group_N: Tensor) -> Batch:
     """The batch of attempts with these outcomes [N], in these groups [N] (numbered 0, 1, ... without a gap)."""
     batch, lengths_O = source.batch, torch.bincount(source.batch.trajectory_of_segment_S)
-    segments = concatenated_ranges(torch.cat([lengths_O.new_zeros(1), lengths_O.cumsum(0)]), outcome_N)
-    chosen = {"T": concatenated_ranges(batch.segment_offsets, segments),
-              "K": concatenated_ranges(batch.turn_offsets, outcome_N), "N": outcome_N}
-    moved = {f.name: value[chosen[f.name[-1]]] for f in fields(batch)
-             if f.name[-2:] in ("_T", "_K", "_N") and f.name != "names_N"
-             and (value := getattr(batch, f.name)) is not None}
+    segments = concatenated_ranges(
+        torch.cat([lengths_O.new_zeros(1), lengths_O.cumsum(0)]), outcome_N
+    )
+    chosen = {
+        "T": concatenated_ranges(batch.segment_offsets, segments),
+        "K": concatenated_ranges(batch.turn_offsets, outcome_N),
+        "N": outcome_N,
+    }
+    moved = {
+        f.name: value[chosen[f.name[-1]]]
+        for f in fields(batch)
+        if f.name[-2:] in ("_T", "_K", "_N")
+        and f.name != "names_N"
+        and (value := getattr(batch, f.name)) is not None
+    }
     turns_N = batch.turn_offsets.diff()[outcome_N]
     attempt_N = torch.arange(len(group_N)) - torch.searchsorted(group_N, group_N)
     name = source.task.name
     return replace(
-        batch, **moved | {"group_of_trajectory_N": group_N,
-                          "state_of_turn_K": _states(moved["state_of_turn_K"], turns_N, group_N)},
+        batch,
+        **moved
+        | {
+            "group_of_trajectory_N": group_N,
+            "state_of_turn_K": _states(moved["state_of_turn_K"], turns_N, group_N),
+        },
         segment_offsets=_offsets(batch.segment_lengths_S[segments]),
-        trajectory_of_segment_S=torch.repeat_interleave(torch.arange(len(outcome_N)), lengths_O[outcome_N]),
+        trajectory_of_segment_S=torch.repeat_interleave(
+            torch.arange(len(outcome_N)), lengths_O[outcome_N]
+        ),
         turn_offsets=_offsets(turns_N),
         names_N=tuple(f"{name}/{g}/{a}" for g, a in zip(group_N.tolist(), attempt_N.tolist())),
     )
@@ -159,7 +209,9 @@ def _offsets(lengths: Tensor) -> Tensor:
 
 def true_gradient(source: Templates, gamma: float) -> Tensor:
     """dJ / dlogits [D] by enumeration: sum over outcomes of probability, worth and the scores of its tokens."""
-    score_OD = torch.stack([source.policy.score_VD[source.policy.token_ids(o)].sum(0) for o in source.task.outcomes])
+    score_OD = torch.stack(
+        [source.policy.score_VD[source.policy.token_ids(o)].sum(0) for o in source.task.outcomes]
+    )
     worth_O = torch.tensor([o.worth(gamma) for o in source.task.outcomes], dtype=torch.float64)
     return (torch.from_numpy(source.probability_O) * worth_O) @ score_OD
 
@@ -171,13 +223,20 @@ def state_values(source: Templates, told: bool = False) -> Tensor:
     seen, totals, weights = _histories(source, told)
     mean = {key: totals[key] / weights[key] for key in totals}
     value_T = torch.zeros(source.batch.num_tokens, dtype=torch.float64)
-    value_T[source.batch.eligible_T] = torch.tensor([mean[key] for key in seen], dtype=torch.float64)
+    value_T[source.batch.eligible_T] = torch.tensor(
+        [mean[key] for key in seen], dtype=torch.float64
+    )
     return value_T
 
 
 def end_values(source: Templates) -> Tensor:
     """What a critic says that was told how the attempt will end [T]: what is still paid. It knows what the policy will draw."""
-    left = [sum(step.reward for step in o.steps[k:]) for o in source.task.outcomes for k, step in enumerate(o.steps) for _ in step.tokens]
+    left = [
+        sum(step.reward for step in o.steps[k:])
+        for o in source.task.outcomes
+        for k, step in enumerate(o.steps)
+        for _ in step.tokens
+    ]
     value_T = torch.zeros(source.batch.num_tokens, dtype=torch.float64)
     value_T[source.batch.eligible_T] = torch.tensor(left, dtype=torch.float64)
     return value_T
@@ -203,7 +262,10 @@ def wrong_values(source: Templates) -> Tensor:
     """What a bad critic says [T]: half of the truth, and something that depends on the history besides."""
     seen, _, _ = _histories(source)
     value_T = 0.5 * state_values(source)
-    turned = [0.3 - 0.2 * len(before) + 0.1 * sum(len(choice) for _, choice in before) for before, *_ in seen]
+    turned = [
+        0.3 - 0.2 * len(before) + 0.1 * sum(len(choice) for _, choice in before)
+        for before, *_ in seen
+    ]
     value_T[source.batch.eligible_T] += torch.tensor(turned, dtype=torch.float64)
     return value_T
 
@@ -212,8 +274,13 @@ def with_greedy(source: Templates) -> Templates:
     """The same templates with what greedy play earns on average over what the environment draws: credit is linear in it, so
     the expectation of the estimate is that of a greedy attempt made anew each time."""
     logp_V = source.policy.logp_V(source.policy.logits_D)
-    best = {max((source.policy.id_of(node.name, choice) for choice in node.choices), key=lambda id: float(logp_V[id]))
-            for node in source.task.nodes}
+    best = {
+        max(
+            (source.policy.id_of(node.name, choice) for choice in node.choices),
+            key=lambda id: float(logp_V[id]),
+        )
+        for node in source.task.nodes
+    }
     greedy = [o for o in source.task.outcomes if best.issuperset(source.policy.token_ids(o))]
     mean = sum(o.chance * o.worth(1.0) for o in greedy) / sum(o.chance for o in greedy)
     greedy_N = torch.full((source.batch.num_trajectories,), mean, dtype=torch.float64)

@@ -6,6 +6,7 @@ enumeration. Else it is sampled until the standard error is 2 % of the true grad
 Of a hundred unbiased estimators one or two would be further off by chance: then it is drawn anew with four times as
 many units, which decides.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -17,8 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.bias.attempts import (Templates, end_values, state_values, templates, true_gradient, with_critic, with_greedy,
-                                     wrong_values)
+from workbench.bias.attempts import (
+    Templates,
+    end_values,
+    state_values,
+    templates,
+    true_gradient,
+    with_critic,
+    with_greedy,
+    wrong_values,
+)
 from workbench.bias.claims import CLAIMS, SCALES, Claim
 from workbench.bias.measure import (
     Estimator,
@@ -48,15 +57,20 @@ from workbench.learn.ops.loss import masked_sum_over
 from workbench.types.errors import ConfigError
 from workbench.types.view import HasView
 
-ROUNDING = 1e-9       # relative to the true gradient: what an exact result may be off by
-ERROR = 0.02          # standard error that sampling goes on to, relative to the true gradient
-MOST_ERRORS = 3.0     # standard errors that a sampled claim may be off by
-MOST_UNITS = 20_000   # enumerated at most, where units may stand in one batch
-MOST_BATCHES = 700    # ... where each unit is a batch of its own
+ROUNDING = 1e-9  # relative to the true gradient: what an exact result may be off by
+ERROR = 0.02  # standard error that sampling goes on to, relative to the true gradient
+MOST_ERRORS = 3.0  # standard errors that a sampled claim may be off by
+MOST_UNITS = 20_000  # enumerated at most, where units may stand in one batch
+MOST_BATCHES = 700  # ... where each unit is a batch of its own
 GROUP_SIZES = (8, 4, 2)  # of which the first is taken that can be enumerated
-CRITICS = {"perfect": state_values, "wrong": wrong_values, "told": partial(state_values, told=True), "told the end": end_values}
+CRITICS = {
+    "perfect": state_values,
+    "wrong": wrong_values,
+    "told": partial(state_values, told=True),
+    "told the end": end_values,
+}
 TOLD = ("told", "told the end")  # ... of more than the policy saw
-BUDGET = 64           # attempts that `noise` is given for
+BUDGET = 64  # attempts that `noise` is given for
 
 
 @dataclass(frozen=True)
@@ -120,33 +134,57 @@ class BiasReport(HasView):
         return {"passed": self.passed, **asdict(self)}
 
 
-def bias_bench(*, tasks: Mapping[str, ExactTask] = TASKS, claims: Mapping[str, tuple[Claim, ...]] = CLAIMS,
-               algorithms: Mapping[str, type] = ALGORITHMS, error: float = ERROR, traps: bool = True) -> BiasReport:
+def bias_bench(
+    *,
+    tasks: Mapping[str, ExactTask] = TASKS,
+    claims: Mapping[str, tuple[Claim, ...]] = CLAIMS,
+    algorithms: Mapping[str, type] = ALGORITHMS,
+    error: float = ERROR,
+    traps: bool = True,
+) -> BiasReport:
     """Measure what `claims` say of `algorithms`, on `tasks`; show the traps.
 
     `error`: relative standard error that is sampled to (a larger one is quicker and sees less).
     An algorithm without a claim is measured as it is, and a fault. Raises ConfigError for a claim without an algorithm.
     """
     if idle := sorted(claims.keys() - algorithms.keys()):
-        raise ConfigError(f"claims are about algorithms, but there is none named {', '.join(idle)}; the table has "
-                          f"{', '.join(algorithms)}")
+        raise ConfigError(
+            f"claims are about algorithms, but there is none named {', '.join(idle)}; the table has "
+            f"{', '.join(algorithms)}"
+        )
     silent = [name for name in algorithms if not claims.get(name)]
-    nothing = {name: Claim(name, "nothing", "", "batch", critic="wrong" if needs_critic(algorithms[name]()) else "")
-               for name in silent}
+    nothing = {
+        name: Claim(
+            name, "nothing", "", "batch", critic="wrong" if needs_critic(algorithms[name]()) else ""
+        )
+        for name in silent
+    }
     claims = {name: claims.get(name) or (nothing[name],) for name in algorithms}
     known = {name: templates(task) for name, task in tasks.items()}
-    rows = tuple(measured_row(known[task], name, algorithms[name], claim, error)
-                 for name, said in claims.items() for claim in said for task in claim.tasks or tasks if task in known)
+    rows = tuple(
+        measured_row(known[task], name, algorithms[name], claim, error)
+        for name, said in claims.items()
+        for claim in said
+        for task in claim.tasks or tasks
+        if task in known
+    )
     found, curves = _traps(algorithms) if traps else ((), ())
-    faults = [f"{name} does not say what its gradient is worth: give it a line in workbench/bias/claims.py"
-              for name in silent]
-    faults += [*_row_faults(rows), *(f"trap not shown: {trap.title}" for trap in found if not trap.shown)]
+    faults = [
+        f"{name} does not say what its gradient is worth: give it a line in workbench/bias/claims.py"
+        for name in silent
+    ]
+    faults += [
+        *_row_faults(rows),
+        *(f"trap not shown: {trap.title}" for trap in found if not trap.shown),
+    ]
     return BiasReport(rows, found, curves, tuple(faults))
 
 
 def _row_faults(rows: tuple[BiasRow, ...]) -> list[str]:
     faults = [f"{row.label} on {row.task}: {row.verdict}" for row in rows if not row.holds]
-    for name, label in dict.fromkeys((row.algorithm, row.label) for row in rows if row.says == "biased"):
+    for name, label in dict.fromkeys(
+        (row.algorithm, row.label) for row in rows if row.says == "biased"
+    ):
         own = [row for row in rows if (row.algorithm, row.label) == (name, label)]
         if all(row.verdict == NOT_HERE for row in own):
             faults.append(f"{label} is documented as biased, but no task here shows it")
@@ -158,6 +196,7 @@ def _row_faults(rows: tuple[BiasRow, ...]) -> list[str]:
 
 def estimator_of(algorithm: Any, claim: Claim | None = None) -> Estimator:
     """Batch -> worth of every token [T]: exactly what `algorithm.credit` gives, times what the claim puts right."""
+
     def estimator(batch: Batch) -> Tensor:
         credit = algorithm.credit(batch)
         worth_T = credit.advantage_T * credit.weight_T
@@ -169,6 +208,7 @@ def estimator_of(algorithm: Any, claim: Claim | None = None) -> Estimator:
 def loss_estimator_of(algorithm: Any, source: Templates) -> Estimator:
     """Batch -> -N d loss / d logp of every token [T], for the loss of a step's first update as the learner sums it up:
     objective, reduction, shares and all. Times N, the batch's attempts, because an estimate is a mean over them."""
+
     def estimator(batch: Batch) -> Tensor:
         credit = algorithm.credit(batch)
         share = shares_of(algorithm, batch, credit, credit.trained_T).get("policy")
@@ -176,12 +216,24 @@ def loss_estimator_of(algorithm: Any, source: Templates) -> Estimator:
         if share is None:
             return worth_T
         at_M = share.weight_T.nonzero()[:, 0]
-        logp_M = source.policy.logp_V(source.policy.logits_D)[batch.token_ids_T[at_M]].requires_grad_()
+        logp_M = source.policy.logp_V(source.policy.logits_D)[
+            batch.token_ids_T[at_M]
+        ].requires_grad_()
         old_M = logp_M.detach()
-        inputs = LossInputs(logp_M, torch.zeros_like(old_M), old_M, credit.advantage_T[at_M], old_M,
-                            batch.segment_of_token_T[at_M])
-        loss = masked_sum_over(algorithm.loss(inputs).loss_M, share.weight_T[at_M], share.denominator)
-        return worth_T.index_copy(0, at_M, -batch.num_trajectories * torch.autograd.grad(loss, logp_M)[0])
+        inputs = LossInputs(
+            logp_M,
+            torch.zeros_like(old_M),
+            old_M,
+            credit.advantage_T[at_M],
+            old_M,
+            batch.segment_of_token_T[at_M],
+        )
+        loss = masked_sum_over(
+            algorithm.loss(inputs).loss_M, share.weight_T[at_M], share.denominator
+        )
+        return worth_T.index_copy(
+            0, at_M, -batch.num_trajectories * torch.autograd.grad(loss, logp_M)[0]
+        )
 
     return estimator
 
@@ -193,7 +245,9 @@ def _correction(claim: Claim, batch: Batch) -> Tensor | float:
     return claim.gamma ** batch.turn_T.double() if claim.correction == "gamma^k" else 1.0
 
 
-def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, error: float = ERROR) -> BiasRow:
+def measured_row(
+    source: Templates, name: str, algorithm: type, claim: Claim, error: float = ERROR
+) -> BiasRow:
     """One claim on one task."""
     if claim.critic in TOLD:
         source = templates(told_apart(source.task))
@@ -205,8 +259,14 @@ def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, er
     estimator = loss_estimator_of(made, source) if claim.whole_loss else estimator_of(made, claim)
     truth_D = true_gradient(source, claim.gamma).numpy()
     demand_alone(source, estimator, unit)
-    mean = enumerated(source, estimator, unit) if _can_be_enumerated(len(source.probability_O), unit) else None
-    lost = mean is not None and np.linalg.norm(mean.mean_D - truth_D) > ROUNDING * np.linalg.norm(truth_D)
+    mean = (
+        enumerated(source, estimator, unit)
+        if _can_be_enumerated(len(source.probability_O), unit)
+        else None
+    )
+    lost = mean is not None and np.linalg.norm(mean.mean_D - truth_D) > ROUNDING * np.linalg.norm(
+        truth_D
+    )
     check = None
     if mean is None or (claim.says == "unbiased" and unit.alone and not lost):
         pilot = mean or sampled(source, estimator, unit, 200, claim.label, "pilot")
@@ -219,7 +279,13 @@ def measured_row(source: Templates, name: str, algorithm: type, claim: Claim, er
 
 def _unit(claim: Claim, outcomes: int) -> Unit:
     alone = claim.looks_at != "batch"
-    sizes = (1,) if claim.looks_at == "attempt" else (claim.attempts,) if claim.attempts else GROUP_SIZES
+    sizes = (
+        (1,)
+        if claim.looks_at == "attempt"
+        else (claim.attempts,)
+        if claim.attempts
+        else GROUP_SIZES
+    )
     units = [Unit(size, claim.groups, alone) for size in sizes]
     return next((unit for unit in units if _can_be_enumerated(outcomes, unit)), units[-1])
 
@@ -228,20 +294,41 @@ def _can_be_enumerated(outcomes: int, unit: Unit) -> bool:
     return number_of_units(outcomes, unit) <= (MOST_UNITS if unit.alone else MOST_BATCHES)
 
 
-def _row(source: Templates, name: str, claim: Claim, algorithm: Any, unit: Unit, truth_D: np.ndarray, found: Measured,
-         check: Measured | None) -> BiasRow:
+def _row(
+    source: Templates,
+    name: str,
+    claim: Claim,
+    algorithm: Any,
+    unit: Unit,
+    truth_D: np.ndarray,
+    found: Measured,
+    check: Measured | None,
+) -> BiasRow:
     length, mean_D = float(np.linalg.norm(truth_D)), found.mean_D
     size = float(np.linalg.norm(mean_D))
     row = BiasRow(
-        task=source.task.name, algorithm=name, label=claim.label, says=claim.says, why=claim.why, unit=str(unit),
-        units=found.units, exact=found.exact, drawn=0 if check is None else check.units,
-        parameters=source.task.parameters, true=tuple(truth_D.tolist()), estimate=tuple(mean_D.tolist()),
+        task=source.task.name,
+        algorithm=name,
+        label=claim.label,
+        says=claim.says,
+        why=claim.why,
+        unit=str(unit),
+        units=found.units,
+        exact=found.exact,
+        drawn=0 if check is None else check.units,
+        parameters=source.task.parameters,
+        true=tuple(truth_D.tolist()),
+        estimate=tuple(mean_D.tolist()),
         sampled=None if check is None else tuple(check.mean_D.tolist()),
-        scale=float(mean_D @ truth_D) / length**2, bias=float(np.linalg.norm(mean_D - truth_D)) / length,
+        scale=float(mean_D @ truth_D) / length**2,
+        bias=float(np.linalg.norm(mean_D - truth_D)) / length,
         cosine=float(mean_D @ truth_D) / (size * length) if size > ROUNDING * length else None,
         noise=float(np.sqrt(found.variance_D.sum() * unit.size / BUDGET)) / length,
         error=None if check is None else float(check.error_D.max()) / length,
-        z=None if check is None else _standard_errors(check, truth_D), verdict="", holds=False)
+        z=None if check is None else _standard_errors(check, truth_D),
+        verdict="",
+        holds=False,
+    )
     scale = SCALES[claim.scale](algorithm, unit.attempts) if claim.scale else None
     verdict, holds = _verdict(row, scale)
     return replace(row, verdict=verdict, holds=holds)
@@ -261,14 +348,25 @@ def _verdict(row: BiasRow, expected: float | None) -> tuple[str, bool]:
     """What was found, and whether the claim survives it; `expected`: the scale of a scaled one."""
     if row.says == "unbiased":
         if row.exact and row.bias > ROUNDING:
-            return f"NOT unbiased: off by {100 * row.bias:.3g} % of the true gradient, exactly", False
+            return (
+                f"NOT unbiased: off by {100 * row.bias:.3g} % of the true gradient, exactly",
+                False,
+            )
         if row.z is not None and row.z > MOST_ERRORS:
             return f"NOT unbiased: off by {row.z:.1f} standard errors", False
-        return ("unbiased, exactly" if row.exact else f"unbiased within {row.z:.1f} standard errors"), True
+        return (
+            "unbiased, exactly" if row.exact else f"unbiased within {row.z:.1f} standard errors"
+        ), True
     if row.says == "scaled":
         far = abs(row.scale / expected - 1) + (1 if row.cosine is None else 1 - row.cosine)
-        return (f"times {expected:.4g}, same direction", True) if far <= ROUNDING else (
-            f"NOT the gradient times {expected:.4g}: it is times {row.scale:.4g}, cosine {row.cosine}", False)
+        return (
+            (f"times {expected:.4g}, same direction", True)
+            if far <= ROUNDING
+            else (
+                f"NOT the gradient times {expected:.4g}: it is times {row.scale:.4g}, cosine {row.cosine}",
+                False,
+            )
+        )
     if row.says == "nothing":
         return "measured; nothing was claimed", True
     certain = row.bias > ROUNDING if row.exact else row.z > MOST_ERRORS
@@ -283,8 +381,15 @@ def _verdict(row: BiasRow, expected: float | None) -> tuple[str, bool]:
 def _traps(algorithms: Mapping[str, type]) -> tuple[tuple[Trap, ...], tuple[SignCurve, ...]]:
     grpo = algorithms.get("grpo", ALGORITHMS["grpo"])
     divided, undivided = estimator_of(grpo()), estimator_of(grpo(normalize_std=False))
-    honest = estimator_of(grpo(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)"))
-    curves = tuple(sign_curve(divided, safe, attempts) for safe in SAFE_PAYOUTS for attempts in CURVE_SIZES)
+    honest = estimator_of(
+        grpo(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)")
+    )
+    curves = tuple(
+        sign_curve(divided, safe, attempts) for safe in SAFE_PAYOUTS for attempts in CURVE_SIZES
+    )
     filtered = estimator_of(grpo(normalize_std=False, filter=Filter(keep="top_share", share=0.25)))
-    return (turn_index_trap(honest), deviation_trap(divided, undivided, curves),
-            filter_trap(filtered, undivided)), curves
+    return (
+        turn_index_trap(honest),
+        deviation_trap(divided, undivided, curves),
+        filter_trap(filtered, undivided),
+    ), curves

@@ -7,6 +7,7 @@
 A claim holds for one setting of one algorithm, with what the bench puts right (`correction`), which is no part of it.
 An algorithm without a line here is measured as it is and reported as a fault: add one that says what it estimates.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -46,9 +47,13 @@ class Claim:
     def __post_init__(self) -> None:
         check_settings(self, f"claim {self.label!r}")
         if self.whole_loss and self.looks_at != "batch":
-            raise ConfigError(f"claim {self.label!r}: a loss is one number for a batch, so looks_at is 'batch'")
+            raise ConfigError(
+                f"claim {self.label!r}: a loss is one number for a batch, so looks_at is 'batch'"
+            )
         if (self.says == "scaled") != (self.scale in SCALES):
-            raise ConfigError(f"claim {self.label!r}: a scaled one, and only that, names its scale: {list(SCALES)}")
+            raise ConfigError(
+                f"claim {self.label!r}: a scaled one, and only that, names its scale: {list(SCALES)}"
+            )
 
 
 # What a scaled estimate's expectation is, in units of the true gradient: (algorithm, attempts in a group) -> number.
@@ -58,16 +63,22 @@ SCALES: Mapping[str, Callable[[Any, int], float]] = {
     "(G-1)/(G L)": lambda algorithm, attempts: (attempts - 1) / attempts / algorithm.fixed_length,
 }
 
-STD = "divides by the group's standard deviation: groups that differ little count as much as those that differ much, " \
-      "and a rare large reward loses its say; it may point the wrong way"
-WHITENED = "divides by the batch's own deviation, which rare large rewards raise; in small batches it may point the " \
-           "wrong way"
+STD = (
+    "divides by the group's standard deviation: groups that differ little count as much as those that differ much, "
+    "and a rare large reward loses its say; it may point the wrong way"
+)
+WHITENED = (
+    "divides by the batch's own deviation, which rare large rewards raise; in small batches it may point the "
+    "wrong way"
+)
 TOKEN_MEAN = "the batch's number of tokens is divided by, and long attempts have more of them"
 OWN_LENGTH = "every attempt is divided by its own length: what long ones teach counts less"
 TRUSTS = "takes the critic's word for what follows"
 AS_GOOD = "a perfect critic's word is as good as what follows"
-LAST_TOKEN = "a turn's end is worth what the critic says before its last token, and which token is the last depends " \
-             "on what is drawn"
+LAST_TOKEN = (
+    "a turn's end is worth what the critic says before its last token, and which token is the last depends "
+    "on what is drawn"
+)
 BASELINE = "rewards to the end, minus a baseline that knows the past only"
 SETTLED = "a baseline may know whatever was settled before the action was drawn, seen by the policy or not"
 KNOWS_THE_END = "a baseline that knows what the policy will draw takes the merit away from the draw"
@@ -82,7 +93,14 @@ def _critics(name: str, settings: Mapping[str, Any], perfect: tuple[str, str]) -
     what lambda < 1 makes of a perfect one."""
     plain, half = {"whiten": False, **settings}, {"whiten": False, "lam": 0.5, **settings}
     return (
-        Claim(f"{name}(1, 1), perfect critic", "unbiased", BASELINE, "attempt", plain, critic="perfect"),
+        Claim(
+            f"{name}(1, 1), perfect critic",
+            "unbiased",
+            BASELINE,
+            "attempt",
+            plain,
+            critic="perfect",
+        ),
         Claim(f"{name}(1, 1), wrong critic", "unbiased", ANY, "attempt", plain, critic="wrong"),
         Claim(f"{name}(1, 0.5), perfect critic", *perfect, "attempt", half, critic="perfect"),
         Claim(f"{name}(1, 0.5), wrong critic", "biased", TRUSTS, "attempt", half, critic="wrong"),
@@ -93,9 +111,32 @@ def _told(name: str, settings: Mapping[str, Any]) -> tuple[Claim, ...]:
     """A critic that sees more than the policy (critic.sees = "state"): what was settled before costs no bias, what the policy
     will still draw does."""
     plain, half = {"whiten": False, **settings}, {"whiten": False, "lam": 0.5, **settings}
-    return (Claim(f"{name}(1, 1), critic told what the environment drew", "unbiased", SETTLED, "attempt", plain, critic="told"),
-            Claim(f"{name}(1, 0.5), critic told what the environment drew", "unbiased", AS_GOOD, "attempt", half, critic="told"),
-            Claim(f"{name}(1, 1), critic told how it ends", "biased", KNOWS_THE_END, "attempt", plain, critic="told the end"))
+    return (
+        Claim(
+            f"{name}(1, 1), critic told what the environment drew",
+            "unbiased",
+            SETTLED,
+            "attempt",
+            plain,
+            critic="told",
+        ),
+        Claim(
+            f"{name}(1, 0.5), critic told what the environment drew",
+            "unbiased",
+            AS_GOOD,
+            "attempt",
+            half,
+            critic="told",
+        ),
+        Claim(
+            f"{name}(1, 1), critic told how it ends",
+            "biased",
+            KNOWS_THE_END,
+            "attempt",
+            plain,
+            critic="told the end",
+        ),
+    )
 
 
 CENTRED = {"normalize_std": False}
@@ -105,49 +146,150 @@ RAGGED = ("lengths", "three_turns")  # attempts differ in length
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "grpo": (
         Claim("GRPO", "biased", STD),
-        Claim("GRPO without std", "scaled", "an attempt is part of the mean that it is compared with", settings=CENTRED,
-              scale="(G-1)/G"),
-        Claim("GRPO without std, times G/(G-1)", "unbiased", "then it is leave-one-out", correction="G/(G-1)",
-              settings=CENTRED),
+        Claim(
+            "GRPO without std",
+            "scaled",
+            "an attempt is part of the mean that it is compared with",
+            settings=CENTRED,
+            scale="(G-1)/G",
+        ),
+        Claim(
+            "GRPO without std, times G/(G-1)",
+            "unbiased",
+            "then it is leave-one-out",
+            correction="G/(G-1)",
+            settings=CENTRED,
+        ),
     ),
     "dr_grpo": (
-        Claim("Dr. GRPO", "scaled", "an attempt is part of the mean that it is compared with", scale="(G-1)/G"),
-        Claim("Dr. GRPO, whole loss", "scaled", NO_LENGTH, "batch", whole_loss=True, scale="(G-1)/(G L)", tasks=RAGGED),
+        Claim(
+            "Dr. GRPO",
+            "scaled",
+            "an attempt is part of the mean that it is compared with",
+            scale="(G-1)/G",
+        ),
+        Claim(
+            "Dr. GRPO, whole loss",
+            "scaled",
+            NO_LENGTH,
+            "batch",
+            whole_loss=True,
+            scale="(G-1)/(G L)",
+            tasks=RAGGED,
+        ),
     ),
     "dapo": (
         Claim("DAPO", "biased", STD),
-        Claim("DAPO, whole loss", "biased", f"{STD}; {TOKEN_MEAN}", "batch", whole_loss=True, tasks=RAGGED),
+        Claim(
+            "DAPO, whole loss",
+            "biased",
+            f"{STD}; {TOKEN_MEAN}",
+            "batch",
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
     ),
     "gspo": (
         Claim("GSPO", "biased", STD),
-        Claim("GSPO, whole loss", "biased", f"{STD}; {OWN_LENGTH}", "batch", whole_loss=True, tasks=RAGGED),
-        Claim("GSPO without std, whole loss", "biased", OWN_LENGTH, "batch", CENTRED, whole_loss=True, tasks=RAGGED),
+        Claim(
+            "GSPO, whole loss",
+            "biased",
+            f"{STD}; {OWN_LENGTH}",
+            "batch",
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
+        Claim(
+            "GSPO without std, whole loss",
+            "biased",
+            OWN_LENGTH,
+            "batch",
+            CENTRED,
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
     ),
     "cispo": (
         Claim("CISPO", "biased", STD),
-        Claim("CISPO, whole loss", "biased", f"{STD}; {TOKEN_MEAN}", "batch", whole_loss=True, tasks=RAGGED),
+        Claim(
+            "CISPO, whole loss",
+            "biased",
+            f"{STD}; {TOKEN_MEAN}",
+            "batch",
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
     ),
     "remax": (
-        Claim("ReMax", "unbiased", "what the greedy attempt earned knows nothing of what was drawn in the others", "attempt"),
+        Claim(
+            "ReMax",
+            "unbiased",
+            "what the greedy attempt earned knows nothing of what was drawn in the others",
+            "attempt",
+        ),
     ),
     "rloo": (
         Claim("RLOO", "unbiased", "the others' mean knows nothing of an attempt's own draws"),
-        Claim("RLOO, whole loss, sums", "unbiased", NO_LENGTH, "batch", {"reduction": "seq-mean-token-sum"},
-              whole_loss=True, tasks=RAGGED),
-        Claim("RLOO, whole loss, fixed length", "scaled", NO_LENGTH, "batch",
-              {"reduction": "fixed-length", "fixed_length": 8}, whole_loss=True, scale="1/L", tasks=RAGGED),
-        Claim("RLOO, whole loss, token mean", "biased", TOKEN_MEAN, "batch", {"reduction": "token-mean"},
-              whole_loss=True, tasks=RAGGED),
-        Claim("RLOO, whole loss, mean of means", "biased", OWN_LENGTH, "batch", {"reduction": "seq-mean-token-mean"},
-              whole_loss=True, tasks=RAGGED),
+        Claim(
+            "RLOO, whole loss, sums",
+            "unbiased",
+            NO_LENGTH,
+            "batch",
+            {"reduction": "seq-mean-token-sum"},
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
+        Claim(
+            "RLOO, whole loss, fixed length",
+            "scaled",
+            NO_LENGTH,
+            "batch",
+            {"reduction": "fixed-length", "fixed_length": 8},
+            whole_loss=True,
+            scale="1/L",
+            tasks=RAGGED,
+        ),
+        Claim(
+            "RLOO, whole loss, token mean",
+            "biased",
+            TOKEN_MEAN,
+            "batch",
+            {"reduction": "token-mean"},
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
+        Claim(
+            "RLOO, whole loss, mean of means",
+            "biased",
+            OWN_LENGTH,
+            "batch",
+            {"reduction": "seq-mean-token-mean"},
+            whole_loss=True,
+            tasks=RAGGED,
+        ),
     ),
     "reinforce": (
-        Claim("turn returns", "unbiased", "what came before a turn is no merit of it, nor is the others' mean"),
-        Claim("turn returns, no baseline", "unbiased", "what came before a turn is no merit of it", "attempt",
-              {"baseline": "none"}),
+        Claim(
+            "turn returns",
+            "unbiased",
+            "what came before a turn is no merit of it, nor is the others' mean",
+        ),
+        Claim(
+            "turn returns, no baseline",
+            "unbiased",
+            "what came before a turn is no merit of it",
+            "attempt",
+            {"baseline": "none"},
+        ),
         Claim("turn returns, gamma 0.9", "biased", DROPS, settings={"gamma": 0.9}, gamma=0.9),
-        Claim("turn returns, gamma 0.9, times gamma^k", "unbiased", RESTORED, settings={"gamma": 0.9}, gamma=0.9,
-              correction="gamma^k"),
+        Claim(
+            "turn returns, gamma 0.9, times gamma^k",
+            "unbiased",
+            RESTORED,
+            settings={"gamma": 0.9},
+            gamma=0.9,
+            correction="gamma^k",
+        ),
     ),
     "reinforce_pp": (
         Claim("REINFORCE++", "biased", WHITENED, "batch"),
@@ -158,8 +300,13 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "gigpo": (
         Claim("GiGPO", "biased", STD),
-        Claim("GiGPO without std", "biased", "two comparisons are added up, the second among as many turns as happened "
-              "to meet in a state", settings={"normalize_std": False, "gamma": 1.0}),
+        Claim(
+            "GiGPO without std",
+            "biased",
+            "two comparisons are added up, the second among as many turns as happened "
+            "to meet in a state",
+            settings={"normalize_std": False, "gamma": 1.0},
+        ),
     ),
     "ppo": (
         *_critics("GAE", {}, ("unbiased", AS_GOOD)),
@@ -168,21 +315,53 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     ),
     "turn_ppo": (
         *_critics("turn GAE", {}, ("unbiased", AS_GOOD)),
-        Claim("turn GAE(0.9, 1), times gamma^k", "unbiased", RESTORED, "attempt", {"whiten": False, "gamma": 0.9},
-              critic="wrong", gamma=0.9, correction="gamma^k"),
+        Claim(
+            "turn GAE(0.9, 1), times gamma^k",
+            "unbiased",
+            RESTORED,
+            "attempt",
+            {"whiten": False, "gamma": 0.9},
+            critic="wrong",
+            gamma=0.9,
+            correction="gamma^k",
+        ),
     ),
     "bilevel_ppo": (
         *_critics("bi-level GAE", {"gamma_turn": 1.0}, ("biased", LAST_TOKEN)),
-        Claim("bi-level GAE, gamma_turn 0.9", "biased", DROPS, "attempt", {"whiten": False, "gamma_turn": 0.9},
-              critic="wrong", gamma=0.9),
-        Claim("bi-level GAE, gamma_turn 0.9, times gamma^k", "unbiased", RESTORED, "attempt",
-              {"whiten": False, "gamma_turn": 0.9}, critic="wrong", gamma=0.9, correction="gamma^k"),
+        Claim(
+            "bi-level GAE, gamma_turn 0.9",
+            "biased",
+            DROPS,
+            "attempt",
+            {"whiten": False, "gamma_turn": 0.9},
+            critic="wrong",
+            gamma=0.9,
+        ),
+        Claim(
+            "bi-level GAE, gamma_turn 0.9, times gamma^k",
+            "unbiased",
+            RESTORED,
+            "attempt",
+            {"whiten": False, "gamma_turn": 0.9},
+            critic="wrong",
+            gamma=0.9,
+            correction="gamma^k",
+        ),
     ),
     "starpo": (
-        Claim("StarPO, wrong critic", "biased", WHITENED, "batch", {"kl_coef": 0.0}, critic="wrong"),
+        Claim(
+            "StarPO, wrong critic", "biased", WHITENED, "batch", {"kl_coef": 0.0}, critic="wrong"
+        ),
     ),
     "starpo_s": (
-        Claim("StarPO-S, 1 of 2 groups, wrong critic", "biased", "learns from the groups that differ most, which is to "
-              f"seek risk; {WHITENED}", "batch", {"filter": Filter("top_share", share=0.5)}, critic="wrong", groups=2),
+        Claim(
+            "StarPO-S, 1 of 2 groups, wrong critic",
+            "biased",
+            f"learns from the groups that differ most, which is to seek risk; {WHITENED}",
+            "batch",
+            {"filter": Filter("top_share", share=0.5)},
+            critic="wrong",
+            groups=2,
+        ),
     ),
 }

@@ -10,6 +10,7 @@ with three outcomes, each with its multinomial probability, are all there are.
 
 Axis letters: U units · m attempts of a unit · O outcomes · N attempts (U * m) · T tokens · D parameters.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -27,7 +28,9 @@ from workbench.learn.batch import Batch
 from workbench.types.errors import DataError
 from workbench.types.seeds import rng_at
 
-Estimator = Callable[[Batch], Tensor]  # batch -> what each token is worth [T], float64, zero where nothing is trained
+Estimator = Callable[
+    [Batch], Tensor
+]  # batch -> what each token is worth [T], float64, zero where nothing is trained
 CHUNK = 32_768  # attempts that are made into one batch at a time
 
 
@@ -71,24 +74,40 @@ def enumerated(source: Templates, estimator: Estimator, unit: Unit) -> Measured:
     outcome_UN, probability_U = all_units(source.probability_O, unit)
     estimate_UD = estimates(source, estimator, unit, outcome_UN).numpy()
     mean_D = probability_U @ estimate_UD
-    return Measured(mean_D, probability_U @ (estimate_UD - mean_D) ** 2, np.zeros_like(mean_D), len(outcome_UN), True)
+    return Measured(
+        mean_D,
+        probability_U @ (estimate_UD - mean_D) ** 2,
+        np.zeros_like(mean_D),
+        len(outcome_UN),
+        True,
+    )
 
 
-def sampled(source: Templates, estimator: Estimator, unit: Unit, units: int, *address: int | str) -> Measured:
+def sampled(
+    source: Templates, estimator: Estimator, unit: Unit, units: int, *address: int | str
+) -> Measured:
     """`units` units drawn independently, from the seed at `address`."""
     if units < 2:
         raise DataError(f"a standard error needs at least 2 sampled units, got {units}")
     draws = rng_at("bias", source.task.name, *address).choice(
-        len(source.probability_O), size=(units, unit.size), p=source.probability_O)
+        len(source.probability_O), size=(units, unit.size), p=source.probability_O
+    )
     estimate_UD = estimates(source, estimator, unit, draws).numpy()
     variance_D = estimate_UD.var(axis=0, ddof=1)
     return Measured(estimate_UD.mean(axis=0), variance_D, np.sqrt(variance_D / units), units, False)
 
 
-def units_needed(variance_D: np.ndarray, truth_D: np.ndarray, error: float, *, least: int = 2_000) -> int:
+def units_needed(
+    variance_D: np.ndarray, truth_D: np.ndarray, error: float, *, least: int = 2_000
+) -> int:
     """So many units that every parameter's standard error is at most `error` times the length of the true gradient; an
     eighth more than by the variance, because the sample will have another one."""
-    return max(least, int(np.ceil(1.125 * float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)))
+    return max(
+        least,
+        int(
+            np.ceil(1.125 * float(variance_D.max()) / (error * float(np.linalg.norm(truth_D))) ** 2)
+        ),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ units
@@ -106,24 +125,34 @@ def all_units(probability_O: np.ndarray, unit: Unit) -> tuple[np.ndarray, np.nda
     probability = [_arrangements(group) * prod(probability_O[o] for o in group) for group in groups]
     chosen = list(combinations_with_replacement(range(len(groups)), unit.groups))
     outcome_UN = np.array([[o for g in numbers for o in groups[g]] for numbers in chosen])
-    probability_U = np.array([_arrangements(numbers) * prod(probability[g] for g in numbers) for numbers in chosen])
+    probability_U = np.array(
+        [_arrangements(numbers) * prod(probability[g] for g in numbers) for numbers in chosen]
+    )
     return outcome_UN, probability_U
 
 
 def _arrangements(multiset: tuple[int, ...]) -> int:
     """In how many orders its members can stand."""
-    return factorial(len(multiset)) // prod(factorial(count) for count in Counter(multiset).values())
+    return factorial(len(multiset)) // prod(
+        factorial(count) for count in Counter(multiset).values()
+    )
 
 
 # ------------------------------------------------------------------------------------------------ estimates
 
 
-def estimates(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:
+def estimates(
+    source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray
+) -> Tensor:
     """The gradient estimate of every unit [U, D]."""
     outcome_UN = np.ascontiguousarray(outcome_UN)
     per_batch = max(1, CHUNK // unit.size) if unit.alone else 1
-    return torch.cat([_estimates_of_one_batch(source, estimator, unit, outcome_UN[at:at + per_batch])
-                      for at in range(0, len(outcome_UN), per_batch)])
+    return torch.cat(
+        [
+            _estimates_of_one_batch(source, estimator, unit, outcome_UN[at : at + per_batch])
+            for at in range(0, len(outcome_UN), per_batch)
+        ]
+    )
 
 
 def demand_alone(source: Templates, estimator: Estimator, unit: Unit) -> None:
@@ -131,15 +160,22 @@ def demand_alone(source: Templates, estimator: Estimator, unit: Unit) -> None:
     if not unit.alone:
         return
     outcome_UN = rng_at("bias", source.task.name, "alone").choice(
-        len(source.probability_O), size=(6, unit.size), p=source.probability_O)
+        len(source.probability_O), size=(6, unit.size), p=source.probability_O
+    )
     together_UD = estimates(source, estimator, unit, outcome_UN)
-    apart_UD = torch.cat([estimates(source, estimator, unit, outcome_UN[u:u + 1]) for u in range(len(outcome_UN))])
+    apart_UD = torch.cat(
+        [estimates(source, estimator, unit, outcome_UN[u : u + 1]) for u in range(len(outcome_UN))]
+    )
     if not torch.allclose(together_UD, apart_UD, rtol=1e-9, atol=1e-12):
-        raise DataError(f"{source.task.name}: {unit} gets other estimates beside others ({together_UD.tolist()}) than "
-                        f"by itself ({apart_UD.tolist()}); what looks at the whole batch is measured with alone=False")
+        raise DataError(
+            f"{source.task.name}: {unit} gets other estimates beside others ({together_UD.tolist()}) than "
+            f"by itself ({apart_UD.tolist()}); what looks at the whole batch is measured with alone=False"
+        )
 
 
-def _estimates_of_one_batch(source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray) -> Tensor:
+def _estimates_of_one_batch(
+    source: Templates, estimator: Estimator, unit: Unit, outcome_UN: np.ndarray
+) -> Tensor:
     units = len(outcome_UN)
     unit_N = torch.arange(units).repeat_interleave(unit.size)
     group_N = torch.arange(units * unit.groups).repeat_interleave(unit.attempts)
@@ -148,4 +184,6 @@ def _estimates_of_one_batch(source: Templates, estimator: Estimator, unit: Unit,
     trained = worth_T.nonzero()[:, 0]
     pushed_AD = worth_T[trained, None] * source.policy.score_VD[batch.token_ids_T[trained]]
     total_UD = torch.zeros(units, len(source.policy.logits_D), dtype=torch.float64)
-    return total_UD.index_add(0, unit_N[batch.trajectory_of_token_T[trained]], pushed_AD) / unit.size
+    return (
+        total_UD.index_add(0, unit_N[batch.trajectory_of_token_T[trained]], pushed_AD) / unit.size
+    )

@@ -12,6 +12,7 @@ environment lets it happen, given the tokens.
 
 Axis letters: K turns · D parameters.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
@@ -31,8 +32,10 @@ class Node:
 
     def __post_init__(self) -> None:
         if len(self.logits) != len(self.choices) - 1:
-            raise DataError(f"node {self.name!r} has {len(self.choices)} choices, so {len(self.choices) - 1} free "
-                            f"logits, got {len(self.logits)}")
+            raise DataError(
+                f"node {self.name!r} has {len(self.choices)} choices, so {len(self.choices) - 1} free "
+                f"logits, got {len(self.logits)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,12 @@ def stop_continue(continues: float = 0.574442516811659) -> ExactTask:
     """
     nodes = (Node("first", ("stop", "continue"), (logit(continues),)), Node("second", ("answer",)))
     stop = TaskOutcome((TaskTurn((("first", "stop"),), 0.0, "first"),))
-    both = TaskOutcome((TaskTurn((("first", "continue"),), 0.0, "first"),
-                        TaskTurn((("second", "answer"),), 1.0, "second")))
+    both = TaskOutcome(
+        (
+            TaskTurn((("first", "continue"),), 0.0, "first"),
+            TaskTurn((("second", "answer"),), 1.0, "second"),
+        )
+    )
     return ExactTask("stop_continue", "stop or continue", nodes, (stop, both))
 
 
@@ -111,8 +118,14 @@ def bandit(safe_payout: float, risky: float = 0.3, risky_chance: float = 0.25) -
     def pull(arm: str, payout: float, chance: float = 1.0) -> TaskOutcome:
         return TaskOutcome((TaskTurn((("arm", arm),), payout, "arms"),), chance)
 
-    outcomes = (pull("safe", safe_payout), pull("risky", 1.0, risky_chance), pull("risky", 0.0, 1 - risky_chance))
-    return ExactTask(f"bandit-{safe_payout:g}", f"bandit, safe arm {safe_payout:g}", (node,), outcomes)
+    outcomes = (
+        pull("safe", safe_payout),
+        pull("risky", 1.0, risky_chance),
+        pull("risky", 0.0, 1 - risky_chance),
+    )
+    return ExactTask(
+        f"bandit-{safe_payout:g}", f"bandit, safe arm {safe_payout:g}", (node,), outcomes
+    )
 
 
 def lengths(goes_long: float = 0.4, careful: float = 0.6, short_payout: float = 0.4) -> ExactTask:
@@ -121,15 +134,20 @@ def lengths(goes_long: float = 0.4, careful: float = 0.6, short_payout: float = 
 
     Everything happens in one turn, so a mean over tokens gives a long answer four times the say of a short one.
     """
-    nodes = (Node("start", ("short", "long"), (logit(goes_long),)),
-             Node("effort", ("careless", "careful"), (logit(careful),)), Node("filler", ("more",)))
+    nodes = (
+        Node("start", ("short", "long"), (logit(goes_long),)),
+        Node("effort", ("careless", "careful"), (logit(careful),)),
+        Node("filler", ("more",)),
+    )
 
     def answer(effort: str, payout: float) -> TaskOutcome:
         tokens = (("start", "long"), ("effort", effort), ("filler", "more"), ("filler", "more"))
         return TaskOutcome((TaskTurn(tokens, payout, "question"),))
 
     short = TaskOutcome((TaskTurn((("start", "short"),), short_payout, "question"),))
-    return ExactTask("lengths", "short or long", nodes, (short, answer("careful", 1.0), answer("careless", 0.0)))
+    return ExactTask(
+        "lengths", "short or long", nodes, (short, answer("careful", 1.0), answer("careless", 0.0))
+    )
 
 
 # of three_turns: what a turn pays
@@ -143,19 +161,31 @@ def three_turns(climbs_low: float = 0.35, climbs_high: float = 0.2) -> ExactTask
     Two parameters, shared by the turns: p = P(climb | low), q = P(climb | high). Climbing takes two tokens, of which
     only the first is a choice. Attempts meet in the same states in the same turns: anchors for GiGPO.
     """
-    nodes = (Node("low", ("rest", "climb"), (logit(climbs_low),)),
-             Node("high", ("rest", "climb"), (logit(climbs_high),)), Node("effort", ("effort",)))
+    nodes = (
+        Node("low", ("rest", "climb"), (logit(climbs_low),)),
+        Node("high", ("rest", "climb"), (logit(climbs_high),)),
+        Node("effort", ("effort",)),
+    )
 
     def outcome(climbs: tuple[bool, ...]) -> TaskOutcome:
         steps, state = [], "low"
         for up in climbs:
             tokens = ((state, "climb"), ("effort", "effort")) if up else ((state, "rest"),)
-            steps.append(TaskTurn(tokens, CLIMB if up else {"low": REST_LOW, "high": REST_HIGH}[state], state))
+            steps.append(
+                TaskTurn(
+                    tokens, CLIMB if up else {"low": REST_LOW, "high": REST_HIGH}[state], state
+                )
+            )
             state = "high" if up else "low"
         return TaskOutcome(tuple(steps))
 
-    return ExactTask("three_turns", "three turns", nodes, tuple(map(outcome, product((False, True), repeat=3))),
-                     fresh=True)
+    return ExactTask(
+        "three_turns",
+        "three turns",
+        nodes,
+        tuple(map(outcome, product((False, True), repeat=3))),
+        fresh=True,
+    )
 
 
 def told_apart(task: ExactTask) -> ExactTask:
@@ -163,11 +193,21 @@ def told_apart(task: ExactTask) -> ExactTask:
     way to choose. Nothing that a policy can see or earn is another; but a critic may be told of the draw."""
     ways: dict[tuple, list[TaskOutcome]] = {}
     for outcome in task.outcomes:
-        ways.setdefault(tuple(token for step in outcome.steps for token in step.tokens), []).append(outcome)
-    return replace(task, outcomes=tuple(
-        replace(outcome, chance=prod(each.chance for each in draw), drawn=number)
-        for number, draw in enumerate(product(*ways.values())) for outcome in draw))
+        ways.setdefault(tuple(token for step in outcome.steps for token in step.tokens), []).append(
+            outcome
+        )
+    return replace(
+        task,
+        outcomes=tuple(
+            replace(outcome, chance=prod(each.chance for each in draw), drawn=number)
+            for number, draw in enumerate(product(*ways.values()))
+            for outcome in draw
+        ),
+    )
 
 
 SAFE_PAYOUTS = (0.1, 0.15)  # of RAGEN's code and of its paper
-TASKS = {task.name: task for task in (stop_continue(), *map(bandit, SAFE_PAYOUTS), three_turns(), lengths())}
+TASKS = {
+    task.name: task
+    for task in (stop_continue(), *map(bandit, SAFE_PAYOUTS), three_turns(), lengths())
+}

@@ -1,9 +1,10 @@
 """Known traps, shown by enumeration: estimators that look reasonable and point nowhere, or the wrong way.
 
-    per turn index   rewards compared among all attempts that are in their k-th turn: exactly zero on stop/continue
-    deviation        GRPO's division by the group's standard deviation: away from the better arm of the bandit
-    filter           learning from the groups that differ most: towards the risky arm, even where it is the worse one
+per turn index   rewards compared among all attempts that are in their k-th turn: exactly zero on stop/continue
+deviation        GRPO's division by the group's standard deviation: away from the better arm of the bandit
+filter           learning from the groups that differ most: towards the risky arm, even where it is the worse one
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -21,9 +22,14 @@ from workbench.learn.ops.group import group_advantage
 
 CURVE_SIZES = (2, 4, 8, 16)
 TRAPPED_SIZES = (2, 3, 4, 5, 6, 7, 8)  # for these the bandit must be shown to go wrong
-BETTER_SAFE = 0.35    # a safe arm that pays more than the risky one's 0.25
-FILTERED = (4, 3)     # groups and attempts of a batch from which the group with the largest spread is kept
-RISKY_GRID = tuple(p / 10 for p in range(1, 10))  # where the bandit's sign is looked at, for every group size
+BETTER_SAFE = 0.35  # a safe arm that pays more than the risky one's 0.25
+FILTERED = (
+    4,
+    3,
+)  # groups and attempts of a batch from which the group with the largest spread is kept
+RISKY_GRID = tuple(
+    p / 10 for p in range(1, 10)
+)  # where the bandit's sign is looked at, for every group size
 RISKY = 0.3  # how often the policy takes the risky arm where one number is given
 GRID = tuple(float(p) for p in np.linspace(0.02, 0.98, 33).round(4))
 
@@ -62,30 +68,51 @@ def per_turn_index(batch: Batch, *, normalize_std: bool = True, to_the_end: bool
     turn_K = torch.arange(len(row_K)) - batch.turn_offsets[:-1][row_K]
     most = int(turns_N.max())
     peers_K = batch.group_of_trajectory_N[row_K] * most + turn_K
-    worth_K = group_advantage(batch.turn_reward_K, peers_K, torch.ones_like(peers_K, dtype=torch.bool),
-                              normalize_std=normalize_std)
-    worth_NK = torch.zeros(batch.num_trajectories, most, dtype=torch.float64).index_put((row_K, turn_K), worth_K)
+    worth_K = group_advantage(
+        batch.turn_reward_K,
+        peers_K,
+        torch.ones_like(peers_K, dtype=torch.bool),
+        normalize_std=normalize_std,
+    )
+    worth_NK = torch.zeros(batch.num_trajectories, most, dtype=torch.float64).index_put(
+        (row_K, turn_K), worth_K
+    )
     if to_the_end:
         worth_NK = worth_NK.flip(1).cumsum(1).flip(1)
-    return torch.where(batch.eligible_T, worth_NK[batch.trajectory_of_token_T, batch.turn_T.long()], 0.0)
+    return torch.where(
+        batch.eligible_T, worth_NK[batch.trajectory_of_token_T, batch.turn_T.long()], 0.0
+    )
 
 
-def turn_index_trap(honest: Estimator, trap: Callable[..., Tensor] = per_turn_index, attempts: int = 8) -> Trap:
+def turn_index_trap(
+    honest: Estimator, trap: Callable[..., Tensor] = per_turn_index, attempts: int = 8
+) -> Trap:
     """The estimate is zero for every group there is, with and without deviation, own turn or to the end; `honest` gets
     the true gradient on the very same groups."""
     source, unit = templates(stop_continue()), Unit(attempts)
     truth = float(true_gradient(source, 1.0)[0])
     outcome_UN, probability_U = all_units(source.probability_O, unit)
     largest = max(
-        float(estimates(source, lambda b: trap(b, normalize_std=std, to_the_end=end), unit, outcome_UN).abs().max())
-        for std in (True, False) for end in (True, False))
+        float(
+            estimates(
+                source, lambda b: trap(b, normalize_std=std, to_the_end=end), unit, outcome_UN
+            )
+            .abs()
+            .max()
+        )
+        for std in (True, False)
+        for end in (True, False)
+    )
     learned = float(probability_U @ estimates(source, honest, unit, outcome_UN)[:, 0].numpy())
     return Trap(
         "normalising per turn index gives no gradient at all on stop/continue",
         largest == 0.0 and abs(learned - truth) <= 1e-9 * abs(truth) and truth != 0,
-        (f"true gradient {truth:.4f}; leave-one-out finds {learned:.4f}",
-         f"per turn index: {largest:.4f} at most, in each of the {len(outcome_UN)} groups of {attempts} that there are "
-         "(with the deviation and without, own turn only and to the end)"))
+        (
+            f"true gradient {truth:.4f}; leave-one-out finds {learned:.4f}",
+            f"per turn index: {largest:.4f} at most, in each of the {len(outcome_UN)} groups of {attempts} that there are "
+            "(with the deviation and without, own turn only and to the end)",
+        ),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ deviation
@@ -98,12 +125,16 @@ def arm_difference(estimator: Estimator, safe_payout: float, attempts: int, risk
     return float(enumerated(source, estimator, Unit(attempts)).mean_D[0]) / (risky * (1 - risky))
 
 
-def sign_curve(estimator: Estimator, safe_payout: float, attempts: int, risky_P: Sequence[float] = GRID) -> SignCurve:
+def sign_curve(
+    estimator: Estimator, safe_payout: float, attempts: int, risky_P: Sequence[float] = GRID
+) -> SignCurve:
     """The difference over a grid of probabilities, and where between two of them it changes its sign (to 1e-6)."""
     difference_P = tuple(arm_difference(estimator, safe_payout, attempts, p) for p in risky_P)
-    flips = tuple(_root(lambda p: arm_difference(estimator, safe_payout, attempts, p), a, b)
-                  for a, b, left, right in zip(risky_P, risky_P[1:], difference_P, difference_P[1:])
-                  if (left < 0) != (right < 0))
+    flips = tuple(
+        _root(lambda p: arm_difference(estimator, safe_payout, attempts, p), a, b)
+        for a, b, left, right in zip(risky_P, risky_P[1:], difference_P, difference_P[1:])
+        if (left < 0) != (right < 0)
+    )
     return SignCurve(safe_payout, attempts, tuple(risky_P), difference_P, flips)
 
 
@@ -118,29 +149,55 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 def deviation_trap(divided: Estimator, undivided: Estimator, curves: Sequence[SignCurve]) -> Trap:
     """For both published payouts, every group size up to 8 and every probability of RISKY_GRID (0.3 among them) the
     expected update makes the better arm rarer; the same without the division makes it likelier."""
-    found = {safe: {attempts: arm_difference(divided, safe, attempts, RISKY) for attempts in (*TRAPPED_SIZES, 16)}
-             for safe in SAFE_PAYOUTS}
-    wrong = all(arm_difference(divided, safe, attempts, p) < 0
-                for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES for p in RISKY_GRID)
-    right = all(arm_difference(undivided, safe, attempts, RISKY) > 0
-                for safe in SAFE_PAYOUTS for attempts in TRAPPED_SIZES)
-    lines = [f"safe arm {safe:g}, risky arm taken with probability {RISKY:g}: risky minus safe advantage "
-             + ", ".join(f"{value:+.3f} (G={attempts})" for attempts, value in found[safe].items())
-             for safe in SAFE_PAYOUTS]
-    lines.append(f"G = {TRAPPED_SIZES[0]} to {TRAPPED_SIZES[-1]}, each at probabilities from {RISKY_GRID[0]:g} to "
-                 f"{RISKY_GRID[-1]:g}: {'wrong at all of them' if wrong else 'not wrong at all of them'}")
+    found = {
+        safe: {
+            attempts: arm_difference(divided, safe, attempts, RISKY)
+            for attempts in (*TRAPPED_SIZES, 16)
+        }
+        for safe in SAFE_PAYOUTS
+    }
+    wrong = all(
+        arm_difference(divided, safe, attempts, p) < 0
+        for safe in SAFE_PAYOUTS
+        for attempts in TRAPPED_SIZES
+        for p in RISKY_GRID
+    )
+    right = all(
+        arm_difference(undivided, safe, attempts, RISKY) > 0
+        for safe in SAFE_PAYOUTS
+        for attempts in TRAPPED_SIZES
+    )
+    lines = [
+        f"safe arm {safe:g}, risky arm taken with probability {RISKY:g}: risky minus safe advantage "
+        + ", ".join(f"{value:+.3f} (G={attempts})" for attempts, value in found[safe].items())
+        for safe in SAFE_PAYOUTS
+    ]
+    lines.append(
+        f"G = {TRAPPED_SIZES[0]} to {TRAPPED_SIZES[-1]}, each at probabilities from {RISKY_GRID[0]:g} to "
+        f"{RISKY_GRID[-1]:g}: {'wrong at all of them' if wrong else 'not wrong at all of them'}"
+    )
     lines += [_flip_line(curve) for curve in curves]
-    return Trap("dividing by the group's standard deviation points to the worse arm of the bandit in groups of 8 and "
-                "fewer", wrong and right, tuple(lines))
+    return Trap(
+        "dividing by the group's standard deviation points to the worse arm of the bandit in groups of 8 and "
+        "fewer",
+        wrong and right,
+        tuple(lines),
+    )
 
 
 def _flip_line(curve: SignCurve) -> str:
     negative = np.mean(np.array(curve.difference_P) < 0)
-    where = ("wrong at every probability looked at" if negative == 1 else "right at every probability looked at"
-             if negative == 0 else "changes sign at " + ", ".join(f"p = {p:.3f}" for p in curve.flips))
+    where = (
+        "wrong at every probability looked at"
+        if negative == 1
+        else "right at every probability looked at"
+        if negative == 0
+        else "changes sign at " + ", ".join(f"p = {p:.3f}" for p in curve.flips)
+    )
     first = "wrong" if curve.difference_P[0] < 0 else "right"
-    return (f"safe arm {curve.safe_payout:g}, G={curve.attempts}: {where}"
-            + ("" if negative in (0, 1) else f" ({first} below it)"))
+    return f"safe arm {curve.safe_payout:g}, G={curve.attempts}: {where}" + (
+        "" if negative in (0, 1) else f" ({first} below it)"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ filter
@@ -157,8 +214,12 @@ def filter_trap(filtered: Estimator, unfiltered: Estimator) -> Trap:
     honest = arm_difference(unfiltered, BETTER_SAFE, attempts, RISKY)
     return Trap(
         "learning from the quarter of groups with the largest spread points to the risky arm where the safe one is "
-        "better", chosen > 0 > honest,
-        (f"safe arm {BETTER_SAFE:g}, risky arm taken with probability {RISKY:g}, groups of {attempts}, no division by "
-         f"the deviation: risky minus safe advantage {honest:+.3f} over all groups, {chosen:+.3f} over the one that is "
-         f"kept of {groups} ({found.units} batches, all there are)",
-         "so the filter is no cure for the division: it errs to the other side"))
+        "better",
+        chosen > 0 > honest,
+        (
+            f"safe arm {BETTER_SAFE:g}, risky arm taken with probability {RISKY:g}, groups of {attempts}, no division by "
+            f"the deviation: risky minus safe advantage {honest:+.3f} over all groups, {chosen:+.3f} over the one that is "
+            f"kept of {groups} ({found.units} batches, all there are)",
+            "so the filter is no cure for the division: it errs to the other side",
+        ),
+    )

@@ -4,6 +4,7 @@ Not every template has a system role or tools, or takes two user messages in a r
 always in the same way, and the session says so once: system text goes in front of the user's, repeated user messages
 become one, tool schemas become instructions (in the style of the Hermes models), tool replies become user text.
 """
+
 from __future__ import annotations
 
 import json
@@ -56,7 +57,15 @@ class TemplateCapabilities:
 
     @property
     def is_native(self) -> bool:
-        return all((self.system_first, self.system_later, self.repeated_users, self.tool_replies, self.tool_schemas))
+        return all(
+            (
+                self.system_first,
+                self.system_later,
+                self.repeated_users,
+                self.tool_replies,
+                self.tool_schemas,
+            )
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,17 +90,31 @@ def find_capabilities(template: Template) -> TemplateCapabilities:
         system_later=_shows(template, user, assistant, ("system", None), user, in_order=True),
         repeated_users=_shows(template, ("user", None), ("user", None), in_order=True),
         # A template that writes any role into its header has not thereby heard of tools.
-        tool_replies=tools_mentioned and _shows(
-            template, user, assistant, ("tool", None), ("tool", None), assistant, user, assistant, ("tool", None),
-            in_order=True),
+        tool_replies=tools_mentioned
+        and _shows(
+            template,
+            user,
+            assistant,
+            ("tool", None),
+            ("tool", None),
+            assistant,
+            user,
+            assistant,
+            ("tool", None),
+            in_order=True,
+        ),
         tool_schemas=tools_mentioned and _shows_tools(template),
     )
 
 
 def _shows(template: Template, *messages: tuple[str, str | None], in_order: bool = False) -> bool:
     """Content None: a placeholder, which must appear exactly once; `in_order`: after what came before it."""
-    marks = [placeholder(index) if text is None else text for index, (_, text) in enumerate(messages)]
-    dicts = [{"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)]
+    marks = [
+        placeholder(index) if text is None else text for index, (_, text) in enumerate(messages)
+    ]
+    dicts = [
+        {"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)
+    ]
     try:
         shown = template.render(dicts)
     except TemplateRefused:
@@ -104,9 +127,18 @@ def _shows(template: Template, *messages: tuple[str, str | None], in_order: bool
 
 
 def _shows_tools(template: Template) -> bool:
-    tool = {"type": "function", "function": {"name": "probe_name", "description": "probe_text", "parameters": {
-        "type": "object", "properties": {"probe_argument": {"type": "string", "description": "probe_more"}},
-        "required": ["probe_argument"]}}}
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "probe_name",
+            "description": "probe_text",
+            "parameters": {
+                "type": "object",
+                "properties": {"probe_argument": {"type": "string", "description": "probe_more"}},
+                "required": ["probe_argument"],
+            },
+        },
+    }
     try:
         shown = template.render([{"role": "user", "content": "u"}], [tool])
     except TemplateRefused:
@@ -122,16 +154,25 @@ def chat_message(message: Message, source: Source, turn: int) -> ChatMessage:
 
     Raises ChatFormatError for a role that is no plain word: templates write it between their control tokens."""
     if not message.role.isidentifier():
-        raise ChatFormatError(f"the role of a message is a word such as system, user, assistant or tool, got "
-                              f"{message.role!r}; text belongs into the content")
-    pieces = tuple(AuthoredText(part.text, source, turn, part.trusted) for part in message.content if part.text)
+        raise ChatFormatError(
+            f"the role of a message is a word such as system, user, assistant or tool, got "
+            f"{message.role!r}; text belongs into the content"
+        )
+    pieces = tuple(
+        AuthoredText(part.text, source, turn, part.trusted) for part in message.content if part.text
+    )
     name = AuthoredText(message.name, source, turn) if message.name else None
     call_id = AuthoredText(message.tool_call_id, source, turn) if message.tool_call_id else None
     return ChatMessage(message.role, pieces, name, call_id, turn=turn)
 
 
-def fit(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], capabilities: TemplateCapabilities, *,
-        opening: bool) -> list[ChatMessage]:
+def fit(
+    messages: Sequence[ChatMessage],
+    tools: Sequence[Mapping[str, Any]],
+    capabilities: TemplateCapabilities,
+    *,
+    opening: bool,
+) -> list[ChatMessage]:
     """The same conversation as the template takes it. `opening`: the first message is the first of the sequence."""
     messages = list(messages)
     if capabilities.is_native:
@@ -144,7 +185,9 @@ def fit(messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]], cap
     if not capabilities.repeated_users:
         messages = _join_users(messages)
         if not messages and not opening:
-            messages = [ChatMessage("user", ())]  # two turns of the policy in a row would break the alternation too
+            messages = [
+                ChatMessage("user", ())
+            ]  # two turns of the policy in a row would break the alternation too
     return messages
 
 
@@ -152,9 +195,15 @@ def _literal(text: str, turn: int) -> AuthoredText:
     return AuthoredText(text, Source.SCAFFOLD, turn, True)
 
 
-def _with_tool_text(messages: list[ChatMessage], tools: Sequence[Mapping[str, Any]]) -> list[ChatMessage]:
+def _with_tool_text(
+    messages: list[ChatMessage], tools: Sequence[Mapping[str, Any]]
+) -> list[ChatMessage]:
     lines = "\n".join(json.dumps(tool, ensure_ascii=False, default=dict) for tool in tools)
-    pieces = (_literal(TOOLS_BEFORE, 0), AuthoredText(lines, Source.PROMPT, 0), _literal(TOOLS_AFTER, 0))
+    pieces = (
+        _literal(TOOLS_BEFORE, 0),
+        AuthoredText(lines, Source.PROMPT, 0),
+        _literal(TOOLS_AFTER, 0),
+    )
     if messages and messages[0].role == "system":
         gap = (_literal("\n\n", 0),) if messages[0].pieces else ()
         return [replace(messages[0], pieces=messages[0].pieces + gap + pieces), *messages[1:]]
@@ -177,7 +226,9 @@ def _fold_tool_replies(messages: list[ChatMessage]) -> list[ChatMessage]:
     return out
 
 
-def _fold_system(messages: list[ChatMessage], capabilities: TemplateCapabilities, opening: bool) -> list[ChatMessage]:
+def _fold_system(
+    messages: list[ChatMessage], capabilities: TemplateCapabilities, opening: bool
+) -> list[ChatMessage]:
     """System text that the template does not take goes in front of the next user message."""
     out: list[ChatMessage] = []
     waiting: tuple[AuthoredText, ...] = ()
@@ -206,7 +257,9 @@ def _join_users(messages: list[ChatMessage]) -> list[ChatMessage]:
     return out
 
 
-def _joined(first: tuple[AuthoredText, ...], second: tuple[AuthoredText, ...]) -> tuple[AuthoredText, ...]:
+def _joined(
+    first: tuple[AuthoredText, ...], second: tuple[AuthoredText, ...]
+) -> tuple[AuthoredText, ...]:
     if not first or not second:
         return first + second
     return (*first, _literal("\n\n", second[0].turn), *second)

@@ -10,6 +10,7 @@ Four kinds of history, one representation (spans in segments):
 An edit of the past opens a new segment. A turn of the policy that is shown again in it keeps its sampled ids and its
 author, has no logprobs, and is never trained twice (laws 1 and 2).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
 
 class Continuation(NamedTuple):
-    """What an observation adds: `spans` to the running segment, or a whole new one; `length`: tokens of the prompt then.
-    """
+    """What an observation adds: `spans` to the running segment, or a whole new one; `length`: tokens of the prompt then."""
 
     spans: Sequence[Span]
     opens_segment: bool
@@ -41,16 +41,24 @@ class Conversation:
     Raises ConfigError for an unknown history, DataError for calls out of turn or sampled ids that cannot be.
     """
 
-    def __init__(self, chat: "ChatFormat", observation: Observation, *, history: str = "append", window: int = 2
-                 ) -> None:
+    def __init__(
+        self,
+        chat: "ChatFormat",
+        observation: Observation,
+        *,
+        history: str = "append",
+        window: int = 2,
+    ) -> None:
         if history not in HISTORIES:
             raise ConfigError(f"history must be one of {', '.join(HISTORIES)}, got {history!r}")
         if window < 1:
-            raise ConfigError(f"window counts the exchanges kept, at least 1, got {window}; for none, history='fresh'")
+            raise ConfigError(
+                f"window counts the exchanges kept, at least 1, got {window}; for none, history='fresh'"
+            )
         self.chat, self.history, self.window = chat, history, window
         self._first = observation
         self._exchanges: list[tuple[np.ndarray, Observation]] = []  # (sampled ids, reply)
-        self._action: np.ndarray | None = None                      # sampled, not answered yet
+        self._action: np.ndarray | None = None  # sampled, not answered yet
         self._finished: list[Segment] = []
         self._start(chat.open(observation))
 
@@ -85,16 +93,34 @@ class Conversation:
     # -------------------------------------------------------------------------------------------- turns
 
     def add_action(
-        self, token_ids: Sequence[int], logprobs: Sequence[float], *, finish: str, policy_version: int | None,
-        sampling: Sampling | None, plain_logprobs: Sequence[float] | None = None,
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        *,
+        finish: str,
+        policy_version: int | None,
+        sampling: Sampling | None,
+        plain_logprobs: Sequence[float] | None = None,
     ) -> str:
         """Take what was sampled after `prompt_ids`, as it is; returns its text. `finish`: "stop" or "length"."""
         if self._action is not None:
-            raise DataError(f"turn {self.turn}: a second action without an observation between; call add_observation")
-        span = Span(Source.POLICY, self.turn, token_ids, logprobs, plain_logprobs, policy_version, sampling,
-                    sampled=True)
+            raise DataError(
+                f"turn {self.turn}: a second action without an observation between; call add_observation"
+            )
+        span = Span(
+            Source.POLICY,
+            self.turn,
+            token_ids,
+            logprobs,
+            plain_logprobs,
+            policy_version,
+            sampling,
+            sampled=True,
+        )
         if span.logprobs is None:
-            raise DataError(f"turn {self.turn}: sampled tokens without logprobs; an engine returns one per token")
+            raise DataError(
+                f"turn {self.turn}: sampled tokens without logprobs; an engine returns one per token"
+            )
         ended = len(span) > 0 and int(span.token_ids[-1]) in self.chat.stop_ids
         if finish not in ("stop", "length") or (finish == "stop" and not ended):
             stops = self.chat.token_texts(sorted(self.chat.stop_ids))
@@ -110,7 +136,9 @@ class Conversation:
     def continuation(self, observation: Observation) -> Continuation:
         """What the environment's reply would add, as `history` says; nothing is added yet."""
         if self._action is None:
-            raise DataError(f"turn {self.turn}: an observation before any action; sample one and call add_action first")
+            raise DataError(
+                f"turn {self.turn}: an observation before any action; sample one and call add_action first"
+            )
         turn, opens_segment = self.turn, True
         exchanges = [*self._exchanges, (self._action, observation)]
         if self.history == "fresh":
@@ -122,9 +150,13 @@ class Conversation:
         else:
             last_id = int(self._action[-1]) if len(self._action) else None
             spans, opens_segment = self.chat.append(observation, turn=turn, last_id=last_id), False
-        return Continuation(spans, opens_segment, (0 if opens_segment else self._length) + sum(map(len, spans)))
+        return Continuation(
+            spans, opens_segment, (0 if opens_segment else self._length) + sum(map(len, spans))
+        )
 
-    def add_observation(self, observation: Observation, continuation: Continuation | None = None) -> None:
+    def add_observation(
+        self, observation: Observation, continuation: Continuation | None = None
+    ) -> None:
         """Show the environment's reply: append it, or open a new segment. `continuation`: as it was worked out for this
         very observation."""
         plan = self.continuation(observation) if continuation is None else continuation
@@ -148,11 +180,15 @@ class Conversation:
             spans += self.chat.append(reply, turn=turn, last_id=last_id, later=place > 0)
         return spans
 
-    def _rerendered(self, exchanges: Sequence[tuple[np.ndarray, Observation]]) -> tuple[Sequence[Span], bool]:
+    def _rerendered(
+        self, exchanges: Sequence[tuple[np.ndarray, Observation]]
+    ) -> tuple[Sequence[Span], bool]:
         """(spans, whether they open a new segment): extend the segment where the template kept every old id."""
         spans = rerender(self.chat, self._first, exchanges)
         ids = np.concatenate([span.token_ids for span in spans])
-        if len(ids) < self._length or not np.array_equal(ids[: self._length], self._buffer[: self._length]):
+        if len(ids) < self._length or not np.array_equal(
+            ids[: self._length], self._buffer[: self._length]
+        ):
             return spans, True
         skip, rest = self._length, []
         for span in spans:

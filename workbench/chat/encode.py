@@ -8,6 +8,7 @@ knows no control token, so that the ids of benign text equal the tokenizer's own
 What the tokenizer itself does to text stays as it is: Unicode normalization, and white space swallowed next to a
 control token that was added with `lstrip` or `rstrip`.
 """
+
 from __future__ import annotations
 
 import json
@@ -60,16 +61,24 @@ class SafeEncoder:
                 "text cannot be kept from becoming control tokens. Load it with AutoTokenizer, use_fast=True"
             )
         spec = json.loads(self.backend.to_str())
-        added = [token for token in spec["added_tokens"] if token["content"].replace("▁", "").strip()]
+        added = [
+            token for token in spec["added_tokens"] if token["content"].replace("▁", "").strip()
+        ]
         # White space that was added as tokens (Gemma, GPT-NeoX) is plain text: it stays with the bare tokenizer.
-        blanks = [token for token in spec["added_tokens"] if not token["content"].replace("▁", "").strip()]
+        blanks = [
+            token for token in spec["added_tokens"] if not token["content"].replace("▁", "").strip()
+        ]
         self.controls: dict[str, int] = {token["content"]: token["id"] for token in added}
         self.control_ids = frozenset(self.controls.values())
         self._eats_left = frozenset(token["id"] for token in added if token["lstrip"])
         self._eats_right = frozenset(token["id"] for token in added if token["rstrip"])
-        names = sorted(self.controls, key=len, reverse=True)  # of two that start at the same place, the longer one wins
+        names = sorted(
+            self.controls, key=len, reverse=True
+        )  # of two that start at the same place, the longer one wins
         self._pattern = re.compile("|".join(map(re.escape, names))) if names else None
-        self._inside = re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
+        self._inside = (
+            re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
+        )
         # A character that the vocabulary does not know becomes the unknown token: a loss, but not a forgery.
         unknown = spec["model"].get("unk_token")
         unknown_id = self.backend.token_to_id(unknown) if isinstance(unknown, str) else None
@@ -103,8 +112,13 @@ class SafeEncoder:
 
     # -------------------------------------------------------------------------------------------- encoding
 
-    def encode(self, items: Iterable[AuthoredText | Fixed], *, at_start: bool = False,
-               after: int | None = None) -> list[Span]:
+    def encode(
+        self,
+        items: Iterable[AuthoredText | Fixed],
+        *,
+        at_start: bool = False,
+        after: int | None = None,
+    ) -> list[Span]:
         """Spans of `items`, neighbours by the same author and turn joined.
 
         `at_start`: the sequence begins here (some tokenizers put a space there). `after`: the control token that stands
@@ -216,18 +230,24 @@ class _Builder:
             return
         self._share_out(ids, offsets, run)
 
-    def _share_out(self, ids: list[int], offsets: list[tuple[int, int]], run: list[AuthoredText]) -> None:
+    def _share_out(
+        self, ids: list[int], offsets: list[tuple[int, int]], run: list[AuthoredText]
+    ) -> None:
         """Give each token to the part that wrote it; across a border to the content, of two contents to the later."""
         done = end = 0
         for index, (text, source, turn, _) in enumerate(run):
             end += len(text)
-            begun = bisect_left(offsets, (end,), lo=done)  # tokens that start in this part, or before
+            begun = bisect_left(
+                offsets, (end,), lo=done
+            )  # tokens that start in this part, or before
             inside = begun
             while inside > done and offsets[inside - 1][1] > end:
                 inside -= 1
             self._emit(ids[done:inside], source, turn)
             for token in range(inside, begun):
-                self._emit([ids[token]], *self._owner(run[index:], offsets[token][1] - end + len(text)))
+                self._emit(
+                    [ids[token]], *self._owner(run[index:], offsets[token][1] - end + len(text))
+                )
             done = begun
         self._emit(ids[done:], run[-1].source, run[-1].turn)
 
@@ -239,7 +259,9 @@ class _Builder:
             reach -= len(piece.text)
             if reach <= 0:
                 break
-            if following.text and (following.source is not Source.SCAFFOLD or owner.source is Source.SCAFFOLD):
+            if following.text and (
+                following.source is not Source.SCAFFOLD or owner.source is Source.SCAFFOLD
+            ):
                 owner = following
         return owner.source, owner.turn
 
@@ -256,7 +278,9 @@ def stripped(pieces: Sequence[AuthoredText], left: str = "", right: str = "") ->
     return pieces
 
 
-def _bare_tokenizers(backend: Any, spec: dict, blanks: list[dict]) -> tuple[Any, Any, dict[int, int]]:
+def _bare_tokenizers(
+    backend: Any, spec: dict, blanks: list[dict]
+) -> tuple[Any, Any, dict[int, int]]:
     """(at the start, later in the sequence, {their id: true id}): copies without control tokens."""
     bare_spec = dict(spec, added_tokens=blanks, post_processor=None, truncation=None, padding=None)
     build = type(backend).from_str
@@ -264,6 +288,8 @@ def _bare_tokenizers(backend: Any, spec: dict, blanks: list[dict]) -> tuple[Any,
     # Tokens that the model's own vocabulary does not hold are numbered anew when the others are gone.
     renumber = {bare.token_to_id(token["content"]): token["id"] for token in blanks}
     renumber = {ours: true for ours, true in renumber.items() if ours != true}
-    later_spec = json.loads(json.dumps(bare_spec).replace('"prepend_scheme": "first"', '"prepend_scheme": "never"'))
+    later_spec = json.loads(
+        json.dumps(bare_spec).replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
+    )
     later = bare if later_spec == bare_spec else build(json.dumps(later_spec))
     return bare, later, renumber

@@ -10,12 +10,19 @@ the policy's text, and what follows the placeholder is the glue) and proven at l
 `apply_chat_template` on several conversations (`proof`). Where the template itself would re-render the past, as Qwen3
 does when it drops old thoughts, the difference is kept in `differences` and what was sampled stays.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.chat.capabilities import ChatMessage, TemplateCapabilities, chat_message, find_capabilities, fit
+from workbench.chat.capabilities import (
+    ChatMessage,
+    TemplateCapabilities,
+    chat_message,
+    find_capabilities,
+    fit,
+)
 from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
 from workbench.chat.skeleton import Part, Schema, Template
@@ -30,14 +37,21 @@ class ChatFormat:
     itself would render differently, in words, to be printed once.
     """
 
-    def __init__(self, template: Template, encoder: SafeEncoder, capabilities: TemplateCapabilities, eos_id: int | None
-                 ) -> None:
+    def __init__(
+        self,
+        template: Template,
+        encoder: SafeEncoder,
+        capabilities: TemplateCapabilities,
+        eos_id: int | None,
+    ) -> None:
         self.template, self.encoder, self.capabilities = template, encoder, capabilities
         self.differences: tuple[str, ...] = capabilities.notes
         self.shapes = TemplateShapes(template, encoder)
         self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._token_texts: dict[int, str] = {}
-        user_glue = self.shapes.glue([ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))], later=False)
+        user_glue = self.shapes.glue(
+            [ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))], later=False
+        )
         self.end_of_turn: int | None = user_glue.stop
         self.stop_ids = frozenset(token for token in (user_glue.stop, eos_id) if token is not None)
         if not self.stop_ids:
@@ -47,7 +61,9 @@ class ChatFormat:
             )
 
     @classmethod
-    def from_tokenizer(cls, tokenizer: Any, *, template_flags: Mapping[str, Any] = {}) -> "ChatFormat":
+    def from_tokenizer(
+        cls, tokenizer: Any, *, template_flags: Mapping[str, Any] = {}
+    ) -> "ChatFormat":
         """Derive the glue and prove it. `template_flags`: variables of the template ({"enable_thinking": False}).
 
         Raises ChatFormatError, naming the first differing token, if no append-only rendering can be derived.
@@ -78,11 +94,14 @@ class ChatFormat:
         if key not in self._opened:
             if len(self._opened) >= CACHED_SHAPES:
                 self._opened.clear()
-            self._opened[key] = tuple(self.encoder.encode(self.opening_items(observation), at_start=True))
+            self._opened[key] = tuple(
+                self.encoder.encode(self.opening_items(observation), at_start=True)
+            )
         return self._opened[key]
 
-    def append(self, observation: Observation, *, turn: int, last_id: int | None, later: bool | None = None
-               ) -> tuple[Span, ...]:
+    def append(
+        self, observation: Observation, *, turn: int, last_id: int | None, later: bool | None = None
+    ) -> tuple[Span, ...]:
         """What follows the policy's turn `turn`: contents ENV, literals SCAFFOLD; ends with the generation prompt.
 
         `last_id` is the last token that the policy sampled (None: it sampled none). Unless that is the template's
@@ -90,22 +109,27 @@ class ChatFormat:
         before this one (None: as in the whole attempt). Tools on offer are fixed at reset: those of a later observation
         are not shown again. Cost: that of the new text.
         """
-        items, after = self.glue_items(observation, turn, last_id, turn > 0 if later is None else later)
+        items, after = self.glue_items(
+            observation, turn, last_id, turn > 0 if later is None else later
+        )
         return tuple(self.encoder.encode(items, after=after))
 
     def fresh(self, first: Observation, reply: Observation, *, turn: int) -> tuple[Span, ...]:
         """A prompt of the first observation and the newest reply alone, without any turn of the policy."""
         messages = [chat_message(message, Source.PROMPT, 0) for message in first.messages]
         messages += [chat_message(message, Source.ENV, turn) for message in reply.messages]
-        return tuple(self.encoder.encode(self._opening_items(messages, first.tools, turn), at_start=True))
+        return tuple(
+            self.encoder.encode(self._opening_items(messages, first.tools, turn), at_start=True)
+        )
 
     def opening_items(self, observation: Observation) -> list[AuthoredText]:
         """The pieces of `open`, before encoding."""
         messages = [chat_message(message, Source.PROMPT, 0) for message in observation.messages]
         return list(self._opening_items(messages, observation.tools, 0))
 
-    def glue_items(self, observation: Observation, turn: int, last_id: int | None, later: bool
-                   ) -> tuple[Iterator[AuthoredText], int | None]:
+    def glue_items(
+        self, observation: Observation, turn: int, last_id: int | None, later: bool
+    ) -> tuple[Iterator[AuthoredText], int | None]:
         """(pieces of `append` before encoding, the control token that stands right before them if it was left out)."""
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
         messages = fit(messages, (), self.capabilities, opening=False)
@@ -114,13 +138,16 @@ class ChatFormat:
             return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
         return self._filled(glue.parts, messages, turn, opening=False), None
 
-    def _opening_items(self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int) -> Iterator[AuthoredText]:
+    def _opening_items(
+        self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int
+    ) -> Iterator[AuthoredText]:
         messages = fit(messages, tools, self.capabilities, opening=True)
         parts = self.shapes.opening(messages, tools if self.capabilities.tool_schemas else ())
         return self._filled(parts, messages, turn, opening=True)
 
-    def _filled(self, parts: Sequence[Part], messages: Sequence[ChatMessage], turn: int, *, opening: bool
-                ) -> Iterator[AuthoredText]:
+    def _filled(
+        self, parts: Sequence[Part], messages: Sequence[ChatMessage], turn: int, *, opening: bool
+    ) -> Iterator[AuthoredText]:
         for part in parts:
             if isinstance(part, str):
                 yield AuthoredText(part, Source.SCAFFOLD, turn, True)
@@ -156,7 +183,8 @@ class ChatFormat:
 # GPT-2's printable stand-ins for bytes: the printable ones stand for themselves, the others follow from U+0100 on.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(0x100 + index): byte for index, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
+    chr(0x100 + index): byte
+    for index, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
 }
 
 

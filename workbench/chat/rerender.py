@@ -5,6 +5,7 @@ a placeholder for every turn of the policy (which shows where they stand) and on
 left of a turn is then covered with the ids that were sampled, cut at a token; only what is left over is encoded anew,
 and nothing of it is ever trained (law 2).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,14 @@ import numpy as np
 from workbench.chat.capabilities import ChatMessage, chat_message, fit
 from workbench.chat.encode import Fixed, AuthoredText
 from workbench.chat.skeleton import (
-    Schema, Slot, cut_at_slots, cut_guarded, guard_tool, literal_pieces, mark_schemas, unguard,
+    Schema,
+    Slot,
+    cut_at_slots,
+    cut_guarded,
+    guard_tool,
+    literal_pieces,
+    mark_schemas,
+    unguard,
 )
 from workbench.types import Observation, Source, Span
 from workbench.types.errors import ChatFormatError
@@ -23,17 +31,27 @@ from workbench.types.errors import ChatFormatError
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
 
-Exchange = tuple[np.ndarray, Observation]  # sampled ids (stop token included, where one was sampled) and the reply
+Exchange = tuple[
+    np.ndarray, Observation
+]  # sampled ids (stop token included, where one was sampled) and the reply
 
 
 def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchange]) -> list[Span]:
     """The whole conversation as the template renders it, ready for the next turn. Cost: that of the whole history."""
-    messages = fit([chat_message(message, Source.PROMPT, 0) for message in first.messages], first.tools,
-                   chat.capabilities, opening=True)
+    messages = fit(
+        [chat_message(message, Source.PROMPT, 0) for message in first.messages],
+        first.tools,
+        chat.capabilities,
+        opening=True,
+    )
     for turn, (_, reply) in enumerate(exchanges):
         messages.append(ChatMessage("assistant", (), policy=turn, turn=turn))
-        messages += fit([chat_message(message, Source.ENV, turn) for message in reply.messages], (), chat.capabilities,
-                        opening=False)
+        messages += fit(
+            [chat_message(message, Source.ENV, turn) for message in reply.messages],
+            (),
+            chat.capabilities,
+            opening=False,
+        )
     tools = first.tools if chat.capabilities.tool_schemas else ()
     texts = [_guarded_text(chat, ids) for ids, _ in exchanges]
     shown = chat.shapes.placeholders(messages, opening=True)
@@ -56,7 +74,9 @@ def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchang
                 if number is None:
                     if skip_stop is not None:
                         text = _without_stop(chat, text, skip_stop)
-                    items += literal_pieces(text, lambda plain: AuthoredText(plain, Source.SCAFFOLD, turn, True))
+                    items += literal_pieces(
+                        text, lambda plain: AuthoredText(plain, Source.SCAFFOLD, turn, True)
+                    )
                     skip_stop = skip_stop if not text else None
                 else:
                     ids = exchanges[number][0]
@@ -75,13 +95,18 @@ def _without_stop(chat: "ChatFormat", literal: str, sampled: int) -> str:
 # ------------------------------------------------------------------------------------------------ finding the turns
 
 
-def _aligned(parts: Sequence, outline: Sequence, messages: Sequence[ChatMessage]) -> Iterator[tuple]:
+def _aligned(
+    parts: Sequence, outline: Sequence, messages: Sequence[ChatMessage]
+) -> Iterator[tuple]:
     """Pairs (part of the rendering, what the outline has in its place). Between two slots that are not the policy's,
     both hold one literal; the outline's is a list with the policy's slots in it."""
+
     def grouped(sequence: Sequence) -> list:
         groups: list = [[]]
         for part in sequence:
-            is_literal = isinstance(part, str) or (isinstance(part, Slot) and messages[part.message].policy is not None)
+            is_literal = isinstance(part, str) or (
+                isinstance(part, Slot) and messages[part.message].policy is not None
+            )
             if is_literal:
                 groups[-1].append(part)
             else:
@@ -99,8 +124,9 @@ def _aligned(parts: Sequence, outline: Sequence, messages: Sequence[ChatMessage]
         yield ("".join(part), gap) if isinstance(part, list) else (part, None)
 
 
-def _turns_in(literal: str, gap: Sequence, messages: Sequence[ChatMessage], texts: Sequence[str]
-              ) -> Iterator[tuple[int | None, str]]:
+def _turns_in(
+    literal: str, gap: Sequence, messages: Sequence[ChatMessage], texts: Sequence[str]
+) -> Iterator[tuple[int | None, str]]:
     """Cut one rendered literal into (None, template text) and (turn, what the template shows of that turn)."""
     slots = [(index, part) for index, part in enumerate(gap) if isinstance(part, Slot)]
     position = 0
@@ -112,7 +138,11 @@ def _turns_in(literal: str, gap: Sequence, messages: Sequence[ChatMessage], text
         if following == len(gap):
             end = len(literal) - len(after) if literal.endswith(after) else len(literal)
         else:
-            end = literal.find(after, position + (len(before) if not nth else 0)) if after else position
+            end = (
+                literal.find(after, position + (len(before) if not nth else 0))
+                if after
+                else position
+            )
             end = end if end >= 0 else len(literal)
         region = literal[position:end]
         if region.endswith(texts[turn]):
@@ -164,7 +194,9 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
     return text if unguard(text) == whole else chat.shapes.guard(whole)
 
 
-def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int) -> list[AuthoredText | Fixed]:
+def _reused(
+    chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int
+) -> list[AuthoredText | Fixed]:
     """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit; encode the rest anew.
 
     A template cuts a turn at its start (a dropped thought), trims it at both ends, or adds something in front.
@@ -181,27 +213,40 @@ def _reused(chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: in
     front, rest = cut_guarded(shown, len(left) - (stop - start))
     _, back = cut_guarded(rest, end - start)
     items: list[AuthoredText | Fixed] = []
-    for part, fixed in ((front, body[first:last]), (back, ids[len(body):])):
+    for part, fixed in ((front, body[first:last]), (back, ids[len(body) :])):
         written = unguard(part)
         # Words that the policy wrote stay the policy's, though in other tokens; what the template made up is scaffold.
         source = Source.POLICY if written in whole else Source.SCAFFOLD
-        items += literal_pieces(part, lambda plain, source=source: AuthoredText(plain, source, turn, True))
+        items += literal_pieces(
+            part, lambda plain, source=source: AuthoredText(plain, source, turn, True)
+        )
         items.append(Fixed(fixed, Source.POLICY, turn))
     return items
 
 
-def _tokens_between(chat: "ChatFormat", body: np.ndarray, whole: str, start: int, end: int
-                    ) -> tuple[int, int, int, int]:
+def _tokens_between(
+    chat: "ChatFormat", body: np.ndarray, whole: str, start: int, end: int
+) -> tuple[int, int, int, int]:
     """(first token, token after the last, first character, character after the last) of the tokens that lie wholly
     within whole[start:end]; no token at its very end where none does, or where the text cannot be cut there."""
+
     def text(low: int, high: int) -> str:
         return chat.encoder.backend.decode(body[low:high].tolist(), skip_special_tokens=False)
 
     first = _first_true(len(body), lambda count: len(text(0, count)) >= start)
-    last = _first_true(len(body), lambda count: len(text(0, count + 1)) > end) if end < len(whole) else len(body)
+    last = (
+        _first_true(len(body), lambda count: len(text(0, count + 1)) > end)
+        if end < len(whole)
+        else len(body)
+    )
     left, middle = text(0, first), text(first, last)
     # Half of a character decodes otherwise than the whole: such a place is no place to cut.
-    if first >= last or left + middle + text(last, len(body)) != whole or len(left) < start or len(left + middle) > end:
+    if (
+        first >= last
+        or left + middle + text(last, len(body)) != whole
+        or len(left) < start
+        or len(left + middle) > end
+    ):
         return len(body), len(body), end, end
     return first, last, len(left), len(left + middle)
 

@@ -4,6 +4,7 @@ A *shape* is the roles, which contents are empty, and which messages have a name
 opening are those of a whole conversation; the *glue* is what follows the policy's text. What the template does to a
 content inside its slot, a `Transform`, is found by probes, and checked again for every new shape.
 """
+
 from __future__ import annotations
 
 import json
@@ -14,16 +15,29 @@ from typing import NamedTuple
 from workbench.chat.capabilities import ChatMessage
 from workbench.chat.encode import AuthoredText, SafeEncoder, stripped
 from workbench.chat.skeleton import (
-    CALL_ID, CONTENT, NAME, Guard, Part, Slot, Template, TemplateRefused, cut_at_slots, guard_tool, literal_pieces,
-    mark_schemas, placeholder,
+    CALL_ID,
+    CONTENT,
+    NAME,
+    Guard,
+    Part,
+    Slot,
+    Template,
+    TemplateRefused,
+    cut_at_slots,
+    guard_tool,
+    literal_pieces,
+    mark_schemas,
+    placeholder,
 )
 from workbench.types import Source
 from workbench.types.errors import ChatFormatError
 
 CACHED_SHAPES = 1_024  # kept; more only where every task brings tools of its own
 WHITE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())
-PROBES = (" \n\t x y\t \n ", '\nq"\\ \n/é😀<b>&\'\n', "x", " \n\nz\n\n ")
-POLICY_MARK = placeholder(3_000_000)  # stands for the policy's text where the glue after it is derived
+PROBES = (" \n\t x y\t \n ", "\nq\"\\ \n/é😀<b>&'\n", "x", " \n\nz\n\n ")
+POLICY_MARK = placeholder(
+    3_000_000
+)  # stands for the policy's text where the glue after it is derived
 
 
 # ------------------------------------------------------------------------------------------------ inside a slot
@@ -51,12 +65,23 @@ class Transform:
 CANDIDATES = tuple(
     Transform(left, right, quoted)
     for quoted in (False, True)
-    for left, right in (("", ""), (WHITE, WHITE), ("\n", "\n"), (WHITE, ""), ("", WHITE), ("\n", ""), ("", "\n"))
+    for left, right in (
+        ("", ""),
+        (WHITE, WHITE),
+        ("\n", "\n"),
+        (WHITE, ""),
+        ("", WHITE),
+        ("\n", ""),
+        ("", "\n"),
+    )
 )
 
 
-def find_transform(template: Template, before: list[dict], role: str, after: list[dict]) -> Transform:
+def find_transform(
+    template: Template, before: list[dict], role: str, after: list[dict]
+) -> Transform:
     """What becomes of the content of a `role` message between `before` and `after`."""
+
     def render(content: str) -> str:
         return template.render([*before, {"role": role, "content": content}, *after])
 
@@ -69,11 +94,17 @@ def find_transform(template: Template, before: list[dict], role: str, after: lis
         )
     results = [render(probe) for probe in PROBES]
     for transform in CANDIDATES:
-        if all(around[0] + transform.on_text(probe) + around[1] == result
-               for probe, result in zip(PROBES, results, strict=True)):
+        if all(
+            around[0] + transform.on_text(probe) + around[1] == result
+            for probe, result in zip(PROBES, results, strict=True)
+        ):
             blank = " \n "
             is_text = around[0] + transform.on_text(blank) + around[1] == render(blank)
-            return transform if is_text else Transform(transform.left, transform.right, transform.quoted, True)
+            return (
+                transform
+                if is_text
+                else Transform(transform.left, transform.right, transform.quoted, True)
+            )
     raise ChatFormatError(
         f"the template rewrites the content of a {role} message in a way that cannot be followed token by token: "
         f"{PROBES[1]!r} became {results[1]!r}; expected it unchanged, stripped at its ends or quoted as JSON"
@@ -101,7 +132,9 @@ class TemplateShapes:
         self._openings: dict[tuple, tuple[Part, ...]] = {}
         self._glues: dict[tuple, Glue] = {}
 
-    def opening(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping]) -> tuple[Part, ...]:
+    def opening(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Mapping]
+    ) -> tuple[Part, ...]:
         """The skeleton of a whole conversation, from the cache or derived and checked."""
         key = (self._shape(messages, True), repr(tools) if tools else None)
         if key not in self._openings:
@@ -130,19 +163,32 @@ class TemplateShapes:
         """Render a conversation, the policy's mark, and this reply; the glue is what follows the mark."""
         base = [{"role": "user", "content": "u"}]
         if later:
-            base += [{"role": "assistant", "content": "a"}, *_dicts(messages, lambda index, message: "r")]
+            base += [
+                {"role": "assistant", "content": "a"},
+                *_dicts(messages, lambda index, message: "r"),
+            ]
         base.append({"role": "assistant", "content": POLICY_MARK})
         shown = base + self.placeholders(messages, opening=False)
         parts = self._derived(shown, (), messages, POLICY_MARK, opening=False)
         parts = tuple(_unguarded(parts))
-        lead = self.encoder.leading_control(parts[0]) if parts and isinstance(parts[0], str) else None
+        lead = (
+            self.encoder.leading_control(parts[0]) if parts and isinstance(parts[0], str) else None
+        )
         if lead is None:
             return Glue(parts, None, parts)
         return Glue(parts, lead[0], (*((lead[1],) if lead[1] else ()), *parts[1:]))
 
-    def _derived(self, shown: list[dict], tools: Sequence, messages: Sequence[ChatMessage], mark: str, *, opening: bool
-                 ) -> list[str | Slot]:
+    def _derived(
+        self,
+        shown: list[dict],
+        tools: Sequence,
+        messages: Sequence[ChatMessage],
+        mark: str,
+        *,
+        opening: bool,
+    ) -> list[str | Slot]:
         """Cut the template's output at its placeholders, and see with a probe that filling in gives the same text."""
+
         def after_mark(text: str) -> str:
             before, found, rest = text.partition(mark) if mark else ("", "", text)
             if mark and (not found or mark in rest):
@@ -159,10 +205,16 @@ class TemplateShapes:
         for index, message in enumerate(messages):
             if probed[offset + index]["content"] and message.policy is None:
                 probed[offset + index]["content"] = PROBES[index % 2]
-        expected = "".join(part if isinstance(part, str) else self._probe_in(part, messages, opening) for part in parts)
+        expected = "".join(
+            part if isinstance(part, str) else self._probe_in(part, messages, opening)
+            for part in parts
+        )
         came = after_mark(self.template.render(probed, tools))
         if came != expected:
-            at = next((i for i, (a, b) in enumerate(zip(came, expected)) if a != b), min(len(came), len(expected)))
+            at = next(
+                (i for i, (a, b) in enumerate(zip(came, expected)) if a != b),
+                min(len(came), len(expected)),
+            )
             roles = [message.role for message in messages]
             raise ChatFormatError(
                 f"roles {roles}: the template treats contents in a way that depends on them: expected "
@@ -175,11 +227,21 @@ class TemplateShapes:
         message = messages[slot.message]
         if slot.field != CONTENT or message.policy is not None:
             return placeholder(*slot)
-        return self._transform(message.role, opening and slot.message == 0).on_text(PROBES[slot.message % 2])
+        return self._transform(message.role, opening and slot.message == 0).on_text(
+            PROBES[slot.message % 2]
+        )
 
     def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
-        return tuple((message.role, self._is_empty(message, opening and index == 0), message.name is not None,
-                      message.call_id is not None, message.policy is not None) for index, message in enumerate(messages))
+        return tuple(
+            (
+                message.role,
+                self._is_empty(message, opening and index == 0),
+                message.name is not None,
+                message.call_id is not None,
+                message.policy is not None,
+            )
+            for index, message in enumerate(messages)
+        )
 
     def _is_empty(self, message: ChatMessage, first: bool) -> bool:
         if message.policy is not None:
@@ -190,14 +252,21 @@ class TemplateShapes:
 
     def placeholders(self, messages: Sequence[ChatMessage], *, opening: bool) -> list[dict]:
         """Messages for the template, with a placeholder for every content, name and call id."""
-        return _dicts(messages, lambda index, message: (
-            "" if self._is_empty(message, opening and index == 0) else placeholder(index)))
+        return _dicts(
+            messages,
+            lambda index, message: (
+                "" if self._is_empty(message, opening and index == 0) else placeholder(index)
+            ),
+        )
 
     def _transform(self, role: str, first: bool) -> Transform:
         """What the template does to contents of this role, as the first message or after a turn of the policy."""
         key = (role, first)
         if key not in self._transforms:
-            user, assistant = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
+            user, assistant = (
+                {"role": "user", "content": "u"},
+                {"role": "assistant", "content": "a"},
+            )
             before = [] if first else [user] if role == "assistant" else [user, assistant]
             after = [user] if role in ("system", "assistant") else []
             try:
@@ -206,11 +275,15 @@ class TemplateShapes:
                 self._transforms[key] = find_transform(self.template, before, role, [])
         return self._transforms[key]
 
-    def slot_pieces(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> Sequence[AuthoredText]:
+    def slot_pieces(
+        self, slot: Slot, messages: Sequence[ChatMessage], opening: bool
+    ) -> Sequence[AuthoredText]:
         """What stands in a slot: the content as the template would change it, or a name."""
         message = messages[slot.message]
         if slot.field == CONTENT:
-            return self._transform(message.role, opening and slot.message == 0).on_pieces(message.pieces)
+            return self._transform(message.role, opening and slot.message == 0).on_pieces(
+                message.pieces
+            )
         return (message.name,) if slot.field == NAME else (message.call_id,)
 
 
@@ -230,10 +303,17 @@ def _unguarded(parts: Sequence[Part]) -> Iterator[Part]:
         if not isinstance(part, str):
             yield part
         elif part:
-            yield from (piece.text for piece in literal_pieces(part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)))
+            yield from (
+                piece.text
+                for piece in literal_pieces(
+                    part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)
+                )
+            )
 
 
-def _dicts(messages: Sequence[ChatMessage], content: Callable[[int, ChatMessage], str]) -> list[dict]:
+def _dicts(
+    messages: Sequence[ChatMessage], content: Callable[[int, ChatMessage], str]
+) -> list[dict]:
     dicts = []
     for index, message in enumerate(messages):
         entry = {"role": message.role, "content": content(index, message)}

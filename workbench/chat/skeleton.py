@@ -9,6 +9,7 @@ Placeholders are made of Unicode non-characters (U+FDD0..U+FDEF), which no ordin
 template must really see, tool schemas and the policy's own turns in a re-rendered history, are *guarded*: what looks
 like a control token in them is broken up by a non-character, which is taken out again afterwards.
 """
+
 from __future__ import annotations
 
 import json
@@ -26,7 +27,9 @@ CONTENT, NAME, CALL_ID = 0, 1, 2  # what stands in a slot
 
 def placeholder(message: int, field: int = CONTENT) -> str:
     """Nine characters always: some templates insist on that length for the id of a tool call."""
-    return OPEN + "".join(chr(0xFDD2 + int(digit)) for digit in f"{3 * message + field:07d}") + CLOSE
+    return (
+        OPEN + "".join(chr(0xFDD2 + int(digit)) for digit in f"{3 * message + field:07d}") + CLOSE
+    )
 
 
 class Slot(NamedTuple):
@@ -61,11 +64,15 @@ class Guard:
     the text back."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._inside = re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
+        self._inside = (
+            re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
+        )
         sized = [(name, size) for name in names for size in range(1, len(name))]
         self._starts = frozenset(name[:size] for name, size in sized)
         self._ends = frozenset(name[-size:] for name, size in sized)
-        self._parts = frozenset(name[at : at + size] for name, size in sized for at in range(len(name)))
+        self._parts = frozenset(
+            name[at : at + size] for name, size in sized for at in range(len(name))
+        )
         self._longest = max(map(len, names), default=1)
 
     def __call__(self, text: str) -> str:
@@ -73,7 +80,9 @@ class Guard:
         if self._inside is None or not text:
             return text
         borders = [0, *(match.start() + 1 for match in self._inside.finditer(text)), len(text)]
-        text = GUARD.join(text[left:right] for left, right in zip(borders[:-1], borders[1:], strict=True))
+        text = GUARD.join(
+            text[left:right] for left, right in zip(borders[:-1], borders[1:], strict=True)
+        )
         sizes = range(1, min(self._longest, len(text) + 1))
         if text in self._parts or any(text[-size:] in self._starts for size in sizes):
             text = text + GUARD
@@ -124,7 +133,9 @@ class Template:
         self._arguments = dict(self._flags, add_generation_prompt=True, **fixed)
         for name in self._flags:
             if not re.search(rf"\b{re.escape(str(name))}\b", self.source):
-                raise ChatFormatError(f"template flag {name!r} does nothing: the template never mentions it; remove it")
+                raise ChatFormatError(
+                    f"template flag {name!r} does nothing: the template never mentions it; remove it"
+                )
 
     @property
     def tokenizer(self) -> Any:
@@ -138,10 +149,14 @@ class Template:
 
     def render(self, messages: list[dict], tools: list | None = None) -> str:
         try:
-            return self._tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False, **self._arguments)
+            return self._tokenizer.apply_chat_template(
+                messages, tools=tools or None, tokenize=False, **self._arguments
+            )
         except Exception as error:  # a template may raise anything at all; jinja's own errors have no common base here
             roles = [message["role"] for message in messages]
-            raise TemplateRefused(f"the chat template refuses the roles {roles}: {error}") from error
+            raise TemplateRefused(
+                f"the chat template refuses the roles {roles}: {error}"
+            ) from error
 
     def reference_ids(self, messages: list[dict], tools: list | None = None) -> list[int]:
         """What everybody else would train on: the tokenizer's own ids."""
@@ -152,7 +167,11 @@ class Template:
 
 def mark_schemas(parts: list[str | Slot], tools: Sequence[Any]) -> list[Part]:
     """Tell the text of tool schemas from literals, where the template writes them as JSON."""
-    needles = {json.dumps(tool, ensure_ascii=False, indent=indent) for tool in tools for indent in (None, 4, 2)}
+    needles = {
+        json.dumps(tool, ensure_ascii=False, indent=indent)
+        for tool in tools
+        for indent in (None, 4, 2)
+    }
     if not needles:
         return list(parts)
     pattern = re.compile("|".join(map(re.escape, sorted(needles, key=len, reverse=True))))

@@ -4,6 +4,7 @@ Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn,
 error, 3 something that nobody expected (`last_resort`), 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps
 its committed steps, and `resume` goes on).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -40,17 +41,29 @@ def run(argv: list[str] | None) -> int:
     args, unread = parser.parse_known_args(argv)
     if unread:
         several = all("=" in each and not each.startswith("-") for each in unread)
-        parser.error(f"unrecognized arguments: {' '.join(unread)}" + (
-            "; each setting has a --set of its own: --set train.steps=5 --set learner.lr=1e-4" if several else ""))
+        parser.error(
+            f"unrecognized arguments: {' '.join(unread)}"
+            + (
+                "; each setting has a --set of its own: --set train.steps=5 --set learner.lr=1e-4"
+                if several
+                else ""
+            )
+        )
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     where = f" (process {rank} of {world})" if world != "1" else ""
     try:
         with contextlib.ExitStack() as stack:
-            if rank != "0":  # under torchrun the first process speaks; the others only of what went wrong
+            if (
+                rank != "0"
+            ):  # under torchrun the first process speaks; the others only of what went wrong
                 os.environ["WORKBENCH_PROGRESS"] = "quiet"
-                stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+                stack.enter_context(
+                    contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w")))
+                )
             stack.enter_context(stop_on_signals(signal.SIGTERM, signal.SIGINT))
-            if not {"", os.getcwd()} & set(sys.path):  # `workbench` finds my_env.py where `python -m workbench.cli` does
+            if not {"", os.getcwd()} & set(
+                sys.path
+            ):  # `workbench` finds my_env.py where `python -m workbench.cli` does
                 sys.path.append(os.getcwd())
             return args.run(args)
     except WorkbenchError as error:
@@ -58,14 +71,21 @@ def run(argv: list[str] | None) -> int:
         return 2
     except KeyboardInterrupt as asked:
         if rank == "0":
-            print(f"workbench: {str(asked) or 'interrupted; committed steps are kept'}", file=sys.stderr)
+            print(
+                f"workbench: {str(asked) or 'interrupted; committed steps are kept'}",
+                file=sys.stderr,
+            )
         return 128 + getattr(asked, "signal", signal.SIGINT)
     except BrokenPipeError:  # `workbench show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if world != "1" and isinstance(error, RuntimeError) and "peer" in str(error):  # torch's way of saying that another
-            print(f"workbench{where}: another process ended, so this one does too", file=sys.stderr)  # one has said why
+        if (
+            world != "1" and isinstance(error, RuntimeError) and "peer" in str(error)
+        ):  # torch's way of saying that another
+            print(
+                f"workbench{where}: another process ended, so this one does too", file=sys.stderr
+            )  # one has said why
             return 2
         from workbench.cli.last_resort import told
 

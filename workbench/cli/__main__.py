@@ -1,4 +1,5 @@
 """`python -m workbench.cli ...`, as torchrun needs it: the same as `workbench ...`."""
+
 import sys
 
 from workbench.cli import main

@@ -1,4 +1,5 @@
 """The command `ablate`: a plan is printed, its jobs are done, its report is made."""
+
 from __future__ import annotations
 
 import argparse
@@ -19,34 +20,76 @@ LAUNCHERS = ("local", "slurm", "ray")
 
 
 def add_ablate(command: Callable[..., argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    sub = command("ablate", ablate_command,
-                  "every arm of a plan at every seed, each one notebook, and the table of them; what is done stays done, and "
-                  "the same command on other machines with one folder shares the jobs")
+    sub = command(
+        "ablate",
+        ablate_command,
+        "every arm of a plan at every seed, each one notebook, and the table of them; what is done stays done, and "
+        "the same command on other machines with one folder shares the jobs",
+    )
     sub.add_argument("plan", type=Path, metavar="PLAN.toml")
-    sub.add_argument("--out", type=Path, help="folder of notebooks, runs and tables (default: runs/<plan>)")
-    sub.add_argument("--plan", "--dry-run", dest="dry_run", action="store_true", help="print jobs, cost and what could be "
-                     "detected, and run nothing")
-    sub.add_argument("--pilot", action="store_true", help="do the first job only, so that the cost is known; it counts")
-    sub.add_argument("--workers", type=whole_number, help="processes of one thread each (default: 2); elsewhere: jobs at once "
-                     "(default: 64)")
+    sub.add_argument(
+        "--out", type=Path, help="folder of notebooks, runs and tables (default: runs/<plan>)"
+    )
+    sub.add_argument(
+        "--plan",
+        "--dry-run",
+        dest="dry_run",
+        action="store_true",
+        help="print jobs, cost and what could be detected, and run nothing",
+    )
+    sub.add_argument(
+        "--pilot",
+        action="store_true",
+        help="do the first job only, so that the cost is known; it counts",
+    )
+    sub.add_argument(
+        "--workers",
+        type=whole_number,
+        help="processes of one thread each (default: 2); elsewhere: jobs at once (default: 64)",
+    )
     sub.add_argument("--seeds", type=int, nargs="+", help="of training (default: the plan's)")
     sub.add_argument("--arms", nargs="+", metavar="NAME", help="some of its arms (default: all)")
     sub.add_argument("--retry", action="store_true", help="do again what failed before")
-    sub.add_argument("--stop-at-first-failure", action="store_true", help="begin no other job once one failed")
-    sub.add_argument("--timeout", type=float, metavar="SECONDS", help="that a cell may take, by the clock (default: any)")
-    sub.add_argument("--on", default="local", choices=LAUNCHERS, help="what runs the jobs: processes of this machine, SLURM "
-                     "(through submitit), or a Ray cluster; the folder is one that all its machines see")
-    sub.add_argument("--gpus-per-job", type=whole_number, default=0, metavar="N", help="that no other job has (default: 0, a "
-                     "job sees none)")
-    sub.add_argument("--launch", action="append", default=[], metavar="KEY=VALUE", help="an option of submitit "
-                     "(slurm_partition=gpu, timeout_min=600) or of Ray (address=HOST:PORT); may be repeated")
+    sub.add_argument(
+        "--stop-at-first-failure", action="store_true", help="begin no other job once one failed"
+    )
+    sub.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="that a cell may take, by the clock (default: any)",
+    )
+    sub.add_argument(
+        "--on",
+        default="local",
+        choices=LAUNCHERS,
+        help="what runs the jobs: processes of this machine, SLURM "
+        "(through submitit), or a Ray cluster; the folder is one that all its machines see",
+    )
+    sub.add_argument(
+        "--gpus-per-job",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="that no other job has (default: 0, a job sees none)",
+    )
+    sub.add_argument(
+        "--launch",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of submitit "
+        "(slurm_partition=gpu, timeout_min=600) or of Ray (address=HOST:PORT); may be repeated",
+    )
     return sub
 
 
 def ablate_command(args: argparse.Namespace) -> int:
     """0: every check of the table holds; 1: one does not, or could not be judged, or a job is left."""
     if args.timeout is not None and not args.timeout > 0:
-        raise ConfigError(f"--timeout: expected wall seconds that a cell may take, above 0, got {args.timeout:g}")
+        raise ConfigError(
+            f"--timeout: expected wall seconds that a cell may take, above 0, got {args.timeout:g}"
+        )
     from workbench.ablation.door import ask, carry_out, way_of
     from workbench.ablation.drive import DONE, tally
     from workbench.ablation.forecast import forecast
@@ -55,12 +98,30 @@ def ablate_command(args: argparse.Namespace) -> int:
     from workbench.ablation.tuning import all_states
     from workbench.views import show_forecast
 
-    asked = ask(args.plan, args.out, seeds=args.seeds or (), arms=args.arms or (),
-                settings=read_settings(" ".join(args.settings)))
-    way = way_of(args.workers, args.retry, args.stop_at_first_failure, args.timeout, on=args.on, gpus_per_job=args.gpus_per_job,
-                 options=_options(args.launch))
+    asked = ask(
+        args.plan,
+        args.out,
+        seeds=args.seeds or (),
+        arms=args.arms or (),
+        settings=read_settings(" ".join(args.settings)),
+    )
+    way = way_of(
+        args.workers,
+        args.retry,
+        args.stop_at_first_failure,
+        args.timeout,
+        on=args.on,
+        gpus_per_job=args.gpus_per_job,
+        options=_options(args.launch),
+    )
     if args.pilot:
-        carry_out(asked, replace(way, workers=min(way.workers, 1), retry=False, stop_at_first_failure=False, most=1), _say)
+        carry_out(
+            asked,
+            replace(
+                way, workers=min(way.workers, 1), retry=False, stop_at_first_failure=False, most=1
+            ),
+            _say,
+        )
     _say(show_forecast(forecast(asked.plan, asked.seeds, asked.out)).text)
     if args.dry_run or args.pilot:
         return 0

@@ -2,6 +2,7 @@
 
 Whatever takes long to import is imported in the function that needs it: `workbench --help` opens no torch.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -25,7 +26,9 @@ def evaluate_command(args: argparse.Namespace) -> int:
     scores, size = [], {"num_tasks": args.tasks, "attempts": args.attempts}
     with closing(session_of(args.source, args.settings, args.step, trust=args.trust)) as session:
         if is_run(args.source):  # the policy it started from, on the same tasks, beside it (law 12)
-            with closing(open_session(config_of_run(open_run(args.source, trust=args.trust)))) as untrained:
+            with closing(
+                open_session(config_of_run(open_run(args.source, trust=args.trust)))
+            ) as untrained:
                 scores += evaluate(untrained, name="untrained", **size)
         scores += evaluate(session, name="trained" if scores else "untrained", **size)
         report = evaluation_report(session, scores, **size)
@@ -41,8 +44,13 @@ def rollout_command(args: argparse.Namespace) -> int:
         for group in rollout(session, args.tasks, group_size=args.group):
             print(show_group(group).text)
             for trajectory in group:
-                print((show_tokens(trajectory, session.chat.token_texts) if args.tokens
-                       else show_trajectory(trajectory)).text)
+                print(
+                    (
+                        show_tokens(trajectory, session.chat.token_texts)
+                        if args.tokens
+                        else show_trajectory(trajectory)
+                    ).text
+                )
     return 0
 
 
@@ -64,10 +72,14 @@ def show_command(args: argparse.Namespace) -> int:
     if not (args.run_path / "run.json").exists() and looks_like_rollouts(args.run_path):
         return _show_rollouts(args)
     if args.tokenizer is not None:
-        raise ConfigError("--tokenizer is for rollouts of another framework; a run names its own policy")
+        raise ConfigError(
+            "--tokenizer is for rollouts of another framework; a run names its own policy"
+        )
     run = open_run(args.run_path)
     if args.step is None and (args.task is not None or args.attempt is not None or args.tokens):
-        raise ConfigError("--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP")
+        raise ConfigError(
+            "--task, --attempt and --tokens look at one step; name it: workbench show RUN STEP"
+        )
     if args.at and args.step is not None:
         raise ConfigError(f"--at {args.at!r} says the step, too; leave {args.step} out")
     if args.signals and (args.at or args.step is not None):
@@ -78,8 +90,13 @@ def show_command(args: argparse.Namespace) -> int:
 
         put(show_signals(signals(run)), args.html)
         return 0
-    view = show_place(run, args.at) if args.step is None else show_step(
-        run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens)
+    view = (
+        show_place(run, args.at)
+        if args.step is None
+        else show_step(
+            run, args.step, task=args.task or 0, attempt=args.attempt, tokens=args.tokens
+        )
+    )
     put(view, args.html)
     return 0
 
@@ -89,9 +106,14 @@ def _show_rollouts(args: argparse.Namespace) -> int:
     from workbench.notebook.stored import show_rollouts
 
     if args.step is not None or args.task is not None:
-        raise ConfigError(f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to "
-                          "choose from; name an attempt: workbench show PATH --attempt 0")
-    put(show_rollouts(read_rollouts(args.run_path), attempt=args.attempt, tokenizer=args.tokenizer), args.html)
+        raise ConfigError(
+            f"{args.run_path} holds rollouts of another framework, which have no steps or tasks to "
+            "choose from; name an attempt: workbench show PATH --attempt 0"
+        )
+    put(
+        show_rollouts(read_rollouts(args.run_path), attempt=args.attempt, tokenizer=args.tokenizer),
+        args.html,
+    )
     return 0
 
 
@@ -101,10 +123,14 @@ def lint_command(args: argparse.Namespace) -> int:
 
     if is_config(args.source):
         if args.step is not None or args.start:
-            raise ConfigError("--step and --start are for run folders; a preset is sampled from, and tried in full")
+            raise ConfigError(
+                "--step and --start are for run folders; a preset is sampled from, and tried in full"
+            )
         found = lint(open_session(config_of(args.source, args.settings)))
     elif args.settings:
-        raise ConfigError("--set changes a preset or a .toml file; what is stored is looked at as it is")
+        raise ConfigError(
+            "--set changes a preset or a .toml file; what is stored is looked at as it is"
+        )
     else:
         found = lint(Path(args.source), step=args.step, start=args.start, trust=args.trust)
     if args.json:
@@ -128,22 +154,41 @@ def export_command(args: argparse.Namespace) -> int:
     from workbench.notebook.export import TARGETS, export_run
 
     if args.to is None and args.folder is None:
-        raise ConfigError("export makes one thing: a folder of the policy (workbench export RUN DIR), a file of attempts "
-                          "(... RUN --to trl-sft FILE.jsonl), or a tracker's copy of its numbers (... --to tensorboard)")
+        raise ConfigError(
+            "export makes one thing: a folder of the policy (workbench export RUN DIR), a file of attempts "
+            "(... RUN --to trl-sft FILE.jsonl), or a tracker's copy of its numbers (... --to tensorboard)"
+        )
     if args.to is not None:
         if args.step is not None or args.dtype is not None or args.adapter:
-            raise ConfigError("--step, --dtype and --adapter are for the policy's folder; attempts are chosen by --steps, and a "
-                              "tracker gets the numbers of all steps")
+            raise ConfigError(
+                "--step, --dtype and --adapter are for the policy's folder; attempts are chosen by --steps, and a "
+                "tracker gets the numbers of all steps"
+            )
         if args.out is not None and (args.to not in TARGETS or args.folder is not None):
-            raise ConfigError(f"name what is made behind the run, once: workbench export RUN --to {args.to} DEST")
-        print(export_run(args.run_path, args.out or args.folder, to=args.to, steps=args.steps,
-                         min_reward=args.min_reward).text)
+            raise ConfigError(
+                f"name what is made behind the run, once: workbench export RUN --to {args.to} DEST"
+            )
+        print(
+            export_run(
+                args.run_path,
+                args.out or args.folder,
+                to=args.to,
+                steps=args.steps,
+                min_reward=args.min_reward,
+            ).text
+        )
         return 0
     if args.out is not None or args.steps is not None or args.min_reward is not None:
-        raise ConfigError("--out, --steps, --min-reward go with --to; the policy's folder is named behind the run")
+        raise ConfigError(
+            "--out, --steps, --min-reward go with --to; the policy's folder is named behind the run"
+        )
     from workbench.notebook.export_policy import export_policy
 
-    print(export_policy(args.run_path, args.folder, step=args.step, dtype=args.dtype, merge=not args.adapter).text)
+    print(
+        export_policy(
+            args.run_path, args.folder, step=args.step, dtype=args.dtype, merge=not args.adapter
+        ).text
+    )
     return 0
 
 
@@ -169,15 +214,22 @@ def play_command(args: argparse.Namespace) -> int:
 
     if args.env not in PRESETS:
         raise ConfigError(f"no environment {args.env!r}; {nearest(args.env, PRESETS)}")
+
     def echoing(question: str) -> str:  # what is piped in is not seen otherwise
         typed = input(question)
         print(typed)
         return typed
 
-    print("You are the policy and see what it sees. Type the answer (Right || Down), or the whole text with its tags; "
-          "Ctrl-D ends.\n")
-    trajectory = play(PRESETS[args.env], load_tokenizer(args.tokenizer), task_seed=args.seed,
-                      ask=input if sys.stdin.isatty() else echoing)
+    print(
+        "You are the policy and see what it sees. Type the answer (Right || Down), or the whole text with its tags; "
+        "Ctrl-D ends.\n"
+    )
+    trajectory = play(
+        PRESETS[args.env],
+        load_tokenizer(args.tokenizer),
+        task_seed=args.seed,
+        ask=input if sys.stdin.isatty() else echoing,
+    )
     print(f"\n{show_trajectory(trajectory).text}")
     return 0
 
@@ -208,11 +260,15 @@ def doctor_command(args: argparse.Namespace) -> int:
         from workbench.doctor.plan import plan
 
         if args.policy is not None:
-            raise ConfigError("--plan takes the policy from its config: --set policy.name=...; --policy is for the "
-                              "trials")
+            raise ConfigError(
+                "--plan takes the policy from its config: --set policy.name=...; --policy is for the "
+                "trials"
+            )
         report = plan(config_of(args.plan, [*_laid_out(args.layout), *args.settings]))
     elif args.settings or args.layout:
-        raise ConfigError("--set and --layout change the config of --plan CONFIG; without it doctor looks at the machine alone")
+        raise ConfigError(
+            "--set and --layout change the config of --plan CONFIG; without it doctor looks at the machine alone"
+        )
     else:
         report = doctor(args.policy)
     print(json.dumps(report.as_dict(), indent=1) if args.json else report.text)
@@ -224,8 +280,11 @@ def serve_command(args: argparse.Namespace) -> int:
 
     print(f"exporting {args.run_path} and starting vLLM ...", flush=True)
     with serve(args.run_path, step=args.step, port=args.port) as served:
-        print(f"serving {served.name} at {served.url}; Ctrl-C ends it. Talk to it:\n  workbench chat {args.run_path} --endpoint "
-              f"{served.url} --model {served.name} --calls text", flush=True)
+        print(
+            f"serving {served.name} at {served.url}; Ctrl-C ends it. Talk to it:\n  workbench chat {args.run_path} --endpoint "
+            f"{served.url} --model {served.name} --calls text",
+            flush=True,
+        )
         try:
             while served.process.lives:
                 time.sleep(0.5)
@@ -237,8 +296,16 @@ def serve_command(args: argparse.Namespace) -> int:
 
 def _laid_out(kind: str | None) -> list[str]:
     """Settings that a layout stands for, as --set takes them; a plan needs no server, so that any address will do."""
-    elsewhere = ["layout.url=http://elsewhere:8000", "layout.folder=/shared"] if kind == "many_nodes" else []
-    return [] if kind is None else [f"layout.kind={kind}", *elsewhere] + ["engine.kind=vllm"] * (kind != "one_device")
+    elsewhere = (
+        ["layout.url=http://elsewhere:8000", "layout.folder=/shared"]
+        if kind == "many_nodes"
+        else []
+    )
+    return (
+        []
+        if kind is None
+        else [f"layout.kind={kind}", *elsewhere] + ["engine.kind=vllm"] * (kind != "one_device")
+    )
 
 
 def bias_command(args: argparse.Namespace) -> int:
@@ -257,8 +324,12 @@ def bias_command(args: argparse.Namespace) -> int:
 def audit_command(args: argparse.Namespace) -> int:
     from workbench.notebook.audit import audit
 
-    report = audit(source_of(args.source, args.settings, args.step, trust=args.trust), step=args.step, tasks=args.tasks,
-                   attempts=args.attempts)
+    report = audit(
+        source_of(args.source, args.settings, args.step, trust=args.trust),
+        step=args.step,
+        tasks=args.tasks,
+        attempts=args.attempts,
+    )
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))
     else:

@@ -3,6 +3,7 @@
 Python waits for every thread that is no daemon. One that an environment or a tool left waiting for ever would hold the
 shell, `run.wait()` and papermill, long after the run is committed.
 """
+
 from __future__ import annotations
 
 import os
@@ -28,9 +29,12 @@ def _watch(status: int) -> None:
     left = _left()
     if not left:
         return
-    print(f"workbench: the command is done, and {len(left)} thread{'s' if len(left) > 1 else ''} that it did not start "
-          f"would not end: {'; '.join(map(_where, left[:5]))}. The process ends without them. Whatever starts a thread "
-          "in an environment or a tool ends it in close(), or makes it a daemon", file=sys.stderr)
+    print(
+        f"workbench: the command is done, and {len(left)} thread{'s' if len(left) > 1 else ''} that it did not start "
+        f"would not end: {'; '.join(map(_where, left[:5]))}. The process ends without them. Whatever starts a thread "
+        "in an environment or a tool ends it in close(), or makes it a daemon",
+        file=sys.stderr,
+    )
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(status)
@@ -38,7 +42,11 @@ def _watch(status: int) -> None:
 
 def _left() -> list[threading.Thread]:
     """What Python would wait for."""
-    return [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
 
 
 def _where(thread: threading.Thread) -> str:
@@ -46,5 +54,11 @@ def _where(thread: threading.Thread) -> str:
     frame = sys._current_frames().get(thread.ident)
     lines = traceback.extract_stack(frame) if frame is not None else []
     own = os.path.dirname(threading.__file__)
-    mine = [line for line in lines if os.path.dirname(line.filename) not in (own, os.path.join(own, "concurrent/futures"))]
-    return thread.name + (f" (in {mine[-1].name}, {mine[-1].filename}:{mine[-1].lineno})" if mine else "")
+    mine = [
+        line
+        for line in lines
+        if os.path.dirname(line.filename) not in (own, os.path.join(own, "concurrent/futures"))
+    ]
+    return thread.name + (
+        f" (in {mine[-1].name}, {mine[-1].filename}:{mine[-1].lineno})" if mine else ""
+    )

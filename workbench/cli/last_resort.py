@@ -1,4 +1,5 @@
 """What nobody expected: one line on stderr, the whole story in a file, an exit status of its own. Never 1, which says no."""
+
 from __future__ import annotations
 
 import errno
@@ -16,13 +17,22 @@ LONGEST = 300  # characters of what an error says
 def told(error: Exception, where: str) -> int:
     """Say what escaped; the exit status. `where`: which of several processes this is."""
     said = "".join(c if c.isprintable() else " " for c in " ".join(str(error).split()))[:LONGEST]
-    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP) or (
-            isinstance(error, RuntimeError) and said.startswith("Symlink loop")):  # only a name that was given can be
-        print(f"workbench{where}: no file can have the name that was given: {getattr(error, 'strerror', said)}", file=sys.stderr)
+    if (
+        isinstance(error, OSError)
+        and error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
+        or (isinstance(error, RuntimeError) and said.startswith("Symlink loop"))
+    ):  # only a name that was given can be
+        print(
+            f"workbench{where}: no file can have the name that was given: {getattr(error, 'strerror', said)}",
+            file=sys.stderr,
+        )
         return 2
     log = _kept(error)
-    print(f"workbench{where}: unexpected {type(error).__name__}: {said or 'without a word'}. This is a fault of the workbench, "
-          f"or of something that it was handed and should have refused; {log}", file=sys.stderr)
+    print(
+        f"workbench{where}: unexpected {type(error).__name__}: {said or 'without a word'}. This is a fault of the workbench, "
+        f"or of something that it was handed and should have refused; {log}",
+        file=sys.stderr,
+    )
     return UNEXPECTED
 
 
@@ -35,7 +45,11 @@ def _kept(error: Exception) -> str:
     for folder in (Path(home, "agent-rl-workbench", "errors"), Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", errors="replace") as file:
+            with open(
+                os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600),
+                "w",
+                errors="replace",
+            ) as file:
                 file.write(story)
         except (OSError, RuntimeError):
             continue

@@ -1,4 +1,5 @@
 """Numbers as people write them on a command line."""
+
 from __future__ import annotations
 
 import argparse

@@ -1,4 +1,5 @@
 """What the commands share: a word of the command line becomes a config, an opened session, a written page."""
+
 from __future__ import annotations
 
 import contextlib
@@ -18,9 +19,13 @@ def overrides(settings: list[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10")
+            raise ConfigError(
+                f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10"
+            )
         key, value = key.strip(), value.strip()
-        if key.count(".") > 1:  # env.options.size, policy.template_flags.x: some have no type to be read as
+        if (
+            key.count(".") > 1
+        ):  # env.options.size, policy.template_flags.x: some have no type to be read as
             with contextlib.suppress(ValueError):
                 value = parse_json(value)
         pairs[key] = value
@@ -33,12 +38,16 @@ def config_of(source: str, settings: list[str], *, trust: bool = False):
 
     if source.endswith(".json"):
         if settings:
-            raise ConfigError("a stored config is taken as it is; --set goes with a preset or a .toml file")
+            raise ConfigError(
+                "a stored config is taken as it is; --set goes with a preset or a .toml file"
+            )
         try:
             tree = read_json(Path(source))
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {source}: {error}") from error
-        if isinstance(tree, dict) and tree.get("kind") == "config":  # of a run folder: inside its seal
+        if (
+            isinstance(tree, dict) and tree.get("kind") == "config"
+        ):  # of a run folder: inside its seal
             from workbench.run.store import open_run
             from workbench.training.stored import config_of_run
 
@@ -100,7 +109,9 @@ def recipes() -> ModuleType:
     """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "data" / "make" / "pretrain.py").is_file():
-        raise ConfigError(f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
-                          "checkout of the repository, installed with `pip install -e .`")
+        raise ConfigError(
+            f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
+            "checkout of the repository, installed with `pip install -e .`"
+        )
     sys.path.append(str(root))
     return import_module("data.make.pretrain")

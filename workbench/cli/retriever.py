@@ -1,4 +1,5 @@
 """`workbench retriever`: a corpus behind HTTP, so that several runs (or machines) search one index."""
+
 from __future__ import annotations
 
 import argparse
@@ -14,7 +15,9 @@ def retriever_command(args: argparse.Namespace) -> int:
     from workbench.envs.search.server import RetrievalServer
 
     if args.searcher == "dense" and not args.encoder:
-        raise ConfigError("dense search needs --encoder, a model's name or folder (BAAI/bge-large-en-v1.5, for one)")
+        raise ConfigError(
+            "dense search needs --encoder, a model's name or folder (BAAI/bge-large-en-v1.5, for one)"
+        )
     if args.searcher != "dense" and (args.encoder or args.index):
         raise ConfigError("--encoder and --index go with --searcher dense")
     key = args.key or os.environ.get(KEY_VARIABLE)
@@ -22,13 +25,22 @@ def retriever_command(args: argparse.Namespace) -> int:
     with RetrievalServer(None, args.host, args.port, k=args.k, key=key) as server:
         corpus = Corpus(tuple(read_corpus(args.corpus)))
         if not len(corpus):
-            raise ConfigError(f"{args.corpus} holds no documents; expected lines "
-                              '{"_id": ..., "title": ..., "text": ...}')
+            raise ConfigError(
+                f"{args.corpus} holds no documents; expected lines "
+                '{"_id": ..., "title": ..., "text": ...}'
+            )
         server.searcher = _dense(args, corpus) if args.searcher == "dense" else Bm25(corpus)
-        server.about = {"documents": len(corpus), "corpus": corpus.digest, "searcher": args.searcher}
+        server.about = {
+            "documents": len(corpus),
+            "corpus": corpus.digest,
+            "searcher": args.searcher,
+        }
         secured = "; every request carries the key" if key else ""
-        print(f"{server.url} searches {len(corpus):,} documents of {args.corpus} ({args.searcher}){secured}; Ctrl-C or "
-              "SIGTERM ends it", flush=True)
+        print(
+            f"{server.url} searches {len(corpus):,} documents of {args.corpus} ({args.searcher}){secured}; Ctrl-C or "
+            "SIGTERM ends it",
+            flush=True,
+        )
         try:
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:  # what it is told to end by, SIGTERM too: nothing is lost

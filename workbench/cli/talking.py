@@ -4,6 +4,7 @@ Ctrl-C stops the answer, not the program: the talk is told to stop and does so b
 never left in the middle of one. A second Ctrl-C ends the program. Colours only where somebody looks, and nothing that
 a policy, a tool or a server wrote can act in the terminal (`views/talk.py`).
 """
+
 from __future__ import annotations
 
 import argparse
@@ -51,21 +52,33 @@ def _talk_of(args: argparse.Namespace) -> Talk:
     if args.endpoint is None:
         given = [name for name in ("model", "key_env", "calls") if getattr(args, name) is not None]
         if given:
-            raise ConfigError(f"--{given[0].replace('_', '-')} has no effect without --endpoint URL")
+            raise ConfigError(
+                f"--{given[0].replace('_', '-')} has no effect without --endpoint URL"
+            )
     elif args.model is None:
         raise ConfigError("--endpoint needs --model NAME: the model as that server knows it")
     elif args.step is not None:
         raise ConfigError("--step names a checkpoint, and over an endpoint none is loaded")
     else:
-        endpoint = Endpoint(args.endpoint, args.model, args.key_env or "", calls=args.calls or "native")
-    return talk(source_of(args.source, args.settings, args.step, trust=args.trust), step=args.step, endpoint=endpoint,
-                temperature=args.temperature, max_turns=args.max_turns, keep=args.keep)
+        endpoint = Endpoint(
+            args.endpoint, args.model, args.key_env or "", calls=args.calls or "native"
+        )
+    return talk(
+        source_of(args.source, args.settings, args.step, trust=args.trust),
+        step=args.step,
+        endpoint=endpoint,
+        temperature=args.temperature,
+        max_turns=args.max_turns,
+        keep=args.keep,
+    )
 
 
 def _converse(talk: Talk, answering: dict[str, bool]) -> int:
     what = "a question" if hasattr(talk.family, "question_task") else "the number of a task"
-    print(f"{talk.family.name}, up to {talk.max_turns} turns, temperature {talk.collect.temperature:g}: type {what}; "
-          "/help says the rest")
+    print(
+        f"{talk.family.name}, up to {talk.max_turns} turns, temperature {talk.collect.temperature:g}: type {what}; "
+        "/help says the rest"
+    )
     while True:
         try:
             typed = _typed()
@@ -153,14 +166,18 @@ def _ctrl_c(talk: Talk) -> Iterator[dict[str, bool]]:
     answering = {"now": False, "broken": False}
 
     def pressed(number: int, _frame: object) -> None:
-        if not answering["now"] or talk.endpoint is not None:  # nothing of ours is in the middle of anything
+        if (
+            not answering["now"] or talk.endpoint is not None
+        ):  # nothing of ours is in the middle of anything
             raise KeyboardInterrupt
         if talk.stopping:
             answering["broken"] = True
             raise KeyboardInterrupt
         talk.stop()
 
-    with stop_on_signals():  # heeds nothing: and whoever counted the seconds after a Ctrl-C does not hear of these
+    with (
+        stop_on_signals()
+    ):  # heeds nothing: and whoever counted the seconds after a Ctrl-C does not hear of these
         before = signal.signal(signal.SIGINT, pressed)
         try:
             yield answering

@@ -1,4 +1,5 @@
 """The commands that train: `train`, `resume`, `demo`, and what is said at their end."""
+
 from __future__ import annotations
 
 import argparse
@@ -27,9 +28,18 @@ def _tell_the_end(run) -> None:
 
     metrics = run.metrics()
     notes = (filter_words(metrics.to_dict("records")), _faults(run, metrics))
-    print("\n".join(["", show_evaluations(run).text, "", *(line for words in notes if words for line in (words, "")),
-                     f"{run.path}: {count(len(run.steps()), 'step')} committed. "
-                     f"Look at it: workbench show {shlex.quote(str(run.path))}"]))
+    print(
+        "\n".join(
+            [
+                "",
+                show_evaluations(run).text,
+                "",
+                *(line for words in notes if words for line in (words, "")),
+                f"{run.path}: {count(len(run.steps()), 'step')} committed. "
+                f"Look at it: workbench show {shlex.quote(str(run.path))}",
+            ]
+        )
+    )
 
 
 def _faults(run, metrics) -> str:
@@ -41,10 +51,14 @@ def _faults(run, metrics) -> str:
     if not shares:
         return ""
     worst = max(shares, key=shares.get)
-    errors = [t.error for group in run.groups(worst) for t in group if t.stop_reason.is_fault and t.error]
+    errors = [
+        t.error for group in run.groups(worst) for t in group if t.stop_reason.is_fault and t.error
+    ]
     first = f"; the first says: {errors[0]}" if errors else ""
-    return (f"! in {count(len(shares), 'step')} attempts were ended by a fault and are unscored, {shares[worst]:.0%} of those of "
-            f"step {worst}{first}")
+    return (
+        f"! in {count(len(shares), 'step')} attempts were ended by a fault and are unscored, {shares[worst]:.0%} of those of "
+        f"step {worst}{first}"
+    )
 
 
 def train_with_progress(config, out: Path):
@@ -54,9 +68,13 @@ def train_with_progress(config, out: Path):
     if out.exists():  # `create_run` would say so too, but only after everything has been opened
         from workbench.types.errors import StoreError
 
-        raise StoreError(f"{out} is there already, and a run is never overwritten; choose another name")
+        raise StoreError(
+            f"{out} is there already, and a run is never overwritten; choose another name"
+        )
     with watch(config.train.steps, label=out.name) as eyes:
-        return train_here(config, out, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
+        return train_here(
+            config, out, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say
+        )
 
 
 def resume_command(args: argparse.Namespace) -> int:
@@ -64,12 +82,18 @@ def resume_command(args: argparse.Namespace) -> int:
     from workbench.notebook.watch import watch
     from workbench.training.resume import resumption
 
-    found = resumption(args.run_path, overrides(args.settings), trust=args.trust,
-                       accept_changed_code=args.accept_changed_code)
+    found = resumption(
+        args.run_path,
+        overrides(args.settings),
+        trust=args.trust,
+        accept_changed_code=args.accept_changed_code,
+    )
     if words := found.said():
         print(words)
         return 0
-    with watch(found.config.train.steps, label=found.stored.name, done=len(found.stored.steps())) as eyes:
+    with watch(
+        found.config.train.steps, label=found.stored.name, done=len(found.stored.steps())
+    ) as eyes:
         run = resume_here(found, on_step=eyes.on_step, on_score=eyes.on_score, on_note=eyes.bar.say)
     _tell_the_end(run)
     return 0
@@ -80,10 +104,14 @@ def demo_command(args: argparse.Namespace) -> int:
     from workbench.views import show_demo
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError("the demo runs in one process; for several, torchrun ... -m workbench.cli train")
+        raise ConfigError(
+            "the demo runs in one process; for several, torchrun ... -m workbench.cli train"
+        )
     config = config_of(args.task, args.settings)
     out = args.out or Path("runs") / f"demo-{Path(args.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     table: dict[str, Any] = demo(config, args.seeds, out, train_with_progress)
     print(show_demo(table).text)
-    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}")
+    print(
+        f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {shlex.quote(f'{out}/seed-{args.seeds[0]}')}"
+    )
     return 0 if table["learned"] else 1

@@ -7,6 +7,7 @@ where nothing else does.
     report   findings, and how they show        packages   versions, ranges, safety floors
     trials   runs the probes                    machine    threads, disk, browser
 """
+
 from __future__ import annotations
 
 import os

@@ -1,4 +1,5 @@
 """The machine itself: Python, cores and threads, disk and durable writes, shipped policies, a browser for the tests."""
+
 from __future__ import annotations
 
 import os
@@ -20,18 +21,28 @@ found = partial(MachineFact, "Machine")
 
 def python() -> MachineFact:
     virtual = sys.prefix != sys.base_prefix or "CONDA_PREFIX" in os.environ
-    fact = f"{platform.python_version()} at {sys.executable}, {platform.system()} {platform.machine()}"
+    fact = (
+        f"{platform.python_version()} at {sys.executable}, {platform.system()} {platform.machine()}"
+    )
     version = partial(MachineFact, "Python", "version")
     if sys.version_info < (3, 11):
-        return version("broken", f"{fact}; expected 3.11 or newer", "make clean; make demo PYTHON=/path/to/python3.11")
+        return version(
+            "broken",
+            f"{fact}; expected 3.11 or newer",
+            "make clean; make demo PYTHON=/path/to/python3.11",
+        )
     if not virtual:
-        return version("warning", f"{fact}; not in a virtual environment", "`make demo` makes one in .venv")
+        return version(
+            "warning", f"{fact}; not in a virtual environment", "`make demo` makes one in .venv"
+        )
     return version("ok", fact)
 
 
 def usable_cores() -> float:
     """Cores this process may really use: its affinity, and the quota of its container."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return min(allowed, int(quota) / int(period)) if quota != "max" else allowed
@@ -44,20 +55,36 @@ def threads(cores: float, omp_num_threads: str | None, load: float) -> list[Mach
     fact = f"{cores:g} cores usable, OMP_NUM_THREADS={omp_num_threads or 'not set'}"
     wanted = int(omp_num_threads) if (omp_num_threads or "").isdigit() else os.cpu_count() or 1
     if wanted > cores:
-        findings = [found("threads", "warning", f"{fact}: {wanted} threads would share them, and mostly wait",
-                          f"export OMP_NUM_THREADS={max(1, int(cores))}; 1 is fastest for the tiny policies")]
+        findings = [
+            found(
+                "threads",
+                "warning",
+                f"{fact}: {wanted} threads would share them, and mostly wait",
+                f"export OMP_NUM_THREADS={max(1, int(cores))}; 1 is fastest for the tiny policies",
+            )
+        ]
     else:
         findings = [found("threads", "ok", fact)]
     if load > cores + 0.5:
-        findings.append(found("load", "warning", f"{load:.1f} busy threads on {cores:g} cores",
-                              "times measured now will be too long; results stay the same"))
+        findings.append(
+            found(
+                "load",
+                "warning",
+                f"{load:.1f} busy threads on {cores:g} cores",
+                "times measured now will be too long; results stay the same",
+            )
+        )
     return findings
 
 
 def disk(folder: Path) -> MachineFact:
     free = shutil.disk_usage(folder).free / 1e9
-    return found("disk", "ok" if free >= LOW_DISK_GB else "warning", f"{free:.0f} GB free in {folder}",
-                 "a checkpoint takes about 16 bytes a parameter; old folders in runs/ may be removed")
+    return found(
+        "disk",
+        "ok" if free >= LOW_DISK_GB else "warning",
+        f"{free:.0f} GB free in {folder}",
+        "a checkpoint takes about 16 bytes a parameter; old folders in runs/ may be removed",
+    )
 
 
 def durable_writes(folder: Path) -> MachineFact:
@@ -71,18 +98,38 @@ def durable_writes(folder: Path) -> MachineFact:
                 os.fsync(file.fileno())
             os.rename(Path(name, "a"), Path(name, "b"))
     except OSError as error:
-        return found("durable writes", "broken", f"cannot write in {folder}: {error}",
-                     "change to a folder that can be written, or name one with --out")
-    return found("durable writes", "ok", f"write, fsync, rename: {1e3 * (time.perf_counter() - began):.0f} ms")
+        return found(
+            "durable writes",
+            "broken",
+            f"cannot write in {folder}: {error}",
+            "change to a folder that can be written, or name one with --out",
+        )
+    return found(
+        "durable writes",
+        "ok",
+        f"write, fsync, rename: {1e3 * (time.perf_counter() - began):.0f} ms",
+    )
 
 
 def shipped_policies(checkout: Path = CHECKOUT) -> MachineFact:
-    names = sorted(path.name for path in (checkout / "data" / "policies").glob("*") if path.is_dir())
-    return found("shipped policies", "ok" if names else "broken", ", ".join(names) or "none in data/policies",
-                 "data/ lives in the checkout: clone the repository and install it with pip install -e .")
+    names = sorted(
+        path.name for path in (checkout / "data" / "policies").glob("*") if path.is_dir()
+    )
+    return found(
+        "shipped policies",
+        "ok" if names else "broken",
+        ", ".join(names) or "none in data/policies",
+        "data/ lives in the checkout: clone the repository and install it with pip install -e .",
+    )
 
 
 def browser() -> MachineFact:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    return found("browser for tests", "ok" if path else "absent", path or "no chromium; the browser tests skip",
-                 "apt-get install chromium fonts-dejavu-core")
+    path = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    return found(
+        "browser for tests",
+        "ok" if path else "absent",
+        path or "no chromium; the browser tests skip",
+        "apt-get install chromium fonts-dejavu-core",
+    )

@@ -1,4 +1,5 @@
 """The memory plan as a value: items, totals, a verdict with advice. Shows itself as text, in a notebook, as JSON."""
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -20,14 +21,16 @@ NOT_COUNTED = (
 # What to do where this item is the largest; for any other, SMALLER.
 ADVICE = {
     "activations": "lower learner.micro_batch_tokens (results stay the same), learner.activation_checkpointing=true (the same "
-                   "results, a third more time), or learner.precision='bf16'",
+    "results, a third more time), or learner.precision='bf16'",
     "keys and values": "lower engine.cache_tokens (idle attempts are computed again), or train.tasks_per_step and "
-                       "evaluation.num_tasks",
+    "evaluation.num_tasks",
     "trajectories": "lower train.tasks_per_step, train.group_size or collect.max_turn_tokens",
     "attempts evaluated": "lower evaluation.num_tasks, evaluation.attempts or collect.max_turn_tokens",
 }
-SMALLER = ("take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' "
-           "halves the engine's, critic.trunk='policy' saves a critic's, learner.lora_rank trains adapters alone")
+SMALLER = (
+    "take a smaller model: weights, gradients and moments of one are there whole; engine.dtype='bfloat16' "
+    "halves the engine's, critic.trunk='policy' saves a critic's, learner.lora_rank trains adapters alone"
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Item:
     bytes: int
     moments: tuple[str, ...]  # of MOMENTS
     why: str
-    place: str = "device"     # "device": where the policy lives | "host" | "server": each device of a server beside it
+    place: str = "device"  # "device": where the policy lives | "host" | "server": each device of a server beside it
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,48 +65,90 @@ class MemoryPlan(HasView):
     def totals(self) -> dict[str, tuple[str, int]]:
         """Place -> (the moment that needs most there, bytes)."""
         places = dict.fromkeys(self._place(item) for item in self.items)
-        return {place: max(((moment, self.at(moment, place)) for moment in MOMENTS), key=lambda pair: pair[1])
-                for place in sorted(places)}
+        return {
+            place: max(
+                ((moment, self.at(moment, place)) for moment in MOMENTS), key=lambda pair: pair[1]
+            )
+            for place in sorted(places)
+        }
 
     @property
     def ok(self) -> bool:
-        return all(self.limits.get(place) is None or need <= self.limits[place]
-                   for place, (_, need) in self.totals.items())
+        return all(
+            self.limits.get(place) is None or need <= self.limits[place]
+            for place, (_, need) in self.totals.items()
+        )
 
     @property
     def verdicts(self) -> tuple[str, ...]:
         lines = []
         for place, (moment, need) in self.totals.items():
             there = self.limits.get(place)
-            largest = max((i for i in self.items if moment in i.moments and self._place(i) == place),
-                          key=lambda item: item.bytes)
-            where = {"host": "main memory", "server": "memory of each device of the server"}.get(place, f"memory of {self.device}")
+            largest = max(
+                (i for i in self.items if moment in i.moments and self._place(i) == place),
+                key=lambda item: item.bytes,
+            )
+            where = {"host": "main memory", "server": "memory of each device of the server"}.get(
+                place, f"memory of {self.device}"
+            )
             enough = "enough" if there is None or need <= there else "TOO LITTLE"
             fits = "" if there is None else f"; {_size(there)} there are: {enough}"
-            lines.append(f"{where}: {_size(need)} at most, while {moment}{fits}. Largest: {largest.name}, "
-                         f"{_size(largest.bytes)} ({largest.bytes / need:.0%})")
+            lines.append(
+                f"{where}: {_size(need)} at most, while {moment}{fits}. Largest: {largest.name}, "
+                f"{_size(largest.bytes)} ({largest.bytes / need:.0%})"
+            )
             if there is not None and need > there:
                 lines.append(f"  -> {ADVICE.get(largest.name, SMALLER)}")
         return tuple(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "name": self.name, "device": self.device, "parameters": self.parameters,
-                "items": [asdict(item) for item in self.items], "limits": self.limits,
-                "peak": {place: {"moment": moment, "bytes": need} for place, (moment, need) in self.totals.items()},
-                "verdicts": list(self.verdicts), "remarks": list(self.remarks), "not_counted": list(NOT_COUNTED)}
+        return {
+            "ok": self.ok,
+            "name": self.name,
+            "device": self.device,
+            "parameters": self.parameters,
+            "items": [asdict(item) for item in self.items],
+            "limits": self.limits,
+            "peak": {
+                place: {"moment": moment, "bytes": need}
+                for place, (moment, need) in self.totals.items()
+            },
+            "verdicts": list(self.verdicts),
+            "remarks": list(self.remarks),
+            "not_counted": list(NOT_COUNTED),
+        }
 
     @property
     def view(self) -> View:
-        rows = [[item.name, *(_size(item.bytes) if moment in item.moments else "" for moment in MOMENTS), item.why]
-                for item in self.items]
-        rows += [[f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""]
-                 for place in self.totals]
+        rows = [
+            [
+                item.name,
+                *(_size(item.bytes) if moment in item.moments else "" for moment in MOMENTS),
+                item.why,
+            ]
+            for item in self.items
+        ]
+        rows += [
+            [f"together ({place})", *(_size(self.at(moment, place)) for moment in MOMENTS), ""]
+            for place in self.totals
+        ]
         head = f"Memory of one process: {self.name}, {self.parameters / 1e6:,.1f} million parameters, on {self.device}"
         notes = [*self.remarks, *(f"not counted: {words}" for words in NOT_COUNTED)]
-        return shown(ViewDocument((
-            Heading(head), Table(["", *numbers(*MOMENTS), ""], rows, indent="  "),
-            BlankLine(), *(Note(line) if self.ok else WarningLine(line, mark="") for line in self.verdicts),
-            BlankLine(), *map(Note, notes))))
+        return shown(
+            ViewDocument(
+                (
+                    Heading(head),
+                    Table(["", *numbers(*MOMENTS), ""], rows, indent="  "),
+                    BlankLine(),
+                    *(
+                        Note(line) if self.ok else WarningLine(line, mark="")
+                        for line in self.verdicts
+                    ),
+                    BlankLine(),
+                    *map(Note, notes),
+                )
+            )
+        )
 
 
 def _size(number: int) -> str:

@@ -1,4 +1,5 @@
 """How large a model is, from its config alone: it is made and run on tensors without memory."""
+
 from __future__ import annotations
 
 import math
@@ -36,10 +37,14 @@ class ModelSize:
     width: int
 
 
-def model_size(config: PreTrainedConfig, rows: int, tokens: int, learner: LearnerConfig) -> ModelSize:
+def model_size(
+    config: PreTrainedConfig, rows: int, tokens: int, learner: LearnerConfig
+) -> ModelSize:
     """Measure the model of this config, with the learner's adapters, over `rows` sequences of `tokens` tokens. Raises what
     transformers raises for a config that it cannot build, LearnerError for adapters that it cannot have."""
-    kept: dict[int, torch.UntypedStorage] = {}  # held, so that none of their addresses is used again
+    kept: dict[
+        int, torch.UntypedStorage
+    ] = {}  # held, so that none of their addresses is used again
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -51,11 +56,22 @@ def model_size(config: PreTrainedConfig, rows: int, tokens: int, learner: Learne
         model = adapted(plain, learner) if learner.lora_rank else plain
     trunk = model.base_model
     with FakeTensorMode():  # as on a CPU: autocast knows devices
-        held = {name: torch.empty(tensor.shape, dtype=tensor.dtype).requires_grad_(tensor.requires_grad)
-                for name, tensor in (*trunk.named_parameters(), *trunk.named_buffers())}
-        with saved_tensors_hooks(keep, lambda tensor: tensor), \
-                torch.autocast("cpu", torch.bfloat16, enabled=learner.precision == "bf16"):
-            functional_call(trunk, held, kwargs={"input_ids": torch.zeros(rows, tokens, dtype=torch.int64), "use_cache": False})
+        held = {
+            name: torch.empty(tensor.shape, dtype=tensor.dtype).requires_grad_(tensor.requires_grad)
+            for name, tensor in (*trunk.named_parameters(), *trunk.named_buffers())
+        }
+        with (
+            saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16, enabled=learner.precision == "bf16"),
+        ):
+            functional_call(
+                trunk,
+                held,
+                kwargs={
+                    "input_ids": torch.zeros(rows, tokens, dtype=torch.int64),
+                    "use_cache": False,
+                },
+            )
     layers = layers_of(trunk) if learner.activation_checkpointing else []
     own = {tensor.untyped_storage()._cdata for tensor in held.values()}
     vocabulary, width = output_head(model).weight.shape
@@ -65,12 +81,23 @@ def model_size(config: PreTrainedConfig, rows: int, tokens: int, learner: Learne
 
     in_layers = [_count(layer.parameters()) for layer in layers_of(plain)]
     return ModelSize(
-        parameters := _count(plain.parameters()), trained(model), trained(trunk),
-        sum(layer.base_layer.weight.numel() for layer in model.modules() if hasattr(layer, "lora_A")),
-        parameters - sum(in_layers), max(in_layers, default=0),
+        parameters := _count(plain.parameters()),
+        trained(model),
+        trained(trunk),
+        sum(
+            layer.base_layer.weight.numel() for layer in model.modules() if hasattr(layer, "lora_A")
+        ),
+        parameters - sum(in_layers),
+        max(in_layers, default=0),
         sum(b.numel() * b.element_size() for b in model.buffers()),
-        _kept(sum(storage.nbytes() for address, storage in kept.items() if address not in own), len(layers),
-              rows * tokens * width * (2 if learner.precision == "bf16" else 4)), vocabulary, width)
+        _kept(
+            sum(storage.nbytes() for address, storage in kept.items() if address not in own),
+            len(layers),
+            rows * tokens * width * (2 if learner.precision == "bf16" else 4),
+        ),
+        vocabulary,
+        width,
+    )
 
 
 def _count(parameters: Iterable[torch.nn.Parameter]) -> int:
@@ -79,4 +106,6 @@ def _count(parameters: Iterable[torch.nn.Parameter]) -> int:
 
 def _kept(everything: int, recomputed: int, states: int) -> int:
     """Bytes that are there at once where layers are `recomputed`: what each was given (`states`), and all of one of them."""
-    return everything if not recomputed else recomputed * states + math.ceil(everything / recomputed)
+    return (
+        everything if not recomputed else recomputed * states + math.ceil(everything / recomputed)
+    )

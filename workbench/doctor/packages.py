@@ -1,5 +1,6 @@
 """Installed versions against the ranges of pyproject.toml and against safety floors. Standard library only: this must
 work where nothing is installed, so it reads the few forms of a version that our own ranges use."""
+
 from __future__ import annotations
 
 import importlib.metadata
@@ -16,9 +17,21 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 # Versions below which a package lets a model's files run code: the floor, the name of the flaw, what it means.
 SAFETY_FLOORS: dict[str, tuple[str, str, str]] = {
-    "torch": ("2.10.0", "CVE-2026-24747", "loading weights can run code even with weights_only=True"),
-    "transformers": ("5.3.0", "CVE-2026-4372", "a model's config can run code despite trust_remote_code=False"),
-    "vllm": ("0.18.0", "CVE-2026-27893", "a model's files can run code despite trust_remote_code=False"),
+    "torch": (
+        "2.10.0",
+        "CVE-2026-24747",
+        "loading weights can run code even with weights_only=True",
+    ),
+    "transformers": (
+        "5.3.0",
+        "CVE-2026-4372",
+        "a model's config can run code despite trust_remote_code=False",
+    ),
+    "vllm": (
+        "0.18.0",
+        "CVE-2026-27893",
+        "a model's files can run code despite trust_remote_code=False",
+    ),
 }
 
 HOW_TO_INSTALL = {
@@ -38,7 +51,10 @@ def read_requirements(checkout: Path = CHECKOUT) -> dict[str, list[str]]:
         listed = {"": project["dependencies"], **project["optional-dependencies"]}
     else:
         listed = _installed_requirements()
-    return {extra: [line for line in lines if not line.startswith(PROJECT)] for extra, lines in listed.items()}
+    return {
+        extra: [line for line in lines if not line.startswith(PROJECT)]
+        for extra, lines in listed.items()
+    }
 
 
 def _installed_requirements() -> dict[str, list[str]]:
@@ -62,10 +78,16 @@ def installed_version(name: str) -> str | None:
 
 
 def installed_versions(requirements: Mapping[str, list[str]]) -> dict[str, str | None]:
-    return {name_in(line): installed_version(name_in(line)) for lines in requirements.values() for line in lines}
+    return {
+        name_in(line): installed_version(name_in(line))
+        for lines in requirements.values()
+        for line in lines
+    }
 
 
-def package_findings(requirements: Mapping[str, list[str]], versions: Mapping[str, str | None]) -> list[MachineFact]:
+def package_findings(
+    requirements: Mapping[str, list[str]], versions: Mapping[str, str | None]
+) -> list[MachineFact]:
     """One finding each. A missing package of the core is broken; an extra that is not there at all is only absent."""
     findings = []
     for extra, lines in requirements.items():
@@ -88,7 +110,9 @@ def _judge(extra: str, line: str, version: str | None, how: str) -> MachineFact:
         return found("warning" if extra else "broken", f"missing, expected {wanted}", how)
     floor, flaw, meaning = SAFETY_FLOORS.get(name, ("0", "", ""))
     if as_numbers(version) < as_numbers(floor):
-        return found("broken", f"{version} is unsafe, {flaw}: {meaning}", f"pip install '{name}>={floor}'")
+        return found(
+            "broken", f"{version} is unsafe, {flaw}: {meaning}", f"pip install '{name}>={floor}'"
+        )
     if not in_range(version, wanted):
         return found("warning", f"{version}, tested with {wanted}", how)
     return found("ok", f"{version} ({wanted})")
@@ -104,18 +128,24 @@ def name_in(line: str) -> str:
 
 def range_in(line: str) -> str:
     """Its range: "a[b]>=1,<2; ..." -> ">=1,<2"."""
-    return re.sub(r"\[.*?\]", "", line.split(";")[0].strip()[len(name_in(line)):]).strip()
+    return re.sub(r"\[.*?\]", "", line.split(";")[0].strip()[len(name_in(line)) :]).strip()
 
 
 def in_range(version: str, wanted: str) -> bool:
     """Does `version` lie within `wanted` ("" or ">=2.0,<3")? Local suffixes such as +cpu do not matter."""
     have = as_numbers(version)
     # Two-letter signs first: ">=" also begins with ">".
-    signs = {">=": have.__ge__, "<=": have.__le__, "==": have.__eq__, "!=": have.__ne__, ">": have.__gt__,
-             "<": have.__lt__}
+    signs = {
+        ">=": have.__ge__,
+        "<=": have.__le__,
+        "==": have.__eq__,
+        "!=": have.__ne__,
+        ">": have.__gt__,
+        "<": have.__lt__,
+    }
     for part in filter(None, map(str.strip, wanted.split(","))):
         sign = next(sign for sign in signs if part.startswith(sign))
-        if not signs[sign](as_numbers(part[len(sign):])):
+        if not signs[sign](as_numbers(part[len(sign) :])):
             return False
     return True
 

@@ -3,6 +3,7 @@
 Prints one line of JSON, a list of findings (see `report.MachineFact`), after whatever the libraries print. An exception
 is left to end the process: `trials` makes a finding of it.
 """
+
 from __future__ import annotations
 
 import json
@@ -46,14 +47,28 @@ def devices() -> list[MachineFact]:
             findings.append(device_found(f"cuda:{index}", multiplies(f"cuda:{index}"), fact))
         except RuntimeError as error:
             advice = "driver and torch do not fit together: nvidia-smi names the CUDA version that the driver can do"
-            findings.append(device_found(f"cuda:{index}", "broken", f"{fact}: {str(error).splitlines()[0]}", advice))
+            findings.append(
+                device_found(
+                    f"cuda:{index}", "broken", f"{fact}: {str(error).splitlines()[0]}", advice
+                )
+            )
     if not torch.cuda.device_count():
-        built, advice = f"CUDA {torch.version.cuda}", "nvidia-smi says whether there is a GPU and its driver works"
+        built, advice = (
+            f"CUDA {torch.version.cuda}",
+            "nvidia-smi says whether there is a GPU and its driver works",
+        )
         if not torch.version.cuda:
-            built, advice = "CPU", "nothing, unless this machine has an NVIDIA GPU: then install a CUDA build of torch"
-        findings.append(device_found("cuda", "absent", f"no device; torch built for {built}", advice))
+            built, advice = (
+                "CPU",
+                "nothing, unless this machine has an NVIDIA GPU: then install a CUDA build of torch",
+            )
+        findings.append(
+            device_found("cuda", "absent", f"no device; torch built for {built}", advice)
+        )
     if torch.backends.mps.is_available():
-        findings.append(device_found("mps", "ok", "seen; the workbench is tested on cpu and cuda only"))
+        findings.append(
+            device_found("mps", "ok", "seen; the workbench is tested on cpu and cuda only")
+        )
     return findings
 
 
@@ -67,19 +82,30 @@ def sample_on(model: Any, device: str) -> tuple[float, str]:
     from workbench.engines.config import TransformersEngineConfig
     from workbench.engines.transformers_engine import TransformersEngine
 
-    engine = TransformersEngine(model, TransformersEngineConfig(device=device, max_rows=4, cache_tokens=512))
+    engine = TransformersEngine(
+        model, TransformersEngineConfig(device=device, max_rows=4, cache_tokens=512)
+    )
     model = model.to(device)
     ids, worst = np.array([1, 2, 3], dtype=np.int32), 0.0
     for turn in range(2):
-        engine.submit(Request(turn, "doctor", ids, seed=turn, max_new_tokens=4, stop_ids=frozenset({END})))
+        engine.submit(
+            Request(turn, "doctor", ids, seed=turn, max_new_tokens=4, stop_ids=frozenset({END}))
+        )
         done = []
         while not done:
             done = engine.poll()
         whole = np.concatenate([ids, done[0].token_ids]).astype(np.int64)
         with torch.inference_mode():
-            logp_TV = model(torch.tensor(whole[None], device=device)).logits[0].float().log_softmax(-1).cpu().numpy()
+            logp_TV = (
+                model(torch.tensor(whole[None], device=device))
+                .logits[0]
+                .float()
+                .log_softmax(-1)
+                .cpu()
+                .numpy()
+            )
         # Logits before a token describe it.
-        plain = logp_TV[np.arange(len(ids) - 1, len(whole) - 1), whole[len(ids):]]
+        plain = logp_TV[np.arange(len(ids) - 1, len(whole) - 1), whole[len(ids) :]]
         worst = max(worst, float(np.abs(plain - done[0].logprobs).max()))
         ids = np.concatenate([whole, [4]]).astype(np.int32)
     kept = "kept" if engine.keeps_cache else "not kept, so that each turn is prefilled again"
@@ -103,11 +129,24 @@ def engines() -> list[MachineFact]:
     from workbench.engines.scripted import ScriptedEngine
 
     engine = ScriptedEngine(lambda request: [4, END])
-    engine.submit(Request(0, "doctor", np.array([1], np.int32), seed=0, max_new_tokens=4, stop_ids=frozenset({END})))
+    engine.submit(
+        Request(
+            0,
+            "doctor",
+            np.array([1], np.int32),
+            seed=0,
+            max_new_tokens=4,
+            stop_ids=frozenset({END}),
+        )
+    )
     said = [list(completion.token_ids) for completion in engine.poll()]
-    findings = [engine_found("scripted", "ok" if said == [[4, END]] else "broken", "follows its script")]
+    findings = [
+        engine_found("scripted", "ok" if said == [[4, END]] else "broken", "follows its script")
+    ]
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    return findings + [engine_verdict(f"transformers on {device}", _toy(), device) for device in devices]
+    return findings + [
+        engine_verdict(f"transformers on {device}", _toy(), device) for device in devices
+    ]
 
 
 def _toy(head_dim: int = 8, seed: int = 0) -> Any:
@@ -115,9 +154,17 @@ def _toy(head_dim: int = 8, seed: int = 0) -> Any:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(seed)
-    config = Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-                         num_attention_heads=2, num_key_value_heads=1, head_dim=head_dim,
-                         max_position_embeddings=64, tie_word_embeddings=True)
+    config = Qwen3Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=head_dim,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
     return Qwen3ForCausalLM(config).eval()
 
 
@@ -142,8 +189,15 @@ def accelerate() -> list[MachineFact]:
     moved = not torch.equal(before, accelerator.unwrap_model(model).weight.detach().cpu())
     good = moved and accelerator.num_processes == 1
     fact = f"{__version__}: one update on {accelerator.device}, {accelerator.num_processes} process"
-    return [device_found("accelerate", "ok" if good else "broken", fact, "variables that begin with ACCELERATE_ or "
-                         "WORLD_SIZE in the environment change what accelerate does")]
+    return [
+        device_found(
+            "accelerate",
+            "ok" if good else "broken",
+            fact,
+            "variables that begin with ACCELERATE_ or "
+            "WORLD_SIZE in the environment change what accelerate does",
+        )
+    ]
 
 
 def loopback_error() -> str | None:
@@ -160,15 +214,35 @@ def two_processes() -> list[MachineFact]:
     """Two processes on the CPU add up a number, started the way the workbench starts ranks."""
     advice = "one process works without it; more need the loopback network (127.0.0.1)"
     if error := loopback_error():
-        return [device_found("two processes", "warning", f"nobody answers on 127.0.0.1: {error}", advice)]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               "-m", "workbench.doctor.probes", "rank"]
+        return [
+            device_found(
+                "two processes", "warning", f"nobody answers on 127.0.0.1: {error}", advice
+            )
+        ]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "workbench.doctor.probes",
+        "rank",
+    ]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=variables)
     if done.returncode == 0 and "sum 3" in done.stdout:
         return [device_found("two processes", "ok", "torchrun, gloo: the sum over both is right")]
     last = (done.stderr.strip() or done.stdout.strip() or "nothing printed").splitlines()[-1]
-    return [device_found("two processes", "warning", f"torchrun ended with {done.returncode}: {last[:160]}", advice)]
+    return [
+        device_found(
+            "two processes",
+            "warning",
+            f"torchrun ended with {done.returncode}: {last[:160]}",
+            advice,
+        )
+    ]
 
 
 def rank() -> None:
@@ -197,17 +271,37 @@ def vllm() -> list[MachineFact]:
 
     kind = getattr(current_platform, "device_type", "") or "no device"
     if kind not in ("cuda", "cpu"):
-        return [engine_found("vllm", "warning", f"{installed.__version__} imports, for {kind}",
-                             "vLLM finds no device that it can use: the transformers engine works without it")]
+        return [
+            engine_found(
+                "vllm",
+                "warning",
+                f"{installed.__version__} imports, for {kind}",
+                "vLLM finds no device that it can use: the transformers engine works without it",
+            )
+        ]
     try:
         # Its attention on CPU knows no heads narrower than 32.
-        engine = open_engine(VllmEngineConfig(device=kind, cache_tokens=1024, max_rows=8), _toy(head_dim=32))
+        engine = open_engine(
+            VllmEngineConfig(device=kind, cache_tokens=1024, max_rows=8), _toy(head_dim=32)
+        )
         engine.sync(_toy(head_dim=32, seed=1).state_dict(), 1)
     except EngineError as error:
-        return [engine_found("vllm", "broken", f"{installed.__version__} for {kind}: {error}",
-                             "the transformers engine works without it")]
-    fact = f"after a sync logprobs differ from a plain forward pass by {engine.stats()['gap_max']:.0e}"
-    return [engine_found("vllm", "ok", f"{installed.__version__} for {kind}: {fact}; {engine.cache_reason}")]
+        return [
+            engine_found(
+                "vllm",
+                "broken",
+                f"{installed.__version__} for {kind}: {error}",
+                "the transformers engine works without it",
+            )
+        ]
+    fact = (
+        f"after a sync logprobs differ from a plain forward pass by {engine.stats()['gap_max']:.0e}"
+    )
+    return [
+        engine_found(
+            "vllm", "ok", f"{installed.__version__} for {kind}: {fact}; {engine.cache_reason}"
+        )
+    ]
 
 
 def baseline() -> list[MachineFact]:
@@ -224,7 +318,9 @@ def baseline() -> list[MachineFact]:
     learner.state()
     unit = 1 if sys.platform == "darwin" else 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    with suppress(OSError):  # on Linux the former begins with what our parent had: a notebook's kernel, say
+    with suppress(
+        OSError
+    ):  # on Linux the former begins with what our parent had: a notebook's kernel, say
         most = 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     return [device_found("baseline", "ok", f"{most} bytes")]
 
@@ -237,24 +333,50 @@ def sandboxes() -> list[MachineFact]:
     reasons = {tier: supply.why_not(tier) for tier in TIERS}
     by_command = {tier: supply.why_not(tier) for tier in BY_COMMAND}
     supply.shutdown()
-    carries = {"namespaces": "files, children and network of its own; can be forked",
-               "landlock": "no files, no children, no network"}
+    carries = {
+        "namespaces": "files, children and network of its own; can be forked",
+        "landlock": "no files, no children, no network",
+    }
     found = partial(MachineFact, "Sandboxes")
-    findings = [found(tier, "absent" if why else "ok", why or carries[tier],
-                      "programs of agents are run in the other tier" if not all(reasons.values()) else "")
-                for tier, why in reasons.items()]
-    findings += [found(tier, "absent" if why else "ok", why or f"files, no children; where it is named: sandbox.tier = {tier!r}",
-                       f"needed only for sandbox.tier = {tier!r}: install it, and start its service if it has one" if why else "")
-                 for tier, why in by_command.items()]
+    findings = [
+        found(
+            tier,
+            "absent" if why else "ok",
+            why or carries[tier],
+            "programs of agents are run in the other tier" if not all(reasons.values()) else "",
+        )
+        for tier, why in reasons.items()
+    ]
+    findings += [
+        found(
+            tier,
+            "absent" if why else "ok",
+            why or f"files, no children; where it is named: sandbox.tier = {tier!r}",
+            f"needed only for sandbox.tier = {tier!r}: install it, and start its service if it has one"
+            if why
+            else "",
+        )
+        for tier, why in by_command.items()
+    ]
     if all(reasons.values()):
         named = [tier for tier, why in by_command.items() if not why]
-        findings.append(found("programs of agents", "warning", f"are refused unless sandbox.tier names {' or '.join(named)}"
-                              if named else "are refused: no tier works", ADVICE))
+        findings.append(
+            found(
+                "programs of agents",
+                "warning",
+                f"are refused unless sandbox.tier names {' or '.join(named)}"
+                if named
+                else "are refused: no tier works",
+                ADVICE,
+            )
+        )
     return findings
 
 
-PROBES = {probe.__name__: probe for probe in (baseline, devices, engines, accelerate, two_processes, vllm, policy,
-                                              sandboxes)}
+PROBES = {
+    probe.__name__: probe
+    for probe in (baseline, devices, engines, accelerate, two_processes, vllm, policy, sandboxes)
+}
 
 
 if __name__ == "__main__":

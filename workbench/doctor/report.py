@@ -1,4 +1,5 @@
 """What the examination found: facts, each with what to do about it. Shows itself as text, and as JSON."""
+
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ AREAS = ("Python", "Packages", "Devices and processes", "Engines", "Sandboxes", 
 class MachineFact:
     """One fact. `state`: "ok" | "absent" (an optional part that is not there) | "warning" | "broken"."""
 
-    area: str      # one of AREAS
+    area: str  # one of AREAS
     name: str
     state: str
     fact: str
@@ -40,7 +41,9 @@ class Report:
             if finding.advice and finding.state != "ok":
                 lines.append(f"  {'':8} {'':22} -> {finding.advice}")
         verdict = "Ready." if self.ok else f"Not ready: {self._count('broken')} broken."
-        counts = f"{self._count('warning')} warnings, {self._count('absent')} optional parts absent."
+        counts = (
+            f"{self._count('warning')} warnings, {self._count('absent')} optional parts absent."
+        )
         return "\n".join([*lines, "", f"{verdict} {counts}"])
 
     def as_dict(self) -> dict[str, Any]:

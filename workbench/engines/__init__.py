@@ -11,6 +11,7 @@ Inside the vllm engine: intake · vllm_core (all that touches vLLM) · vllm_tran
 of weights into them) · adapter_route (adapters alone) · vllm_turns (turns in its words) · digests, vllm_check and gap (are
 these the new weights?).
 """
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -25,12 +26,21 @@ if TYPE_CHECKING:
 __all__ = ["ENGINES", "LayoutConfig", "TransformersEngineConfig", "VllmEngineConfig", "open_engine"]
 
 # What a config can name.
-ENGINES = NameTable({"transformers": "workbench.engines.config:TransformersEngineConfig",
-                         "vllm": "workbench.engines.config:VllmEngineConfig"})
+ENGINES = NameTable(
+    {
+        "transformers": "workbench.engines.config:TransformersEngineConfig",
+        "vllm": "workbench.engines.config:VllmEngineConfig",
+    }
+)
 
 
-def open_engine(config: TransformersEngineConfig | VllmEngineConfig, model, layout: LayoutConfig = LayoutConfig(), *,
-                adapter_rank: int = 0) -> "Engine":
+def open_engine(
+    config: TransformersEngineConfig | VllmEngineConfig,
+    model,
+    layout: LayoutConfig = LayoutConfig(),
+    *,
+    adapter_rank: int = 0,
+) -> "Engine":
     """The engine that these settings describe, with its own copy of `model`'s weights, where `layout` has it. Settings of
     one's own bring `open(model)`. `adapter_rank`: of adapters that `layout` sends alone. Raises EngineError."""
     if hasattr(config, "open"):

@@ -8,6 +8,7 @@ That place is what is looked at, and what it must hold is computed from what was
 successfully" of an adapter of other layers than the model's as well, of which nothing is applied then; and new weights below
 drop an adapter that they go on listing. No vllm is imported here; written against 0.32.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -65,24 +66,39 @@ class AdapterTransfer:
         """`folder` is read by the server too; `dtype` is the server's."""
         self._rank, self._dtype, self._folder = rank, dtype, folder
         self.sent: Mapping[str, str] = {}  # digests of the newest
-        self.base: Mapping[str, torch.Tensor] | None = None  # the first weights of the server: adapters are beside those
+        self.base: Mapping[str, torch.Tensor] | None = (
+            None  # the first weights of the server: adapters are beside those
+        )
         self._numbers = itertools.count()
-        self._path: Path | None = None   # of the newest; its name is the adapter's
-        self._older: Path | None = None  # of the one before, while it is not known whether the newest arrived
-        self._listed = ""                # the name that the server has
+        self._path: Path | None = None  # of the newest; its name is the adapter's
+        self._older: Path | None = (
+            None  # of the one before, while it is not known whether the newest arrived
+        )
+        self._listed = ""  # the name that the server has
 
     def refuse_without(self, holds: Mapping[str, Any], url: str) -> None:
         """Raise EngineError for a server that cannot take adapters. `holds`: its worker's workbench_adapter_room."""
         if not self._rank or holds["rank"] >= self._rank and holds["routes"]:
             return
-        missing = (f"holds adapters of rank {holds['rank']} at most" if 0 < holds["rank"] < self._rank
-                   else "was started without --enable-lora" if not holds["rank"] else f"was started without {ALLOW}=1")
-        words = " ".join(f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
-                         for name, value in adapter_arguments(self._rank).items())
-        raise EngineError(f"{url} {missing}, and layout.adapters = 'routes' sends it adapters of rank {self._rank}: start it "
-                          f"with {ALLOW}=1 and {words}, or set layout.adapters = 'merged'")
+        missing = (
+            f"holds adapters of rank {holds['rank']} at most"
+            if 0 < holds["rank"] < self._rank
+            else "was started without --enable-lora"
+            if not holds["rank"]
+            else f"was started without {ALLOW}=1"
+        )
+        words = " ".join(
+            f"--{name.replace('_', '-')}{'' if value is True else f' {value}'}"
+            for name, value in adapter_arguments(self._rank).items()
+        )
+        raise EngineError(
+            f"{url} {missing}, and layout.adapters = 'routes' sends it adapters of rank {self._rank}: start it "
+            f"with {ALLOW}=1 and {words}, or set layout.adapters = 'merged'"
+        )
 
-    def keep(self, adapter: Adapter | None, weights: Mapping[str, torch.Tensor], label: str) -> None:
+    def keep(
+        self, adapter: Adapter | None, weights: Mapping[str, torch.Tensor], label: str
+    ) -> None:
         """Write the adapter down, to be handed over; None: `weights` come, and need none. Raises EngineError where it finds
         no room."""
         path = None if adapter is None else self._written(adapter, label)
@@ -98,12 +114,19 @@ class AdapterTransfer:
         try:
             path.mkdir()
             (path / "adapter_config.json").write_text(json.dumps(dict(adapter.stated)))
-            save_file({name: tensor.detach().contiguous().cpu() for name, tensor in adapter.tensors.items()},
-                      path / "adapter_model.safetensors")
+            save_file(
+                {
+                    name: tensor.detach().contiguous().cpu()
+                    for name, tensor in adapter.tensors.items()
+                },
+                path / "adapter_model.safetensors",
+            )
         except (OSError, RuntimeError) as error:  # safetensors' own error is a RuntimeError
             shutil.rmtree(path, ignore_errors=True)
-            raise EngineError(f"the adapter {label} does not fit into {self._folder} ({error}); name a folder with room that "
-                              "the server reads too: layout.folder") from error
+            raise EngineError(
+                f"the adapter {label} does not fit into {self._folder} ({error}); name a folder with room that "
+                "the server reads too: layout.folder"
+            ) from error
         return path
 
     @property
@@ -113,7 +136,11 @@ class AdapterTransfer:
 
     def hand_over(self, post: Callable[..., Any]) -> None:
         """Under a name that the server has never heard: of one that it knows it may keep what it has."""
-        post("/v1/load_lora_adapter", {"lora_name": self.name, "lora_path": str(self._path)}, plain=True)
+        post(
+            "/v1/load_lora_adapter",
+            {"lora_name": self.name, "lora_path": str(self._path)},
+            plain=True,
+        )
         self.unload(post)
         self._listed = self.name
 
@@ -158,8 +185,12 @@ class AdapterCalls:
 def plain_head(model: torch.nn.Module) -> Iterator[None]:
     """Within it the output head is the model's own. Where adapters may come, vLLM wraps what multiplies by it, and the
     wrapping counts on as many rows as the last batch had."""
-    wrapped = [(owner, name, part) for owner in model.modules() for name, part in owner.named_children()
-               if name in ("logits_processor", "lm_head") and hasattr(part, "base_layer")]
+    wrapped = [
+        (owner, name, part)
+        for owner in model.modules()
+        for name, part in owner.named_children()
+        if name in ("logits_processor", "lm_head") and hasattr(part, "base_layer")
+    ]
     for owner, name, part in wrapped:
         setattr(owner, name, part.base_layer)
     try:

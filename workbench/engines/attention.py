@@ -10,6 +10,7 @@ new queries, keys and values of all T tokens, files keys and values in the slab,
 sequence and nothing else. The first A tokens are the newest token of each sequence, in slot order: they attend
 through a plain view of the slab. Tokens of prompts before the newest one follow, in pieces.
 """
+
 from __future__ import annotations
 
 import math
@@ -28,11 +29,13 @@ from workbench.types.errors import EngineError
 ATTENTION_NAME = "workbench_slots"
 # Tensors that models hand down to attention although they are spent before it (rotation was already applied).
 SPENT = frozenset({"position_ids", "cache_position", "input_ids", "attention_mask"})
-PIECE = 256             # tokens of one piece: what bounds the size of a mask
+PIECE = 256  # tokens of one piece: what bounds the size of a mask
 PIECES_AREA = 4_000_000  # queries x keys handled in one call
-THIN = 65_536   # multiplications in one product: above 80,000 numpy's library leaves its fast path (measured)
-LONG = 8_192    # numbers in the keys of a sequence, on average, from where its own calls pay (measured)
-THREADS = 2     # with more of them, one call that is spread over all is faster than this loop
+THIN = 65_536  # multiplications in one product: above 80,000 numpy's library leaves its fast path (measured)
+LONG = (
+    8_192  # numbers in the keys of a sequence, on average, from where its own calls pay (measured)
+)
+THREADS = 2  # with more of them, one call that is spread over all is faster than this loop
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,15 @@ class ForwardStep:
     slot_T: torch.Tensor
     position_T: torch.Tensor
     active: int
-    ends: tuple[int, ...]                  # of each active sequence: positions it has, new token included
+    ends: tuple[int, ...]  # of each active sequence: positions it has, new token included
     pieces: list[list[PackedPiece]] = field(default_factory=list)
-    by_rows: bool | None = None            # newest tokens sequence by sequence; None: where that is faster (probe: each)
-    thin: int | None = None                # how much of a row in one product, see `attend_by_rows`
-    seen_windows: dict[int, int | None] = field(default_factory=dict)  # layer -> its sliding window, for the probe
+    by_rows: bool | None = (
+        None  # newest tokens sequence by sequence; None: where that is faster (probe: each)
+    )
+    thin: int | None = None  # how much of a row in one product, see `attend_by_rows`
+    seen_windows: dict[int, int | None] = field(
+        default_factory=dict
+    )  # layer -> its sliding window, for the probe
     _decode_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     _bundles: list[_Bundle] | None = None
 
@@ -137,7 +144,16 @@ _STEP: ContextVar[ForwardStep] = ContextVar("workbench_step")
 
 
 def slot_attention(
-    module, query, key, value, attention_mask, scaling=None, sliding_window=None, softcap=None, is_causal=None, **others
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    sliding_window=None,
+    softcap=None,
+    is_causal=None,
+    **others,
 ):
     """The attention that a model calls: query [1, H, T, D], key [1, kv heads, T, D] and value [1, kv heads, T, E] of the
     new tokens only.
@@ -148,7 +164,9 @@ def slot_attention(
     step = _STEP.get()
     for name, other in others.items():
         if isinstance(other, torch.Tensor) and name not in SPENT:
-            raise EngineError(f"its attention wants {name!r}, which the slot attention does not know")
+            raise EngineError(
+                f"its attention wants {name!r}, which the slot attention does not know"
+            )
     if attention_mask is not None or is_causal is False:
         raise EngineError("its attention brings a mask of its own")
     layer = module.layer_idx
@@ -160,8 +178,12 @@ def slot_attention(
         decoded_A = attend_by_rows(query_T[:active], keys, values, step.ends, scaling, step.thin)
     else:
         decoded_A = _attend(
-            query_T[:active, :, None], keys[:active, :, :length], values[:active, :, :length],
-            step.decode_mask(sliding_window), scaling, softcap,
+            query_T[:active, :, None],
+            keys[:active, :, :length],
+            values[:active, :, :length],
+            step.decode_mask(sliding_window),
+            scaling,
+            softcap,
         )[:, 0]
     if not step.pieces:
         return decoded_A[None], None
@@ -172,7 +194,9 @@ def slot_attention(
             query_BHnD,
             keys[:, :, : bundle.key_length].index_select(0, bundle.slot_B),
             values[:, :, : bundle.key_length].index_select(0, bundle.slot_B),
-            bundle.mask(sliding_window), scaling, softcap,
+            bundle.mask(sliding_window),
+            scaling,
+            softcap,
         )
         parts.append(attended.flatten(0, 1)[bundle.valid_flat])
     return torch.cat(parts)[None], None
@@ -180,7 +204,11 @@ def slot_attention(
 
 def _by_rows(step: ForwardStep, keys: torch.Tensor) -> bool:
     """Where both ways are right: the faster one, or the one that was asked for."""
-    return reads_long_rows(step.ends, keys) if step.by_rows is None else step.by_rows and can_read_rows(keys)
+    return (
+        reads_long_rows(step.ends, keys)
+        if step.by_rows is None
+        else step.by_rows and can_read_rows(keys)
+    )
 
 
 def _attend(query, keys, values, mask, scaling, softcap):
@@ -197,9 +225,13 @@ def _attend(query, keys, values, mask, scaling, softcap):
         mask = mask.repeat(1, 1, shared, 1)
     if softcap is None:
         mask = mask.expand(batch, 1, grouped.shape[2], keys.shape[2])
-        out = torch.nn.functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scaling)
+        out = torch.nn.functional.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=mask, scale=scaling
+        )
     else:
-        scores = torch.matmul(grouped, keys.transpose(2, 3)) * (size**-0.5 if scaling is None else scaling)
+        scores = torch.matmul(grouped, keys.transpose(2, 3)) * (
+            size**-0.5 if scaling is None else scaling
+        )
         scores = (torch.tanh(scores / softcap) * softcap).float().masked_fill(~mask, -torch.inf)
         out = torch.matmul(torch.softmax(scores, dim=-1).to(values.dtype), values)
     return out.reshape(batch, heads, count, -1).transpose(1, 2)
@@ -220,12 +252,21 @@ def can_read_rows(keys: Tensor) -> bool:
 
 def reads_long_rows(ends_A: Sequence[int], keys: Tensor) -> bool:
     """True where sequences of these lengths are attended faster one by one."""
-    return (can_read_rows(keys) and torch.get_num_threads() <= THREADS
-            and sum(ends_A) * keys.shape[1] * keys.shape[3] >= LONG * len(ends_A))
+    return (
+        can_read_rows(keys)
+        and torch.get_num_threads() <= THREADS
+        and sum(ends_A) * keys.shape[1] * keys.shape[3] >= LONG * len(ends_A)
+    )
 
 
-def attend_by_rows(query_AHD: Tensor, keys: Tensor, values: Tensor, ends_A: Sequence[int],
-                   scaling: float | None, thin: int | None = None) -> Tensor:
+def attend_by_rows(
+    query_AHD: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    ends_A: Sequence[int],
+    scaling: float | None,
+    thin: int | None = None,
+) -> Tensor:
     """softmax(scaling * q k^T) v for the newest token of every sequence [A, H, E], in float32 on the CPU, without
     gradient.
 
@@ -238,10 +279,16 @@ def attend_by_rows(query_AHD: Tensor, keys: Tensor, values: Tensor, ends_A: Sequ
     scale = 1 / math.sqrt(size) if scaling is None else scaling
     query_AKGD = (query_AHD * scale).reshape(active, kv_heads, heads // kv_heads, size)
     scores_AKGL = query_AKGD.new_full((*query_AKGD.shape[:3], max(ends_A)), -math.inf)
-    query, key, value, scores = (states.numpy() for states in (query_AKGD, keys, values, scores_AKGL))
+    query, key, value, scores = (
+        states.numpy() for states in (query_AKGD, keys, values, scores_AKGL)
+    )
     step = max(1, (thin or THIN) // (query.shape[2] * max(size, value_size)))
     for row, first, last in _row_pieces(ends_A, step):
-        np.matmul(query[row], key[row, :, first:last].transpose(0, 2, 1), out=scores[row, :, :, first:last])
+        np.matmul(
+            query[row],
+            key[row, :, first:last].transpose(0, 2, 1),
+            out=scores[row, :, :, first:last],
+        )
     weights = torch.softmax(scores_AKGL, dim=-1).numpy()
     out_AKGE = np.zeros((*query.shape[:3], value_size), query.dtype)
     for row, first, last in _row_pieces(ends_A, step):
@@ -274,7 +321,9 @@ def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
             chosen["logits_to_keep"] = torch.arange(keep, device=ids_1T.device)
         token = _STEP.set(step)
         try:
-            logits = model(input_ids=ids_1T, position_ids=step.position_T[None], use_cache=False, **chosen).logits[0]
+            logits = model(
+                input_ids=ids_1T, position_ids=step.position_T[None], use_cache=False, **chosen
+            ).logits[0]
         finally:
             _STEP.reset(token)
         return logits if keep is None else logits[:keep]

@@ -3,6 +3,7 @@
 An engine holds its *own* copy of the weights and is told of new ones; every completion names the version it was
 sampled from. Engines know no tasks and no text.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ class Request:
     seed: int
     max_new_tokens: int
     stop_ids: frozenset[int]
-    temperature: float = 1.0   # 0 = greedy
+    temperature: float = 1.0  # 0 = greedy
     top_p: float = 1.0
 
 
@@ -48,7 +49,7 @@ class Completion:
     request_id: int
     token_ids: np.ndarray
     logprobs: np.ndarray
-    finish: str                      # "stop" | "length" | "error"
+    finish: str  # "stop" | "length" | "error"
     policy_version: int
     sampling: Sampling
     plain_logprobs: np.ndarray | None = None
@@ -58,7 +59,13 @@ class Completion:
 class Listener(Protocol):
     """Hears the whole distributions that an engine draws from: set as its `listener` by an audit, None in training."""
 
-    def __call__(self, request_ids: Sequence[int], places: Sequence[int], logits_RV: "torch.Tensor", bent: bool) -> None:
+    def __call__(
+        self,
+        request_ids: Sequence[int],
+        places: Sequence[int],
+        logits_RV: "torch.Tensor",
+        bent: bool,
+    ) -> None:
         """Row r is of token `places[r]` of the turn that `request_ids[r]` asked for: logits, up to a constant per row.
 
         `bent`: after temperature and top-p (what is cut has -inf); else the model's own. To be copied, not kept.

@@ -7,6 +7,7 @@
 Torch's default group is left alone: a learner of several processes has one, and so has each vLLM worker. On CPUs tensors pass
 by gloo, on GPUs by NCCL through the same calls, which was not run here. Nobody is waited for longer than `seconds`.
 """
+
 from __future__ import annotations
 
 import socket
@@ -16,21 +17,27 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-LOADED_AT_ONCE = 1 << 28  # bytes that lie beside the model where they are received; more if one tensor is larger
+LOADED_AT_ONCE = (
+    1 << 28
+)  # bytes that lie beside the model where they are received; more if one tensor is larger
 
 
 class Line:
     """From the process of rank 0 to all others of `world`. Made by all of them at once; raises RuntimeError where one does not
     come, as `send` and `receive` do where a tensor does not pass in time or the other end is gone."""
 
-    def __init__(self, store: dist.Store, rank: int, world: int, *, backend: str, host: str, seconds: float) -> None:
+    def __init__(
+        self, store: dist.Store, rank: int, world: int, *, backend: str, host: str, seconds: float
+    ) -> None:
         """`host`: the address of this machine under which the others reach it. `backend`: gloo or nccl."""
         self.device = "cuda" if backend == "nccl" else "cpu"
         if backend == "nccl":
             options, kind = dist.ProcessGroupNCCL.Options(), dist.ProcessGroupNCCL
         else:
             options, kind = dist.ProcessGroupGloo._Options(), dist.ProcessGroupGloo
-            options._devices = [kind.create_device(hostname=host)]  # by itself it would look up this machine's name
+            options._devices = [
+                kind.create_device(hostname=host)
+            ]  # by itself it would look up this machine's name
         options._timeout = timedelta(seconds=seconds)
         self._store, self._group, self._closed = store, kind(store, rank, world, options), False
 
@@ -55,15 +62,22 @@ class Line:
         if self._closed:
             raise RuntimeError("the line was closed")
         if tensor.numel():
-            self._group.broadcast([tensor.view(-1)], dist.BroadcastOptions()).wait()  # by default from rank 0
+            self._group.broadcast(
+                [tensor.view(-1)], dist.BroadcastOptions()
+            ).wait()  # by default from rank 0
 
 
 def announced(weights: Mapping[str, torch.Tensor]) -> list[tuple[str, str, list[int]]]:
     """What is said of weights before they are sent in this order: name, dtype, shape of each."""
-    return [(name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in weights.items()]
+    return [
+        (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
+        for name, tensor in weights.items()
+    ]
 
 
-def in_pieces(line: Line, told: Iterable[tuple[str, str, Sequence[int]]]) -> Iterator[dict[str, torch.Tensor]]:
+def in_pieces(
+    line: Line, told: Iterable[tuple[str, str, Sequence[int]]]
+) -> Iterator[dict[str, torch.Tensor]]:
     """The weights that were `announced`, as they come: so many of them at a time as take LOADED_AT_ONCE bytes."""
     piece, size = {}, 0
     for name, dtype, shape in told:
@@ -81,13 +95,22 @@ def gate(host: str, seconds: float) -> tuple[dist.Store, int]:
     listening.bind((host, 0))
     listening.listen()
     port = listening.getsockname()[1]
-    return dist.TCPStore(host, port, None, True, timedelta(seconds=seconds), wait_for_workers=False,
-                         master_listen_fd=listening.detach()), port
+    return dist.TCPStore(
+        host,
+        port,
+        None,
+        True,
+        timedelta(seconds=seconds),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    ), port
 
 
 def found(host: str, port: int, seconds: float) -> dist.Store:
     """The sender's store, as the others see it. Raises RuntimeError where nobody is there."""
-    return dist.TCPStore(host, port, None, False, timedelta(seconds=seconds), wait_for_workers=False)
+    return dist.TCPStore(
+        host, port, None, False, timedelta(seconds=seconds), wait_for_workers=False
+    )
 
 
 def own_address(host: str, port: int) -> str:

@@ -6,6 +6,7 @@ is, carries the cohort to the end of the turn, and where even that cannot be tru
 No padding, so nothing depends on how a model treats padding. The cost of a trajectory grows with its turns squared;
 `doctor` says when this way is taken, and why.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -22,9 +23,13 @@ CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems")
 
 @dataclass(eq=False)
 class _Cohort:
-    rows: list[Row | None]    # None: this member is done; it is carried along, unread, until the others are done too
-    ids: torch.Tensor         # [members, tokens]: what passes through the model next
-    cache: dict[str, Any] = field(default_factory=dict)  # the model's own, under the name that the model gives it
+    rows: list[
+        Row | None
+    ]  # None: this member is done; it is carried along, unread, until the others are done too
+    ids: torch.Tensor  # [members, tokens]: what passes through the model next
+    cache: dict[str, Any] = field(
+        default_factory=dict
+    )  # the model's own, under the name that the model gives it
     first: bool = True
 
 
@@ -39,8 +44,16 @@ def own_cache(outputs: Any) -> dict[str, Any]:
 class CohortRunner:
     """Runs rows by nothing but the model's own forward. `use_cache=False` computes every token anew."""
 
-    def __init__(self, model: torch.nn.Module, device: torch.device, *, max_rows: int, prefill_tokens: int,
-                 counters: Counters, use_cache: bool):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        device: torch.device,
+        *,
+        max_rows: int,
+        prefill_tokens: int,
+        counters: Counters,
+        use_cache: bool,
+    ):
         self._model, self._device, self._use_cache = model, device, use_cache
         self._max_rows, self._prefill_tokens = max_rows, prefill_tokens
         self._counters = counters
@@ -85,11 +98,15 @@ class CohortRunner:
                 if row is not None and leaves(row):
                     self._sampled.pop(row.request.id, None)
                     cohort.rows[index] = None
-        self._cohorts = [cohort for cohort in self._cohorts if any(row is not None for row in cohort.rows)]
+        self._cohorts = [
+            cohort for cohort in self._cohorts if any(row is not None for row in cohort.rows)
+        ]
 
     def _admit(self) -> None:
         """Take waiting rows in order of submission and put those of one length together."""
-        room = self._max_rows - sum(row is not None for cohort in self._cohorts for row in cohort.rows)
+        room = self._max_rows - sum(
+            row is not None for cohort in self._cohorts for row in cohort.rows
+        )
         budget = self._prefill_tokens
         by_length: dict[int, list[Row]] = {}
         while self._waiting and room > 0 and budget > 0:
@@ -111,6 +128,8 @@ class CohortRunner:
             cohort.ids = newest if cohort.cache else torch.cat([cohort.ids, newest], dim=1)
             self._counters.decode_steps += 1
         cohort.first = False
-        outputs = self._model(input_ids=cohort.ids, use_cache=self._use_cache, return_dict=True, **cohort.cache)
+        outputs = self._model(
+            input_ids=cohort.ids, use_cache=self._use_cache, return_dict=True, **cohort.cache
+        )
         cohort.cache = own_cache(outputs) if self._use_cache else {}
         return outputs.logits[:, -1]

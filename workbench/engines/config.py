@@ -1,4 +1,5 @@
 """Settings of the engines. Torch-free, so that a config can be read anywhere."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from typing import Annotated, ClassVar
 from workbench.types.errors import ConfigError
 from workbench.types.settings import above, at_least, check_settings, one_of
 
-_Dtype = Annotated[str, one_of("float32", "bfloat16", "float16"), "of the engine's own copy of the weights"]
+_Dtype = Annotated[
+    str, one_of("float32", "bfloat16", "float16"), "of the engine's own copy of the weights"
+]
 NO_SLEEP_ON_CPU = "vLLM's CPU build says in its log that it ignores sleep, and frees nothing"
 _Rows = Annotated[int, at_least(1), "sequences decoded at once; more of them wait"]
 
@@ -19,13 +22,22 @@ class TransformersEngineConfig:
     dtype: _Dtype = "float32"
     device: Annotated[str, "cpu, cuda, cuda:1 ..."] = "cpu"
     max_rows: _Rows = 128
-    prefill_tokens: Annotated[int, at_least(1), "tokens of prompts per tick; more would leave the CPU's caches"] = 2048
-    cache_tokens: Annotated[int, at_least(1), "positions of keys and values kept; beyond it idle sessions are "
-                            "evicted"] = 131_072
-    cache: Annotated[str, one_of("auto", "off"), "auto: kept if a probe proves it right; off: prefill each turn "
-                     "anew"] = "auto"
-    max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),
-                           "tokens of one sequence; none: what the model has positions for"] = None
+    prefill_tokens: Annotated[
+        int, at_least(1), "tokens of prompts per tick; more would leave the CPU's caches"
+    ] = 2048
+    cache_tokens: Annotated[
+        int, at_least(1), "positions of keys and values kept; beyond it idle sessions are evicted"
+    ] = 131_072
+    cache: Annotated[
+        str,
+        one_of("auto", "off"),
+        "auto: kept if a probe proves it right; off: prefill each turn anew",
+    ] = "auto"
+    max_context: Annotated[
+        int | None,
+        at_least(2, why="it holds a prompt and an answer"),
+        "tokens of one sequence; none: what the model has positions for",
+    ] = None
 
     def __post_init__(self) -> None:
         check_settings(self, "engine")
@@ -41,33 +53,64 @@ class VllmEngineConfig:
     dtype: _Dtype = "float32"
     device: Annotated[str, "cpu, or cuda: the first GPU that this process sees"] = "cpu"
     max_rows: _Rows = 128
-    prefill_tokens: Annotated[int, at_least(1), "tokens per tick, prompts and decoded ones; never less than one whole "
-                              "sequence"] = 2048
-    cache_tokens: Annotated[int, at_least(1), "positions of keys and values kept; one sequence must fit into "
-                            "them"] = 131_072
+    prefill_tokens: Annotated[
+        int,
+        at_least(1),
+        "tokens per tick, prompts and decoded ones; never less than one whole sequence",
+    ] = 2048
+    cache_tokens: Annotated[
+        int, at_least(1), "positions of keys and values kept; one sequence must fit into them"
+    ] = 131_072
     # Why no more than one process may train with it; an engine without such a line takes any number of them.
-    one_process: ClassVar[str] = "without a server, vllm lives in the one process that trains, on its device"
+    one_process: ClassVar[str] = (
+        "without a server, vllm lives in the one process that trains, on its device"
+    )
 
-    block_tokens: Annotated[int, at_least(1), "they are kept in blocks, and only whole blocks are used again"] = 32
-    cache: Annotated[str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"] = "auto"
-    max_context: Annotated[int | None, at_least(2, why="it holds a prompt and an answer"),
-                           "tokens of one sequence; none: what the model has positions for, less one"] = None
-    compiled: Annotated[bool | None, "compile the model when it is opened, on a GPU into CUDA graphs: slower to open (minutes), "
-                        "faster to sample; none: on a GPU"] = None
-    seeded: Annotated[bool | None, "each turn draws its noise by its own address (law 8); none: save on a GPU whose vLLM would "
-                      "keep a generator for each turn"] = None
-    tensor_parallel: Annotated[int, at_least(1), "devices that the model is spread over; more than one takes a server "
-                               "(layout.kind)"] = 1
-    sleep: Annotated[bool, "vLLM in the learner's process, on a GPU: it gives the device's memory back while weights are "
-                     "learned (its sleep of level 1: weights lie in the host's memory meanwhile, prefixes are dropped)"] = False
-    gap_mean: Annotated[float | None, above(0), "mean |logprob - plain forward| in nats that a sync may leave; none: by "
-                        "dtype (engines/gap)"] = None
+    block_tokens: Annotated[
+        int, at_least(1), "they are kept in blocks, and only whole blocks are used again"
+    ] = 32
+    cache: Annotated[
+        str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"
+    ] = "auto"
+    max_context: Annotated[
+        int | None,
+        at_least(2, why="it holds a prompt and an answer"),
+        "tokens of one sequence; none: what the model has positions for, less one",
+    ] = None
+    compiled: Annotated[
+        bool | None,
+        "compile the model when it is opened, on a GPU into CUDA graphs: slower to open (minutes), "
+        "faster to sample; none: on a GPU",
+    ] = None
+    seeded: Annotated[
+        bool | None,
+        "each turn draws its noise by its own address (law 8); none: save on a GPU whose vLLM would "
+        "keep a generator for each turn",
+    ] = None
+    tensor_parallel: Annotated[
+        int,
+        at_least(1),
+        "devices that the model is spread over; more than one takes a server (layout.kind)",
+    ] = 1
+    sleep: Annotated[
+        bool,
+        "vLLM in the learner's process, on a GPU: it gives the device's memory back while weights are "
+        "learned (its sleep of level 1: weights lie in the host's memory meanwhile, prefixes are dropped)",
+    ] = False
+    gap_mean: Annotated[
+        float | None,
+        above(0),
+        "mean |logprob - plain forward| in nats that a sync may leave; none: by "
+        "dtype (engines/gap)",
+    ] = None
 
     def __post_init__(self) -> None:
         check_settings(self, "engine")
         if self.prefill_tokens < self.max_rows:
-            raise ConfigError(f"engine.prefill_tokens is at least engine.max_rows (each row decodes one token a tick), "
-                              f"got {self.prefill_tokens} and {self.max_rows}")
+            raise ConfigError(
+                f"engine.prefill_tokens is at least engine.max_rows (each row decodes one token a tick), "
+                f"got {self.prefill_tokens} and {self.max_rows}"
+            )
 
     @property
     def on_gpu(self) -> bool:

@@ -9,6 +9,7 @@ each; other names get no prefix. What is pooled is the first token's state (BGE)
 Sources: Xiao et al. 2023 (arXiv 2309.07597, BGE); Wang et al. 2022 (arXiv 2212.03533, E5). The published models were not
 run here; the tests make a tiny random one.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,7 +46,9 @@ class TextEncoder:
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:
-            raise ConfigError(f"an encoder's pooling is {' or '.join(POOLINGS)}, got {self.pooling!r}")
+            raise ConfigError(
+                f"an encoder's pooling is {' or '.join(POOLINGS)}, got {self.pooling!r}"
+            )
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str], query: bool) -> np.ndarray:
@@ -53,13 +56,15 @@ class TextEncoder:
         vectors: list[np.ndarray | None] = [None] * len(texts)
         order = sorted(range(len(texts)), key=lambda index: -len(prefixed[index]))
         for start in range(0, len(order), self.batch_size):
-            batch = order[start:start + self.batch_size]
+            batch = order[start : start + self.batch_size]
             for index, vector in zip(batch, self._encoded([prefixed[index] for index in batch])):
                 vectors[index] = vector
         return np.stack(vectors) if vectors else np.zeros((0, 0), np.float32)
 
     def _encoded(self, texts: list[str]) -> np.ndarray:
-        tokens = self.tokenizer(texts, padding=True, truncation=True, max_length=self.most_tokens, return_tensors="pt")
+        tokens = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=self.most_tokens, return_tensors="pt"
+        )
         tokens = tokens.to(self.model.device)
         states_NTD = self.model(**tokens).last_hidden_state
         if self.pooling == "cls":
@@ -81,8 +86,10 @@ def encoder(name: str) -> TextEncoder:
     except (OSError, ValueError) as error:
         raise PolicyError(f"the encoder {name!r} cannot be loaded: {error}") from error
     if tokenizer.padding_side != "right" or tokenizer.pad_token is None:
-        raise PolicyError(f"the encoder {name!r} pads on the {tokenizer.padding_side} with {tokenizer.pad_token!r}; "
-                          "expected a padding token on the right, as encoders of the BERT kind have it")
+        raise PolicyError(
+            f"the encoder {name!r} pads on the {tokenizer.padding_side} with {tokenizer.pad_token!r}; "
+            "expected a padding token on the right, as encoders of the BERT kind have it"
+        )
     model = model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
     limit = min(getattr(model.config, "max_position_embeddings", 512), 512)
     family = name.rstrip("/").rpartition("/")[2].lower()

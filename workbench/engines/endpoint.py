@@ -3,6 +3,7 @@
 Spoken by the official `openai` package (extra `endpoint`), which is imported when the first request is made. What comes
 over the wire is somebody else's: it is checked piece by piece, and whatever is wrong with it is an EngineError.
 """
+
 from __future__ import annotations
 
 import os
@@ -49,26 +50,44 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"an endpoint's url begins with http:// or https://, got {self.url!r}; for example "
-                              "http://127.0.0.1:8000/v1")
+            raise ConfigError(
+                f"an endpoint's url begins with http:// or https://, got {self.url!r}; for example "
+                "http://127.0.0.1:8000/v1"
+            )
         if not self.model:
             raise ConfigError("an endpoint needs the name of a model, as its server knows it")
         if not self.deadline_s > 0:
-            raise ConfigError(f"an endpoint's deadline_s is a positive number of seconds, got {self.deadline_s}")
+            raise ConfigError(
+                f"an endpoint's deadline_s is a positive number of seconds, got {self.deadline_s}"
+            )
         if self.calls not in ("native", "text"):
             raise ConfigError(f"an endpoint's calls are 'native' or 'text', got {self.calls!r}")
         if self.key_env and not os.environ.get(self.key_env):
-            raise ConfigError(f"the environment variable {self.key_env} should hold the endpoint's key, and is not set "
-                              "(in a worker process it is only where WORKBENCH_WORKER_ENV names it)")
+            raise ConfigError(
+                f"the environment variable {self.key_env} should hold the endpoint's key, and is not set "
+                "(in a worker process it is only where WORKBENCH_WORKER_ENV names it)"
+            )
 
-    def stream(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *,
-               temperature: float, top_p: float, max_tokens: int) -> Iterator[str | Reply]:
+    def stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        temperature: float,
+        top_p: float,
+        max_tokens: int,
+    ) -> Iterator[str | Reply]:
         """Ask for one reply: pieces of its text as they come, at last the whole. Raises EngineError."""
         choice = "auto" if self.calls == "native" else "none"
         offered = {"tools": list(tools), "tool_choice": choice} if tools else {}
         gathered = _Gathered()
-        chunks = self._chunks(messages=list(messages), temperature=temperature, top_p=top_p, max_tokens=max_tokens,
-                              **offered)
+        chunks = self._chunks(
+            messages=list(messages),
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens=max_tokens,
+            **offered,
+        )
         try:
             for chunk in chunks:
                 piece = gathered.take(chunk, self.url)
@@ -82,26 +101,43 @@ class Endpoint:
         try:
             import openai
         except ImportError as error:
-            raise EngineError("an endpoint is asked by the package openai, which is not installed here: "
-                              "pip install 'agent-rl-workbench[endpoint]'") from error
+            raise EngineError(
+                "an endpoint is asked by the package openai, which is not installed here: "
+                "pip install 'agent-rl-workbench[endpoint]'"
+            ) from error
         import httpx
 
         from workbench.types.bounded_http import hooks
 
         with Deadline(self.deadline_s) as deadline:
             late = f"{self.url}: no answer within {self.deadline_s:g} s"
-            bounded = httpx.Client(event_hooks=hooks(self.url, deadline=deadline), follow_redirects=False,
-                                   timeout=self.deadline_s)
+            bounded = httpx.Client(
+                event_hooks=hooks(self.url, deadline=deadline),
+                follow_redirects=False,
+                timeout=self.deadline_s,
+            )
             try:
-                with bounded, openai.OpenAI(base_url=self.url, api_key=os.environ.get(self.key_env, "") or "none",
-                                            timeout=self.deadline_s, max_retries=0, http_client=bounded) as client:
-                    with client.chat.completions.create(model=self.model, stream=True, **request) as stream:
+                with (
+                    bounded,
+                    openai.OpenAI(
+                        base_url=self.url,
+                        api_key=os.environ.get(self.key_env, "") or "none",
+                        timeout=self.deadline_s,
+                        max_retries=0,
+                        http_client=bounded,
+                    ) as client,
+                ):
+                    with client.chat.completions.create(
+                        model=self.model, stream=True, **request
+                    ) as stream:
                         for chunk in stream:
                             late = f"{self.url}: the reply was not over after {self.deadline_s:g} s"
                             if deadline.passed:
                                 break
                             yield chunk
-            except Exception as error:  # the client raises whatever its layers raise: of openai, of httpx, of json
+            except (
+                Exception
+            ) as error:  # the client raises whatever its layers raise: of openai, of httpx, of json
                 raise EngineError(late if deadline.passed else self._told(error)) from error
             if deadline.passed:  # and what broke was taken for the end
                 raise EngineError(late)
@@ -128,13 +164,17 @@ class Endpoint:
         if status == 404:
             return f"{self.url} knows no model {self.model!r} or no such address (most end in /v1): {detail}"
         if status == 400 and "tool" in detail.lower():
-            return (f"{self.url} does not take the request: {detail}. If it cannot read tool calls itself, have them "
-                    "read here: --calls text")
+            return (
+                f"{self.url} does not take the request: {detail}. If it cannot read tool calls itself, have them "
+                "read here: --calls text"
+            )
         if status is not None:
             return f"{self.url} answered with HTTP status {status}: {detail}"
         if type(error).__module__.startswith("http"):
             return f"{self.url}: the connection broke in the middle of a reply ({type(error).__name__}: {detail})"
-        return f"{self.url} sent what is no OpenAI-compatible reply ({type(error).__name__}: {detail})"
+        return (
+            f"{self.url} sent what is no OpenAI-compatible reply ({type(error).__name__}: {detail})"
+        )
 
 
 class _Gathered:
@@ -151,10 +191,18 @@ class _Gathered:
             raise EngineError(f"{url} sent a chunk without choices: {_short(chunk)}")
         if not choices:
             return ""  # of the numbers at the end
-        delta, finish = getattr(choices[0], "delta", None), getattr(choices[0], "finish_reason", None)
-        content, calls = getattr(delta, "content", None) or "", getattr(delta, "tool_calls", None) or []
+        delta, finish = (
+            getattr(choices[0], "delta", None),
+            getattr(choices[0], "finish_reason", None),
+        )
+        content, calls = (
+            getattr(delta, "content", None) or "",
+            getattr(delta, "tool_calls", None) or [],
+        )
         if not isinstance(content, str) or not isinstance(calls, list):
-            raise EngineError(f"{url} sent a chunk whose delta holds neither text nor tool calls: {_short(chunk)}")
+            raise EngineError(
+                f"{url} sent a chunk whose delta holds neither text nor tool calls: {_short(chunk)}"
+            )
         for call in calls:
             self._take_call(call, url)
         if isinstance(finish, str):
@@ -168,9 +216,14 @@ class _Gathered:
     def _take_call(self, call: Any, url: str) -> None:
         place, function = getattr(call, "index", None), getattr(call, "function", None)
         place = len(self.calls) if place is None else place
-        parts = {"id": getattr(call, "id", None), "name": getattr(function, "name", None),
-                 "arguments": getattr(function, "arguments", None)}
-        if not isinstance(place, int) or not all(part is None or isinstance(part, str) for part in parts.values()):
+        parts = {
+            "id": getattr(call, "id", None),
+            "name": getattr(function, "name", None),
+            "arguments": getattr(function, "arguments", None),
+        }
+        if not isinstance(place, int) or not all(
+            part is None or isinstance(part, str) for part in parts.values()
+        ):
             raise EngineError(f"{url} sent a tool call that is none: {_short(call)}")
         kept = self.calls.setdefault(place, {"id": "", "name": "", "arguments": ""})
         kept["id"] = parts["id"] or kept["id"]
@@ -181,8 +234,10 @@ class _Gathered:
     def reply(self, url: str) -> Reply:
         if not self.finish:
             raise EngineError(f"{url} ended its reply in the middle (no finish_reason came)")
-        calls = tuple(NativeCall(call["id"] or f"call_{place}", call["name"], call["arguments"])
-                      for place, call in sorted(self.calls.items()))
+        calls = tuple(
+            NativeCall(call["id"] or f"call_{place}", call["name"], call["arguments"])
+            for place, call in sorted(self.calls.items())
+        )
         return Reply(self.text, calls, "length" if self.finish == "length" else "stop")
 
 

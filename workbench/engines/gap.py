@@ -6,6 +6,7 @@ An engine that prepares weights for itself (packs them, ties them, keeps keys an
 from a mixture of old and new without a word. So a short probe is sampled after every sync, and a model that is more
 than rounding away is an error that names what is stale.
 """
+
 from __future__ import annotations
 
 import copy
@@ -26,9 +27,15 @@ LIMITS = {torch.float32: (1e-4, 0.01), torch.bfloat16: (0.01, 0.5), torch.float1
 # clean states of three policies: float32 4e-7 and 7e-6, bfloat16 1.4e-2 and 0.2 (KL 3e-4). Where the dtype is tried as a
 # hypothesis, or older weights along their own line (`mismatch`), much smaller differences are told apart.
 TRAINING_LIMITS = LIMITS | {torch.bfloat16: (0.03, 1.0), torch.float16: (0.03, 1.0)}
-CERTAIN = 10.0      # so many times the rounding of one value the whole change must be, before `came_along` says anything
-HEAD_TOKENS = 4096  # so many rows of the output head are looked at: it is packed, or forgotten, as a whole
-HEAD_LIMITS = {torch.float32: 1e-8, torch.bfloat16: 1e-3, torch.float16: 1e-3}  # 1 - cosine of a row of logits
+CERTAIN = 10.0  # so many times the rounding of one value the whole change must be, before `came_along` says anything
+HEAD_TOKENS = (
+    4096  # so many rows of the output head are looked at: it is packed, or forgotten, as a whole
+)
+HEAD_LIMITS = {
+    torch.float32: 1e-8,
+    torch.bfloat16: 1e-3,
+    torch.float16: 1e-3,
+}  # 1 - cosine of a row of logits
 
 
 class PlainForward:
@@ -40,17 +47,30 @@ class PlainForward:
     def __init__(self, model: torch.nn.Module) -> None:
         self.names = WeightNames.of(model)
         # deepcopy asks `memo` first: what it finds there stands in for the parameter, shared where that is shared.
-        shells = {id(p): torch.nn.Parameter(p.to("meta"), requires_grad=False) for p in model.parameters()}
+        shells = {
+            id(p): torch.nn.Parameter(p.to("meta"), requires_grad=False) for p in model.parameters()
+        }
         self._shell = copy.deepcopy(model, shells).eval()
         self.hidden_size = int(model.config.get_text_config(decoder=True).hidden_size)
         head = model.get_output_embeddings()
-        self._head = next((f"{name}.weight" for name, module in model.named_modules() if module is head), None)
+        self._head = next(
+            (f"{name}.weight" for name, module in model.named_modules() if module is head), None
+        )
         shell_head = self._shell.get_output_embeddings()
-        if shell_head is not None:  # a head in another dtype than the rest: what an audit may want to try
-            shell_head.register_forward_pre_hook(lambda module, args: (args[0].to(module.weight.dtype), *args[1:]))
+        if (
+            shell_head is not None
+        ):  # a head in another dtype than the rest: what an audit may want to try
+            shell_head.register_forward_pre_hook(
+                lambda module, args: (args[0].to(module.weight.dtype), *args[1:])
+            )
 
-    def logprobs(self, weights: Mapping[str, torch.Tensor], ids_NT: np.ndarray, count: int,
-                 temperature: float = 1.0) -> np.ndarray:
+    def logprobs(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        ids_NT: np.ndarray,
+        count: int,
+        temperature: float = 1.0,
+    ) -> np.ndarray:
         """log p of the last `count` tokens of each row, float64 [N, count]. `weights` as `WeightNames.choose` gives."""
         logits_NTV = self.logits(weights, ids_NT)
         ids = torch.as_tensor(ids_NT, dtype=torch.long, device=logits_NTV.device)
@@ -63,8 +83,12 @@ class PlainForward:
         """State-dict name of the output head's weight; None: it has none."""
         return self._head
 
-    def logits(self, weights: Mapping[str, torch.Tensor], ids_NT: np.ndarray,
-               positions_NT: np.ndarray | None = None) -> torch.Tensor:
+    def logits(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        ids_NT: np.ndarray,
+        positions_NT: np.ndarray | None = None,
+    ) -> torch.Tensor:
         """[N, T, V], row t predicts token t + 1. `weights` by state-dict name; of names that are tied one is enough,
         and several may differ: an output head that stayed behind can be tried. `positions_NT`: 0, 1, 2 ... if None."""
         named = dict(weights)
@@ -74,13 +98,22 @@ class PlainForward:
         device = named[held].device
         ids = torch.as_tensor(ids_NT, dtype=torch.long, device=device)
         # With a mask of its own: without one, transformers takes a jump in position ids for the border of two sequences.
-        where = {} if positions_NT is None else {"position_ids": torch.as_tensor(positions_NT, device=device),
-                                                 "attention_mask": torch.ones_like(ids)}
+        where = (
+            {}
+            if positions_NT is None
+            else {
+                "position_ids": torch.as_tensor(positions_NT, device=device),
+                "attention_mask": torch.ones_like(ids),
+            }
+        )
         with torch.no_grad():
-            return torch.func.functional_call(self._shell, named, (ids,), {"use_cache": False, **where},
-                                              tie_weights=False).logits
+            return torch.func.functional_call(
+                self._shell, named, (ids,), {"use_cache": False, **where}, tie_weights=False
+            ).logits
 
-    def head_logits(self, weights: Mapping[str, torch.Tensor], hidden_ND: torch.Tensor) -> torch.Tensor | None:
+    def head_logits(
+        self, weights: Mapping[str, torch.Tensor], hidden_ND: torch.Tensor
+    ) -> torch.Tensor | None:
         """What the output head makes of `hidden_ND`, float32 [N, V] on the CPU, bias left out; None: it has no name.
 
         V: the first tokens of the vocabulary, at most `HEAD_TOKENS`.
@@ -121,7 +154,9 @@ def limits(dtype: torch.dtype, gap_mean: float | None = None) -> tuple[float, fl
 def head_differs(own_NV: torch.Tensor, plain_NV: torch.Tensor, dtype: torch.dtype) -> bool:
     """Is the engine's output head another one? Compared by direction: some models scale their logits."""
     width = min(own_NV.shape[-1], plain_NV.shape[-1])  # an engine may pad its vocabulary
-    cosine_N = torch.nn.functional.cosine_similarity(own_NV[:, :width].double(), plain_NV[:, :width].double(), dim=-1)
+    cosine_N = torch.nn.functional.cosine_similarity(
+        own_NV[:, :width].double(), plain_NV[:, :width].double(), dim=-1
+    )
     return not bool((1 - cosine_N < HEAD_LIMITS[dtype]).all())
 
 
@@ -131,30 +166,47 @@ def came_along(own_NV: torch.Tensor, old_NV: torch.Tensor, new_NV: torch.Tensor)
     The way from old to new is known, and the rounding errors of thousands of logits do not point along it: so a change
     can be told that is much smaller, value by value, than the rounding.
     """
-    width = min(rows.shape[-1] for rows in (own_NV, old_NV, new_NV))  # an engine may pad its vocabulary
-    own, old, new = (torch.nn.functional.normalize(rows[:, :width].double(), dim=-1) for rows in (own_NV, old_NV, new_NV))
+    width = min(
+        rows.shape[-1] for rows in (own_NV, old_NV, new_NV)
+    )  # an engine may pad its vocabulary
+    own, old, new = (
+        torch.nn.functional.normalize(rows[:, :width].double(), dim=-1)
+        for rows in (own_NV, old_NV, new_NV)
+    )
     change, moved = new - old, own - old
     size = float(change.norm())
     if not size > 0:
         return None
-    share = float((moved * change).sum()) / size**2  # of the way from old to new: 0 or 1, but for rounding
+    share = (
+        float((moved * change).sum()) / size**2
+    )  # of the way from old to new: 0 or 1, but for rounding
     rounding = float((moved - share * change).square().mean().sqrt())
     return share > 0.5 if size > CERTAIN * rounding else None
 
 
-def what_is_stale(*, finite: bool, answers_as_before: bool, head_is_old: bool, prefixes_are_old: bool) -> str:
+def what_is_stale(
+    *, finite: bool, answers_as_before: bool, head_is_old: bool, prefixes_are_old: bool
+) -> str:
     """The likeliest cause of a gap, and what to do about it."""
     if not finite:
-        return ("the logprobs are not finite: the new weights have diverged, or overflow in the engine's dtype; look at "
-                "the learner's gradient norms, or use another engine.dtype")
+        return (
+            "the logprobs are not finite: the new weights have diverged, or overflow in the engine's dtype; look at "
+            "the learner's gradient norms, or use another engine.dtype"
+        )
     if answers_as_before:
         return "nothing of the new weights arrived: the engine answers exactly as before the sync"
     if prefixes_are_old:
-        return ("the prefix cache is stale: a prompt that was seen before the sync is still answered from it; it must be "
-                "dropped after loading (VllmCore.forget_prefixes), or switched off with engine.cache='off'")
+        return (
+            "the prefix cache is stale: a prompt that was seen before the sync is still answered from it; it must be "
+            "dropped after loading (VllmCore.forget_prefixes), or switched off with engine.cache='off'"
+        )
     if head_is_old:
-        return ("the output head is stale: it still holds other weights than those of this sync. Where it is tied to "
-                "the embedding it must be prepared again after loading (vllm_transfer.pack_embeddings)")
-    return ("weights below the output head are stale, or this model is computed differently by the two; if it was so "
-            "when the engine was opened, and only a little over the limit in a half-precision dtype, it may be "
-            "rounding: engine.gap_mean raises the limit, engine.dtype='float32' removes the doubt")
+        return (
+            "the output head is stale: it still holds other weights than those of this sync. Where it is tied to "
+            "the embedding it must be prepared again after loading (vllm_transfer.pack_embeddings)"
+        )
+    return (
+        "weights below the output head are stale, or this model is computed differently by the two; if it was so "
+        "when the engine was opened, and only a little over the limit in a half-precision dtype, it may be "
+        "rounding: engine.gap_mean raises the limit, engine.dtype='float32' removes the doubt"
+    )

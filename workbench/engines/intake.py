@@ -3,6 +3,7 @@
 A request that passes is *in flight* until its completion is handed over or its session is released. Weights are taken
 all or none. No torch before there are weights.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ UNLIMITED = 1 << 20  # context of models that have no positions to run out of
 class Intake:
     """Checks requests and remembers which ids and sessions are in flight."""
 
-    def __init__(self, context_length: int, vocab_size: int | None = None, cache_tokens: int | None = None):
+    def __init__(
+        self, context_length: int, vocab_size: int | None = None, cache_tokens: int | None = None
+    ):
         self.context_length = context_length
         self.vocab_size = vocab_size
         self.cache_tokens = cache_tokens  # None: nothing is cached, nothing can be too long for it
@@ -42,7 +45,9 @@ class Intake:
                 f"{self.cache_tokens} tokens; raise engine.cache_tokens or lower max_new_tokens"
             )
         if request.id in self._session_of_id:
-            raise EngineError(f"request id {request.id} is already in flight; every request needs an id of its own")
+            raise EngineError(
+                f"request id {request.id} is already in flight; every request needs an id of its own"
+            )
         other = self._id_of_session.get(request.session)
         if other is not None:
             raise EngineError(
@@ -81,13 +86,19 @@ class Intake:
 def model_context(model: Any, max_context: int | None) -> int:
     """Tokens of one sequence: what a Hugging Face model has positions for, and no more than was asked for."""
     text = model.config.get_text_config(decoder=True)
-    positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or UNLIMITED
+    positions = (
+        getattr(text, "max_position_embeddings", None)
+        or getattr(text, "n_positions", None)
+        or UNLIMITED
+    )
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         # Beyond this length it rotates differently, which would make kept keys wrong.
         positions = min(positions, rope.get("original_max_position_embeddings", positions))
     if max_context is not None and max_context > positions:
-        raise EngineError(f"engine.max_context is {max_context}, but the model has positions for {positions} tokens")
+        raise EngineError(
+            f"engine.max_context is {max_context}, but the model has positions for {positions} tokens"
+        )
     return int(max_context or positions)
 
 
@@ -103,9 +114,13 @@ def check_request(request: Request, context_length: int, vocab_size: int | None)
     name = f"request {request.id}"
     prompt = np.asarray(request.prompt_ids)
     if prompt.ndim != 1 or (len(prompt) and prompt.dtype.kind not in "iu"):
-        raise EngineError(f"{name}: prompt_ids must be a flat array of token ids, got {prompt.dtype} {prompt.shape}")
+        raise EngineError(
+            f"{name}: prompt_ids must be a flat array of token ids, got {prompt.dtype} {prompt.shape}"
+        )
     if len(prompt) == 0:
-        raise EngineError(f"{name}: the prompt is empty; a model needs at least one token to predict from")
+        raise EngineError(
+            f"{name}: the prompt is empty; a model needs at least one token to predict from"
+        )
     if len(prompt) >= context_length:
         raise EngineError(
             f"{name}: the prompt has {len(prompt)} tokens, but the model has positions for {context_length} and at "
@@ -115,15 +130,23 @@ def check_request(request: Request, context_length: int, vocab_size: int | None)
     if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
         bad = lowest if lowest < 0 else highest
         size = "any vocabulary" if vocab_size is None else f"the vocabulary of {vocab_size}"
-        raise EngineError(f"{name}: token id {bad} is outside {size}; tokenizer and model do not fit each other")
+        raise EngineError(
+            f"{name}: token id {bad} is outside {size}; tokenizer and model do not fit each other"
+        )
     if request.max_new_tokens < 1:
-        raise EngineError(f"{name}: max_new_tokens must be at least 1, got {request.max_new_tokens}")
+        raise EngineError(
+            f"{name}: max_new_tokens must be at least 1, got {request.max_new_tokens}"
+        )
     if not 0.0 <= request.temperature < float("inf"):
-        raise EngineError(f"{name}: temperature must be finite and >= 0 (0 is greedy), got {request.temperature}")
+        raise EngineError(
+            f"{name}: temperature must be finite and >= 0 (0 is greedy), got {request.temperature}"
+        )
     if not 0.0 < request.top_p <= 1.0:
         raise EngineError(f"{name}: top_p must be in (0, 1], got {request.top_p}")
     if request.seed < 0:
-        raise EngineError(f"{name}: seed must be >= 0 (use workbench.types.seeds.seed_of), got {request.seed}")
+        raise EngineError(
+            f"{name}: seed must be >= 0 (use workbench.types.seeds.seed_of), got {request.seed}"
+        )
     return prompt.astype(np.int64)
 
 
@@ -152,11 +175,17 @@ def lay_out_for_few_rows(model: torch.nn.Module) -> None:
     A decode step brings few rows to each matrix, and torch's matrix library first arranges a row-wise one anew for every
     product; so 16 rows take 1.3 to 1.6 times as long (CPU, float32). Elsewhere nothing is changed.
     """
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    tables = {
+        id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
+    }
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if (isinstance(module, torch.nn.Linear) and id(weight) not in tables
-                and weight.device.type == "cpu" and weight.dtype == torch.float32):
+        if (
+            isinstance(module, torch.nn.Linear)
+            and id(weight) not in tables
+            and weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+        ):
             weight.data = weight.data.t().contiguous().t()
 
 
@@ -177,14 +206,18 @@ def copy_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) ->
 class WeightNames:
     """Names and shapes of a model's weights, names that share storage together: what a sync is checked against."""
 
-    kind: str                           # class of the model
+    kind: str  # class of the model
     shapes: Mapping[str, torch.Size]
-    tied: tuple[tuple[str, ...], ...]   # every name is in one of them; the first of each names the tensor
+    tied: tuple[
+        tuple[str, ...], ...
+    ]  # every name is in one of them; the first of each names the tensor
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> "WeightNames":
         own = model.state_dict()
-        return cls(type(model).__name__, {name: tensor.shape for name, tensor in own.items()}, _tied(own))
+        return cls(
+            type(model).__name__, {name: tensor.shape for name, tensor in own.items()}, _tied(own)
+        )
 
     def choose(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Each tensor once, under the first of its names.
@@ -201,10 +234,13 @@ class WeightNames:
             )
         shapes = [
             f"{name}: engine {tuple(self.shapes[name])}, got {tuple(tensor.shape)}"
-            for name, tensor in weights.items() if tensor.shape != self.shapes[name]
+            for name, tensor in weights.items()
+            if tensor.shape != self.shapes[name]
         ]
         if shapes:
-            raise EngineError(f"{len(shapes)} weight(s) have another shape than in the engine: {_some(shapes, '; ')}")
+            raise EngineError(
+                f"{len(shapes)} weight(s) have another shape than in the engine: {_some(shapes, '; ')}"
+            )
         chosen: dict[str, torch.Tensor] = {}
         missing, contradictions = [], []
         for names in self.tied:
@@ -213,10 +249,14 @@ class WeightNames:
                 missing.append(" = ".join(names))
                 continue
             first = weights[given[0]]
-            contradictions += [f"{given[0]} and {name}" for name in given[1:] if not _same(first, weights[name])]
+            contradictions += [
+                f"{given[0]} and {name}" for name in given[1:] if not _same(first, weights[name])
+            ]
             chosen[names[0]] = first
         if missing:
-            raise EngineError(f"weights lack {len(missing)} name(s) of the engine's {self.kind}: {_some(missing)}")
+            raise EngineError(
+                f"weights lack {len(missing)} name(s) of the engine's {self.kind}: {_some(missing)}"
+            )
         if contradictions:
             raise EngineError(
                 f"{_some(contradictions)} are one tensor in the engine (tied) but came with different values; "
@@ -229,7 +269,12 @@ def _tied(own: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], ...]:
     """Names grouped by the storage that they share."""
     groups: dict[tuple, list[str]] = {}
     for name, tensor in own.items():
-        key = (tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
+        key = (
+            tensor.data_ptr(),
+            tensor.storage_offset(),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+        )
         # Tensors without elements share the null pointer without being one.
         groups.setdefault(key if tensor.numel() else (name,), []).append(name)
     return tuple(tuple(names) for names in groups.values())

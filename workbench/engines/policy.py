@@ -9,6 +9,7 @@ Shipped policies lie in `data/` beside the package, so they are there in a check
 Weights are read from safetensors only, code and kernels that come with a model are never run, and a folder that does not
 ship with the project is tried in a process of its own first (trial).
 """
+
 from __future__ import annotations
 
 import os
@@ -20,7 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from workbench.engines.policy_loader import files_in_memory, loaded_by
@@ -34,8 +40,18 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["*/*", "consolidated*"]
 # What decides what a policy does, beside its weights: the names that transformers reads.
-DECIDING = ["config.json", "generation_config.json", "tokenizer*", "*.jinja", "vocab*", "merges.txt", "*.model",
-            "added_tokens.json", "special_tokens_map.json", "chat_template*"]
+DECIDING = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "*.jinja",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +79,13 @@ def shipped_policies() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 
-def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str = "cpu", loader: str | None = None
-                ) -> Policy:
+def load_policy(
+    name_or_path: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    loader: str | None = None,
+) -> Policy:
     """Find, load and check a policy. `loader`: a function by name that does it instead (policy_loader). Raises PolicyError
     saying what is wrong and what to do about it."""
     if dtype not in DTYPES:
@@ -80,7 +101,12 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         with _no_loading_bar():
             model, loading = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=DTYPES[dtype], trust_remote_code=False, use_safetensors=True, output_loading_info=True)
+                folder,
+                dtype=DTYPES[dtype],
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
     except Exception as error:  # whatever transformers raises for what somebody else wrote
         raise PolicyError(
             f"{name}: transformers could not load this as a causal language model (model_type "
@@ -88,18 +114,25 @@ def load_policy(name_or_path: str | Path, *, dtype: str = "float32", device: str
             f"{error}. Check that the download is complete and that this version of transformers knows the architecture"
         ) from error
     if missing := sorted(loading["missing_keys"]):
-        raise PolicyError(f"{name}: the weight files lack {len(missing)} of the model's tensors "
-                          f"({', '.join(missing[:3])} ...), which "
-                          "would be filled with random numbers. Finish the download, or convert the checkpoint again")
+        raise PolicyError(
+            f"{name}: the weight files lack {len(missing)} of the model's tensors "
+            f"({', '.join(missing[:3])} ...), which "
+            "would be filled with random numbers. Finish the download, or convert the checkpoint again"
+        )
     _check_fit(model, tokenizer, name)
     _check_numbers(model, name)
-    return Policy(name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder))
+    return Policy(
+        name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder)
+    )
 
 
 def _by_loader(loader: str, name: str, dtype: torch.dtype, device: str) -> Policy:
     model, tokenizer = loaded_by(loader, name)
     _check_fit(model, tokenizer, f"policy.loader {loader!r}, {name!r}")
-    files = {file: sha256(content).hexdigest() for file, content in files_in_memory(model, tokenizer).items()}
+    files = {
+        file: sha256(content).hexdigest()
+        for file, content in files_in_memory(model, tokenizer).items()
+    }
     made = weights_fingerprint(model.state_dict())
     return Policy(name, model.to(dtype).to(device).eval(), tokenizer, made, None, files)
 
@@ -111,12 +144,19 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
         return loaded_by(loader, str(name_or_path))[1]
     folder = _find(str(name_or_path))
     if (folder / "config.json").is_file():  # without one it is a folder of a tokenizer alone
-        _check_files(folder, _read_json(folder / "config.json", str(name_or_path)), str(name_or_path), weights=False)
+        _check_files(
+            folder,
+            _read_json(folder / "config.json", str(name_or_path)),
+            str(name_or_path),
+            weights=False,
+        )
         _try(folder, str(name_or_path))
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers raises for what somebody else wrote
-        raise PolicyError(f"{name_or_path}: transformers found no tokenizer in {folder}: {error}") from error
+        raise PolicyError(
+            f"{name_or_path}: transformers found no tokenizer in {folder}: {error}"
+        ) from error
 
 
 def _try(folder: Path, name: str) -> None:
@@ -171,16 +211,24 @@ def _find(name: str) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
     path = Path(name).expanduser()
     if path.is_dir():
-        if strange := sorted(each.name for each in path.iterdir() if each.exists() and not (each.is_file() or each.is_dir())):
-            raise PolicyError(f"{name}: {strange[0]} in {path} is not a regular file; a model's folder holds nothing else")
+        if strange := sorted(
+            each.name
+            for each in path.iterdir()
+            if each.exists() and not (each.is_file() or each.is_dir())
+        ):
+            raise PolicyError(
+                f"{name}: {strange[0]} in {path} is not a regular file; a model's folder holds nothing else"
+            )
         return path
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
         close = did_you_mean(path.name, _folders(path.parent), most=3, cutoff=0.4)
-        raise PolicyError(f"no folder {name!r}{f'; {close}' if close else '.'} Give the folder that holds "
-                          f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
-                          "on the hub")
+        raise PolicyError(
+            f"no folder {name!r}{f'; {close}' if close else '.'} Give the folder that holds "
+            f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
+            "on the hub"
+        )
     return _download(name)
 
 
@@ -189,22 +237,35 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     shipped = shipped_policies()
-    known = "; ".join(filter(None, [f"Shipped policies: {', '.join(shipped) or 'none found beside the package'}",
-                                    did_you_mean(name, shipped, most=3, cutoff=0.4)]))
+    known = "; ".join(
+        filter(
+            None,
+            [
+                f"Shipped policies: {', '.join(shipped) or 'none found beside the package'}",
+                did_you_mean(name, shipped, most=3, cutoff=0.4),
+            ],
+        )
+    )
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except LocalEntryNotFoundError as error:
         offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
-        raise PolicyError(f"{name!r} is no shipped policy and not in the local cache, and {why}, so it cannot be "
-                          "downloaded. Connect (or unset HF_HUB_OFFLINE), or copy the model here and give its folder. "
-                          f"{known}") from error
+        raise PolicyError(
+            f"{name!r} is no shipped policy and not in the local cache, and {why}, so it cannot be "
+            "downloaded. Connect (or unset HF_HUB_OFFLINE), or copy the model here and give its folder. "
+            f"{known}"
+        ) from error
     except (HfHubHTTPError, HFValidationError) as error:
-        raise PolicyError(f"{name!r} is no shipped policy, and the hub does not hand it out ({type(error).__name__}): "
-                          f"check the spelling (owner/name); a gated model needs `hf auth login`. {known}") from error
+        raise PolicyError(
+            f"{name!r} is no shipped policy, and the hub does not hand it out ({type(error).__name__}): "
+            f"check the spelling (owner/name); a gated model needs `hf auth login`. {known}"
+        ) from error
     except OSError as error:
-        raise PolicyError(f"{name!r} is no shipped policy and could not be downloaded ({error}): check network and "
-                          f"disk. {known}") from error
+        raise PolicyError(
+            f"{name!r} is no shipped policy and could not be downloaded ({error}): check network and "
+            f"disk. {known}"
+        ) from error
 
 
 def _folders(parent: Path) -> list[str]:
@@ -221,26 +282,42 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
             raise ValueError(f"it holds {type(found).__name__}, not an object")
         return found
     except FileNotFoundError as error:
-        raise PolicyError(f"{name}: {path.parent} holds no config.json, so it is not a model folder; "
-                          "give the folder that `save_pretrained` wrote") from error
+        raise PolicyError(
+            f"{name}: {path.parent} holds no config.json, so it is not a model folder; "
+            "give the folder that `save_pretrained` wrote"
+        ) from error
     except (OSError, ValueError) as error:
-        raise PolicyError(f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged") from error
+        raise PolicyError(
+            f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged"
+        ) from error
 
 
-def _check_files(folder: Path, config: Mapping[str, Any], name: str, *, weights: bool = True) -> None:
+def _check_files(
+    folder: Path, config: Mapping[str, Any], name: str, *, weights: bool = True
+) -> None:
     if "auto_map" in config:
-        raise PolicyError(f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
-                          "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
-                          "of transformers")
+        raise PolicyError(
+            f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
+            "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
+            "of transformers"
+        )
     for key, value in _entries(config):
-        if key.strip("_").endswith(("attn_implementation", "experts_implementation")) and "/" in str(value):
-            raise PolicyError(f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
-                              f"and run; nothing of that kind is. Take {key} out of config.json")
+        if key.strip("_").endswith(
+            ("attn_implementation", "experts_implementation")
+        ) and "/" in str(value):
+            raise PolicyError(
+                f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
+                f"and run; nothing of that kind is. Take {key} out of config.json"
+            )
     if weights and not any(folder.glob("*.safetensors")):
-        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
+        others = sorted(
+            p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf")
+        )
         found = ", ".join(others) or "none"
-        raise PolicyError(f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can "
-                          "run code when they are opened, so they are refused; convert them once with save_pretrained")
+        raise PolicyError(
+            f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can "
+            "run code when they are opened, so they are refused; convert them once with save_pretrained"
+        )
 
 
 def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -252,21 +329,31 @@ def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_numbers(model: PreTrainedModel, name: str) -> None:
-    bad = [key for key, weight in model.state_dict().items() if weight.is_floating_point() and not weight.isfinite().all()]
+    bad = [
+        key
+        for key, weight in model.state_dict().items()
+        if weight.is_floating_point() and not weight.isfinite().all()
+    ]
     if bad:
-        raise PolicyError(f"{name}: {len(bad)} of its tensors hold numbers that are not finite ({', '.join(bad[:3])}"
-                          f"{' ...' if len(bad) > 3 else ''}), and so would everything that is computed with them. The training that "
-                          "made it diverged, or the file is damaged; take an earlier checkpoint, or download it again")
+        raise PolicyError(
+            f"{name}: {len(bad)} of its tensors hold numbers that are not finite ({', '.join(bad[:3])}"
+            f"{' ...' if len(bad) > 3 else ''}), and so would everything that is computed with them. The training that "
+            "made it diverged, or the file is damaged; take an earlier checkpoint, or download it again"
+        )
 
 
 def _check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     rows = model.get_input_embeddings().weight.shape[0]
     highest = max(tokenizer.get_vocab().values(), default=-1)
     if highest >= rows:
-        raise PolicyError(f"{name}: the tokenizer knows ids up to {highest}, but the model has {rows} embeddings "
-                          f"(0..{rows - 1}): "
-                          "they do not belong together, or tokens were added without model.resize_token_embeddings")
+        raise PolicyError(
+            f"{name}: the tokenizer knows ids up to {highest}, but the model has {rows} embeddings "
+            f"(0..{rows - 1}): "
+            "they do not belong together, or tokens were added without model.resize_token_embeddings"
+        )
     if not tokenizer.chat_template:
-        raise PolicyError(f"{name}: the tokenizer has no chat template, so turns cannot be told apart. Use an "
-                          "instruction-tuned "
-                          "model, or put a chat_template.jinja into the folder")
+        raise PolicyError(
+            f"{name}: the tokenizer has no chat template, so turns cannot be told apart. Use an "
+            "instruction-tuned "
+            "model, or put a chat_template.jinja into the folder"
+        )

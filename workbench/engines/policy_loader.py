@@ -7,6 +7,7 @@ The model is a causal language model of transformers, the tokenizer has a chat t
 mode are set afterwards, by the settings of `policy`; the same name gives the same weights each time. The function is called
 in every process that samples or trains. Whatever it raises is a PolicyError that names it.
 """
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -33,12 +34,18 @@ def loaded_by(loader: str, name: str) -> tuple[PreTrainedModel, PreTrainedTokeni
     try:
         found = load(name)
     except Exception as error:  # somebody else's code
-        raise PolicyError(f"{where} raised {type(error).__name__} for policy.name = {name!r}: {error}") from error
+        raise PolicyError(
+            f"{where} raised {type(error).__name__} for policy.name = {name!r}: {error}"
+        ) from error
     if not isinstance(found, tuple) or len(found) != 2:
         raise PolicyError(f"{where} returned {type(found).__name__}; {WANTED}")
-    for value, kind, what in zip(found, (PreTrainedModel, PreTrainedTokenizerBase), ("model", "tokenizer")):
+    for value, kind, what in zip(
+        found, (PreTrainedModel, PreTrainedTokenizerBase), ("model", "tokenizer")
+    ):
         if not isinstance(value, kind):
-            raise PolicyError(f"{where} returned {type(value).__name__} as its {what}, which is no {kind.__name__}; {WANTED}")
+            raise PolicyError(
+                f"{where} returned {type(value).__name__} as its {what}, which is no {kind.__name__}; {WANTED}"
+            )
     return found
 
 
@@ -49,4 +56,8 @@ def files_in_memory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
         if model.generation_config is not None:
             model.generation_config.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
-        return {path.name: path.read_bytes() for path in sorted(Path(scratch).iterdir()) if path.is_file()}
+        return {
+            path.name: path.read_bytes()
+            for path in sorted(Path(scratch).iterdir())
+            if path.is_file()
+        }

@@ -2,6 +2,7 @@
 
 A list of known architectures would be wrong for the next one; a comparison of numbers is not.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -10,7 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from workbench.engines.attention import ATTENTION_NAME, PIECE, ForwardStep, PackedPiece, bundle_pieces, slot_forward
+from workbench.engines.attention import (
+    ATTENTION_NAME,
+    PIECE,
+    ForwardStep,
+    PackedPiece,
+    bundle_pieces,
+    slot_forward,
+)
 from workbench.engines.cohort_runner import own_cache
 from workbench.engines.slots import SlotCache
 from workbench.types.errors import EngineError
@@ -20,7 +28,9 @@ from workbench.types.errors import EngineError
 # token. The short ones end before it, and are two, so that one that leaks into the other is noticed.
 LONG = (300, 230, 30, 1, 1, 1, 1, 1, 1, 1)
 SHORT = ((11, 1, 1, 1, 1, 1, 1, 1, 1), (4, 1, 1, 1))
-FEW = 64                # tokens of a sequence whose logits are all made: of more of them they would fill the memory
+FEW = (
+    64  # tokens of a sequence whose logits are all made: of more of them they would fill the memory
+)
 # How newest tokens may attend, where a run chooses by lengths; the passes of the probe take turns.
 WAYS = (dict(by_rows=False), dict(by_rows=True), dict(by_rows=True, thin=4_096))
 # Largest difference of a log-probability: below it is rounding of the dtype, wrong attention is far above in float32.
@@ -55,13 +65,17 @@ class _Session:
         return list(itertools.accumulate(self.takes))
 
 
-def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_logits: bool, longest: int) -> Verdict:
+def judge(
+    model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_logits: bool, longest: int
+) -> Verdict:
     """Find the fastest way that agrees with a plain forward pass, for sequences of up to `longest` tokens. Leaves the
     model set up for that way."""
     name = type(model).__name__
     rng = np.random.default_rng(0)
-    sessions = [_Session(torch.from_numpy(rng.integers(0, vocab_size, sum(takes))).to(device), takes)
-                for takes in (*_long_takes(longest), *SHORT)]
+    sessions = [
+        _Session(torch.from_numpy(rng.integers(0, vocab_size, sum(takes))).to(device), takes)
+        for takes in (*_long_takes(longest), *SHORT)
+    ]
     plain = [_plainly(model, session, keeps_logits) for session in sessions]
     tolerance = TOLERANCE[model.dtype]
     before = model.config._attn_implementation
@@ -74,22 +88,35 @@ def judge(model: torch.nn.Module, vocab_size: int, device: torch.device, keeps_l
             worst = _worst(found, plain)
             if worst <= tolerance:
                 tried = f"probe of {max(len(session.ids_T) for session in sessions)} tokens"
-                return Verdict("slots", f"kept from turn to turn; {tried} agrees with a plain forward to {worst:.1e}")
+                return Verdict(
+                    "slots",
+                    f"kept from turn to turn; {tried} agrees with a plain forward to {worst:.1e}",
+                )
             reason = f"{name}: a kept cache differs from a plain forward by {worst:.1e} in log-probability"
         except EngineError as error:
             reason = f"{name}: {error}"
-        except Exception as error:  # whatever a model does with it, the answer is the same: this way is not for it
+        except (
+            Exception
+        ) as error:  # whatever a model does with it, the answer is the same: this way is not for it
             reason = f"{name}: {type(error).__name__}: {error}"
         model.set_attn_implementation(before)
     try:
         found = [_through_own_cache(model, session) for session in sessions]
         # Whole prompts pass at once here, so there are no logits of their parts.
-        worst = _worst(found, [rows[-len(own):] for rows, own in zip(plain, found)])
+        worst = _worst(found, [rows[-len(own) :] for rows, own in zip(plain, found)])
     except Exception as error:
-        worst, reason = float("inf"), f"{reason}; its own cache fails too ({type(error).__name__}: {error})"
+        worst, reason = (
+            float("inf"),
+            f"{reason}; its own cache fails too ({type(error).__name__}: {error})",
+        )
     if worst <= tolerance:
-        return Verdict("turn", f"{reason}; each turn is prefilled anew, within a turn the model's own cache is used")
-    return Verdict("none", f"{reason}; its own cache is off by {worst:.1e}: every token is computed anew")
+        return Verdict(
+            "turn",
+            f"{reason}; each turn is prefilled anew, within a turn the model's own cache is used",
+        )
+    return Verdict(
+        "none", f"{reason}; its own cache is off by {worst:.1e}: every token is computed anew"
+    )
 
 
 def _long_takes(longest: int) -> list[tuple[int, ...]]:
@@ -119,7 +146,9 @@ def _worst(found: list[torch.Tensor], plain: list[torch.Tensor]) -> float:
     return max(worst) if np.isfinite(worst).all() else float("inf")
 
 
-def _through_slots(model, sessions: list[_Session], device, keeps_logits: bool) -> list[torch.Tensor]:
+def _through_slots(
+    model, sessions: list[_Session], device, keeps_logits: bool
+) -> list[torch.Tensor]:
     """Log-probabilities [passes, V] of each session after each of its passes, all together in one slab that grows."""
     cache = SlotCache(device)
     forward = slot_forward(model, keeps_logits)
@@ -134,12 +163,26 @@ def _through_slots(model, sessions: list[_Session], device, keeps_logits: bool) 
             for start in range(end - session.takes[number], end - 1, PIECE):
                 pieces.append(PackedPiece(slot, start, min(PIECE, end - 1 - start), first))
                 first += pieces[-1].count
-        ids = torch.cat([torch.stack([session.ids_T[end - 1] for session, end in zip(active, ends)]),
-                         *(active[p.slot].ids_T[p.start : p.start + p.count] for p in pieces)])
+        ids = torch.cat(
+            [
+                torch.stack([session.ids_T[end - 1] for session, end in zip(active, ends)]),
+                *(active[p.slot].ids_T[p.start : p.start + p.count] for p in pieces),
+            ]
+        )
         slots = [*range(len(active)), *(p.slot for p in pieces for _ in range(p.count))]
-        positions = [*(end - 1 for end in ends), *(q for p in pieces for q in range(p.start, p.start + p.count))]
-        step = ForwardStep(cache, torch.tensor(slots, device=device), torch.tensor(positions, device=device), len(active),
-                           tuple(ends), bundle_pieces(pieces), **WAYS[number % len(WAYS)])
+        positions = [
+            *(end - 1 for end in ends),
+            *(q for p in pieces for q in range(p.start, p.start + p.count)),
+        ]
+        step = ForwardStep(
+            cache,
+            torch.tensor(slots, device=device),
+            torch.tensor(positions, device=device),
+            len(active),
+            tuple(ends),
+            bundle_pieces(pieces),
+            **WAYS[number % len(WAYS)],
+        )
         logits = forward(step, ids[None], len(active) if pieces else None)
         _check_layers(model, step)
         for slot in range(len(active)):
@@ -153,7 +196,9 @@ def _check_layers(model, step: ForwardStep) -> None:
     count = config.num_hidden_layers
     others = sorted(set(range(count)) - set(step.seen_windows))
     if others:
-        raise EngineError(f"{len(others)} of its {count} layers (such as layer {others[0]}) are not attention")
+        raise EngineError(
+            f"{len(others)} of its {count} layers (such as layer {others[0]}) are not attention"
+        )
     kinds = getattr(config, "layer_types", None)
     for layer, window in step.seen_windows.items():
         kind = kinds[layer] if kinds is not None else None

@@ -3,6 +3,7 @@
 Trajectories say which tokens were sampled after what. The journal is the other witness: it stands between collecting
 and the engine, touches nothing, and keeps references (no copies). `linting` holds the two against each other.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -37,7 +38,9 @@ class Journal:
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Everything so far, in the order of requests."""
-        return tuple(Exchange(request, self._completions.get(key)) for key, request in self._requests.items())
+        return tuple(
+            Exchange(request, self._completions.get(key)) for key, request in self._requests.items()
+        )
 
     @property
     def policy_version(self) -> int:

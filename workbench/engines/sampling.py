@@ -6,6 +6,7 @@ Axis letters: R rows of this step · V vocabulary · L new tokens of one turn.
 The noise belongs to the address (law 8), so a row's choice does not depend on who else is in the batch: the same
 uniform picks the same token as long as the logits agree (batched matrix products may differ in their last bits).
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -21,15 +22,17 @@ class Row:
     """A request in progress. Mutable, and known to nobody outside the engine."""
 
     request: Request
-    prompt: np.ndarray               # int64 [prompt]
-    limit: int                       # tokens this turn may get
-    uniforms: np.ndarray             # float64 [limit]: the noise of this turn, drawn from its address
+    prompt: np.ndarray  # int64 [prompt]
+    limit: int  # tokens this turn may get
+    uniforms: np.ndarray  # float64 [limit]: the noise of this turn, drawn from its address
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     plain_logps: list[float] = field(default_factory=list)
     # Where the tokens of this turn stand in the model's cache; used by the slot runner only.
-    cached: int = 0                  # positions whose keys and values are in the slot
-    pending: np.ndarray | None = None  # tokens that must pass through the model before the next one can be sampled
+    cached: int = 0  # positions whose keys and values are in the slot
+    pending: np.ndarray | None = (
+        None  # tokens that must pass through the model before the next one can be sampled
+    )
 
     @property
     def session(self) -> str:
@@ -59,13 +62,17 @@ class Counters:
     """What an engine did since it was made. Tokens are counted once each time they pass through the model."""
 
     ticks: int = 0
-    prefill_tokens: int = 0        # of prompts: first prompts, observations, the last sampled token of a turn
-    shared_prompt_tokens: int = 0  # tokens of first prompts whose keys and values were copied from another session
-    reused_tokens: int = 0         # tokens of prompts that were still in the session's own cache
-    decode_steps: int = 0          # forward passes in which at least one row was decoded
+    prefill_tokens: int = (
+        0  # of prompts: first prompts, observations, the last sampled token of a turn
+    )
+    shared_prompt_tokens: int = (
+        0  # tokens of first prompts whose keys and values were copied from another session
+    )
+    reused_tokens: int = 0  # tokens of prompts that were still in the session's own cache
+    decode_steps: int = 0  # forward passes in which at least one row was decoded
     generated_tokens: int = 0
-    evictions: int = 0             # idle sessions that lost their cache to make room
-    cpu_seconds: float = 0.0       # of this process, all threads, while polling
+    evictions: int = 0  # idle sessions that lost their cache to make room
+    cpu_seconds: float = 0.0  # of this process, all threads, while polling
 
 
 # ------------------------------------------------------------------------------------------------ choosing tokens
@@ -102,17 +109,25 @@ def sample_rows(
     greedy_R = temperature_R == 0.0
     if (~greedy_R & ((temperature_R != 1.0) | (top_p_R < 1.0))).any():
         # Greedy ignores top-p: the most likely token is always inside the nucleus.
-        logp_RV = bend(logits_RV.float(), np.where(greedy_R, 1.0, temperature_R), np.where(greedy_R, 1.0, top_p_R))
+        logp_RV = bend(
+            logits_RV.float(),
+            np.where(greedy_R, 1.0, temperature_R),
+            np.where(greedy_R, 1.0, top_p_R),
+        )
     else:
         logp_RV = plain_RV
     token_R, total_R = _inverse_cdf(logp_RV, torch.from_numpy(uniform_R).to(logits_RV.device))
     if greedy_R.any():
-        token_R = torch.where(torch.from_numpy(greedy_R).to(token_R.device), logits_RV.argmax(dim=-1), token_R)
+        token_R = torch.where(
+            torch.from_numpy(greedy_R).to(token_R.device), logits_RV.argmax(dim=-1), token_R
+        )
     index_R1 = token_R[:, None]
     plain_R = plain_RV.gather(1, index_R1)[:, 0]
     logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, index_R1)[:, 0]
     # One transfer for everything; token ids are exact in float64.
-    packed = torch.stack([token_R.double(), logp_R.double(), plain_R.double(), total_R]).cpu().numpy()
+    packed = (
+        torch.stack([token_R.double(), logp_R.double(), plain_R.double(), total_R]).cpu().numpy()
+    )
     return Sampled(
         token=packed[0].astype(np.int64),
         logp=packed[1].astype(np.float32),
@@ -129,7 +144,9 @@ def bend(logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray
     logp_RV = torch.log_softmax(logits_RV / temperature, dim=-1)
     if (top_p_R >= 1.0).all():
         return logp_RV
-    nucleus = torch.from_numpy(np.flatnonzero(top_p_R < 1.0)).to(device)  # rows without top-p keep their very bits
+    nucleus = torch.from_numpy(np.flatnonzero(top_p_R < 1.0)).to(
+        device
+    )  # rows without top-p keep their very bits
     cut_RV = logp_RV[nucleus]
     sorted_RV, order_RV = cut_RV.sort(dim=-1, descending=True, stable=True)
     probability_RV = sorted_RV.double().exp()
@@ -141,7 +158,9 @@ def bend(logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray
     return logp_RV
 
 
-def _inverse_cdf(logp_RV: torch.Tensor, uniform_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _inverse_cdf(
+    logp_RV: torch.Tensor, uniform_R: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(token [R], total probability [R], which is NaN where the row is no distribution)"""
     cdf_RV = logp_RV.exp().cumsum(dim=-1, dtype=torch.float64)
     total_R = cdf_RV[:, -1]

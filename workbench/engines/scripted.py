@@ -5,6 +5,7 @@
 The script sees the whole request and returns the token ids of the turn; everything around it (ticks, versions, limits,
 errors) behaves as in an engine with a model.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,11 @@ class ScriptedEngine:
         for pending in due:
             pending.answer = pending.answer or self._answer(pending.request, pending.limit)
             pending.shown += 1
-        done = [each.answer for each in due if not self._trickle or each.shown >= len(each.answer.token_ids)]
+        done = [
+            each.answer
+            for each in due
+            if not self._trickle or each.shown >= len(each.answer.token_ids)
+        ]
         for completion in done:
             del self._pending[completion.request_id]
             self._intake.finish(completion.request_id)

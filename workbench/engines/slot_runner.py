@@ -8,6 +8,7 @@ was computed, and the next turn computes only what is new. Active sessions lie i
 Everything here follows a logical clock (order of submission, ticks), never the wall clock, so two runs that submit the
 same requests at the same ticks are equal bit for bit (law 8).
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -23,8 +24,16 @@ from workbench.engines.slot_table import Slab, SlotSession, SlotTable
 class SlotRunner:
     """Runs rows on a causal model whose attention is `slot_attention`."""
 
-    def __init__(self, forward: Forward, device: torch.device, *, max_rows: int, prefill_tokens: int,
-                 cache_tokens: int, counters: Counters):
+    def __init__(
+        self,
+        forward: Forward,
+        device: torch.device,
+        *,
+        max_rows: int,
+        prefill_tokens: int,
+        cache_tokens: int,
+        counters: Counters,
+    ):
         self._forward = forward
         self._max_rows, self._prefill_tokens = max_rows, prefill_tokens
         self._counters = counters
@@ -79,7 +88,9 @@ class SlotRunner:
         """Open waiting rows in order of submission; returns which sessions copy their first prompt: (from, to)."""
         copies: list[tuple[SlotSession, SlotSession]] = []
         running = {s.name: s for s in self._table.active if s.row is not None}
-        computing = {s.row.prompt.tobytes() for s in running.values() if s.row.cached < len(s.row.prompt)}
+        computing = {
+            s.row.prompt.tobytes() for s in running.values() if s.row.cached < len(s.row.prompt)
+        }
         budget = self._prefill_tokens - sum(len(s.row.pending) - 1 for s in running.values())
         held = set(running)
         postponed: list[Row] = []
@@ -92,7 +103,9 @@ class SlotRunner:
                 postponed.append(row)  # one tick later it can be copied
                 continue
             source = None if reused else self._table.holder_of(key)
-            if not self._table.make_room(session, row, source, {*held, *(origin.name for origin, _ in copies)}):
+            if not self._table.make_room(
+                session, row, source, {*held, *(origin.name for origin, _ in copies)}
+            ):
                 self._waiting.appendleft(row)
                 break
             if source is not None and source.name not in self._table.sessions:
@@ -107,10 +120,16 @@ class SlotRunner:
         self._waiting.extendleft(reversed(postponed))
         return copies
 
-    def _open(self, session: SlotSession, row: Row, reused: int, source: SlotSession | None) -> None:
+    def _open(
+        self, session: SlotSession, row: Row, reused: int, source: SlotSession | None
+    ) -> None:
         """Begin a turn: what is known of its prompt is kept or will be copied, the rest is pending."""
-        if session.first_prompt is not None and reused * row.prompt.itemsize < len(session.first_prompt):
-            self._table.unlist(session)  # its slot is about to be overwritten from position `reused` on
+        if session.first_prompt is not None and reused * row.prompt.itemsize < len(
+            session.first_prompt
+        ):
+            self._table.unlist(
+                session
+            )  # its slot is about to be overwritten from position `reused` on
         # One token at least passes through the model: its logits are wanted.
         row.cached = reused if source is None else len(row.prompt) - 1
         row.pending = row.prompt[row.cached :]
@@ -133,7 +152,10 @@ class SlotRunner:
         self._counters.decode_steps += decoded > 0
         if len(found) < 2:
             return found[0] if found else Ticked([], None)
-        return Ticked([row for ticked in found for row in ticked.rows], torch.cat([ticked.logits for ticked in found]))
+        return Ticked(
+            [row for ticked in found for row in ticked.rows],
+            torch.cat([ticked.logits for ticked in found]),
+        )
 
     def _pass(self, slab: Slab, rows: list[Row], takes: list[int]) -> torch.Tensor:
         """Logits [A, V] of one forward pass over what was taken of each row of a slab."""
@@ -147,9 +169,17 @@ class SlotRunner:
             ids.append(row.pending[piece.start - row.cached :][: piece.count])
             slots.append(np.full(piece.count, piece.slot))
             positions.append(np.arange(piece.start, piece.start + piece.count))
-        packed = torch.from_numpy(np.stack([np.concatenate(part) for part in (ids, slots, positions)])).to(self._device)
-        step = ForwardStep(slab.cache, slot_T=packed[1], position_T=packed[2], active=count,
-                    ends=tuple((positions[0] + 1).tolist()), pieces=bundle_pieces(pieces))
+        packed = torch.from_numpy(
+            np.stack([np.concatenate(part) for part in (ids, slots, positions)])
+        ).to(self._device)
+        step = ForwardStep(
+            slab.cache,
+            slot_T=packed[1],
+            position_T=packed[2],
+            active=count,
+            ends=tuple((positions[0] + 1).tolist()),
+            pieces=bundle_pieces(pieces),
+        )
         return self._forward(step, packed[:1], count if pieces else None)
 
     def _passed(self, slab: Slab, takes: list[int], logits_AV: torch.Tensor) -> Ticked:
@@ -181,8 +211,11 @@ def _taken(rows: list[Row], budget: int) -> tuple[list[int], int]:
 
 def _pieces(rows: list[Row], takes: list[int]) -> list[PackedPiece]:
     """What stands before the newest token of each row, cut into pieces, short ones first."""
-    cut = [(min(PIECE, row.cached + take - 1 - start), start, slot) for slot, (row, take) in enumerate(zip(rows, takes))
-           for start in range(row.cached, row.cached + take - 1, PIECE)]
+    cut = [
+        (min(PIECE, row.cached + take - 1 - start), start, slot)
+        for slot, (row, take) in enumerate(zip(rows, takes))
+        for start in range(row.cached, row.cached + take - 1, PIECE)
+    ]
     first, pieces = len(rows), []
     for length, start, slot in sorted(cut):
         pieces.append(PackedPiece(slot, start, length, first))

@@ -9,6 +9,7 @@ How many go is what takes the fewest positions. Only where that is too much as w
 unused first. What both slabs may grow to, until all turns have reached their limits, is at most `cache_tokens`
 positions, and so is the memory that they hold (what passes from one to the other is copied on its way).
 """
+
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -29,15 +30,17 @@ class SlotSession:
     """One sequence and its slot. Between turns it is idle: the slot keeps what was computed."""
 
     name: str
-    apart: bool = False                       # in the slab of the long ones
+    apart: bool = False  # in the slab of the long ones
     slot: int | None = None
     # Tokens whose keys and values are in the slot; not kept up to date while a turn is in progress.
     held: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    reach: int = 0                            # positions that it may have before it has to ask for room again
-    last_used: int = 0                        # tick
-    row: Row | None = None                    # the turn in progress
-    first_prompt: bytes | None = None         # set while its slot begins with all of this prompt: others may copy it
-    carried: dict | None = None               # its keys and values, on their way from one slab to the other
+    reach: int = 0  # positions that it may have before it has to ask for room again
+    last_used: int = 0  # tick
+    row: Row | None = None  # the turn in progress
+    first_prompt: bytes | None = (
+        None  # set while its slot begins with all of this prompt: others may copy it
+    )
+    carried: dict | None = None  # its keys and values, on their way from one slab to the other
 
     @property
     def filled(self) -> int:
@@ -56,8 +59,8 @@ class Slab:
     def __init__(self, device: torch.device) -> None:
         self.cache = SlotCache(device)
         self.members: list[SlotSession] = []
-        self.active: list[SlotSession] = []   # session in slot i is active[i]
-        self.cut = False                      # at the next layout it is as short as its sessions allow
+        self.active: list[SlotSession] = []  # session in slot i is active[i]
+        self.cut = False  # at the next layout it is as short as its sessions allow
 
     @property
     def length(self) -> int:
@@ -105,7 +108,9 @@ class Slab:
         free = iter(sorted(set(range(count, slots)) - resting))
         moves = []
         for session in [*self.active, *idle]:
-            low, high, pool = (0, count, vacant) if session.row is not None else (count, slots, free)
+            low, high, pool = (
+                (0, count, vacant) if session.row is not None else (count, slots, free)
+            )
             old = session.slot
             if old is None or not low <= old < high:
                 session.slot = next(pool)
@@ -126,11 +131,16 @@ class SlotTable:
     """Which session owns which slot of which slab. Active sessions lie in slots 0 .. A-1 of theirs."""
 
     def __init__(self, device: torch.device, cache_tokens: int, counters: Counters) -> None:
-        self.slabs = (Slab(device), Slab(device))          # of most sessions, and of the long ones that lie apart
+        self.slabs = (
+            Slab(device),
+            Slab(device),
+        )  # of most sessions, and of the long ones that lie apart
         self.sessions: dict[str, SlotSession] = {}
         self._cache_tokens, self._counters = cache_tokens, counters
-        self._holders: dict[bytes, list[SlotSession]] = {}  # first prompt -> sessions whose slot begins with it
-        self._changed = False                               # some session started, ended or left since the last layout
+        self._holders: dict[
+            bytes, list[SlotSession]
+        ] = {}  # first prompt -> sessions whose slot begins with it
+        self._changed = False  # some session started, ended or left since the last layout
 
     @property
     def positions(self) -> int:
@@ -143,7 +153,12 @@ class SlotTable:
 
     def begin(self, session: SlotSession, row: Row) -> None:
         """A turn of the session begins."""
-        session.row, session.reach, session.last_used, self._changed = row, row.reach, self._counters.ticks, True
+        session.row, session.reach, session.last_used, self._changed = (
+            row,
+            row.reach,
+            self._counters.ticks,
+            True,
+        )
         self.sessions[session.name] = session
 
     def rest(self, session: SlotSession, held: np.ndarray) -> None:
@@ -165,7 +180,9 @@ class SlotTable:
     def forget(self, session: SlotSession) -> None:
         """The session is over, or loses its slot."""
         if session.row is not None:
-            self.clear(session)  # in the middle of its prompt there may be NaN that no logits have shown
+            self.clear(
+                session
+            )  # in the middle of its prompt there may be NaN that no logits have shown
         self.unlist(session)
         del self.sessions[session.name]
         session.row, self._changed = None, True
@@ -191,11 +208,15 @@ class SlotTable:
 
     # ------------------------------------------------------------------------------------------ room
 
-    def make_room(self, session: SlotSession, row: Row, source: SlotSession | None, protected: set[str]) -> bool:
+    def make_room(
+        self, session: SlotSession, row: Row, source: SlotSession | None, protected: set[str]
+    ) -> bool:
         """Find room for this row to its end, too: as the sessions lie, with the longest apart, or without some that are
         idle: longest unused first, and last of all the one that it wants to copy from, for it must run even so."""
         others = [s for s in self.sessions.values() if s is not session]
-        division = _division({session: row.reach, **{s: s.reach for s in others}}, self.slabs, self._cache_tokens)
+        division = _division(
+            {session: row.reach, **{s: s.reach for s in others}}, self.slabs, self._cache_tokens
+        )
         if division is None:
             idle = [s for s in others if s.name not in protected]
             idle.sort(key=lambda s: (s is source, s.last_used, s.apart, s.slot or 0))
@@ -205,7 +226,9 @@ class SlotTable:
                 reaches = {session: row.reach, **{s: s.reach for s in others if s not in gone}}
                 return _division(reaches, self.slabs, self._cache_tokens)
 
-            fewest = bisect_left(range(len(idle) + 1), True, key=lambda count: without(count) is not None)
+            fewest = bisect_left(
+                range(len(idle) + 1), True, key=lambda count: without(count) is not None
+            )
             if fewest > len(idle):
                 return False
             division = without(fewest)
@@ -221,7 +244,9 @@ class SlotTable:
         for session in (*self.sessions.values(), newest):
             if session.apart != (session in apart):
                 if session.slot is not None:
-                    session.carried = self.slabs[session.apart].cache.read(session.slot, session.filled)
+                    session.carried = self.slabs[session.apart].cache.read(
+                        session.slot, session.filled
+                    )
                 session.apart, session.slot = session in apart, None
         self._changed = True
         for slab in self.slabs:
@@ -239,10 +264,14 @@ class SlotTable:
             return
         near, far = self.slabs
         sizes = {far: far.size(0)}  # no more slots than sessions
-        sizes[near] = near.size(self._cache_tokens - _positions([session.reach for session in far.members], far))
+        sizes[near] = near.size(
+            self._cache_tokens - _positions([session.reach for session in far.members], far)
+        )
         wanted = {slab: slots * length for slab, (slots, length) in sizes.items()}
-        exact = bool(far.members or far.cache.room) and sum(
-            max(wanted[slab], slab.cache.room) for slab in self.slabs) > self._cache_tokens
+        exact = (
+            bool(far.members or far.cache.room)
+            and sum(max(wanted[slab], slab.cache.room) for slab in self.slabs) > self._cache_tokens
+        )
         # Whoever gives memory back comes first.
         for slab in sorted(self.slabs, key=lambda slab: wanted[slab] - slab.cache.room):
             slab.lay_out(*sizes[slab], exact)
@@ -257,15 +286,21 @@ class SlotTable:
             if source.apart == target.apart:
                 near[target.apart].append((source, target))
             else:
-                between.append((target, self.slabs[source.apart].cache.read(source.slot, target.row.cached)))
+                between.append(
+                    (target, self.slabs[source.apart].cache.read(source.slot, target.row.cached))
+                )
         for apart, some in near.items():
-            self.slabs[apart].cache.move([(source.slot, target.slot) for source, target in some],
-                                         max((target.row.cached for _, target in some), default=0))
+            self.slabs[apart].cache.move(
+                [(source.slot, target.slot) for source, target in some],
+                max((target.row.cached for _, target in some), default=0),
+            )
         for target, states in between:
             self.slabs[target.apart].cache.put(target.slot, states)
 
 
-def _division(reaches: dict[SlotSession, int], slabs: tuple[Slab, Slab], room: int) -> _Division | None:
+def _division(
+    reaches: dict[SlotSession, int], slabs: tuple[Slab, Slab], room: int
+) -> _Division | None:
     """Who lies apart if these sessions are to reach so far; None: there are not positions enough for all of them."""
     apart = [session for session in reaches if session.apart]
     near = [reach for session, reach in reaches.items() if not session.apart]
@@ -278,7 +313,7 @@ def _division(reaches: dict[SlotSession, int], slabs: tuple[Slab, Slab], room: i
     fewest = min(positions)
     if fewest > room:
         return None
-    return _Division(frozenset(longest[:positions.index(fewest)]), cut=True)
+    return _Division(frozenset(longest[: positions.index(fewest)]), cut=True)
 
 
 def _positions(reaches: Sequence[int], slab: Slab) -> int:

@@ -14,6 +14,7 @@ All of the memory holds finite numbers: a masked position has weight zero, and z
 memory is filled with zeros where nothing is copied into it, and a slot in which a model produced NaN is cleared. What
 else lies in it from earlier sequences is finite, and is multiplied by that zero.
 """
+
 from __future__ import annotations
 
 import torch
@@ -29,7 +30,7 @@ class SlotCache:
         self.keys: dict[int, torch.Tensor] = {}
         self.values: dict[int, torch.Tensor] = {}
         self._room = (0, 0)  # slots and length that the memory is laid out for
-        self._key_memory: dict[int, torch.Tensor] = {}    # as `keys`, of the size of the room
+        self._key_memory: dict[int, torch.Tensor] = {}  # as `keys`, of the size of the room
         self._value_memory: dict[int, torch.Tensor] = {}
 
     def drop(self) -> None:
@@ -53,14 +54,25 @@ class SlotCache:
     def read(self, slot: int, length: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """Copies of the first positions of a slot: {layer: (keys, values)}, each [positions, kv heads, head size]."""
         parts = {layer: (keys[slot], self.values[layer][slot]) for layer, keys in self.keys.items()}
-        return {layer: (key[:, :length].transpose(0, 1).clone(), value[:, :length].transpose(0, 1).clone())
-                for layer, (key, value) in parts.items()}
+        return {
+            layer: (
+                key[:, :length].transpose(0, 1).clone(),
+                value[:, :length].transpose(0, 1).clone(),
+            )
+            for layer, (key, value) in parts.items()
+        }
 
     def put(self, slot: int, states: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Begin a slot with what was read from another, of this slab or of another one, as far as this one reaches."""
         for layer, (key, value) in states.items():
             position_T = torch.arange(min(len(key), self.length), device=self.device)
-            self.write(layer, key[:self.length], value[:self.length], torch.full_like(position_T, slot), position_T)
+            self.write(
+                layer,
+                key[: self.length],
+                value[: self.length],
+                torch.full_like(position_T, slot),
+                position_T,
+            )
 
     def move(self, pairs: list[tuple[int, int]], length: int) -> None:
         """Copy slots (source, destination), all read before any is written; only `length` positions matter."""
@@ -80,7 +92,12 @@ class SlotCache:
                     tensor[slot].zero_()
 
     def write(
-        self, layer: int, key: torch.Tensor, value: torch.Tensor, slot_T: torch.Tensor, position_T: torch.Tensor
+        self,
+        layer: int,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        slot_T: torch.Tensor,
+        position_T: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store key [tokens, kv heads, head size] and value (its head size may be another) at (slot, position); returns
         the layer's whole slabs."""
@@ -98,13 +115,19 @@ class SlotCache:
     @property
     def bytes(self) -> int:
         """Memory that is held, in use or not."""
-        return sum(t.untyped_storage().nbytes() for slab in (self.keys, self.values) for t in slab.values())
+        return sum(
+            t.untyped_storage().nbytes() for slab in (self.keys, self.values) for t in slab.values()
+        )
 
     def _show(self, slots: int, length: int) -> None:
         """Make the slabs views of this size."""
         self.slots, self.length = slots, length
-        self.keys = {layer: memory[:slots, :, :length] for layer, memory in self._key_memory.items()}
-        self.values = {layer: memory[:slots, :, :length] for layer, memory in self._value_memory.items()}
+        self.keys = {
+            layer: memory[:slots, :, :length] for layer, memory in self._key_memory.items()
+        }
+        self.values = {
+            layer: memory[:slots, :, :length] for layer, memory in self._value_memory.items()
+        }
 
     def _lay_out(self, slots: int, length: int, exact: bool) -> None:
         """Give the memory room for a slab of this size: as it is, if it is large enough, and then all of it. `exact`:
@@ -119,16 +142,23 @@ class SlotCache:
         self._room = room
 
 
-def _laid_out(old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int], exact: bool) -> torch.Tensor:
+def _laid_out(
+    old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int], exact: bool
+) -> torch.Tensor:
     """Memory for another room with the leading slots and positions of the old one; in the same memory, if that is large
     enough and need not be `exact`."""
     (slots, length), (kept_slots, kept_length) = room, kept
     heads, size = old.shape[1], old.shape[3]
-    count, held = slots * heads * length * size, old.untyped_storage().nbytes() // old.element_size()
+    count, held = (
+        slots * heads * length * size,
+        old.untyped_storage().nbytes() // old.element_size(),
+    )
     inside = old[:kept_slots, :, :kept_length]
     if count <= held and not exact:
         inside = inside.clone()  # the two overlap
-        new = old.as_strided((slots, heads, length, size), (heads * length * size, length * size, size, 1), 0)
+        new = old.as_strided(
+            (slots, heads, length, size), (heads * length * size, length * size, size, 1), 0
+        )
     else:
         new = _fresh(old, count).view(slots, heads, length, size)
         new[kept_slots:] = 0

@@ -9,6 +9,7 @@ own logits and its own address (`sampling`).
 
     submit ─▶ intake (refuses) ─▶ runner.tick() ─▶ logits ─▶ sample_rows ─▶ runner.advance / finish ─▶ completion
 """
+
 from __future__ import annotations
 
 import copy
@@ -24,7 +25,13 @@ from workbench.engines.attention import slot_forward
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.config import TransformersEngineConfig
-from workbench.engines.intake import Intake, cast_weights, copy_weights, lay_out_for_few_rows, model_context
+from workbench.engines.intake import (
+    Intake,
+    cast_weights,
+    copy_weights,
+    lay_out_for_few_rows,
+    model_context,
+)
 from workbench.engines.probe import Verdict, judge
 from workbench.engines.sampling import Counters, Row, Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
@@ -41,7 +48,9 @@ class TransformersEngine:
 
     name = "transformers"
 
-    def __init__(self, model: torch.nn.Module, config: TransformersEngineConfig = TransformersEngineConfig()):
+    def __init__(
+        self, model: torch.nn.Module, config: TransformersEngineConfig = TransformersEngineConfig()
+    ):
         if not hasattr(model, "config") or not hasattr(model, "get_output_embeddings"):
             raise EngineError(
                 f"expected a Hugging Face causal language model, got {type(model).__name__}; if it is wrapped (DDP, "
@@ -58,7 +67,9 @@ class TransformersEngine:
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
         self.context_length = context = model_context(self._model, config.max_context)
         self._verdict = self._choose(vocab_size, min(context, config.cache_tokens))
-        self._intake = Intake(context, vocab_size, config.cache_tokens if self.keeps_cache else None)
+        self._intake = Intake(
+            context, vocab_size, config.cache_tokens if self.keeps_cache else None
+        )
         self._runner = self._make_runner()
         self._rows: dict[int, Row] = {}  # in flight, by request id
 
@@ -125,20 +136,37 @@ class TransformersEngine:
             return judge(self._model, vocab_size, self._device, _keeps_logits(self._model), longest)
 
     def _make_runner(self) -> SlotRunner | CohortRunner:
-        limits = dict(max_rows=self.config.max_rows, prefill_tokens=self.config.prefill_tokens, counters=self._counters)
+        limits = dict(
+            max_rows=self.config.max_rows,
+            prefill_tokens=self.config.prefill_tokens,
+            counters=self._counters,
+        )
         if self.keeps_cache:
             forward = slot_forward(self._model, _keeps_logits(self._model))
-            return SlotRunner(forward, self._device, cache_tokens=self.config.cache_tokens, **limits)
-        return CohortRunner(self._model, self._device, use_cache=self._verdict.mode == "turn", **limits)
+            return SlotRunner(
+                forward, self._device, cache_tokens=self.config.cache_tokens, **limits
+            )
+        return CohortRunner(
+            self._model, self._device, use_cache=self._verdict.mode == "turn", **limits
+        )
 
     def _sample(self, rows: list[Row], logits_RV: torch.Tensor) -> list[Completion]:
         temperature = np.array([row.request.temperature for row in rows])
         top_p = np.array([row.request.top_p for row in rows])
         uniform = np.array([row.uniforms[len(row.tokens)] for row in rows])
         if self.listener is not None:
-            self.listener([row.request.id for row in rows], [len(row.tokens) for row in rows], logits_RV, False)
+            self.listener(
+                [row.request.id for row in rows],
+                [len(row.tokens) for row in rows],
+                logits_RV,
+                False,
+            )
         sampled = sample_rows(logits_RV, temperature, top_p, uniform)
-        return [done for index, row in enumerate(rows) if (done := self._take(row, sampled, index)) is not None]
+        return [
+            done
+            for index, row in enumerate(rows)
+            if (done := self._take(row, sampled, index)) is not None
+        ]
 
     def _take(self, row: Row, sampled: Sampled, index: int) -> Completion | None:
         """Note what was sampled for one row; its completion if that was the last token."""
@@ -165,7 +193,9 @@ class TransformersEngine:
         del self._rows[request.id]
         self._runner.finish(row, keep=error is None)
         self._intake.finish(request.id)
-        sampling = Sampling(request.temperature, request.top_p, engine=self.name, dtype=self.config.dtype)
+        sampling = Sampling(
+            request.temperature, request.top_p, engine=self.name, dtype=self.config.dtype
+        )
         count = 0 if error else len(row.tokens)  # of a turn that broke nothing is handed over
         return Completion(
             request_id=request.id,
@@ -174,7 +204,9 @@ class TransformersEngine:
             finish=finish,
             policy_version=self._policy_version,
             sampling=sampling,
-            plain_logprobs=np.array(row.plain_logps[:count], np.float32) if sampling.bends else None,
+            plain_logprobs=np.array(row.plain_logps[:count], np.float32)
+            if sampling.bends
+            else None,
             error=error,
         )
 

@@ -8,6 +8,7 @@ tokenizer and writes a conversation, with SECONDS and MEMORY to do it in; weight
 what it needs imported already. Where processes cannot be forked (Windows) nothing is tried. What a template does with
 conversations that the trial does not show it, is not known.
 """
+
 from __future__ import annotations
 
 import json
@@ -28,17 +29,37 @@ from workbench.types.errors import PolicyError
 SECONDS = 30.0
 MEMORY = 2 << 30  # bytes beyond what this process has
 _MOST_WORDS = 600  # of what a library says
-_TALK = [{"role": "user", "content": "Say yes."}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "Again."}]
-_TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {
-    "type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}}}]
+_TALK = [
+    {"role": "user", "content": "Say yes."},
+    {"role": "assistant", "content": "yes"},
+    {"role": "user", "content": "Again."},
+]
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "look",
+            "description": "Look.",
+            "parameters": {
+                "type": "object",
+                "properties": {"at": {"type": "string"}},
+                "required": ["at"],
+            },
+        },
+    }
+]
 _WHAT = ("config.json", "the tokenizer", "the chat template")
 
 
-def try_folder(folder: Path, name: str, files: dict[str, str], *, seconds: float | None = None) -> None:
+def try_folder(
+    folder: Path, name: str, files: dict[str, str], *, seconds: float | None = None
+) -> None:
     """Raises PolicyError for a folder whose config, tokenizer or template does not come through the trial. `files`: name ->
     SHA-256 of what decides; a folder with the same ones is not tried again in this process."""
     if hasattr(os, "fork"):
-        _try(str(folder), name, tuple(sorted(files.items())), SECONDS if seconds is None else seconds)
+        _try(
+            str(folder), name, tuple(sorted(files.items())), SECONDS if seconds is None else seconds
+        )
 
 
 @lru_cache(maxsize=64)  # nothing is kept of a trial that raised
@@ -58,14 +79,20 @@ def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: fl
             os.waitpid(child, 0)
     tried = f"{name}: {_WHAT[min(len(said), 2)]} was tried in a process of its own"
     if said and isinstance(said[-1], dict):
-        raise PolicyError(f"{name}: {_WHAT[len(said) - 1]} cannot be used: {said[-1]['error']}. Check that the folder is whole, and "
-                          "that this version of transformers knows its architecture")
+        raise PolicyError(
+            f"{name}: {_WHAT[len(said) - 1]} cannot be used: {said[-1]['error']}. Check that the folder is whole, and "
+            "that this version of transformers knows its architecture"
+        )
     if not ended:
-        raise PolicyError(f"{tried} and was not done after {seconds:g} seconds. A folder whose loading has no end is refused; "
-                          "take the model from where it was first published")
+        raise PolicyError(
+            f"{tried} and was not done after {seconds:g} seconds. A folder whose loading has no end is refused; "
+            "take the model from where it was first published"
+        )
     if len(said) < len(_WHAT):
-        raise PolicyError(f"{tried} and took more than {MEMORY >> 30} GB, or brought its loader down. It is refused; take the "
-                          "model from where it was first published")
+        raise PolicyError(
+            f"{tried} and took more than {MEMORY >> 30} GB, or brought its loader down. It is refused; take the "
+            "model from where it was first published"
+        )
 
 
 def _heard(reading: int, seconds: float) -> tuple[list[Any], bool]:
@@ -126,7 +153,9 @@ def _write(tokenizer: Any) -> None:
     if tokenizer.chat_template:  # that there is none is said elsewhere
         for tools in (None, _TOOLS):
             try:
-                tokenizer.apply_chat_template(_TALK, tools=tools, tokenize=False, add_generation_prompt=True)
+                tokenizer.apply_chat_template(
+                    _TALK, tools=tools, tokenize=False, add_generation_prompt=True
+                )
             except MemoryError:
                 raise
             except Exception:  # a template that takes other messages or no tools is proven, or refused, by the chat format

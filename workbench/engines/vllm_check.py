@@ -3,6 +3,7 @@
 A few tokens are sampled after prompts that were never seen and after one that was, and their logprobs held against a
 plain forward pass with the new weights (`gap`); the output head, which small logits could hide, is looked at by itself.
 """
+
 from __future__ import annotations
 
 import time
@@ -20,8 +21,12 @@ from workbench.engines.vllm_core import VllmOutput
 from workbench.engines.vllm_turns import SCORING, Core, VllmCounters, sampling_params
 from workbench.types.errors import EngineError
 
-PROBES, PROBE_PROMPT, PROBE_TOKENS = 8, 16, 6  # prompts that were never seen; tokens of each; tokens sampled
-PROBE = "probe"                                # begins the names of the engine's own requests
+PROBES, PROBE_PROMPT, PROBE_TOKENS = (
+    8,
+    16,
+    6,
+)  # prompts that were never seen; tokens of each; tokens sampled
+PROBE = "probe"  # begins the names of the engine's own requests
 # A trained policy is certain of most tokens, and certainty hides every change: probes are sampled hotter than it acts.
 PROBE_TEMPERATURE = 2.0
 
@@ -35,8 +40,11 @@ class ProbeResult:
     cached_tokens: int = 0  # of the prompts, taken from the prefix cache: says where the answer is from, not what it is
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProbeResult) and np.array_equal(self.ids_NT, other.ids_NT) and np.array_equal(
-            self.logp_NT, other.logp_NT)
+        return (
+            isinstance(other, ProbeResult)
+            and np.array_equal(self.ids_NT, other.ids_NT)
+            and np.array_equal(self.logp_NT, other.logp_NT)
+        )
 
 
 @dataclass(frozen=True)
@@ -45,30 +53,45 @@ class Delivery:
 
     version: int
     tensors: int
-    lost: str | None                # which of them did not arrive as they were sent
-    gap: Gap                        # logprobs after prompts that were never seen, to a plain forward pass
-    gap_seen: Gap                   # after one that was
-    allowed: tuple[float, float]    # mean and largest that rounding explains
-    head_came: bool | None          # the output head; None: cannot be told
-    reused_tokens: int              # of the prompt that was seen, from keys and values of before the sync
+    lost: str | None  # which of them did not arrive as they were sent
+    gap: Gap  # logprobs after prompts that were never seen, to a plain forward pass
+    gap_seen: Gap  # after one that was
+    allowed: tuple[float, float]  # mean and largest that rounding explains
+    head_came: bool | None  # the output head; None: cannot be told
+    reused_tokens: int  # of the prompt that was seen, from keys and values of before the sync
 
 
 class SyncCheck:
     """Probes an engine of vLLM, and remembers which output head it was last seen to have."""
 
-    def __init__(self, core: Core, plain: PlainForward, config: VllmEngineConfig, counters: VllmCounters, *,
-                 context_length: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        core: Core,
+        plain: PlainForward,
+        config: VllmEngineConfig,
+        counters: VllmCounters,
+        *,
+        context_length: int,
+        vocab_size: int,
+    ) -> None:
         self._core, self._plain, self._config, self._counters = core, plain, config, counters
         self._context_length, self._vocab_size = context_length, vocab_size
         self.delivery: Delivery | None = None
-        self._head_NV: torch.Tensor | None = None  # of fixed states, by the newest weights the head was seen to have
+        self._head_NV: torch.Tensor | None = (
+            None  # of fixed states, by the newest weights the head was seen to have
+        )
 
     def before_sync(self) -> ProbeResult:
         """What the old weights say. Its prefix is in the cache then: the check finds out whether it is dropped."""
         return self._probe(self._seen_prompt(), "before")
 
-    def fault(self, weights: Mapping[str, torch.Tensor], version: int, before: ProbeResult | None,
-              lost: str | None = None) -> str | None:
+    def fault(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        version: int,
+        before: ProbeResult | None,
+        lost: str | None = None,
+    ) -> str | None:
         """None where the engine samples from `weights`; else what is wrong, with the rule of the lint that says so. Notes
         `delivery` and the gap. `lost`: which of the weights did not arrive, if that is known to be so."""
         new = self._probe(self._new_prompts(version), "new")
@@ -84,27 +107,41 @@ class SyncCheck:
         counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
         allowed = limits(own, self._config.gap_mean)
         head_came, head_is_near = self._look_at_head(rounded, own)
-        self.delivery = Delivery(version, len(weights), lost, gap_new, gap_seen, allowed, head_came, seen.cached_tokens)
+        self.delivery = Delivery(
+            version, len(weights), lost, gap_new, gap_seen, allowed, head_came, seen.cached_tokens
+        )
         within = gap_new.within(*allowed) and gap_seen.within(*allowed)
         if within and not seen.cached_tokens and head_came is not False:
             return None
-        prefixes = bool(seen.cached_tokens) or (gap_new.within(*allowed) and not gap_seen.within(*allowed))
+        prefixes = bool(seen.cached_tokens) or (
+            gap_new.within(*allowed) and not gap_seen.within(*allowed)
+        )
         cause = what_is_stale(
             finite=bool(np.isfinite([counters.gap_mean, counters.gap_max]).all()),
             answers_as_before=before is not None and seen == before,
-            head_is_old=head_came is False or not head_is_near, prefixes_are_old=prefixes)
-        return (f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
-                f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
-                f"{allowed[1]:g}; {cause} (rule {'R34' if prefixes else 'R33'})")
+            head_is_old=head_came is False or not head_is_near,
+            prefixes_are_old=prefixes,
+        )
+        return (
+            f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
+            f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
+            f"{allowed[1]:g}; {cause} (rule {'R34' if prefixes else 'R33'})"
+        )
 
     def _gap(self, weights: Mapping[str, torch.Tensor], probed: ProbeResult) -> Gap:
         count = probed.logp_NT.shape[1]
-        return Gap.between(probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE))
+        return Gap.between(
+            probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE)
+        )
 
-    def _look_at_head(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> tuple[bool | None, bool]:
+    def _look_at_head(
+        self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype
+    ) -> tuple[bool | None, bool]:
         """(did the output head come along with these weights? None: cannot be told; is it theirs as far as one sees?)"""
         # Small numbers: a model that caps its logits leaves these as they are.
-        hidden_ND = torch.from_numpy(np.random.default_rng(0).normal(size=(4, self._plain.hidden_size)) * 0.01).to(dtype)
+        hidden_ND = torch.from_numpy(
+            np.random.default_rng(0).normal(size=(4, self._plain.hidden_size)) * 0.01
+        ).to(dtype)
         new_NV = self._plain.head_logits(weights, hidden_ND)
         if new_NV is None:
             return None, True
@@ -155,20 +192,40 @@ class SyncCheck:
         names = [f"{PROBE}-{what}-{row}" for row in range(len(prompts_NT))]
         try:
             for row, name in enumerate(names):
-                request = Request(row, name, prompts_NT[row], seed=row, max_new_tokens=count, stop_ids=frozenset(),
-                                  temperature=PROBE_TEMPERATURE)
+                request = Request(
+                    row,
+                    name,
+                    prompts_NT[row],
+                    seed=row,
+                    max_new_tokens=count,
+                    stop_ids=frozenset(),
+                    temperature=PROBE_TEMPERATURE,
+                )
                 self._core.add(name, prompts_NT[row].tolist(), sampling_params(request, count))
             found = self._answers(names, steps=100 + prompts_NT.size + count * len(names))
-        except Exception as error:  # a kernel that this model has none of shows here, when the engine is opened
-            raise EngineError(f"vLLM cannot sample from this model in {self._config.dtype} "
-                              f"({type(error).__name__}: {error}); use engine.kind='transformers'") from error
-        if short := [name for name in names if name not in found or len(found[name].logprobs) != count]:
-            raise EngineError(f"vLLM did not answer its probe: {short[0]} got "
-                              f"{found.get(short[0], 'nothing')} instead of {count} tokens")
+        except (
+            Exception
+        ) as error:  # a kernel that this model has none of shows here, when the engine is opened
+            raise EngineError(
+                f"vLLM cannot sample from this model in {self._config.dtype} "
+                f"({type(error).__name__}: {error}); use engine.kind='transformers'"
+            ) from error
+        if short := [
+            name for name in names if name not in found or len(found[name].logprobs) != count
+        ]:
+            raise EngineError(
+                f"vLLM did not answer its probe: {short[0]} got "
+                f"{found.get(short[0], 'nothing')} instead of {count} tokens"
+            )
         answers = [found[name] for name in names]
-        ids_NT = np.concatenate([prompts_NT, np.array([answer.token_ids for answer in answers])], axis=1)
-        return ProbeResult(ids_NT, np.array([answer.logprobs for answer in answers]),
-                       sum(answer.cached_tokens for answer in answers))
+        ids_NT = np.concatenate(
+            [prompts_NT, np.array([answer.token_ids for answer in answers])], axis=1
+        )
+        return ProbeResult(
+            ids_NT,
+            np.array([answer.logprobs for answer in answers]),
+            sum(answer.cached_tokens for answer in answers),
+        )
 
 
 def _nan_first(value: float) -> float:

@@ -3,6 +3,7 @@
 Only this module imports vllm, and only when an engine is opened; beside it what runs inside vLLM's workers, here and in a
 server (vllm_transfer). It was written against 0.32.
 """
+
 from __future__ import annotations
 
 import copy
@@ -43,12 +44,16 @@ class VllmOutput:
 
     name: str
     token_ids: list[int]
-    logprobs: list[float]                 # of the distribution sampled from
-    finish: str                           # vLLM's own word
-    cached_tokens: int                    # of the prompt, taken from the prefix cache
-    prompt_logprobs: list[float] | None   # of the prompt's tokens after the first, where they were asked for
-    whole: list[Mapping[int, float]] | None = None  # per sampled token, of every token of the vocabulary, if asked for
-    error: str | None = None              # why it is no turn
+    logprobs: list[float]  # of the distribution sampled from
+    finish: str  # vLLM's own word
+    cached_tokens: int  # of the prompt, taken from the prefix cache
+    prompt_logprobs: (
+        list[float] | None
+    )  # of the prompt's tokens after the first, where they were asked for
+    whole: list[Mapping[int, float]] | None = (
+        None  # per sampled token, of every token of the vocabulary, if asked for
+    )
+    error: str | None = None  # why it is no turn
 
 
 class VllmCore:
@@ -59,10 +64,14 @@ class VllmCore:
     def __init__(self, llm: Any, vllm: Any) -> None:
         self._llm, self._vllm = llm, vllm
         self._streams = _streams()
-        self._left: Mapping[str, str] | None = None  # digests of what fell asleep; None: it is awake
+        self._left: Mapping[str, str] | None = (
+            None  # digests of what fell asleep; None: it is awake
+        )
         self.makes_generators = bool(llm.collective_rpc("workbench_makes_generators")[0])
         cache = llm.vllm_config.cache_config
-        self.cache_tokens = int(cache.num_gpu_blocks or 0) * int(cache.block_size)  # "gpu" on CPU too
+        self.cache_tokens = int(cache.num_gpu_blocks or 0) * int(
+            cache.block_size
+        )  # "gpu" on CPU too
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None:
         """Queue a request. `params` are fields of vllm.SamplingParams."""
@@ -102,7 +111,9 @@ class VllmCore:
     def forget_prefixes(self) -> None:
         """Drop keys and values that were computed by older weights: loading does not."""
         if not self._llm.reset_prefix_cache():
-            raise EngineError("vLLM did not drop its prefix cache, because requests still hold parts of it")
+            raise EngineError(
+                "vLLM did not drop its prefix cache, because requests still hold parts of it"
+            )
 
     def rest(self) -> None:
         """Give the device's memory back until something is asked for."""
@@ -117,9 +128,15 @@ class VllmCore:
             return
         self._llm.wake_up()
         if self._llm.is_sleeping():
-            raise EngineError("vLLM was told to wake up and sleeps on; open the engine anew, with engine.sleep = false")
-        if as_it_was and (why := unequal(self._left, self._llm.collective_rpc("workbench_held")[0])):
-            raise EngineError(f"vLLM did not wake up as it fell asleep: {why} (rule R33); set engine.sleep = false")
+            raise EngineError(
+                "vLLM was told to wake up and sleeps on; open the engine anew, with engine.sleep = false"
+            )
+        if as_it_was and (
+            why := unequal(self._left, self._llm.collective_rpc("workbench_held")[0])
+        ):
+            raise EngineError(
+                f"vLLM did not wake up as it fell asleep: {why} (rule R33); set engine.sleep = false"
+            )
         self._left = None
 
     def resume(self) -> None:
@@ -149,13 +166,18 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    with tempfile.TemporaryDirectory(prefix="workbench-vllm-") as scratch, _global_randomness_kept():
+    with (
+        tempfile.TemporaryDirectory(prefix="workbench-vllm-") as scratch,
+        _global_randomness_kept(),
+    ):
         hf_config.save_pretrained(scratch)
         try:
             llm = LLMEngine.from_engine_args(EngineArgs(model=scratch, **arguments))
         except Exception as error:  # whatever its parts raise, with its last line
-            raise EngineError(f"vLLM {vllm.__version__} could not open a {type(model).__name__} on {config.device} in "
-                              f"{config.dtype}: {_last_line(error)}") from error
+            raise EngineError(
+                f"vLLM {vllm.__version__} could not open a {type(model).__name__} on {config.device} in "
+                f"{config.dtype}: {_last_line(error)}"
+            ) from error
         _leave_others_alone(llm.engine_core)
         return VllmCore(llm, vllm)
 
@@ -165,26 +187,44 @@ def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
     from vllm.config.weight_transfer import WeightTransferConfig
 
     # With asynchronous scheduling a batch is under way when `step` returns, after the last turn too: new weights would meet it.
-    return server_arguments(text, config, context) | renewed_arguments(config) | dict(
-        distributed_executor_backend="uni", async_scheduling=False, enable_sleep_mode=config.sleep,
-        weight_transfer_config=WeightTransferConfig(backend=BACKEND), worker_extension_cls=EXTENSION)
+    return (
+        server_arguments(text, config, context)
+        | renewed_arguments(config)
+        | dict(
+            distributed_executor_backend="uni",
+            async_scheduling=False,
+            enable_sleep_mode=config.sleep,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            worker_extension_cls=EXTENSION,
+        )
+    )
 
 
 def server_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[str, Any]:
     """Our settings in the words of vLLM's EngineArgs, for a server as for this process."""
     return dict(
-        skip_tokenizer_init=True, load_format="dummy", generation_config="vllm", dtype=config.dtype, seed=0,
-        max_model_len=context, max_num_seqs=config.max_rows,
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        generation_config="vllm",
+        dtype=config.dtype,
+        seed=0,
+        max_model_len=context,
+        max_num_seqs=config.max_rows,
         max_logprobs=-1,  # an audit may ask for the whole distribution; a turn in training asks for one number
         # Prompts are not cut: for each piece vLLM would step a request's generator back, by a guess of how far it had
         # come (GPU), or fail (CPU: "Generator does not use offset"). So there is room for the longest one.
-        enable_chunked_prefill=False, max_num_batched_tokens=max(config.prefill_tokens, context),
-        block_size=config.block_tokens, enable_prefix_caching=config.cache != "off",
+        enable_chunked_prefill=False,
+        max_num_batched_tokens=max(config.prefill_tokens, context),
+        block_size=config.block_tokens,
+        enable_prefix_caching=config.cache != "off",
         # Logprobs of the distribution that was sampled from; vLLM's own habit is the one before temperature and top-p.
-        enforce_eager=not config.compiles, logprobs_mode="processed_logprobs", disable_log_stats=True,
+        enforce_eager=not config.compiles,
+        logprobs_mode="processed_logprobs",
+        disable_log_stats=True,
         kv_cache_memory_bytes=_cache_bytes(text, config),
         # The cache has the size that was asked for; no share of the device is set aside beside it.
-        gpu_memory_utilization=0.01, tensor_parallel_size=config.tensor_parallel,
+        gpu_memory_utilization=0.01,
+        tensor_parallel_size=config.tensor_parallel,
         # A server pauses for a sync and lets what is under way end; on a CPU vLLM has no use for it.
         **({"async_scheduling": True} if config.on_gpu else {}),
     )
@@ -222,7 +262,9 @@ def _let_go(core: Any) -> None:
 def check_vllm() -> None:
     """Raise EngineError where vLLM is not installed."""
     if importlib.util.find_spec("vllm") is None:
-        raise EngineError(f"engine.kind='vllm' needs the package vllm, which is not installed here. {HOW_TO_INSTALL}")
+        raise EngineError(
+            f"engine.kind='vllm' needs the package vllm, which is not installed here. {HOW_TO_INSTALL}"
+        )
 
 
 def _import_vllm(device: str) -> Any:
@@ -238,10 +280,14 @@ def _import_vllm(device: str) -> Any:
 
         built_for = vllm.platforms.current_platform.device_type
     except Exception as error:  # a build for another machine, a torchvision that does not fit: anything may be raised
-        raise EngineError(f"vLLM is installed but does not import: {_last_line(error)}. {HOW_TO_INSTALL}") from error
+        raise EngineError(
+            f"vLLM is installed but does not import: {_last_line(error)}. {HOW_TO_INSTALL}"
+        ) from error
     if built_for != device.partition(":")[0]:
-        raise EngineError(f"the policy is on {device}, but this vLLM works on {built_for or 'no device of this machine'}; "
-                          f"set policy.device={built_for or 'cpu'!r}, or install the other build. {HOW_TO_INSTALL}")
+        raise EngineError(
+            f"the policy is on {device}, but this vLLM works on {built_for or 'no device of this machine'}; "
+            f"set policy.device={built_for or 'cpu'!r}, or install the other build. {HOW_TO_INSTALL}"
+        )
     return vllm
 
 
@@ -261,11 +307,18 @@ def _answer(output: Any) -> VllmOutput:
         scored = [float(logprobs[token].logprob) for token, logprobs in after_first]
     whole = None
     if any(len(logprobs) > WHOLE for logprobs in said.logprobs or ()):
-        whole = [{int(token): float(one.logprob) for token, one in logprobs.items()} for logprobs in said.logprobs]
+        whole = [
+            {int(token): float(one.logprob) for token, one in logprobs.items()}
+            for logprobs in said.logprobs
+        ]
     return VllmOutput(
-        output.request_id, token_ids,
+        output.request_id,
+        token_ids,
         [float(logprobs[token].logprob) for token, logprobs in zip(token_ids, said.logprobs or ())],
-        said.finish_reason or "none", int(output.num_cached_tokens or 0), scored, whole,
+        said.finish_reason or "none",
+        int(output.num_cached_tokens or 0),
+        scored,
+        whole,
     )
 
 

@@ -16,6 +16,7 @@ completion says so.
 Keys and values are kept by content, in whole blocks, and shared by all sessions: `release` frees nothing, and a session
 that went on from its last turn pays for the rest of a block again.
 """
+
 from __future__ import annotations
 
 import os
@@ -33,8 +34,17 @@ from workbench.engines.gap import PlainForward
 from workbench.engines.intake import Intake, model_context
 from workbench.engines.vllm_check import Delivery, SyncCheck
 from workbench.engines.vllm_core import VllmOutput, open_core
-from workbench.engines.vllm_turns import (SCORING, Core, VllmCounters, completion_of, failure, fault_of, is_bent, rows_of,
-                                          sampling_params)
+from workbench.engines.vllm_turns import (
+    SCORING,
+    Core,
+    VllmCounters,
+    completion_of,
+    failure,
+    fault_of,
+    is_bent,
+    rows_of,
+    sampling_params,
+)
 from workbench.types.errors import EngineError
 
 
@@ -56,23 +66,38 @@ class VllmEngine:
 
     name = "vllm"
 
-    def __init__(self, core: Core, model: torch.nn.Module, config: VllmEngineConfig = VllmEngineConfig()) -> None:
+    def __init__(
+        self, core: Core, model: torch.nn.Module, config: VllmEngineConfig = VllmEngineConfig()
+    ) -> None:
         self.config = config
         self._core = core
-        self.addressed = config.seeds_turns(core.makes_generators)  # turns are asked for with their seeds (law 8)
+        self.addressed = config.seeds_turns(
+            core.makes_generators
+        )  # turns are asked for with their seeds (law 8)
         self._plain = PlainForward(model)
         self._counters = VllmCounters()
         self._policy_version = 0
-        self.listener: Listener | None = None  # while set, turns are asked for with every logprob: slow
-        self._fault: str | None = None   # why it must not be sampled from, until a sync mends it
+        self.listener: Listener | None = (
+            None  # while set, turns are asked for with every logprob: slow
+        )
+        self._fault: str | None = None  # why it must not be sampled from, until a sync mends it
         self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
         vocab_size = int(model.get_input_embeddings().weight.shape[0])
         self.context_length = context_for(model, config)
         self._intake = Intake(self.context_length, vocab_size, core.cache_tokens)
-        self._check = SyncCheck(core, self._plain, config, self._counters, context_length=self.context_length,
-                                vocab_size=vocab_size)
-        self._load(self._plain.names.choose({name: w.detach() for name, w in model.state_dict().items()}), 0)
+        self._check = SyncCheck(
+            core,
+            self._plain,
+            config,
+            self._counters,
+            context_length=self.context_length,
+            vocab_size=vocab_size,
+        )
+        self._load(
+            self._plain.names.choose({name: w.detach() for name, w in model.state_dict().items()}),
+            0,
+        )
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -94,21 +119,27 @@ class VllmEngine:
     def cache_reason(self) -> str:
         if not self.keeps_cache:
             return "switched off by engine.cache='off'"
-        return (f"vLLM keeps prefixes in blocks of {self.config.block_tokens} tokens, by content; a prompt seen before "
-                "a sync is compared with a plain forward pass after it")
+        return (
+            f"vLLM keeps prefixes in blocks of {self.config.block_tokens} tokens, by content; a prompt seen before "
+            "a sync is compared with a plain forward pass after it"
+        )
 
     def submit(self, request: Request) -> None:
         """Queue a turn. Raises EngineError for a request that can never be served."""
         if self._fault is not None:
             raise EngineError(f"request {request.id} refused: {self._fault}")
         if self._cannot_score is not None and is_bent(request):
-            raise EngineError(f"request {request.id} refused: {self._cannot_score}; sample at temperature 1 and top_p 1, "
-                              "or use engine.kind='transformers'")
+            raise EngineError(
+                f"request {request.id} refused: {self._cannot_score}; sample at temperature 1 and top_p 1, "
+                "or use engine.kind='transformers'"
+            )
         prompt, limit = self._intake.accept(request)
         name = str(request.id)
         # An audit compares the same turns; greedy ones draw nothing.
         addressed = self.addressed or self.listener is not None or request.temperature == 0
-        params = sampling_params(request, limit) | ({} if self.listener is None else {"logprobs": -1})
+        params = sampling_params(request, limit) | (
+            {} if self.listener is None else {"logprobs": -1}
+        )
         if not addressed:
             del params["seed"]
         try:
@@ -126,8 +157,12 @@ class VllmEngine:
         self._counters.ticks += 1
         try:
             answers = self._core.step()
-        except Exception as error:  # vLLM raises whatever its kernels raise; it is told to all who wait (law 10)
-            return self._fail(f"vLLM failed in the middle of a step ({type(error).__name__}: {error})")
+        except (
+            Exception
+        ) as error:  # vLLM raises whatever its kernels raise; it is told to all who wait (law 10)
+            return self._fail(
+                f"vLLM failed in the middle of a step ({type(error).__name__}: {error})"
+            )
         done = [completion for answer in answers if (completion := self._take(answer)) is not None]
         self._counters.cpu_seconds += time.process_time() - started
         return sorted(done, key=lambda completion: completion.request_id)
@@ -148,7 +183,9 @@ class VllmEngine:
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(weights), version)
 
-    def sync_adapter(self, adapter: Adapter, merged: Mapping[str, torch.Tensor], version: int) -> None:
+    def sync_adapter(
+        self, adapter: Adapter, merged: Mapping[str, torch.Tensor], version: int
+    ) -> None:
         """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine
         was opened with. `merged`: what the two come to, which its answers are held against."""
         self._intake.check_sync(version, self._policy_version)
@@ -158,7 +195,9 @@ class VllmEngine:
         """Nothing is asked for while weights are learned: with engine.sleep vLLM sleeps meanwhile. Refused in flight."""
         if self.config.sleep:
             if len(self._intake):
-                raise EngineError(f"vLLM cannot sleep with {len(self._intake)} requests in flight; poll() until all are over")
+                raise EngineError(
+                    f"vLLM cannot sleep with {len(self._intake)} requests in flight; poll() until all are over"
+                )
             self._core.rest()
 
     def close(self) -> None:
@@ -184,7 +223,12 @@ class VllmEngine:
             self._counters.generated_tokens += len(answer.token_ids)
             if self.listener is not None and answer.whole is not None:
                 count = len(answer.whole)
-                self.listener([request.id] * count, range(count), rows_of(answer.whole, self._intake.vocab_size), True)
+                self.listener(
+                    [request.id] * count,
+                    range(count),
+                    rows_of(answer.whole, self._intake.vocab_size),
+                    True,
+                )
             if is_bent(request) and fault_of(request, turn.limit, answer) is None:
                 turn.sampled = answer
                 sequence = [*(int(token) for token in request.prompt_ids), *answer.token_ids]
@@ -192,12 +236,23 @@ class VllmEngine:
                 try:
                     self._core.add(answer.name, sequence, SCORING)
                     return None
-                except Exception as error:  # whatever vLLM has against it ends this turn and no other (law 10)
-                    return self._end(request, f"vLLM refused to score the turn ({type(error).__name__}: {error})")
+                except (
+                    Exception
+                ) as error:  # whatever vLLM has against it ends this turn and no other (law 10)
+                    return self._end(
+                        request, f"vLLM refused to score the turn ({type(error).__name__}: {error})"
+                    )
         self._intake.finish(request.id)
         del self._turns[answer.name]
-        return completion_of(request, turn.limit, sampled, self._policy_version, self.config.dtype,
-                             scored=answer if turn.sampled is not None else None, addressed=turn.addressed)
+        return completion_of(
+            request,
+            turn.limit,
+            sampled,
+            self._policy_version,
+            self.config.dtype,
+            scored=answer if turn.sampled is not None else None,
+            addressed=turn.addressed,
+        )
 
     def _fail(self, why: str) -> list[Completion]:
         """Everybody who waits is told; nothing more is sampled until a sync has shown that it works again."""
@@ -218,12 +273,16 @@ class VllmEngine:
         try:
             self._core.abort(name)
         except Exception as error:
-            self._fault = self._fault or (f"vLLM could not drop a request ({type(error).__name__}: {error}); open the "
-                                          "engine anew, or sync")
+            self._fault = self._fault or (
+                f"vLLM could not drop a request ({type(error).__name__}: {error}); open the "
+                "engine anew, or sync"
+            )
 
     # ------------------------------------------------------------------------------------------ weights
 
-    def _load(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> None:
+    def _load(
+        self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None
+    ) -> None:
         started = time.process_time()
         opening = self._counters.loads == 0
         before = None
@@ -239,10 +298,14 @@ class VllmEngine:
             self._fault = str(error)
             raise
         except Exception as error:  # a name or layout that vLLM has otherwise than transformers
-            raise EngineError(f"vLLM could not take the weights of version {version} ({type(error).__name__}: {error}); "
-                              "it may know this architecture by other names: use engine.kind='transformers'") from error
+            raise EngineError(
+                f"vLLM could not take the weights of version {version} ({type(error).__name__}: {error}); "
+                "it may know this architecture by other names: use engine.kind='transformers'"
+            ) from error
         self._core.forget_prefixes()
-        if lost := unequal(digests(weights) if adapter is None else adapter.digests(self.config.dtype), arrived):
+        if lost := unequal(
+            digests(weights) if adapter is None else adapter.digests(self.config.dtype), arrived
+        ):
             self._fault = f"version {version} did not arrive in vLLM: {lost} (rule R33)"
             raise EngineError(self._fault)
         self._core.resume()
@@ -265,32 +328,44 @@ def context_for(model: torch.nn.Module, config: VllmEngineConfig) -> int:
     positions = model_context(model, None)
     if context == positions:
         if config.max_context is not None:
-            raise EngineError(f"engine.max_context = {context}: vLLM needs one position for itself, so at most "
-                              f"{positions - 1} here")
+            raise EngineError(
+                f"engine.max_context = {context}: vLLM needs one position for itself, so at most "
+                f"{positions - 1} here"
+            )
         context = positions - 1
     if context > config.cache_tokens:
-        raise EngineError(f"a sequence of {context} tokens does not fit into a cache of {config.cache_tokens}; lower "
-                          "engine.max_context or raise engine.cache_tokens")
+        raise EngineError(
+            f"a sequence of {context} tokens does not fit into a cache of {config.cache_tokens}; lower "
+            "engine.max_context or raise engine.cache_tokens"
+        )
     return context
 
 
 def check_model(model: torch.nn.Module) -> None:
     """Raise EngineError for what vLLM could not be told the architecture of."""
     if not hasattr(model, "config") or not hasattr(model, "get_output_embeddings"):
-        raise EngineError(f"expected a Hugging Face causal language model, got {type(model).__name__}; if it is wrapped "
-                          "(DDP, FSDP, accelerate), hand over the model inside")
+        raise EngineError(
+            f"expected a Hugging Face causal language model, got {type(model).__name__}; if it is wrapped "
+            "(DDP, FSDP, accelerate), hand over the model inside"
+        )
 
 
 def open_vllm_engine(model: torch.nn.Module, config: VllmEngineConfig) -> VllmEngine:
     """vLLM with `model`'s weights, checked against it. Takes ten to forty seconds. Raises EngineError."""
     check_model(model)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise EngineError("engine.kind='vllm' in the learner's process is for one process, and torchrun or accelerate started "
-                          f"{os.environ['WORLD_SIZE']}; layout.kind='one_node' gives them a server, "
-                          "engine.kind='transformers' samples in each")
+        raise EngineError(
+            "engine.kind='vllm' in the learner's process is for one process, and torchrun or accelerate started "
+            f"{os.environ['WORLD_SIZE']}; layout.kind='one_node' gives them a server, "
+            "engine.kind='transformers' samples in each"
+        )
     if config.sleep and not config.on_gpu:
-        raise EngineError(f"engine.sleep on {config.device}: {NO_SLEEP_ON_CPU}; set engine.sleep = false")
+        raise EngineError(
+            f"engine.sleep on {config.device}: {NO_SLEEP_ON_CPU}; set engine.sleep = false"
+        )
     if config.device.startswith("cuda:") and config.device != "cuda:0":
-        raise EngineError(f"vLLM takes the first GPU that this process sees, and the policy is on {config.device}; set "
-                          "CUDA_VISIBLE_DEVICES and policy.device='cuda'")
+        raise EngineError(
+            f"vLLM takes the first GPU that this process sees, and the policy is on {config.device}; set "
+            "CUDA_VISIBLE_DEVICES and policy.device='cuda'"
+        )
     return VllmEngine(open_core(model, config, context_for(model, config) + 1), model, config)

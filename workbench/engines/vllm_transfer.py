@@ -7,6 +7,7 @@ its own checksum is then one of nothing.
 
 A worker finds all this by `worker_extension_cls`, so nothing has to be installed as a plugin. Written against 0.32.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,9 +16,16 @@ from dataclasses import dataclass, field
 
 import torch
 from safetensors.torch import load_file
-from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
 from vllm.platforms import current_platform
 
 from workbench.engines.adapter_route import AdapterCalls, plain_head
@@ -25,7 +33,9 @@ from workbench.engines.broadcast import Line, found, in_pieces, own_address
 from workbench.engines.digests import digests
 from workbench.engines.vllm_words import BACKEND
 
-handed: dict[str, Mapping[str, torch.Tensor]] = {}  # within this process: what is handed over, under a name
+handed: dict[
+    str, Mapping[str, torch.Tensor]
+] = {}  # within this process: what is handed over, under a name
 
 
 @dataclass
@@ -60,8 +70,14 @@ class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
         all_here = self.parallel_config
         rank = 1 + all_here.data_parallel_index * all_here.world_size + all_here.rank
         store = found(init_info.host, init_info.port, init_info.seconds)
-        self.line = Line(store, rank, init_info.world, backend=init_info.backend, seconds=init_info.seconds,
-                         host=own_address(init_info.host, init_info.port))
+        self.line = Line(
+            store,
+            rank,
+            init_info.world,
+            backend=init_info.backend,
+            seconds=init_info.seconds,
+            host=own_address(init_info.host, init_info.port),
+        )
 
     def start_weight_update(self) -> None:
         self.arrived: dict[str, str] = {}
@@ -76,11 +92,15 @@ class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
     def receive_weights(self, update_info: WeightPiece) -> None:
         for weights in self._pieces(update_info):
             self.arrived |= digests(weights)
-            self.model.load_weights(list(weights.items()))  # a list: no tensor is dropped while vLLM still reads it
+            self.model.load_weights(
+                list(weights.items())
+            )  # a list: no tensor is dropped while vLLM still reads it
 
     def _pieces(self, update_info: WeightPiece) -> Iterable[Mapping[str, torch.Tensor]]:
         if not update_info.told:
-            return [handed[update_info.handed] if update_info.handed else load_file(update_info.path)]
+            return [
+                handed[update_info.handed] if update_info.handed else load_file(update_info.path)
+            ]
         return in_pieces(self.line, update_info.told)
 
     def finish_weight_update(self) -> None:
@@ -114,7 +134,11 @@ class WorkerCalls(AdapterCalls):
         model = self.model_runner.get_model()
         weight = next(parameter for parameter in model.parameters() if parameter.numel())
         with torch.no_grad(), plain_head(model):
-            return model.compute_logits(torch.tensor(json.loads(hidden_ND)).to(weight)).float().tolist()
+            return (
+                model.compute_logits(torch.tensor(json.loads(hidden_ND)).to(weight))
+                .float()
+                .tolist()
+            )
 
 
 def pack_embeddings(model: torch.nn.Module) -> None:

@@ -4,6 +4,7 @@
 A preset's name begins with its kind, and promises nothing that its `label` does not spell out. A kind is imported when
 it is asked for: whoever plays FrozenLake waits for no search engine.
 """
+
 from __future__ import annotations
 
 import sys
@@ -26,22 +27,24 @@ if TYPE_CHECKING:
     from workbench.envs.world_qa import WorldQA
 
 # Kinds of environment by the name that a config gives them; a new one is one more line here.
-ENVS = NameTable({
-    "frozenlake": "workbench.envs.frozen_lake:FrozenLake",
-    "bandit": "workbench.envs.bandit:Bandit",
-    "sokoban": "workbench.envs.sokoban:Sokoban",
-    "world_qa": "workbench.envs.world_qa:WorldQA",
-    "file_qa": "workbench.envs.file_qa:FileQA",
-    "countdown": "workbench.envs.countdown:Countdown",
-    "shop": "workbench.envs.shop.shop:Shop",
-    "code": "workbench.envs.code.tasks:Code",
-    "tools": "workbench.envs.tool_tasks:ToolTasks",
-    "gymnasium": "workbench.envs.adapters.gymnasium:Gymnasium",
-    "reasoning_gym": "workbench.envs.adapters.reasoning_gym:ReasoningGym",
-    "textarena": "workbench.envs.adapters.textarena:TextArena",
-    "verifiers": "workbench.envs.adapters.verifiers:Verifiers",
-    "openenv": "workbench.envs.adapters.openenv:OpenEnv",
-})
+ENVS = NameTable(
+    {
+        "frozenlake": "workbench.envs.frozen_lake:FrozenLake",
+        "bandit": "workbench.envs.bandit:Bandit",
+        "sokoban": "workbench.envs.sokoban:Sokoban",
+        "world_qa": "workbench.envs.world_qa:WorldQA",
+        "file_qa": "workbench.envs.file_qa:FileQA",
+        "countdown": "workbench.envs.countdown:Countdown",
+        "shop": "workbench.envs.shop.shop:Shop",
+        "code": "workbench.envs.code.tasks:Code",
+        "tools": "workbench.envs.tool_tasks:ToolTasks",
+        "gymnasium": "workbench.envs.adapters.gymnasium:Gymnasium",
+        "reasoning_gym": "workbench.envs.adapters.reasoning_gym:ReasoningGym",
+        "textarena": "workbench.envs.adapters.textarena:TextArena",
+        "verifiers": "workbench.envs.adapters.verifiers:Verifiers",
+        "openenv": "workbench.envs.adapters.openenv:OpenEnv",
+    }
+)
 
 
 class _Presets(Mapping[str, EnvFamily]):
@@ -76,8 +79,21 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
-__all__ = ["ENVS", "PRESETS", "Bandit", "Countdown", "Env", "EnvFamily", "FrozenLake", "Shop", "Sokoban", "ToolTasks",
-           "WorldQA", "split_of", "tasks"]
+__all__ = [
+    "ENVS",
+    "PRESETS",
+    "Bandit",
+    "Countdown",
+    "Env",
+    "EnvFamily",
+    "FrozenLake",
+    "Shop",
+    "Sokoban",
+    "ToolTasks",
+    "WorldQA",
+    "split_of",
+    "tasks",
+]
 
 
 class _Listing(ModuleType):

@@ -1,4 +1,5 @@
 """What a turn of a question with tools pays, and on which turn: every part lands on the turn that earned it."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,27 +22,53 @@ class AnswerRewards:
     the values are -1, -0.5, 0 and 1.
     """
 
-    answer: Annotated[str, one_of("em", "f1"), "em: 1 for an exact match, else 0; f1: the F1 over words"] = "em"
-    format_penalty: Annotated[float, at_most(0, why="more would pay for garbage"),
-                              "for a turn that is not wholly in order"] = -0.1
-    process: Annotated[float, at_least(0), "for each supporting document that a turn's calls bring for the first "
-                       "time"] = 0.0
-    no_answer: Annotated[float, at_most(0, why="more would pay for silence"),
-                         "where the turns run out without an answer"] = 0.0
-    rule: Annotated[str, one_of("sum", "agent-r1"), "sum: the parts as above; agent-r1: its paper's equation 6"] = "sum"
+    answer: Annotated[
+        str, one_of("em", "f1"), "em: 1 for an exact match, else 0; f1: the F1 over words"
+    ] = "em"
+    format_penalty: Annotated[
+        float,
+        at_most(0, why="more would pay for garbage"),
+        "for a turn that is not wholly in order",
+    ] = -0.1
+    process: Annotated[
+        float,
+        at_least(0),
+        "for each supporting document that a turn's calls bring for the first time",
+    ] = 0.0
+    no_answer: Annotated[
+        float,
+        at_most(0, why="more would pay for silence"),
+        "where the turns run out without an answer",
+    ] = 0.0
+    rule: Annotated[
+        str, one_of("sum", "agent-r1"), "sum: the parts as above; agent-r1: its paper's equation 6"
+    ] = "sum"
 
     def __post_init__(self) -> None:
         check_settings(self, "rewards")
         if self.rule == "agent-r1":
             plain = AnswerRewards()
-            idle = [name for name in ("answer", "format_penalty", "no_answer")
-                    if getattr(self, name) != getattr(plain, name)]
+            idle = [
+                name
+                for name in ("answer", "format_penalty", "no_answer")
+                if getattr(self, name) != getattr(plain, name)
+            ]
             if idle:
-                raise ConfigError(f"rewards.{idle[0]} has no effect under rewards.rule = 'agent-r1', which pays exact "
-                                  "match and format by its own formula; leave it out")
+                raise ConfigError(
+                    f"rewards.{idle[0]} has no effect under rewards.rule = 'agent-r1', which pays exact "
+                    "match and format by its own formula; leave it out"
+                )
 
-    def parts(self, parsed: ParsedTurn, results: Sequence[ToolResult], golds: Sequence[str], *, new_documents: int,
-              in_order: bool, finished: bool) -> dict[str, float] | None:
+    def parts(
+        self,
+        parsed: ParsedTurn,
+        results: Sequence[ToolResult],
+        golds: Sequence[str],
+        *,
+        new_documents: int,
+        in_order: bool,
+        finished: bool,
+    ) -> dict[str, float] | None:
         """The parts of a turn's reward; None where it is the last one and the answer is not known (law 5).
 
         `golds`: the gold answer and its aliases; `new_documents`: supporting ones that this turn found first;
@@ -50,10 +77,16 @@ class AnswerRewards:
         if finished and not golds:
             return None
         if self.rule == "agent-r1":
-            parts = self._equation_6(parsed, golds, in_order) if finished else {"answer": 0.0, "format": 0.0}
+            parts = (
+                self._equation_6(parsed, golds, in_order)
+                if finished
+                else {"answer": 0.0, "format": 0.0}
+            )
         else:
-            parts = {"answer": self._answer_value(parsed, golds) if finished else 0.0,
-                     "format": 0.0 if parsed.valid else float(self.format_penalty)}
+            parts = {
+                "answer": self._answer_value(parsed, golds) if finished else 0.0,
+                "format": 0.0 if parsed.valid else float(self.format_penalty),
+            }
         if self.process:
             parts["process"] = float(self.process * new_documents)
         paid_by_tools = [result.reward for result in results if result.reward is not None]
@@ -68,9 +101,14 @@ class AnswerRewards:
             return {"format": in_order / 2 - 1.0}
         return {"answer": float(self.no_answer)} if self.no_answer else {}
 
-    def _equation_6(self, parsed: ParsedTurn, golds: Sequence[str], in_order: bool) -> dict[str, float]:
+    def _equation_6(
+        self, parsed: ParsedTurn, golds: Sequence[str], in_order: bool
+    ) -> dict[str, float]:
         answers = parsed.answer is not None
-        answer_in_order, calls_in_order = answers and parsed.valid, in_order and (answers or parsed.valid)
+        answer_in_order, calls_in_order = (
+            answers and parsed.valid,
+            in_order and (answers or parsed.valid),
+        )
         if answer_in_order and calls_in_order:
             return {"answer": float(exact_match(parsed.answer, golds)), "format": 0.0}
         return {"answer": 0.0, "format": (answer_in_order + calls_in_order) / 2 - 1.0}

@@ -1,5 +1,5 @@
-"""Expressions of given whole numbers: their values, exactly and without `eval`; which targets can be reached, and how.
-"""
+"""Expressions of given whole numbers: their values, exactly and without `eval`; which targets can be reached, and how."""
+
 from __future__ import annotations
 
 import ast
@@ -20,7 +20,9 @@ _SIGNS = re.compile(r"[-+*/()0-9\s]*")
 _OPERATIONS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
-def judged(expression: str, numbers: Sequence[int], operations: str) -> tuple[str, str, Value | None]:
+def judged(
+    expression: str, numbers: Sequence[int], operations: str
+) -> tuple[str, str, Value | None]:
     """(complaint, quote, value) of an expression. The complaint is "" where it uses each number exactly once and
     nothing but `operations`; the value is None where there is none (a complaint, a division by zero)."""
     quote = shown(expression.strip(), 20)
@@ -72,13 +74,21 @@ def _divided(left: Value, right: Value) -> Value:
 
 
 def _quotients(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.divide(left, right, out=np.full(np.broadcast_shapes(left.shape, right.shape), np.nan), where=right != 0)
+    return np.divide(
+        left,
+        right,
+        out=np.full(np.broadcast_shapes(left.shape, right.shape), np.nan),
+        where=right != 0,
+    )
 
 
 _JOIN = {"+": np.add, "-": np.subtract, "*": np.multiply, "/": _quotients}
 _APPLY: dict[str, Callable[[Value, Value], Value]] = {
-    "+": lambda left, right: left + right, "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right, "/": _divided}
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": _divided,
+}
 
 
 def joined(left: str, operation: str, right: str) -> str:
@@ -126,7 +136,9 @@ def _search(parts: tuple[tuple[Value, str], ...], target: int, operations: str) 
                 continue
             value = _APPLY[operation](left, right)
             if rest:
-                found = _search((*rest, (value, joined(left_text, operation, right_text))), target, operations)
+                found = _search(
+                    (*rest, (value, joined(left_text, operation, right_text))), target, operations
+                )
             else:
                 found = joined(left_text, operation, right_text) if value == target else ""
             if found:

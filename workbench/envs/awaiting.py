@@ -1,8 +1,9 @@
 """Environments whose methods are coroutines: they are awaited by the runner, in an event loop of its own.
 
-    loop = EventLoop()          in a thread of its own, so it works under a notebook's loop, too
-    loop.settle(value)          the value itself, or what the coroutine comes to
+loop = EventLoop()          in a thread of its own, so it works under a notebook's loop, too
+loop.settle(value)          the value itself, or what the coroutine comes to
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -57,7 +58,9 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run, args=(self._loop,), daemon=True, name="environments' event loop").start()
+                threading.Thread(
+                    target=_run, args=(self._loop,), daemon=True, name="environments' event loop"
+                ).start()
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def cancel(self, thread: int | None) -> None:
@@ -95,7 +98,9 @@ async def _outcome_of(value: Awaitable) -> tuple[Any, BaseException | None]:
         return await value, None
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # SystemExit would end the loop, and with it all that others await
+    except (
+        BaseException
+    ) as error:  # SystemExit would end the loop, and with it all that others await
         return None, error
 
 

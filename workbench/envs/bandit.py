@@ -12,6 +12,7 @@ attempts at one task share the prompt and differ in luck.
 Source: RAGEN (arXiv 2504.20073), whose paper and scripts disagree on the safe payout and on which name of a pair is the
 risky one; here a pair is always (safe, risky) by the meaning of the words.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,7 +24,13 @@ import numpy as np
 
 from workbench.envs import reasoning
 from workbench.envs.format import format_action, parse_action, refusal, user_message
-from workbench.envs.game_settings import FormatPenalty, ReasoningBonus, ShowRewards, Think, check_game
+from workbench.envs.game_settings import (
+    FormatPenalty,
+    ReasoningBonus,
+    ShowRewards,
+    Think,
+    check_game,
+)
 from workbench.envs.splits import content_split
 from workbench.types import Observation, StepResult, Task, Text
 from workbench.types.errors import ConfigError, EnvError
@@ -36,11 +43,20 @@ PAPER_NAMES: Pairs = (("Teacher", "Engineer"),)
 PAPER_HELDOUT_NAMES: Pairs = (("Librarian", "Trader"),)
 CODE_NAMES: Pairs = (("Phoenix", "Dragon"),)
 TRAIN_NAMES: Pairs = (
-    ("Teacher", "Engineer"), ("Clerk", "Gambler"), ("Baker", "Diver"), ("Nurse", "Pilot"),
-    ("Farmer", "Prospector"), ("Tailor", "Smuggler"), ("Gardener", "Racer"), ("Cook", "Explorer"),
+    ("Teacher", "Engineer"),
+    ("Clerk", "Gambler"),
+    ("Baker", "Diver"),
+    ("Nurse", "Pilot"),
+    ("Farmer", "Prospector"),
+    ("Tailor", "Smuggler"),
+    ("Gardener", "Racer"),
+    ("Cook", "Explorer"),
 )
 HELDOUT_NAMES: Pairs = (
-    ("Librarian", "Trader"), ("Postman", "Inventor"), ("Shepherd", "Pirate"), ("Weaver", "Climber"),
+    ("Librarian", "Trader"),
+    ("Postman", "Inventor"),
+    ("Shepherd", "Pirate"),
+    ("Weaver", "Climber"),
 )
 
 
@@ -53,12 +69,17 @@ class Bandit:
     """
 
     safe_payout: Annotated[float, "what the safe arm always pays"] = 0.15
-    risky_chance: Annotated[float, probability(), "that the risky arm pays 1.0; must make it the better one"] = 0.25
+    risky_chance: Annotated[
+        float, probability(), "that the risky arm pays 1.0; must make it the better one"
+    ] = 0.25
     names: Annotated[Pairs, "(safe, risky) pairs of the training tasks"] = TRAIN_NAMES
-    heldout_names: Annotated[Pairs, "pairs of the held-out tasks; none, or the same ones: known names, drawn "
-                             "anew"] = HELDOUT_NAMES
+    heldout_names: Annotated[
+        Pairs, "pairs of the held-out tasks; none, or the same ones: known names, drawn anew"
+    ] = HELDOUT_NAMES
     reversed_names: Annotated[bool, "swap the roles within every pair"] = False
-    max_turns: Annotated[int, at_least(1), "answers; 1: an unreadable answer ends the attempt without a pull"] = 1
+    max_turns: Annotated[
+        int, at_least(1), "answers; 1: an unreadable answer ends the attempt without a pull"
+    ] = 1
     think: Think = True
     format_penalty: FormatPenalty = -0.1
     show_rewards: ShowRewards = False
@@ -72,16 +93,30 @@ class Bandit:
         for field in ("names", "heldout_names"):
             pairs = tuple(tuple(pair) for pair in getattr(self, field))
             if any(len(pair) != 2 or pair[0].lower() == pair[1].lower() for pair in pairs):
-                raise ConfigError(f"Bandit.{field} holds pairs of two different names, got {getattr(self, field)!r}")
-            if any(not n.strip() or n != n.strip() or set(n) & set("<>|") for pair in pairs for n in pair):
-                raise ConfigError(f"Bandit.{field}: a name is a word without < > | or outer spaces, got {pairs!r}")
+                raise ConfigError(
+                    f"Bandit.{field} holds pairs of two different names, got {getattr(self, field)!r}"
+                )
+            if any(
+                not n.strip() or n != n.strip() or set(n) & set("<>|")
+                for pair in pairs
+                for n in pair
+            ):
+                raise ConfigError(
+                    f"Bandit.{field}: a name is a word without < > | or outer spaces, got {pairs!r}"
+                )
             object.__setattr__(self, field, pairs)
-        if not self.names or (self.names != self.heldout_names and set(self.names) & set(self.heldout_names)):
-            raise ConfigError("Bandit.names holds at least one pair, and heldout_names other pairs (or none, or all of "
-                              f"the same ones, on purpose); got {self.names}, {self.heldout_names}")
+        if not self.names or (
+            self.names != self.heldout_names and set(self.names) & set(self.heldout_names)
+        ):
+            raise ConfigError(
+                "Bandit.names holds at least one pair, and heldout_names other pairs (or none, or all of "
+                f"the same ones, on purpose); got {self.names}, {self.heldout_names}"
+            )
         if not self.safe_payout < self.risky_chance:
-            raise ConfigError(f"success means choosing the risky arm, so it must pay more on average: risky_chance "
-                              f"{self.risky_chance!r} must exceed safe_payout {self.safe_payout!r}")
+            raise ConfigError(
+                f"success means choosing the risky arm, so it must pay more on average: risky_chance "
+                f"{self.risky_chance!r} must exceed safe_payout {self.safe_payout!r}"
+            )
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -95,7 +130,13 @@ class Bandit:
         split = "train" if number < len(self.names) else "held-out"
         if not self.heldout_names:
             split = content_split(f"bandit/{task_seed}")
-        return Task(f"bandit/{task_seed}", self.name, int(task_seed), {"arms": arms, "risky": risky}, {"split": split})
+        return Task(
+            f"bandit/{task_seed}",
+            self.name,
+            int(task_seed),
+            {"arms": arms, "risky": risky},
+            {"split": split},
+        )
 
     def split_of(self, task: Task) -> str:
         """By the names, where some are held out; else by the seed: then held-out tasks are new draws of known names."""
@@ -118,14 +159,22 @@ class Bandit:
     @property
     def label(self) -> str:
         names = "reversed names, " if self.reversed_names else ""
-        return (f"Bandit, {names}safe {self.safe_payout:.3g}, risky 1 with probability {self.risky_chance:.3g}"
-                f"{reasoning.label(self.reasoning_bonus)}")
+        return (
+            f"Bandit, {names}safe {self.safe_payout:.3g}, risky 1 with probability {self.risky_chance:.3g}"
+            f"{reasoning.label(self.reasoning_bonus)}"
+        )
 
     @property
     def instructions(self) -> str:
-        chances = "You have one answer." if self.max_turns == 1 else f"You have {self.max_turns} answers for one pull."
-        return ("Pull one of two arms. Each pays in the manner of its name. "
-                f"Choose the arm that pays more on average. {chances}\nAnswer like this: {self.example}\n\n")
+        chances = (
+            "You have one answer."
+            if self.max_turns == 1
+            else f"You have {self.max_turns} answers for one pull."
+        )
+        return (
+            "Pull one of two arms. Each pays in the manner of its name. "
+            f"Choose the arm that pays more on average. {chances}\nAnswer like this: {self.example}\n\n"
+        )
 
     @property
     def example(self) -> str:
@@ -145,13 +194,17 @@ class BanditEnv:
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         self.arms, self.risky = tuple(task.payload["arms"]), task.payload["risky"]
         if len(self.arms) != 2 or self.risky not in self.arms:
-            raise EnvError(f"a bandit task has two arms, one of them risky; task {task.id!r} has {dict(task.payload)}")
+            raise EnvError(
+                f"a bandit task has two arms, one of them risky; task {task.id!r} has {dict(task.payload)}"
+            )
         self.finished, self.dynamics_seed = False, int(dynamics_seed)
         return user_message(Text(self.family.instructions, trusted=True), Text(self._state_words()))
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         parsed = parse_action(action_text, self.arms, think=self.family.think)
         complaint = parsed.complaint
         if len(parsed.moves) > 1:
@@ -162,17 +215,28 @@ class BanditEnv:
         arm = parsed.moves[0]
         said = ""
         if self.family.think:
-            said = reasoning.verdict(reasoning.bandit_statements(parsed.thought, self.arms, self.risky))
+            said = reasoning.verdict(
+                reasoning.bandit_statements(parsed.thought, self.arms, self.risky)
+            )
         parts = self._parts(said, payout=self._payout(arm), format=0.0)
         words = [Text(f"You pulled {arm}.")]
         if self.family.show_rewards:
             words.append(Text(f"\nReward: {sum(parts.values()):g}"))
-        return StepResult(user_message(*words), sum(parts.values()), parts, terminated=True,
-                          info=self._info([arm], "") | ({"reasoning": said} if said else {}))
+        return StepResult(
+            user_message(*words),
+            sum(parts.values()),
+            parts,
+            terminated=True,
+            info=self._info([arm], "") | ({"reasoning": said} if said else {}),
+        )
 
     def snapshot(self) -> dict[str, Any]:
-        return {"arms": list(self.arms), "risky": self.risky, "finished": self.finished,
-                "dynamics_seed": self.dynamics_seed}
+        return {
+            "arms": list(self.arms),
+            "risky": self.risky,
+            "finished": self.finished,
+            "dynamics_seed": self.dynamics_seed,
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         self.arms, self.risky = tuple(snapshot["arms"]), snapshot["risky"]
@@ -187,33 +251,55 @@ class BanditEnv:
     def _payout(self, arm: str) -> float:
         if arm != self.risky:
             return float(self.family.safe_payout)
-        return 1.0 if rng_at("bandit.payout", self.dynamics_seed).random() < self.family.risky_chance else 0.0
+        return (
+            1.0
+            if rng_at("bandit.payout", self.dynamics_seed).random() < self.family.risky_chance
+            else 0.0
+        )
 
     def _refuse(self, complaint: str, quote: str) -> StepResult:
         penalty = float(self.family.format_penalty)
         words = refusal(complaint, quote, self.family.example)
         if self.family.show_rewards:
             words.append(Text(f"Reward: {penalty:g}\n"))
-        return StepResult(user_message(*words, Text(self._state_words())), penalty,
-                          self._parts("", payout=0.0, format=penalty),
-                          info=self._info([], complaint))
+        return StepResult(
+            user_message(*words, Text(self._state_words())),
+            penalty,
+            self._parts("", payout=0.0, format=penalty),
+            info=self._info([], complaint),
+        )
 
     def _parts(self, said: str, **paid: float) -> dict[str, float]:
         bonus = self.family.reasoning_bonus
         return paid | ({"reasoning": reasoning.payment(said, bonus)} if bonus else {})
 
     def _info(self, moves: list[str], complaint: str) -> dict[str, Any]:
-        return {"success": moves == [self.risky], "moves": moves, "effective": bool(moves),
-                "valid_format": not complaint, "complaint": complaint, "state": self.draw()}
+        return {
+            "success": moves == [self.risky],
+            "moves": moves,
+            "effective": bool(moves),
+            "valid_format": not complaint,
+            "complaint": complaint,
+            "state": self.draw(),
+        }
 
     def _state_words(self) -> str:
         return self.draw()
 
 
-PRESETS: Mapping[str, Bandit] = MappingProxyType({
-    "bandit": Bandit(),
-    "bandit-paper": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES),
-    "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=()),
-    "bandit-rev": Bandit(safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES, reversed_names=True),
-    "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
-})
+PRESETS: Mapping[str, Bandit] = MappingProxyType(
+    {
+        "bandit": Bandit(),
+        "bandit-paper": Bandit(
+            safe_payout=0.15, names=PAPER_NAMES, heldout_names=PAPER_HELDOUT_NAMES
+        ),
+        "bandit-code": Bandit(safe_payout=0.1, names=CODE_NAMES, heldout_names=()),
+        "bandit-rev": Bandit(
+            safe_payout=0.15,
+            names=PAPER_NAMES,
+            heldout_names=PAPER_HELDOUT_NAMES,
+            reversed_names=True,
+        ),
+        "bandit-test": Bandit(names=HELDOUT_NAMES, heldout_names=()),
+    }
+)

@@ -4,6 +4,7 @@ Two things share a room: the *family* (a frozen dataclass: what kind of problem,
 *environment* (one running attempt, with state). A family makes tasks and environments. It may bring its own baselines,
 a random policy and the best solver known; where it has none, every table says "none known".
 """
+
 from __future__ import annotations
 
 from typing import Any, Protocol
@@ -15,8 +16,7 @@ class Env(Protocol):
     """One attempt in progress."""
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
-        """Start `task`. The observation depends on the task only; `dynamics_seed` drives chance from here on (law 7).
-        """
+        """Start `task`. The observation depends on the task only; `dynamics_seed` drives chance from here on (law 7)."""
 
     def step(self, action_text: str) -> StepResult:
         """Take the whole text the policy wrote in its turn. Bad text is answered, not raised (law 10).

@@ -4,6 +4,7 @@ No result means much without its baselines. Published multi-turn results have tu
 uniform random play once that was measured, so it is measured here for every environment. The figures are made by
 `workbench.rollouts.evaluate.evaluate_baselines`.
 """
+
 from __future__ import annotations
 
 import json
@@ -44,7 +45,9 @@ def none_known(family: EnvFamily) -> dict[str, str]:
     return {name: NONE_KNOWN for name in BASELINES if name not in known(family)}
 
 
-def play(family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[Any], str]) -> Attempt:
+def play(
+    family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[Any], str]
+) -> Attempt:
     """Play `task` once, with a policy that sees the environment and writes action texts, until the task is over, a
     limit of the environment ran out, or `family.max_turns` answers were given."""
     rewards, moves, success, turns, said = [], 0, None, 0, []
@@ -65,10 +68,21 @@ def play(family: EnvFamily, task: Task, dynamics_seed: int, policy: Callable[[An
     return Attempt(success, None if None in rewards else sum(rewards, 0.0), turns, moves)
 
 
-def trajectory_of(task: Task, dynamics_seed: int, first: Observation, said: Sequence[tuple[str, StepResult]]) -> Trajectory:
+def trajectory_of(
+    task: Task, dynamics_seed: int, first: Observation, said: Sequence[tuple[str, StepResult]]
+) -> Trajectory:
     """An attempt that was played without tokens: action texts, and what the environment answered."""
-    turns = (Turn(k, text, reply=result.observation.messages, reward=result.reward, info=result.info,
-                  tool_calls=result.tool_calls) for k, (text, result) in enumerate(said))
+    turns = (
+        Turn(
+            k,
+            text,
+            reply=result.observation.messages,
+            reward=result.reward,
+            info=result.info,
+            tool_calls=result.tool_calls,
+        )
+        for k, (text, result) in enumerate(said)
+    )
     last = said[-1][1] if said else None
     success = bool(last.info["success"]) if last is not None and "success" in last.info else None
     return Trajectory(task, 0, dynamics_seed, first, tuple(turns), (), _end(last), success=success)
@@ -86,8 +100,13 @@ def with_its_score(family: EnvFamily, attempt: Trajectory) -> Trajectory:
 def _end(last: StepResult | None) -> StopReason:
     if last is None:
         return StopReason.MAX_TURNS
-    return (StopReason.TERMINATED if last.terminated else StopReason.ENV_TRUNCATED if last.truncated
-            else StopReason.MAX_TURNS)
+    return (
+        StopReason.TERMINATED
+        if last.terminated
+        else StopReason.ENV_TRUNCATED
+        if last.truncated
+        else StopReason.MAX_TURNS
+    )
 
 
 @dataclass(frozen=True)
@@ -116,7 +135,9 @@ class _PlaysAtReset:
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         family, policy = self.baseline.family, self.baseline.policy
         act = getattr(family, f"{policy}_action")
-        number = (self.baseline.attempt,) if self.baseline.attempt else ()  # the first is as where there is one only
+        number = (
+            (self.baseline.attempt,) if self.baseline.attempt else ()
+        )  # the first is as where there is one only
         rng = rng_at(self.baseline.seed, "baseline", policy, task.id, *number)
         attempt = play(family, task, dynamics_seed, lambda env: act(env, rng))
         return Observation((Message("user", json.dumps(asdict(attempt))),))

@@ -19,6 +19,7 @@ numbers; here they are refused. TinyZero's generator draws numbers from 1 to 100
 
 Seeds (law 7): `task_seed` makes numbers and target; nothing is drawn while playing.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -37,17 +38,24 @@ from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
 from workbench.types.settings import Inert, at_least, check_settings, one_of, probability
 
+
 @dataclass(frozen=True)
 class Countdown:
     """A family of Countdown tasks. The fields are its only configuration."""
 
     least_numbers: Annotated[int, at_least(2, most=4), "given numbers of a task, from"] = 3
-    most_numbers: Annotated[int, at_least(2, most=4, why="the solver tries all expressions"), "up to"] = 4
+    most_numbers: Annotated[
+        int, at_least(2, most=4, why="the solver tries all expressions"), "up to"
+    ] = 4
     largest_number: Annotated[int, at_least(2, most=100), "numbers are drawn from 1 to this"] = 100
     largest_target: Annotated[int, at_least(2, most=1000), "targets are from 1 to this"] = 100
-    operations: Annotated[str, one_of("+-*/", "+-*", "+-"), "that expressions may use, and that solve a task"] = "+-*/"
+    operations: Annotated[
+        str, one_of("+-*/", "+-*", "+-"), "that expressions may use, and that solve a task"
+    ] = "+-*/"
     max_turns: Annotated[int, at_least(1), "answers; a wrong one is told its value"] = 1
-    format_reward: Annotated[float, probability(), "for an expression of the given numbers with another value"] = 0.1
+    format_reward: Annotated[
+        float, probability(), "for an expression of the given numbers with another value"
+    ] = 0.1
     think: Think = True
     show_rewards: ShowRewards = False
 
@@ -57,8 +65,10 @@ class Countdown:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.least_numbers > self.most_numbers:
-            raise ConfigError(f"Countdown.least_numbers = {self.least_numbers} exceeds most_numbers = "
-                              f"{self.most_numbers}; set both to the same number, or swap them")
+            raise ConfigError(
+                f"Countdown.least_numbers = {self.least_numbers} exceeds most_numbers = "
+                f"{self.most_numbers}; set both to the same number, or swap them"
+            )
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -67,16 +77,22 @@ class Countdown:
         rng = rng_at("countdown.task", task_seed)
         count = int(rng.integers(self.least_numbers, self.most_numbers + 1))
         for _ in range(10_000):
-            numbers = [int(number) for number in rng.integers(1, self.largest_number + 1, size=count)]
+            numbers = [
+                int(number) for number in rng.integers(1, self.largest_number + 1, size=count)
+            ]
             targets = reachable(numbers, self.largest_target, self.operations)
             if len(targets):
                 payload = {"numbers": numbers, "target": int(rng.choice(targets))}
                 return Task(f"countdown/{task_seed}", self.name, int(task_seed), payload)
-        raise ConfigError(f"10000 draws brought no task that can be solved: {self.label}; raise largest_target")
+        raise ConfigError(
+            f"10000 draws brought no task that can be solved: {self.label}; raise largest_target"
+        )
 
     def split_of(self, task: Task) -> str:
         """By the numbers, in whatever order, and the target."""
-        return content_split(f"countdown/{sorted(task.payload['numbers'])}/{task.payload['target']}")
+        return content_split(
+            f"countdown/{sorted(task.payload['numbers'])}/{task.payload['target']}"
+        )
 
     def make(self) -> CountdownEnv:
         return CountdownEnv(self)
@@ -95,24 +111,35 @@ class Countdown:
 
     def solver_action(self, env: CountdownEnv, rng: np.random.Generator) -> str:
         """The first expression that exact search finds."""
-        return format_action([solve(tuple(sorted(env.numbers)), env.target, self.operations)], think=self.think)
+        return format_action(
+            [solve(tuple(sorted(env.numbers)), env.target, self.operations)], think=self.think
+        )
 
     # -------------------------------------------------------------------------------------------- words
 
     @property
     def label(self) -> str:
-        count = f"{self.least_numbers} to {self.most_numbers}" if self.least_numbers < self.most_numbers else (
-            f"{self.most_numbers}")
-        return (f"Countdown, {count} numbers up to {self.largest_number}, targets up to {self.largest_target}, "
-                f"{' '.join(self.operations)}, {self.max_turns} answer{'s' * (self.max_turns > 1)}")
+        count = (
+            f"{self.least_numbers} to {self.most_numbers}"
+            if self.least_numbers < self.most_numbers
+            else (f"{self.most_numbers}")
+        )
+        return (
+            f"Countdown, {count} numbers up to {self.largest_number}, targets up to {self.largest_target}, "
+            f"{' '.join(self.operations)}, {self.max_turns} answer{'s' * (self.max_turns > 1)}"
+        )
 
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
-        tries = "You have one answer." if self.max_turns == 1 else f"You have {self.max_turns} answers."
+        tries = (
+            "You have one answer." if self.max_turns == 1 else f"You have {self.max_turns} answers."
+        )
         signs = " ".join(self.operations)
-        return (f"Write an expression that equals the target. Use each number exactly once, with {signs} and "
-                f"parentheses, in at most {LONGEST} characters. {tries}\nAnswer like this: {self.example}\n\n")
+        return (
+            f"Write an expression that equals the target. Use each number exactly once, with {signs} and "
+            f"parentheses, in at most {LONGEST} characters. {tries}\nAnswer like this: {self.example}\n\n"
+        )
 
     @property
     def example(self) -> str:
@@ -120,8 +147,13 @@ class Countdown:
 
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
-        return [Inert("show_rewards", self.show_rewards and self.max_turns == 1,
-                      "env.max_turns = 1 ends the attempt before a reward could be read")]
+        return [
+            Inert(
+                "show_rewards",
+                self.show_rewards and self.max_turns == 1,
+                "env.max_turns = 1 ends the attempt before a reward could be read",
+            )
+        ]
 
 
 class CountdownEnv:
@@ -135,16 +167,22 @@ class CountdownEnv:
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         numbers, target = task.payload.get("numbers"), task.payload.get("target")
-        if not isinstance(numbers, (list, tuple)) or not all(type(each) is int for each in (*numbers, target)):
-            raise EnvError("the payload of a Countdown task holds numbers (whole numbers) and a target (a whole number)"
-                           f"; task {task.id!r} has {dict(task.payload)}")
+        if not isinstance(numbers, (list, tuple)) or not all(
+            type(each) is int for each in (*numbers, target)
+        ):
+            raise EnvError(
+                "the payload of a Countdown task holds numbers (whole numbers) and a target (a whole number)"
+                f"; task {task.id!r} has {dict(task.payload)}"
+            )
         self.numbers, self.target = tuple(numbers), target
         self.turns, self.finished, self.format_paid = 0, False, False
         return user_message(Text(self.family.instructions, trusted=True), Text(self.draw()))
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         self.turns += 1
         parsed = parse_answer(action_text, think=self.family.think)
         complaint, quote, value = parsed.complaint, parsed.quote, None
@@ -153,19 +191,37 @@ class CountdownEnv:
         success = value is not None and value == self.target
         parts = self._paid(not complaint, success)
         self.finished = success or self.turns >= self.family.max_turns
-        info = {"success": success, "moves": [] if complaint else [parsed.moves[0].strip()], "effective": not complaint,
-                "valid_format": not complaint, "complaint": complaint, "value": None if value is None else str(value),
-                "state": self.draw()}
-        return StepResult(user_message(*self._reply(complaint, quote, value, success, sum(parts.values()))),
-                          sum(parts.values()), parts, terminated=self.finished, info=info)
+        info = {
+            "success": success,
+            "moves": [] if complaint else [parsed.moves[0].strip()],
+            "effective": not complaint,
+            "valid_format": not complaint,
+            "complaint": complaint,
+            "value": None if value is None else str(value),
+            "state": self.draw(),
+        }
+        return StepResult(
+            user_message(*self._reply(complaint, quote, value, success, sum(parts.values()))),
+            sum(parts.values()),
+            parts,
+            terminated=self.finished,
+            info=info,
+        )
 
     def snapshot(self) -> dict[str, Any]:
-        return {"numbers": list(self.numbers), "target": self.target, "turns": self.turns, "finished": self.finished,
-                "format_paid": self.format_paid}
+        return {
+            "numbers": list(self.numbers),
+            "target": self.target,
+            "turns": self.turns,
+            "finished": self.finished,
+            "format_paid": self.format_paid,
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         self.numbers, self.target = tuple(snapshot["numbers"]), snapshot["target"]
-        self.turns, self.finished, self.format_paid = (snapshot[name] for name in ("turns", "finished", "format_paid"))
+        self.turns, self.finished, self.format_paid = (
+            snapshot[name] for name in ("turns", "finished", "format_paid")
+        )
 
     def state_key(self) -> str:
         return f"{self.draw()} {self.turns} {self.format_paid}"
@@ -179,21 +235,31 @@ class CountdownEnv:
         reward = float(self.family.format_reward)
         return {"format": reward if due else 0.0, "value": 1.0 - reward if success else 0.0}
 
-    def _reply(self, complaint: str, quote: str, value: Value | None, success: bool, paid: float) -> list[Text]:
+    def _reply(
+        self, complaint: str, quote: str, value: Value | None, success: bool, paid: float
+    ) -> list[Text]:
         if complaint:
             words = refusal(complaint, quote, self.family.example)
         elif success:
             words = [Text("Right.\n")]
         else:
-            words = [Text(f"That is {'a division by zero' if value is None else shown(str(value), 40)}, "
-                          f"not {self.target}.\n")]
+            words = [
+                Text(
+                    f"That is {'a division by zero' if value is None else shown(str(value), 40)}, "
+                    f"not {self.target}.\n"
+                )
+            ]
         if self.family.show_rewards:
             words.append(Text(f"Reward: {paid:g}\n"))
         return words if self.finished else [*words, Text(self.draw())]
 
 
-PRESETS: Mapping[str, Countdown] = MappingProxyType({
-    "countdown": Countdown(),                           # as TinyZero's data: three or four numbers, four operations
-    "countdown-ragen": Countdown(operations="+-"),      # RAGEN: what can be solved by + and - alone
-    "countdown-small": Countdown(most_numbers=3, largest_number=20, largest_target=50, operations="+-*"),
-})
+PRESETS: Mapping[str, Countdown] = MappingProxyType(
+    {
+        "countdown": Countdown(),  # as TinyZero's data: three or four numbers, four operations
+        "countdown-ragen": Countdown(operations="+-"),  # RAGEN: what can be solved by + and - alone
+        "countdown-small": Countdown(
+            most_numbers=3, largest_number=20, largest_target=50, operations="+-*"
+        ),
+    }
+)

@@ -8,6 +8,7 @@ machines that lack them. Tasks are drawn with replacement; a question without a 
 
 The split: questions of `heldout` are held out; without such a file, one question in five, by its text.
 """
+
 from __future__ import annotations
 
 import threading
@@ -21,7 +22,14 @@ from workbench.envs.answer_rewards import AnswerRewards
 from workbench.envs.qa.contexts import Context, QuestionEnv, QuestionFamily, Turns
 from workbench.envs.qa.files import FORMATS
 from workbench.envs.qa.opened import (
-    OWN, QuestionFiles, QuestionPool, check_files, no_file, open_files, open_searcher, own_searcher,
+    OWN,
+    QuestionFiles,
+    QuestionPool,
+    check_files,
+    no_file,
+    open_files,
+    open_searcher,
+    own_searcher,
 )
 from workbench.envs.search import Corpus, Searcher
 from workbench.envs.search.remote import RemoteSearcher
@@ -43,18 +51,36 @@ class FileQA(QuestionFamily):
 
     questions: Annotated[str, "file of the questions to train on"] = ""
     format: Annotated[str, one_of(*FORMATS), "of that file"] = "hotpotqa"
-    beside: Annotated[str, "second file of a format: id_aliases.json (2wiki) or the judgements, qrels (beir)"] = ""
-    heldout: Annotated[str, "file of the questions to evaluate on, of the same format; empty: one in five of the "
-                       "questions"] = ""
-    corpus: Annotated[str, "contexts: the paragraphs of all questions; or a file of documents, as BEIR's corpus.jsonl; "
-                      "empty: none, where a server is searched and nothing needs to know which documents support an "
-                      "answer"] = OWN
-    searcher: Annotated[str, "bm25, dense, the URL of a server (workbench retriever), or module:name, called with the corpus "
-                       "(workbench/envs/search/base.py)"] = "bm25"
-    encoder: Annotated[str, "of dense search: module:attribute(argument), called with the argument, gives (texts, query) "
-                       "-> vectors; workbench.engines.encoder:encoder(BAAI/bge-large-en-v1.5), for one"] = ""
-    index: Annotated[str, "of dense search: a file with the index; empty: it is made when the files are opened"] = ""
-    tools: Annotated[tuple[str, ...], "in a search: search, calculator, or module:name"] = ("search",)
+    beside: Annotated[
+        str, "second file of a format: id_aliases.json (2wiki) or the judgements, qrels (beir)"
+    ] = ""
+    heldout: Annotated[
+        str,
+        "file of the questions to evaluate on, of the same format; empty: one in five of the "
+        "questions",
+    ] = ""
+    corpus: Annotated[
+        str,
+        "contexts: the paragraphs of all questions; or a file of documents, as BEIR's corpus.jsonl; "
+        "empty: none, where a server is searched and nothing needs to know which documents support an "
+        "answer",
+    ] = OWN
+    searcher: Annotated[
+        str,
+        "bm25, dense, the URL of a server (workbench retriever), or module:name, called with the corpus "
+        "(workbench/envs/search/base.py)",
+    ] = "bm25"
+    encoder: Annotated[
+        str,
+        "of dense search: module:attribute(argument), called with the argument, gives (texts, query) "
+        "-> vectors; workbench.engines.encoder:encoder(BAAI/bge-large-en-v1.5), for one",
+    ] = ""
+    index: Annotated[
+        str, "of dense search: a file with the index; empty: it is made when the files are opened"
+    ] = ""
+    tools: Annotated[tuple[str, ...], "in a search: search, calculator, or module:name"] = (
+        "search",
+    )
     context: Context = "search"
     documents: Annotated[int, at_least(1), "that one search brings"] = 3
     most_chars: Annotated[int, at_least(1), "characters of what one search brings"] = 2000
@@ -68,26 +94,44 @@ class FileQA(QuestionFamily):
     def __post_init__(self) -> None:
         check_settings(self, "env")
         if not self.tools and self.context == "search":
-            raise ConfigError("env.tools is empty; an attempt without tools is env.context = 'closed'")
+            raise ConfigError(
+                "env.tools is empty; an attempt without tools is env.context = 'closed'"
+            )
         if self.is_remote:
             RemoteSearcher(self.searcher)  # a URL that is none is refused here
         elif self.searcher not in ("bm25", "dense") and not is_named(self.searcher):
-            raise ConfigError(f"env.searcher is 'bm25', 'dense', an URL, or module:name of your own, got {self.searcher!r}")
+            raise ConfigError(
+                f"env.searcher is 'bm25', 'dense', an URL, or module:name of your own, got {self.searcher!r}"
+            )
         elif not self.corpus:
-            raise ConfigError("env.corpus is empty; name a file of documents, or 'contexts': the questions' own paragraphs")
-        if (self.searcher == "dense") != bool(self.encoder) or self.index and self.searcher != "dense":
-            raise ConfigError(f"env.encoder, and if need be env.index, go with env.searcher = 'dense'; got encoder "
-                              f"{self.encoder!r}, index {self.index!r} and searcher {self.searcher!r}")
+            raise ConfigError(
+                "env.corpus is empty; name a file of documents, or 'contexts': the questions' own paragraphs"
+            )
+        if (
+            (self.searcher == "dense") != bool(self.encoder)
+            or self.index
+            and self.searcher != "dense"
+        ):
+            raise ConfigError(
+                f"env.encoder, and if need be env.index, go with env.searcher = 'dense'; got encoder "
+                f"{self.encoder!r}, index {self.index!r} and searcher {self.searcher!r}"
+            )
         if self.beside and self.format not in ("2wiki", "beir"):
-            raise ConfigError(f"env.beside is the second file of format 2wiki or beir; {self.format} has none")
+            raise ConfigError(
+                f"env.beside is the second file of format 2wiki or beir; {self.format} has none"
+            )
         if not self.corpus and (self.context == "gold" or self.rewards.process):
-            raise ConfigError("env.context = 'gold' and env.rewards.process need to know which documents support an answer: "
-                              "name env.corpus, the documents that the server searches")
+            raise ConfigError(
+                "env.context = 'gold' and env.rewards.process need to know which documents support an answer: "
+                "name env.corpus, the documents that the server searches"
+            )
 
     def inert_settings(self) -> list[Inert]:
-        return [*super().inert_settings(),
-                Inert("most_chars", self.context == "closed", "no documents are shown"),
-                Inert("searcher", self.context in ("closed", "gold"), "nothing is searched")]
+        return [
+            *super().inert_settings(),
+            Inert("most_chars", self.context == "closed", "no documents are shown"),
+            Inert("searcher", self.context in ("closed", "gold"), "nothing is searched"),
+        ]
 
     # -------------------------------------------------------------------------------------------- files
 
@@ -100,7 +144,10 @@ class FileQA(QuestionFamily):
     def open(self) -> QuestionPool:
         """Questions and corpus, read once a process. Raises ConfigError and DataError."""
         with _OPENING:
-            return open_files(self._files, "gold" if self.context == "gold" else "process" if self.rewards.process else "")
+            return open_files(
+                self._files,
+                "gold" if self.context == "gold" else "process" if self.rewards.process else "",
+            )
 
     @property
     def _files(self) -> QuestionFiles:
@@ -108,7 +155,9 @@ class FileQA(QuestionFamily):
 
     def open_searcher(self) -> Searcher:
         """What is searched; an index is made once a process. Raises ConfigError and DataError."""
-        if self.is_remote:  # a little less than a call's deadline, so that the agent is told what was wrong
+        if (
+            self.is_remote
+        ):  # a little less than a call's deadline, so that the agent is told what was wrong
             return RemoteSearcher(self.searcher, deadline_s=0.9 * self.calls.deadline_s)
         corpus = self.open().corpus
         with _OPENING:
@@ -141,15 +190,44 @@ class FileQA(QuestionFamily):
         held_out = bool(opened.heldout) and rng.random() < 0.5
         pool = opened.heldout if held_out else opened.train
         question = pool[int(rng.integers(len(pool)))]
-        split = "held-out" if held_out else "train" if opened.heldout else content_split(question.question)
-        return Task(f"file_qa/{question.id}/{task_seed}", self.name, int(task_seed), {
-            "question": question.question, "answers": list(question.answers), "support": list(question.support),
-            "hops": question.hops, "kind": question.kind, "id": question.id}, {"split": split})
+        split = (
+            "held-out"
+            if held_out
+            else "train"
+            if opened.heldout
+            else content_split(question.question)
+        )
+        return Task(
+            f"file_qa/{question.id}/{task_seed}",
+            self.name,
+            int(task_seed),
+            {
+                "question": question.question,
+                "answers": list(question.answers),
+                "support": list(question.support),
+                "hops": question.hops,
+                "kind": question.kind,
+                "id": question.id,
+            },
+            {"split": split},
+        )
 
     def question_task(self, text: str, task_seed: int = 0) -> Task:
         """A person's question, without a gold answer."""
-        return Task(f"file_qa/asked/{task_seed}", self.name, int(task_seed), {
-            "question": text, "answers": [], "support": [], "hops": 0, "kind": "asked", "id": "asked"}, {"split": "asked"})
+        return Task(
+            f"file_qa/asked/{task_seed}",
+            self.name,
+            int(task_seed),
+            {
+                "question": text,
+                "answers": [],
+                "support": [],
+                "hops": 0,
+                "kind": "asked",
+                "id": "asked",
+            },
+            {"split": "asked"},
+        )
 
     def split_of(self, task: Task) -> str:
         return task.metadata["split"]
@@ -181,9 +259,12 @@ class FileQA(QuestionFamily):
     @property
     def label(self) -> str:
         by = "a server" if self.is_remote else self.searcher
-        way = {"search": f"{', '.join(self.tools)} ({by}, {self.documents} documents each, {self.turns} turns)",
-               "closed": "no tool", "rag": f"one search for the question's words ({by}, {self.documents} found)",
-               "gold": "handed the supporting documents"}[self.context]
+        way = {
+            "search": f"{', '.join(self.tools)} ({by}, {self.documents} documents each, {self.turns} turns)",
+            "closed": "no tool",
+            "rag": f"one search for the question's words ({by}, {self.documents} found)",
+            "gold": "handed the supporting documents",
+        }[self.context]
         return f"File QA, {self.format}: {Path(self.questions).name or 'no file yet'}, {way}"
 
 
@@ -202,4 +283,4 @@ class FileEnv(QuestionEnv):
         """Supporting documents that are left to search for, one a turn, while a turn remains for the answer."""
         if not self.can_search or self._attempt.turn + 1 >= self.max_turns:
             return []
-        return list(self._attempt.task.payload["support"])[self._attempt.turn:]
+        return list(self._attempt.task.payload["support"])[self._attempt.turn :]

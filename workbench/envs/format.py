@@ -7,6 +7,7 @@ searches, no backtracking), so a megabyte of garbage costs milliseconds.
 
 Only the text that the policy sampled is read, as it is: nothing is repaired, and nothing is written back.
 """
+
 from __future__ import annotations
 
 import json
@@ -77,15 +78,23 @@ def parse_answer(text: str, *, think: bool) -> ParsedAction:
 def refusal(complaint: str, quote: str, example: str) -> list[Text]:
     """The reply to a text that could not be read. The policy's own words, quoted, stay untrusted (law 9)."""
     said = [Text(" It says: ", trusted=True), Text(quote)] if quote else []
-    return [Text(complaint, trusted=True), *said,
-            Text(f"\nNothing was done. Answer like this: {example}\n", trusted=True)]
+    return [
+        Text(complaint, trusted=True),
+        *said,
+        Text(f"\nNothing was done. Answer like this: {example}\n", trusted=True),
+    ]
 
 
 def limit_notice(done: int, asked: int) -> list[Text]:
     """The reply to more moves than one answer may hold; empty where there were no more."""
     if asked <= done:
         return []
-    return [Text(f"Only {done} of {asked} moves were done; the limit is {done} per answer.\n", trusted=True)]
+    return [
+        Text(
+            f"Only {done} of {asked} moves were done; the limit is {done} per answer.\n",
+            trusted=True,
+        )
+    ]
 
 
 def user_message(*parts: Text) -> Observation:
@@ -97,8 +106,8 @@ def _split(text: str, tags: Sequence[str], places: Sequence[int]) -> tuple[list[
     """The texts inside the tag pairs, and the texts outside of them."""
     blocks, outside, end = [], [], 0
     for opening in range(0, len(tags), 2):
-        outside.append(text[end:places[opening]])
-        blocks.append(text[places[opening] + len(tags[opening]):places[opening + 1]])
+        outside.append(text[end : places[opening]])
+        blocks.append(text[places[opening] + len(tags[opening]) : places[opening + 1]])
         end = places[opening + 1] + len(tags[opening + 1])
     return blocks, [*outside, text[end:]]
 
@@ -112,7 +121,9 @@ def _read_moves(answer: str, moves: Sequence[str], thought: str) -> ParsedAction
         move = canonical.get(part.strip().lower())
         if move is None:
             quote = shown(part.strip(), _LONGEST_QUOTE)
-            return ParsedAction((), False, "The answer holds something that is not on offer.", quote, thought)
+            return ParsedAction(
+                (), False, "The answer holds something that is not on offer.", quote, thought
+            )
         found.append(move)
     return ParsedAction(tuple(found), True, thought=thought)
 
@@ -126,5 +137,5 @@ def shown(value: Any, longest: int = LONGEST_SHOWN) -> str:
             text = json.dumps(value, ensure_ascii=False, default=str)
         except (ValueError, RecursionError):
             text = f"a {type(value).__name__}"
-    text = "".join(c if c.isprintable() else " " for c in text[:longest + 1])
+    text = "".join(c if c.isprintable() else " " for c in text[: longest + 1])
     return text if len(text) <= longest else text[:longest] + "..."

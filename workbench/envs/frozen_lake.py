@@ -16,6 +16,7 @@ unknown move; then no move is made and the reply says what was wrong. Moves beyo
 and cost nothing; the reply says so. The attempt ends in a hole or on the goal (terminated) or when the last of
 `max_moves` is used (truncated); `max_turns` counts answers and is enforced by the collect loop.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,15 @@ import numpy as np
 
 from workbench.envs import lake_solver, reasoning
 from workbench.envs.format import format_action
-from workbench.envs.game_settings import (FormatPenalty, MaxMoves, MaxTurns, MovesPerAction, ReasoningBonus, ShowRewards,
-                                          Think)
+from workbench.envs.game_settings import (
+    FormatPenalty,
+    MaxMoves,
+    MaxTurns,
+    MovesPerAction,
+    ReasoningBonus,
+    ShowRewards,
+    Think,
+)
 from workbench.envs.grid_game import GridEnv, GridFamily
 from workbench.envs.splits import content_split
 from workbench.types import Observation, Task
@@ -38,7 +46,10 @@ from workbench.types.settings import at_least, probability
 
 MOVES = ("Left", "Down", "Right", "Up")  # neighbours in this ring are perpendicular
 PLAYER, ICE, HOLE, GOAL = "P", "_", "O", "G"
-STANDARD, CELLS = "P_OGX√", "you, ice, hole, goal, you in a hole, you on the goal"  # in the order of the symbols
+STANDARD, CELLS = (
+    "P_OGX√",
+    "you, ice, hole, goal, you in a hole, you on the goal",
+)  # in the order of the symbols
 
 
 @dataclass(frozen=True)
@@ -51,10 +62,15 @@ class FrozenLake(GridFamily):
     """
 
     size: Annotated[int, at_least(2), "rows and columns"] = 4
-    slip: Annotated[float, probability(), "that a move goes sideways; stated in the prompt unless 0"] = 0.0
-    hole_density: Annotated[float, at_least(0, most=0.9, why="with more holes hardly any map has a path"),
-                            "probability that a cell other than start and goal is a hole (maps without a path are "
-                            "redrawn)"] = 0.2
+    slip: Annotated[
+        float, probability(), "that a move goes sideways; stated in the prompt unless 0"
+    ] = 0.0
+    hole_density: Annotated[
+        float,
+        at_least(0, most=0.9, why="with more holes hardly any map has a path"),
+        "probability that a cell other than start and goal is a hole (maps without a path are "
+        "redrawn)",
+    ] = 0.2
     max_moves: MaxMoves = 10
     max_moves_per_action: MovesPerAction = 5
     max_turns: MaxTurns = 10
@@ -81,15 +97,22 @@ class FrozenLake(GridFamily):
             start, goal = rng.choice(self.size * self.size, size=2, replace=False)
             cells = np.where(rng.random(self.size * self.size) < self.hole_density, HOLE, ICE)
             cells[start], cells[goal] = PLAYER, GOAL
-            rows = tuple("".join(cells[i:i + self.size]) for i in range(0, len(cells), self.size))
+            rows = tuple("".join(cells[i : i + self.size]) for i in range(0, len(cells), self.size))
             if (distance := lake_solver.distance(rows)) is not None:
-                return Task(f"frozenlake-{self.size}x{self.size}/{task_seed}", self.name, int(task_seed),
-                            {"grid": list(rows)}, {"distance": distance})
-        raise EnvError(f"no map with a path in 10000 draws (size {self.size}, hole_density {self.hole_density}); "
-                       "use fewer holes")
+                return Task(
+                    f"frozenlake-{self.size}x{self.size}/{task_seed}",
+                    self.name,
+                    int(task_seed),
+                    {"grid": list(rows)},
+                    {"distance": distance},
+                )
+        raise EnvError(
+            f"no map with a path in 10000 draws (size {self.size}, hole_density {self.hole_density}); "
+            "use fewer holes"
+        )
 
     def split_of(self, task: Task) -> str:
-        """"train" or "held-out", by the map itself: no map is in both, whatever the seeds."""
+        """ "train" or "held-out", by the map itself: no map is in both, whatever the seeds."""
         return content_split("/".join(task.payload["grid"]))
 
     def make(self) -> FrozenLakeEnv:
@@ -125,16 +148,20 @@ class FrozenLake(GridFamily):
     @property
     def label(self) -> str:
         """The whole setting in one line, for tables and plots."""
-        return (f"FrozenLake {self.size}x{self.size}, slip {self.slip:.3g}, holes {self.hole_density:.3g}, "
-                f"{self.label_of_limits}{self.label_of_rest}")
+        return (
+            f"FrozenLake {self.size}x{self.size}, slip {self.slip:.3g}, holes {self.hole_density:.3g}, "
+            f"{self.label_of_limits}{self.label_of_rest}"
+        )
 
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
         slip = f"A move slips sideways with probability {self.slip:.3g}.\n" if self.slip else ""
         player, ice, hole, goal, *_ = self.symbols
-        return (f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}.\n"
-                f"{self.limits}{slip}Answer like this: {self.example}\n\n")
+        return (
+            f"Go from {player} to {goal} over the ice {ice} and keep out of the holes {hole}.\n"
+            f"{self.limits}{slip}Answer like this: {self.example}\n\n"
+        )
 
 
 class FrozenLakeEnv(GridEnv):
@@ -167,8 +194,12 @@ class FrozenLakeEnv(GridEnv):
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that the future depends on, as JSON values."""
-        return {"grid": list(self.rows), "position": list(self.position), **self._counters(),
-                "dynamics_seed": self.dynamics_seed}
+        return {
+            "grid": list(self.rows),
+            "position": list(self.position),
+            **self._counters(),
+            "dynamics_seed": self.dynamics_seed,
+        }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot of the same family, without a reset."""
@@ -185,9 +216,17 @@ class FrozenLakeEnv(GridEnv):
         """For a critic: how many moves the goal is away, from here and after each move; a hole and a cell without a way are
         said as such. Slips are left out."""
         away, size = lake_solver.distances(self.rows), self.family.size
-        cells = [self.position, *(lake_solver.neighbour(size, *self.position, move) for move in range(4))]
-        said = ["hole" if self.rows[row][column] == HOLE else str(away.get((row, column), "none")) for row, column in cells]
-        return f"Moves to the goal: {said[0]}. " + ", ".join(f"{move} {far}" for move, far in zip(MOVES, said[1:]))
+        cells = [
+            self.position,
+            *(lake_solver.neighbour(size, *self.position, move) for move in range(4)),
+        ]
+        said = [
+            "hole" if self.rows[row][column] == HOLE else str(away.get((row, column), "none"))
+            for row, column in cells
+        ]
+        return f"Moves to the goal: {said[0]}. " + ", ".join(
+            f"{move} {far}" for move, far in zip(MOVES, said[1:])
+        )
 
     def draw(self) -> str:
         """The grid as text: one character a cell, single spaces between, one line a row."""
@@ -221,15 +260,21 @@ class FrozenLakeEnv(GridEnv):
         return reasoning.lake_statements(thought, self.rows, before, MOVES, self.family.symbols)
 
     def _facts(self, before: tuple[int, int]) -> dict[str, Any]:
-        return {"state": self.draw(), "position_before": list(before), "position": list(self.position)}
+        return {
+            "state": self.draw(),
+            "position_before": list(before),
+            "position": list(self.position),
+        }
 
     def _state_words(self) -> str:
         end = {HOLE: "You fell into a hole.", GOAL: "You reached the goal."}.get(self._cell())
         where = ""
         if self.family.coordinates:
             row, column = lake_solver.find(self.rows, GOAL)
-            where = (f"You are in row {self.position[0] + 1}, column {self.position[1] + 1}; "
-                     f"the goal is in row {row + 1}, column {column + 1}.\n")
+            where = (
+                f"You are in row {self.position[0] + 1}, column {self.position[1] + 1}; "
+                f"the goal is in row {row + 1}, column {column + 1}.\n"
+            )
         return f"{self.draw()}\n{where}{end or f'Moves left: {self._moves_left()}'}"
 
 
@@ -247,12 +292,18 @@ def task_from_grid(rows: Sequence[str], task_id: str = "frozenlake/drawn") -> Ta
     """A task drawn by hand, one string a row: `task_from_grid(["P_", "OG"])`; spaces between the cells may stay."""
     rows = tuple(row.replace(" ", "") for row in rows)
     lake_solver.check_rows(rows, len(rows))
-    return Task(task_id, FrozenLake.name, 0, {"grid": list(rows)}, {"distance": lake_solver.distance(rows)})
+    return Task(
+        task_id, FrozenLake.name, 0, {"grid": list(rows)}, {"distance": lake_solver.distance(rows)}
+    )
 
 
-PRESETS: Mapping[str, FrozenLake] = MappingProxyType({
-    "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
-    "frozenlake-4x4-nothink": FrozenLake(think=False),
-    "frozenlake-4x4-slip": FrozenLake(slip=0.2),
-    "frozenlake-4x4-gymnasium": FrozenLake(slip=2 / 3),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
-})
+PRESETS: Mapping[str, FrozenLake] = MappingProxyType(
+    {
+        "frozenlake-4x4": FrozenLake(),  # the demo's: slip 0, holes 0.2, 10 moves
+        "frozenlake-4x4-nothink": FrozenLake(think=False),
+        "frozenlake-4x4-slip": FrozenLake(slip=0.2),
+        "frozenlake-4x4-gymnasium": FrozenLake(
+            slip=2 / 3
+        ),  # RAGEN's first versions: 1/3 intended, 1/3 to each side
+    }
+)

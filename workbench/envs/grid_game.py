@@ -3,6 +3,7 @@
 An answer that cannot be read does nothing and pays `format_penalty`. Of one that can, the first `max_moves_per_action`
 moves are carried out, until the attempt is over. A game says what a move does, what it pays, and how its state looks.
 """
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -10,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from workbench.envs import reasoning
-from workbench.envs.format import ParsedAction, format_action, limit_notice, parse_action, refusal, user_message
+from workbench.envs.format import (
+    ParsedAction,
+    format_action,
+    limit_notice,
+    parse_action,
+    refusal,
+    user_message,
+)
 from workbench.envs.game_settings import check_game
 from workbench.types import Observation, StepResult, Text
 from workbench.types.errors import ConfigError, EnvError
@@ -21,15 +29,20 @@ class GridFamily:
     """What the families have in common; their fields hold the settings of `game_settings`."""
 
     moves: ClassVar[tuple[str, ...]]  # by the names that an answer gives them
-    standard: ClassVar[str]           # the symbols that levels are written in, in the order of the setting `symbols`
-    cells: ClassVar[str]              # what they mean, in the same order
+    standard: ClassVar[
+        str
+    ]  # the symbols that levels are written in, in the order of the setting `symbols`
+    cells: ClassVar[str]  # what they mean, in the same order
 
     def __post_init__(self) -> None:
         check_game(self)
         if not len(self.symbols) == len(set(self.symbols)) == len(self.standard) or any(
-                not symbol.isprintable() or symbol.isspace() for symbol in self.symbols):
-            raise ConfigError(f"{type(self).__name__}.symbols are {len(self.standard)} different visible characters "
-                              f"({self.standard!r}: {self.cells}), got {self.symbols!r}")
+            not symbol.isprintable() or symbol.isspace() for symbol in self.symbols
+        ):
+            raise ConfigError(
+                f"{type(self).__name__}.symbols are {len(self.standard)} different visible characters "
+                f"({self.standard!r}: {self.cells}), got {self.symbols!r}"
+            )
 
     def in_symbols(self, text: str) -> str:
         """A text of standard symbols in this family's own."""
@@ -37,8 +50,13 @@ class GridFamily:
 
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
-        return [Inert("max_moves_per_action", self.max_moves_per_action > self.max_moves,
-                      "env.max_moves ends the attempt before that many moves are made")]
+        return [
+            Inert(
+                "max_moves_per_action",
+                self.max_moves_per_action > self.max_moves,
+                "env.max_moves ends the attempt before that many moves are made",
+            )
+        ]
 
     @property
     def moves_per_answer(self) -> int:
@@ -48,8 +66,10 @@ class GridFamily:
     @property
     def limits(self) -> str:
         """The moves and the limits that are enforced, for the prompt."""
-        return (f"Moves: {', '.join(self.moves)}. Limits: {self.max_moves} moves in all, {self.moves_per_answer} per "
-                f"answer, {self.max_turns} answers.\n")
+        return (
+            f"Moves: {', '.join(self.moves)}. Limits: {self.max_moves} moves in all, {self.moves_per_answer} per "
+            f"answer, {self.max_turns} answers.\n"
+        )
 
     @property
     def label_of_limits(self) -> str:
@@ -64,13 +84,17 @@ class GridFamily:
     @property
     def example(self) -> str:
         """How an answer looks."""
-        return format_action(("Right", "Down")[:self.moves_per_answer], think=self.think, thought="plan")
+        return format_action(
+            ("Right", "Down")[: self.moves_per_answer], think=self.think, thought="plan"
+        )
 
 
 class GridEnv(ABC):
     """One attempt. Holds nothing but numbers and strings: picklable, and rebuilt by (family, task, dynamics_seed)."""
 
-    reward_parts: ClassVar[tuple[str, ...]]  # what a turn pays for, in the order in which it is added up
+    reward_parts: ClassVar[
+        tuple[str, ...]
+    ]  # what a turn pays for, in the order in which it is added up
 
     def __init__(self, family: Any) -> None:
         self.family = family
@@ -80,7 +104,9 @@ class GridEnv(ABC):
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         self.turns += 1
         parsed = parse_action(action_text, self.family.moves, think=self.family.think)
         parts = dict.fromkeys(self.reward_parts, 0.0)
@@ -104,8 +130,14 @@ class GridEnv(ABC):
         notices = [] if self.finished else limit_notice(len(wanted), len(parsed.moves))
         return self._result(notices, parts | self._price(len(done)), done, parsed, positions)
 
-    def _result(self, notices: Sequence[Text], parts: dict[str, float], done: list[str], parsed: ParsedAction,
-                positions: Sequence[Any]) -> StepResult:
+    def _result(
+        self,
+        notices: Sequence[Text],
+        parts: dict[str, float],
+        done: list[str],
+        parsed: ParsedAction,
+        positions: Sequence[Any],
+    ) -> StepResult:
         said = ""  # nothing is read in an answer that could not be
         if self.family.think and parsed.valid:
             said = reasoning.verdict(self._statements(parsed.thought, positions[0]))
@@ -115,11 +147,24 @@ class GridEnv(ABC):
         texts = list(notices)
         if self.family.show_rewards:
             texts.append(Text(f"Reward: {reward:g}\n"))
-        info = {"success": self._won(), "moves": done, "effective": self._effective(positions),
-                "valid_format": parsed.valid, "complaint": parsed.complaint, "asked_moves": len(parsed.moves),
-                **self._facts(positions[0]), "moves_left": self._moves_left()} | ({"reasoning": said} if said else {})
-        return StepResult(user_message(*texts, Text(self._state_words())), reward, parts, self._over(),
-                          self.finished and not self._over(), info)
+        info = {
+            "success": self._won(),
+            "moves": done,
+            "effective": self._effective(positions),
+            "valid_format": parsed.valid,
+            "complaint": parsed.complaint,
+            "asked_moves": len(parsed.moves),
+            **self._facts(positions[0]),
+            "moves_left": self._moves_left(),
+        } | ({"reasoning": said} if said else {})
+        return StepResult(
+            user_message(*texts, Text(self._state_words())),
+            reward,
+            parts,
+            self._over(),
+            self.finished and not self._over(),
+            info,
+        )
 
     def _begun(self) -> Observation:
         """Nothing is used up yet; the first observation."""
@@ -134,7 +179,9 @@ class GridEnv(ABC):
         return {"moves_used": self.moves_used, "turns": self.turns, "finished": self.finished}
 
     def _set_counters(self, snapshot: Mapping[str, Any]) -> None:
-        self.moves_used, self.turns, self.finished = (snapshot[name] for name in ("moves_used", "turns", "finished"))
+        self.moves_used, self.turns, self.finished = (
+            snapshot[name] for name in ("moves_used", "turns", "finished")
+        )
 
     # -------------------------------------------------------------------------------------------- what a game says
 

@@ -4,6 +4,7 @@ A map is a tuple of strings, one character a cell (P start, _ ice, O hole, G goa
 Moves are numbered 0 Left, 1 Down, 2 Right, 3 Up: neighbours in this ring are perpendicular.
 Axes: C cells · M moves (4) · H moves left (0 .. horizon).
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -32,8 +33,10 @@ def check_rows(rows: tuple[str, ...], size: int) -> None:
     """EnvError unless the map is size x size, of known cells, with one start and one goal."""
     text = "".join(rows)
     if len(rows) != size or any(len(row) != size for row in rows) or set(text) - set("P_OG"):
-        raise EnvError(f"expected a map of {size} x {size} cells of P _ O G, got {list(rows)}; the task must come from "
-                       "a family of the same size")
+        raise EnvError(
+            f"expected a map of {size} x {size} cells of P _ O G, got {list(rows)}; the task must come from "
+            "a family of the same size"
+        )
     if text.count("P") != 1 or text.count("G") != 1:
         raise EnvError(f"a map has one P and one G, got {list(rows)}")
 
@@ -116,7 +119,9 @@ def solve(rows: tuple[str, ...], horizon: int, slip: float) -> Solution:
     return Solution(best_HC, success_HC, float(success_HC[horizon, "".join(rows).index("P")]))
 
 
-def plan(rows: tuple[str, ...], position: tuple[int, int], horizon: int, slip: float, count: int) -> tuple[int, ...]:
+def plan(
+    rows: tuple[str, ...], position: tuple[int, int], horizon: int, slip: float, count: int
+) -> tuple[int, ...]:
     """The best moves from `position` with `horizon` moves left, as long as each goes as intended; at least one, at most
     `count`, none beyond the goal."""
     size, moves = len(rows), []

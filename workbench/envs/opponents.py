@@ -10,6 +10,7 @@
 are the policy's. What the other side says reaches the policy as messages with its name. To a policy's sequence they are
 text of the environment, so they are never trained, whoever wrote them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,7 +31,9 @@ class OpponentEnv:
     """`env` with its other side played by `opponent(observation, rng)`, a function or a coroutine. `rng` comes from the
     attempt's dynamics seed and the number of the reply. What the opponent raises ends the attempt as a fault."""
 
-    def __init__(self, env: Any, opponent: Callable[[Observation, np.random.Generator], str]) -> None:
+    def __init__(
+        self, env: Any, opponent: Callable[[Observation, np.random.Generator], str]
+    ) -> None:
         self.env, self.opponent = env, opponent
         self._loop, self._seed, self._replies = EventLoop(), 0, 0
 
@@ -54,8 +57,10 @@ class OpponentEnv:
                 raise EnvError(f"the opponent {speaker!r} says a text, got {text!r:.80}")
             self._replies += 1
             result = _joined(result, Message("user", text, name=speaker), self.env.step(text))
-        raise EnvError(f"the opponent spoke {MOST_REPLIES} times in a row; to_move() returns None where the policy is to "
-                       "move")
+        raise EnvError(
+            f"the opponent spoke {MOST_REPLIES} times in a row; to_move() returns None where the policy is to "
+            "move"
+        )
 
     def state_key(self) -> str | None:
         return self.env.state_key() if hasattr(self.env, "state_key") else None
@@ -68,9 +73,17 @@ class OpponentEnv:
 
 def _joined(before: StepResult, said: Message, after: StepResult) -> StepResult:
     """Rewards of both are the policy's: they are added up, part by part."""
-    parts = {name: before.reward_parts.get(name, 0.0) + after.reward_parts.get(name, 0.0)
-             for name in {**before.reward_parts, **after.reward_parts}}
+    parts = {
+        name: before.reward_parts.get(name, 0.0) + after.reward_parts.get(name, 0.0)
+        for name in {**before.reward_parts, **after.reward_parts}
+    }
     reward = None if before.reward is None or after.reward is None else before.reward + after.reward
     messages = (*before.observation.messages, said, *after.observation.messages)
-    return replace(after, observation=replace(before.observation, messages=messages), reward=reward, reward_parts=parts,
-                   info={**before.info, **after.info}, tool_calls=before.tool_calls)
+    return replace(
+        after,
+        observation=replace(before.observation, messages=messages),
+        reward=reward,
+        reward_parts=parts,
+        info={**before.info, **after.info},
+        tool_calls=before.tool_calls,
+    )

@@ -1,5 +1,6 @@
 """What an environment knows and the policy is not shown, told to a critic: environments of `PrivilegedFamily` are asked for it
 after every answer (`runners.EnvAnswer.privileged`), others never. It goes into the turn and into no prompt."""
+
 from __future__ import annotations
 
 from workbench.envs.base import EnvFamily, Wrapped

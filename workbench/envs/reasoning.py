@@ -10,6 +10,7 @@ not read at all; and a bonus times the number of turns should stay far below wha
 
 Nothing here raises and the time is linear in what is read: the first 1000 words (law 10).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,32 +44,45 @@ def words_of(thought: str) -> list[str]:
     their own."""
     for sign in ":;":
         thought = thought.replace(sign, f" {sign} ")
-    return [word for part in thought.split(None, MOST_WORDS)[:MOST_WORDS] if (word := part.strip(".,!?()\"'"))]
+    return [
+        word
+        for part in thought.split(None, MOST_WORDS)[:MOST_WORDS]
+        if (word := part.strip(".,!?()\"'"))
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ the lake
 
 
-def lake_statements(thought: str, rows: tuple[str, ...], position: Cell, moves: Sequence[str],
-                    symbols: str = "P_OGX√") -> list[bool]:
+def lake_statements(
+    thought: str,
+    rows: tuple[str, ...],
+    position: Cell,
+    moves: Sequence[str],
+    symbols: str = "P_OGX√",
+) -> list[bool]:
     """Which of the statements in a thought are true, on a lake of these rows with the player at `position`:
 
-        down right : ...            before the first colon nothing but directions: where the goal lies from the player
-        ... down O right _          a move and a cell (O _ G, as `symbols` show them, or hole, ice, goal): where that
-                                    move leads, if it does not slip. The next one goes on from there, except after a
-                                    hole: that is not entered
-        I am in row 2, column 3     the player's place (I, you, player), the goal's (goal) or a hole's (hole), from 1
+    down right : ...            before the first colon nothing but directions: where the goal lies from the player
+    ... down O right _          a move and a cell (O _ G, as `symbols` show them, or hole, ice, goal): where that
+                                move leads, if it does not slip. The next one goes on from there, except after a
+                                hole: that is not entered
+    I am in row 2, column 3     the player's place (I, you, player), the goal's (goal) or a hole's (hole), from 1
     """
     words = words_of(thought)
-    return [*_bearing(words, ":", [(position, lake_solver.find(rows, "G"))]),
-            *_path(words, rows, position, moves, symbols), *_places(words, rows, position)]
+    return [
+        *_bearing(words, ":", [(position, lake_solver.find(rows, "G"))]),
+        *_path(words, rows, position, moves, symbols),
+        *_places(words, rows, position),
+    ]
 
 
-def _path(words: Sequence[str], rows: tuple[str, ...], position: Cell, moves: Sequence[str], symbols: str
-          ) -> Iterator[bool]:
+def _path(
+    words: Sequence[str], rows: tuple[str, ...], position: Cell, moves: Sequence[str], symbols: str
+) -> Iterator[bool]:
     numbers = {move.lower(): number for number, move in enumerate(moves)}
     cells = dict(zip(symbols[1:4], "_OG")) | {"hole": "O", "ice": "_", "goal": "G"}
-    path = words[words.index(":") + 1:] if ":" in words else words
+    path = words[words.index(":") + 1 :] if ":" in words else words
     for word, following in zip(path, [*path[1:], ""]):
         if word.lower() not in numbers:
             continue
@@ -85,58 +99,85 @@ def _places(words: Sequence[str], rows: tuple[str, ...], position: Cell) -> Iter
     subject = None
     for at, word in enumerate(words):
         subject = subjects.get(word.lower(), subject)
-        if subject is None or [w.lower() for w in words[at:at + 3:2]] != ["row", "column"]:
+        if subject is None or [w.lower() for w in words[at : at + 3 : 2]] != ["row", "column"]:
             continue
         row, column = _number(words[at + 1]), _number(words[at + 3] if at + 3 < len(words) else "")
         if row is None or column is None:
             continue
         cell = (row - 1, column - 1)
         inside = all(0 <= number < len(rows) for number in cell)
-        yield {"player": cell == position, "goal": cell == lake_solver.find(rows, "G"),
-               "hole": inside and rows[cell[0]][cell[1]] == "O"}[subject]
+        yield {
+            "player": cell == position,
+            "goal": cell == lake_solver.find(rows, "G"),
+            "hole": inside and rows[cell[0]][cell[1]] == "O",
+        }[subject]
 
 
 # ------------------------------------------------------------------------------------------------ Sokoban
 
 
-def sokoban_statements(thought: str, room: sokoban_solver.Room, state: sokoban_solver.State,
-                       moves: Sequence[str]) -> list[bool]:
+def sokoban_statements(
+    thought: str, room: sokoban_solver.Room, state: sokoban_solver.State, moves: Sequence[str]
+) -> list[bool]:
     """The same for a Sokoban room; places are row and column, from 1, as the environment writes them:
 
-        down right ; ...            before the first semicolon nothing but directions: where a target lies from a box
-        down from 2 3               going down from there pushes a box
-        : up 2 2 right 2 3          after a colon: where a move brings the player ...
-        : ... : down 4 3            ... and after the next colon, a box. Each goes on from the one before
-        you 2 3, box 3 3, target 4 4, wall 1 1
+    down right ; ...            before the first semicolon nothing but directions: where a target lies from a box
+    down from 2 3               going down from there pushes a box
+    : up 2 2 right 2 3          after a colon: where a move brings the player ...
+    : ... : down 4 3            ... and after the next colon, a box. Each goes on from the one before
+    you 2 3, box 3 3, target 4 4, wall 1 1
     """
     words, size = words_of(thought), len(room)
     numbers = {move.lower(): number for number, move in enumerate(moves)}
-    boxes, targets = ([divmod(cell, size) for cell in cells] for cells in (state[1], sokoban_solver.targets_of(room)))
+    boxes, targets = (
+        [divmod(cell, size) for cell in cells]
+        for cells in (state[1], sokoban_solver.targets_of(room))
+    )
     pairs = [(box, target) for box in boxes for target in targets]
-    return [*_bearing(words, ";", pairs), *_told(words, room, state, numbers), *_walk(words, room, state, numbers)]
+    return [
+        *_bearing(words, ";", pairs),
+        *_told(words, room, state, numbers),
+        *_walk(words, room, state, numbers),
+    ]
 
 
-def _told(words: Sequence[str], room: sokoban_solver.Room, state: sokoban_solver.State, numbers: dict[str, int]
-          ) -> Iterator[bool]:
+def _told(
+    words: Sequence[str],
+    room: sokoban_solver.Room,
+    state: sokoban_solver.State,
+    numbers: dict[str, int],
+) -> Iterator[bool]:
     """Statements about the room as it stands."""
     size, (player, boxes) = len(room), state
     facts: dict[str, Callable[[int], bool]] = {
-        "you": lambda cell: cell == player, "i": lambda cell: cell == player, "box": lambda cell: cell in boxes,
+        "you": lambda cell: cell == player,
+        "i": lambda cell: cell == player,
+        "box": lambda cell: cell in boxes,
         "target": lambda cell: cell in sokoban_solver.targets_of(room),
-        "wall": lambda cell: "".join(room)[cell] == sokoban_solver.WALL}
+        "wall": lambda cell: "".join(room)[cell] == sokoban_solver.WALL,
+    }
     for at, word in enumerate(words):
         before = words[at - 1].lower() if at else ""
         pushes = word.lower() == "from" and before in numbers
-        if (pushes or word.lower() in facts) and (place := _place(words[at + 1:at + 3])) is not None:
+        if (pushes or word.lower() in facts) and (
+            place := _place(words[at + 1 : at + 3])
+        ) is not None:
             cell = _cell(place, size)
             if pushes:
-                yield cell is not None and cell + sokoban_solver.deltas(size)[numbers[before]] in boxes
+                yield (
+                    cell is not None
+                    and cell + sokoban_solver.deltas(size)[numbers[before]] in boxes
+                )
             else:
                 yield cell is not None and facts[word.lower()](cell)
 
 
-def _walk(words: Sequence[str], room: sokoban_solver.Room, state: sokoban_solver.State, numbers: dict[str, int]
-          ) -> Iterator[bool]:
+def _walk(
+    words: Sequence[str],
+    room: sokoban_solver.Room,
+    state: sokoban_solver.State,
+    numbers: dict[str, int],
+) -> Iterator[bool]:
     """Statements about where moves lead, one after the other."""
     colons = 0
     for at, word in enumerate(words):
@@ -144,7 +185,7 @@ def _walk(words: Sequence[str], room: sokoban_solver.Room, state: sokoban_solver
         if not colons or word.lower() not in numbers:
             continue
         before, state = state, sokoban_solver.step(room, state, numbers[word.lower()])
-        if (place := _place(words[at + 1:at + 3])) is not None:
+        if (place := _place(words[at + 1 : at + 3])) is not None:
             cell, moved = _cell(place, len(room)), set(state[1]) - set(before[1])
             yield cell == state[0] if colons == 1 else cell in moved
 
@@ -153,14 +194,17 @@ def _walk(words: Sequence[str], room: sokoban_solver.Room, state: sokoban_solver
 
 
 def bandit_statements(thought: str, arms: Sequence[str], risky: str) -> list[bool]:
-    """`Dragon bold , Phoenix safe`: an arm's name, and behind it whether it is the bold (or risky) one, or the safe one.
-    """
+    """`Dragon bold , Phoenix safe`: an arm's name, and behind it whether it is the bold (or risky) one, or the safe one."""
     words = [word.lower() for word in words_of(thought.replace(",", " , "))]
     found = []
     for arm in arms:
         name = arm.lower().split()
         for at in range(len(words) - len(name)):
-            if words[at:at + len(name)] == name and words[at + len(name)] in ("bold", "risky", "safe"):
+            if words[at : at + len(name)] == name and words[at + len(name)] in (
+                "bold",
+                "risky",
+                "safe",
+            ):
                 found.append((words[at + len(name)] != "safe") == (arm == risky))
     return found
 
@@ -171,7 +215,7 @@ def bandit_statements(thought: str, arms: Sequence[str], risky: str) -> list[boo
 def _bearing(words: Sequence[str], end: str, pairs: Sequence[tuple[Cell, Cell]]) -> Iterator[bool]:
     """`down right` before `end`: the second place of one of the pairs lies there from the first. Nothing is stated
     where other words stand before `end`."""
-    said = [word.lower() for word in words[:words.index(end)]] if end in words else []
+    said = [word.lower() for word in words[: words.index(end)]] if end in words else []
     if said and set(said) <= {"up", "down", "left", "right"}:
         yield set(said) in starmap(bearing, pairs)
 

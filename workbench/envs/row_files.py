@@ -4,6 +4,7 @@
 Files are data: nothing in them is run, no link in a folder leads out of it, and what is read is bounded. Arrow files are
 read by pyarrow, so the package `datasets` is not needed. Complaints name the file and the record, counted from 1.
 """
+
 from __future__ import annotations
 
 import csv
@@ -22,13 +23,15 @@ from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import DataError, StoreError
 from workbench.types.regular_files import open_stream
 
-MOST_ROW_BYTES = 1_000_000       # of one row as JSON: it is stored with every group of attempts at it
-MOST_BYTES = 2 << 30             # of all rows of a file
+MOST_ROW_BYTES = 1_000_000  # of one row as JSON: it is stored with every group of attempts at it
+MOST_BYTES = 2 << 30  # of all rows of a file
 MOST_ROWS = 5_000_000
-_BATCH = 1_000                   # rows of a columnar file in memory at a time
+_BATCH = 1_000  # rows of a columnar file in memory at a time
 TEXT_FORMATS, TABLES = (".jsonl", ".json", ".gz"), {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*TEXT_FORMATS, *TABLES, ".parquet", ".arrow")
-_SPLIT = re.compile(r"(?<![a-z])(train|test|valid|validation|dev|eval|evaluation|held-?out)(?![a-z])")
+_SPLIT = re.compile(
+    r"(?<![a-z])(train|test|valid|validation|dev|eval|evaluation|held-?out)(?![a-z])"
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,10 @@ def files_of(named: str) -> list[tuple[Path, str]]:
     else:
         found = [(path, "")] if path.is_file() else []
     if not found:
-        raise DataError(f"there are no rows at {named!r} (looked in {Path.cwd()}); name a file ({', '.join(SUFFIXES)}), a "
-                        "pattern of them, or a folder that holds some or that datasets' save_to_disk wrote")
+        raise DataError(
+            f"there are no rows at {named!r} (looked in {Path.cwd()}); name a file ({', '.join(SUFFIXES)}), a "
+            "pattern of them, or a folder that holds some or that datasets' save_to_disk wrote"
+        )
     if strange := [each for each, _ in found if each.suffix not in SUFFIXES]:
         raise DataError(f"{strange[0]}: expected a file of rows that ends in {', '.join(SUFFIXES)}")
     return found
@@ -72,16 +77,22 @@ def read_rows(path: Path, columns: tuple[str, ...] = (), split: str = "") -> Ite
     for number, fields in enumerate(_read(path), start=1):
         where = f"{path}, record {number}"
         if missing := [name for name in columns if name not in fields]:
-            raise DataError(f"{where}: there is no column {missing[0]!r}; there are {', '.join(map(str, fields))}")
+            raise DataError(
+                f"{where}: there is no column {missing[0]!r}; there are {', '.join(map(str, fields))}"
+            )
         kept = {name: fields[name] for name in columns} if columns else fields
         content = _as_json(kept, where)
         size += len(content)
         if len(content) > MOST_ROW_BYTES:
-            raise DataError(f"{where}: {len(content):,} bytes as JSON; at most {MOST_ROW_BYTES:,} are taken. Name the "
-                            "columns that are needed")
+            raise DataError(
+                f"{where}: {len(content):,} bytes as JSON; at most {MOST_ROW_BYTES:,} are taken. Name the "
+                "columns that are needed"
+            )
         if size > MOST_BYTES or number > MOST_ROWS:
-            raise DataError(f"{path}: more than {MOST_BYTES >> 30} GB or {MOST_ROWS:,} rows; cut it into several files, or "
-                            "name the columns that are needed")
+            raise DataError(
+                f"{path}: more than {MOST_BYTES >> 30} GB or {MOST_ROWS:,} rows; cut it into several files, or "
+                "name the columns that are needed"
+            )
         yield FileRow(path, number, json.loads(content), content, split)
 
 
@@ -102,11 +113,15 @@ def _table(path: Path) -> Iterator[dict[str, Any]]:
         with io.TextIOWrapper(open_stream(path), encoding="utf-8-sig", newline="") as stream:
             reader = csv.DictReader(stream, delimiter=TABLES[path.suffix], strict=True)
             if len(set(reader.fieldnames or ())) < len(reader.fieldnames or ()):
-                raise DataError(f"{path}, line 1: a column's name stands twice: {', '.join(reader.fieldnames)}")
+                raise DataError(
+                    f"{path}, line 1: a column's name stands twice: {', '.join(reader.fieldnames)}"
+                )
             for row in reader:
                 if None in row or None in row.values():
-                    raise DataError(f"{path}, line {reader.line_num}: expected {len(reader.fieldnames)} values, as many as "
-                                    "line 1 has names; is a comma or a line break not quoted?")
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: expected {len(reader.fieldnames)} values, as many as "
+                        "line 1 has names; is a comma or a line break not quoted?"
+                    )
                 yield row
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: no table of UTF-8 text ({error})") from error
@@ -122,10 +137,14 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
         if path.suffix == ".parquet":
             with open_stream(path) as stream, parquet.ParquetFile(stream) as file:
                 about = file.metadata
-                size = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
+                size = sum(
+                    about.row_group(index).total_byte_size for index in range(about.num_row_groups)
+                )
                 if size > MOST_BYTES or about.num_rows > MOST_ROWS:
-                    raise DataError(f"{path}: {about.num_rows:,} rows of {size:,} bytes; at most {MOST_ROWS:,} and "
-                                    f"{MOST_BYTES:,} are taken: cut it into several files")
+                    raise DataError(
+                        f"{path}: {about.num_rows:,} rows of {size:,} bytes; at most {MOST_ROWS:,} and "
+                        f"{MOST_BYTES:,} are taken: cut it into several files"
+                    )
                 for batch in file.iter_batches(_BATCH):
                     yield from batch.to_pylist()
         else:
@@ -134,14 +153,18 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
                     for start in range(0, batch.num_rows, _BATCH):
                         yield from batch.slice(start, _BATCH).to_pylist()
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: no whole {path.suffix[1:]} file ({str(error)[:200]}); was it fetched whole?") from error
+        raise DataError(
+            f"{path}: no whole {path.suffix[1:]} file ({str(error)[:200]}); was it fetched whole?"
+        ) from error
 
 
 def _as_json(fields: Mapping[str, Any], where: str) -> bytes:
     try:
         return json_bytes({name: _plain_moment(value) for name, value in fields.items()}, where)
     except (StoreError, RecursionError) as error:
-        raise DataError(f"{str(error)[:400]}. Leave that column out: name those that are needed") from error
+        raise DataError(
+            f"{str(error)[:400]}. Leave that column out: name those that are needed"
+        ) from error
 
 
 def _plain_moment(value: Any) -> Any:
@@ -157,19 +180,30 @@ def _plain_moment(value: Any) -> Any:
 def _files_in(folder: Path) -> list[tuple[Path, str]]:
     if (folder / "dataset_dict.json").is_file():
         splits = _json(folder / "dataset_dict.json").get("splits", [])
-        return [(path, str(split)) for split in splits for path, _ in _saved(_inside(folder, str(split)))]
+        return [
+            (path, str(split))
+            for split in splits
+            for path, _ in _saved(_inside(folder, str(split)))
+        ]
     if (folder / "state.json").is_file():
         return _saved(folder)
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file())
-    return [(_inside(folder, str(path.relative_to(folder))), _split_named(path.relative_to(folder))) for path in found]
+    return [
+        (_inside(folder, str(path.relative_to(folder))), _split_named(path.relative_to(folder)))
+        for path in found
+    ]
 
 
 def _saved(folder: Path) -> list[tuple[Path, str]]:
     """What `Dataset.save_to_disk` wrote: arrow files, named in state.json."""
     state = _json(folder / "state.json")
     if state.get("_indices_files"):
-        raise DataError(f"{folder}: saved with indices beside its rows; save it with dataset.flatten_indices()")
-    return [(_inside(folder, str(each.get("filename"))), "") for each in state.get("_data_files", [])]
+        raise DataError(
+            f"{folder}: saved with indices beside its rows; save it with dataset.flatten_indices()"
+        )
+    return [
+        (_inside(folder, str(each.get("filename"))), "") for each in state.get("_data_files", [])
+    ]
 
 
 def _split_named(path: Path) -> str:
@@ -180,7 +214,9 @@ def _split_named(path: Path) -> str:
 def _inside(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{path} leads out of the folder that was named; copy what it leads to, or name that")
+        raise DataError(
+            f"{path} leads out of the folder that was named; copy what it leads to, or name that"
+        )
     return path
 
 
@@ -189,7 +225,9 @@ def _json(path: Path) -> dict[str, Any]:
         with open_stream(path) as stream:
             held = json.loads(stream.read(MOST_ROW_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: expected the JSON that datasets' save_to_disk writes ({error})") from error
+        raise DataError(
+            f"{path}: expected the JSON that datasets' save_to_disk writes ({error})"
+        ) from error
     if not isinstance(held, dict):
         raise DataError(f"{path}: expected a JSON object, as datasets' save_to_disk writes it")
     return held

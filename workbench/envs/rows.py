@@ -12,6 +12,7 @@ run that is resumed goes on exactly where it was. A row's weight says how often 
 second epoch; over any number of epochs each row's count is right to within one (systematic sampling). The k-th draw of a
 row is a task of its own (`sums/ROW/k`), so a row may stand twice in a step.
 """
+
 from __future__ import annotations
 
 import threading
@@ -33,7 +34,7 @@ from workbench.types.errors import ConfigError, DataError
 from workbench.types.seeds import rng_at
 from workbench.types.settings import check_settings
 
-LONGEST_ID = 200        # characters of a row's id
+LONGEST_ID = 200  # characters of a row's id
 MOST_WEIGHT = 1000.0
 _TRAIN = ("train", "training")
 _HELD_OUT = ("held-out", "heldout", "test", "valid", "validation", "dev", "eval", "evaluation")
@@ -44,28 +45,53 @@ _OPENING = threading.RLock()  # a large file is read by one thread; the others w
 class RowSettings:
     """Which rows there are, and how often each comes. Files are read once a process, when the first task is asked for."""
 
-    files: Annotated[tuple[str, ...], "of rows: .jsonl, .json, .csv, .tsv, .parquet, a pattern with *, or a folder: what "
-                     "datasets saved, or files by split"] = ()
-    heldout: Annotated[tuple[str, ...], "files of the rows to evaluate on; empty: those that `split`, or a folder, says, "
-                       "else one row in five by its content"] = ()
+    files: Annotated[
+        tuple[str, ...],
+        "of rows: .jsonl, .json, .csv, .tsv, .parquet, a pattern with *, or a folder: what "
+        "datasets saved, or files by split",
+    ] = ()
+    heldout: Annotated[
+        tuple[str, ...],
+        "files of the rows to evaluate on; empty: those that `split`, or a folder, says, "
+        "else one row in five by its content",
+    ] = ()
     columns: Annotated[tuple[str, ...], "that are kept; empty: all"] = ()
-    id: Annotated[str, "column of the row's id, one for each row; empty: the file's name and the row's number"] = ""
-    split: Annotated[str, "column that says train or held-out (or test, validation ...); empty: none"] = ""
-    weight: Annotated[str, "column of how often a row comes an epoch (2: twice, 0.5: every second one); empty: once"] = ""
-    weights: Annotated[tuple[float, ...], "one for each of `files`, which its rows' weights are multiplied by; empty: 1"] = ()
+    id: Annotated[
+        str, "column of the row's id, one for each row; empty: the file's name and the row's number"
+    ] = ""
+    split: Annotated[
+        str, "column that says train or held-out (or test, validation ...); empty: none"
+    ] = ""
+    weight: Annotated[
+        str,
+        "column of how often a row comes an epoch (2: twice, 0.5: every second one); empty: once",
+    ] = ""
+    weights: Annotated[
+        tuple[float, ...],
+        "one for each of `files`, which its rows' weights are multiplied by; empty: 1",
+    ] = ()
     shuffle: Annotated[bool, "every epoch has an order of its own; false: that of the files"] = True
 
     def __post_init__(self) -> None:
         check_settings(self, "env.data")
-        if self.weights and (len(self.weights) != len(self.files) or not all(0 < w <= MOST_WEIGHT for w in self.weights)):
-            raise ConfigError(f"env.data.weights is one number above 0 and at most {MOST_WEIGHT:g} for each of env.data.files "
-                              f"({len(self.files)}), got {self.weights}")
+        if self.weights and (
+            len(self.weights) != len(self.files)
+            or not all(0 < w <= MOST_WEIGHT for w in self.weights)
+        ):
+            raise ConfigError(
+                f"env.data.weights is one number above 0 and at most {MOST_WEIGHT:g} for each of env.data.files "
+                f"({len(self.files)}), got {self.weights}"
+            )
         if self.heldout and self.split:
-            raise ConfigError("env.data.split is a column that says what is held out, and env.data.heldout names files of it; "
-                              "leave one of them out")
+            raise ConfigError(
+                "env.data.split is a column that says what is held out, and env.data.heldout names files of it; "
+                "leave one of them out"
+            )
         asked = [name for name in (self.id, self.split, self.weight) if name]
         if self.columns and (lost := [name for name in asked if name not in self.columns]):
-            raise ConfigError(f"env.data.columns leaves out {lost[0]!r}, which another setting of env.data names")
+            raise ConfigError(
+                f"env.data.columns leaves out {lost[0]!r}, which another setting of env.data names"
+            )
 
     def check_files(self) -> None:
         """Raise ConfigError for a file that is not there. Quick: nothing is read."""
@@ -104,8 +130,17 @@ class RowTable:
     _numbers: Mapping[str, np.ndarray] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        numbers = {split: np.array([number for number, row in enumerate(self.rows) if row.split == split and row.weight],
-                                   dtype=np.int64) for split in ("train", "held-out")}
+        numbers = {
+            split: np.array(
+                [
+                    number
+                    for number, row in enumerate(self.rows)
+                    if row.split == split and row.weight
+                ],
+                dtype=np.int64,
+            )
+            for split in ("train", "held-out")
+        }
         object.__setattr__(self, "_numbers", numbers)
 
     def row_of(self, task_seed: int) -> tuple[DataRow, int]:
@@ -116,13 +151,15 @@ class RowTable:
     def task_seeds(self, split: str, first: int, count: int, seed: int) -> list[int]:
         """Task seeds of the draws `first`, `first` + 1 ... of the stream of this split and run seed."""
         if not len(self._numbers[split]):
-            raise ConfigError(f"no row is of split {split!r} (or all weigh 0); env.data.split or env.data.heldout say which "
-                              "are held out, else one in five is")
+            raise ConfigError(
+                f"no row is of split {split!r} (or all weigh 0); env.data.split or env.data.heldout say which "
+                "are held out, else one in five is"
+            )
         found: list[int] = []
         epoch = self._epoch_of(split, first, seed)
         first -= self._drawn_before(split, epoch, seed)
         while len(found) < count:
-            found += self._epoch(split, epoch, seed)[first:first + count - len(found)].tolist()
+            found += self._epoch(split, epoch, seed)[first : first + count - len(found)].tolist()
             epoch, first = epoch + 1, 0
         return found
 
@@ -133,7 +170,9 @@ class RowTable:
         number, started = np.repeat(self._numbers[split], draws), np.repeat(before, draws)
         within = np.arange(len(number)) - np.repeat(np.cumsum(draws) - draws, draws)
         seeds = (started + within) * len(self.rows) + number
-        return rng_at("rows.order", split, seed, epoch).permutation(seeds) if self.shuffle else seeds
+        return (
+            rng_at("rows.order", split, seed, epoch).permutation(seeds) if self.shuffle else seeds
+        )
 
     def _times(self, split: str, epochs: int, seed: int) -> np.ndarray:
         """How often each row has been drawn after so many epochs."""
@@ -151,7 +190,11 @@ class RowTable:
             low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._drawn_before(split, middle, seed) <= position else (low, middle)
+            low, high = (
+                (middle, high)
+                if self._drawn_before(split, middle, seed) <= position
+                else (low, middle)
+            )
         return low
 
 
@@ -170,8 +213,19 @@ class RowFamily:
         """A draw of a row: the same in every process that has the same files."""
         table = self.data.open()
         row, times = table.row_of(task_seed)
-        return Task(f"{self.name}/{row.id}/{times}", self.name, int(task_seed), self.payload_of(row), {
-            "split": row.split, "row": row.id, "times": times, "from": row.where, "data": table.digest})
+        return Task(
+            f"{self.name}/{row.id}/{times}",
+            self.name,
+            int(task_seed),
+            self.payload_of(row),
+            {
+                "split": row.split,
+                "row": row.id,
+                "times": times,
+                "from": row.where,
+                "data": table.digest,
+            },
+        )
 
     def task_seeds(self, split: str, first: int, count: int, seed: int) -> Sequence[int]:
         return self.data.open().task_seeds(split, first, count, seed)
@@ -190,15 +244,23 @@ def _opened(settings: RowSettings) -> RowTable:
     for file_row, weight, label, held_out in _all_rows(settings):
         row = _row(file_row, settings, weight, label, held_out)
         if row.id in seen:
-            raise DataError(f"{file_row.where}: the id {row.id!r} stands at {seen[row.id]}, too; every row has its own")
-        split, where = contents.setdefault(_told_apart(file_row, settings), (row.split, file_row.where))
+            raise DataError(
+                f"{file_row.where}: the id {row.id!r} stands at {seen[row.id]}, too; every row has its own"
+            )
+        split, where = contents.setdefault(
+            _told_apart(file_row, settings), (row.split, file_row.where)
+        )
         if split != row.split:
-            raise DataError(f"{file_row.where} is of split {row.split!r}, and the same row at {where} of {split!r}: what is "
-                            "evaluated on would be trained on. Take it out of one of them")
+            raise DataError(
+                f"{file_row.where} is of split {row.split!r}, and the same row at {where} of {split!r}: what is "
+                "evaluated on would be trained on. Take it out of one of them"
+            )
         if row.split == "held-out":  # each once: no problem counts twice in an evaluation
             row = replace(row, weight=float(where == file_row.where))
         seen[row.id] = file_row.where
-        digest.update(json_bytes([row.id, row.split, row.weight, file_row.content.decode()], "a row"))
+        digest.update(
+            json_bytes([row.id, row.split, row.weight, file_row.content.decode()], "a row")
+        )
         rows.append(row)
     if not rows:
         raise DataError(f"{', '.join(settings.files)}: no row in it")
@@ -208,8 +270,11 @@ def _opened(settings: RowSettings) -> RowTable:
 def _all_rows(settings: RowSettings) -> Iterator[tuple[FileRow, float, str, bool]]:
     """(row, its data set's weight, what its file is called, whether the settings hold it out)."""
     weights = settings.weights or (1.0,) * len(settings.files)
-    sources = [(*file, weight, False) for named, weight in zip(settings.files, weights, strict=True)
-               for file in files_of(named)]
+    sources = [
+        (*file, weight, False)
+        for named, weight in zip(settings.files, weights, strict=True)
+        for file in files_of(named)
+    ]
     sources += [(*file, 1.0, True) for named in settings.heldout for file in files_of(named)]
     names = Counter(path.name for path, *_ in sources)
     for path, split, weight, held_out in sources:
@@ -221,12 +286,21 @@ def _all_rows(settings: RowSettings) -> Iterator[tuple[FileRow, float, str, bool
 def _row(row: FileRow, settings: RowSettings, weight: float, label: str, held_out: bool) -> DataRow:
     for name in filter(None, (settings.id, settings.split, settings.weight)):
         if row.fields.get(name) is None:
-            raise DataError(f"{row.where}: no value in the column {name!r}; there are {', '.join(row.fields)}")
+            raise DataError(
+                f"{row.where}: no value in the column {name!r}; there are {', '.join(row.fields)}"
+            )
     identity = str(row.fields[settings.id]) if settings.id else f"{label}:{row.number}"
     if not 0 < len(identity) <= LONGEST_ID or not identity.isprintable():
-        raise DataError(f"{row.where}: an id is 1 to {LONGEST_ID} printable characters, got {identity[:80]!r}")
-    return DataRow(identity, row.fields, _split(row, settings, held_out), weight * _weight(row, settings),
-               f"{label}, record {row.number}")
+        raise DataError(
+            f"{row.where}: an id is 1 to {LONGEST_ID} printable characters, got {identity[:80]!r}"
+        )
+    return DataRow(
+        identity,
+        row.fields,
+        _split(row, settings, held_out),
+        weight * _weight(row, settings),
+        f"{label}, record {row.number}",
+    )
 
 
 def _split(row: FileRow, settings: RowSettings, held_out: bool) -> str:
@@ -237,7 +311,9 @@ def _split(row: FileRow, settings: RowSettings, held_out: bool) -> str:
         return content_split(row.content.decode())
     word = str(named).lower()
     if word not in _TRAIN + _HELD_OUT:
-        raise DataError(f"{row.where}: the split {named!r} is none of {', '.join(_TRAIN + _HELD_OUT)}")
+        raise DataError(
+            f"{row.where}: the split {named!r} is none of {', '.join(_TRAIN + _HELD_OUT)}"
+        )
     return "train" if word in _TRAIN else "held-out"
 
 
@@ -249,8 +325,10 @@ def _weight(row: FileRow, settings: RowSettings) -> float:
     except (TypeError, ValueError):
         weight = -1.0
     if not 0 <= weight <= MOST_WEIGHT:
-        raise DataError(f"{row.where}, column {settings.weight!r}: a weight is a number from 0 to {MOST_WEIGHT:g}, got "
-                        f"{row.fields[settings.weight]!r}")
+        raise DataError(
+            f"{row.where}, column {settings.weight!r}: a weight is a number from 0 to {MOST_WEIGHT:g}, got "
+            f"{row.fields[settings.weight]!r}"
+        )
     return weight
 
 

@@ -9,6 +9,7 @@ or in worker processes. Every call is answered exactly once by `poll`, by a valu
                    deadline
     ProcessRunner  in `workbench.envs.workers`: a hung environment is killed at its deadline, a dead one is run again
 """
+
 from __future__ import annotations
 
 import queue
@@ -69,16 +70,26 @@ class EnvRunner(Protocol):
 def check_messages(observation: Observation) -> None:
     """Raise EnvError unless messages are made of what `types` says: anything else could be neither shown nor stored."""
     if not isinstance(observation, Observation):
-        raise EnvError(f"the observation of a StepResult is an Observation, got {type(observation).__name__}")
+        raise EnvError(
+            f"the observation of a StepResult is an Observation, got {type(observation).__name__}"
+        )
     for message in observation.messages:  # what they hold was checked when they were built
         words = (message.role, *(part.text for part in message.content))
         names = (message.name, message.tool_call_id)
-        if not all(isinstance(word, str) for word in (*words, *(name for name in names if name is not None))):
+        if not all(
+            isinstance(word, str)
+            for word in (*words, *(name for name in names if name is not None))
+        ):
             raise EnvError(f"role, texts and names of a Message are strings, got {message!r}")
 
 
-def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: dict[str, Env],
-                caught: tuple[type[BaseException], ...], loop: EventLoop) -> EnvAnswer:
+def answer_call(
+    key: str,
+    call: Callable[[], Observation | StepResult],
+    envs: dict[str, Env],
+    caught: tuple[type[BaseException], ...],
+    loop: EventLoop,
+) -> EnvAnswer:
     """Run `call`, which resets or steps `envs[key]`, and make an answer of whatever comes of it."""
     started = time.monotonic()
     try:
@@ -94,12 +105,20 @@ def answer_call(key: str, call: Callable[[], Observation | StepResult], envs: di
         state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
         told = envs[key].told() if hasattr(envs[key], "told") else None
         if any(word is not None and not isinstance(word, str) for word in (state_key, told)):
-            raise EnvError(f"state_key() and privileged() give a string, got {state_key!r} and {told!r}")
+            raise EnvError(
+                f"state_key() and privileged() give a string, got {state_key!r} and {told!r}"
+            )
     except caught as error:  # a third-party environment may raise anything (law 10)
         words = _words_of(error, caught) + (_owed(envs[key]) if key in envs else "")
         return EnvAnswer(key, error=words, seconds=time.monotonic() - started)
     kind = "observation" if isinstance(value, Observation) else "result"
-    return EnvAnswer(key, **{kind: value}, state_key=state_key, privileged=told, seconds=time.monotonic() - started)
+    return EnvAnswer(
+        key,
+        **{kind: value},
+        state_key=state_key,
+        privileged=told,
+        seconds=time.monotonic() - started,
+    )
 
 
 def _words_of(error: BaseException, caught: tuple[type[BaseException], ...]) -> str:
@@ -122,8 +141,14 @@ def _owed(env: object) -> str:
             continue
         except TypeError:
             wrong.append(f"{name}{signature(method)}" if callable(method) else f"no {name}")
-    return (f". An environment has reset(task, dynamics_seed) and step(action_text), and {type(env).__name__} has "
-            f"{', '.join(wrong)}") if wrong else ""
+    return (
+        (
+            f". An environment has reset(task, dynamics_seed) and step(action_text), and {type(env).__name__} has "
+            f"{', '.join(wrong)}"
+        )
+        if wrong
+        else ""
+    )
 
 
 class InlineRunner:
@@ -133,8 +158,12 @@ class InlineRunner:
     `shared`: what awaits coroutines, and objects that serve many attempts (none: of its own).
     """
 
-    def __init__(self, caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
-                 loop: EventLoop | None = None, shared: SharedEnvs | None = None) -> None:
+    def __init__(
+        self,
+        caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
+        loop: EventLoop | None = None,
+        shared: SharedEnvs | None = None,
+    ) -> None:
         self._own_loop, self._own_shared = loop is None, shared is None
         self._loop = loop or EventLoop()
         self._shared = shared or SharedEnvs(self._loop)
@@ -153,7 +182,9 @@ class InlineRunner:
         self._ready.append(self._answered(key, start))
 
     def step(self, key: str, action_text: str) -> None:
-        env = self._envs.get(key)  # None where it could not be made: having no `step` is the answer then
+        env = self._envs.get(
+            key
+        )  # None where it could not be made: having no `step` is the answer then
         self._ready.append(self._answered(key, partial(methodcaller("step", action_text), env)))
 
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
@@ -162,7 +193,9 @@ class InlineRunner:
 
     def close(self, key: str) -> None:
         env = self._envs.pop(key, None)
-        with suppress(Exception):  # what an environment raises when it gives back what it holds is ignored
+        with suppress(
+            Exception
+        ):  # what an environment raises when it gives back what it holds is ignored
             if hasattr(env, "close"):
                 self._loop.settle(env.close())
         self._ready = [answer for answer in self._ready if answer.key != key]
@@ -215,8 +248,11 @@ class ThreadRunner:
             now = time.monotonic()
             nearest = min([until, *self._waiting.values()])
             try:
-                calls, answer = self._answers.get(timeout=max(0.0, nearest - now)) if not ready and nearest > now \
+                calls, answer = (
+                    self._answers.get(timeout=max(0.0, nearest - now))
+                    if not ready and nearest > now
                     else self._answers.get_nowait()
+                )
                 # An answer that comes after its deadline is dropped.
                 if self._calls.get(answer.key) is calls and answer.key in self._waiting:
                     del self._waiting[answer.key]
@@ -227,8 +263,14 @@ class ThreadRunner:
             now = time.monotonic()
             for key in [key for key, deadline in self._waiting.items() if deadline <= now]:
                 self.close(key)
-                ready.append(EnvAnswer(key, error=f"no answer within {self.deadline_s:g} s", timed_out=True,
-                                       seconds=self.deadline_s))
+                ready.append(
+                    EnvAnswer(
+                        key,
+                        error=f"no answer within {self.deadline_s:g} s",
+                        timed_out=True,
+                        seconds=self.deadline_s,
+                    )
+                )
             if ready or now >= until:
                 return ready
 
@@ -263,8 +305,12 @@ class _AttemptThread:
     thread: threading.Thread | None = None
 
     def start(self, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
-        self.thread = threading.Thread(target=self._serve, args=(family, task, dynamics_seed), daemon=True,
-                                       name=f"env {self.key}")
+        self.thread = threading.Thread(
+            target=self._serve,
+            args=(family, task, dynamics_seed),
+            daemon=True,
+            name=f"env {self.key}",
+        )
         self.thread.start()
 
     def _serve(self, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
@@ -286,7 +332,9 @@ class _AttemptThread:
         self.texts.put(None)
         if busy:
             self.loop.cancel(self.thread.ident)
-            threading.Thread(target=self._close_if_stuck, daemon=True, name=f"closing {self.key}").start()
+            threading.Thread(
+                target=self._close_if_stuck, daemon=True, name=f"closing {self.key}"
+            ).start()
 
     def _close_if_stuck(self) -> None:
         if not self.closed.wait(CLOSE_S):

@@ -8,6 +8,7 @@ Each try that raises is followed by another, up to `score_retries` (2) of them. 
 within `score_deadline_s` (60) seconds, the attempt is unscored: it leaves baseline and loss, and its error says why.
 Attempts that a fault ended are not scored.
 """
+
 from __future__ import annotations
 
 import math
@@ -24,8 +25,8 @@ from workbench.types import Trajectory
 from workbench.types.errors import EnvError
 
 RETRIES, DEADLINE_S = 2, 60.0
-AT_ONCE = 32     # attempts that are being scored; others wait, and their deadline with them
-PAUSE_S = 0.1    # before the first retry; twice as long before each further one
+AT_ONCE = 32  # attempts that are being scored; others wait, and their deadline with them
+PAUSE_S = 0.1  # before the first retry; twice as long before each further one
 
 
 def scores_after(family: EnvFamily) -> bool:
@@ -40,13 +41,26 @@ def with_score(attempt: Trajectory, value: Any) -> Trajectory:
         raise EnvError(f"the part 'success' of a score is true or false, got {success!r}")
     for name, part in parts.items():
         if isinstance(part, bool) or not isinstance(part, (int, float)) or not math.isfinite(part):
-            raise EnvError(f"score(attempt) returns a finite number, or such numbers by name; {name!r} is {part!r}")
+            raise EnvError(
+                f"score(attempt) returns a finite number, or such numbers by name; {name!r} is {part!r}"
+            )
     parts = {**attempt.outcome_parts, **{name: float(part) for name, part in parts.items()}}
-    return replace(attempt, outcome=math.fsum(parts.values()) if parts else None, outcome_parts=parts, success=success)
+    return replace(
+        attempt,
+        outcome=math.fsum(parts.values()) if parts else None,
+        outcome_parts=parts,
+        success=success,
+    )
 
 
 def unscored(attempt: Trajectory, why: str) -> Trajectory:
-    return replace(attempt, scored=False, outcome=None, outcome_parts={}, error=f"its score could not be computed: {why}")
+    return replace(
+        attempt,
+        scored=False,
+        outcome=None,
+        outcome_parts={},
+        error=f"its score could not be computed: {why}",
+    )
 
 
 @dataclass(eq=False)
@@ -57,7 +71,9 @@ class RewardRunner:
     loop: EventLoop = field(default_factory=EventLoop)
     _done: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
-    _begun: dict[str, tuple[Trajectory, threading.Thread, list[float]]] = field(default_factory=dict)
+    _begun: dict[str, tuple[Trajectory, threading.Thread, list[float]]] = field(
+        default_factory=dict
+    )
 
     @property
     def waiting(self) -> int:
@@ -66,7 +82,9 @@ class RewardRunner:
 
     def begin(self, key: str, attempt: Trajectory) -> None:
         since: list[float] = []
-        thread = threading.Thread(target=self._work, args=(key, attempt, since), daemon=True, name=f"score of {key}")
+        thread = threading.Thread(
+            target=self._work, args=(key, attempt, since), daemon=True, name=f"score of {key}"
+        )
         self._begun[key] = (attempt, thread, since)
         thread.start()
 
@@ -75,8 +93,11 @@ class RewardRunner:
         found = []
         try:
             while self._begun:
-                key, attempt = self._done.get(timeout=0.0 if found else wait_s) if wait_s and not found \
+                key, attempt = (
+                    self._done.get(timeout=0.0 if found else wait_s)
+                    if wait_s and not found
                     else self._done.get_nowait()
+                )
                 if self._begun.pop(key, None) is not None:  # else it was given up meanwhile
                     found.append((key, attempt))
         except queue.Empty:
@@ -86,7 +107,9 @@ class RewardRunner:
             if since and time.monotonic() - since[0] > deadline:
                 del self._begun[key]
                 self.loop.cancel(thread.ident)
-                found.append((key, unscored(attempt, f"nothing within {deadline:g} s (score_deadline_s)")))
+                found.append(
+                    (key, unscored(attempt, f"nothing within {deadline:g} s (score_deadline_s)"))
+                )
         return found
 
     def close(self) -> None:
@@ -102,8 +125,12 @@ class RewardRunner:
             self._done.put((key, scored(self.family, attempt, self.loop)))
 
 
-def scored(family: EnvFamily, attempt: Trajectory, loop: EventLoop, pause: Callable[[float], None] = time.sleep
-           ) -> Trajectory:
+def scored(
+    family: EnvFamily,
+    attempt: Trajectory,
+    loop: EventLoop,
+    pause: Callable[[float], None] = time.sleep,
+) -> Trajectory:
     """`attempt` as the family scores it, tried as often as it says."""
     retries = getattr(family, "score_retries", RETRIES)
     why = ""

@@ -11,6 +11,7 @@ call it is; keys are of the runner's choosing, and none is used twice:
 Coroutines run at once; other calls come one at a time, whichever thread they come from. A worker process has an object
 of its own. Chance comes from each attempt's own `dynamics_seed`, whoever else is served.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -41,7 +42,9 @@ class SharedEnvs:
 
     def make(self, family: EnvFamily, key: str) -> SharedEnv:
         with self._lock:
-            found = next((one for one in self._served if one.family == family and not one.broken), None)
+            found = next(
+                (one for one in self._served if one.family == family and not one.broken), None
+            )
             if found is None:
                 found = _Served(family, self.loop.settle(family.make_shared()), self.loop)
                 self._served.append(found)
@@ -74,8 +77,8 @@ class _Served:
     family: EnvFamily
     value: Any
     loop: EventLoop
-    broken: bool = False      # a call hangs in it: attempts that begin from now on get another one
-    busy: str | None = None   # whose call it is at
+    broken: bool = False  # a call hangs in it: attempts that begin from now on get another one
+    busy: str | None = None  # whose call it is at
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: dict[str, str] = field(default_factory=dict)
     stepped: dict[str, Callable[[], StepResult]] = field(default_factory=dict)
@@ -118,8 +121,10 @@ class _Served:
 def _give(results: Any, key: str) -> Callable[[], StepResult]:
     def give() -> StepResult:
         if not isinstance(results, Mapping) or key not in results:
-            raise EnvError(f"step_many returns a StepResult for each of its keys; there is none for {key!r} in what it "
-                           f"returned, a {type(results).__name__}")
+            raise EnvError(
+                f"step_many returns a StepResult for each of its keys; there is none for {key!r} in what it "
+                f"returned, a {type(results).__name__}"
+            )
         if isinstance(results[key], BaseException):
             raise results[key]
         return results[key]
@@ -183,4 +188,8 @@ class _Awaited:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._env, name)
-        return (lambda *arguments: self._loop.settle(value(*arguments))) if name in ("reset", "step") else value
+        return (
+            (lambda *arguments: self._loop.settle(value(*arguments)))
+            if name in ("reset", "step")
+            else value
+        )

@@ -18,6 +18,7 @@ plain floor, counted from 1 at the top left), or "both".
 
 The game has no chance in it: `dynamics_seed` changes nothing. `task_seed` makes the level (`sokoban_levels.py`).
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,15 @@ import numpy as np
 
 from workbench.envs import reasoning, sokoban_levels as levels, sokoban_solver as solver
 from workbench.envs.format import format_action
-from workbench.envs.game_settings import (FormatPenalty, MaxMoves, MaxTurns, MovesPerAction, ReasoningBonus, ShowRewards,
-                                          Think)
+from workbench.envs.game_settings import (
+    FormatPenalty,
+    MaxMoves,
+    MaxTurns,
+    MovesPerAction,
+    ReasoningBonus,
+    ShowRewards,
+    Think,
+)
 from workbench.envs.grid_game import GridEnv, GridFamily
 from workbench.envs.splits import content_split
 from workbench.types import Observation, Task
@@ -39,7 +47,12 @@ from workbench.types.settings import Inert, at_least, one_of
 
 MOVES = ("Up", "Down", "Left", "Right")
 CELLS = "wall, floor, target, box on target, box, player, player on target"  # in the order of the symbols
-PER_MOVE, ONTO_TARGET, OFF_TARGET, ALL_ON_TARGETS = -0.1, 1.0, -1.0, 10.0  # gym-sokoban's, and RAGEN's
+PER_MOVE, ONTO_TARGET, OFF_TARGET, ALL_ON_TARGETS = (
+    -0.1,
+    1.0,
+    -1.0,
+    10.0,
+)  # gym-sokoban's, and RAGEN's
 
 
 @dataclass(frozen=True)
@@ -48,17 +61,24 @@ class Sokoban(GridFamily):
 
     size: Annotated[int, at_least(5, most=9), "rows and columns, the outer wall included"] = 6
     boxes: Annotated[int, at_least(1, most=2), "with as many targets"] = 1
-    wall_density: Annotated[float, at_least(0, most=0.4, why="with more walls hardly any floor is in one piece"),
-                            "probability that a cell inside is a wall"] = 0.15
+    wall_density: Annotated[
+        float,
+        at_least(0, most=0.4, why="with more walls hardly any floor is in one piece"),
+        "probability that a cell inside is a wall",
+    ] = 0.15
     min_solution: Annotated[int, at_least(1), "moves of the shortest solution, at least"] = 2
-    max_solution: Annotated[int, at_least(1, most=40), "and at most; every length in between equally likely"] = 8
+    max_solution: Annotated[
+        int, at_least(1, most=40), "and at most; every length in between equally likely"
+    ] = 8
     max_moves: MaxMoves = 15
     max_moves_per_action: MovesPerAction = 5
     max_turns: MaxTurns = 10
     think: Think = True
     format_penalty: FormatPenalty = -0.1
     show_rewards: ShowRewards = False
-    observation: Annotated[str, one_of("grid", "coordinates", "both"), "how a level is told"] = "grid"
+    observation: Annotated[str, one_of("grid", "coordinates", "both"), "how a level is told"] = (
+        "grid"
+    )
     symbols: Annotated[str, f"seven characters: {CELLS}"] = levels.STANDARD
     reasoning_bonus: ReasoningBonus = 0.0
 
@@ -71,17 +91,26 @@ class Sokoban(GridFamily):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.min_solution > self.max_solution:
-            raise ConfigError(f"Sokoban.min_solution is at most max_solution, got {self.min_solution} and "
-                              f"{self.max_solution}")
+            raise ConfigError(
+                f"Sokoban.min_solution is at most max_solution, got {self.min_solution} and "
+                f"{self.max_solution}"
+            )
         reachable = min(self.max_moves, self.max_turns * self.max_moves_per_action)
         if reachable < self.max_solution:
-            raise ConfigError(f"Sokoban.max_solution = {self.max_solution} moves cannot be made: the limits allow "
-                              f"{reachable}; raise max_moves (or max_turns), or lower max_solution")
+            raise ConfigError(
+                f"Sokoban.max_solution = {self.max_solution} moves cannot be made: the limits allow "
+                f"{reachable}; raise max_moves (or max_turns), or lower max_solution"
+            )
 
     def inert_settings(self) -> list[Inert]:
-        return [*super().inert_settings(),
-                Inert("symbols", self.observation == "coordinates", "coordinates are told in words; set "
-                      "env.observation='grid' or 'both'")]
+        return [
+            *super().inert_settings(),
+            Inert(
+                "symbols",
+                self.observation == "coordinates",
+                "coordinates are told in words; set env.observation='grid' or 'both'",
+            ),
+        ]
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -90,13 +119,22 @@ class Sokoban(GridFamily):
         differ in limits, symbols or observation are compared on the same levels."""
         lengths = range(self.min_solution, self.max_solution + 1)
         level = levels.make_level(self.size, self.boxes, self.wall_density, lengths, task_seed)
-        return self.task_of(level, f"sokoban-{self.size}x{self.size}-{self.boxes}/{task_seed}", int(task_seed))
+        return self.task_of(
+            level, f"sokoban-{self.size}x{self.size}-{self.boxes}/{task_seed}", int(task_seed)
+        )
 
-    def task_of(self, level: levels.Level, task_id: str = "sokoban/drawn", task_seed: int = 0) -> Task:
+    def task_of(
+        self, level: levels.Level, task_id: str = "sokoban/drawn", task_seed: int = 0
+    ) -> Task:
         """A task of this level (`sokoban_levels.level_from_rows` reads one that was drawn by hand). Its metadata tells
         people, not the agent: the length of a shortest solution, and the grid before the first move."""
-        return Task(task_id, self.name, task_seed, {"level": list(level.rows)},
-                    {"solution": level.moves, "state": self.state_for_people(level.rows)})
+        return Task(
+            task_id,
+            self.name,
+            task_seed,
+            {"level": list(level.rows)},
+            {"solution": level.moves, "state": self.state_for_people(level.rows)},
+        )
 
     def picture(self, rows: Sequence[str]) -> str:
         """A level in this family's symbols: one symbol a cell, single spaces between, one line a row."""
@@ -108,7 +146,7 @@ class Sokoban(GridFamily):
         return self.picture(rows) + note
 
     def split_of(self, task: Task) -> str:
-        """"train" or "held-out", by the level itself: no level is in both, whatever the seeds."""
+        """ "train" or "held-out", by the level itself: no level is in both, whatever the seeds."""
         return content_split("/".join(task.payload["level"]))
 
     def make(self) -> SokobanEnv:
@@ -119,8 +157,10 @@ class Sokoban(GridFamily):
     def random_action(self, env: SokobanEnv, rng: np.random.Generator) -> str:
         """Moves uniformly at random out of the four, as many as an answer may hold: the limit on answers then takes
         nothing from random play, and what comes after a solution is not carried out."""
-        return format_action([MOVES[move] for move in rng.integers(4, size=self.max_moves_per_action)],
-                             think=self.think)
+        return format_action(
+            [MOVES[move] for move in rng.integers(4, size=self.max_moves_per_action)],
+            think=self.think,
+        )
 
     def solver_action(self, env: SokobanEnv, rng: np.random.Generator) -> str:
         """As much of a shortest solution as fits into one answer; Up in a deadlock, where nothing helps."""
@@ -132,17 +172,23 @@ class Sokoban(GridFamily):
     @property
     def label(self) -> str:
         """The whole setting in one line, for tables and plots."""
-        return (f"Sokoban {self.size}x{self.size}, {self.boxes} {'box' if self.boxes == 1 else 'boxes'}, solutions of "
-                f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, "
-                f"{self.label_of_limits}, {self.observation}{self.label_of_rest}")
+        return (
+            f"Sokoban {self.size}x{self.size}, {self.boxes} {'box' if self.boxes == 1 else 'boxes'}, solutions of "
+            f"{self.min_solution} to {self.max_solution}, walls {self.wall_density:.3g}, "
+            f"{self.label_of_limits}, {self.observation}{self.label_of_rest}"
+        )
 
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
         wall, floor, target, done, box, player, standing = self.symbols
-        goal = f"Push {'the box onto the target' if self.boxes == 1 else 'every box onto a target'}.\n"
-        grid = (f"{wall} wall, {floor} floor, {target} target, {box} box, {done} box on target, {player} you, "
-                f"{standing} you on target.\n")
+        goal = (
+            f"Push {'the box onto the target' if self.boxes == 1 else 'every box onto a target'}.\n"
+        )
+        grid = (
+            f"{wall} wall, {floor} floor, {target} target, {box} box, {done} box on target, {player} you, "
+            f"{standing} you on target.\n"
+        )
         places = "Places are row and column, from 1 at the top left; the outer ring is wall.\n"
         legend = {"grid": grid, "coordinates": places, "both": grid + places}[self.observation]
         return f"{goal}{legend}{self.limits}Answer like this: {self.example}\n\n"
@@ -161,7 +207,9 @@ class SokobanEnv(GridEnv):
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         self._open(task.payload["level"])
         if self._won():
-            raise EnvError(f"task {task.id!r} is solved before the first move; give it a box that is off its target")
+            raise EnvError(
+                f"task {task.id!r} is solved before the first move; give it a box that is off its target"
+            )
         return self._begun()
 
     # -------------------------------------------------------------------------------------------- optional parts
@@ -189,9 +237,16 @@ class SokobanEnv(GridEnv):
         inner = [r * size + c for r in range(1, size - 1) for c in range(1, size - 1)]
         walls = [cell for cell in inner if self.room[cell // size][cell % size] == solver.WALL]
         player, boxes = self.state
-        lines = [("You", (player,)), ("Box", boxes), ("Target", solver.targets_of(self.room)), ("Wall", walls)]
-        return "\n".join(f"{name} {', '.join(f'{cell // size + 1} {cell % size + 1}' for cell in cells) or 'none'}"
-                         for name, cells in lines)
+        lines = [
+            ("You", (player,)),
+            ("Box", boxes),
+            ("Target", solver.targets_of(self.room)),
+            ("Wall", walls),
+        ]
+        return "\n".join(
+            f"{name} {', '.join(f'{cell // size + 1} {cell % size + 1}' for cell in cells) or 'none'}"
+            for name, cells in lines
+        )
 
     # -------------------------------------------------------------------------------------------- inside
 
@@ -199,9 +254,11 @@ class SokobanEnv(GridEnv):
         self.room, self.state = levels.read(rows)
         size, boxes = len(self.room), len(self.state[1])
         if (size, boxes) != (self.family.size, self.family.boxes):
-            raise EnvError(f"expected a level of {self.family.size} x {self.family.size} with {self.family.boxes} "
-                           f"box(es), got {size} x {size} with {boxes}; the task must come from a family of the same "
-                           "kind")
+            raise EnvError(
+                f"expected a level of {self.family.size} x {self.family.size} with {self.family.boxes} "
+                f"box(es), got {size} x {size} with {boxes}; the task must come from a family of the same "
+                "kind"
+            )
 
     def _position(self) -> solver.State:
         return self.state
@@ -216,8 +273,10 @@ class SokobanEnv(GridEnv):
         before = self._on_targets()
         self.state = solver.step(self.room, self.state, move)
         change = self._on_targets() - before
-        return {"boxes": ONTO_TARGET if change > 0 else OFF_TARGET if change < 0 else 0.0,
-                "solved": ALL_ON_TARGETS if self._won() else 0.0}
+        return {
+            "boxes": ONTO_TARGET if change > 0 else OFF_TARGET if change < 0 else 0.0,
+            "solved": ALL_ON_TARGETS if self._won() else 0.0,
+        }
 
     def _price(self, count: int) -> dict[str, float]:
         return {"moves": PER_MOVE * count}
@@ -226,20 +285,34 @@ class SokobanEnv(GridEnv):
         return reasoning.sokoban_statements(thought, self.room, before, MOVES)
 
     def _facts(self, before: solver.State) -> dict[str, Any]:
-        return {"on_targets": self._on_targets(),
-                "state": self.family.state_for_people(levels.draw(self.room, self.state))}
+        return {
+            "on_targets": self._on_targets(),
+            "state": self.family.state_for_people(levels.draw(self.room, self.state)),
+        }
 
     def _state_words(self) -> str:
-        shown = {"grid": [self.draw()], "coordinates": [self.places()], "both": [self.draw(), self.places()]}
+        shown = {
+            "grid": [self.draw()],
+            "coordinates": [self.places()],
+            "both": [self.draw(), self.places()],
+        }
         end = f"Moves left: {self._moves_left()}"
         if self._won():
-            end = "All boxes are on targets." if self.family.boxes > 1 else "The box is on the target."
+            end = (
+                "All boxes are on targets."
+                if self.family.boxes > 1
+                else "The box is on the target."
+            )
         return "\n".join([*shown[self.family.observation], end])
 
 
-PRESETS: Mapping[str, Sokoban] = MappingProxyType({
-    "sokoban-6x6": Sokoban(),
-    "sokoban-6x6-coordinates": Sokoban(observation="coordinates"),  # the same levels, as the shipped policy reads them
-    "sokoban-6x6-symbols": Sokoban(symbols=levels.ALTERNATIVE),     # the same levels again
-    "sokoban-8x8-2": Sokoban(size=8, boxes=2, min_solution=3, max_solution=14, max_moves=30),
-})
+PRESETS: Mapping[str, Sokoban] = MappingProxyType(
+    {
+        "sokoban-6x6": Sokoban(),
+        "sokoban-6x6-coordinates": Sokoban(
+            observation="coordinates"
+        ),  # the same levels, as the shipped policy reads them
+        "sokoban-6x6-symbols": Sokoban(symbols=levels.ALTERNATIVE),  # the same levels again
+        "sokoban-8x8-2": Sokoban(size=8, boxes=2, min_solution=3, max_solution=14, max_moves=30),
+    }
+)

@@ -8,6 +8,7 @@ Difficulty is not hoped for but chosen: first the length of the shortest solutio
 far from its end, then one such state. Lengths are therefore distributed exactly as stated. Every draw has an address;
 nothing depends on the process (`hash(str)` is salted: with it, each process would have levels of its own).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,13 +16,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.envs.sokoban_solver import FLOOR, TARGET, WALL, Room, State, distance, distances, targets_of
+from workbench.envs.sokoban_solver import (
+    FLOOR,
+    TARGET,
+    WALL,
+    Room,
+    State,
+    distance,
+    distances,
+    targets_of,
+)
 from workbench.types.errors import EnvError
 from workbench.types.seeds import rng_at
 
 BOX_ON_TARGET, BOX, PLAYER, PLAYER_ON_TARGET = "√", "X", "P", "S"
-STANDARD = WALL + FLOOR + TARGET + BOX_ON_TARGET + BOX + PLAYER + PLAYER_ON_TARGET  # RAGEN's order of symbols
-ALTERNATIVE = "W.GCBA@"                                                            # RAGEN's second vocabulary
+STANDARD = (
+    WALL + FLOOR + TARGET + BOX_ON_TARGET + BOX + PLAYER + PLAYER_ON_TARGET
+)  # RAGEN's order of symbols
+ALTERNATIVE = "W.GCBA@"  # RAGEN's second vocabulary
 _MOST_ROOMS = 10_000
 
 
@@ -33,7 +45,9 @@ class Level:
     moves: int | None
 
 
-def make_level(size: int, boxes: int, wall_density: float, lengths: Sequence[int], seed: int) -> Level:
+def make_level(
+    size: int, boxes: int, wall_density: float, lengths: Sequence[int], seed: int
+) -> Level:
     """The level of this seed: its length is one of `lengths`, each as likely as it stands there.
 
     Walls inside the room are drawn with `wall_density` a cell; a room whose floor is not in one piece is redrawn.
@@ -49,8 +63,10 @@ def make_level(size: int, boxes: int, wall_density: float, lengths: Sequence[int
         if len(states):
             player, *cells = (int(cell) for cell in states[rng.integers(len(states))])
             return Level(draw(room, (player, tuple(cells))), wanted)
-    raise EnvError(f"no room of {size} x {size} with {boxes} boxes and walls {wall_density:.3g} has a shortest "
-                   f"solution of {wanted} moves, in {_MOST_ROOMS} draws; lower max_solution or make the room larger")
+    raise EnvError(
+        f"no room of {size} x {size} with {boxes} boxes and walls {wall_density:.3g} has a shortest "
+        f"solution of {wanted} moves, in {_MOST_ROOMS} draws; lower max_solution or make the room larger"
+    )
 
 
 def _draw_room(size: int, boxes: int, wall_density: float, rng: np.random.Generator) -> Room | None:
@@ -86,7 +102,7 @@ def draw(room: Room, state: State) -> tuple[str, ...]:
     for box in boxes:
         cells[box] = BOX_ON_TARGET if cells[box] == TARGET else BOX
     cells[player] = PLAYER_ON_TARGET if cells[player] == TARGET else PLAYER
-    return tuple("".join(cells[start:start + size]) for start in range(0, len(cells), size))
+    return tuple("".join(cells[start : start + size]) for start in range(0, len(cells), size))
 
 
 def read(rows: Sequence[str]) -> tuple[Room, State]:
@@ -94,17 +110,22 @@ def read(rows: Sequence[str]) -> tuple[Room, State]:
     rows = tuple(rows)
     size, text = len(rows), "".join(rows)
     if size < 3 or any(len(row) != size for row in rows) or set(text) - set(STANDARD):
-        raise EnvError(f"expected a square level of the symbols {' '.join(STANDARD)}, got {list(rows)}")
+        raise EnvError(
+            f"expected a square level of the symbols {' '.join(STANDARD)}, got {list(rows)}"
+        )
     edge = rows[0] + rows[-1] + "".join(row[0] + row[-1] for row in rows)
     if set(edge) != {WALL}:
         raise EnvError(f"a level is closed by walls {WALL} all around, got {list(rows)}")
     boxes = tuple(index for index, cell in enumerate(text) if cell in BOX + BOX_ON_TARGET)
     players = [index for index, cell in enumerate(text) if cell in PLAYER + PLAYER_ON_TARGET]
-    room_text = text.translate(str.maketrans({BOX_ON_TARGET: TARGET, PLAYER_ON_TARGET: TARGET, BOX: FLOOR,
-                                              PLAYER: FLOOR}))
-    room = tuple(room_text[start:start + size] for start in range(0, len(text), size))
+    room_text = text.translate(
+        str.maketrans({BOX_ON_TARGET: TARGET, PLAYER_ON_TARGET: TARGET, BOX: FLOOR, PLAYER: FLOOR})
+    )
+    room = tuple(room_text[start : start + size] for start in range(0, len(text), size))
     if len(players) != 1 or not boxes or len(boxes) != len(targets_of(room)):
-        raise EnvError(f"a level has one player, and as many targets as boxes (at least one), got {list(rows)}")
+        raise EnvError(
+            f"a level has one player, and as many targets as boxes (at least one), got {list(rows)}"
+        )
     return room, (players[0], boxes)
 
 

@@ -8,6 +8,7 @@ for all states of a room at once, so it makes levels of a wanted length as well 
 
 Axes: M moves (4) · F states of the frontier · B boxes.
 """
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -47,7 +48,9 @@ def step(room: Room, state: State, move: int) -> State:
     return ahead, tuple(sorted(beyond if box == ahead else box for box in boxes))
 
 
-@lru_cache(maxsize=16)  # up to a megabyte each; a solver that plays asks for its few rooms again and again
+@lru_cache(
+    maxsize=16
+)  # up to a megabyte each; a solver that plays asks for its few rooms again and again
 def distances(room: Room, limit: int = _LONGEST) -> np.ndarray:
     """Moves to the end from every state, as an array indexed [player, first box, second box ...]; UNKNOWN (-1) where
     the end cannot be reached, or not within `limit` moves. Exact: a breadth-first search over all states."""
@@ -57,13 +60,17 @@ def distances(room: Room, limit: int = _LONGEST) -> np.ndarray:
     free = np.array([cell != WALL for cell in "".join(room)])
     change_M1 = np.array(deltas(size))[:, None]
     found = np.full((len(free),) * (1 + len(targets)), UNKNOWN, dtype=np.int16)
-    player_F = np.array([cell for cell in np.flatnonzero(free) if cell not in targets], dtype=np.int64)
+    player_F = np.array(
+        [cell for cell in np.flatnonzero(free) if cell not in targets], dtype=np.int64
+    )
     boxes_BF = np.repeat(np.array(targets, dtype=np.int64)[:, None], len(player_F), axis=1)
     found[(player_F, *boxes_BF)] = 0
     for distance in range(1, limit + 1):
         player_F, boxes_BF = _before(free, change_M1, player_F, boxes_BF)
         new_F = found[(player_F, *boxes_BF)] == UNKNOWN
-        flat_F = np.unique(np.ravel_multi_index((player_F[new_F], *boxes_BF[:, new_F]), found.shape))
+        flat_F = np.unique(
+            np.ravel_multi_index((player_F[new_F], *boxes_BF[:, new_F]), found.shape)
+        )
         if not len(flat_F):
             break
         found.reshape(-1)[flat_F] = distance
@@ -73,8 +80,9 @@ def distances(room: Room, limit: int = _LONGEST) -> np.ndarray:
     return found
 
 
-def _before(free: np.ndarray, change_M1: np.ndarray, player_F: np.ndarray, boxes_BF: np.ndarray
-            ) -> tuple[np.ndarray, np.ndarray]:
+def _before(
+    free: np.ndarray, change_M1: np.ndarray, player_F: np.ndarray, boxes_BF: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Every state that one move turns into one of these, some of them several times over."""
     came_MF = player_F - change_M1
     open_MF = free[came_MF] & ~(came_MF[:, None] == boxes_BF).any(axis=1)
@@ -82,7 +90,7 @@ def _before(free: np.ndarray, change_M1: np.ndarray, player_F: np.ndarray, boxes
     came_E, was_BE = came_MF[open_MF], boxes_BF[:, state_E]
     players, boxes = [came_E], [was_BE]  # walked, no box touched
     ahead_E = player_F[state_E] + change_M1[move_E, 0]
-    for box in range(len(boxes_BF)):     # or pushed this box from where the player stands now
+    for box in range(len(boxes_BF)):  # or pushed this box from where the player stands now
         pushed_E = was_BE[box] == ahead_E
         pulled = was_BE[:, pushed_E].copy()
         pulled[box] = player_F[state_E][pushed_E]

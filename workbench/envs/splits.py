@@ -4,6 +4,7 @@ A task belongs to a split by what it *is* (`family.split_of`: the hash of a map,
 a map that is held out can never turn up in training under another seed. Every task of a stream has an address
 (split, seed, step, index): it can be drawn without those before it, and every process draws the same ones.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,9 +16,9 @@ from workbench.types.errors import ConfigError
 from workbench.types.seeds import seed_of
 
 SPLITS = ("train", "held-out")
-_HELD_OUT_SHARE = 5     # one problem in five is held out
-_MOST_DRAWS = 10_000    # for one task of a split
-_PATIENCE = 100         # repeated problems in a row, after which a family is taken to have no more of them
+_HELD_OUT_SHARE = 5  # one problem in five is held out
+_MOST_DRAWS = 10_000  # for one task of a split
+_PATIENCE = 100  # repeated problems in a row, after which a family is taken to have no more of them
 
 
 def content_split(content: str) -> str:
@@ -26,13 +27,15 @@ def content_split(content: str) -> str:
 
 
 def split_of(family: EnvFamily, task: Task) -> str:
-    """"train" or "held-out": as the family says, or by the hash of the payload if it does not say."""
+    """ "train" or "held-out": as the family says, or by the hash of the payload if it does not say."""
     if hasattr(family, "split_of"):
         return family.split_of(task)
     return content_split(content_of(task))
 
 
-def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0, per_step: int = 0) -> list[Task]:
+def tasks(
+    family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int = 0, per_step: int = 0
+) -> list[Task]:
     """`count` tasks of a split: the same ones in every process. Raises ConfigError for an unknown split.
 
     "train": the tasks of one step (`seed` is the run's). "held-out": different problems as far as the family has
@@ -40,7 +43,9 @@ def tasks(family: EnvFamily, split: str, count: int, *, seed: int = 0, step: int
     of the run has (0: `count`), where one step goes on after the other (a data set's epochs).
     """
     if split not in SPLITS:
-        raise ConfigError(f"expected a split of {SPLITS}, got {split!r}; make any other set with family.task(seed)")
+        raise ConfigError(
+            f"expected a split of {SPLITS}, got {split!r}; make any other set with family.task(seed)"
+        )
     if hasattr(family, "task_seeds"):
         return _in_order(family, split, count, seed, max(step - 1, 0) * (per_step or count))
     if split == "train":
@@ -80,11 +85,16 @@ def _draw(family: EnvFamily, split: str, seed: int, step: int, index: int) -> Ta
 def _none_of(family: EnvFamily, split: str) -> ConfigError:
     """What is missing, in words."""
     found = len({content_of(family.task(seed)) for seed in range(_PATIENCE)})
-    how = ("its split_of(task) never says so; it returns 'train' or 'held-out' for every task" if hasattr(
-        family, "split_of") else "it has no split_of(task), so that one payload in five is held out by its hash")
-    return ConfigError(f"{_MOST_DRAWS} draws brought no task of split {split!r}: {_PATIENCE} seeds of {family.name!r} "
-                       f"make {found} different payloads, and {how}. Make more different tasks (what tells two apart "
-                       f"belongs in Task.payload), or define split_of(self, task), which says 'train' or 'held-out'")
+    how = (
+        "its split_of(task) never says so; it returns 'train' or 'held-out' for every task"
+        if hasattr(family, "split_of")
+        else "it has no split_of(task), so that one payload in five is held out by its hash"
+    )
+    return ConfigError(
+        f"{_MOST_DRAWS} draws brought no task of split {split!r}: {_PATIENCE} seeds of {family.name!r} "
+        f"make {found} different payloads, and {how}. Make more different tasks (what tells two apart "
+        f"belongs in Task.payload), or define split_of(self, task), which says 'train' or 'held-out'"
+    )
 
 
 def content_of(task: Task) -> str:

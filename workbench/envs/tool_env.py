@@ -16,6 +16,7 @@ the answer is unscored, law 5) and `support` (ids of the documents that the answ
 
 Everything a tool, a schema, a task or the policy brought is untrusted text (law 9).
 """
+
 from __future__ import annotations
 
 import json
@@ -45,17 +46,28 @@ MOST_JUDGED_BYTES = 100_000  # of a tool's text that a reward function reads
 class CallSettings:
     """How tools are called, and what a call may take."""
 
-    format: Annotated[str, one_of(*FORMATS), "hermes (<tool_call>{json}</tool_call>) or tags "
-                      "(<search>...</search>)"] = "hermes"
+    format: Annotated[
+        str,
+        one_of(*FORMATS),
+        "hermes (<tool_call>{json}</tool_call>) or tags (<search>...</search>)",
+    ] = "hermes"
     think: Annotated[bool, "every turn begins with <think>...</think>"] = False
     most_calls: Annotated[int, at_least(1), "calls that are run in one turn"] = 4
     deadline_s: Annotated[float, above(0), "seconds of the wall clock for each call"] = 5.0
-    most_bytes: Annotated[int, at_least(1), "bytes of text that one call brings; the rest is cut, with a mark"] = 2000
+    most_bytes: Annotated[
+        int, at_least(1), "bytes of text that one call brings; the rest is cut, with a mark"
+    ] = 2000
     workers: Annotated[int, at_least(1), "worker processes for tools that are not trusted"] = 2
-    show_schemas: Annotated[bool, "false: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies "
-                            "that know them"] = True
-    recall: Annotated[bool, "every reply begins with the calls and results before it: for histories that show the newest "
-                      "reply alone (fresh, window)"] = False
+    show_schemas: Annotated[
+        bool,
+        "false: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies "
+        "that know them",
+    ] = True
+    recall: Annotated[
+        bool,
+        "every reply begins with the calls and results before it: for histories that show the newest "
+        "reply alone (fresh, window)",
+    ] = False
 
     def __post_init__(self) -> None:
         check_settings(self, "calls")
@@ -71,11 +83,11 @@ class _Attempt:
 
     task: Task
     turn: int = 0
-    in_order: bool = True          # every turn so far
+    in_order: bool = True  # every turn so far
     finished: bool = False
-    paid: tuple[str, ...] = ()     # supporting documents that were found
-    past: tuple[str, ...] = ()     # calls and results, in words, where they are recalled
-    history: str = ""              # digest of all replies
+    paid: tuple[str, ...] = ()  # supporting documents that were found
+    past: tuple[str, ...] = ()  # calls and results, in words, where they are recalled
+    history: str = ""  # digest of all replies
     made: tuple[dict[str, Any], ...] = ()  # calls, as a reward function is told of them
 
 
@@ -91,15 +103,27 @@ class ToolEnv:
 
     folder: Path | None = None  # of this attempt alone, in families that give it one
 
-    def __init__(self, tools: Sequence[Tool], *, max_turns: int, calls: CallSettings = CallSettings(),
-                 rewards: AnswerRewards = AnswerRewards(), instructions: str | None = None,
-                 opening: Callable[[Task], str] | None = None,
-                 reward: Callable[[ToolAttempt], Any] | None = None) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        max_turns: int,
+        calls: CallSettings = CallSettings(),
+        rewards: AnswerRewards = AnswerRewards(),
+        instructions: str | None = None,
+        opening: Callable[[Task], str] | None = None,
+        reward: Callable[[ToolAttempt], Any] | None = None,
+    ) -> None:
         if max_turns < 1:
             raise ConfigError(f"max_turns is at least 1, got {max_turns!r}")
         for tool in tools:
             check_name(tool.name)
-        self.tools, self.max_turns, self.calls, self.rewards = tuple(tools), max_turns, calls, rewards
+        self.tools, self.max_turns, self.calls, self.rewards = (
+            tuple(tools),
+            max_turns,
+            calls,
+            rewards,
+        )
         self.format: CallFormat = format_for(calls.format, self.tools, think=calls.think)
         self.instructions = self.own_instructions if instructions is None else instructions
         self.opening, self.reward = opening, reward
@@ -112,39 +136,82 @@ class ToolEnv:
         _check(task)
         self._begin(_Attempt(task))
         before = self.opening(task) if self.opening else ""
-        shown = [Text(self.instructions, trusted=True), *self._tool_lines(), Text(f"{before}\n\n" if before else ""),
-                 Text("Question: ", trusted=True), Text(task.payload["question"])]
+        shown = [
+            Text(self.instructions, trusted=True),
+            *self._tool_lines(),
+            Text(f"{before}\n\n" if before else ""),
+            Text("Question: ", trusted=True),
+            Text(task.payload["question"]),
+        ]
         schemas = tuple(map(schema_of, self.tools)) if self._shows("hermes") else ()
         return Observation((Message("user", tuple(part for part in shown if part.text)),), schemas)
 
     def step(self, action_text: str) -> StepResult:
         attempt = self._attempt
         if attempt is None or attempt.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         parsed = self.format.parse(action_text)
-        calls = tuple(replace(call, call_id=f"t{attempt.turn}c{index}") for index, call in placed(parsed))
+        calls = tuple(
+            replace(call, call_id=f"t{attempt.turn}c{index}") for index, call in placed(parsed)
+        )
         results = self.executor.run(calls) if calls else []
         found = [each for result in results for each in _documents(result)]
         support = attempt.task.payload.get("support", ())
-        new = [each for each in dict.fromkeys(found) if each in support and each not in attempt.paid]
+        new = [
+            each for each in dict.fromkeys(found) if each in support and each not in attempt.paid
+        ]
         answered, turn = parsed.answer is not None, attempt.turn + 1
         finished = answered or turn >= self.max_turns
-        messages = () if answered else replies_to(parsed, calls, results, turn=attempt.turn, past=attempt.past,
-                                                  example=self.example)
+        messages = (
+            ()
+            if answered
+            else replies_to(
+                parsed, calls, results, turn=attempt.turn, past=attempt.past, example=self.example
+            )
+        )
         made = attempt.made + (_records(attempt.turn, calls, results) if self.reward else ())
-        parts = self.rewards.parts(parsed, results, self.golds, new_documents=len(new), in_order=attempt.in_order,
-                                   finished=finished and not self.reward)
+        parts = self.rewards.parts(
+            parsed,
+            results,
+            self.golds,
+            new_documents=len(new),
+            in_order=attempt.in_order,
+            finished=finished and not self.reward,
+        )
         info = self._info(parsed, calls, results, found, new, finished)
         if self.reward:
-            seen = self.as_seen(replace(attempt, turn=turn, made=made), parsed.answer) if finished else None
+            seen = (
+                self.as_seen(replace(attempt, turn=turn, made=made), parsed.answer)
+                if finished
+                else None
+            )
             parts = judged(self.reward, seen, parts, info)
         self._attempt = replace(
-            attempt, turn=turn, made=made, in_order=attempt.in_order and parsed.valid, finished=finished,
-            paid=(*attempt.paid, *new), past=attempt.past + (remembered(calls, results) if self.calls.recall else ()),
-            history=_digest(attempt.history, [message.text for message in messages] or [action_text]))
-        return StepResult(Observation(messages), None if parts is None else sum(parts.values()), parts or {},
-                          terminated=answered, truncated=finished and not answered, info=info, tool_calls=calls,
-                          if_cut={} if finished or self.reward or not self.golds else self.rewards.if_cut(self._attempt.in_order))
+            attempt,
+            turn=turn,
+            made=made,
+            in_order=attempt.in_order and parsed.valid,
+            finished=finished,
+            paid=(*attempt.paid, *new),
+            past=attempt.past + (remembered(calls, results) if self.calls.recall else ()),
+            history=_digest(
+                attempt.history, [message.text for message in messages] or [action_text]
+            ),
+        )
+        return StepResult(
+            Observation(messages),
+            None if parts is None else sum(parts.values()),
+            parts or {},
+            terminated=answered,
+            truncated=finished and not answered,
+            info=info,
+            tool_calls=calls,
+            if_cut={}
+            if finished or self.reward or not self.golds
+            else self.rewards.if_cut(self._attempt.in_order),
+        )
 
     def close(self) -> None:
         """Give back what tools hold: worker processes and connections."""
@@ -165,11 +232,19 @@ class ToolEnv:
 
     def attempt_values(self) -> dict[str, Any]:
         """Where the attempt stands, as a JSON value."""
-        values = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self._attempt).items()}
-        return values | {"task": {field.name: getattr(self._attempt.task, field.name) for field in fields(Task)}}
+        values = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self._attempt).items()
+        }
+        return values | {
+            "task": {field.name: getattr(self._attempt.task, field.name) for field in fields(Task)}
+        }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in snapshot.items()}
+        values = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in snapshot.items()
+        }
         self._begin(_Attempt(**values | {"task": Task(**snapshot["task"])}))
 
     def _begin(self, attempt: _Attempt) -> None:
@@ -188,12 +263,20 @@ class ToolEnv:
     def golds(self) -> tuple[str, ...]:
         return tuple(self._attempt.task.payload.get("answers", ()))
 
-    def _info(self, parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], found: list[str],
-              new: list[str], finished: bool) -> dict[str, Any]:
+    def _info(
+        self,
+        parsed: ParsedTurn,
+        calls: Sequence[ToolCall],
+        results: Sequence[ToolResult],
+        found: list[str],
+        new: list[str],
+        finished: bool,
+    ) -> dict[str, Any]:
         golds, answer = self.golds, parsed.answer
         info: dict[str, Any] = {"valid_format": parsed.valid, "complaint": parsed.complaint}
-        info["calls"] = [{"name": call.name, "error": result.error} for call, result in zip(calls, results)] + [
-            {"name": "", "error": "bad_call"} for _ in parsed.bad_calls]
+        info["calls"] = [
+            {"name": call.name, "error": result.error} for call, result in zip(calls, results)
+        ] + [{"name": "", "error": "bad_call"} for _ in parsed.bad_calls]
         if found:
             info |= {"documents": found, "support_found": new}
         if golds and not self.reward:
@@ -201,13 +284,21 @@ class ToolEnv:
         if answer is not None:
             info |= {"answer": answer} | ({"f1": f1(answer, golds)} if golds else {})
         if finished:
-            info |= {"ended": "turns" if answer is None else "answered"} | ({"gold": list(golds)} if golds else {})
+            info |= {"ended": "turns" if answer is None else "answered"} | (
+                {"gold": list(golds)} if golds else {}
+            )
         return info
 
     def as_seen(self, attempt: _Attempt, answer: str | None = None) -> ToolAttempt:
         """An attempt as functions of the user's see it."""
-        return ToolAttempt(attempt.task, answer, tuple(CallRecord(**each) for each in attempt.made), attempt.turn,
-                           partial(_call, self.executor), self.folder)
+        return ToolAttempt(
+            attempt.task,
+            answer,
+            tuple(CallRecord(**each) for each in attempt.made),
+            attempt.turn,
+            partial(_call, self.executor),
+            self.folder,
+        )
 
     @property
     def example(self) -> str:
@@ -219,8 +310,10 @@ class ToolEnv:
         """Our own words before a question."""
         if not self.tools:
             return f"Answer the question. Answer like this: {self.example}\n\n"
-        return ("Answer the question. You may call tools first; several calls in one turn are run side by side. When "
-                f"you know the answer, write it like this: {self.example}\n\n")
+        return (
+            "Answer the question. You may call tools first; several calls in one turn are run side by side. When "
+            f"you know the answer, write it like this: {self.example}\n\n"
+        )
 
     def _shows(self, format_name: str) -> bool:
         return bool(self.tools) and self.calls.show_schemas and self.format.name == format_name
@@ -244,16 +337,27 @@ def _check(task: Task) -> None:
     payload = task.payload
     texts = {name: payload.get(name, []) for name in ("answers", "support")}
     if not isinstance(payload.get("question"), str) or not all(
-            isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
-            for value in texts.values()):
-        raise EnvError("the payload of a task with tools holds a question (text), answers and support (lists of text); "
-                       f"task {task.id!r} has {dict(payload)}")
+        isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+        for value in texts.values()
+    ):
+        raise EnvError(
+            "the payload of a task with tools holds a question (text), answers and support (lists of text); "
+            f"task {task.id!r} has {dict(payload)}"
+        )
 
 
 def _documents(result: ToolResult) -> list[str]:
     """The documents that a call brought, as its value says."""
-    named = result.value.get("documents") if isinstance(result.value, Mapping) and not result.error else None
-    return [each for each in named if isinstance(each, str)] if isinstance(named, (list, tuple)) else []
+    named = (
+        result.value.get("documents")
+        if isinstance(result.value, Mapping) and not result.error
+        else None
+    )
+    return (
+        [each for each in named if isinstance(each, str)]
+        if isinstance(named, (list, tuple))
+        else []
+    )
 
 
 def _call(executor: ToolExecutor, name: str, /, **arguments: Any) -> ToolResult:
@@ -266,9 +370,20 @@ def _call(executor: ToolExecutor, name: str, /, **arguments: Any) -> ToolResult:
         executor.limits = limits
 
 
-def _records(turn: int, calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[dict[str, Any], ...]:
-    return tuple({"turn": turn, "name": call.name, "arguments": dict(call.arguments), "text": result.text,
-                  "value": result.value, "error": result.error} for call, result in zip(calls, results, strict=True))
+def _records(
+    turn: int, calls: Sequence[ToolCall], results: Sequence[ToolResult]
+) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "turn": turn,
+            "name": call.name,
+            "arguments": dict(call.arguments),
+            "text": result.text,
+            "value": result.value,
+            "error": result.error,
+        }
+        for call, result in zip(calls, results, strict=True)
+    )
 
 
 def _digest(before: str, texts: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
 """What an agent is told after a turn with tools: a message for each call, and words for what else was wrong."""
+
 from __future__ import annotations
 
 import json
@@ -10,8 +11,15 @@ from workbench.envs.tools.turns import BadCall, ParsedTurn
 from workbench.types import Message, Text, ToolCall
 
 
-def replies_to(parsed: ParsedTurn, calls: Sequence[ToolCall], results: Sequence[ToolResult], *, turn: int,
-               past: Sequence[str], example: str) -> tuple[Message, ...]:
+def replies_to(
+    parsed: ParsedTurn,
+    calls: Sequence[ToolCall],
+    results: Sequence[ToolResult],
+    *,
+    turn: int,
+    past: Sequence[str],
+    example: str,
+) -> tuple[Message, ...]:
     """One tool message for each call, in the order of the text; a user message for what else was wrong.
 
     `turn`: its number; `past`: earlier calls and results, where they are recalled; `example`: how a turn looks.
@@ -41,8 +49,10 @@ def _reply_to_bad_call(bad: BadCall, turn: int) -> Message:
 
 def remembered(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> tuple[str, ...]:
     """Calls and their results in words, for histories that show the newest reply alone."""
-    return tuple(f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}\n{result.text}"
-                 for call, result in zip(calls, results, strict=True))
+    return tuple(
+        f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}\n{result.text}"
+        for call, result in zip(calls, results, strict=True)
+    )
 
 
 def placed(parsed: ParsedTurn) -> list[tuple[int, ToolCall]]:

@@ -9,6 +9,7 @@
 It is called once, when the attempt ends by an answer or by its turns, and may be async. It may call the tools of the
 attempt, and read its folder: so the state that was reached can be judged instead of what was said.
 """
+
 from __future__ import annotations
 
 import math
@@ -27,8 +28,7 @@ OTHER_PARTS = ("format", "process", "tool")  # what turns are paid beside it
 
 @dataclass(frozen=True)
 class CallRecord:
-    """A call that was made: in which turn (from 0), with what, and what came of it; `error` is "" where nothing went wrong.
-    """
+    """A call that was made: in which turn (from 0), with what, and what came of it; `error` is "" where nothing went wrong."""
 
     turn: int
     name: str
@@ -56,8 +56,12 @@ class ToolAttempt:
         return self.task.payload.get("row", self.task.payload)
 
 
-def judged(function: Callable[[ToolAttempt], Any], attempt: ToolAttempt | None, parts: Mapping[str, float],
-           info: dict[str, Any]) -> dict[str, float] | None:
+def judged(
+    function: Callable[[ToolAttempt], Any],
+    attempt: ToolAttempt | None,
+    parts: Mapping[str, float],
+    info: dict[str, Any],
+) -> dict[str, float] | None:
     """The parts of a turn's reward: those of the turn and, where the attempt is over, what the function says of it (None:
     unscored). Success goes into `info` where it is known."""
     of_turn = {name: value for name, value in parts.items() if name != "answer"}
@@ -93,6 +97,8 @@ def verdict_of(said: Any, what: str) -> tuple[dict[str, float] | None, bool | No
         return None, success
     for name, value in parts.items():
         if name in OTHER_PARTS or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise EnvError(f"{what} returns a finite number, true or false, None, or a dict of named numbers (not called "
-                           f"{', '.join(OTHER_PARTS)}) with \"success\"; got {said!r:.200}")
+            raise EnvError(
+                f"{what} returns a finite number, true or false, None, or a dict of named numbers (not called "
+                f'{", ".join(OTHER_PARTS)}) with "success"; got {said!r:.200}'
+            )
     return {name: float(value) for name, value in parts.items()}, success

@@ -10,6 +10,7 @@ A tool that begins with "mcp:stdio " is the command of an MCP server. Every atte
 call and ended with it, and a folder of its own, which is empty and stands for {folder} in the command. `prepare` may put
 into it what the task begins with; `reward` may read what was left there, and call the server's tools.
 """
+
 from __future__ import annotations
 
 import re
@@ -41,19 +42,34 @@ class ToolTasks(RowFamily):
     """A family of tasks with tools: a row each. The fields are its only configuration."""
 
     data: RowSettings = field(default_factory=RowSettings)
-    question: Annotated[str, "column of what the agent is asked, or a text with {column} in it"] = "question"
-    answer: Annotated[str, "column of the gold answer, a text or a list of texts; empty: there is none, and reward says what "
-                      "is paid"] = "answer"
+    question: Annotated[str, "column of what the agent is asked, or a text with {column} in it"] = (
+        "question"
+    )
+    answer: Annotated[
+        str,
+        "column of the gold answer, a text or a list of texts; empty: there is none, and reward says what "
+        "is paid",
+    ] = "answer"
     instructions: Annotated[str, "your words before the question; empty: the workbench's own"] = ""
-    tools: Annotated[tuple[str, ...], "calculator, module:name, or mcp:stdio COMMAND, a server for each attempt, with {folder} "
-                     "for the attempt's own folder"] = ()
-    reward: Annotated[str, "module:function of what happened; empty: the answer's match with the gold one"] = ""
-    prepare: Annotated[str, "module:function that is called before an attempt: it fills the folder, or calls tools; empty: "
-                       "nothing is"] = ""
+    tools: Annotated[
+        tuple[str, ...],
+        "calculator, module:name, or mcp:stdio COMMAND, a server for each attempt, with {folder} "
+        "for the attempt's own folder",
+    ] = ()
+    reward: Annotated[
+        str, "module:function of what happened; empty: the answer's match with the gold one"
+    ] = ""
+    prepare: Annotated[
+        str,
+        "module:function that is called before an attempt: it fills the folder, or calls tools; empty: "
+        "nothing is",
+    ] = ""
     resources: Annotated[bool, "what the servers have to read is offered by two tools more"] = False
     prompts: Annotated[bool, "prompts of the servers are tools, too"] = False
     turns: Annotated[int, at_least(1), "of an attempt, the answering one included"] = 5
-    deterministic: Annotated[bool, "false: tools or reward do not say the same twice; the lint then replays nothing"] = True
+    deterministic: Annotated[
+        bool, "false: tools or reward do not say the same twice; the lint then replays nothing"
+    ] = True
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)
 
@@ -62,15 +78,21 @@ class ToolTasks(RowFamily):
     def __post_init__(self) -> None:
         check_settings(self, "env")
         if not self.reward and not self.answer:
-            raise ConfigError("env.answer names no column and env.reward no function, so that nothing could be scored; name "
-                              "one of them")
+            raise ConfigError(
+                "env.answer names no column and env.reward no function, so that nothing could be scored; name "
+                "one of them"
+            )
         if self.reward and self.rewards.rule != "sum":
-            raise ConfigError(f"env.rewards.rule = {self.rewards.rule!r} scores the answer, and env.reward = {self.reward!r} "
-                              "does; leave one of them out")
+            raise ConfigError(
+                f"env.rewards.rule = {self.rewards.rule!r} scores the answer, and env.reward = {self.reward!r} "
+                "does; leave one of them out"
+            )
         for name in self.tools:
             if name.startswith("mcp:") and not (name.startswith(MCP) and _split(name)):
-                raise ConfigError("a server in env.tools is mcp:stdio and a command, such as 'mcp:stdio python my_server.py "
-                                  f"{{folder}}'; got {name!r}. One at a URL is mounted in a module: module:name")
+                raise ConfigError(
+                    "a server in env.tools is mcp:stdio and a command, such as 'mcp:stdio python my_server.py "
+                    f"{{folder}}'; got {name!r}. One at a URL is mounted in a module: module:name"
+                )
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -85,11 +107,13 @@ class ToolTasks(RowFamily):
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
         judged = bool(self.reward)
-        return [Inert("rewards.answer", judged, "env.reward says what is paid"),
-                Inert("rewards.no_answer", judged, "env.reward is asked where the turns run out, too"),
-                Inert("rewards.process", True, "rows do not say which documents support an answer"),
-                Inert("resources", not self.servers, "env.tools names no MCP server"),
-                Inert("prompts", not self.servers, "env.tools names no MCP server")]
+        return [
+            Inert("rewards.answer", judged, "env.reward says what is paid"),
+            Inert("rewards.no_answer", judged, "env.reward is asked where the turns run out, too"),
+            Inert("rewards.process", True, "rows do not say which documents support an answer"),
+            Inert("resources", not self.servers, "env.tools names no MCP server"),
+            Inert("prompts", not self.servers, "env.tools names no MCP server"),
+        ]
 
     def check_files(self) -> None:
         """Raise ConfigError, or ToolError, for a file, a function or a tool that is not there."""
@@ -104,8 +128,12 @@ class ToolTasks(RowFamily):
         return load_named(named, f"env.{setting}") if named else None
 
     def payload_of(self, row: DataRow) -> Mapping[str, Any]:
-        return {"question": _question(self.question, row), "answers": _answers(self.answer, row), "support": [],
-                "row": dict(row.fields)}
+        return {
+            "question": _question(self.question, row),
+            "answers": _answers(self.answer, row),
+            "support": [],
+            "row": dict(row.fields),
+        }
 
     def make(self) -> ToolTaskEnv:
         return ToolTaskEnv(self)
@@ -114,7 +142,11 @@ class ToolTasks(RowFamily):
         """The tools of an attempt, in the order of the setting."""
         found: list[Tool] = []
         for name in self.tools:
-            found += _served(name, folder, self.resources, self.prompts) if name in self.servers else tools_named([name])
+            found += (
+                _served(name, folder, self.resources, self.prompts)
+                if name in self.servers
+                else tools_named([name])
+            )
         return found
 
     @property
@@ -127,15 +159,25 @@ class ToolTaskEnv(ToolEnv):
     """One attempt at a row: with a folder, and servers, of its own."""
 
     def __init__(self, family: ToolTasks) -> None:
-        super().__init__(family.tools_in(FOLDER), max_turns=family.turns, calls=family.calls, rewards=family.rewards,
-                         instructions=family.instructions or None, reward=family.function("reward"))
+        super().__init__(
+            family.tools_in(FOLDER),
+            max_turns=family.turns,
+            calls=family.calls,
+            rewards=family.rewards,
+            instructions=family.instructions or None,
+            reward=family.function("reward"),
+        )
         self.family = family
         self._held: TemporaryDirectory | None = None
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         observation = super().reset(task, dynamics_seed)
         if prepare := self.family.function("prepare"):
-            asked(prepare, self.as_seen(self._attempt), f"env.prepare = {self.family.prepare!r} on task {task.id!r}")
+            asked(
+                prepare,
+                self.as_seen(self._attempt),
+                f"env.prepare = {self.family.prepare!r} on task {task.id!r}",
+            )
         return observation
 
     def own_tools(self) -> tuple[Tool, ...]:
@@ -166,7 +208,11 @@ def _split(command: str) -> list[str]:
 def _offered(command: str, resources: bool, prompts: bool) -> tuple[McpTool, ...]:
     """What a server offers, asked once a process; it then ends."""
     with TemporaryDirectory(prefix="listing-", ignore_cleanup_errors=True) as folder:
-        mounted = mount([part.replace(FOLDER, folder) for part in _split(command)], resources=resources, prompts=prompts)
+        mounted = mount(
+            [part.replace(FOLDER, folder) for part in _split(command)],
+            resources=resources,
+            prompts=prompts,
+        )
         mounted.close()
     return mounted.tools
 
@@ -174,8 +220,10 @@ def _offered(command: str, resources: bool, prompts: bool) -> tuple[McpTool, ...
 def _served(command: str, folder: str, resources: bool, prompts: bool) -> list[McpTool]:
     """Its tools, of a server that is an attempt's own."""
     filled = tuple(part.replace(FOLDER, folder) for part in _split(command))
-    return [replace(tool, server=replace(tool.server, command=filled, stateful=True))
-            for tool in _offered(command, resources, prompts)]
+    return [
+        replace(tool, server=replace(tool.server, command=filled, stateful=True))
+        for tool in _offered(command, resources, prompts)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ rows
@@ -186,7 +234,9 @@ def _question(asked_for: str, row: DataRow) -> str:
         asked_for = f"{{{asked_for}}}"
     missing = [name for name in _COLUMN.findall(asked_for) if row.fields.get(name) is None]
     if missing:
-        raise DataError(f"{row.where}: env.question asks for a column {missing[0]!r}; there are {', '.join(row.fields)}")
+        raise DataError(
+            f"{row.where}: env.question asks for a column {missing[0]!r}; there are {', '.join(row.fields)}"
+        )
     return _COLUMN.sub(lambda found: str(row.fields[found[1]]), asked_for)
 
 
@@ -197,6 +247,8 @@ def _answers(column: str, row: DataRow) -> list[str]:
     value = row.fields.get(column)
     values = value if isinstance(value, list) else [value]
     if not values or not all(isinstance(each, (str, int, float)) for each in values):
-        raise DataError(f"{row.where}, column {column!r}: expected a text, a number or a list of texts as the answer, got "
-                        f"{value!r:.80}; there are the columns {', '.join(row.fields)}. env.answer = '' for none")
+        raise DataError(
+            f"{row.where}, column {column!r}: expected a text, a number or a list of texts as the answer, got "
+            f"{value!r:.80}; there are the columns {', '.join(row.fields)}. env.answer = '' for none"
+        )
     return [str(each) for each in values]

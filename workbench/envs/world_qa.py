@@ -13,6 +13,7 @@ alone is worth. The last three have one turn.
 
 Held-out tasks are about held-out worlds, of which no name occurs in training (`workbench.envs.qa.worlds`).
 """
+
 from __future__ import annotations
 
 import re
@@ -35,9 +36,14 @@ from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
 from workbench.types.settings import at_least, check_settings, one_of, probability
 
-TRAINING_WORLDS = 64   # that the tasks of training are about; held-out worlds come on top
+TRAINING_WORLDS = 64  # that the tasks of training are about; held-out worlds come on top
 
-_WORDS = {"search": "Search, then answer", "closed": "Answer", "rag": "Read, then answer", "gold": "Read, then answer"}
+_WORDS = {
+    "search": "Search, then answer",
+    "closed": "Answer",
+    "rag": "Read, then answer",
+    "gold": "Read, then answer",
+}
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,21 @@ class WorldQA(QuestionFamily):
     the attempt's Task, whose world it may then search.
     """
 
-    world: Annotated[str, one_of(*SHAPES), "plain: one fact a subject; hard: several (see workbench.envs.qa.worlds)"
-                     ] = "plain"
+    world: Annotated[
+        str,
+        one_of(*SHAPES),
+        "plain: one fact a subject; hard: several (see workbench.envs.qa.worlds)",
+    ] = "plain"
     context: Context = "search"
     documents: Annotated[int, at_least(1), "that one search brings"] = 1
     turns: Turns = 5
-    long_share: Annotated[float, probability(), "share of the questions that take three documents instead of two"] = 0.2
-    tools: Annotated[tuple[str, ...], "with the tool: search, or module:name for what is offered beside it or in its "
-                     "place"] = ("search",)
+    long_share: Annotated[
+        float, probability(), "share of the questions that take three documents instead of two"
+    ] = 0.2
+    tools: Annotated[
+        tuple[str, ...],
+        "with the tool: search, or module:name for what is offered beside it or in its place",
+    ] = ("search",)
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)
 
@@ -66,7 +79,9 @@ class WorldQA(QuestionFamily):
     def __post_init__(self) -> None:
         check_settings(self)
         if not self.tools and self.context == "search":
-            raise ConfigError("WorldQA.tools is empty; an attempt without tools is context='closed'")
+            raise ConfigError(
+                "WorldQA.tools is empty; an attempt without tools is context='closed'"
+            )
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -74,7 +89,11 @@ class WorldQA(QuestionFamily):
         """A question about one of the worlds: in half of the draws a held-out one."""
         rng = rng_at("world_qa.world", task_seed)
         held_out = rng.random() < 0.5
-        seed = rng.integers(HELD_OUT_WORLDS) if held_out else HELD_OUT_WORLDS + rng.integers(TRAINING_WORLDS)
+        seed = (
+            rng.integers(HELD_OUT_WORLDS)
+            if held_out
+            else HELD_OUT_WORLDS + rng.integers(TRAINING_WORLDS)
+        )
         return self.task_in(int(seed), task_seed)
 
     def task_in(self, world_seed: int, task_seed: int) -> Task:
@@ -83,19 +102,43 @@ class WorldQA(QuestionFamily):
         hops = 3 if rng.random() < self.long_share else 2
         kinds = [kind for kind, chain in here.shape.chains.items() if chain.hops == hops]
         question = here.question(kinds[rng.integers(len(kinds))], int(rng.integers(10_000)))
-        return Task(f"world_qa/{self.world}/{world_seed}/{task_seed}", self.name, int(task_seed), {
-            "question": question.text, "answers": [question.answer], "support": list(question.support),
-            "hops": question.hops, "kind": question.kind, "world": world_seed})
+        return Task(
+            f"world_qa/{self.world}/{world_seed}/{task_seed}",
+            self.name,
+            int(task_seed),
+            {
+                "question": question.text,
+                "answers": [question.answer],
+                "support": list(question.support),
+                "hops": question.hops,
+                "kind": question.kind,
+                "world": world_seed,
+            },
+        )
 
     def question_task(self, text: str, task_seed: int = 0) -> Task:
         """A person's question, without a gold answer, about the first held-out world that knows a name in it; where none
         does, about the one that `task_seed` chooses."""
         words = set(re.findall(r"\w+", text))
-        knows = (number for number in range(HELD_OUT_WORLDS)
-                 if any(words & set(names) for names in world(self.world, number).names.values()))
+        knows = (
+            number
+            for number in range(HELD_OUT_WORLDS)
+            if any(words & set(names) for names in world(self.world, number).names.values())
+        )
         number = next(knows, task_seed % HELD_OUT_WORLDS)
-        return Task(f"world_qa/{self.world}/{number}/asked", self.name, int(task_seed), {
-            "question": text, "answers": [], "support": [], "hops": 0, "kind": "asked", "world": number})
+        return Task(
+            f"world_qa/{self.world}/{number}/asked",
+            self.name,
+            int(task_seed),
+            {
+                "question": text,
+                "answers": [],
+                "support": [],
+                "hops": 0,
+                "kind": "asked",
+                "world": number,
+            },
+        )
 
     def split_of(self, task: Task) -> str:
         """By the world, whose names are all of one split."""
@@ -137,9 +180,12 @@ class WorldQA(QuestionFamily):
 
     @property
     def label(self) -> str:
-        way = {"search": f"search ({self.documents} document{'s' * (self.documents > 1)} each, {self.turns} turns)",
-               "closed": "no tool", "rag": f"one search for the question's words ({self.documents} found)",
-               "gold": "handed the documents it takes"}[self.context]
+        way = {
+            "search": f"search ({self.documents} document{'s' * (self.documents > 1)} each, {self.turns} turns)",
+            "closed": "no tool",
+            "rag": f"one search for the question's words ({self.documents} found)",
+            "gold": "handed the documents it takes",
+        }[self.context]
         return f"World QA, {self.world}, {way}, {self.long_share:.0%} of three hops"
 
     @property
@@ -161,13 +207,20 @@ class WorldSearch:
     family: WorldQA
     name: str = "search"
     description: str = "Find documents."
-    parameters: Mapping[str, Any] = field(default_factory=lambda: {
-        "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
+    parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "type": "object",
+            "properties": {"query": {"type": "string"}},
+            "required": ["query"],
+        }
+    )
     trusted: bool = True
     stateful: bool = False
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        raise EnvError("which world is searched is known when an attempt begins: call for_attempt(task) first")
+        raise EnvError(
+            "which world is searched is known when an attempt begins: call for_attempt(task) first"
+        )
 
     def for_attempt(self, task: Task) -> SearchTool:
         return self.family.search_tool(task)
@@ -204,9 +257,11 @@ class WorldEnv(QuestionEnv):
         return f"Way: {', '.join(self.path)}. Found: {self.steps_known}"
 
 
-PRESETS: Mapping[str, WorldQA] = MappingProxyType({
-    "world-qa": WorldQA(),
-    "world-qa-two-hops": WorldQA(long_share=0.0),
-    "world-qa-half-long": WorldQA(long_share=0.5),
-    "world-qa-hard": WorldQA(world="hard", documents=4, long_share=0.5, turns=6),
-})
+PRESETS: Mapping[str, WorldQA] = MappingProxyType(
+    {
+        "world-qa": WorldQA(),
+        "world-qa-two-hops": WorldQA(long_share=0.0),
+        "world-qa-half-long": WorldQA(long_share=0.5),
+        "world-qa-hard": WorldQA(world="hard", documents=4, long_share=0.5, turns=6),
+    }
+)

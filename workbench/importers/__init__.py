@@ -7,6 +7,7 @@
 
 Neither torch nor transformers is needed. A damaged line is named by its number and skipped; nothing is lost silently.
 """
+
 from __future__ import annotations
 
 from workbench.importers.reading import looks_like_rollouts, read_rollouts

@@ -3,6 +3,7 @@ with what the trainer really used for every token.
 
 Written after the batch was packed, so attempts and groups are not known: each row stands alone.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -12,8 +13,10 @@ import numpy as np
 from workbench.importers.values import Damaged, Reader, has_columns, ids, name, numbers
 from workbench.types.dumps import RawSequence
 
-MISSING = ["attempts and groups: rows are sequences of a packed batch, so R1, R7, R8 and R22 cannot be checked; the "
-           "rollouts of the same step (traces.jsonl) tell them"]
+MISSING = [
+    "attempts and groups: rows are sequences of a packed batch, so R1, R7, R8 and R22 cannot be checked; the "
+    "rollouts of the same step (traces.jsonl) tell them"
+]
 
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
@@ -26,15 +29,28 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     advantages = numbers(row.get("advantages"), "advantages")
     rewards = numbers(row.get("rewards"), "rewards")
     known = rewards[np.isfinite(rewards)] if rewards is not None else np.zeros(0)
-    trained = np.flatnonzero(mask[:len(token_ids)])
+    trained = np.flatnonzero(mask[: len(token_ids)])
     first = int(trained[0]) if len(trained) else 0
-    return [RawSequence(
-        attempt=f"step {name(row.get('export_step', row.get('step', '?')), 12)}, {where}", group=None, number=0,
-        prompt_ids=token_ids[:first], completion_ids=token_ids[first:], mask=mask[first:],
-        logprobs=None if logprobs is None else logprobs[first:],
-        advantages=None if advantages is None or np.isnan(advantages).all() else advantages[first:],
-        reward=float(known[0]) if len(known) else None)]
+    return [
+        RawSequence(
+            attempt=f"step {name(row.get('export_step', row.get('step', '?')), 12)}, {where}",
+            group=None,
+            number=0,
+            prompt_ids=token_ids[:first],
+            completion_ids=token_ids[first:],
+            mask=mask[first:],
+            logprobs=None if logprobs is None else logprobs[first:],
+            advantages=None
+            if advantages is None or np.isnan(advantages).all()
+            else advantages[first:],
+            reward=float(known[0]) if len(known) else None,
+        )
+    ]
 
 
-READER = Reader("prime-rl (token exports)", has_columns("token_ids", "loss_mask", "inference_logprobs"), sequences_of,
-                lambda sequences, rows: list(MISSING))
+READER = Reader(
+    "prime-rl (token exports)",
+    has_columns("token_ids", "loss_mask", "inference_logprobs"),
+    sequences_of,
+    lambda sequences, rows: list(MISSING),
+)

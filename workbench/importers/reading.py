@@ -1,4 +1,5 @@
 """Files and folders of foreign rollouts, recognised by their content and read one row at a time."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,7 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workbench.importers import prime_exports, trl_tables, verifiers_results, verifiers_traces, verl_generations
+from workbench.importers import (
+    prime_exports,
+    trl_tables,
+    verifiers_results,
+    verifiers_traces,
+    verl_generations,
+)
 from workbench.importers.values import LONGEST_LINE, Damaged, Reader, Row, name
 from workbench.importers.whole import groups_of
 from workbench.types.dumps import Imported, RawSequence
@@ -15,11 +22,16 @@ from workbench.types.errors import DataError
 from workbench.types.regular_files import FileError, files_below, open_stream, parse_json
 
 MOST_TOKENS = 4_000_000  # about 150 MB of arrays
-LOOK = 20                # lines of a file that are looked at to tell whose it is
-NAMED = 12               # damaged places that are named; all are counted
-KEPT_ROWS = 4            # rows of which the reader of a framework is shown what is in them
+LOOK = 20  # lines of a file that are looked at to tell whose it is
+NAMED = 12  # damaged places that are named; all are counted
+KEPT_ROWS = 4  # rows of which the reader of a framework is shown what is in them
 
-READERS = (verifiers_traces.READER, verifiers_results.READER, prime_exports.READER, verl_generations.READER)
+READERS = (
+    verifiers_traces.READER,
+    verifiers_results.READER,
+    prime_exports.READER,
+    verl_generations.READER,
+)
 TABLES = trl_tables.READER
 
 
@@ -37,15 +49,21 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     """
     path = Path(path)
     if not path.exists():
-        raise DataError(f"there is no {path}; expected a file of rollouts, or a folder with such files")
+        raise DataError(
+            f"there is no {path}; expected a file of rollouts, or a folder with such files"
+        )
     files = [(file, reader) for file in _files(path) if (reader := _reader(file)) is not None]
     kinds = list(dict.fromkeys(reader.framework for _, reader in files))
     if not files:
-        raise DataError(f"{path} holds no rollouts that can be read here; known are "
-                        f"{', '.join(reader.framework for reader in (*READERS, TABLES))}, told by their content")
+        raise DataError(
+            f"{path} holds no rollouts that can be read here; known are "
+            f"{', '.join(reader.framework for reader in (*READERS, TABLES))}, told by their content"
+        )
     if len(kinds) > 1:
-        raise DataError(f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of "
-                        "one kind")
+        raise DataError(
+            f"{path} holds rollouts of several kinds ({'; '.join(kinds)}); name one file, or a folder of "
+            "one kind"
+        )
     reader = files[0][1]
     reading = _Reading(max_tokens)
     for file, _ in files:
@@ -55,9 +73,16 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     if not reading.sequences and not reading.skipped:
         raise DataError(f"{path} is told to be of {reader.framework}, but holds no rollout")
     return Imported(
-        reader.framework, reader.version(reading.rows, files[0][0]), tuple(reading.sequences),
-        groups_of(reading.sequences), tuple(reader.missing(reading.sequences, reading.rows)), tuple(reading.damaged),
-        reading.skipped, reading.left_out, name(path, 200))
+        reader.framework,
+        reader.version(reading.rows, files[0][0]),
+        tuple(reading.sequences),
+        groups_of(reading.sequences),
+        tuple(reader.missing(reading.sequences, reading.rows)),
+        tuple(reading.damaged),
+        reading.skipped,
+        reading.left_out,
+        name(path, 200),
+    )
 
 
 @dataclass
@@ -84,7 +109,9 @@ class _Reading:
                 if damage is not None:
                     raise Damaged(damage)
                 if reader.unit == "line" and not reader.is_row(row):
-                    raise Damaged(f"not a row of {reader.framework}; it has {name(', '.join(map(str, row)), 80)}")
+                    raise Damaged(
+                        f"not a row of {reader.framework}; it has {name(', '.join(map(str, row)), 80)}"
+                    )
                 found = reader.sequences_of(row, where)
             except Damaged as error:
                 self.skipped += 1
@@ -92,7 +119,12 @@ class _Reading:
                     self.damaged.append(f"{where}: {error}")
                 continue
             self.sequences += found
-            self.tokens += sum(len(ids) for s in found for ids in (s.prompt_ids, s.completion_ids) if ids is not None)
+            self.tokens += sum(
+                len(ids)
+                for s in found
+                for ids in (s.prompt_ids, s.completion_ids)
+                if ids is not None
+            )
             if len(self.rows) < KEPT_ROWS:
                 self.rows.append(row)
 
@@ -132,10 +164,16 @@ def _files(path: Path) -> Iterator[Path]:
         try:
             found = list(files_below(path, (".jsonl", ".parquet")))
         except FileError as error:
-            raise DataError(f"{path} is not searched for rollouts: {error.strerror}; name a file, or a folder with little "
-                            "else in it") from error
-        yield from sorted(found, key=lambda file: [(int(p), "") if p.isdecimal() else (0, p)
-                                                   for p in (*file.parent.parts, file.stem)])
+            raise DataError(
+                f"{path} is not searched for rollouts: {error.strerror}; name a file, or a folder with little "
+                "else in it"
+            ) from error
+        yield from sorted(
+            found,
+            key=lambda file: [
+                (int(p), "") if p.isdecimal() else (0, p) for p in (*file.parent.parts, file.stem)
+            ],
+        )
 
 
 def _reader(file: Path) -> Reader | None:
@@ -144,8 +182,9 @@ def _reader(file: Path) -> Reader | None:
         with open_stream(file) as stream:
             is_parquet = stream.read(4) == b"PAR1"
     except OSError as error:
-        raise DataError(f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read"
-                        ) from error
+        raise DataError(
+            f"{file} cannot be opened ({error.strerror}); make it readable, or name the files to read"
+        ) from error
     if is_parquet:
         return TABLES if trl_tables.is_table(file) else None
     rows = (line.row for line in islice(lines_of(file), LOOK) if line.row is not None)

@@ -3,6 +3,7 @@
 Text only, unless a reward function adds columns: it is handed `completion_ids` and `log_extra(column, values)`, and
 what a `rollout_func` returns besides comes with it. Columns by the names in `EXTRAS` are read.
 """
+
 from __future__ import annotations
 
 import math
@@ -10,7 +11,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.importers.values import Reader, arrays_of, has_ids, name, number, prompt_name, text_of
+from workbench.importers.values import (
+    Reader,
+    arrays_of,
+    has_ids,
+    name,
+    number,
+    prompt_name,
+    text_of,
+)
 from workbench.run.parquet import too_much
 from workbench.types.dumps import RawSequence
 from workbench.types.errors import DataError
@@ -24,11 +33,15 @@ EXTRAS = {
     "logprobs": ("logprobs", "sampling_logprobs", "completion_logprobs"),
 }
 TRUNCATED = ("is_truncated", "truncated")
-NO_IDS = ("token ids: TRL's table holds texts, so R1, R3, R4, R5, R12 and R22 cannot be checked; a reward function "
-          "that calls log_extra('completion_ids', completion_ids) adds them, and what a rollout_func returns besides "
-          "its three keys (prompt ids, a mask, logprobs under names of your own) can be added likewise")
-NO_MASK = ("a mask beside the token ids: which of them are trained is not known, so R3 and R5 cannot be checked; a "
-           "reward function can add it by log_extra('completion_mask', mask)")
+NO_IDS = (
+    "token ids: TRL's table holds texts, so R1, R3, R4, R5, R12 and R22 cannot be checked; a reward function "
+    "that calls log_extra('completion_ids', completion_ids) adds them, and what a rollout_func returns besides "
+    "its three keys (prompt ids, a mask, logprobs under names of your own) can be added likewise"
+)
+NO_MASK = (
+    "a mask beside the token ids: which of them are trained is not known, so R3 and R5 cannot be checked; a "
+    "reward function can add it by log_extra('completion_mask', mask)"
+)
 GROUPS = "group ids: TRL writes none; equal prompts of a step are taken as a group, so R7 cannot be checked"
 WEIGHTS = "the weights of several reward functions: their sum is not known, so R6, R8 and R16 cannot be checked"
 
@@ -62,8 +75,10 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     except DataError:
         raise
     except (OSError, ValueError) as error:
-        raise DataError(f"{path.name} cannot be read as parquet ({name(error, 120)}): it is cut off or damaged; have "
-                        "it written again") from error
+        raise DataError(
+            f"{path.name} cannot be read as parquet ({name(error, 120)}): it is cut off or damaged; have "
+            "it written again"
+        ) from error
 
 
 def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
@@ -72,21 +87,34 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
     rewards = reward_columns(row)
     reward = number(row[rewards[0]], rewards[0]) if len(rewards) == 1 else None
     truncated = next((row[column] for column in TRUNCATED if row.get(column) is not None), None)
-    return [RawSequence(
-        attempt=f"step {step}, {where}", group=f"step {step}: {prompt_name(prompt_text)}", number=0, grouped=False,
-        **arrays_of(row, EXTRAS), advantage=number(row.get("advantage"), "advantage"),
-        reward=None if reward is None or math.isnan(reward) else reward,  # NaN: every reward function said None
-        truncated=None if truncated is None else bool(truncated),
-        prompt_text=prompt_text, completion_text=text_of(row.get("completion")))]
+    return [
+        RawSequence(
+            attempt=f"step {step}, {where}",
+            group=f"step {step}: {prompt_name(prompt_text)}",
+            number=0,
+            grouped=False,
+            **arrays_of(row, EXTRAS),
+            advantage=number(row.get("advantage"), "advantage"),
+            reward=None
+            if reward is None or math.isnan(reward)
+            else reward,  # NaN: every reward function said None
+            truncated=None if truncated is None else bool(truncated),
+            prompt_text=prompt_text,
+            completion_text=text_of(row.get("completion")),
+        )
+    ]
 
 
 def reward_columns(row: Mapping[str, Any]) -> list[str]:
     """The columns of the reward functions: they stand between completion and advantage and hold a number."""
     extras = {column for columns in (*EXTRAS.values(), TRUNCATED) for column in columns}
     names = list(row)
-    between = names[names.index("completion") + 1:names.index("advantage")]
-    return [column for column in between if column not in extras
-            and (row[column] is None or isinstance(row[column], float))]
+    between = names[names.index("completion") + 1 : names.index("advantage")]
+    return [
+        column
+        for column in between
+        if column not in extras and (row[column] is None or isinstance(row[column], float))
+    ]
 
 
 def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[str]:

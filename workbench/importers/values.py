@@ -1,4 +1,5 @@
 """Foreign values made into arrays and short names, or refused with the reason: a file says anything it likes."""
+
 from __future__ import annotations
 
 import json
@@ -69,15 +70,23 @@ def numbers(value: Any, what: str) -> np.ndarray | None:
     for number in values:
         if number is not None and not isinstance(number, (int, float)):
             raise Damaged(f"{what} holds {_short(number)}, which is no number")
-    return np.array([math.nan if number is None else float(number) for number in values], np.float64)
+    return np.array(
+        [math.nan if number is None else float(number) for number in values], np.float64
+    )
 
 
-def arrays_of(row: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray | None]:
+def arrays_of(
+    row: Mapping[str, Any], columns: Mapping[str, Sequence[str]]
+) -> dict[str, np.ndarray | None]:
     """Arrays of a `RawSequence` by field, each from the first of its `columns` that the row has."""
-    named = {field: next((column for column in names if row.get(column) is not None), "")
-             for field, names in columns.items()}
-    return {field: (ids if field.endswith("_ids") else numbers)(row.get(column), column)
-            for field, column in named.items()}
+    named = {
+        field: next((column for column in names if row.get(column) is not None), "")
+        for field, names in columns.items()
+    }
+    return {
+        field: (ids if field.endswith("_ids") else numbers)(row.get(column), column)
+        for field, column in named.items()
+    }
 
 
 def number(value: Any, what: str) -> float | None:
@@ -106,7 +115,7 @@ def rows_of(value: Any, what: str) -> list[Any]:
 def name(value: Any, longest: int = LONGEST_NAME) -> str:
     """Foreign text that goes into names and messages: one line, no character that acts, not long."""
     text = visible(value, newline="⏎")
-    return text if len(text) <= longest else f"{text[:longest - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def prompt_name(text: str) -> str:

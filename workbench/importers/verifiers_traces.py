@@ -5,6 +5,7 @@ A trace is a graph of messages, each with the tokens it adds; a path from a root
 sampled a token is written twice: in `mask`, and in `sampled` with as many logprobs as tokens were sampled. So the one
 is held against the other here.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,32 @@ from typing import Any
 import numpy as np
 
 from workbench.importers.values import (
-    Damaged, Reader, Row, has_ids, ids, mapping, name, number, numbers, rows_of, text_of,
+    Damaged,
+    Reader,
+    Row,
+    has_ids,
+    ids,
+    mapping,
+    name,
+    number,
+    numbers,
+    rows_of,
+    text_of,
 )
 from workbench.types.dumps import RawSequence
 
-NO_TOKENS = ("token ids, masks and logprobs: these traces were sampled through a client that relays text, so R1, R3, "
-             "R4, R5, R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference "
-             "server that returns token ids), as prime-rl does")
-LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"}
+NO_TOKENS = (
+    "token ids, masks and logprobs: these traces were sampled through a client that relays text, so R1, R3, "
+    "R4, R5, R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference "
+    "server that returns token ids), as prime-rl does"
+)
+LIMITS = {
+    "max_turns",
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_total_tokens",
+    "compaction_failed",
+}
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
@@ -35,7 +54,9 @@ def _is_trace(row: Mapping[str, Any]) -> bool:
 
 def version(rows: Sequence[Row], file: Path) -> str | None:
     """The verifiers version that the first trace with one names."""
-    for trace in (trace for row in rows for trace in ([row] if _is_trace(row) else row.get("traces") or ())):
+    for trace in (
+        trace for row in rows for trace in ([row] if _is_trace(row) else row.get("traces") or ())
+    ):
         build = trace.get("verifiers") if isinstance(trace, dict) else None
         if isinstance(build, dict) and isinstance(build.get("version"), str):
             return name(build["version"], 24)
@@ -48,7 +69,11 @@ def sequences_of(row: dict[str, Any], where: str) -> list[RawSequence]:
         return _trace(row, {}, where)
     found = []
     for k, trace in enumerate(rows_of(row.get("traces"), "traces")):
-        found += _trace(mapping(trace, "a trace"), row, where if len(row["traces"]) == 1 else f"{where}, trace {k}")
+        found += _trace(
+            mapping(trace, "a trace"),
+            row,
+            where if len(row["traces"]) == 1 else f"{where}, trace {k}",
+        )
     return found
 
 
@@ -56,15 +81,21 @@ def _trace(trace: dict[str, Any], episode: Mapping[str, Any], where: str) -> lis
     nodes = [mapping(node, "a node") for node in rows_of(trace.get("nodes"), "nodes")]
     task = mapping(trace.get("task"), "task")
     stamped = mapping(mapping(trace.get("info"), "info").get("prime_rl"), "info.prime_rl")
-    group = mapping(episode.get("group"), "group").get("id", trace.get("group_id", stamped.get("group_id")))
+    group = mapping(episode.get("group"), "group").get(
+        "id", trace.get("group_id", stamped.get("group_id"))
+    )
     data = mapping(task.get("data"), "task.data")
-    label = next((data[key] for key in ("id", "name", "idx") if data.get(key) is not None), None) or task.get("type")
+    label = next(
+        (data[key] for key in ("id", "name", "idx") if data.get(key) is not None), None
+    ) or task.get("type")
     key = task.get("key") or task.get("hash")
     errors = [*rows_of(trace.get("errors"), "errors"), *rows_of(episode.get("errors"), "errors")]
     last = mapping(errors[-1], "an error") if errors and not trace.get("ok") else {}
     common: dict[str, Any] = {
         "attempt": f"{name(label, 24)}, {where}",
-        "group": name(group if group is not None else key, 64) if group is not None or key is not None else None,
+        "group": name(group if group is not None else key, 64)
+        if group is not None or key is not None
+        else None,
         "grouped": group is not None,
         "reward": _reward(trace),
         "truncated": _truncated(trace),
@@ -74,10 +105,17 @@ def _trace(trace: dict[str, Any], episode: Mapping[str, Any], where: str) -> lis
     paths = _paths(nodes)
     if not any(node.get("token_ids") for node in nodes):
         wrote = [node for node in nodes if node.get("sampled")]
-        said = nodes[:next((n for n, node in enumerate(nodes) if node.get("sampled")), len(nodes))]
-        return [RawSequence(number=0, prompt_ids=None, completion_ids=None, **common,
-                            prompt_text=text_of([node.get("message") for node in said]),
-                            completion_text=text_of([node.get("message") for node in wrote]))]
+        said = nodes[: next((n for n, node in enumerate(nodes) if node.get("sampled")), len(nodes))]
+        return [
+            RawSequence(
+                number=0,
+                prompt_ids=None,
+                completion_ids=None,
+                **common,
+                prompt_text=text_of([node.get("message") for node in said]),
+                completion_text=text_of([node.get("message") for node in wrote]),
+            )
+        ]
     return [_sequence(nodes, path, k, bool(trainable), common) for k, path in enumerate(paths)]
 
 
@@ -99,8 +137,13 @@ def _paths(nodes: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return paths
 
 
-def _sequence(nodes: Sequence[Mapping[str, Any]], path: Sequence[int], k: int, trainable: bool,
-              common: Mapping[str, Any]) -> RawSequence:
+def _sequence(
+    nodes: Sequence[Mapping[str, Any]],
+    path: Sequence[int],
+    k: int,
+    trainable: bool,
+    common: Mapping[str, Any],
+) -> RawSequence:
     """The path as one sequence: its prompt ends where the first token was sampled (or, if none was, with the path)."""
     parts = [_part(nodes[n], n) for n in path]
     token_ids, mask, sampled, logprobs = (np.concatenate(arrays) for arrays in zip(*parts))
@@ -108,14 +151,26 @@ def _sequence(nodes: Sequence[Mapping[str, Any]], path: Sequence[int], k: int, t
     starts = np.flatnonzero(sampled)
     first = int(starts[0]) if len(starts) else len(token_ids)
     fits = len(mask) == len(token_ids)
-    before = [nodes[n] for n in path[:next((i for i, n in enumerate(path) if nodes[n].get("sampled")), len(path))]]
+    before = [
+        nodes[n]
+        for n in path[: next((i for i, n in enumerate(path) if nodes[n].get("sampled")), len(path))]
+    ]
     return RawSequence(
-        number=k, prompt_ids=token_ids[:first], completion_ids=token_ids[first:], sampled=sampled[first:].astype(bool),
-        mask=mask[first:] if trainable else None, prompt_mask=mask[:first] if trainable and fits else None,
+        number=k,
+        prompt_ids=token_ids[:first],
+        completion_ids=token_ids[first:],
+        sampled=sampled[first:].astype(bool),
+        mask=mask[first:] if trainable else None,
+        prompt_mask=mask[:first] if trainable and fits else None,
         logprobs=logprobs[first:],
-        advantages=_spread(credits, parts)[first:] if any(credit is not None for credit in credits) else None,
-        fork=True if k else None, prompt_text=text_of([node.get("message") for node in before]),
-        completion_text=text_of([nodes[n].get("message") for n in path if nodes[n].get("sampled")]), **common)
+        advantages=_spread(credits, parts)[first:]
+        if any(credit is not None for credit in credits)
+        else None,
+        fork=True if k else None,
+        prompt_text=text_of([node.get("message") for node in before]),
+        completion_text=text_of([nodes[n].get("message") for n in path if nodes[n].get("sampled")]),
+        **common,
+    )
 
 
 def _part(node: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -134,7 +189,9 @@ def _part(node: Mapping[str, Any], n: int) -> tuple[np.ndarray, np.ndarray, np.n
     return token_ids, mask, sampled, spread
 
 
-def _spread(credits: Sequence[np.ndarray | None], parts: Sequence[tuple[np.ndarray, ...]]) -> np.ndarray:
+def _spread(
+    credits: Sequence[np.ndarray | None], parts: Sequence[tuple[np.ndarray, ...]]
+) -> np.ndarray:
     """Advantages of sampled tokens on their places, NaN elsewhere and where a node has none."""
     spread = []
     for values, (token_ids, _, sampled, _) in zip(credits, parts):
@@ -156,7 +213,10 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
     total = 0.0
     for each, reward in rewards.items():
         reward = mapping(reward, f"reward {name(each)}")
-        score, weight = number(reward.get("score"), "score"), number(reward.get("weight", 1.0), "weight")
+        score, weight = (
+            number(reward.get("score"), "score"),
+            number(reward.get("weight", 1.0), "weight"),
+        )
         if score is None or weight is None:
             return None
         total += score * weight
@@ -166,7 +226,11 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
 def _truncated(trace: Mapping[str, Any]) -> bool:
     if trace.get("stop_condition") in LIMITS:
         return True
-    calls = [call for call in trace.get("calls") or () if isinstance(call, dict) and call.get("error") is None]
+    calls = [
+        call
+        for call in trace.get("calls") or ()
+        if isinstance(call, dict) and call.get("error") is None
+    ]
     return bool(calls) and calls[-1].get("finish_reason") == "length"
 
 
@@ -176,11 +240,15 @@ def missing(sequences: list[RawSequence], rows: list[dict[str, Any]]) -> list[st
     if not has_ids(sequences):
         said.append(NO_TOKENS)
     elif all(sequence.advantages is None for sequence in sequences):
-        said.append("advantages: verifiers assigns none, the trainer does (prime-rl writes them beside the traces, as "
-                    "annotations, which are not read here), so the credit of R6 cannot be checked")
+        said.append(
+            "advantages: verifiers assigns none, the trainer does (prime-rl writes them beside the traces, as "
+            "annotations, which are not read here), so the credit of R6 cannot be checked"
+        )
     if not any(sequence.grouped for sequence in sequences):
-        said.append("group ids: an evaluation writes none; attempts at the same task are taken as a group, so R7 "
-                    "cannot be checked")
+        said.append(
+            "group ids: an evaluation writes none; attempts at the same task are taken as a group, so R7 "
+            "cannot be checked"
+        )
     return said
 
 

@@ -6,6 +6,7 @@ linear layers W two small matrices are trained, W + alpha / rank * B A.
 
 The weights are shared, not copied: `model` itself is the policy with its adapters off, which is the usual reference.
 """
+
 from __future__ import annotations
 
 import copy
@@ -32,25 +33,37 @@ def adapted(model: nn.Module, config: LearnerConfig, *, spread: float = 0.0) -> 
     the same on every device and in every process. Raises LearnerError where there is no such layer, and for the output head: it may be tied to the embedding."""
     from peft import inject_adapter_in_model
 
-    shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
+    shared: dict[int, Any] = {
+        id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()
+    }
     twin = copy.deepcopy(model, shared | {id(b): b for b in model.buffers()}).eval()
     try:
         # Peft draws as well, from the process's own generator.
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")  # it finds out by itself, and says so
+            warnings.filterwarnings(
+                "ignore", "fan_in_fan_out is set to False"
+            )  # it finds out by itself, and says so
             inject_adapter_in_model(_peft_config(config), twin)
     except ValueError as error:
-        raise LearnerError(f"learner.lora_targets = {list(config.lora_targets)}: {error}. Name linear layers of the policy by "
-                           "the end of their names, such as 'q_proj', or none, for all but its output head") from error
+        raise LearnerError(
+            f"learner.lora_targets = {list(config.lora_targets)}: {error}. Name linear layers of the policy by "
+            "the end of their names, such as 'q_proj', or none, for all but its output head"
+        ) from error
     if hasattr(output_head(twin), "lora_A"):
-        raise LearnerError("learner.lora_targets names the output head, which may be tied to the embedding; leave it out")
+        raise LearnerError(
+            "learner.lora_targets names the output head, which may be tied to the embedding; leave it out"
+        )
     generator = torch.Generator().manual_seed(config.seed % 2**63)
     for layer in (module for module in twin.modules() if hasattr(module, "lora_A")):
         down, up = layer.lora_A[NAME].float().weight, layer.lora_B[NAME].float().weight
         bound = down.shape[1] ** -0.5  # as torch.nn.Linear starts
         with torch.no_grad():
             down.copy_((torch.rand(down.shape, generator=generator) * 2 - 1) * bound)
-            up.copy_(torch.randn(up.shape, generator=generator) * spread if spread else torch.zeros(up.shape))
+            up.copy_(
+                torch.randn(up.shape, generator=generator) * spread
+                if spread
+                else torch.zeros(up.shape)
+            )
     return twin
 
 
@@ -62,7 +75,9 @@ def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor
         layer, is_base, own = name.rpartition(_BASE)
         if is_base and own == "weight":
             at = module.get_submodule(layer.removesuffix("."))
-            change = at.scaling[NAME] * (weights[f"{layer}lora_B.{NAME}.weight"] @ weights[f"{layer}lora_A.{NAME}.weight"])
+            change = at.scaling[NAME] * (
+                weights[f"{layer}lora_B.{NAME}.weight"] @ weights[f"{layer}lora_A.{NAME}.weight"]
+            )
             tensor = tensor.float() + (change.T if at.fan_in_fan_out else change).to(tensor.device)
         if ".lora_" not in name:
             plain[layer + own] = tensor
@@ -75,17 +90,40 @@ def alone(module: nn.Module, config: LearnerConfig) -> Adapter:
     return Adapter(*peft_files(config, tensors, ""))
 
 
-def peft_files(config: LearnerConfig, tensors: Mapping[str, Tensor], base: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def peft_files(
+    config: LearnerConfig, tensors: Mapping[str, Tensor], base: str
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """(adapter_config.json, tensors of adapter_model.safetensors) as `peft.PeftModel.from_pretrained` reads them, of adapters
     by the learner's names."""
-    stated = {**_peft_config(config).to_dict(), "base_model_name_or_path": base, "inference_mode": True}
-    stated["target_modules"] = sorted({name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors})
-    return ({key: value for key, value in stated.items() if isinstance(value, (str, int, float, list, bool, type(None)))},
-            {f"base_model.model.{name.replace(f'.{NAME}.', '.')}": tensor for name, tensor in tensors.items()})
+    stated = {
+        **_peft_config(config).to_dict(),
+        "base_model_name_or_path": base,
+        "inference_mode": True,
+    }
+    stated["target_modules"] = sorted(
+        {name.rpartition(".lora_")[0].rpartition(".")[2] for name in tensors}
+    )
+    return (
+        {
+            key: value
+            for key, value in stated.items()
+            if isinstance(value, (str, int, float, list, bool, type(None)))
+        },
+        {
+            f"base_model.model.{name.replace(f'.{NAME}.', '.')}": tensor
+            for name, tensor in tensors.items()
+        },
+    )
 
 
 def _peft_config(config: LearnerConfig) -> Any:
     from peft import LoraConfig
 
-    return LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, lora_dropout=0.0, bias="none",
-                      target_modules=list(config.lora_targets) or "all-linear", task_type="CAUSAL_LM")
+    return LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=list(config.lora_targets) or "all-linear",
+        task_type="CAUSAL_LM",
+    )

@@ -11,6 +11,7 @@ T tokens (flat: all segments end to end, nothing padded). Two segments of 4 and 
 Everything at index t describes token t (law 3). A number that does not exist is NaN in a float tensor, and a later
 fact (old_logp_T ...) is None until `dataclasses.replace` makes a new batch that has it (laws 5 and 6).
 """
+
 from __future__ import annotations
 
 import math
@@ -31,70 +32,99 @@ class Batch(Shown):
     """Frozen: no field is rebound and no tensor is changed in place."""
 
     # tokens [T]
-    token_ids_T: Tensor        # int64
-    source_T: Tensor           # int8, see types.Source
-    turn_T: Tensor             # int32
-    eligible_T: Tensor         # bool: the policy sampled it in this very segment (law 1)
-    response_T: Tensor         # bool: stands after the segment's first prompt
-    rollout_logp_T: Tensor     # float32, of the distribution sampled from; NaN where not eligible
-    plain_logp_T: Tensor       # float32, of the model's own softmax; NaN where not eligible or not known
-    policy_version_T: Tensor   # int32, -1 where not eligible or not known
+    token_ids_T: Tensor  # int64
+    source_T: Tensor  # int8, see types.Source
+    turn_T: Tensor  # int32
+    eligible_T: Tensor  # bool: the policy sampled it in this very segment (law 1)
+    response_T: Tensor  # bool: stands after the segment's first prompt
+    rollout_logp_T: Tensor  # float32, of the distribution sampled from; NaN where not eligible
+    plain_logp_T: Tensor  # float32, of the model's own softmax; NaN where not eligible or not known
+    policy_version_T: Tensor  # int32, -1 where not eligible or not known
     # segments [S] and trajectories [N]
-    segment_offsets: Tensor          # int64 [S + 1]
+    segment_offsets: Tensor  # int64 [S + 1]
     trajectory_of_segment_S: Tensor  # int64
-    group_of_trajectory_N: Tensor    # int64
-    reward_N: Tensor                 # float64, undiscounted sum; NaN where unscored
-    scored_N: Tensor                 # bool
-    outcome_N: Tensor                # float64; NaN where the environment gave none
-    terminated_N: Tensor             # bool
-    truncated_N: Tensor              # bool: a limit ended it, not the task; a critic may bootstrap here
-    context_full_N: Tensor           # bool: ... and it was the context's, of which the policy is not told
-    turn_offsets: Tensor             # int64 [N + 1], into turn_reward_K
-    turn_reward_K: Tensor            # float64; NaN where a turn could not be scored
-    state_of_turn_K: Tensor          # int64: turns of a group that stood in the same state have the same; -1: not known
-    tag_N: Tensor                    # int64: numbers the kinds of tasks (metadata "tag", else the environment)
-    names_N: tuple[str, ...]         # "task id/attempt", for messages to people
+    group_of_trajectory_N: Tensor  # int64
+    reward_N: Tensor  # float64, undiscounted sum; NaN where unscored
+    scored_N: Tensor  # bool
+    outcome_N: Tensor  # float64; NaN where the environment gave none
+    terminated_N: Tensor  # bool
+    truncated_N: Tensor  # bool: a limit ended it, not the task; a critic may bootstrap here
+    context_full_N: Tensor  # bool: ... and it was the context's, of which the policy is not told
+    turn_offsets: Tensor  # int64 [N + 1], into turn_reward_K
+    turn_reward_K: Tensor  # float64; NaN where a turn could not be scored
+    state_of_turn_K: (
+        Tensor  # int64: turns of a group that stood in the same state have the same; -1: not known
+    )
+    tag_N: Tensor  # int64: numbers the kinds of tasks (metadata "tag", else the environment)
+    names_N: tuple[str, ...]  # "task id/attempt", for messages to people
     # later facts, float32; None: not computed; NaN for a token or trajectory that none was needed for
     old_logp_T: Tensor | None = None
     ref_logp_T: Tensor | None = None
-    value_T: Tensor | None = None        # a critic's value of what stands before token t
-    final_value_N: Tensor | None = None  # ... and of what stands after the last token of a truncated trajectory
-    privileged_K: tuple[str, ...] | None = None  # what a critic was told of the state of each turn; None: nobody asked
-    greedy_N: Tensor | None = None       # float64: what the greedy attempt at its task earned; NaN: unscored, or none made
+    value_T: Tensor | None = None  # a critic's value of what stands before token t
+    final_value_N: Tensor | None = (
+        None  # ... and of what stands after the last token of a truncated trajectory
+    )
+    privileged_K: tuple[str, ...] | None = (
+        None  # what a critic was told of the state of each turn; None: nobody asked
+    )
+    greedy_N: Tensor | None = (
+        None  # float64: what the greedy attempt at its task earned; NaN: unscored, or none made
+    )
 
     @classmethod
     def from_groups(cls, groups: Sequence[Group]) -> Batch:
         """Flatten groups in address order. Raises DataError for no groups, and for a sampled token that stands first
         in its segment (nothing precedes it, so no model can score it)."""
         if not groups:
-            raise DataError("a batch needs at least one group, got none: was every task of the step left out?")
+            raise DataError(
+                "a batch needs at least one group, got none: was every task of the step left out?"
+            )
         trajectories = trajectories_of(groups)
         segments = [segment for trajectory in trajectories for segment in trajectory.segments]
-        turn_rewards = [np.array([_nan(turn.reward) for turn in t.turns], np.float64) for t in trajectories]
+        turn_rewards = [
+            np.array([_nan(turn.reward) for turn in t.turns], np.float64) for t in trajectories
+        ]
         reward_N = torch.tensor([_nan(t.reward) for t in trajectories], dtype=torch.float64)
         told = [turn.privileged for t in trajectories for turn in t.turns]
-        greedy = [_nan(group.greedy.reward) if group.greedy else math.nan for group in groups for _ in group]
+        greedy = [
+            _nan(group.greedy.reward) if group.greedy else math.nan
+            for group in groups
+            for _ in group
+        ]
         batch = cls(
             **_token_columns(segments),
             segment_offsets=_offsets(len(segment) for segment in segments),
             trajectory_of_segment_S=torch.tensor(
-                [n for n, trajectory in enumerate(trajectories) for _ in trajectory.segments], dtype=torch.int64
+                [n for n, trajectory in enumerate(trajectories) for _ in trajectory.segments],
+                dtype=torch.int64,
             ),
-            group_of_trajectory_N=torch.tensor([g for g, group in enumerate(groups) for _ in group]),
+            group_of_trajectory_N=torch.tensor(
+                [g for g, group in enumerate(groups) for _ in group]
+            ),
             reward_N=reward_N,
             scored_N=reward_N.isfinite(),  # an environment that pays NaN has not scored anything
             outcome_N=torch.tensor([_nan(t.outcome) for t in trajectories], dtype=torch.float64),
             terminated_N=torch.tensor([t.terminated for t in trajectories]),
             truncated_N=torch.tensor([t.truncated for t in trajectories]),
-            context_full_N=torch.tensor([t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]),
+            context_full_N=torch.tensor(
+                [t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]
+            ),
             turn_offsets=_offsets(len(rewards) for rewards in turn_rewards),
             turn_reward_K=torch.from_numpy(np.concatenate(turn_rewards)),
-            state_of_turn_K=_numbered((g, turn.state_key) if turn.state_key is not None else None
-                                      for g, group in enumerate(groups) for t in group for turn in t.turns),
+            state_of_turn_K=_numbered(
+                (g, turn.state_key) if turn.state_key is not None else None
+                for g, group in enumerate(groups)
+                for t in group
+                for turn in t.turns
+            ),
             tag_N=_numbered(t.task.metadata.get("tag", t.task.env) for t in trajectories),
             names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
-            privileged_K=tuple(text or "" for text in told) if any(text is not None for text in told) else None,
-            greedy_N=torch.tensor(greedy, dtype=torch.float64) if any(group.greedy for group in groups) else None,
+            privileged_K=tuple(text or "" for text in told)
+            if any(text is not None for text in told)
+            else None,
+            greedy_N=torch.tensor(greedy, dtype=torch.float64)
+            if any(group.greedy for group in groups)
+            else None,
         )
         _refuse_first_token_sampled(batch)
         return batch
@@ -120,7 +150,9 @@ class Batch(Shown):
     def last_token_N(self) -> Tensor:
         """int64 [N]: the index into T of each trajectory's last token; -1 for one that failed before it had any"""
         nowhere_N = torch.full((self.num_trajectories,), -1)
-        return nowhere_N.scatter_reduce(0, self.trajectory_of_token_T, torch.arange(self.num_tokens), "amax")
+        return nowhere_N.scatter_reduce(
+            0, self.trajectory_of_token_T, torch.arange(self.num_tokens), "amax"
+        )
 
     @property
     def segment_lengths_S(self) -> Tensor:
@@ -145,32 +177,45 @@ class Batch(Shown):
     def describe_token(self, index: int) -> str:
         """Where flat token `index` is, for an error message."""
         trajectory = int(self.trajectory_of_token_T[index])
-        return (f"trajectory {self.names_N[trajectory]}, segment {int(self.segment_of_token_T[index])}, "
-                f"turn {int(self.turn_T[index])}, position {int(self.position_T[index])}")
+        return (
+            f"trajectory {self.names_N[trajectory]}, segment {int(self.segment_of_token_T[index])}, "
+            f"turn {int(self.turn_T[index])}, position {int(self.position_T[index])}"
+        )
 
     def select(self, trajectories: Sequence[int] | Tensor) -> Batch:
         """A new batch of these trajectories (indices into N), whole, in the given order; groups keep their identity
         but are numbered anew in order of appearance. Raises DataError for an index that repeats or is out of range."""
         chosen = torch.as_tensor(trajectories, dtype=torch.int64)
         if len(chosen) == 0 or len(chosen.unique()) != len(chosen):
-            raise DataError(f"select wants each trajectory at most once and at least one, got {chosen.tolist()}")
+            raise DataError(
+                f"select wants each trajectory at most once and at least one, got {chosen.tolist()}"
+            )
         if int(chosen.min()) < 0 or int(chosen.max()) >= self.num_trajectories:
-            raise DataError(f"trajectories are numbered 0..{self.num_trajectories - 1}, got {chosen.tolist()}")
+            raise DataError(
+                f"trajectories are numbered 0..{self.num_trajectories - 1}, got {chosen.tolist()}"
+            )
         segments = torch.cat([(self.trajectory_of_segment_S == n).nonzero()[:, 0] for n in chosen])
         tokens = concatenated_ranges(self.segment_offsets, segments)
         turns = concatenated_ranges(self.turn_offsets, chosen)
-        new_index = torch.full((self.num_trajectories,), -1).scatter(0, chosen, torch.arange(len(chosen)))
+        new_index = torch.full((self.num_trajectories,), -1).scatter(
+            0, chosen, torch.arange(len(chosen))
+        )
         offsets = _offsets(self.segment_lengths_S[segments].tolist())
-        by_trajectory = {f.name: getattr(self, f.name)[chosen] for f in fields(self)
-                         if f.name.endswith("_N") and f.name != "names_N" and getattr(self, f.name) is not None}
+        by_trajectory = {
+            f.name: getattr(self, f.name)[chosen]
+            for f in fields(self)
+            if f.name.endswith("_N") and f.name != "names_N" and getattr(self, f.name) is not None
+        }
         group = by_trajectory.pop("group_of_trajectory_N").tolist()
         first_seen = {g: i for i, g in enumerate(dict.fromkeys(group))}
         return replace(
-            taken(self, tokens, offsets), **by_trajectory,
+            taken(self, tokens, offsets),
+            **by_trajectory,
             trajectory_of_segment_S=new_index[self.trajectory_of_segment_S[segments]],
             group_of_trajectory_N=torch.tensor([first_seen[g] for g in group]),
             turn_offsets=_offsets(self.turn_offsets.diff()[chosen].tolist()),
-            turn_reward_K=self.turn_reward_K[turns], state_of_turn_K=self.state_of_turn_K[turns],
+            turn_reward_K=self.turn_reward_K[turns],
+            state_of_turn_K=self.state_of_turn_K[turns],
             names_N=tuple(self.names_N[n] for n in chosen.tolist()),
             privileged_K=self.privileged_K and tuple(self.privileged_K[k] for k in turns.tolist()),
         )
@@ -187,8 +232,13 @@ class Batch(Shown):
             raise DataError("a trajectory without tokens has no end to add a token to")
         added_S = torch.zeros(self.num_segments, dtype=torch.int64)
         added_S[self.segment_of_token_T[ends]] = 1
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), (self.segment_lengths_S + added_S).cumsum(0)])
-        old_T = torch.arange(self.num_tokens) + (offsets - self.segment_offsets)[:-1][self.segment_of_token_T]
+        offsets = torch.cat(
+            [torch.zeros(1, dtype=torch.int64), (self.segment_lengths_S + added_S).cumsum(0)]
+        )
+        old_T = (
+            torch.arange(self.num_tokens)
+            + (offsets - self.segment_offsets)[:-1][self.segment_of_token_T]
+        )
         added = old_T[ends] + 1
         source = torch.zeros(int(offsets[-1]), dtype=torch.int64)
         source[old_T], source[added] = torch.arange(self.num_tokens), ends
@@ -197,8 +247,11 @@ class Batch(Shown):
 
 def taken(batch: Batch, source: Tensor, offsets: Tensor) -> Batch:
     """The same trajectories, of which token t is now what `source[t]` was; segments end where `offsets` [S + 1] says."""
-    by_token = {f.name: getattr(batch, f.name)[source] for f in fields(batch)
-                if f.name.endswith("_T") and getattr(batch, f.name) is not None}
+    by_token = {
+        f.name: getattr(batch, f.name)[source]
+        for f in fields(batch)
+        if f.name.endswith("_T") and getattr(batch, f.name) is not None
+    }
     return replace(batch, **by_token, segment_offsets=offsets)
 
 
@@ -221,7 +274,9 @@ def concatenated_ranges(offsets: Tensor, chosen: Tensor) -> Tensor:
     """Flat indices of the chosen ragged rows, row after row: offsets [0, 4, 7], chosen [1, 0] -> 4 5 6 0 1 2 3."""
     lengths = offsets.diff()[chosen]
     ends = lengths.cumsum(0)
-    within = torch.arange(int(ends[-1]) if len(ends) else 0) - torch.repeat_interleave(ends - lengths, lengths)
+    within = torch.arange(int(ends[-1]) if len(ends) else 0) - torch.repeat_interleave(
+        ends - lengths, lengths
+    )
     return torch.repeat_interleave(offsets[chosen], lengths) + within
 
 
@@ -233,13 +288,18 @@ def _nan(value: float | None) -> float:
 
 
 def _offsets(lengths) -> Tensor:
-    return torch.from_numpy(np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))]).astype(np.int64))
+    return torch.from_numpy(
+        np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))]).astype(np.int64)
+    )
 
 
 def _numbered(keys: Iterable[Hashable | None]) -> Tensor:
     """Different keys numbered in the order in which they first come, int64; -1 for None."""
     known: dict[Hashable, int] = {}
-    return torch.tensor([-1 if key is None else known.setdefault(key, len(known)) for key in keys], dtype=torch.int64)
+    return torch.tensor(
+        [-1 if key is None else known.setdefault(key, len(known)) for key in keys],
+        dtype=torch.int64,
+    )
 
 
 def _token_columns(segments: Sequence[Segment]) -> dict[str, Tensor]:
@@ -265,7 +325,11 @@ def _plain_logprobs(segment: Segment) -> np.ndarray:
     parts = [np.zeros(0, np.float32)]
     for span in segment.spans:
         bent = span.sampling is not None and span.sampling.bends
-        known = span.plain_logprobs if span.plain_logprobs is not None else (None if bent else span.logprobs)
+        known = (
+            span.plain_logprobs
+            if span.plain_logprobs is not None
+            else (None if bent else span.logprobs)
+        )
         parts.append(np.full(len(span), np.nan, np.float32) if known is None else known)
     return np.concatenate(parts)
 

@@ -10,6 +10,7 @@ vocabulary of one. The head starts at zero: an untrained critic expects nothing,
 
 Axis letters: N trajectories · T tokens of the whole batch (flat) · M trained tokens of a micro-batch · H hidden.
 """
+
 from __future__ import annotations
 
 import copy
@@ -36,7 +37,10 @@ class ValueModel(nn.Module):
     def __init__(self, trunk: nn.Module, width: int) -> None:
         super().__init__()
         parameter = next(trunk.parameters())
-        self.trunk, self.head = trunk, nn.Linear(width, 1, device=parameter.device, dtype=torch.float32)
+        self.trunk, self.head = (
+            trunk,
+            nn.Linear(width, 1, device=parameter.device, dtype=torch.float32),
+        )
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -45,10 +49,15 @@ class ValueModel(nn.Module):
         """The trunk's: how its attention is done."""
         return self.trunk.config
 
-    def forward(self, *, input_ids: Tensor, use_cache: bool = False, position_ids: Tensor | None = None
-                ) -> SimpleNamespace:
-        placed = {} if position_ids is None else {"position_ids": position_ids}  # not every trunk takes them
-        hidden_BLH = self.trunk(input_ids=input_ids, use_cache=use_cache, **placed).last_hidden_state
+    def forward(
+        self, *, input_ids: Tensor, use_cache: bool = False, position_ids: Tensor | None = None
+    ) -> SimpleNamespace:
+        placed = (
+            {} if position_ids is None else {"position_ids": position_ids}
+        )  # not every trunk takes them
+        hidden_BLH = self.trunk(
+            input_ids=input_ids, use_cache=use_cache, **placed
+        ).last_hidden_state
         return SimpleNamespace(logits=self.value_of(hidden_BLH))
 
     def value_of(self, hidden_BLH: Tensor) -> Tensor:
@@ -65,26 +74,41 @@ def _twin(trunk: nn.Module) -> nn.Module:
 class Critic:
     """A value model; `weights` are those of it that are the critic's own."""
 
-    def __init__(self, policy: nn.Module, config: CriticConfig, learner: LearnerConfig, ranks: Ranks,
-                 read: Reader | None = None) -> None:
+    def __init__(
+        self,
+        policy: nn.Module,
+        config: CriticConfig,
+        learner: LearnerConfig,
+        ranks: Ranks,
+        read: Reader | None = None,
+    ) -> None:
         """`policy` is the learner's model: copied for an own trunk, else used as it is. `read`: text -> ids of what it is told
         besides (critic.sees = 'state'). Raises LearnerError for a model that does not say which part of it is the trunk."""
         trunk = getattr(policy, "base_model", policy)
         if trunk is policy:
-            raise LearnerError(f"{type(policy).__name__} names no base_model below its output head, so a critic has no "
-                               "hidden states to read; use a causal language model (AutoModelForCausalLM)")
+            raise LearnerError(
+                f"{type(policy).__name__} names no base_model below its output head, so a critic has no "
+                "hidden states to read; use a causal language model (AutoModelForCausalLM)"
+            )
         self.config, self.bf16, self._ranks = config, learner.precision == "bf16", ranks
         self.shares_trunk, self._read = config.trunk == "policy", read
         if (config.sees == "state") != (read is not None) or self.shares_trunk and read is not None:
-            raise LearnerError("critic.sees = 'state' needs a trunk of the critic's own and a reader of what it is told: "
-                               "Learner(critic=CriticConfig(sees='state'), read=...), text -> token ids")
+            raise LearnerError(
+                "critic.sees = 'state' needs a trunk of the critic's own and a reader of what it is told: "
+                "Learner(critic=CriticConfig(sees='state'), read=...), text -> token ids"
+            )
         if self.shares_trunk and ranks.sharded:
-            raise LearnerError("critic.trunk = 'policy' reads the policy's trunk by itself, and where weights are sharded only "
-                               "the whole model can be run; set critic.trunk = 'own', or learner.sharding = 'none'")
+            raise LearnerError(
+                "critic.trunk = 'policy' reads the policy's trunk by itself, and where weights are sharded only "
+                "the whole model can be run; set critic.trunk = 'own', or learner.sharding = 'none'"
+            )
         width = output_head(policy).weight.shape[1]
         self.bare = ValueModel(trunk if self.shares_trunk else _twin(trunk), width).eval()
-        self.weights = (TrainedWeights(self.bare.head, config.lr, learner, None) if self.shares_trunk
-                        else TrainedWeights(self.bare, config.lr, learner, ranks))
+        self.weights = (
+            TrainedWeights(self.bare.head, config.lr, learner, None)
+            if self.shares_trunk
+            else TrainedWeights(self.bare, config.lr, learner, ranks)
+        )
         self.model: nn.Module = self.bare if self.shares_trunk else self.weights.model
 
     # -------------------------------------------------------------------------------------------- values
@@ -99,7 +123,9 @@ class Critic:
         """While open, the hidden states that the policy's head is given are written down [1, M, H]: on a shared trunk
         they are the critic's too, and no second forward pass is needed."""
         heard: list[Tensor] = []
-        handle = policy_head.register_forward_hook(lambda module, args, output: heard.append(args[0]))
+        handle = policy_head.register_forward_hook(
+            lambda module, args, output: heard.append(args[0])
+        )
         try:
             yield heard
         finally:
@@ -111,12 +137,18 @@ class Critic:
 
     def reads(self, batch: Batch) -> tuple[Batch, Tensor]:
         """The batch as the critic reads it, and where each of its tokens went [T]: nowhere else, unless it is told more."""
-        return (batch, torch.arange(batch.num_tokens)) if self._read is None else with_told(batch, self._read)
+        return (
+            (batch, torch.arange(batch.num_tokens))
+            if self._read is None
+            else with_told(batch, self._read)
+        )
 
     def used(self, batch: Batch, used_T: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """The batch as the critic reads it; of its tokens, which are used in an update, and which of `batch` each of these is."""
         own, place_T = self.reads(batch)
-        there_T, old_T = (torch.zeros(own.num_tokens, dtype=kind) for kind in (torch.bool, torch.int64))
+        there_T, old_T = (
+            torch.zeros(own.num_tokens, dtype=kind) for kind in (torch.bool, torch.int64)
+        )
         there_T[place_T], old_T[place_T] = used_T, torch.arange(batch.num_tokens)
         return own, there_T, old_T
 
@@ -125,14 +157,18 @@ class Critic:
         token of each truncated trajectory that has such tokens. One pass for both."""
         own, place_T = self.reads(batch)
         row_T = batch.trajectory_of_token_T
-        has_any_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(0, row_T[needed_T], True)
+        has_any_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
+            0, row_T[needed_T], True
+        )
         cut_N = (has_any_N & batch.truncated_N).nonzero()[:, 0]
         longer, old_T, end_of_cut = own.with_a_token_after(cut_N)
         old_T = old_T[place_T]
         asked_T = torch.zeros(longer.num_tokens, dtype=torch.bool)
         asked_T[old_T], asked_T[end_of_cut] = needed_T, True
         value_T = self._ranks.gathered(longer, asked_T, budget, self.values, self.bare)
-        final_N = torch.full((batch.num_trajectories,), torch.nan).index_copy(0, cut_N, value_T[end_of_cut])
+        final_N = torch.full((batch.num_trajectories,), torch.nan).index_copy(
+            0, cut_N, value_T[end_of_cut]
+        )
         return value_T[old_T], final_N
 
     # -------------------------------------------------------------------------------------------- weights
@@ -150,16 +186,24 @@ class Critic:
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """{"critic": ..., "critic_optimizer": ...} as copies on the CPU (see `TrainedWeights.state`), and a JSON value."""
         return self.weights.state("critic", kept=kept), {
-            "trunk": self.config.trunk, "trainable": self.weights.trainable,
-            **({} if self.config.sees == "policy" else {"sees": self.config.sees})}
+            "trunk": self.config.trunk,
+            "trainable": self.weights.trainable,
+            **({} if self.config.sees == "policy" else {"sees": self.config.sees}),
+        }
 
-    def refuse_other(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None) -> None:
+    def refuse_other(
+        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None
+    ) -> None:
         """Raises LearnerError for a state that has no critic, or another one. Changes nothing."""
         if state is None or "critic" not in tensors or "critic_optimizer" not in tensors:
-            raise LearnerError("this state has no critic, but the algorithm needs one: it was saved by a run whose "
-                               "algorithm had none. Start a new run, or use that run's algorithm")
+            raise LearnerError(
+                "this state has no critic, but the algorithm needs one: it was saved by a run whose "
+                "algorithm had none. Start a new run, or use that run's algorithm"
+            )
         for name, was in (("trunk", state["trunk"]), ("sees", state.get("sees", "policy"))):
             if was != getattr(self.config, name):
-                raise LearnerError(f"this state's critic has {name} {was!r}, but critic.{name} is "
-                                   f"{getattr(self.config, name)!r}; set it as it was, or start a new run")
+                raise LearnerError(
+                    f"this state's critic has {name} {was!r}, but critic.{name} is "
+                    f"{getattr(self.config, name)!r}; set it as it was, or start a new run"
+                )
         refuse_other(self.weights.module, tensors["critic"], list(state["trainable"]), "critic")

@@ -5,6 +5,7 @@ one: nothing is sent, and nothing here changes a number.
 
 Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-batch.
 """
+
 from __future__ import annotations
 
 import os
@@ -28,10 +29,17 @@ from workbench.types.errors import LearnerError
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 # What `accelerate launch` puts into the environment for a config file that shards. On a CPU accelerate leaves it at that
 # and trains whole weights, so its own answer, `distributed_type`, is not enough.
-ASKED_TO_SHARD = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED",
-                  "ACCELERATE_USE_MEGATRON_LM": "MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config"}
+ASKED_TO_SHARD = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED",
+    "ACCELERATE_USE_MEGATRON_LM": "MEGATRON_LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism_config",
+}
 # Settings of such a file that are the learner's here, under other names.
-OURS = {"FSDP_OFFLOAD_PARAMS": "offload", "FSDP_ACTIVATION_CHECKPOINTING": "activation_checkpointing"}
+OURS = {
+    "FSDP_OFFLOAD_PARAMS": "offload",
+    "FSDP_ACTIVATION_CHECKPOINTING": "activation_checkpointing",
+}
 
 
 class Ranks:
@@ -40,19 +48,34 @@ class Ranks:
     Raises LearnerError for another number and for an accelerate setting that would shard the weights.
     """
 
-    def __init__(self, device: torch.device, count: int, *, packed: bool = False, sharded: bool = False,
-                 offload: bool = False) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        count: int,
+        *,
+        packed: bool = False,
+        sharded: bool = False,
+        offload: bool = False,
+    ) -> None:
         """`packed`: micro-batches are cut for a model that takes its segments packed, not padded. `sharded`: weights are
         dealt out over the processes; `offload`: and lie in the host's memory."""
         self.packed, self.sharded, self.offload = packed, sharded and count > 1, offload
         _refuse_other_sharding(sharded)
         # Precision is ours (autocast): accelerate's is one setting for the whole Python process.
-        held = {name: os.environ.pop(name) for name in ASKED_TO_SHARD if name in os.environ}  # it is done here, not there
+        held = {
+            name: os.environ.pop(name) for name in ASKED_TO_SHARD if name in os.environ
+        }  # it is done here, not there
         handlers: list[Any] = [DistributedDataParallelKwargs(broadcast_buffers=False)]
-        if offload and device.type == "cuda":  # norms and whole weights are of tensors in the host's memory then
+        if (
+            offload and device.type == "cuda"
+        ):  # norms and whole weights are of tensors in the host's memory then
             handlers.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
-        self.accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision="no", gradient_accumulation_steps=1,
-                                       kwargs_handlers=handlers)
+        self.accelerator = Accelerator(
+            cpu=device.type == "cpu",
+            mixed_precision="no",
+            gradient_accumulation_steps=1,
+            kwargs_handlers=handlers,
+        )
         os.environ.update(held)
         self.count, self.device = self.accelerator.num_processes, self.accelerator.device
         if self.count != count:
@@ -73,7 +96,9 @@ class Ranks:
         """The model with its gradients exchanged between processes (in eval mode, as it was), and its optimizer."""
         if self.sharded:  # a model that was dealt out does it by itself
             return model, optimizer
-        with warnings.catch_warnings():  # what torch offers instead would exchange the buffers once more
+        with (
+            warnings.catch_warnings()
+        ):  # what torch offers instead would exchange the buffers once more
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             model, optimizer = self.accelerator.prepare(model, optimizer)
         return model.eval(), optimizer
@@ -82,18 +107,28 @@ class Ranks:
         """This process's micro-batches. Processes with fewer than others get empty ones: all must take part alike."""
         trained = rows.trained_segments
         hands = deal([int(rows.length_S[s]) for s in trained], self.count)
-        pieces = [rows.cut([trained[i] for i in hand], budget, packed=self.packed) for hand in hands]
+        pieces = [
+            rows.cut([trained[i] for i in hand], budget, packed=self.packed) for hand in hands
+        ]
         mine = pieces[self.accelerator.process_index]
         mine = mine + [[]] * (max(len(piece) for piece in pieces) - len(mine))
         return [rows.build(segments, self.device) for segments in mine]
 
-    def gathered(self, batch: Batch, tokens_T: Tensor, budget: int, of_micro: Callable[[MicroBatch], Tensor],
-                 model: torch.nn.Module) -> Tensor:
+    def gathered(
+        self,
+        batch: Batch,
+        tokens_T: Tensor,
+        budget: int,
+        of_micro: Callable[[MicroBatch], Tensor],
+        model: torch.nn.Module,
+    ) -> Tensor:
         """A number for each of the chosen tokens [T], float32, NaN elsewhere, without gradient. `of_micro` gives those
         of one micro-batch [M], from `model`; each process works out its own rows and gets everybody's."""
         values_T = torch.zeros(batch.num_tokens)
         with torch.no_grad():
-            if micros := self.micro_batches(Rows.of(batch, tokens_T), budget):  # one copy from the device, not one each
+            if micros := self.micro_batches(
+                Rows.of(batch, tokens_T), budget
+            ):  # one copy from the device, not one each
                 found_M = torch.cat([of_micro(micro).float() for micro in micros])
                 values_T[torch.cat([micro.token_M for micro in micros])] = found_M.cpu()
         if self.sharded:  # take apart again what a pass without gradients left whole
@@ -102,7 +137,11 @@ class Ranks:
 
     def summed(self, values: Tensor) -> Tensor:
         """Put together what each process worked out for its own rows (zero elsewhere)."""
-        return values if self.count == 1 else self.accelerator.reduce(values.to(self.device), "sum").cpu()
+        return (
+            values
+            if self.count == 1
+            else self.accelerator.reduce(values.to(self.device), "sum").cpu()
+        )
 
     def everywhere(self, fine: bool) -> bool:
         return fine if self.count == 1 else int(self.summed(torch.tensor([0 if fine else 1]))) == 0
@@ -120,23 +159,34 @@ class Ranks:
 
 def _refuse_other_sharding(sharded: bool) -> None:
     """What `accelerate launch` was asked for must be what is done: FSDP2 where weights are sharded, else nothing."""
-    asked = [kind for name, kind in ASKED_TO_SHARD.items() if os.environ.get(name, "false").lower() in ("true", "1")]
+    asked = [
+        kind
+        for name, kind in ASKED_TO_SHARD.items()
+        if os.environ.get(name, "false").lower() in ("true", "1")
+    ]
     version = os.environ.get("FSDP_VERSION", "1")
     if sharded and asked == ["FSDP"]:
         if version != "2":
-            raise LearnerError(f"accelerate is set to FSDP {version}; learner.sharding = 'full' is FSDP2: set fsdp_version: 2 "
-                               "in the accelerate config")
+            raise LearnerError(
+                f"accelerate is set to FSDP {version}; learner.sharding = 'full' is FSDP2: set fsdp_version: 2 "
+                "in the accelerate config"
+            )
         if named := [name for name in OURS if os.environ.get(name, "false").lower() == "true"]:
-            raise LearnerError(f"the accelerate config sets {named[0].lower()}, which is the learner's here: set it to false "
-                               f"there, and learner.{OURS[named[0]]} = true")
+            raise LearnerError(
+                f"the accelerate config sets {named[0].lower()}, which is the learner's here: set it to false "
+                f"there, and learner.{OURS[named[0]]} = true"
+            )
     elif asked:
         raise _sharded(asked[0])
 
 
 def _sharded(kind: str) -> LearnerError:
-    return LearnerError(f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP). To shard them, "
-                        "set learner.sharding = 'full' (FSDP2), which takes an accelerate config of FSDP2 or none; else take that "
-                        "setting out. Adapters (learner.lora_rank) train with a fraction of the memory")
+    return LearnerError(
+        f"accelerate is set to {kind}, but weights are trained whole on every process here (DDP). To shard them, "
+        "set learner.sharding = 'full' (FSDP2), which takes an accelerate config of FSDP2 or none; else take that "
+        "setting out. Adapters (learner.lora_rank) train with a fraction of the memory"
+    )
+
 
 # ------------------------------------------------------------------------------------------------ dealt out
 
@@ -146,21 +196,27 @@ def _sharded(kind: str) -> LearnerError:
 # same order, or all of them wait forever.
 
 
-def shard(module: nn.Module, device: torch.device, processes: int, *, offload: bool = False) -> nn.Module:
+def shard(
+    module: nn.Module, device: torch.device, processes: int, *, offload: bool = False
+) -> nn.Module:
     """Deal out the weights of `module`, in place. Decoder layers are put together one at a time; what stands around them
     (embedding, output head) once a pass, and stays until its gradient is there. `offload`: parts, gradients and moments lie
     in the host's memory, where the optimizer moves them. Raises LearnerError where a process would be left with more than
     its part: of weights that nothing marks as layers, all would be there at once."""
     layers = layers_of(module)
     if not layers:
-        raise LearnerError(f"{type(module).__name__} marks no layers (transformers' GradientCheckpointingLayer), so all of it "
-                           "would be put together at once; set learner.sharding = 'none'")
+        raise LearnerError(
+            f"{type(module).__name__} marks no layers (transformers' GradientCheckpointingLayer), so all of it "
+            "would be put together at once; set learner.sharding = 'none'"
+        )
     mesh = init_device_mesh(device.type, (processes,))
     policy = CPUOffloadPolicy(pin_memory=device.type != "cpu") if offload else OffloadPolicy()
     for part in (*layers, module):
         fully_shard(part, mesh=mesh, offload_policy=policy)
     if undealt := [name for name, p in module.named_parameters() if not isinstance(p, DTensor)]:
-        raise LearnerError(f"{undealt[0]} was not dealt out over the processes; set learner.sharding = 'none'")
+        raise LearnerError(
+            f"{undealt[0]} was not dealt out over the processes; set learner.sharding = 'none'"
+        )
     return module
 
 

@@ -3,6 +3,7 @@
 A frozen base that is handed over while adapters learn looks like weights that are a step old, and so do parts that were
 gathered in the wrong order. Asked where weights are handed over, of one short probe, with the weights at hand.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -23,18 +24,27 @@ class HandedWeights:
     def __init__(self, model: nn.Module) -> None:
         """`model` as it was loaded."""
         self._plain = PlainForward(model)
-        half = next((p.dtype for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16)), torch.float32)
+        half = next(
+            (p.dtype for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16)),
+            torch.float32,
+        )
         self.gap: Gap | None = None
         self.allowed = TRAINING_LIMITS[half]
 
     def look(self, learns: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Note the gap of `weights` (as `Learner.weights` gives them) to what `learns`. Every process that holds a part of it
         calls this."""
-        ids_NT = np.random.default_rng(0).integers(0, learns.get_input_embeddings().weight.shape[0], (PROBES, TOKENS))
+        ids_NT = np.random.default_rng(0).integers(
+            0, learns.get_input_embeddings().weight.shape[0], (PROBES, TOKENS)
+        )
         chosen = self._plain.names.choose(weights)
         ids = torch.as_tensor(ids_NT, device=next(iter(chosen.values())).device)
         with torch.no_grad():
-            logits_NTV = learns(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, :-1].float()
+            logits_NTV = (
+                learns(ids, attention_mask=torch.ones_like(ids), use_cache=False)
+                .logits[:, :-1]
+                .float()
+            )
         if hasattr(learns, "reshard"):  # take apart again what a pass without gradients left whole
             learns.reshard()
         own = logits_NTV.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0].double().cpu().numpy()

@@ -5,6 +5,7 @@
 
 Axis letters: N trajectories · S segments · T tokens of the whole batch (flat) · M trained tokens of a micro-batch.
 """
+
 from __future__ import annotations
 
 import copy
@@ -42,13 +43,24 @@ STATE_FORMAT = 1
 class Learner:
     """Owns a model and its optimizer. `version` counts the updates that were made; it names the weights."""
 
-    def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, *, own_copy: bool = True,
-                 critic: CriticConfig | None = None, reference: nn.Module | None = None, read: Reader | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        *,
+        own_copy: bool = True,
+        critic: CriticConfig | None = None,
+        reference: nn.Module | None = None,
+        read: Reader | None = None,
+    ) -> None:
         """The model is copied, so the one handed in stays the untrained policy; adapters need no copy of it.
         `own_copy=False` saves that memory: then the caller must not use it any more. `critic` says how to build the
         critic of an algorithm that needs one (None: as CriticConfig has it), `read` makes ids of what it is told. `reference` is
         what `ref_logp_T` is computed with. Raises LearnerError for another number of processes, and weights not in float32."""
-        self.handed = HandedWeights(model) if config.lora_rank or config.sharding == "full" else None
+        self.handed = (
+            HandedWeights(model) if config.lora_rank or config.sharding == "full" else None
+        )
         bare = _trained(model, config, own_copy)
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
         self.algorithm, self.config = algorithm, config
@@ -56,16 +68,28 @@ class Learner:
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
         # by a spread of nothing but rounding would train on it.
         self._reference = None if reference is None else _reading(reference)
-        if packed and self._reference is not None and not make_packable(self._reference, config.precision):
-            raise LearnerError("the policy is packed end to end, the reference cannot be: with two layouts they would "
-                               "differ by rounding even where they agree; set learner.layout='padded'")
+        if (
+            packed
+            and self._reference is not None
+            and not make_packable(self._reference, config.precision)
+        ):
+            raise LearnerError(
+                "the policy is packed end to end, the reference cannot be: with two layouts they would "
+                "differ by rounding even where they agree; set learner.layout='padded'"
+            )
         self._ranks = _ranks(config, next(model.parameters()).device, packed=packed)
         if self._reference is not None:
             self._ranks.deal_out(self._reference)
         # The critic first: its trunk is a copy of the policy's, which may be sharded afterwards.
-        values = Critic(bare, critic or CriticConfig(), config, self._ranks, read) if needs_critic(algorithm) else None
+        values = (
+            Critic(bare, critic or CriticConfig(), config, self._ranks, read)
+            if needs_critic(algorithm)
+            else None
+        )
         policy = TrainedWeights(bare, config.lr, config, self._ranks)
-        self.models = Models(policy, output_head(bare), values, self._ranks, bf16=config.precision == "bf16")
+        self.models = Models(
+            policy, output_head(bare), values, self._ranks, bf16=config.precision == "bf16"
+        )
         self.updates = Updates(self.models)
 
     @property
@@ -94,11 +118,17 @@ class Learner:
         if "ref_logp_T" in missing and self._reference is not None:
             made["ref_logp_T"] = self.logprobs(batch, needed_T, self._reference)
         if self.models.critic is not None and {"value_T", "final_value_N"} & set(missing):
-            value_T, final_N = self.models.critic.facts(batch, needed_T, self.config.micro_batch_tokens)
-            made |= {"value_T": value_T} | ({"final_value_N": final_N} if "final_value_N" in missing else {})
+            value_T, final_N = self.models.critic.facts(
+                batch, needed_T, self.config.micro_batch_tokens
+            )
+            made |= {"value_T": value_T} | (
+                {"final_value_N": final_N} if "final_value_N" in missing else {}
+            )
         if unknown := [name for name in missing if name not in made]:
-            raise LearnerError(f"{self.algorithm.name} needs {', '.join(unknown)}, but this learner has nothing to "
-                               "compute it with: a reference policy is handed over as Learner(reference=...)")
+            raise LearnerError(
+                f"{self.algorithm.name} needs {', '.join(unknown)}, but this learner has nothing to "
+                "compute it with: a reference policy is handed over as Learner(reference=...)"
+            )
         return replace(batch, **made) if made else batch
 
     def update(self, batch: Batch, credit: Credit, *, step: int) -> list[UpdateReport]:
@@ -119,13 +149,19 @@ class Learner:
         for epoch in range(algorithm.epochs):
             parts = [trained_T]
             if minibatches > 1:
-                parts = dealt(batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch))
+                parts = dealt(
+                    batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch)
+                )
             for used_T in parts:
-                report = made.make(algorithm, self.config, batch, credit, used_T, step=step, update=len(reports))
+                report = made.make(
+                    algorithm, self.config, batch, credit, used_T, step=step, update=len(reports)
+                )
                 reports.append(report)
                 if made.bad_in_a_row >= self.config.max_bad_updates:
-                    error = LearnerError(f"{made.bad_in_a_row} updates in a row were not finite, the last in step "
-                                         f"{step}: {report.skipped}. Lower learner.lr, or look at the stored step")
+                    error = LearnerError(
+                        f"{made.bad_in_a_row} updates in a row were not finite, the last in step "
+                        f"{step}: {report.skipped}. Lower learner.lr, or look at the stored step"
+                    )
                     error.reports = reports
                     raise error
         return reports
@@ -142,13 +178,17 @@ class Learner:
                 return logprobs_of(trained_logits(model, head, micro, bf16=self.models.bf16), ids_M)
             return scores_in_pieces(model, head, micro, ids_M, "none", bf16=self.models.bf16).logp_M
 
-        return self._ranks.gathered(batch, tokens_T, self.config.micro_batch_tokens, of_micro, model)
+        return self._ranks.gathered(
+            batch, tokens_T, self.config.micro_batch_tokens, of_micro, model
+        )
 
     # -------------------------------------------------------------------------------------------- weights and state
 
     def weights(self) -> dict[str, Tensor]:
         """The current weights by the policy's state-dict names, adapters merged; not copied, for an engine's `sync` copies."""
-        return self._as_plain({name: whole(held) for name, held in self.models.policy.module.state_dict().items()})
+        return self._as_plain(
+            {name: whole(held) for name, held in self.models.policy.module.state_dict().items()}
+        )
 
     def saved_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The policy's part of a state ("model") as weights of the policy: where it is adapters, merged with it."""
@@ -157,8 +197,13 @@ class Learner:
 
     def before_last_update(self) -> dict[str, Tensor] | None:
         """The weights of one update ago, to see whether an engine still has them; None before the first update."""
-        return None if not self.version else self._as_plain(
-            self.models.policy.before_last_step(self.updates.rate(self.config, self.version)))
+        return (
+            None
+            if not self.version
+            else self._as_plain(
+                self.models.policy.before_last_step(self.updates.rate(self.config, self.version))
+            )
+        )
 
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
@@ -172,26 +217,33 @@ class Learner:
         critic_tensors, critic_state = critic.state(kept=kept)
         return tensors | critic_tensors, state | {"critic": critic_state}
 
-    def load_state(self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+    def load_state(
+        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+    ) -> None:
         """Take over what `state` gave. Raises LearnerError, before anything is changed, for another model's state, and
         for one with a critic where none is needed or the other way round."""
         policy, critic, made = self.models.policy, self.models.critic, self.updates
         if state.get("format") != STATE_FORMAT:
-            raise LearnerError(f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}")
+            raise LearnerError(
+                f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}"
+            )
         refuse_other(policy.module, tensors["model"], list(state["trainable"]), "model")
         if critic is not None:
             critic.refuse_other(tensors, state.get("critic"))
         elif "critic" in state:
-            raise LearnerError(f"this state has a critic, but {self.algorithm.name} needs none: it was saved by a run "
-                               "with another algorithm. Use that one, or start a new run")
+            raise LearnerError(
+                f"this state has a critic, but {self.algorithm.name} needs none: it was saved by a run "
+                "with another algorithm. Use that one, or start a new run"
+            )
         policy.load_state("model", tensors)
         if critic is not None:
             critic.weights.load_state("critic", tensors)
         made.load_state(state)
 
 
-
-def go_back(learner: Learner, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
+def go_back(
+    learner: Learner, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+) -> None:
     """Take over the weights and optimizer of an earlier `state` under a new version, so that no two weights share a number.
     What was counted and slowed down since stays. Raises LearnerError as `load_state` does."""
     made = learner.updates
@@ -216,17 +268,27 @@ def _trained(model: nn.Module, config: LearnerConfig, own_copy: bool) -> nn.Modu
 
 
 def _ranks(config: LearnerConfig, device: torch.device, *, packed: bool) -> Ranks:
-    return Ranks(device, config.num_processes, packed=packed, sharded=config.sharding == "full", offload=config.offload)
+    return Ranks(
+        device,
+        config.num_processes,
+        packed=packed,
+        sharded=config.sharding == "full",
+        offload=config.offload,
+    )
 
 
 def _refuse_untrainable(model: nn.Module) -> None:
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not trainable:
-        raise LearnerError("the model has no parameter that requires a gradient; nothing can be trained")
+        raise LearnerError(
+            "the model has no parameter that requires a gradient; nothing can be trained"
+        )
     if wrong := [f"{name} is {p.dtype}" for name, p in trainable if p.dtype != torch.float32]:
-        raise LearnerError(f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' and set "
-                           "precision='bf16' for speed; with lora_rank only adapters are trained, and the policy may be "
-                           "bfloat16")
+        raise LearnerError(
+            f"weights are trained in float32, but {wrong[0]}; load the policy with dtype='float32' and set "
+            "precision='bf16' for speed; with lora_rank only adapters are trained, and the policy may be "
+            "bfloat16"
+        )
 
 
 def _reading(model: nn.Module) -> nn.Module:
@@ -235,14 +297,20 @@ def _reading(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, shared).eval()
 
 
-def dealt(batch: Batch, trained_T: Tensor, count: int, address: tuple[int | str, ...]) -> list[Tensor]:
+def dealt(
+    batch: Batch, trained_T: Tensor, count: int, address: tuple[int | str, ...]
+) -> list[Tensor]:
     """Which tokens each of several updates of an epoch trains [T]: trajectories, shuffled, dealt out."""
     row_T = batch.trajectory_of_token_T
-    rows = row_T[trained_T].unique().numpy()  # sorted, so the shuffle is a function of its address alone
+    rows = (
+        row_T[trained_T].unique().numpy()
+    )  # sorted, so the shuffle is a function of its address alone
     rows = torch.from_numpy(rng_at(*address).permutation(rows))
     parts = []
     for first in range(min(count, max(len(rows), 1))):
-        chosen_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(0, rows[first::count], True)
+        chosen_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
+            0, rows[first::count], True
+        )
         parts.append(trained_T & chosen_N[row_T])
     return parts
 
@@ -251,19 +319,34 @@ def _check(algorithm: Algorithm, batch: Batch, credit: Credit, models: Models) -
     """Raises DataError or LearnerError for credit that is not of this batch, or that would train what it must not."""
     demand_facts(algorithm, batch)
     if len(credit.advantage_T) != batch.num_tokens or len(credit.weight_T) != batch.num_tokens:
-        raise LearnerError(f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it "
-                           "was computed for another batch")
-    moved_T = torch.stack([credit.weights_of(term) != 0 for term in ("policy", "entropy", "kl")]).any(0)
+        raise LearnerError(
+            f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it "
+            "was computed for another batch"
+        )
+    moved_T = torch.stack(
+        [credit.weights_of(term) != 0 for term in ("policy", "entropy", "kl")]
+    ).any(0)
     stray_T = moved_T & ~batch.eligible_T
     if bool(stray_T.any()) and credit.widened is None:
         where = batch.describe_token(int(stray_T.nonzero()[0]))
-        raise LearnerError(f"{int(stray_T.sum())} tokens have a weight but were not sampled by the policy here, "
-                           f"the first: {where}. Only sampled tokens are trained; an exception must name itself in "
-                           "Credit.widened")
+        raise LearnerError(
+            f"{int(stray_T.sum())} tokens have a weight but were not sampled by the policy here, "
+            f"the first: {where}. Only sampled tokens are trained; an exception must name itself in "
+            "Credit.widened"
+        )
     if models.critic is not None and credit.return_T is None:
-        raise LearnerError(f"the credit of {algorithm.name} has no return_T, so there is nothing to fit its critic to")
-    held = (batch.token_ids_T, batch.segment_offsets, credit.advantage_T, credit.return_T,
-            *(credit.weights_of(term) for term in TERMS))
+        raise LearnerError(
+            f"the credit of {algorithm.name} has no return_T, so there is nothing to fit its critic to"
+        )
+    held = (
+        batch.token_ids_T,
+        batch.segment_offsets,
+        credit.advantage_T,
+        credit.return_T,
+        *(credit.weights_of(term) for term in TERMS),
+    )
     if not models.ranks.agree_on(tensor for tensor in held if tensor is not None):
-        raise LearnerError("the processes were handed different batches; each must get the whole one, and the same: "
-                           "collect with the same seed everywhere, or read the stored step on each")
+        raise LearnerError(
+            "the processes were handed different batches; each must get the whole one, and the same: "
+            "collect with the same seed everywhere, or read the stored step on each"
+        )

@@ -12,6 +12,7 @@ stands there once: it passes through the model once, and its gradient is the sum
 
 Either way a segment ends before its last trained token: what stands there and after predicts nothing that is trained.
 """
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -42,7 +43,9 @@ class Packed:
 
     input_ids_1P: Tensor
     position_ids_1P: Tensor
-    scored_by_M: Tensor  # int64: where the predictions of the trained tokens stand, as indices into P
+    scored_by_M: (
+        Tensor  # int64: where the predictions of the trained tokens stand, as indices into P
+    )
     parts: tuple[Part, ...]
 
 
@@ -51,10 +54,10 @@ class MicroBatch:
     """A few whole segments, ready for the model. All index tensors are aligned [M]."""
 
     input_ids_BL: Tensor
-    token_M: Tensor     # int64: which tokens of the batch are trained, as indices into T
+    token_M: Tensor  # int64: which tokens of the batch are trained, as indices into T
     scored_by_M: Tensor  # int64: where their predictions stand, as indices into B * L
-    segment_M: Tensor   # int64: the row each belongs to, 0..B-1
-    packed: Packed      # the same segments once more, for models that can be packed
+    segment_M: Tensor  # int64: the row each belongs to, 0..B-1
+    packed: Packed  # the same segments once more, for models that can be packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +69,8 @@ class Rows:
     """
 
     batch: Batch
-    token_M: Tensor        # all trained tokens, ascending
-    bounds_S1: Tensor      # segment s trains token_M[bounds[s]:bounds[s + 1]]
+    token_M: Tensor  # all trained tokens, ascending
+    bounds_S1: Tensor  # segment s trains token_M[bounds[s]:bounds[s + 1]]
     length_S: Tensor
     prompt_S: Tensor
     same_prompt_S: Tensor
@@ -76,14 +79,22 @@ class Rows:
     def of(cls, batch: Batch, trained_T: Tensor) -> Rows:
         token_M = trained_T.nonzero()[:, 0]
         bounds_S1 = torch.searchsorted(token_M, batch.segment_offsets)
-        last = token_M[(bounds_S1[1:] - 1).clamp(min=0)] if len(token_M) else batch.segment_offsets[:-1]
+        last = (
+            token_M[(bounds_S1[1:] - 1).clamp(min=0)]
+            if len(token_M)
+            else batch.segment_offsets[:-1]
+        )
         length_S = torch.where(bounds_S1.diff() > 0, last - batch.segment_offsets[:-1], 0)
         before_T = torch.cat([torch.zeros(1, dtype=torch.int64), (~batch.response_T).cumsum(0)])
         prompt_S = torch.minimum(before_T[batch.segment_offsets].diff(), length_S)
         ids_T, known = batch.token_ids_T.numpy(), {}
-        same = [known.setdefault(ids_T[start:start + prompt].tobytes(), len(known))
-                for start, prompt in zip(batch.segment_offsets[:-1].tolist(), prompt_S.tolist())]
-        return cls(batch, token_M, bounds_S1, length_S, prompt_S, torch.tensor(same, dtype=torch.int64))
+        same = [
+            known.setdefault(ids_T[start : start + prompt].tobytes(), len(known))
+            for start, prompt in zip(batch.segment_offsets[:-1].tolist(), prompt_S.tolist())
+        ]
+        return cls(
+            batch, token_M, bounds_S1, length_S, prompt_S, torch.tensor(same, dtype=torch.int64)
+        )
 
     @property
     def trained_segments(self) -> list[int]:
@@ -96,19 +107,25 @@ class Rows:
         tokens, scored_by, rows = [], [], []
         for row, segment in enumerate(segments):
             start, length = int(self.batch.segment_offsets[segment]), int(self.length_S[segment])
-            input_ids_BL[row, :length] = self.batch.token_ids_T[start:start + length]
-            token_M = self.token_M[int(self.bounds_S1[segment]):int(self.bounds_S1[segment + 1])]
+            input_ids_BL[row, :length] = self.batch.token_ids_T[start : start + length]
+            token_M = self.token_M[int(self.bounds_S1[segment]) : int(self.bounds_S1[segment + 1])]
             tokens.append(token_M)
             scored_by.append(row * longest + scoring_position(token_M - start))
             rows.append(torch.full_like(token_M, row))
         nothing = [torch.zeros(0, dtype=torch.int64)]
-        return MicroBatch(input_ids_BL.to(device), torch.cat(tokens or nothing),
-                          torch.cat(scored_by or nothing).to(device), torch.cat(rows or nothing),
-                          self._packed(segments, device))
+        return MicroBatch(
+            input_ids_BL.to(device),
+            torch.cat(tokens or nothing),
+            torch.cat(scored_by or nothing).to(device),
+            torch.cat(rows or nothing),
+            self._packed(segments, device),
+        )
 
     def _packed(self, segments: Sequence[int], device: torch.device | str) -> Packed:
         """The segments end to end: each prompt where it is first needed, then what follows it in each segment."""
-        offsets, prompt_S, length_S = (t.tolist() for t in (self.batch.segment_offsets, self.prompt_S, self.length_S))
+        offsets, prompt_S, length_S = (
+            t.tolist() for t in (self.batch.segment_offsets, self.prompt_S, self.length_S)
+        )
         ids, positions, scored_by, parts = [], [], [], []
         prompt_at: dict[int, int] = {}  # where a prompt stands in the pass
         total = 0
@@ -117,30 +134,42 @@ class Rows:
             same = int(self.same_prompt_S[segment])
             if same not in prompt_at:
                 prompt_at[same] = total
-                ids.append(self.batch.token_ids_T[start:start + prompt])
+                ids.append(self.batch.token_ids_T[start : start + prompt])
                 positions.append(torch.arange(prompt))
                 parts.append(Part(total, total + prompt))
                 total += prompt
             at = prompt_at[same]
-            ids.append(self.batch.token_ids_T[start + prompt:start + length])
+            ids.append(self.batch.token_ids_T[start + prompt : start + length])
             positions.append(torch.arange(prompt, length))
             parts.append(Part(total, total + length - prompt, at, at + prompt))
-            token_M = self.token_M[int(self.bounds_S1[segment]):int(self.bounds_S1[segment + 1])]
+            token_M = self.token_M[int(self.bounds_S1[segment]) : int(self.bounds_S1[segment + 1])]
             place_M = scoring_position(token_M - start)
             scored_by.append(place_M + torch.where(place_M < prompt, at, total - prompt))
             total += length - prompt
         if not segments:
-            ids, positions, parts = [torch.tensor([PADDING_ID])], [torch.zeros(1, dtype=torch.int64)], [Part(0, 1)]
+            ids, positions, parts = (
+                [torch.tensor([PADDING_ID])],
+                [torch.zeros(1, dtype=torch.int64)],
+                [Part(0, 1)],
+            )
             scored_by = [torch.zeros(0, dtype=torch.int64)]
-        return Packed(torch.cat(ids)[None].to(device), torch.cat(positions)[None].to(device),
-                      torch.cat(scored_by).to(device), tuple(part for part in parts if part.stop > part.start))
+        return Packed(
+            torch.cat(ids)[None].to(device),
+            torch.cat(positions)[None].to(device),
+            torch.cat(scored_by).to(device),
+            tuple(part for part in parts if part.stop > part.start),
+        )
 
     def cut(self, segments: Sequence[int], budget: int, *, packed: bool) -> list[list[int]]:
         """Cut segments into micro-batches of at most `budget` tokens as they pass through the model: padded ones, or
         packed ones. A segment longer than the budget is one by itself."""
         if not packed:
             return cut(self.length_S, segments, budget)
-        length_S, prompt_S, same_S = self.length_S.tolist(), self.prompt_S.tolist(), self.same_prompt_S.tolist()
+        length_S, prompt_S, same_S = (
+            self.length_S.tolist(),
+            self.prompt_S.tolist(),
+            self.same_prompt_S.tolist(),
+        )
         longest: dict[int, int] = {}
         for s in segments:
             longest[same_S[s]] = max(longest.get(same_S[s], 0), length_S[s])
@@ -159,7 +188,9 @@ class Rows:
         return pieces
 
 
-def cut(length_S: Tensor, segments: Sequence[int], budget: int, *, sort: bool = True) -> list[list[int]]:
+def cut(
+    length_S: Tensor, segments: Sequence[int], budget: int, *, sort: bool = True
+) -> list[list[int]]:
     """Cut segments into micro-batches of at most `budget` padded tokens (rows x longest row), longest first, so that
     rows of like length share one and little is padding. A segment longer than the budget is one by itself."""
     length = {s: int(length_S[s]) for s in segments}
@@ -181,8 +212,10 @@ def output_head(model: nn.Module) -> nn.Module:
     """The module that turns hidden states into logits. Raises LearnerError where a model does not say which it is."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if head is None:
-        raise LearnerError(f"{type(model).__name__} names no output embedding, so its logits cannot be taken at "
-                           "trained positions only; use a causal language model (AutoModelForCausalLM)")
+        raise LearnerError(
+            f"{type(model).__name__} names no output embedding, so its logits cannot be taken at "
+            "trained positions only; use a causal language model (AutoModelForCausalLM)"
+        )
     return head
 
 
@@ -197,13 +230,17 @@ def scored(logits_MV: Tensor, ids_M: Tensor, entropy: str) -> TokenScores:
     """Of the tokens `ids_M`. `entropy`: "none", "value" (without gradient) or "gradient"."""
     logp_M = logprobs_of(logits_MV, ids_M)
     if entropy == "value":
-        return TokenScores(logp_M, torch.cat([entropy_of(some) for some in logits_MV.detach().split(ENTROPY_ROWS)]))
+        return TokenScores(
+            logp_M, torch.cat([entropy_of(some) for some in logits_MV.detach().split(ENTROPY_ROWS)])
+        )
     return TokenScores(logp_M, entropy_of(logits_MV) if entropy == "gradient" else None)
 
 
 def fits_at_once(head: nn.Module, micro: MicroBatch) -> bool:
     """Whether all logits of a micro-batch may be made at once; else `pieces` makes them."""
-    return len(micro.token_M) * head.weight.shape[0] <= LOGITS_AT_ONCE[micro.input_ids_BL.device.type]
+    return (
+        len(micro.token_M) * head.weight.shape[0] <= LOGITS_AT_ONCE[micro.input_ids_BL.device.type]
+    )
 
 
 @contextmanager
@@ -213,7 +250,9 @@ def _only(head: nn.Module, scored_by_M: Tensor) -> Iterator[None]:
 
     def select(module, args):
         hidden_BLH, *rest = args
-        return hidden_BLH.reshape(-1, hidden_BLH.shape[-1]).index_select(0, scored_by_M).unsqueeze(0), *rest
+        return hidden_BLH.reshape(-1, hidden_BLH.shape[-1]).index_select(0, scored_by_M).unsqueeze(
+            0
+        ), *rest
 
     handle = head.register_forward_pre_hook(select)
     try:
@@ -222,7 +261,9 @@ def _only(head: nn.Module, scored_by_M: Tensor) -> Iterator[None]:
         handle.remove()
 
 
-def trained_logits(model: nn.Module, head: nn.Module, micro: MicroBatch, *, bf16: bool = False) -> Tensor:
+def trained_logits(
+    model: nn.Module, head: nn.Module, micro: MicroBatch, *, bf16: bool = False
+) -> Tensor:
     """Logits that predict the trained tokens of a micro-batch [M, V], with gradient if grad mode is on.
 
     `model` may be wrapped (DDP); `head` is the bare model's. `bf16` runs the forward pass under autocast. A model that
@@ -230,12 +271,19 @@ def trained_logits(model: nn.Module, head: nn.Module, micro: MicroBatch, *, bf16
     """
     packed = micro.packed if is_packable(model) else None
     scored_by_M = micro.scored_by_M if packed is None else packed.scored_by_M
-    with _only(head, scored_by_M), torch.autocast(micro.input_ids_BL.device.type, torch.bfloat16, enabled=bf16):
+    with (
+        _only(head, scored_by_M),
+        torch.autocast(micro.input_ids_BL.device.type, torch.bfloat16, enabled=bf16),
+    ):
         if packed is None:
             logits = model(input_ids=micro.input_ids_BL, use_cache=False).logits
         else:
             with attending_to(packed.parts):
-                logits = model(input_ids=packed.input_ids_1P, position_ids=packed.position_ids_1P, use_cache=False).logits
+                logits = model(
+                    input_ids=packed.input_ids_1P,
+                    position_ids=packed.position_ids_1P,
+                    use_cache=False,
+                ).logits
     if logits.shape[:-1] != (1, len(micro.token_M)):
         raise LearnerError(
             f"asked {type(model).__name__} for the logits of {len(micro.token_M)} positions and got shape "

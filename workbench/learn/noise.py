@@ -6,6 +6,7 @@
 
 Source: the gradient noise scale of arXiv 1812.06162, there from two sizes of batch; here both halves have the same.
 """
+
 from __future__ import annotations
 
 
@@ -16,7 +17,9 @@ from workbench.learn.learner import Learner, dealt
 from workbench.learn.update import GradientPass
 
 
-def signal_to_noise(learner: Learner, batch: Batch, credit: Credit, *, step: int) -> dict[str, float]:
+def signal_to_noise(
+    learner: Learner, batch: Batch, credit: Credit, *, step: int
+) -> dict[str, float]:
     """`gradient_snr` of the policy's gradient as it is before the updates of a step, not scaled down; negative where the
     halves pull apart. Nothing where there are no two attempts to compare, or the halves do not differ. Costs a pass over the
     step, and moves nothing. Every process calls it with the same whole batch."""
@@ -25,8 +28,12 @@ def signal_to_noise(learner: Learner, batch: Batch, credit: Credit, *, step: int
     if len(halves) < 2:
         return {}
     for used_T in halves:
-        GradientPass(models, learner.algorithm, batch, credit, used_T).run(learner.config.micro_batch_tokens)
-        found.append({name: whole(g).detach().double() for name, g in models.policy.gradients().items()})
+        GradientPass(models, learner.algorithm, batch, credit, used_T).run(
+            learner.config.micro_batch_tokens
+        )
+        found.append(
+            {name: whole(g).detach().double() for name, g in models.policy.gradients().items()}
+        )
         models.clear_gradients()
     first, second = found
     signal = sum(float((first[name] * second[name]).sum()) for name in first)

@@ -2,6 +2,7 @@
 
 Their state is named tensors: what it takes to go on bit for bit, with no pickle in between.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,18 @@ from workbench.types.errors import LearnerError
 
 
 def adamw(parameters: list[nn.Parameter], lr: float, config: LearnerConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(parameters, lr=lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    return torch.optim.AdamW(
+        parameters, lr=lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+    )
 
 
 class TrainedWeights:
     """The trainable parameters of a module and their optimizer. `model` is what a pass with gradients calls: the module,
     wrapped so that its gradients cross processes (`ranks` None: as it is)."""
 
-    def __init__(self, module: nn.Module, lr: float, config: LearnerConfig, ranks: Ranks | None) -> None:
+    def __init__(
+        self, module: nn.Module, lr: float, config: LearnerConfig, ranks: Ranks | None
+    ) -> None:
         self.module = self.model = module
         if ranks is not None:
             ranks.deal_out(module)
@@ -38,7 +43,9 @@ class TrainedWeights:
         return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
 
     def grad_norm(self) -> float:
-        return float(whole(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])))
+        return float(
+            whole(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
+        )
 
     def clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -66,13 +73,15 @@ class TrainedWeights:
             for parameter in group["params"]:
                 if held := self.optimizer.state.get(parameter):
                     count = float(held["step"])
-                    mean = held["exp_avg"].double() / (1 - group["betas"][0]**count)
-                    square = held["exp_avg_sq"].double() / (1 - group["betas"][1]**count)
+                    mean = held["exp_avg"].double() / (1 - group["betas"][0] ** count)
+                    square = held["exp_avg_sq"].double() / (1 - group["betas"][1] ** count)
                     step = lr * mean / (square.sqrt() + group["eps"])
                     old = (parameter.detach().double() + step) / (1 - lr * group["weight_decay"])
                     older[id(parameter)] = old.to(parameter.dtype)
-        return {name: whole(older.get(id(tensor), tensor.detach()))
-                for name, tensor in self.module.state_dict(keep_vars=True).items()}
+        return {
+            name: whole(older.get(id(tensor), tensor.detach()))
+            for name, tensor in self.module.state_dict(keep_vars=True).items()
+        }
 
     # -------------------------------------------------------------------------------------------- state
 
@@ -84,11 +93,22 @@ class TrainedWeights:
         """{name: {tensor name: copy}, name of its optimizer: {"i.key": copy}}, on the CPU; tied weights once. `i`
         numbers the trainable parameters in the module's order. Not `kept`: part is taken in putting together what is
         sharded, one tensor at a time, and the result has none."""
-        held = {name: dict(named_tensors(self.module)), optimizer_of(name): {
-            f"{i}.{key}": torch.as_tensor(value)
-            for i, entry in self.optimizer.state_dict()["state"].items() for key, value in entry.items()}}
-        return {part: {key: copied for key, tensor in tensors.items() if (copied := _copied(tensor, kept)) is not None}
-                for part, tensors in held.items()}
+        held = {
+            name: dict(named_tensors(self.module)),
+            optimizer_of(name): {
+                f"{i}.{key}": torch.as_tensor(value)
+                for i, entry in self.optimizer.state_dict()["state"].items()
+                for key, value in entry.items()
+            },
+        }
+        return {
+            part: {
+                key: copied
+                for key, tensor in tensors.items()
+                if (copied := _copied(tensor, kept)) is not None
+            }
+            for part, tensors in held.items()
+        }
 
     def load_state(self, name: str, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over what `state` gave. Hyperparameters are the config's, not the checkpoint's: a resumed run does what
@@ -123,22 +143,38 @@ def _copied(tensor: Tensor, kept: bool) -> Tensor | None:
     return there.cpu().clone() if kept else None
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
+def load_optimizer(
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[nn.Parameter],
+    tensors: Mapping[str, Tensor],
+) -> None:
     """Take over the moments of these parameters, and nothing else."""
     entries: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, key = name.split(".", 1)
-        dealt = like(tensor, parameters[int(index)]) if tensor.shape else tensor  # a count of steps is everybody's
+        dealt = (
+            like(tensor, parameters[int(index)]) if tensor.shape else tensor
+        )  # a count of steps is everybody's
         entries.setdefault(int(index), {})[key] = dealt.clone()
-    optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(
+        {"state": entries, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
 
 
-def refuse_other(module: nn.Module, tensors: Mapping[str, Tensor], trainable: list[str], what: str) -> None:
+def refuse_other(
+    module: nn.Module, tensors: Mapping[str, Tensor], trainable: list[str], what: str
+) -> None:
     """Raises LearnerError where a state belongs to another module (names, shapes, frozen layers)."""
     mine = named_tensors(module)
-    if odd := sorted(set(mine) ^ set(tensors)) or [n for n in mine if mine[n].shape != tensors[n].shape]:
-        raise LearnerError(f"this state belongs to another {what}: {odd[0]!r} is missing on one side or differs in "
-                           "shape; take the policy (and adapter) that the state was saved with, or start a new run")
+    if odd := sorted(set(mine) ^ set(tensors)) or [
+        n for n in mine if mine[n].shape != tensors[n].shape
+    ]:
+        raise LearnerError(
+            f"this state belongs to another {what}: {odd[0]!r} is missing on one side or differs in "
+            "shape; take the policy (and adapter) that the state was saved with, or start a new run"
+        )
     if trainable != trainable_names(module):
-        raise LearnerError(f"this state trains other parameters than this {what} does (another adapter, other frozen "
-                           "layers); freeze and adapt as when it was saved, or start a new run")
+        raise LearnerError(
+            f"this state trains other parameters than this {what} does (another adapter, other frozen "
+            "layers); freeze and adapt as when it was saved, or start a new run"
+        )

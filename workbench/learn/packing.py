@@ -16,6 +16,7 @@ Axis letters: T tokens of the pass (packed, batch size 1) · H query heads, or w
 heads · D head size of queries and keys · E head size of values (another one in latent attention) · n queries of a block ·
 L keys that a block sees, or tokens of one sequence · V vocabulary.
 """
+
 from __future__ import annotations
 
 import math
@@ -57,8 +58,13 @@ class Part(NamedTuple):
     prefix_stop: int = 0
 
 
-def packed_attention(query_HTD: Tensor, key_KTD: Tensor, value_KTE: Tensor, parts: Sequence[Part],
-                     scale: float | None = None) -> Tensor:
+def packed_attention(
+    query_HTD: Tensor,
+    key_KTD: Tensor,
+    value_KTE: Tensor,
+    parts: Sequence[Part],
+    scale: float | None = None,
+) -> Tensor:
     """softmax(scale * q k^T) v for every token over its own past and its prefix: [H, T, E], in float32 inside.
 
     `parts` are disjoint; tokens in none of them get zeros. A token sees all of its part's prefix and its own part up to
@@ -73,14 +79,20 @@ class _PackedAttention(torch.autograd.Function):
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         ctx.parts, ctx.scale, ctx.dtypes = parts, scale, (query.dtype, key.dtype, value.dtype)
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = query.float().unflatten(0, (len(key), -1)), key.float(), value.float()  # [K, G, T, D]
+            query, key, value = (
+                query.float().unflatten(0, (len(key), -1)),
+                key.float(),
+                value.float(),
+            )  # [K, G, T, D]
             ctx.save_for_backward(query, key, value)
             out = query.new_zeros((*query.shape[:3], value.shape[2]))
             for part in parts:
                 keys, values = _sequence(key, part), _sequence(value, part)
                 for first, last, seen in _blocks(part):
                     weights = _weights(query[:, :, first:last], keys[:, :seen], scale)
-                    out[:, :, first:last] = torch.bmm(weights, values[:, :seen]).view(out[:, :, first:last].shape)
+                    out[:, :, first:last] = torch.bmm(weights, values[:, :seen]).view(
+                        out[:, :, first:last].shape
+                    )
             return out.flatten(0, 1).to(ctx.dtypes[0])
 
     @staticmethod
@@ -95,17 +107,31 @@ class _PackedAttention(torch.autograd.Function):
                 keys, values = _sequence(key, part), _sequence(value, part)
                 grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
                 for first, last, seen in _blocks(part):
-                    queries, gradient = _rows(query[:, :, first:last]), _rows(grad[:, :, first:last])
+                    queries, gradient = (
+                        _rows(query[:, :, first:last]),
+                        _rows(grad[:, :, first:last]),
+                    )
                     weights = _weights(query[:, :, first:last], keys[:, :seen], ctx.scale)
                     grad_values[:, :seen].baddbmm_(weights.transpose(1, 2), gradient)
                     grad_weights = torch.bmm(gradient, values[:, :seen].transpose(1, 2))
-                    grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
-                    grad_query[:, :, first:last] = torch.bmm(grad_scores, keys[:, :seen]).view_as(query[:, :, first:last])
+                    grad_scores = torch.ops.aten._softmax_backward_data(
+                        grad_weights, weights, -1, weights.dtype
+                    )
+                    grad_query[:, :, first:last] = torch.bmm(grad_scores, keys[:, :seen]).view_as(
+                        query[:, :, first:last]
+                    )
                     grad_keys[:, :seen].baddbmm_(grad_scores.transpose(1, 2), queries)
                 _add_sequence(grad_key, part, grad_keys)
                 _add_sequence(grad_value, part, grad_values)
-            grad_query, grad_key = grad_query.mul_(ctx.scale).flatten(0, 1), grad_key.mul_(ctx.scale)
-            return (*(g.to(dtype) for g, dtype in zip((grad_query, grad_key, grad_value), ctx.dtypes)), None, None)
+            grad_query, grad_key = (
+                grad_query.mul_(ctx.scale).flatten(0, 1),
+                grad_key.mul_(ctx.scale),
+            )
+            return (
+                *(g.to(dtype) for g, dtype in zip((grad_query, grad_key, grad_value), ctx.dtypes)),
+                None,
+                None,
+            )
 
 
 def _rows(states_KGnD: Tensor) -> Tensor:
@@ -115,17 +141,17 @@ def _rows(states_KGnD: Tensor) -> Tensor:
 
 def _sequence(states_KTD: Tensor, part: Part) -> Tensor:
     """What a part's tokens may look at, in order: its prefix, then itself."""
-    own = states_KTD[:, part.start:part.stop]
+    own = states_KTD[:, part.start : part.stop]
     if part.prefix_stop == part.prefix_start:
         return own
-    return torch.cat([states_KTD[:, part.prefix_start:part.prefix_stop], own], dim=1)
+    return torch.cat([states_KTD[:, part.prefix_start : part.prefix_stop], own], dim=1)
 
 
 def _add_sequence(target_KTD: Tensor, part: Part, grad: Tensor) -> None:
     prefix = part.prefix_stop - part.prefix_start
-    target_KTD[:, part.start:part.stop] += grad[:, prefix:]
+    target_KTD[:, part.start : part.stop] += grad[:, prefix:]
     if prefix:
-        target_KTD[:, part.prefix_start:part.prefix_stop] += grad[:, :prefix]
+        target_KTD[:, part.prefix_start : part.prefix_stop] += grad[:, :prefix]
 
 
 def _blocks(part: Part):
@@ -163,22 +189,44 @@ def attending_to(parts: Sequence[Part] | None) -> Iterator[None]:
         _PARTS.reset(token)
 
 
-def packed_forward(module, query, key, value, attention_mask, scaling=None, sliding_window=None, softcap=None,
-                   is_causal=None, **others):
+def packed_forward(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    scaling=None,
+    sliding_window=None,
+    softcap=None,
+    is_causal=None,
+    **others,
+):
     """The attention that a model calls: query [1, H, T, D]. Returns ([1, T, H, D], None).
 
     Raises LearnerError where a model asks for something that the packed form does not have; the probe turns that into
     padded rows.
     """
     if (parts := _PARTS.get()) is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling,
-                                      is_causal=is_causal, **others)
-    strange = [name for name, other in others.items() if isinstance(other, Tensor) and name not in SPENT]
+        return sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=scaling,
+            is_causal=is_causal,
+            **others,
+        )
+    strange = [
+        name for name, other in others.items() if isinstance(other, Tensor) and name not in SPENT
+    ]
     longest = max(part.stop - part.start + part.prefix_stop - part.prefix_start for part in parts)
     if strange or softcap is not None or attention_mask is not None or is_causal is False:
         raise LearnerError(f"its attention wants {strange or 'a mask or cap of its own'}")
     if sliding_window is not None and sliding_window < longest:
-        raise LearnerError(f"its attention sees {sliding_window} tokens back, and a sequence has {longest}")
+        raise LearnerError(
+            f"its attention sees {sliding_window} tokens back, and a sequence has {longest}"
+        )
     attention = packed_attention if query.device.type == "cpu" else varlen_attention
     return attention(query[0], key[0], value[0], parts, scaling).transpose(0, 1)[None], None
 
@@ -193,9 +241,12 @@ def make_packable(model: nn.Module, precision: str = "fp32") -> bool:
     as it is and return False. In transformers' terms only its attention implementation changes. `precision`: the
     learner's ("bf16": under autocast)."""
     config = getattr(model, "config", None)
-    if config is None or not getattr(model, "_supports_attention_backend", False) \
-            or config._attn_implementation != "sdpa" \
-            or getattr(config.get_text_config(decoder=True), "sliding_window", None) is not None:
+    if (
+        config is None
+        or not getattr(model, "_supports_attention_backend", False)
+        or config._attn_implementation != "sdpa"
+        or getattr(config.get_text_config(decoder=True), "sliding_window", None) is not None
+    ):
         return False
     device = next(model.parameters()).device.type
     if device != "cpu" and (device, precision) != ("cuda", "bf16"):
@@ -222,7 +273,11 @@ def _agrees(model: nn.Module, *, bf16: bool = False) -> bool:
     precision as near to those of float32 as plain passes in half precision are, within HALF_PRECISION."""
     embedding = model.get_input_embeddings()
     device = embedding.weight.device
-    ids_T = torch.arange(PROBE_PROMPT + sum(PROBE_TAILS), device=device) * 7919 % embedding.weight.shape[0]
+    ids_T = (
+        torch.arange(PROBE_PROMPT + sum(PROBE_TAILS), device=device)
+        * 7919
+        % embedding.weight.shape[0]
+    )
     parts, positions = [Part(0, PROBE_PROMPT)], [torch.arange(PROBE_PROMPT, device=device)]
     for tail in PROBE_TAILS:
         parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, PROBE_PROMPT))
@@ -234,19 +289,37 @@ def _agrees(model: nn.Module, *, bf16: bool = False) -> bool:
             states_TH = embedding(ids_T).detach().requires_grad_()
             if packed:
                 with attending_to(parts):
-                    all_TV = model(inputs_embeds=states_TH[None], position_ids=torch.cat(positions)[None],
-                                   use_cache=False).logits[0].float().log_softmax(-1)
+                    all_TV = (
+                        model(
+                            inputs_embeds=states_TH[None],
+                            position_ids=torch.cat(positions)[None],
+                            use_cache=False,
+                        )
+                        .logits[0]
+                        .float()
+                        .log_softmax(-1)
+                    )
             sequences, total = [], states_TH.new_zeros(())
             for part in parts[1:]:
-                places = torch.cat([torch.arange(PROBE_PROMPT), torch.arange(part.start, part.stop)]).to(device)
-                logp_LV = all_TV[places] if packed else model(
-                    inputs_embeds=states_TH[places][None], use_cache=False).logits[0].float().log_softmax(-1)
+                places = torch.cat(
+                    [torch.arange(PROBE_PROMPT), torch.arange(part.start, part.stop)]
+                ).to(device)
+                logp_LV = (
+                    all_TV[places]
+                    if packed
+                    else model(inputs_embeds=states_TH[places][None], use_cache=False)
+                    .logits[0]
+                    .float()
+                    .log_softmax(-1)
+                )
                 sequences.append(logp_LV.detach())
                 total = total + logp_LV[:-1].gather(1, ids_T[places[1:], None]).sum()
             return torch.cat(sequences), torch.autograd.grad(total, states_TH)[0]
 
     def apart(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[float, float]:
-        return (one[0] - other[0]).abs().max().item(), ((one[1] - other[1]).norm() / other[1].norm()).item()
+        return (one[0] - other[0]).abs().max().item(), (
+            (one[1] - other[1]).norm() / other[1].norm()
+        ).item()
 
     exact, packed = read(packed=False, half=False), read(packed=True, half=bf16)
     allowed = (TOLERANCE, GRADIENT_TOLERANCE)

@@ -7,6 +7,7 @@ Chen et al. 2016, arXiv 1604.06174).
 
 Axis letters: M trained tokens of a micro-batch (flat) · R those of a piece · H hidden size · V vocabulary.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -17,14 +18,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from workbench.learn.microbatch import LOGITS_AT_ONCE, MicroBatch, TokenScores, scored, trained_logits
+from workbench.learn.microbatch import (
+    LOGITS_AT_ONCE,
+    MicroBatch,
+    TokenScores,
+    scored,
+    trained_logits,
+)
 
 _plain: WeakSet[nn.Module] = WeakSet()  # models whose logits are what their head says
-_other: WeakSet[nn.Module] = WeakSet()  # those that do something more with them, such as to scale or to cap them
+_other: WeakSet[nn.Module] = (
+    WeakSet()
+)  # those that do something more with them, such as to scale or to cap them
 
 
-def scores_in_pieces(model: nn.Module, head: nn.Module, micro: MicroBatch, ids_M: Tensor, entropy: str, *,
-                     bf16: bool) -> TokenScores:
+def scores_in_pieces(
+    model: nn.Module, head: nn.Module, micro: MicroBatch, ids_M: Tensor, entropy: str, *, bf16: bool
+) -> TokenScores:
     """As `scored` has them from `trained_logits`, within rounding. A model whose logits are more than its
     head's answer is run at once."""
     if not _ends_with_its_head(model, head, micro, bf16):
@@ -37,7 +47,9 @@ def scores_in_pieces(model: nn.Module, head: nn.Module, micro: MicroBatch, ids_M
             logits_RV = head(states_RH)
         return scored(logits_RV, ids_R, entropy)
 
-    def later(states_RH: Tensor, ids_R: Tensor) -> TokenScores:  # there is no dropout whose noise would have to be kept
+    def later(
+        states_RH: Tensor, ids_R: Tensor
+    ) -> TokenScores:  # there is no dropout whose noise would have to be kept
         return checkpoint(piece, states_RH, ids_R, use_reentrant=False, preserve_rng_state=False)
 
     made = later if torch.is_grad_enabled() else piece

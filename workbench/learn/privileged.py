@@ -12,6 +12,7 @@ action was drawn. Sources: asymmetric actor-critic, arXiv 1710.06542; why the hi
 
 Axis letters: T tokens of the batch · K turns.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -33,20 +34,31 @@ def with_told(batch: Batch, read: Reader) -> tuple[Batch, Tensor]:
     Raises LearnerError for a batch of which no turn was told anything.
     """
     if batch.privileged_K is None:
-        raise LearnerError("critic.sees = 'state' reads what the environment told with each turn, and no turn of this batch has "
-                           "any: collect it with that setting (`wb.rollout` and training do), by an environment with privileged()")
-    told = {t: read(batch.privileged_K[k]) for t, k in zip(*(found.tolist() for found in _actions(batch)))}
+        raise LearnerError(
+            "critic.sees = 'state' reads what the environment told with each turn, and no turn of this batch has "
+            "any: collect it with that setting (`wb.rollout` and training do), by an environment with privileged()"
+        )
+    told = {
+        t: read(batch.privileged_K[k])
+        for t, k in zip(*(found.tolist() for found in _actions(batch)))
+    }
     counts_T = torch.zeros(batch.num_tokens, dtype=torch.int64)
     counts_T[list(told)] = torch.tensor([len(ids) for ids in told.values()], dtype=torch.int64)
     before_T1 = torch.cat([counts_T.new_zeros(1), counts_T.cumsum(0)])
     place_T = torch.arange(batch.num_tokens) + before_T1[1:]
-    longer = taken(batch, torch.repeat_interleave(counts_T + 1),
-                   batch.segment_offsets + before_T1[batch.segment_offsets])
+    longer = taken(
+        batch,
+        torch.repeat_interleave(counts_T + 1),
+        batch.segment_offsets + before_T1[batch.segment_offsets],
+    )
     between = torch.ones(longer.num_tokens, dtype=torch.bool)
     between[place_T] = False
     ids = torch.tensor([int(token) for t in sorted(told) for token in told[t]], dtype=torch.int64)
-    return replace(longer, token_ids_T=longer.token_ids_T.masked_scatter(between, ids),
-                   eligible_T=longer.eligible_T & ~between), place_T
+    return replace(
+        longer,
+        token_ids_T=longer.token_ids_T.masked_scatter(between, ids),
+        eligible_T=longer.eligible_T & ~between,
+    ), place_T
 
 
 def _actions(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -54,7 +66,8 @@ def _actions(batch: Batch) -> tuple[Tensor, Tensor]:
     at = batch.eligible_T.nonzero()[:, 0]
     begins = torch.ones(len(at), dtype=torch.bool)
     same = (batch.turn_T[at[1:]] == batch.turn_T[at[:-1]]) & (
-        batch.segment_of_token_T[at[1:]] == batch.segment_of_token_T[at[:-1]])
+        batch.segment_of_token_T[at[1:]] == batch.segment_of_token_T[at[:-1]]
+    )
     begins[1:] = ~same
     first = at[begins]
     return first, batch.turn_offsets[batch.trajectory_of_token_T[first]] + batch.turn_T[first]

@@ -4,6 +4,7 @@ once more in the backward pass. The gradient is the same to the last bit.
 Transformers has it too, but for models in training mode only; a learner's model is in eval mode, where that switch does
 nothing, and says nothing.
 """
+
 from __future__ import annotations
 
 from functools import partial
@@ -27,10 +28,14 @@ def recompute_layers(model: nn.Module) -> None:
     """Compute every decoder layer once more in the backward pass, from now on. Raises LearnerError where a model marks none."""
     layers = layers_of(model)
     if not layers:
-        raise LearnerError(f"{type(model).__name__} marks no layer that could be computed once more (transformers' "
-                           "GradientCheckpointingLayer); set learner.activation_checkpointing = false")
+        raise LearnerError(
+            f"{type(model).__name__} marks no layer that could be computed once more (transformers' "
+            "GradientCheckpointingLayer); set learner.activation_checkpointing = false"
+        )
     for layer in layers:
-        layer.forward = partial(_forward, layer)  # an attribute of this instance, before the method of its class
+        layer.forward = partial(
+            _forward, layer
+        )  # an attribute of this instance, before the method of its class
 
 
 def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -42,4 +47,6 @@ def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with attending_to(parts):
             return type(layer).forward(layer, *args, **kwargs)
 
-    return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)  # nothing is drawn in eval mode
+    return checkpoint(
+        run, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
+    )  # nothing is drawn in eval mode

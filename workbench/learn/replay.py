@@ -5,6 +5,7 @@ the run's own algorithm (from a critic's values and a reference's logprobs as st
 and clip state from the stored logprobs. Each column of each credit table of the
 step is compared in every bit (NaN equals NaN, 0 equals -0). Nothing is sampled, no weights are needed.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,24 +58,33 @@ class ReplayReport(Shown):
     def text(self) -> str:
         lines = []
         for update, names in self.compared.items():
-            lines.append(f"step {self.step}, update {update}: {self.num_tokens} tokens, recomputed {', '.join(names)}")
+            lines.append(
+                f"step {self.step}, update {update}: {self.num_tokens} tokens, recomputed {', '.join(names)}"
+            )
             if self.left_out[update]:
                 names = ", ".join(self.left_out[update])
                 lines.append(f"  not recomputed (they need the weights of that moment): {names}")
         lines += [difference.text for difference in self.differences]
         if not self.compared:
             lines.append(f"step {self.step} has no credit table: there is nothing to compare")
-        lines.append("equal: every recomputed number is the stored one, bit for bit" if self.equal else "NOT EQUAL")
+        lines.append(
+            "equal: every recomputed number is the stored one, bit for bit"
+            if self.equal
+            else "NOT EQUAL"
+        )
         if self.drift and not self.equal:
-            lines.append(f"This step was made by another program, which may be all there is to it: {self.drift}")
+            lines.append(
+                f"This step was made by another program, which may be all there is to it: {self.drift}"
+            )
         return "\n".join(lines)
 
     def __str__(self) -> str:
         return self.text
 
 
-def replay_step(run: Run, step: int, algorithm: Any, *,
-                collate: Callable[[Sequence[Group]], Any] | None = None) -> ReplayReport:
+def replay_step(
+    run: Run, step: int, algorithm: Any, *, collate: Callable[[Sequence[Group]], Any] | None = None
+) -> ReplayReport:
     """Recompute every credit table of a committed step from its stored trajectories.
 
     `algorithm.credit(batch)` gives `advantage_T` and `weight_T`; `collate` makes the batch (default:
@@ -87,7 +97,9 @@ def replay_step(run: Run, step: int, algorithm: Any, *,
     tables = [run.credit(step, update) for update in run.updates(step)]
     if tables:
         facts |= _credit(groups, tables[0], algorithm, collate)
-    step_facts = {name: tables[0][name] for name in FROM_MODELS if tables and name in tables[0].columns}
+    step_facts = {
+        name: tables[0][name] for name in FROM_MODELS if tables and name in tables[0].columns
+    }
     compared, left_out, differences = {}, {}, []
     for table in tables:
         expected = facts | _used(table, facts, algorithm) | _ratios(table, facts, algorithm)
@@ -97,7 +109,9 @@ def replay_step(run: Run, step: int, algorithm: Any, *,
         left_out[table.update] = tuple(name for name in table.columns if name not in expected)
         found = (_compare(table, name, column, groups, facts) for name, column in expected.items())
         differences += [difference for difference in found if difference is not None]
-    return ReplayReport(step, compared, left_out, tuple(differences), len(facts["token_id"]), _drift(run, step))
+    return ReplayReport(
+        step, compared, left_out, tuple(differences), len(facts["token_id"]), _drift(run, step)
+    )
 
 
 def _drift(run: Run, step: int) -> str:
@@ -107,7 +121,9 @@ def _drift(run: Run, step: int) -> str:
     return differing({name: noted[-1].get(name) for name in now}, now) if noted else ""
 
 
-def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate: Any) -> dict[str, np.ndarray]:
+def _credit(
+    groups: Sequence[Group], table: CreditTable, algorithm: Any, collate: Any
+) -> dict[str, np.ndarray]:
     """Advantage, weight and return by the algorithm; what it needs of the models is as stored."""
     if collate is None:
         from workbench.learn.batch import Batch
@@ -118,22 +134,30 @@ def _credit(groups: Sequence[Group], table: CreditTable, algorithm: Any, collate
         batch = replace(batch, **stored_facts(batch, table, needed, algorithm.name))
     credit = algorithm.credit(batch)
     found = {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
-    others = {"return": "return_T", "entropy_weight": "entropy_weight_T", "kl_weight": "kl_weight_T",
-              "critic_weight": "critic_weight_T"}
+    others = {
+        "return": "return_T",
+        "entropy_weight": "entropy_weight_T",
+        "kl_weight": "kl_weight_T",
+        "critic_weight": "critic_weight_T",
+    }
     for column, field in others.items():
         if (values := getattr(credit, field, None)) is not None:
             found[column] = np.asarray(values)
     return found
 
 
-def stored_facts(batch: Any, table: CreditTable, needed: Sequence[str], name: str) -> dict[str, Any]:
+def stored_facts(
+    batch: Any, table: CreditTable, needed: Sequence[str], name: str
+) -> dict[str, Any]:
     """The later facts of the batch that an algorithm requires, from the columns of a table."""
     import torch
 
     columns = {fact: fact.removesuffix("_T").removesuffix("_N") for fact in needed}
     if missing := [column for column in columns.values() if column not in table.columns]:
-        raise StoreError(f"the credit of {name} is made of {', '.join(missing)}, which the stored table does not have: "
-                         "this step was trained by another algorithm")
+        raise StoreError(
+            f"the credit of {name} is made of {', '.join(missing)}, which the stored table does not have: "
+            "this step was trained by another algorithm"
+        )
     found = {fact: torch.from_numpy(table[column].copy()) for fact, column in columns.items()}
     if "final_value_N" in found:  # stored at each trajectory's last token
         per_token, last_N = found["final_value_N"], batch.last_token_N
@@ -141,20 +165,35 @@ def stored_facts(batch: Any, table: CreditTable, needed: Sequence[str], name: st
     return found
 
 
-def _used(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any) -> dict[str, np.ndarray]:
+def _used(
+    table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any
+) -> dict[str, np.ndarray]:
     """Which tokens an update trains: all that have a weight in any term, where a step is one update. With several,
     which rows fell into this one is the learner's shuffle; then only tokens without a weight are held against it."""
     if "used" not in table.columns:
         return {}
-    weights = [facts[name] for name in ("weight", "entropy_weight", "kl_weight", "critic_weight") if name in facts]
+    weights = [
+        facts[name]
+        for name in ("weight", "entropy_weight", "kl_weight", "critic_weight")
+        if name in facts
+    ]
     weighted = np.any([weight != 0 for weight in weights], axis=0)
     single = getattr(algorithm, "updates_per_step", None) == 1
-    return {"used": weighted if single or len(weighted) != len(table["used"]) else weighted & table["used"]}
+    return {
+        "used": weighted
+        if single or len(weighted) != len(table["used"])
+        else weighted & table["used"]
+    }
 
 
-def _ratios(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any) -> dict[str, np.ndarray]:
+def _ratios(
+    table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any
+) -> dict[str, np.ndarray]:
     """Ratio and clip state from the stored logprobs, by the algorithm's own loss; {} where the table has none."""
-    if len(table.columns.get("used", ())) != len(facts["weight"]) or (found := stored_loss(table, algorithm, facts)) is None:
+    if (
+        len(table.columns.get("used", ())) != len(facts["weight"])
+        or (found := stored_loss(table, algorithm, facts)) is None
+    ):
         return {}  # another batch altogether, if any: the other columns say so
     used, result = found
     ratio = np.full(len(facts["weight"]), np.nan, np.float32)
@@ -163,7 +202,9 @@ def _ratios(table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any)
     return {"ratio": ratio, "clip_state": clip_state}
 
 
-def stored_loss(table: CreditTable, algorithm: Any, facts: Mapping[str, np.ndarray] = {}) -> tuple[np.ndarray, Any] | None:
+def stored_loss(
+    table: CreditTable, algorithm: Any, facts: Mapping[str, np.ndarray] = {}
+) -> tuple[np.ndarray, Any] | None:
     """(indices into T of the tokens that an update used, what the algorithm's own loss makes of their stored logprobs);
     None where the table has none. `facts`: columns to take instead of the stored ones."""
     needed = ("used", "old_logp", "new_logp", "entropy")
@@ -178,30 +219,56 @@ def stored_loss(table: CreditTable, algorithm: Any, facts: Mapping[str, np.ndarr
     def of(name: str) -> torch.Tensor:
         return torch.from_numpy(columns[name][used])
 
-    return used, algorithm.loss(LossInputs(
-        of("new_logp"), of("entropy"), of("old_logp"), of("advantage").float(), of("rollout_logp"), of("segment").long(),
-        None if "ref_logp" not in columns else of("ref_logp"), of("weight") != 0))
+    return used, algorithm.loss(
+        LossInputs(
+            of("new_logp"),
+            of("entropy"),
+            of("old_logp"),
+            of("advantage").float(),
+            of("rollout_logp"),
+            of("segment").long(),
+            None if "ref_logp" not in columns else of("ref_logp"),
+            of("weight") != 0,
+        )
+    )
 
 
-def _compare(table: CreditTable, name: str, expected: np.ndarray, groups: Sequence[Group],
-             facts: Mapping[str, np.ndarray]) -> ReplayDifference | None:
+def _compare(
+    table: CreditTable,
+    name: str,
+    expected: np.ndarray,
+    groups: Sequence[Group],
+    facts: Mapping[str, np.ndarray],
+) -> ReplayDifference | None:
     """None where the stored column is the recomputed one in type, length and every bit; a column that is absent from
     the table is a difference only if credit is nothing without it."""
     head = f"update {table.update}, column {name}: "
     if name not in table.columns:
         if name not in ("trajectory", "position", "token_id", "advantage", "weight"):
             return None
-        return ReplayDifference(table.update, name, len(expected), (), head + "the stored table does not have it")
+        return ReplayDifference(
+            table.update, name, len(expected), (), head + "the stored table does not have it"
+        )
     stored = table[name]
     if stored.dtype != expected.dtype or len(stored) != len(expected):
-        return ReplayDifference(table.update, name, max(len(stored), len(expected)), (), head + (
-            f"stored are {len(stored)} values of type {stored.dtype}, recomputed {len(expected)} of {expected.dtype}"))
+        return ReplayDifference(
+            table.update,
+            name,
+            max(len(stored), len(expected)),
+            (),
+            head
+            + (
+                f"stored are {len(stored)} values of type {stored.dtype}, recomputed {len(expected)} of {expected.dtype}"
+            ),
+        )
     rows = np.flatnonzero(~_same_bits(stored, expected))
     if not len(rows):
         return None
     lines = [f"{head}{len(rows)} of {len(stored)} tokens differ"]
     lines += [_token_line(int(t), stored, expected, groups, facts) for t in rows[:SHOWN]]
-    return ReplayDifference(table.update, name, len(rows), tuple(int(t) for t in rows[:SHOWN]), "\n".join(lines))
+    return ReplayDifference(
+        table.update, name, len(rows), tuple(int(t) for t in rows[:SHOWN]), "\n".join(lines)
+    )
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -212,21 +279,35 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
-def _token_line(t: int, stored: np.ndarray, expected: np.ndarray, groups: Sequence[Group],
-                facts: Mapping[str, np.ndarray]) -> str:
+def _token_line(
+    t: int,
+    stored: np.ndarray,
+    expected: np.ndarray,
+    groups: Sequence[Group],
+    facts: Mapping[str, np.ndarray],
+) -> str:
     trajectory = trajectories_of(groups)[int(facts["trajectory"][t])]
-    return (f"  row {t}: trajectory {int(facts['trajectory'][t])} (task {trajectory.task.id!r}, attempt "
-            f"{trajectory.attempt}), segment {int(facts['segment'][t])}, turn {int(facts['turn'][t])}, position "
-            f"{int(facts['position'][t])}, token {int(facts['token_id'][t])}: stored {stored[t].item()!r}, "
-            f"recomputed {expected[t].item()!r}")
+    return (
+        f"  row {t}: trajectory {int(facts['trajectory'][t])} (task {trajectory.task.id!r}, attempt "
+        f"{trajectory.attempt}), segment {int(facts['segment'][t])}, turn {int(facts['turn'][t])}, position "
+        f"{int(facts['position'][t])}, token {int(facts['token_id'][t])}: stored {stored[t].item()!r}, "
+        f"recomputed {expected[t].item()!r}"
+    )
 
 
 def token_facts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
     """What a credit table says about each token before any credit, straight from the trajectories [T]."""
-    rows = [(n, segment) for n, trajectory in enumerate(trajectories_of(groups)) for segment in trajectory.segments]
+    rows = [
+        (n, segment)
+        for n, trajectory in enumerate(trajectories_of(groups))
+        for segment in trajectory.segments
+    ]
 
     def column(value: Callable[[int, int, Any], Any], dtype: Any) -> np.ndarray:
-        parts = [np.broadcast_to(value(s, n, segment), len(segment)) for s, (n, segment) in enumerate(rows)]
+        parts = [
+            np.broadcast_to(value(s, n, segment), len(segment))
+            for s, (n, segment) in enumerate(rows)
+        ]
         return np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype)
 
     return {

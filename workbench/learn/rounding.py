@@ -4,6 +4,7 @@ A run writes these facts down when it begins and when it goes on. Where two of i
 need not be, bit for bit, that of a run that was never interrupted; and a replayed step that does not come out again
 has an explanation. Where they are the same, it has none, and that is an error.
 """
+
 from __future__ import annotations
 
 import platform
@@ -21,7 +22,8 @@ NEAR = 0.01  # relative to 1 + |value|: what a few updates make of another round
 def machine_facts(device: torch.device, processes: int) -> dict[str, Any]:
     """JSON values; equal facts promise equal bits (on the CPU, for the same configuration)."""
     return {
-        "threads": torch.get_num_threads(), "processes": processes,
+        "threads": torch.get_num_threads(),
+        "processes": processes,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "python": platform.python_version(),
@@ -37,5 +39,7 @@ def is_rounding(stored: np.ndarray, again: np.ndarray) -> bool:
         return False
     if stored.dtype.kind != "f":
         return bool((stored == again).all())
-    near = np.abs(stored.astype(np.float64) - again) <= NEAR * (1 + np.abs(stored.astype(np.float64)))
+    near = np.abs(stored.astype(np.float64) - again) <= NEAR * (
+        1 + np.abs(stored.astype(np.float64))
+    )
     return bool((near | (np.isnan(stored) & np.isnan(again)) | (stored == again)).all())

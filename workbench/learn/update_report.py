@@ -2,6 +2,7 @@
 
 Axis letters: T tokens of the whole batch (flat) · M trained tokens of a micro-batch.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,11 @@ from workbench.learn.ops.loss import explained_variance
 from workbench.types import CreditTable
 
 
-CRITICS = ("new_value", "value_loss", "value_clip_fraction")  # figures of the critic, not of the policy
+CRITICS = (
+    "new_value",
+    "value_loss",
+    "value_clip_fraction",
+)  # figures of the critic, not of the policy
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +48,14 @@ class UpdateNumbers:
     """
 
     def __init__(self, num_tokens: int, device: torch.device | str = "cpu") -> None:
-        self.logp_T, self.old_logp_T, self.entropy_T, self.loss_T, self.ratio_T, self.clip_state_T = (
-            torch.zeros(num_tokens, device=device) for _ in range(6))
+        (
+            self.logp_T,
+            self.old_logp_T,
+            self.entropy_T,
+            self.loss_T,
+            self.ratio_T,
+            self.clip_state_T,
+        ) = (torch.zeros(num_tokens, device=device) for _ in range(6))
         self.figures: dict[str, Tensor] = {}
 
     def record(self, at_M: Tensor, *, figures: Mapping[str, Tensor], **values: Tensor) -> None:
@@ -52,11 +63,17 @@ class UpdateNumbers:
         for name, values_M in values.items():
             getattr(self, f"{name}_T")[at_M] = values_M.detach().float()
         for name, values_M in figures.items():
-            self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = values_M.detach().float()
+            self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = (
+                values_M.detach().float()
+            )
 
     def terms(self) -> list[tuple[str, Tensor]]:
         """The terms of the policy's loss that were written down, by name, before weighting [T], float64."""
-        known = {"policy": self.loss_T, "entropy": self.figures.get("entropy_loss"), "kl": self.figures.get("kl_loss")}
+        known = {
+            "policy": self.loss_T,
+            "entropy": self.figures.get("entropy_loss"),
+            "kl": self.figures.get("kl_loss"),
+        }
         return [(name, term_T.double()) for name, term_T in known.items() if term_T is not None]
 
     def share(self, summed: Callable[[Tensor], Tensor]) -> None:
@@ -66,8 +83,9 @@ class UpdateNumbers:
         self.figures = {name: summed(values_T).cpu() for name, values_T in self.figures.items()}
 
 
-def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *,
-                 step: int, update: int) -> CreditTable:
+def credit_table(
+    batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, step: int, update: int
+) -> CreditTable:
     """One row per token of the batch. `used` says which tokens this very update trained (a minibatch has a part of
     them); advantage and weight are those of the whole step."""
 
@@ -87,21 +105,30 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
         "weight": credit.weight_T.numpy(),
         "rollout_logp": batch.rollout_logp_T.numpy(),
         # Known for the whole step where it was computed beforehand: credit may have been made of it.
-        "old_logp": used_only(numbers.old_logp_T) if batch.old_logp_T is None else batch.old_logp_T.numpy(),
+        "old_logp": used_only(numbers.old_logp_T)
+        if batch.old_logp_T is None
+        else batch.old_logp_T.numpy(),
         "new_logp": used_only(numbers.logp_T),
         "entropy": used_only(numbers.entropy_T),
         "ratio": used_only(numbers.ratio_T),
         "clip_state": numbers.clip_state_T.to(torch.int8).numpy(),
     }
-    later = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T,
-             "entropy_weight": credit.entropy_weight_T, "kl_weight": credit.kl_weight_T,
-             "critic_weight": credit.critic_weight_T}
+    later = {
+        "ref_logp": batch.ref_logp_T,
+        "value": batch.value_T,
+        "return": credit.return_T,
+        "entropy_weight": credit.entropy_weight_T,
+        "kl_weight": credit.kl_weight_T,
+        "critic_weight": credit.critic_weight_T,
+    }
     columns |= {name: values_T.numpy() for name, values_T in later.items() if values_T is not None}
     if "new_value" in numbers.figures:
         columns["new_value"] = used_only(numbers.figures["new_value"])
     if batch.final_value_N is not None:
         columns["final_value"] = _at_ends(batch, batch.final_value_N)
-    frozen = {name: np.array(column) for name, column in columns.items()}  # copies: the table outlives the batch
+    frozen = {
+        name: np.array(column) for name, column in columns.items()
+    }  # copies: the table outlives the batch
     for column in frozen.values():
         column.flags.writeable = False
     return CreditTable(step, update, frozen)
@@ -110,11 +137,16 @@ def credit_table(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: T
 def _at_ends(batch: Batch, value_N: Tensor) -> np.ndarray:
     """A number per trajectory at its last token, NaN elsewhere [T]."""
     has_end_N = batch.last_token_N >= 0
-    return torch.full((batch.num_tokens,), torch.nan).index_copy(
-        0, batch.last_token_N[has_end_N], value_N[has_end_N]).numpy()
+    return (
+        torch.full((batch.num_tokens,), torch.nan)
+        .index_copy(0, batch.last_token_N[has_end_N], value_N[has_end_N])
+        .numpy()
+    )
 
 
-def figures(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, version: int | None) -> dict[str, float]:
+def figures(
+    batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor, *, version: int | None
+) -> dict[str, float]:
     """Means over the action tokens this update trained, whatever else a widened mask lets in; of the critic's, over the
     tokens it is fitted at. `approx_kl` estimates KL(old || new) in nats as r - 1 - log r (Schulman,
     joschu.net/blog/kl-approx.html); `explained_variance` is of the values that credit was made of, before this step's
@@ -163,22 +195,44 @@ def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, floa
     if not len(log_ratio):
         return {}
     gap, ratio = log_ratio.abs(), log_ratio.exp()
-    return {"logp_gap_mean": float(gap.mean()), "logp_gap_max": float(gap.max()), "raw_ratio_mean": float(ratio.mean()),
-            "raw_ratio_outside": float(((ratio < 0.9) | (ratio > 1.1)).double().mean()),
-            "mismatch_kl": float((log_ratio.expm1() - log_ratio).mean())}
+    return {
+        "logp_gap_mean": float(gap.mean()),
+        "logp_gap_max": float(gap.max()),
+        "raw_ratio_mean": float(ratio.mean()),
+        "raw_ratio_outside": float(((ratio < 0.9) | (ratio > 1.1)).double().mean()),
+        "mismatch_kl": float((log_ratio.expm1() - log_ratio).mean()),
+    }
 
 
-def first_bad(batch: Batch, credit: Credit, numbers: UpdateNumbers, used_T: Tensor,
-              gradients: Mapping[str, Tensor]) -> str:
+def first_bad(
+    batch: Batch,
+    credit: Credit,
+    numbers: UpdateNumbers,
+    used_T: Tensor,
+    gradients: Mapping[str, Tensor],
+) -> str:
     """Name the first number that is not finite, in the order in which numbers are made, and where it stands."""
     before = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T}
-    critic = {name: numbers.figures[name] for name in ("new_value", "value_loss") if name in numbers.figures}
+    critic = {
+        name: numbers.figures[name]
+        for name in ("new_value", "value_loss")
+        if name in numbers.figures
+    }
     if credit.return_T is not None:  # NaN on purpose where the critic is not fitted
         before["return"] = torch.where(credit.weights_of("critic") != 0, credit.return_T, 0.0)
-    chain = {name: values_T for name, values_T in before.items() if values_T is not None} | {
-        "advantage": credit.advantage_T, "weight": credit.weight_T, "old_logp": numbers.old_logp_T,
-        "new_logp": numbers.logp_T, "entropy": numbers.entropy_T, "ratio": numbers.ratio_T, "loss": numbers.loss_T,
-    } | critic
+    chain = (
+        {name: values_T for name, values_T in before.items() if values_T is not None}
+        | {
+            "advantage": credit.advantage_T,
+            "weight": credit.weight_T,
+            "old_logp": numbers.old_logp_T,
+            "new_logp": numbers.logp_T,
+            "entropy": numbers.entropy_T,
+            "ratio": numbers.ratio_T,
+            "loss": numbers.loss_T,
+        }
+        | critic
+    )
     for name, values_T in chain.items():
         bad = (used_T & ~values_T.isfinite()).nonzero()[:, 0]
         if len(bad):

@@ -1,4 +1,5 @@
 """Packed attention on NVIDIA GPUs, by torch's variable-length flash attention. Not run on a GPU here."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,8 +11,13 @@ from torch import Tensor
 from workbench.types.errors import LearnerError
 
 
-def varlen_attention(query_HTD: Tensor, key_KTD: Tensor, value_KTE: Tensor, parts: Sequence[tuple[int, int, int, int]],
-                     scale: float | None = None) -> Tensor:
+def varlen_attention(
+    query_HTD: Tensor,
+    key_KTD: Tensor,
+    value_KTE: Tensor,
+    parts: Sequence[tuple[int, int, int, int]],
+    scale: float | None = None,
+) -> Tensor:
     """`packing.packed_attention` by `torch.nn.attention.varlen`: one kernel for all parts (start, stop, prefix_start,
     prefix_stop; see `packing.Part`), on NVIDIA GPUs, in half precision.
 
@@ -23,28 +29,49 @@ def varlen_attention(query_HTD: Tensor, key_KTD: Tensor, value_KTE: Tensor, part
         from torch.nn.attention.varlen import varlen_attn  # torch 2.10 and later
     except ImportError:
         raise LearnerError(f"torch {torch.__version__} has no variable-length attention") from None
-    if torch.is_autocast_enabled(query_HTD.device.type):  # as it casts what goes into torch's own attention
+    if torch.is_autocast_enabled(
+        query_HTD.device.type
+    ):  # as it casts what goes into torch's own attention
         half = torch.get_autocast_dtype(query_HTD.device.type)
         query_HTD, key_KTD, value_KTE = query_HTD.to(half), key_KTD.to(half), value_KTE.to(half)
-    if query_HTD.dtype not in (torch.bfloat16, torch.float16) or value_KTE.shape[2] != query_HTD.shape[2]:
-        raise LearnerError(f"variable-length attention takes half precision and one head size, got {query_HTD.dtype}, "
-                           f"{query_HTD.shape[2]} and {value_KTE.shape[2]}")
-    query_T, key_L, ends_q, ends_k, longest_q, longest_k = _ends_to_ends(tuple(parts), query_HTD.device)
-    out_THE = varlen_attn(query_HTD.transpose(0, 1)[query_T], key_KTD.transpose(0, 1)[key_L],
-                          value_KTE.transpose(0, 1)[key_L], ends_q, ends_k, longest_q, longest_k, scale=scale,
-                          window_size=(-1, 0), enable_gqa=len(query_HTD) != len(key_KTD))
+    if (
+        query_HTD.dtype not in (torch.bfloat16, torch.float16)
+        or value_KTE.shape[2] != query_HTD.shape[2]
+    ):
+        raise LearnerError(
+            f"variable-length attention takes half precision and one head size, got {query_HTD.dtype}, "
+            f"{query_HTD.shape[2]} and {value_KTE.shape[2]}"
+        )
+    query_T, key_L, ends_q, ends_k, longest_q, longest_k = _ends_to_ends(
+        tuple(parts), query_HTD.device
+    )
+    out_THE = varlen_attn(
+        query_HTD.transpose(0, 1)[query_T],
+        key_KTD.transpose(0, 1)[key_L],
+        value_KTE.transpose(0, 1)[key_L],
+        ends_q,
+        ends_k,
+        longest_q,
+        longest_k,
+        scale=scale,
+        window_size=(-1, 0),
+        enable_gqa=len(query_HTD) != len(key_KTD),
+    )
     return torch.zeros_like(out_THE).index_copy(0, query_T, out_THE).transpose(0, 1)
 
 
 @lru_cache(maxsize=2)  # the layers of a pass ask for the same
-def _ends_to_ends(parts: tuple[tuple[int, int, int, int], ...], device: torch.device) -> tuple[
-        Tensor, Tensor, Tensor, Tensor, int, int]:
+def _ends_to_ends(
+    parts: tuple[tuple[int, int, int, int], ...], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int]:
     """Places of the queries and of the keys, part by part; where each part ends among them; the longest of each."""
     queries = [torch.arange(start, stop) for start, stop, _, _ in parts]
     keys = [torch.cat([torch.arange(*prefix), own]) for (_, _, *prefix), own in zip(parts, queries)]
     places = []
     for some in (queries, keys):
         ends = torch.tensor([0, *map(len, some)]).cumsum(0)
-        places.append((torch.cat(some).to(device), ends.to(device, torch.int32), max(map(len, some))))
+        places.append(
+            (torch.cat(some).to(device), ends.to(device, torch.int32), max(map(len, some)))
+        )
     (query_T, ends_q, longest_q), (key_L, ends_k, longest_k) = places
     return query_T, key_L, ends_q, ends_k, longest_q, longest_k

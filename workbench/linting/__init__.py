@@ -1,4 +1,5 @@
 """The lint: is what is about to be trained what it is taken for? Rules over whatever evidence is at hand."""
+
 from __future__ import annotations
 
 from workbench.linting.evidence import Evidence, StepFacts, Update

@@ -5,6 +5,7 @@ derived maps is used to check them.
 
 Axis letters: N trajectories · K turns (flat) · S segments · T tokens · V vocabulary.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,25 +47,42 @@ def expected(evidence: Evidence) -> dict[str, np.ndarray]:
     flat, attempts = evidence.flat, evidence.attempts
     last_N = np.full(attempts.num_trajectories, -1, np.int64)
     last_N[attempts.row_T] = np.arange(attempts.num_tokens)  # of equal indices the last one stays
-    version_P = [span.policy_version if sampled and span.policy_version is not None else -1
-                 for span, sampled in zip(flat.spans, flat.sampled_P)]
+    version_P = [
+        span.policy_version if sampled and span.policy_version is not None else -1
+        for span, sampled in zip(flat.spans, flat.sampled_P)
+    ]
     return {
-        "token_ids_T": flat.ids_T, "source_T": flat.source_T, "turn_T": flat.turn_T, "eligible_T": flat.sampled_T,
-        "response_T": attempts.response_T, "rollout_logp_T": flat.logp_T,
-        "plain_logp_T": flat.plain_logp_T, "policy_version_T": np.repeat(np.array(version_P, np.int32), flat.length_P),
-        "segment_offsets": flat.offset_S, "trajectory_of_segment_S": flat.trajectory_S,
-        "segment_of_token_T": attempts.segment_T, "trajectory_of_token_T": attempts.row_T,
-        "position_T": attempts.position_T, "last_token_N": last_N, "segment_lengths_S": np.diff(flat.offset_S),
+        "token_ids_T": flat.ids_T,
+        "source_T": flat.source_T,
+        "turn_T": flat.turn_T,
+        "eligible_T": flat.sampled_T,
+        "response_T": attempts.response_T,
+        "rollout_logp_T": flat.logp_T,
+        "plain_logp_T": flat.plain_logp_T,
+        "policy_version_T": np.repeat(np.array(version_P, np.int32), flat.length_P),
+        "segment_offsets": flat.offset_S,
+        "trajectory_of_segment_S": flat.trajectory_S,
+        "segment_of_token_T": attempts.segment_T,
+        "trajectory_of_token_T": attempts.row_T,
+        "position_T": attempts.position_T,
+        "last_token_N": last_N,
+        "segment_lengths_S": np.diff(flat.offset_S),
     } | of_attempts(attempts)
 
 
 def of_attempts(attempts: Attempts) -> dict[str, np.ndarray]:
     """... of these, what is about attempts and turns."""
     return {
-        "group_of_trajectory_N": attempts.group_N, "tag_N": attempts.tag_N, "state_of_turn_K": attempts.state_K,
-        "turn_offsets": attempts.turn_offsets, "turn_reward_K": attempts.turn_reward_K,
-        "reward_N": attempts.reward_N, "scored_N": attempts.scored_N, "outcome_N": attempts.outcome_N,
-        "terminated_N": attempts.terminated_N, "truncated_N": attempts.truncated_N,
+        "group_of_trajectory_N": attempts.group_N,
+        "tag_N": attempts.tag_N,
+        "state_of_turn_K": attempts.state_K,
+        "turn_offsets": attempts.turn_offsets,
+        "turn_reward_K": attempts.turn_reward_K,
+        "reward_N": attempts.reward_N,
+        "scored_N": attempts.scored_N,
+        "outcome_N": attempts.outcome_N,
+        "terminated_N": attempts.terminated_N,
+        "truncated_N": attempts.truncated_N,
         "context_full_N": attempts.context_full_N,
     }
 
@@ -75,8 +93,12 @@ def of_attempts(attempts: Attempts) -> dict[str, np.ndarray]:
 def _lengths(evidence: Evidence) -> Iterator[RuleResult]:
     """One length for everything that has an entry per token, trajectory, segment or turn."""
     batch, credit = evidence.batch, evidence.credit
-    axes = {"T": len(batch.token_ids_T), "N": len(batch.names_N), "S": len(batch.segment_offsets) - 1,
-            "K": int(batch.turn_offsets[-1])}
+    axes = {
+        "T": len(batch.token_ids_T),
+        "N": len(batch.names_N),
+        "S": len(batch.segment_offsets) - 1,
+        "K": int(batch.turn_offsets[-1]),
+    }
     arrays: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
     if credit is not None:
         arrays |= {f"credit.{field.name}": getattr(credit, field.name) for field in fields(credit)}
@@ -87,13 +109,20 @@ def _lengths(evidence: Evidence) -> Iterator[RuleResult]:
             continue
         found += 1
         if len(values) != axes[axis]:
-            yield Finding(f"{name} has {len(values)} entries, the batch has {axes[axis]} {AXES[axis]}",
-                          Place(step=evidence.step))
-    for what, offsets, total in (("segment_offsets", batch.segment_offsets, axes["T"]),
-                                 ("turn_offsets", batch.turn_offsets, len(batch.turn_reward_K))):
+            yield Finding(
+                f"{name} has {len(values)} entries, the batch has {axes[axis]} {AXES[axis]}",
+                Place(step=evidence.step),
+            )
+    for what, offsets, total in (
+        ("segment_offsets", batch.segment_offsets, axes["T"]),
+        ("turn_offsets", batch.turn_offsets, len(batch.turn_reward_K)),
+    ):
         if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets.diff() < 0).any()):
-            yield Finding(f"{what} run from {int(offsets[0])} to {int(offsets[-1])}; expected 0 to {total}, never "
-                          "falling", Place(step=evidence.step))
+            yield Finding(
+                f"{what} run from {int(offsets[0])} to {int(offsets[-1])}; expected 0 to {total}, never "
+                "falling",
+                Place(step=evidence.step),
+            )
     yield Checked(found)
 
 
@@ -102,9 +131,12 @@ def _order(evidence: Evidence) -> Iterator[Finding]:
     for first, group in evidence.numbered_groups:
         attempts = [trajectory.attempt for trajectory in group]
         if attempts != sorted(attempts):
-            yield Finding(f"the attempts of this group stand in the order {attempts}; in address order a batch does "
-                          "not depend on who finished first", evidence.place(first),
-                          NOTE if evidence.collect is None else ERROR)
+            yield Finding(
+                f"the attempts of this group stand in the order {attempts}; in address order a batch does "
+                "not depend on who finished first",
+                evidence.place(first),
+                NOTE if evidence.collect is None else ERROR,
+            )
 
 
 def _counts(evidence: Evidence) -> Iterator[Finding]:
@@ -112,14 +144,24 @@ def _counts(evidence: Evidence) -> Iterator[Finding]:
     batch, flat = evidence.batch, evidence.flat
     if tuple(batch.names_N) != flat.names_N:
         at = first_difference(batch.names_N, flat.names_N)
-        ours, theirs = (names[at] if at < len(names) else "nothing more" for names in (batch.names_N, flat.names_N))
-        yield Finding(f"trajectory {at} of the batch is {ours}, of the groups {theirs}", Place(step=evidence.step))
+        ours, theirs = (
+            names[at] if at < len(names) else "nothing more"
+            for names in (batch.names_N, flat.names_N)
+        )
+        yield Finding(
+            f"trajectory {at} of the batch is {ours}, of the groups {theirs}",
+            Place(step=evidence.step),
+        )
     for what, ours, theirs in (
-            ("tokens", len(batch.token_ids_T), len(flat.ids_T)),
-            ("segments", len(batch.trajectory_of_segment_S), len(flat.trajectory_S)),
-            ("turns", len(batch.turn_reward_K), sum(len(t.turns) for t in evidence.trajectories))):
+        ("tokens", len(batch.token_ids_T), len(flat.ids_T)),
+        ("segments", len(batch.trajectory_of_segment_S), len(flat.trajectory_S)),
+        ("turns", len(batch.turn_reward_K), sum(len(t.turns) for t in evidence.trajectories)),
+    ):
         if ours != theirs:
-            yield Finding(f"the batch has {ours} {what}, its trajectories have {theirs}", Place(step=evidence.step))
+            yield Finding(
+                f"the batch has {ours} {what}, its trajectories have {theirs}",
+                Place(step=evidence.step),
+            )
 
 
 def differences_of_batch(evidence: Evidence, names: Sequence[str]) -> Iterator[Finding]:
@@ -135,11 +177,17 @@ def _same(evidence: Evidence, wanted: Mapping[str, np.ndarray]) -> Iterator[Find
     for name, values in wanted.items():
         ours = getattr(evidence.batch, name).numpy()
         if ours.shape != values.shape:
-            yield Finding(f"{name} has {len(ours)} entries, {len(values)} expected", Place(step=evidence.step))
+            yield Finding(
+                f"{name} has {len(ours)} entries, {len(values)} expected", Place(step=evidence.step)
+            )
             continue
-        yield from at_first(_unequal(ours, values), lambda at: (
-            f"{name}[{at}] is {number_in_words(ours[at])}, the trajectories say {number_in_words(values[at])}"),
-            lambda at: _place(evidence, name, at))
+        yield from at_first(
+            _unequal(ours, values),
+            lambda at: (
+                f"{name}[{at}] is {number_in_words(ours[at])}, the trajectories say {number_in_words(values[at])}"
+            ),
+            lambda at: _place(evidence, name, at),
+        )
 
 
 def _unequal(ours: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -180,17 +228,24 @@ def _pad(evidence: Evidence) -> Iterator[RuleResult]:
         at = np.flatnonzero((ids_T == pad_id) & eligible_T & kept_N[row_T])
         left = at[weight_T[at] == 0]
         if len(left):
-            yield Finding(f"the sampled {token(evidence, pad_id)}, which is also the {name} token, has no weight while "
-                          "its neighbours have: a mask was made by comparing ids",
-                          evidence.place_of_token(int(left[0])), count=len(left))
+            yield Finding(
+                f"the sampled {token(evidence, pad_id)}, which is also the {name} token, has no weight while "
+                "its neighbours have: a mask was made by comparing ids",
+                evidence.place_of_token(int(left[0])),
+                count=len(left),
+            )
 
 
 R4 = Rule(
-    "R4", "lengths and alignment",
+    "R4",
+    "lengths and alignment",
     "A number at index t describes another token than token t, or none: masks, logprobs and advantages are shifted "
     "against the tokens, and every figure still looks plausible.",
     "Make all arrays from the spans in one place, with offsets instead of padding, and let nothing compare ids with "
     "the pad token.",
-    ("batch",), check_alignment, threads=("trl#5144", "trl#4974", "rllm#517"))
+    ("batch",),
+    check_alignment,
+    threads=("trl#5144", "trl#4974", "rllm#517"),
+)
 
 RULES: tuple[Rule, ...] = (R4,)

@@ -8,6 +8,7 @@ word for them.
 
 Axis letters: N trajectories · K turns (flat) · S segments (flat) · T tokens (flat).
 """
+
 from __future__ import annotations
 
 import math
@@ -41,7 +42,7 @@ class Attempts:
     token_id_T: np.ndarray
     source_T: np.ndarray
     turn_T: np.ndarray
-    sampled_T: np.ndarray   # by the policy, in this very segment
+    sampled_T: np.ndarray  # by the policy, in this very segment
     rollout_logp_T: np.ndarray
     step: int | None = None
     index_N: np.ndarray | None = None  # their numbers in a larger batch
@@ -85,22 +86,50 @@ class Attempts:
     def with_facts(self, facts: Mapping[str, np.ndarray]) -> list[AttemptTokens]:
         """The attempts with what models said of them: "old_logp", "ref_logp", "rollout_logp", "value" [T] and
         "final_value" [N]; what is not there stays as it is."""
-        parts = {name: self.split(values) for name, values in facts.items() if name != "final_value"}
+        parts = {
+            name: self.split(values) for name, values in facts.items() if name != "final_value"
+        }
         final_N = facts.get("final_value", np.zeros(self.num_trajectories))
-        return [replace(attempt, final_value=float(final_N[n]), **{name: part[n] for name, part in parts.items()})
-                for n, attempt in enumerate(self.each)]
+        return [
+            replace(
+                attempt,
+                final_value=float(final_N[n]),
+                **{name: part[n] for name, part in parts.items()},
+            )
+            for n, attempt in enumerate(self.each)
+        ]
 
     # -------------------------------------------------------------------------------------------- attempts
 
     @cached_property
     def each(self) -> tuple[AttemptTokens, ...]:
         """As `workbench.plain` takes them, one per trajectory."""
-        parts = zip(*(self.split(values_T) for values_T in (
-            self.token_id_T, self.turn_T, self.segment_T, self.sampled_T, self.rollout_logp_T)))
+        parts = zip(
+            *(
+                self.split(values_T)
+                for values_T in (
+                    self.token_id_T,
+                    self.turn_T,
+                    self.segment_T,
+                    self.sampled_T,
+                    self.rollout_logp_T,
+                )
+            )
+        )
         first_N = np.searchsorted(self.row_S, np.arange(self.num_trajectories))
-        return tuple(AttemptTokens(ids=ids, turn=turn, segment=segment - first, sampled=sampled,
-                                   rollout_logp=logp.astype(np.float64), **facts)
-                     for facts, first, (ids, turn, segment, sampled, logp) in zip(self.facts_N, first_N, parts))
+        return tuple(
+            AttemptTokens(
+                ids=ids,
+                turn=turn,
+                segment=segment - first,
+                sampled=sampled,
+                rollout_logp=logp.astype(np.float64),
+                **facts,
+            )
+            for facts, first, (ids, turn, segment, sampled, logp) in zip(
+                self.facts_N, first_N, parts
+            )
+        )
 
     @property
     def num_trajectories(self) -> int:
@@ -154,13 +183,20 @@ class Attempts:
 
     @cached_property
     def turn_reward_K(self) -> np.ndarray:
-        return np.array([number(reward) for attempt in self.each for reward in attempt.rewards], np.float64)
+        return np.array(
+            [number(reward) for attempt in self.each for reward in attempt.rewards], np.float64
+        )
 
     @cached_property
     def state_K(self) -> np.ndarray:
         """The states of a group's turns, by number; -1: not named."""
-        return numbered([None if state is None else (attempt.group, state)
-                         for attempt in self.each for state in attempt.states])
+        return numbered(
+            [
+                None if state is None else (attempt.group, state)
+                for attempt in self.each
+                for state in attempt.states
+            ]
+        )
 
     # -------------------------------------------------------------------------------------------- places
 
@@ -168,8 +204,12 @@ class Attempts:
         """Where flat token `token` is."""
         row = int(self.row_T[token])
         segment = int(self.segment_T[token]) - int(np.searchsorted(self.row_S, row))
-        return replace(self.place_of_row(row, int(self.turn_T[token])), segment=segment,
-                       position=int(self.position_T[token]), length=length)
+        return replace(
+            self.place_of_row(row, int(self.turn_T[token])),
+            segment=segment,
+            position=int(self.position_T[token]),
+            length=length,
+        )
 
     def place_of_row(self, row: int, turn: int | None = None) -> Place:
         index = row if self.index_N is None else self.index_N[row]
@@ -181,46 +221,109 @@ class Attempts:
         return self.place_of_row(row, int(k - self.turn_offsets[row]))
 
 
-def attempts_of(groups: Sequence[Sequence[Trajectory]], flat: Flat, greedy: Sequence[Trajectory | None] = ()) -> Attempts:
+def attempts_of(
+    groups: Sequence[Sequence[Trajectory]], flat: Flat, greedy: Sequence[Trajectory | None] = ()
+) -> Attempts:
     """In the order in which they stand: group by group, attempt by attempt. `greedy`: what each group is compared with."""
     rows = [(number, trajectory) for number, group in enumerate(groups) for trajectory in group]
     terminated_N = np.array([t.stop_reason is StopReason.TERMINATED for _, t in rows], bool)
-    facts = [{
-        "group": group, "rewards": [turn.reward for turn in t.turns], "outcome": t.outcome,
-        "states": [turn.state_key for turn in t.turns], "tag": t.task.metadata.get("tag", t.task.env),
-        "broken": t.stop_reason.is_fault or not t.scored,
-        "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
-        "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
-        **({"greedy": attempt_of(greedy[group], 0).reward} if greedy and greedy[group] is not None else {}),
-    } for group, t in rows]
-    return Attempts(tuple(facts), flat.names_N, terminated_N, flat.trajectory_S, flat.offset_S, flat.ids_T,
-                    flat.source_T, flat.turn_T, flat.sampled_T & (flat.source_T == POLICY), flat.logp_T, flat.step)
+    facts = [
+        {
+            "group": group,
+            "rewards": [turn.reward for turn in t.turns],
+            "outcome": t.outcome,
+            "states": [turn.state_key for turn in t.turns],
+            "tag": t.task.metadata.get("tag", t.task.env),
+            "broken": t.stop_reason.is_fault or not t.scored,
+            "truncated": t.stop_reason is not StopReason.TERMINATED and not t.stop_reason.is_fault,
+            "context_full": t.stop_reason is StopReason.CONTEXT_FULL,
+            **(
+                {"greedy": attempt_of(greedy[group], 0).reward}
+                if greedy and greedy[group] is not None
+                else {}
+            ),
+        }
+        for group, t in rows
+    ]
+    return Attempts(
+        tuple(facts),
+        flat.names_N,
+        terminated_N,
+        flat.trajectory_S,
+        flat.offset_S,
+        flat.ids_T,
+        flat.source_T,
+        flat.turn_T,
+        flat.sampled_T & (flat.source_T == POLICY),
+        flat.logp_T,
+        flat.step,
+    )
 
 
-def attempts_of_batch(batch: Batch, step: int | None = None, index_N: np.ndarray | None = None) -> Attempts:
+def attempts_of_batch(
+    batch: Batch, step: int | None = None, index_N: np.ndarray | None = None
+) -> Attempts:
     """Of a batch alone, where its trajectories are not at hand."""
-    flags = [getattr(batch, name).tolist() for name in ("group_of_trajectory_N", "tag_N", "truncated_N",
-                                                        "context_full_N", "outcome_N", "scored_N")]
+    flags = [
+        getattr(batch, name).tolist()
+        for name in (
+            "group_of_trajectory_N",
+            "tag_N",
+            "truncated_N",
+            "context_full_N",
+            "outcome_N",
+            "scored_N",
+        )
+    ]
     offsets = batch.turn_offsets.tolist()
     rewards, states = batch.turn_reward_K.tolist(), batch.state_of_turn_K.tolist()
     greedy = [None] * batch.num_trajectories if batch.greedy_N is None else batch.greedy_N.tolist()
     facts = []
-    for n, ((group, tag, truncated, full, outcome, scored), first, after) in enumerate(zip(zip(*flags), offsets, offsets[1:])):
-        facts.append({
-            "group": group, "tag": tag, "truncated": truncated, "context_full": full, "broken": not scored,
-            "outcome": None if math.isnan(outcome) else outcome,
-            "greedy": None if greedy[n] is None or math.isnan(greedy[n]) else greedy[n],
-            "rewards": [None if math.isnan(reward) else reward for reward in rewards[first:after]],
-            "states": [None if state < 0 else state for state in states[first:after]]})
-    return Attempts(tuple(facts), batch.names_N, *(getattr(batch, name).numpy() for name in (
-        "terminated_N", "trajectory_of_segment_S", "segment_offsets", "token_ids_T", "source_T", "turn_T", "eligible_T",
-        "rollout_logp_T")), step, index_N)
+    for n, ((group, tag, truncated, full, outcome, scored), first, after) in enumerate(
+        zip(zip(*flags), offsets, offsets[1:])
+    ):
+        facts.append(
+            {
+                "group": group,
+                "tag": tag,
+                "truncated": truncated,
+                "context_full": full,
+                "broken": not scored,
+                "outcome": None if math.isnan(outcome) else outcome,
+                "greedy": None if greedy[n] is None or math.isnan(greedy[n]) else greedy[n],
+                "rewards": [
+                    None if math.isnan(reward) else reward for reward in rewards[first:after]
+                ],
+                "states": [None if state < 0 else state for state in states[first:after]],
+            }
+        )
+    return Attempts(
+        tuple(facts),
+        batch.names_N,
+        *(
+            getattr(batch, name).numpy()
+            for name in (
+                "terminated_N",
+                "trajectory_of_segment_S",
+                "segment_offsets",
+                "token_ids_T",
+                "source_T",
+                "turn_T",
+                "eligible_T",
+                "rollout_logp_T",
+            )
+        ),
+        step,
+        index_N,
+    )
 
 
 def numbered(keys: Sequence[Hashable]) -> np.ndarray:
     """Equal keys have equal numbers, in order of appearance; -1: None."""
     known: dict[Hashable, int] = {}
-    return np.array([-1 if key is None else known.setdefault(key, len(known)) for key in keys], np.int64)
+    return np.array(
+        [-1 if key is None else known.setdefault(key, len(known)) for key in keys], np.int64
+    )
 
 
 def number(value: float | None) -> float:

@@ -7,6 +7,7 @@ nothing with an engine's.
 
 Axis letters: L tokens of one segment · V vocabulary · M sampled tokens that were compared.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -20,17 +21,23 @@ from workbench.types import Span
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, Place
 from workbench.types.seeds import rng_at
 
-CLEAR = 0.01   # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
-SHARE = 0.05   # of the tokens: rounding may put one at the edge of the nucleus on its other side, seldom
+CLEAR = 0.01  # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
+SHARE = (
+    0.05  # of the tokens: rounding may put one at the edge of the nucleus on its other side, seldom
+)
 ENOUGH = 16
-OPEN = 0.3     # nats of entropy: below it almost all tokens are a little likelier than on average, few much less likely
-DRAWS = 800    # so many open ones before their mean says anything: then a few dozen of the unlikely ones are expected
-STRANGE, IMPOSSIBLE = 6.0, 8.0      # standard errors
-BINS, UNEVEN, BENT = 10, 45.0, 60.0  # chi-square of so many bins: by chance above in 1e-6, and in 1e-9 of all cases
-PLACED = 100   # tokens, before their places in the distribution say anything
+OPEN = 0.3  # nats of entropy: below it almost all tokens are a little likelier than on average, few much less likely
+DRAWS = 800  # so many open ones before their mean says anything: then a few dozen of the unlikely ones are expected
+STRANGE, IMPOSSIBLE = 6.0, 8.0  # standard errors
+BINS, UNEVEN, BENT = (
+    10,
+    45.0,
+    60.0,
+)  # chi-square of so many bins: by chance above in 1e-6, and in 1e-9 of all cases
+PLACED = 100  # tokens, before their places in the distribution say anything
 CERTAIN = 0.9  # a likeliest token above this is drawn wherever random numbers lie
-LOOKS = 4      # times the tokens of a probe: without gradients they cost a fraction
-WHOLE = 0.9    # of what was sampled: where credit chose among attempts, it chose among draws
+LOOKS = 4  # times the tokens of a probe: without gradients they cost a fraction
+WHOLE = 0.9  # of what was sampled: where credit chose among attempts, it chose among draws
 
 
 def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.ndarray:
@@ -42,8 +49,12 @@ def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.n
         order_LV = np.argsort(-bent_LV, axis=1, kind="stable")
         sorted_LV = np.take_along_axis(np.exp(bent_LV), order_LV, 1)
         before_LV = np.cumsum(sorted_LV, axis=1) - sorted_LV
-        np.put_along_axis(bent_LV, order_LV, np.where(before_LV >= top_p, -np.inf,
-                                                      np.take_along_axis(bent_LV, order_LV, 1)), 1)
+        np.put_along_axis(
+            bent_LV,
+            order_LV,
+            np.where(before_LV >= top_p, -np.inf, np.take_along_axis(bent_LV, order_LV, 1)),
+            1,
+        )
         bent_LV -= np.logaddexp.reduce(bent_LV, axis=1, keepdims=True)
     return bent_LV
 
@@ -54,7 +65,9 @@ def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     for _, spans, rows_LV in _predicted(evidence, _is_bent, 1):
         for p in spans:
             span, before = flat.spans[p], int(flat.start_P[p]) - 1
-            logp_LV = bent_logprobs(rows_LV[before:before + len(span)], span.sampling.temperature, span.sampling.top_p)
+            logp_LV = bent_logprobs(
+                rows_LV[before : before + len(span)], span.sampling.temperature, span.sampling.top_p
+            )
             said_M += span.logprobs.tolist()
             own_M += logp_LV[np.arange(len(span)), span.token_ids].tolist()
             where += [(p, k) for k in range(len(span))]
@@ -66,11 +79,15 @@ def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
         yield Finding(
             f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g} make {own_M[first]:.4f} of the model's "
             f"own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: the sampler "
-            "bends otherwise than it says", flat.place_of_span(*where[first]), count=len(off_M))
+            "bends otherwise than it says",
+            flat.place_of_span(*where[first]),
+            count=len(off_M),
+        )
 
 
-def _predicted(evidence: Evidence, is_wanted: Callable[[Span], bool], looks: int
-               ) -> Iterator[tuple[int, list[int], np.ndarray]]:
+def _predicted(
+    evidence: Evidence, is_wanted: Callable[[Span], bool], looks: int
+) -> Iterator[tuple[int, list[int], np.ndarray]]:
     """Of segments with wanted spans, as many as a probe can take `looks` times: the segment, these spans, and the plain
     model's log-probabilities of whatever may stand at its second token and after [L - 1, V]. None where the weights
     have moved since."""
@@ -88,8 +105,15 @@ def _predicted(evidence: Evidence, is_wanted: Callable[[Span], bool], looks: int
 
 def _is_bent(span: Span) -> bool:
     sampling = span.sampling
-    return (span.logprobs is not None and len(span) > 0 and span.policy_version in (None, 0) and sampling is not None
-            and sampling.bends and sampling.temperature != 0 and sampling.dtype == "float32")
+    return (
+        span.logprobs is not None
+        and len(span) > 0
+        and span.policy_version in (None, 0)
+        and sampling is not None
+        and sampling.bends
+        and sampling.temperature != 0
+        and sampling.dtype == "float32"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ are they drawn?
@@ -106,11 +130,15 @@ def drawn_as_said(logp_M: np.ndarray, entropy_M: np.ndarray, place: Place) -> It
     error = float(np.sqrt((surprise**2).sum()))
     away = float(surprise.sum()) / max(error, 1e-12)
     if abs(away) > STRANGE:
-        yield Finding(f"the tokens drawn are {'more' if away > 0 else 'less'} likely than draws from the distribution "
-                      f"of their logprobs: logp + entropy is {surprise.mean():+.4f} nats on average over "
-                      f"{len(surprise)} tokens, {abs(away):.1f} standard errors away from 0. The sampler's random "
-                      "numbers are not uniform, or it draws from another distribution than it says", place,
-                      ERROR if abs(away) > IMPOSSIBLE else NOTE, len(surprise))
+        yield Finding(
+            f"the tokens drawn are {'more' if away > 0 else 'less'} likely than draws from the distribution "
+            f"of their logprobs: logp + entropy is {surprise.mean():+.4f} nats on average over "
+            f"{len(surprise)} tokens, {abs(away):.1f} standard errors away from 0. The sampler's random "
+            "numbers are not uniform, or it draws from another distribution than it says",
+            place,
+            ERROR if abs(away) > IMPOSSIBLE else NOTE,
+            len(surprise),
+        )
 
 
 def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
@@ -132,23 +160,36 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     if len(places) < PLACED:
         return
     counts = np.bincount(np.clip((places * BINS).astype(int), 0, BINS - 1), minlength=BINS)
-    uneven = float(((counts - len(places) / BINS)**2).sum() / (len(places) / BINS))
+    uneven = float(((counts - len(places) / BINS) ** 2).sum() / (len(places) / BINS))
     if uneven > UNEVEN:
-        yield Finding(f"the places of {len(places)} sampled tokens in the model's own distribution are not even: tenth "
-                      f"by tenth {', '.join(map(str, counts))} (chi-square {uneven:.0f}, by chance below {UNEVEN:g}). "
-                      "The sampler's random numbers are not uniform, or it draws from another distribution", Place(
-                          step=evidence.step), ERROR if uneven > BENT else NOTE, len(places))
+        yield Finding(
+            f"the places of {len(places)} sampled tokens in the model's own distribution are not even: tenth "
+            f"by tenth {', '.join(map(str, counts))} (chi-square {uneven:.0f}, by chance below {UNEVEN:g}). "
+            "The sampler's random numbers are not uniform, or it draws from another distribution",
+            Place(step=evidence.step),
+            ERROR if uneven > BENT else NOTE,
+            len(places),
+        )
     pairs = np.concatenate([np.zeros(0), *((span[1:] - 0.5) * (span[:-1] - 0.5) for span in spans)])
-    away = 12 * float(pairs.sum()) / max(len(pairs), 1)**0.5
+    away = 12 * float(pairs.sum()) / max(len(pairs), 1) ** 0.5
     if len(pairs) >= PLACED and abs(away) > STRANGE:
-        yield Finding(f"the places of tokens that follow on each other in a turn are alike: correlation "
-                      f"{12 * pairs.mean():+.2f} over {len(pairs)} pairs, {abs(away):.0f} standard errors away from 0. "
-                      "The sampler uses a random number again", Place(step=evidence.step),
-                      ERROR if abs(away) > IMPOSSIBLE else NOTE, len(pairs))
+        yield Finding(
+            f"the places of tokens that follow on each other in a turn are alike: correlation "
+            f"{12 * pairs.mean():+.2f} over {len(pairs)} pairs, {abs(away):.0f} standard errors away from 0. "
+            "The sampler uses a random number again",
+            Place(step=evidence.step),
+            ERROR if abs(away) > IMPOSSIBLE else NOTE,
+            len(pairs),
+        )
 
 
 def _is_plain(span: Span) -> bool:
     """Sampled by an engine that has a distribution, which nothing bends."""
     said = span.sampling
-    return (span.logprobs is not None and said is not None and not said.bends and said.dtype == "float32"
-            and said.engine not in ("scripted", "human", ""))
+    return (
+        span.logprobs is not None
+        and said is not None
+        and not said.bends
+        and said.dtype == "float32"
+        and said.engine not in ("scripted", "human", "")
+    )

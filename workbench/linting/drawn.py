@@ -6,6 +6,7 @@ when new weights come has actions that the policy did not end.
 
 The tasks of a step are a function of run seed and step (law 8), so they are drawn once more here.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -19,9 +20,13 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 
-def drawn_attempts(family: Any, step: int, *, seed: int, tasks_per_step: int, group_size: int, chosen: Any = ()) -> tuple[str, ...]:
+def drawn_attempts(
+    family: Any, step: int, *, seed: int, tasks_per_step: int, group_size: int, chosen: Any = ()
+) -> tuple[str, ...]:
     """The attempts that a step is to have, as "task id#attempt". `chosen`: its tasks, where they are no plain draw."""
-    drawn = chosen or tasks(family, "train", tasks_per_step, seed=seed, step=step, per_step=tasks_per_step)
+    drawn = chosen or tasks(
+        family, "train", tasks_per_step, seed=seed, step=step, per_step=tasks_per_step
+    )
     return tuple(f"{task.id}#{attempt}" for task in drawn for attempt in range(group_size))
 
 
@@ -32,30 +37,54 @@ def check_drawn(evidence: Evidence) -> Iterator[RuleResult]:
     """Every attempt that was drawn is there, and none besides; and every one that was sampled."""
     place = Place(step=evidence.step)
     for attempt in evidence.aside:
-        spans = [span for segment in attempt.segments for span in segment.spans if span.sampling is not None]
-        if (bent := next((span.sampling for span in spans if span.sampling.temperature != 0), None)) is not None:
-            yield Finding(f"the attempt of task {attempt.task.id} that others are compared with was to be made of the likeliest "
-                          f"tokens (temperature 0), and was sampled at temperature {bent.temperature:g}", place)
+        spans = [
+            span
+            for segment in attempt.segments
+            for span in segment.spans
+            if span.sampling is not None
+        ]
+        if (
+            bent := next((span.sampling for span in spans if span.sampling.temperature != 0), None)
+        ) is not None:
+            yield Finding(
+                f"the attempt of task {attempt.task.id} that others are compared with was to be made of the likeliest "
+                f"tokens (temperature 0), and was sampled at temperature {bent.temperature:g}",
+                place,
+            )
     there = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
     if evidence.drawn:
         yield Checked(len(evidence.drawn))
         lost = [name for name in evidence.drawn if name not in there]
         strange = sorted(there - set(evidence.drawn))
         if lost:
-            yield Finding(f"{len(lost)} of the {len(evidence.drawn)} attempts that were drawn for this step are not in it, the "
-                          f"first {lost[0]}{_told(evidence, lost)}", place, count=len(lost))
+            yield Finding(
+                f"{len(lost)} of the {len(evidence.drawn)} attempts that were drawn for this step are not in it, the "
+                f"first {lost[0]}{_told(evidence, lost)}",
+                place,
+                count=len(lost),
+            )
         if strange:
-            yield Finding(f"{len(strange)} attempts were not drawn for this step, the first {strange[0]}", place, count=len(strange))
+            yield Finding(
+                f"{len(strange)} attempts were not drawn for this step, the first {strange[0]}",
+                place,
+                count=len(strange),
+            )
     if evidence.journal is None:
         yield NotChecked(JOURNAL)
         return
-    sampled = dict.fromkeys(exchange.request.session.rpartition("/")[0] for exchange in evidence.journal)
+    sampled = dict.fromkeys(
+        exchange.request.session.rpartition("/")[0] for exchange in evidence.journal
+    )
     yield Checked(len(sampled))
     there |= {f"{t.task.id}#{t.attempt}" for t in evidence.aside}
     lost = [name for name in sampled if name not in there and name not in evidence.drawn]
     if lost:
-        yield Finding(f"{len(lost)} of {len(sampled)} attempts were sampled and are not in the step, the first {lost[0]}"
-                      f"{_told(evidence, lost)}", place, count=len(lost))
+        yield Finding(
+            f"{len(lost)} of {len(sampled)} attempts were sampled and are not in the step, the first {lost[0]}"
+            f"{_told(evidence, lost)}",
+            place,
+            count=len(lost),
+        )
 
 
 def _told(evidence: Evidence, lost: list[str]) -> str:
@@ -64,10 +93,16 @@ def _told(evidence: Evidence, lost: list[str]) -> str:
     for exchange in evidence.journal or ():
         size = 0 if exchange.completion is None else len(exchange.completion.token_ids)
         tokens.setdefault(exchange.request.session.rpartition("/")[0], []).append(size)
-    gone, kept = ([sizes for name, sizes in tokens.items() if (name in lost) is which] for which in (True, False))
+    gone, kept = (
+        [sizes for name, sizes in tokens.items() if (name in lost) is which]
+        for which in (True, False)
+    )
     if not gone or not kept:
         return ""
-    said = [f"{sum(map(len, some)) / len(some):.3g} turns and {sum(map(sum, some)) / len(some):.3g} tokens" for some in (gone, kept)]
+    said = [
+        f"{sum(map(len, some)) / len(some):.3g} turns and {sum(map(sum, some)) / len(some):.3g} tokens"
+        for some in (gone, kept)
+    ]
     return f": on average they have {said[0]}, those in the step {said[1]}"
 
 
@@ -84,29 +119,56 @@ def check_ended(evidence: Evidence) -> Iterator[RuleResult]:
             continue
         looked += 1
         request, completion, row = exchange.request, exchange.completion, known[attempt]
-        place = evidence.place(row, segment=int(segment) if segment.isdigit() else None, position=len(request.prompt_ids))
+        place = evidence.place(
+            row,
+            segment=int(segment) if segment.isdigit() else None,
+            position=len(request.prompt_ids),
+        )
         if completion is None:
             if not evidence.trajectories[row].stop_reason.is_fault:
-                yield Finding("a turn was asked for here and never answered, and its attempt says of no fault", place)
-        elif completion.finish == "length" and (size := len(completion.token_ids)) < request.max_new_tokens:
+                yield Finding(
+                    "a turn was asked for here and never answered, and its attempt says of no fault",
+                    place,
+                )
+        elif (
+            completion.finish == "length"
+            and (size := len(completion.token_ids)) < request.max_new_tokens
+        ):
             # A script that ran out cuts its turn as well.
             scripted = completion.sampling is None or completion.sampling.engine in SCRIPTED
-            yield Finding(f"the turn was cut for its length after {size} of {request.max_new_tokens} tokens that were asked for: "
-                          "something else ended it", place, NOTE if scripted else ERROR, max(size, 1))
+            yield Finding(
+                f"the turn was cut for its length after {size} of {request.max_new_tokens} tokens that were asked for: "
+                "something else ended it",
+                place,
+                NOTE if scripted else ERROR,
+                max(size, 1),
+            )
     yield Checked(looked)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("R37", "what is trained is what was drawn",
-         means="Attempts were left out for what became of them: too old, too long, too slow. Tasks that take long are trained "
-               "less than they are drawn, and every average is over a choice that nobody declared.",
-         mend="Begin only what can be finished, and keep what was begun (train.staleness bounds how old it may be). A selection "
-              "that is meant is algorithm.filter, which is stored and shown.",
-         needs=("groups",), check=check_drawn, when="step", threads=("tinker-cookbook#822", "marin#8936", "marin#8955")),
-    Rule("R38", "a turn is ended by its stop token or by its limit",
-         means="A turn that something else cut short, an abort where new weights came, is trained as if the policy had ended it "
-               "or had been too long: it learns from actions that it did not choose.",
-         mend="Publish weights between rollouts, or keep what is under way (pause, not abort); ask an aborted turn again, or end "
-              "its attempt with a named stop reason.",
-         needs=("groups", "journal"), check=check_ended, when="step", threads=("miles#2296",)),
+    Rule(
+        "R37",
+        "what is trained is what was drawn",
+        means="Attempts were left out for what became of them: too old, too long, too slow. Tasks that take long are trained "
+        "less than they are drawn, and every average is over a choice that nobody declared.",
+        mend="Begin only what can be finished, and keep what was begun (train.staleness bounds how old it may be). A selection "
+        "that is meant is algorithm.filter, which is stored and shown.",
+        needs=("groups",),
+        check=check_drawn,
+        when="step",
+        threads=("tinker-cookbook#822", "marin#8936", "marin#8955"),
+    ),
+    Rule(
+        "R38",
+        "a turn is ended by its stop token or by its limit",
+        means="A turn that something else cut short, an abort where new weights came, is trained as if the policy had ended it "
+        "or had been too long: it learns from actions that it did not choose.",
+        mend="Publish weights between rollouts, or keep what is under way (pause, not abort); ask an aborted turn again, or end "
+        "its attempt with a named stop reason.",
+        needs=("groups", "journal"),
+        check=check_ended,
+        when="step",
+        threads=("miles#2296",),
+    ),
 )

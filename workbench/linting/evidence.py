@@ -2,6 +2,7 @@
 
 Axis letters as in `workbench.learn.batch`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -61,27 +62,31 @@ class StepFacts(NamedTuple):
     """What is left of a committed step for rules over a whole run."""
 
     step: int
-    fingerprint: str                    # of the sampled token ids of all its trajectories
-    versions: tuple[int, ...]           # policy versions that sampled it, ascending, each once
+    fingerprint: str  # of the sampled token ids of all its trajectories
+    versions: tuple[int, ...]  # policy versions that sampled it, ascending, each once
     metrics: Mapping[str, Any]
-    attempts: tuple[str, ...] = ()      # a fingerprint of each
-    recomputed: Mapping[str, float] | None = None  # numbers of the metrics, anew from the trajectories
-    lr: float | None = None             # the settings in force: of the learner
+    attempts: tuple[str, ...] = ()  # a fingerprint of each
+    recomputed: Mapping[str, float] | None = (
+        None  # numbers of the metrics, anew from the trajectories
+    )
+    lr: float | None = None  # the settings in force: of the learner
     warmup: int = 0
-    staleness: int = 0                  # steps that sampling was ahead
-    slowed: int = 0                     # alarms before it that lowered the learning rate
-    restored: bool = False              # it began with the state of an earlier checkpoint
-    seeds: tuple[str, ...] = ()         # task and dynamics seed of each attempt
-    problems: tuple[str, ...] = ()      # each different problem, by content
-    paid: tuple[tuple[bool, str, float], ...] = ()  # of attempts: success, what it looks like, reward (`worth.payment`)
+    staleness: int = 0  # steps that sampling was ahead
+    slowed: int = 0  # alarms before it that lowered the learning rate
+    restored: bool = False  # it began with the state of an earlier checkpoint
+    seeds: tuple[str, ...] = ()  # task and dynamics seed of each attempt
+    problems: tuple[str, ...] = ()  # each different problem, by content
+    paid: tuple[
+        tuple[bool, str, float], ...
+    ] = ()  # of attempts: success, what it looks like, reward (`worth.payment`)
 
 
 class RunClaims(NamedTuple):
     """What a run says of itself beside its steps."""
 
-    asked: int                          # steps
-    evaluated: tuple[int, ...] = ()     # steps
-    saved: tuple[int, ...] = ()         # steps with a checkpoint
+    asked: int  # steps
+    evaluated: tuple[int, ...] = ()  # steps
+    saved: tuple[int, ...] = ()  # steps with a checkpoint
 
 
 class EvaluationFacts(NamedTuple):
@@ -89,13 +94,13 @@ class EvaluationFacts(NamedTuple):
 
     name: str
     step: int
-    report: Mapping[str, Any]                                  # rows, paired
-    sides: Mapping[str, tuple[tuple[Trajectory, ...], ...]]    # one group a task
-    version: int | None = None                                 # of the weights that the step left
-    seed: int | None = None                                    # the settings in force
+    report: Mapping[str, Any]  # rows, paired
+    sides: Mapping[str, tuple[tuple[Trajectory, ...], ...]]  # one group a task
+    version: int | None = None  # of the weights that the step left
+    seed: int | None = None  # the settings in force
     num_tasks: int | None = None
-    attempts: int | None = None                                # at each task, where sampled
-    first_task: int = 0                                        # held-out tasks before the first
+    attempts: int | None = None  # at each task, where sampled
+    first_task: int = 0  # held-out tasks before the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,33 +108,43 @@ class Evidence:
     """`groups` are plain tuples, so that data can be looked at that a `Group` would refuse to hold."""
 
     groups: tuple[tuple[Trajectory, ...], ...] = ()
-    greedy: tuple[Trajectory | None, ...] = ()      # of each group: the attempt aside that it is compared with (ReMax)
-    raw: tuple[RawSequence, ...] = ()               # of other frameworks: arrays as they were found, fit or not
-    batch: Batch | None = None                      # with the facts that credit was computed from
+    greedy: tuple[
+        Trajectory | None, ...
+    ] = ()  # of each group: the attempt aside that it is compared with (ReMax)
+    raw: tuple[RawSequence, ...] = ()  # of other frameworks: arrays as they were found, fit or not
+    batch: Batch | None = None  # with the facts that credit was computed from
     credit: Credit | None = None
-    algorithm: Algorithm | None = None              # its settings, declared mask switches among them
-    updates: tuple[Update, ...] = ()                # of this step, where they were made already
-    means: Mapping[str, Any] | None = None          # of the metrics of these updates, where each one's own are not kept
-    collect: CollectConfig | None = None            # history, sampling settings, limits
-    chat: ChatFormat | None = None                  # tokenizer and template
-    journal: tuple[Exchange, ...] | None = None     # what the engine was asked and what it answered
-    context_length: int | None = None               # tokens of one sequence that the engine can hold
-    family: EnvFamily | None = None                 # makes environments anew
-    environments: Mapping[str, Any] | None = None   # live ones, by "task id#attempt", while attempts run in parallel
-    policy_version: int | None = None               # of the weights that were to sample this step
-    staleness: int = 0                              # steps that these are older than those that learned, from step 2 on
-    replicas: tuple[str, ...] = ()                  # of several processes: a digest of the weights that each holds
-    delivery: Delivery | None = None                # what became of the newest weights in an engine with a copy of its own
-    handed: HandedWeights | None = None             # the newest weights that were put together for an engine
-    rounded: Rounded | None = None                  # of a step's updates, where the engine samples in half precision
-    drawn: tuple[str, ...] = ()                     # the attempts that the step was to have, as "task id#attempt"
+    algorithm: Algorithm | None = None  # its settings, declared mask switches among them
+    updates: tuple[Update, ...] = ()  # of this step, where they were made already
+    means: Mapping[str, Any] | None = (
+        None  # of the metrics of these updates, where each one's own are not kept
+    )
+    collect: CollectConfig | None = None  # history, sampling settings, limits
+    chat: ChatFormat | None = None  # tokenizer and template
+    journal: tuple[Exchange, ...] | None = None  # what the engine was asked and what it answered
+    context_length: int | None = None  # tokens of one sequence that the engine can hold
+    family: EnvFamily | None = None  # makes environments anew
+    environments: Mapping[str, Any] | None = (
+        None  # live ones, by "task id#attempt", while attempts run in parallel
+    )
+    policy_version: int | None = None  # of the weights that were to sample this step
+    staleness: int = 0  # steps that these are older than those that learned, from step 2 on
+    replicas: tuple[str, ...] = ()  # of several processes: a digest of the weights that each holds
+    delivery: Delivery | None = (
+        None  # what became of the newest weights in an engine with a copy of its own
+    )
+    handed: HandedWeights | None = None  # the newest weights that were put together for an engine
+    rounded: Rounded | None = (
+        None  # of a step's updates, where the engine samples in half precision
+    )
+    drawn: tuple[str, ...] = ()  # the attempts that the step was to have, as "task id#attempt"
     probe: LearnerProbe | None = None
-    steps: tuple[StepFacts, ...] = ()               # the run so far, in the order in which steps were committed
-    claims: RunClaims | None = None                 # what the run says of itself beside them
-    evaluations: tuple[EvaluationFacts, ...] = ()   # of the run
+    steps: tuple[StepFacts, ...] = ()  # the run so far, in the order in which steps were committed
+    claims: RunClaims | None = None  # what the run says of itself beside them
+    evaluations: tuple[EvaluationFacts, ...] = ()  # of the run
     step: int | None = None
-    precision: str | None = None                    # of the learner's forward pass: "fp32" | "bf16"
-    samples: int | None = None                      # attempts that the slower rules look at; None: all of them
+    precision: str | None = None  # of the learner's forward pass: "fp32" | "bf16"
+    samples: int | None = None  # attempts that the slower rules look at; None: all of them
     about: str = ""
 
     @cached_property
@@ -181,6 +196,14 @@ class Evidence:
         batch = self.batch
         n = int(batch.trajectory_of_token_T[token])
         segment = int(batch.segment_of_token_T[token])
-        first = int((batch.trajectory_of_segment_S < n).sum())  # segments lie in the order of their trajectories
-        return Place(batch.names_N[n], n, segment - first, int(batch.turn_T[token]), int(batch.position_T[token]),
-                     step=self.step)
+        first = int(
+            (batch.trajectory_of_segment_S < n).sum()
+        )  # segments lie in the order of their trajectories
+        return Place(
+            batch.names_N[n],
+            n,
+            segment - first,
+            int(batch.turn_T[token]),
+            int(batch.position_T[token]),
+            step=self.step,
+        )

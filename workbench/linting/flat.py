@@ -5,6 +5,7 @@ against this.
 
 Axis letters: N trajectories · S segments · P spans (all of them, in order) · T tokens.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,15 +26,15 @@ class Flat:
     `number_S` counts the segments within their trajectory. `step`: of the run, for places."""
 
     spans: tuple[Span, ...]
-    ids_T: np.ndarray         # int32
-    logp_T: np.ndarray        # float32
-    end_P: np.ndarray         # int64
-    source_P: np.ndarray      # int8
-    turn_P: np.ndarray        # int32
-    sampled_P: np.ndarray     # bool: it carries logprobs
-    segment_P: np.ndarray     # int64
+    ids_T: np.ndarray  # int32
+    logp_T: np.ndarray  # float32
+    end_P: np.ndarray  # int64
+    source_P: np.ndarray  # int8
+    turn_P: np.ndarray  # int32
+    sampled_P: np.ndarray  # bool: it carries logprobs
+    segment_P: np.ndarray  # int64
     trajectory_S: np.ndarray  # int64
-    number_S: np.ndarray      # int64
+    number_S: np.ndarray  # int64
     names_N: tuple[str, ...]
     step: int | None = None
 
@@ -48,7 +49,9 @@ class Flat:
     @cached_property
     def offset_S(self) -> np.ndarray:
         """int64 [S + 1]: where each segment begins, and the last one ends."""
-        length_S = np.bincount(self.segment_P, self.length_P, len(self.trajectory_S)).astype(np.int64)
+        length_S = np.bincount(self.segment_P, self.length_P, len(self.trajectory_S)).astype(
+            np.int64
+        )
         return np.concatenate([[0], np.cumsum(length_S)])
 
     @cached_property
@@ -75,8 +78,10 @@ class Flat:
     @cached_property
     def plain_logp_T(self) -> np.ndarray:
         """float32: of the model's own softmax; NaN where it is not known."""
-        plain_P = [np.full(len(span), np.nan, np.float32) if (own := plain_logprobs(span)) is None else own
-                   for span in self.spans]
+        plain_P = [
+            np.full(len(span), np.nan, np.float32) if (own := plain_logprobs(span)) is None else own
+            for span in self.spans
+        ]
         return np.concatenate([np.zeros(0, np.float32), *plain_P])
 
     @cached_property
@@ -97,8 +102,11 @@ class Flat:
     def place_of_span(self, span: int, token: int | None = None, length: int = 1) -> Place:
         """Where span `span` is, or `length` tokens of it, from its token number `token` on."""
         return self.place_of_segment(
-            int(self.segment_P[span]), turn=int(self.turn_P[span]), position=int(self.start_P[span]) + (token or 0),
-            length=max(int(self.length_P[span]), 1) if token is None else length)
+            int(self.segment_P[span]),
+            turn=int(self.turn_P[span]),
+            position=int(self.start_P[span]) + (token or 0),
+            length=max(int(self.length_P[span]), 1) if token is None else length,
+        )
 
     def place_in(self, segment: int, position: int = 0, length: int = 1) -> Place:
         """Where token `position` of segment `segment` of all is."""
@@ -132,20 +140,33 @@ def plain_logprobs(span: Span) -> np.ndarray | None:
 
 def flatten(trajectories: Sequence[Trajectory], step: int | None = None) -> Flat:
     """All spans in order."""
-    segments = [(n, number, segment.spans) for n, trajectory in enumerate(trajectories)
-                for number, segment in enumerate(trajectory.segments)]
+    segments = [
+        (n, number, segment.spans)
+        for n, trajectory in enumerate(trajectories)
+        for number, segment in enumerate(trajectory.segments)
+    ]
     spans = tuple(span for _, _, own in segments for span in own)
     lengths_P = np.fromiter((len(span.token_ids) for span in spans), np.int64, len(spans))
     sampled_P = np.fromiter((span.logprobs is not None for span in spans), bool, len(spans))
     end_P = np.cumsum(lengths_P)
     ids_T = np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)])
     logp_T = np.full(len(ids_T), np.nan, np.float32)
-    logprobs = [np.zeros(0, np.float32), *(span.logprobs for span in spans if span.logprobs is not None)]
+    logprobs = [
+        np.zeros(0, np.float32),
+        *(span.logprobs for span in spans if span.logprobs is not None),
+    ]
     logp_T[np.repeat(sampled_P, lengths_P)] = np.concatenate(logprobs)
     return Flat(
-        spans, ids_T, logp_T, end_P,
+        spans,
+        ids_T,
+        logp_T,
+        end_P,
         np.fromiter((span.source for span in spans), np.int8, len(spans)),
-        np.fromiter((span.turn for span in spans), np.int32, len(spans)), sampled_P,
+        np.fromiter((span.turn for span in spans), np.int32, len(spans)),
+        sampled_P,
         np.repeat(np.arange(len(segments)), [len(own) for _, _, own in segments]),
-        np.array([n for n, _, _ in segments], np.int64), np.array([number for _, number, _ in segments], np.int64),
-        tuple(f"{t.task.id}/{t.attempt}" for t in trajectories), step)
+        np.array([n for n, _, _ in segments], np.int64),
+        np.array([number for _, number, _ in segments], np.int64),
+        tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
+        step,
+    )

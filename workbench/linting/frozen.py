@@ -4,6 +4,7 @@ Where several processes train together, each has one, and all are asked the same
 handed is added up here as the exchange of gradients does it, so that all of them get the same answer and none waits for
 another. Whether the exchange itself took place is another rule's question (R32).
 """
+
 from __future__ import annotations
 
 import copy
@@ -22,8 +23,8 @@ from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 
 HEAD_SPREAD = 0.05  # of the critic's head: values of about one half, so that its bounds can bind
-SEED = 20260731     # of that head, and of the reference
-STALE = 0.01        # a gradient that is left over from somewhere: an update has to begin without it
+SEED = 20260731  # of that head, and of the reference
+STALE = 0.01  # a gradient that is left over from somewhere: an update has to begin without it
 
 Weights = dict[str, Tensor]  # by parameter name, the critic's under "critic."
 
@@ -31,13 +32,25 @@ Weights = dict[str, Tensor]  # by parameter name, the critic's under "critic."
 class FrozenLearner:
     """The real learner with weights of its own, put back to where it stood before whatever is asked next."""
 
-    def __init__(self, model: nn.Module, algorithm: Algorithm, config: LearnerConfig, critic: CriticConfig,
-                 reference: nn.Module) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        config: LearnerConfig,
+        critic: CriticConfig,
+        reference: nn.Module,
+    ) -> None:
         self._model, self._config = copy.deepcopy(model), config
-        with torch.random.fork_rng(devices=[]):  # a new linear layer draws from the process's own generator
-            self._learner = Learner(self._model, algorithm, config, own_copy=False, critic=critic, reference=reference)
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # a new linear layer draws from the process's own generator
+            self._learner = Learner(
+                self._model, algorithm, config, own_copy=False, critic=critic, reference=reference
+            )
         tensors, state = self._learner.state()
-        for name, drawn in zip(("weight", "bias"), drawn_head(self._model)) if "critic" in tensors else ():
+        for name, drawn in (
+            zip(("weight", "bias"), drawn_head(self._model)) if "critic" in tensors else ()
+        ):
             tensors["critic"][name if critic.trunk == "policy" else f"head.{name}"] = drawn
         self._tensors, self._state = tensors, state
 
@@ -56,7 +69,9 @@ class FrozenLearner:
     def weights(self) -> Weights:
         """Copies of everything that an update may move."""
         tensors, _ = self._learner.state()
-        known = tensors["model"] | {f"critic.{name}": tensor for name, tensor in tensors.get("critic", {}).items()}
+        known = tensors["model"] | {
+            f"critic.{name}": tensor for name, tensor in tensors.get("critic", {}).items()
+        }
         return {name: known[name] for name in self.names}
 
     def leave_stale_gradients(self) -> None:
@@ -71,7 +86,9 @@ class FrozenLearner:
         handed: Weights = {}
 
         def listen(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            parameters = [
+                parameter for group in optimizer.param_groups for parameter in group["params"]
+            ]
             names = [policy[id(p)] for p in parameters] if id(parameters[0]) in policy else critics
             handed.update({name: gradient_of(p) for name, p in zip(names, parameters)})
 
@@ -83,14 +100,20 @@ class FrozenLearner:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.detach().float().clone()
+    return (
+        torch.zeros_like(parameter)
+        if parameter.grad is None
+        else parameter.grad.detach().float().clone()
+    )
 
 
 def drawn_head(policy: nn.Module) -> tuple[Tensor, Tensor]:
     """(weight, bias) of a critic's head on this policy."""
     generator = torch.Generator().manual_seed(SEED)
     width = policy.get_output_embeddings().weight.shape[1]
-    return HEAD_SPREAD * torch.randn((1, width), generator=generator), HEAD_SPREAD * torch.randn((1,), generator=generator)
+    return HEAD_SPREAD * torch.randn((1, width), generator=generator), HEAD_SPREAD * torch.randn(
+        (1,), generator=generator
+    )
 
 
 def everybodys(tensors: Mapping[str, Tensor], processes: int) -> Weights:
@@ -116,7 +139,9 @@ def squares(values: Tensor) -> float:
     return float(values.double().square().sum())
 
 
-def handed_otherwise(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: bool) -> str | None:
+def handed_otherwise(
+    handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: bool
+) -> str | None:
     """What is wrong with the gradient that the policy's or the critic's optimizer was handed, or None."""
     names = [name for name in due if name.startswith("critic.") is critic]
     if not names or not any(float(due[name].abs().max()) for name in names):
@@ -127,5 +152,7 @@ def handed_otherwise(handed: Mapping[str, Tensor], due: Mapping[str, Tensor], cr
     norms = [math.sqrt(sum(squares(side[name]) for name in names)) for side in (handed, due)]
     if gap <= 1e-4 * norms[1]:
         return None
-    return (f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; the one "
-            f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}")
+    return (
+        f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; the one "
+        f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}"
+    )

@@ -15,6 +15,7 @@ objective is in objective.py.
 
 Axis letters: T tokens of the batch (flat) · N trajectories.
 """
+
 from __future__ import annotations
 
 import math
@@ -34,8 +35,16 @@ from workbench.linting.evidence import Evidence, Gradient
 from workbench.linting.frozen import handed_otherwise, squares
 from workbench.linting.objective import holds_of_any
 from workbench.linting.rule import WORDS, Rule, RuleResult
-from workbench.linting.questions import (GradientQuestion, few_groups, moved_question, off_the_kink, plain_facts,
-                                         rows_with, scored_T, without_facts)
+from workbench.linting.questions import (
+    GradientQuestion,
+    few_groups,
+    moved_question,
+    off_the_kink,
+    plain_facts,
+    rows_with,
+    scored_T,
+    without_facts,
+)
 from workbench.linting.twin import credits_of, own_objective
 from workbench.types.errors import DataError
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
@@ -46,20 +55,29 @@ if TYPE_CHECKING:
 # Relative to the norm of a parameter's gradient. Rounding, measured on the three shipped policies and on small random
 # models: up to 3e-6 in float32; 2.5e-2 where the forward pass has 8 bits. A bug is a part of the gradient.
 BOUND, BOUND_BF16 = 3e-4, 0.15
-FLOOR = 1e-2              # of the whole gradient's norm: below it a parameter's own norm says nothing of its rounding
+FLOOR = 1e-2  # of the whole gradient's norm: below it a parameter's own norm says nothing of its rounding
 NATS, NATS_BF16 = 1e-3, 0.1  # mean difference of facts; measured 1e-6 and 1e-2
-LOUD = 1e4                # times the credit: then any bound on the gradient's norm binds
-NOT_FINITE = ("a finite gradient: by the definition of this loss it is not finite at the ratios and advantages that "
-              "are tried here, and a learner leaves such an update out")
-GIVE_CREDIT = {"estimator", "masks", "rewards", "filter"}  # of an algorithm: here credit is taken as it is given
-TRIED = 6                 # trajectories that are asked about one by one where the gradient is off
+LOUD = 1e4  # times the credit: then any bound on the gradient's norm binds
+NOT_FINITE = (
+    "a finite gradient: by the definition of this loss it is not finite at the ratios and advantages that "
+    "are tried here, and a learner leaves such an update out"
+)
+GIVE_CREDIT = {
+    "estimator",
+    "masks",
+    "rewards",
+    "filter",
+}  # of an algorithm: here credit is taken as it is given
+TRIED = 6  # trajectories that are asked about one by one where the gradient is off
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
     probe, algorithm, missing = evidence.probe, evidence.algorithm, set(evidence.twin.missing)
     if missing:
-        yield NotChecked(f"a plain twin of the {', '.join(evidence.twin.missing)} of {algorithm.name}",
-                         decides=bool(missing - GIVE_CREDIT))
+        yield NotChecked(
+            f"a plain twin of the {', '.join(evidence.twin.missing)} of {algorithm.name}",
+            decides=bool(missing - GIVE_CREDIT),
+        )
     yield from holds_of_any(algorithm, "objective" not in missing)
     if probe is None or probe.unable:
         yield NotChecked(WORDS["probe"] if probe is None else probe.unable, decides=True)
@@ -80,10 +98,17 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         yield NotChecked(f"credit for these few groups ({error})")
     else:
         # In 8 bits a ratio of one is off by more than narrow bounds allow: which tokens they hold is then chance.
-        told = probe.bf16 and known.old_logp_T is not None and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
+        told = (
+            probe.bf16
+            and known.old_logp_T is not None
+            and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
+        )
         if bool(credit.trained_T.any()) and not told:
-            questions.append(GradientQuestion("as trained", algorithm, off_the_kink(known), credit,
-                                              10 * batch.num_tokens))
+            questions.append(
+                GradientQuestion(
+                    "as trained", algorithm, off_the_kink(known), credit, 10 * batch.num_tokens
+                )
+            )
     for question in questions if not missing - GIVE_CREDIT - {"objective"} else ():
         yield from _compare(probe, question, attempts)
     yield from _one_step(probe, questions[0], Place(step=evidence.step))
@@ -93,8 +118,13 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
 # ------------------------------------------------------------------------------------------------ the facts
 
 
-def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor],
-           attempts: Attempts) -> Iterator[RuleResult]:
+def _facts(
+    probe: LearnerProbe,
+    algorithm: Algorithm,
+    batch: Batch,
+    plain: Mapping[str, Tensor],
+    attempts: Attempts,
+) -> Iterator[RuleResult]:
     """What the learner says of tokens before credit is given: logprobs, the reference's, values."""
     asked_T, bare = scored_T(batch), without_facts(batch)
     said = {"old_logp_T": probe.logprobs(bare, asked_T)}
@@ -108,14 +138,21 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
             continue
         yield Checked(len(at))
         gap = (values[at].double() - plain[name][at].double()).abs()
-        if not bool(gap.isnan().any()) and float(gap.mean()) <= most and float(gap.max()) <= 20 * most:
+        if (
+            not bool(gap.isnan().any())
+            and float(gap.mean()) <= most
+            and float(gap.max()) <= 20 * most
+        ):
             continue
         worst = int(gap.nan_to_num(math.inf).argmax())
         where = attempts.place_of_row(int(at[worst])) if of_rows else attempts.place(int(at[worst]))
-        yield Finding(f"{name[:-2]} is {float(values[at[worst]]):.4g} as the learner computes it and "
-                      f"{float(plain[name][at[worst]]):.4g} by a forward pass over this sequence alone (largest of "
-                      f"{len(at)} differences, {float(gap.nanmean()):.2g} on average; rounding stays below {most:g})",
-                      where, count=int((gap.nan_to_num(math.inf) > most).sum()))
+        yield Finding(
+            f"{name[:-2]} is {float(values[at[worst]]):.4g} as the learner computes it and "
+            f"{float(plain[name][at[worst]]):.4g} by a forward pass over this sequence alone (largest of "
+            f"{len(at)} differences, {float(gap.nanmean()):.2g} on average; rounding stays below {most:g})",
+            where,
+            count=int((gap.nan_to_num(math.inf) > most).sum()),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ the gradient
@@ -124,16 +161,35 @@ def _facts(probe: LearnerProbe, algorithm: Algorithm, batch: Batch, plain: Mappi
 def _both(probe: LearnerProbe, question: GradientQuestion) -> tuple[Gradient, Gradient]:
     """(the learner's gradient, the plain one)."""
     attempts, recipe = attempts_of_batch(question.batch), plain_recipe(question.algorithm).recipe
-    if not question.has_twin:  # what it makes of entropy and of the reference is its own matter, too
+    if (
+        not question.has_twin
+    ):  # what it makes of entropy and of the reference is its own matter, too
         question = question.weighted(terms=set(TERMS) - ({"entropy", "kl"} & set(question.terms)))
-        recipe = replace(recipe, objective=own_objective(question.algorithm), bounds={}, entropy_coef=0.0, kl_coef=0.0)
-    known = {name: getattr(question.batch, f"{name}_T") for name in ("old_logp", "ref_logp", "value", "rollout_logp")}
-    facts = {name: values_T.double().numpy() for name, values_T in known.items() if values_T is not None}
-    plain = probe.plain(recipe, attempts.with_facts(facts), credits_of(attempts, question.credit, recipe))
-    return probe.learner(question.algorithm, question.batch, question.credit, question.micro_batch_tokens), plain
+        recipe = replace(
+            recipe,
+            objective=own_objective(question.algorithm),
+            bounds={},
+            entropy_coef=0.0,
+            kl_coef=0.0,
+        )
+    known = {
+        name: getattr(question.batch, f"{name}_T")
+        for name in ("old_logp", "ref_logp", "value", "rollout_logp")
+    }
+    facts = {
+        name: values_T.double().numpy() for name, values_T in known.items() if values_T is not None
+    }
+    plain = probe.plain(
+        recipe, attempts.with_facts(facts), credits_of(attempts, question.credit, recipe)
+    )
+    return probe.learner(
+        question.algorithm, question.batch, question.credit, question.micro_batch_tokens
+    ), plain
 
 
-def _compare(probe: LearnerProbe, question: GradientQuestion, attempts: Attempts) -> Iterator[RuleResult]:
+def _compare(
+    probe: LearnerProbe, question: GradientQuestion, attempts: Attempts
+) -> Iterator[RuleResult]:
     learner, plain = _both(probe, question)
     if not _is_finite(plain):
         yield Finding(f"{question.what}: {NOT_FINITE}", Place(step=attempts.step), NOTE)
@@ -143,19 +199,29 @@ def _compare(probe: LearnerProbe, question: GradientQuestion, attempts: Attempts
         return
 
     def is_off(part: GradientQuestion) -> bool:
-        return bool((part.credit.trained_T).any()) and _off(probe, part, *_both(probe, part)) is not None
+        return (
+            bool((part.credit.trained_T).any())
+            and _off(probe, part, *_both(probe, part)) is not None
+        )
 
     terms = [term for term in question.terms if is_off(question.weighted(terms=[term]))]
-    said = f" Of the {_list(terms)} term by itself it is off, too." if terms else \
-        " Of each term by itself it is not: it is how they are put together."
+    said = (
+        f" Of the {_list(terms)} term by itself it is off, too."
+        if terms
+        else " Of each term by itself it is not: it is how they are put together."
+    )
     row_T = question.batch.trajectory_of_token_T
     rows = row_T[question.credit.trained_T].unique().tolist()[:TRIED]
-    where = next((attempts.place_of_row(n) for n in rows if is_off(question.weighted(row_T == n))),
-                 Place(step=attempts.step))
+    where = next(
+        (attempts.place_of_row(n) for n in rows if is_off(question.weighted(row_T == n))),
+        Place(step=attempts.step),
+    )
     yield Finding(f"{question.what}: {off}{said}", where)
 
 
-def _off(probe: LearnerProbe, question: GradientQuestion, learner: Gradient, plain: Gradient) -> str | None:
+def _off(
+    probe: LearnerProbe, question: GradientQuestion, learner: Gradient, plain: Gradient
+) -> str | None:
     """`difference`, where nothing but rounding is left of attempts with the same tokens and opposite advantages, too."""
     bound = BOUND_BF16 if probe.bf16 else BOUND
     if difference(learner, plain, bound) is None:
@@ -164,7 +230,9 @@ def _off(probe: LearnerProbe, question: GradientQuestion, learner: Gradient, pla
     return difference(learner, plain, bound, _both(probe, replace(question, credit=unsigned))[1])
 
 
-def difference(learner: Gradient, plain: Gradient, bound: float, unsigned: Gradient | None = None) -> str | None:
+def difference(
+    learner: Gradient, plain: Gradient, bound: float, unsigned: Gradient | None = None
+) -> str | None:
     """What is wrong with the learner's gradient, in words, or None. The critic's weights are looked at apart: their
     gradients are on another scale. `unsigned`: the gradient by which rounding is measured where advantages cancel."""
     if learner.by_name.keys() != plain.by_name.keys():
@@ -173,7 +241,10 @@ def difference(learner: Gradient, plain: Gradient, bound: float, unsigned: Gradi
     worst: tuple[float, str] = (0.0, "")
     for critic in (False, True):
         names = [name for name in plain.by_name if name.startswith("critic.") is critic]
-        whole = max(math.sqrt(sum(squares(side.by_name[name]) for name in names)) for side in (plain, unsigned or plain))
+        whole = max(
+            math.sqrt(sum(squares(side.by_name[name]) for name in names))
+            for side in (plain, unsigned or plain)
+        )
         for name in names:
             gap = math.sqrt(squares(learner.by_name[name] - plain.by_name[name]))
             own = max(math.sqrt(squares(plain.by_name[name])), FLOOR * whole)
@@ -183,26 +254,43 @@ def difference(learner: Gradient, plain: Gradient, bound: float, unsigned: Gradi
     if worst[0] <= bound and not loss_off:
         return None
     if worst[0] <= bound:
-        return (f"the learner back-propagates a loss of {learner.loss:.6g}, and by the definition it is "
-                f"{plain.loss:.6g}")
+        return (
+            f"the learner back-propagates a loss of {learner.loss:.6g}, and by the definition it is "
+            f"{plain.loss:.6g}"
+        )
     mine, theirs = (_flat(side, worst[1].startswith("critic.")) for side in (learner, plain))
     norms = float(mine.norm()), float(theirs.norm())
     cosine = float(mine @ theirs) / (norms[0] * norms[1]) if norms[0] and norms[1] else 0.0
-    guess = " (only its length: a denominator or a coefficient)" if cosine > 0.9999 else \
-        " (it points the other way: a sign)" if cosine < -0.99 else \
-        " (the loss is right: a part of it has no gradient, or another one)" if not loss_off else ""
-    return (f"the gradient of {worst[1]} is off by {worst[0]:.2g} of its norm, rounding by less than {bound:g}; all "
-            f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}, loss {learner.loss:.6g} "
-            f"instead of {plain.loss:.6g}{guess}.")
+    guess = (
+        " (only its length: a denominator or a coefficient)"
+        if cosine > 0.9999
+        else " (it points the other way: a sign)"
+        if cosine < -0.99
+        else " (the loss is right: a part of it has no gradient, or another one)"
+        if not loss_off
+        else ""
+    )
+    return (
+        f"the gradient of {worst[1]} is off by {worst[0]:.2g} of its norm, rounding by less than {bound:g}; all "
+        f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}, loss {learner.loss:.6g} "
+        f"instead of {plain.loss:.6g}{guess}."
+    )
 
 
 def _is_finite(gradient: Gradient) -> bool:
-    return math.isfinite(gradient.loss) and all(bool(g.isfinite().all()) for g in gradient.by_name.values())
+    return math.isfinite(gradient.loss) and all(
+        bool(g.isfinite().all()) for g in gradient.by_name.values()
+    )
 
 
 def _flat(gradient: Gradient, critic: bool) -> Tensor:
-    return torch.cat([g.double().reshape(-1) for name, g in sorted(gradient.by_name.items())
-                      if name.startswith("critic.") is critic])
+    return torch.cat(
+        [
+            g.double().reshape(-1)
+            for name, g in sorted(gradient.by_name.items())
+            if name.startswith("critic.") is critic
+        ]
+    )
 
 
 def _list(words: list[str]) -> str:
@@ -212,14 +300,21 @@ def _list(words: list[str]) -> str:
 # ------------------------------------------------------------------------------------------------ what is done with it
 
 
-def _one_step(probe: LearnerProbe, question: GradientQuestion, where: Place) -> Iterator[RuleResult]:
+def _one_step(
+    probe: LearnerProbe, question: GradientQuestion, where: Place
+) -> Iterator[RuleResult]:
     """One update hands the optimizer its gradient, scaled down where it is too long, and moves each weight as the
     optimizer's definition says."""
     two = question.weighted(question.batch.trajectory_of_token_T < 2)
     # So much credit that no bound on the gradient's norm is above it; less where a loss of yours cannot take as much.
     for loud in (LOUD, 1.0, 1 / LOUD):
-        tried, turned = (replace(two.credit, advantage_T=by * two.credit.advantage_T) for by in (loud, -loud))
-        if all(_is_finite(probe.learner(two.algorithm, two.batch, credit)) for credit in (tried, turned)):
+        tried, turned = (
+            replace(two.credit, advantage_T=by * two.credit.advantage_T) for by in (loud, -loud)
+        )
+        if all(
+            _is_finite(probe.learner(two.algorithm, two.batch, credit))
+            for credit in (tried, turned)
+        ):
             break
     else:
         yield NotChecked(NOT_FINITE)
@@ -227,7 +322,9 @@ def _one_step(probe: LearnerProbe, question: GradientQuestion, where: Place) -> 
     updates = probe.moved(two.algorithm, two.batch, tried)
     yield Checked(len(updates[0].plain))
     if not updates[0].shared:
-        yield NotChecked("the same gradient in every process: they were handed different ones (R32 says more)")
+        yield NotChecked(
+            "the same gradient in every process: they were handed different ones (R32 says more)"
+        )
         return
     for critic in (False, True):
         if (wrong := handed_otherwise(updates[0].handed, updates[0].due, critic)) is not None:
@@ -241,45 +338,58 @@ def _one_step(probe: LearnerProbe, question: GradientQuestion, where: Place) -> 
                 continue
             yield Finding(
                 f"one update leaves {name} {gap:.2g} away from where AdamW takes it with this gradient, this learning "
-                f"rate ({lr:.2g}) and these settings" if number == 1 else
-                f"update {number} leaves {name} {gap:.2g} away from where AdamW takes it with the gradients so far: "
+                f"rate ({lr:.2g}) and these settings"
+                if number == 1
+                else f"update {number} leaves {name} {gap:.2g} away from where AdamW takes it with the gradients so far: "
                 "learner.betas, or what the optimizer remembers of earlier updates, is not what the settings say",
-                where)
+                where,
+            )
             return
 
 
-def _passes(probe: LearnerProbe, algorithm: Algorithm, question: GradientQuestion) -> Iterator[RuleResult]:
+def _passes(
+    probe: LearnerProbe, algorithm: Algorithm, question: GradientQuestion
+) -> Iterator[RuleResult]:
     """Every pass trains every token once, a trajectory's together, in as many updates as were asked for."""
     credit, batch = question.credit, question.batch
     updates = probe.updates(algorithm, batch, credit)
     rows = int(rows_with(batch, credit.trained_T).sum())
-    count = min(algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1))
+    count = min(
+        algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1)
+    )
     yield Checked(len(updates))
     if len(updates) != algorithm.epochs * count:
-        yield Finding(f"a step makes {len(updates)} updates, and algorithm.epochs x updates of a pass are "
-                      f"{algorithm.epochs} x {count}")
+        yield Finding(
+            f"a step makes {len(updates)} updates, and algorithm.epochs x updates of a pass are "
+            f"{algorithm.epochs} x {count}"
+        )
         return
     times_ET = torch.stack(updates).reshape(algorithm.epochs, count, -1).sum(1)
     for epoch, times_T in enumerate(times_ET):
         wrong = (times_T != credit.trained_T).nonzero()[:, 0]
         if len(wrong):
             t = int(wrong[0])
-            yield Finding(f"pass {epoch} trains {len(wrong)} tokens more or less often than once, the first of them "
-                          f"{int(times_T[t])} times", Place(batch.names_N[int(batch.trajectory_of_token_T[t])]),
-                          count=len(wrong))
+            yield Finding(
+                f"pass {epoch} trains {len(wrong)} tokens more or less often than once, the first of them "
+                f"{int(times_T[t])} times",
+                Place(batch.names_N[int(batch.trajectory_of_token_T[t])]),
+                count=len(wrong),
+            )
             return
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R19", "the learner's gradient is the one of the definition",
+        "R19",
+        "the learner's gradient is the one of the definition",
         means="The weights move in another direction, or another distance, than credit and loss say. Curves stay "
-              "plausible: part of the gradient is still right.",
+        "plausible: part of the gradient is still right.",
         mend="Look at how the learner gets from tokens to this term: the shift by one, what it is masked with and "
-             "divided by, whether it is computed with gradients, which sequences can see each other. Where the loss itself "
-             "is named, look at the objective: what is minimised is -A log pi.",
-        needs=("batch", "algorithm"), check=_check, when="start",
-        threads=("SkyRL#1353", "unsloth#5673", "SkyRL#462", "trl#4974",
-                 "verl#7278"),
+        "divided by, whether it is computed with gradients, which sequences can see each other. Where the loss itself "
+        "is named, look at the objective: what is minimised is -A log pi.",
+        needs=("batch", "algorithm"),
+        check=_check,
+        when="start",
+        threads=("SkyRL#1353", "unsloth#5673", "SkyRL#462", "trl#4974", "verl#7278"),
     ),
 )

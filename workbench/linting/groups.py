@@ -5,6 +5,7 @@ single attempt: every advantage is zero then, and the run is busy with nothing.
 
 Axis letters: N trajectories · G groups · S segments · T tokens (flat).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -31,17 +32,25 @@ def _identity(evidence: Evidence) -> Iterator[RuleResult]:
         if group:
             task = group[0].task
             if task.id in seen:
-                yield Finding(f"groups {seen[task.id]} and {g} of this step are both task {task.id!r}: its attempts "
-                              "are compared in two halves", evidence.place(index))
+                yield Finding(
+                    f"groups {seen[task.id]} and {g} of this step are both task {task.id!r}: its attempts "
+                    "are compared in two halves",
+                    evidence.place(index),
+                )
             seen[task.id] = g
             problem = f"{task.env} {task.task_seed} {sorted(task.payload.items(), key=str)}"
             if problem in problems and problems[problem] != task.id:
-                yield Finding(f"tasks {problems[problem]!r} and {task.id!r} are the same problem under two names",
-                              evidence.place(index), NOTE)
+                yield Finding(
+                    f"tasks {problems[problem]!r} and {task.id!r} are the same problem under two names",
+                    evidence.place(index),
+                    NOTE,
+                )
             problems[problem] = task.id
     yield from _prompts(evidence)
     if evidence.batch is not None:
-        yield from differences_of_batch(evidence, ("names_N", "group_of_trajectory_N", "tag_N", "state_of_turn_K"))
+        yield from differences_of_batch(
+            evidence, ("names_N", "group_of_trajectory_N", "tag_N", "state_of_turn_K")
+        )
 
 
 def _one_task(evidence: Evidence, group: tuple[Trajectory, ...], index: int) -> Iterator[Finding]:
@@ -55,18 +64,30 @@ def _one_task(evidence: Evidence, group: tuple[Trajectory, ...], index: int) -> 
         for name in ("id", "env", "task_seed", "payload"):
             mine, theirs = getattr(t.task, name), getattr(first.task, name)
             if t.task is not first.task and mine != theirs:
-                yield Finding(f"{name} of its task is {shortened(mine)}, that of the group's first attempt "
-                              f"{shortened(theirs)}: a group is one problem", evidence.place(n))
+                yield Finding(
+                    f"{name} of its task is {shortened(mine)}, that of the group's first attempt "
+                    f"{shortened(theirs)}: a group is one problem",
+                    evidence.place(n),
+                )
         if t.first_observation.messages and t.first_observation != seen.first_observation:
-            yield Finding(f"starts from another observation than attempt {seen.attempt}: {shortened(_text(t))} instead of "
-                          f"{shortened(_text(seen))}", evidence.place(n, segment=0))
+            yield Finding(
+                f"starts from another observation than attempt {seen.attempt}: {shortened(_text(t))} instead of "
+                f"{shortened(_text(seen))}",
+                evidence.place(n, segment=0),
+            )
         if t.attempt in attempts:
-            yield Finding(f"attempt number {t.attempt} stands twice in its group (trajectories {attempts[t.attempt]} "
-                          f"and {n})", evidence.place(n))
+            yield Finding(
+                f"attempt number {t.attempt} stands twice in its group (trajectories {attempts[t.attempt]} "
+                f"and {n})",
+                evidence.place(n),
+            )
         attempts[t.attempt] = n
         if t.dynamics_seed in dynamics and _seeds_are_known(evidence):
-            yield Finding(f"the same dynamics seed as trajectory {dynamics[t.dynamics_seed]} of its group: the "
-                          "environment's chance is drawn once for both", evidence.place(n))
+            yield Finding(
+                f"the same dynamics seed as trajectory {dynamics[t.dynamics_seed]} of its group: the "
+                "environment's chance is drawn once for both",
+                evidence.place(n),
+            )
         dynamics[t.dynamics_seed] = n
 
 
@@ -83,13 +104,16 @@ def _prompts(evidence: Evidence) -> Iterator[Finding]:
         if not first.any():
             continue  # it failed before it had a prompt
         sampled = np.flatnonzero(attempt.sampled & first)
-        ids = attempt.ids[:sampled[0]] if len(sampled) else attempt.ids[first]
+        ids = attempt.ids[: sampled[0]] if len(sampled) else attempt.ids[first]
         other, theirs = known.setdefault(attempt.group, (n, ids))
         if not np.array_equal(ids, theirs):
             at = first_difference(ids, theirs)
-            yield Finding(f"its first prompt ({len(ids)} tokens) is not that of trajectory "
-                          f"{evidence.attempts.names_N[other]} in the same group ({len(theirs)} tokens): they differ "
-                          f"from token {at} on", evidence.place(n, segment=0, turn=0, position=at))
+            yield Finding(
+                f"its first prompt ({len(ids)} tokens) is not that of trajectory "
+                f"{evidence.attempts.names_N[other]} in the same group ({len(theirs)} tokens): they differ "
+                f"from token {at} on",
+                evidence.place(n, segment=0, turn=0, position=at),
+            )
 
 
 def _text(trajectory: Trajectory) -> str:
@@ -110,44 +134,69 @@ def _comparison(evidence: Evidence) -> Iterator[RuleResult]:
     if least is None:
         yield NotChecked("the algorithm, which says whether attempts are compared")
     elif least > 1:
-        yield from _alone(evidence, np.bincount(attempts.group_N, minlength=attempts.num_groups), scored_G)
-    flat = sum(is_flat(attempts.reward_N[(attempts.group_N == g) & attempts.scored_N])
-               for g in np.flatnonzero(scored_G > 1))
+        yield from _alone(
+            evidence, np.bincount(attempts.group_N, minlength=attempts.num_groups), scored_G
+        )
+    flat = sum(
+        is_flat(attempts.reward_N[(attempts.group_N == g) & attempts.scored_N])
+        for g in np.flatnonzero(scored_G > 1)
+    )
     if flat and least != 1:
         many = int((scored_G > 1).sum())
-        yield Finding(f"{flat} of {many} groups are flat ({flat / many:.0%}): all their attempts earned the same, so a "
-                      "comparison of attempts has nothing to say there", Place(step=evidence.step), NOTE, flat)
+        yield Finding(
+            f"{flat} of {many} groups are flat ({flat / many:.0%}): all their attempts earned the same, so a "
+            "comparison of attempts has nothing to say there",
+            Place(step=evidence.step),
+            NOTE,
+            flat,
+        )
 
 
 def _alone(evidence: Evidence, size_G: np.ndarray, scored_G: np.ndarray) -> Iterator[Finding]:
     name = getattr(evidence.algorithm, "name", type(evidence.algorithm).__name__)
     place = Place(step=evidence.step)
     if size_G.max(initial=0) < 2:
-        yield Finding(f"{name} compares attempts at the same task, but each of the {len(size_G)} groups has a single "
-                      "attempt: it has no baseline, and every advantage is zero", place, count=len(size_G))
+        yield Finding(
+            f"{name} compares attempts at the same task, but each of the {len(size_G)} groups has a single "
+            "attempt: it has no baseline, and every advantage is zero",
+            place,
+            count=len(size_G),
+        )
     elif scored_G.max(initial=0) < 2:
-        yield Finding("no task has two scored attempts, so nothing can be compared in this step", place, NOTE,
-                      len(size_G))
+        yield Finding(
+            "no task has two scored attempts, so nothing can be compared in this step",
+            place,
+            NOTE,
+            len(size_G),
+        )
     elif single := int((scored_G == 1).sum()):
-        yield Finding(f"{single} of {len(size_G)} groups have a single scored attempt: nothing to compare it with",
-                      place, NOTE, single)
+        yield Finding(
+            f"{single} of {len(size_G)} groups have a single scored attempt: nothing to compare it with",
+            place,
+            NOTE,
+            single,
+        )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R7", "a group is one task",
+        "R7",
+        "a group is one task",
         means="attempts are judged by what was earned at another problem, or with another start: easy problems are "
-              "learned as good actions, hard ones as bad ones.",
+        "learned as good actions, hard ones as bad ones.",
         mend="group by task: the same task id, seed, payload and first observation, and an attempt number and a "
-             "dynamics seed of its own for each attempt; number groups once, where attempts are collected.",
-        needs=("groups",), check=_identity,
+        "dynamics seed of its own for each attempt; number groups once, where attempts are collected.",
+        needs=("groups",),
+        check=_identity,
         threads=("Search-R1#88", "tinker-cookbook#771"),
     ),
     Rule(
-        "R8", "groups have something to compare",
+        "R8",
+        "groups have something to compare",
         means="a flat group teaches nothing; a baseline over one attempt makes every advantage zero.",
         mend="collect at least 2 attempts per task (train.group_size), or use an algorithm without a group baseline.",
-        needs=(), check=_comparison,
+        needs=(),
+        check=_comparison,
         threads=("rllm#916", "PipelineRL#54", "DeepAnalyze#116", "trl#7068"),
     ),
 )

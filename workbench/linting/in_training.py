@@ -4,6 +4,7 @@
 
 It asks the session for its configuration, chat format, engine, policy and learner, and changes none of them.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -62,7 +63,9 @@ class TrainingLint:
 class LintWatch:
     """The lint's part of one new step: what it said before the updates is joined with what it says after them."""
 
-    def __init__(self, session: LintedSession, step: int, start: bool, history: deque[StepFacts]) -> None:
+    def __init__(
+        self, session: LintedSession, step: int, start: bool, history: deque[StepFacts]
+    ) -> None:
         self.session, self.step, self.start, self.history = session, step, start, history
         self.engine = Journal(session.engine)
 
@@ -74,8 +77,16 @@ class LintWatch:
         again = self.start and self.step != 1
 
         def asked(start: bool) -> LintReport:
-            return before_updates(self.session, self.step, groups, batch, credit, self.engine, start=start,
-                                  sampled_by=self._older() if self.session.config.train.staleness else self.version)
+            return before_updates(
+                self.session,
+                self.step,
+                groups,
+                batch,
+                credit,
+                self.engine,
+                start=start,
+                sampled_by=self._older() if self.session.config.train.staleness else self.version,
+            )
 
         self.found = asked(self.start and not again)
         self.weights = _some_of(self.session)
@@ -89,16 +100,29 @@ class LintWatch:
         left = {facts.step: facts.metrics.get("policy_version") for facts in self.history}
         return left.get(self.step - 2, None if self.step > 2 else 0)
 
-    def after(self, groups: Sequence[Group], batch: Batch, credit: Credit, reports: Sequence[UpdateReport],
-              metrics: Mapping[str, Any]) -> LintReport:
-        updates = after_updates(self.session, self.step, groups, batch, credit, reports, before=self.weights)
-        facts, run = after_the_step(self.session, self.step, groups, metrics, self.history, self.version)
+    def after(
+        self,
+        groups: Sequence[Group],
+        batch: Batch,
+        credit: Credit,
+        reports: Sequence[UpdateReport],
+        metrics: Mapping[str, Any],
+    ) -> LintReport:
+        updates = after_updates(
+            self.session, self.step, groups, batch, credit, reports, before=self.weights
+        )
+        facts, run = after_the_step(
+            self.session, self.step, groups, metrics, self.history, self.version
+        )
         self.history.append(facts)
         return together([self.found, updates, run])
 
     def judge(self, report: LintReport) -> None:
         if self.session.config.lint.mode == "assert":
-            raise_errors(report, "after the updates that they are about were made, so the step is not committed")
+            raise_errors(
+                report,
+                "after the updates that they are about were made, so the step is not committed",
+            )
 
 
 def raise_errors(report: LintReport, consequence: str = "so nothing is learned from this") -> None:
@@ -110,49 +134,90 @@ def raise_errors(report: LintReport, consequence: str = "so nothing is learned f
         if answer.errors:
             first = answer.errors[0]
             more = len(answer.errors) - 1 + answer.further_errors
-            lines.append(f"{answer.rule} ({answer.title}): {first.place}: {first.what}"
-                         + (f"; and {more} more" if more else "")
-                         + f". It means: {answer.means} To mend it: {answer.mend}")
+            lines.append(
+                f"{answer.rule} ({answer.title}): {first.place}: {first.what}"
+                + (f"; and {more} more" if more else "")
+                + f". It means: {answer.means} To mend it: {answer.mend}"
+            )
     error = LintError(f"the lint found errors, {consequence}:\n" + "\n".join(lines))
     error.report = report
     raise error
 
 
-def before_updates(session: LintedSession, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
-                   journal: Journal | None, *, start: bool, sampled_by: int | None) -> LintReport:
+def before_updates(
+    session: LintedSession,
+    step: int,
+    groups: Sequence[Group],
+    batch: Batch,
+    credit: Credit,
+    journal: Journal | None,
+    *,
+    start: bool,
+    sampled_by: int | None,
+) -> LintReport:
     """What training asks before the first update of a step, which was to be `sampled_by` that version of the weights. With
     `start` also what is asked once: whether settings act, the learner's gradient, isolated environments. Every process calls
     it and gets the same answer."""
     import torch.distributed as dist
 
     rank, world = session.place
-    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, policy_version=sampled_by,
-                             delivery=getattr(session.engine, "delivery", None), handed=session.learner.handed,
-                             drawn=_drawn(session, step))
+    evidence = step_evidence(
+        session,
+        step,
+        groups,
+        batch=batch,
+        credit=credit,
+        policy_version=sampled_by,
+        delivery=getattr(session.engine, "delivery", None),
+        handed=session.learner.handed,
+        drawn=_drawn(session, step),
+    )
     exchanges = None if journal is None else journal.exchanges
     starts = start and session.config.lint.start
-    asked = (*BEFORE, *("start",) * starts, *("sync",) * (evidence.delivery is not None or evidence.handed is not None))
+    asked = (
+        *BEFORE,
+        *("start",) * starts,
+        *("sync",) * (evidence.delivery is not None or evidence.handed is not None),
+    )
     if starts:
         evidence = replace(evidence, probe=probe_of_session(session), samples=None)
     if world == 1:
         return lint_evidence(replace(evidence, journal=exchanges), asked)
     # What needs no journal is the same for all; the journal of each process knows the attempts of that process.
     report = _everybodys(lint_evidence(evidence, asked), world)
-    wanting = [RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing]
+    wanting = [
+        RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing
+    ]
     local = replace(step_evidence(session, step, groups[rank::world]), journal=exchanges)
     parts: list[Any] = [None] * world
     dist.all_gather_object(parts, check(local, wanting).as_dict() if local.groups else None)
     names = {f"{t.task.id}/{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
-    shared = together([_renumbered(LintReport.from_dict(part), names) for part in parts if part is not None])
+    shared = together(
+        [_renumbered(LintReport.from_dict(part), names) for part in parts if part is not None]
+    )
     known = {answer.rule: answer for answer in shared.answers}
-    return LintReport(tuple(_both(answer, known[answer.rule]) if answer.rule in known else answer
-                            for answer in report.answers), report.about)
+    return LintReport(
+        tuple(
+            _both(answer, known[answer.rule]) if answer.rule in known else answer
+            for answer in report.answers
+        ),
+        report.about,
+    )
 
 
 def _drawn(session: LintedSession, step: int) -> tuple[str, ...]:
     config, train = session.config, session.config.train
-    chosen = session.train_tasks(step) if config.sampling.tasks != "fresh" else ()  # by the attempts before it
-    return drawn_attempts(config.env, step, seed=config.seed, tasks_per_step=train.tasks_per_step, group_size=train.group_size, chosen=chosen)
+    chosen = (
+        session.train_tasks(step) if config.sampling.tasks != "fresh" else ()
+    )  # by the attempts before it
+    return drawn_attempts(
+        config.env,
+        step,
+        seed=config.seed,
+        tasks_per_step=train.tasks_per_step,
+        group_size=train.group_size,
+        chosen=chosen,
+    )
 
 
 def _everybodys(report: LintReport, processes: int) -> LintReport:
@@ -162,35 +227,82 @@ def _everybodys(report: LintReport, processes: int) -> LintReport:
 
     parts: list[Any] = [None] * processes
     dist.all_gather_object(parts, report.as_dict())
-    others = [{answer.rule: answer for answer in LintReport.from_dict(part).answers} for part in parts]
-    return LintReport(tuple(replace(answer, findings=tuple(dict.fromkeys(
-        finding for other in others for finding in other[answer.rule].findings))) for answer in report.answers), report.about)
+    others = [
+        {answer.rule: answer for answer in LintReport.from_dict(part).answers} for part in parts
+    ]
+    return LintReport(
+        tuple(
+            replace(
+                answer,
+                findings=tuple(
+                    dict.fromkeys(
+                        finding for other in others for finding in other[answer.rule].findings
+                    )
+                ),
+            )
+            for answer in report.answers
+        ),
+        report.about,
+    )
 
 
 def _both(whole: Answer, parts: Answer) -> Answer:
     """A rule's answers to two kinds of evidence: what was found by either, what was missing to both."""
     found = tuple(dict.fromkeys((*whole.findings, *parts.findings)))
-    return replace(whole, findings=found, further=whole.further + parts.further,
-                   further_errors=whole.further_errors + parts.further_errors, looked=whole.looked + parts.looked,
-                   missing=tuple(words for words in whole.missing if words in parts.missing))
+    return replace(
+        whole,
+        findings=found,
+        further=whole.further + parts.further,
+        further_errors=whole.further_errors + parts.further_errors,
+        looked=whole.looked + parts.looked,
+        missing=tuple(words for words in whole.missing if words in parts.missing),
+    )
 
 
 def _renumbered(report: LintReport, names: Mapping[str, int]) -> LintReport:
     """With the numbers that trajectories have in the whole batch; each process counted its own."""
+
     def moved(finding: Finding) -> Finding:
-        return replace(finding, place=replace(finding.place, index=names.get(finding.place.trajectory or "")))
+        return replace(
+            finding, place=replace(finding.place, index=names.get(finding.place.trajectory or ""))
+        )
 
-    return LintReport(tuple(replace(answer, findings=tuple(map(moved, answer.findings))) for answer in report.answers),
-                      report.about)
+    return LintReport(
+        tuple(
+            replace(answer, findings=tuple(map(moved, answer.findings)))
+            for answer in report.answers
+        ),
+        report.about,
+    )
 
 
-def after_updates(session: LintedSession, step: int, groups: Sequence[Group], batch: Batch, credit: Credit,
-                  reports: Iterable[UpdateReport], before: Mapping[str, Any] | None = None) -> LintReport:
+def after_updates(
+    session: LintedSession,
+    step: int,
+    groups: Sequence[Group],
+    batch: Batch,
+    credit: Credit,
+    reports: Iterable[UpdateReport],
+    before: Mapping[str, Any] | None = None,
+) -> LintReport:
     """What training asks after the updates of a step: is each of them what its table says? `before`: some weights as they were."""
     updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
-    made = rounded(before, _some_of(session), session.config.engine.dtype) if before is not None else None
-    evidence = step_evidence(session, step, groups, batch=batch, credit=credit, updates=updates, replicas=_replicas(session),
-                             rounded=made if made is not None and made.changed else None, handed=session.learner.handed)
+    made = (
+        rounded(before, _some_of(session), session.config.engine.dtype)
+        if before is not None
+        else None
+    )
+    evidence = step_evidence(
+        session,
+        step,
+        groups,
+        batch=batch,
+        credit=credit,
+        updates=updates,
+        replicas=_replicas(session),
+        rounded=made if made is not None and made.changed else None,
+        handed=session.learner.handed,
+    )
     return lint_evidence(evidence, AFTER if session.place[1] == 1 else (*AFTER, "ranks"))
 
 
@@ -210,41 +322,81 @@ def _replicas(session: LintedSession) -> tuple[str, ...]:
         return ()
     found: list[str] = [""] * session.place[1]
     critic = session.learner.models.critic
-    held = session.learner.weights() | ({} if critic is None else {f"critic.{n}": p for n, p in critic.weights.module.named_parameters()})
+    held = session.learner.weights() | (
+        {}
+        if critic is None
+        else {f"critic.{n}": p for n, p in critic.weights.module.named_parameters()}
+    )
     own = "".join(sorted(digests(held).values()))
     dist.all_gather_object(found, blake2b(own.encode(), digest_size=8).hexdigest())
     return tuple(found)
 
 
-def after_the_step(session: LintedSession, step: int, groups: Sequence[Group], metrics: Mapping[str, Any],
-                   history: Sequence[StepFacts], version: int) -> tuple[StepFacts, LintReport]:
+def after_the_step(
+    session: LintedSession,
+    step: int,
+    groups: Sequence[Group],
+    metrics: Mapping[str, Any],
+    history: Sequence[StepFacts],
+    version: int,
+) -> tuple[StepFacts, LintReport]:
     """What is to be remembered of a step, and how it follows on those before: every batch once, versions in order.
     `version`: of the weights that the step began with."""
     config, staleness = session.config.learner, session.config.train.staleness
-    facts = facts_of_step(step, groups, metrics, lr=config.lr, warmup=config.warmup_updates, staleness=staleness,
-                          slowed=len(session.learner.updates.slowed), restored=version in session.learner.updates.restored)
-    if not history and version:  # a session that was trained before, by somebody who keeps no history
+    facts = facts_of_step(
+        step,
+        groups,
+        metrics,
+        lr=config.lr,
+        warmup=config.warmup_updates,
+        staleness=staleness,
+        slowed=len(session.learner.updates.slowed),
+        restored=version in session.learner.updates.restored,
+    )
+    if (
+        not history and version
+    ):  # a session that was trained before, by somebody who keeps no history
         return facts, LintReport(())
     claims = RunClaims(session.config.train.steps)
     report = lint_evidence(Evidence(steps=(*history, facts), claims=claims, step=step), ("run",))
     # What is wrong between earlier steps was said when they were made.
-    kept = [replace(answer, findings=tuple(f for f in answer.findings if f.place.step in (step, None)), further=0,
-                    further_errors=0) for answer in report.answers]
+    kept = [
+        replace(
+            answer,
+            findings=tuple(f for f in answer.findings if f.place.step in (step, None)),
+            further=0,
+            further_errors=0,
+        )
+        for answer in report.answers
+    ]
     return facts, LintReport(tuple(kept), report.about)
 
 
-def step_evidence(session: LintedSession, step: int, groups: Sequence[Group], **more: Any) -> Evidence:
-    return Evidence(tuple(tuple(group) for group in groups), tuple(group.greedy for group in groups), step=step, samples=session.config.lint.samples,
-                    **given_by(session) | more)
+def step_evidence(
+    session: LintedSession, step: int, groups: Sequence[Group], **more: Any
+) -> Evidence:
+    return Evidence(
+        tuple(tuple(group) for group in groups),
+        tuple(group.greedy for group in groups),
+        step=step,
+        samples=session.config.lint.samples,
+        **given_by(session) | more,
+    )
 
 
 def given_by(session: LintedSession | None) -> dict[str, Any]:
     if session is None:
         return {}
     config = session.config
-    return {"chat": session.chat, "collect": config.collect, "algorithm": config.algorithm, "family": config.env,
-            "precision": config.learner.precision, "staleness": config.train.staleness,
-            "context_length": getattr(session.engine, "context_length", None)}
+    return {
+        "chat": session.chat,
+        "collect": config.collect,
+        "algorithm": config.algorithm,
+        "family": config.env,
+        "precision": config.learner.precision,
+        "staleness": config.train.staleness,
+        "context_length": getattr(session.engine, "context_length", None),
+    }
 
 
 def probe_of_session(session: LintedSession) -> Any:

@@ -9,6 +9,7 @@ setting that the algorithm heeds and the learner does not hand on is as dead as 
 A setting at its default is not looked at: nobody asked for it. One that only your own class declares may be a name for
 a plot, or act on attempts unlike any that were made up or made: that it did nothing here is a note.
 """
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -39,9 +40,20 @@ if TYPE_CHECKING:
     from workbench.linting.probe import LearnerProbe
 
 Setting = tuple[str, ...]  # ("filter", "share")
-WORDS = {"reduction": REDUCTIONS, "objective": OBJECTIVES, "kl_estimator": ESTIMATORS, "kl_in": ("loss", "reward")}
-GROUPS = ("masks.advantage_mask", "masks.loss_mask")  # of switches, each of which may be set by itself
-DIFFERENT, FLAT = "different", "flat"  # two steps that are made up: some groups are flat, all but one are
+WORDS = {
+    "reduction": REDUCTIONS,
+    "objective": OBJECTIVES,
+    "kl_estimator": ESTIMATORS,
+    "kl_in": ("loss", "reward"),
+}
+GROUPS = (
+    "masks.advantage_mask",
+    "masks.loss_mask",
+)  # of switches, each of which may be set by itself
+DIFFERENT, FLAT = (
+    "different",
+    "flat",
+)  # two steps that are made up: some groups are flat, all but one are
 REAL = "real"  # ... and the attempts of the step itself, the models' numbers made up as well
 TYPICAL = (16, 8)  # tasks and attempts of a step, where nothing says how many there are
 
@@ -54,16 +66,20 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     chosen = changed_settings(algorithm)
     probe = evidence.probe if evidence.probe is not None and not evidence.probe.unable else None
     if chosen and probe is None:
-        yield NotChecked("a learner to turn settings on: only credit and loss were looked at" if evidence.probe is None
-                      else evidence.probe.unable)
+        yield NotChecked(
+            "a learner to turn settings on: only credit and loss were looked at"
+            if evidence.probe is None
+            else evidence.probe.unable
+        )
     trial = _Trial(evidence, probe)
     yield Checked(max(len(chosen), 1))  # nothing was set: nothing can be dead
     for setting in chosen:
         yield from _of_setting(trial, algorithm, setting, _explained(evidence, algorithm))
 
 
-def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting,
-                explained: Mapping[str, str]) -> Iterator[RuleResult]:
+def _of_setting(
+    trial: _Trial, algorithm: Algorithm, setting: Setting, explained: Mapping[str, str]
+) -> Iterator[RuleResult]:
     others = list(_turned(algorithm, setting))
     name, value = ".".join(setting), _get(algorithm.settings, setting)
     if not others:
@@ -80,30 +96,49 @@ def _of_setting(trial: _Trial, algorithm: Algorithm, setting: Setting,
     except WorkbenchError as error:
         yield NotChecked(f"made-up attempts that {algorithm.name} can give credit for ({error})")
         return
-    why = explained.get(name, "each of its switches is set by itself, or cannot act" if name in GROUPS else None)
+    why = explained.get(
+        name, "each of its switches is set by itself, or cannot act" if name in GROUPS else None
+    )
     if not differing and why is not None:
         yield Finding(f"algorithm.{name} = {value!r} has no effect: {why}", severity=NOTE)
     elif differing:
-        yield Finding(f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: "
-                      f"its gradient and its updates are the same with {tried}")
+        yield Finding(
+            f"algorithm.{name} = {value!r} changes what credit and loss say, but not what the learner does: "
+            f"its gradient and its updates are the same with {tried}"
+        )
     elif _shipped(algorithm, setting):
-        yield Finding(f"algorithm.{name} = {value!r} has no effect: with {tried} instead, credit, loss and gradients "
-                      "are the same to the last digit, on attempts made up so that it should matter")
+        yield Finding(
+            f"algorithm.{name} = {value!r} has no effect: with {tried} instead, credit, loss and gradients "
+            "are the same to the last digit, on attempts made up so that it should matter"
+        )
     else:
-        yield Finding(f"algorithm.{name} = {value!r} had no effect here: with {tried} instead, credit, loss and "
-                      "gradients are the same to the last digit. It is a setting of your own: if it acts on attempts "
-                      "unlike these, or only names something, all is well", severity=NOTE)
+        yield Finding(
+            f"algorithm.{name} = {value!r} had no effect here: with {tried} instead, credit, loss and "
+            "gradients are the same to the last digit. It is a setting of your own: if it acts on attempts "
+            "unlike these, or only names something, all is well",
+            severity=NOTE,
+        )
 
 
 def _shipped(algorithm: Algorithm, setting: Setting) -> bool:
     """Whether a part of this package declares the setting, so that it is known what it acts on."""
-    parts = (algorithm.objective, algorithm.reference, algorithm.critic, algorithm.masks, algorithm.rewards,
-             algorithm.filter)
+    parts = (
+        algorithm.objective,
+        algorithm.reference,
+        algorithm.critic,
+        algorithm.masks,
+        algorithm.rewards,
+        algorithm.filter,
+    )
     declaring = [type(part) for part in parts if setting[-1] in getattr(part, "__dict__", {})]
     if setting[0] in vars(algorithm.estimator.settings):
         declaring.append(algorithm.estimator.function)
     elif not declaring:
-        declaring.append(Algorithm if setting[0] in {field.name for field in fields(Algorithm)} else type(algorithm))
+        declaring.append(
+            Algorithm
+            if setting[0] in {field.name for field in fields(Algorithm)}
+            else type(algorithm)
+        )
     return declaring[-1].__module__.partition(".")[0] == "workbench"
 
 
@@ -113,8 +148,11 @@ def changed_settings(algorithm: Algorithm) -> list[Setting]:
     for name, value in algorithm.settings.items():
         default = usual.get(name)
         if is_dataclass(value):
-            found += [(name, inner.name) for inner in fields(value)
-                      if getattr(value, inner.name) != getattr(default, inner.name, inner.default)]
+            found += [
+                (name, inner.name)
+                for inner in fields(value)
+                if getattr(value, inner.name) != getattr(default, inner.name, inner.default)
+            ]
         elif name not in usual or value != default:
             found.append((name,))
     return found
@@ -122,9 +160,17 @@ def changed_settings(algorithm: Algorithm) -> list[Setting]:
 
 def _usual(algorithm: Algorithm) -> Mapping[str, Any]:
     """The settings of the algorithm of this name in the table, else what its parts are by default."""
-    plain = Algorithm(algorithm.name, replace(algorithm.estimator, settings=None), objective=type(algorithm.objective)())
+    plain = Algorithm(
+        algorithm.name,
+        replace(algorithm.estimator, settings=None),
+        objective=type(algorithm.objective)(),
+    )
     usual = ALGORITHMS.get(algorithm.name, plain).settings
-    return usual | {f.name: default_of(f) for f in fields(algorithm) if f.name in algorithm.settings.keys() - usual.keys()}
+    return usual | {
+        f.name: default_of(f)
+        for f in fields(algorithm)
+        if f.name in algorithm.settings.keys() - usual.keys()
+    }
 
 
 def _get(settings: Mapping[str, Any], setting: Setting) -> Any:
@@ -138,7 +184,10 @@ def _with(algorithm: Algorithm, changes: Mapping[Setting, Any]) -> Algorithm:
     for setting, value in changes.items():
         if len(setting) == 2:
             nested[setting[0]][setting[1]] = value
-    return algorithm(**whole | {name: replace(algorithm.settings[name], **inner) for name, inner in nested.items()})
+    return algorithm(
+        **whole
+        | {name: replace(algorithm.settings[name], **inner) for name, inner in nested.items()}
+    )
 
 
 def _default(algorithm: Algorithm, setting: Setting) -> Any:
@@ -150,7 +199,14 @@ def _default(algorithm: Algorithm, setting: Setting) -> Any:
 def _turned(algorithm: Algorithm, setting: Setting) -> Iterator[Algorithm]:
     """The same algorithm with other values of one setting. Where a value is refused by itself, it is tried together
     with the default of one other setting ("fixed-length" goes with a length)."""
-    partners = [{}, *({other: _default(algorithm, other)} for other in changed_settings(algorithm) if other != setting)]
+    partners = [
+        {},
+        *(
+            {other: _default(algorithm, other)}
+            for other in changed_settings(algorithm)
+            if other != setting
+        ),
+    ]
     for value in _values(algorithm, setting):
         for partner in partners:
             try:
@@ -180,7 +236,9 @@ def _values(algorithm: Algorithm, setting: Setting) -> list[Any]:
 
 def _explained(evidence: Evidence, algorithm: Algorithm) -> Mapping[str, str]:
     """Settings that `algorithms.liveness` knows to be inert here, and why."""
-    tasks, attempts = (len(evidence.groups), max(map(len, evidence.groups))) if evidence.groups else TYPICAL
+    tasks, attempts = (
+        (len(evidence.groups), max(map(len, evidence.groups))) if evidence.groups else TYPICAL
+    )
     return {name: why for name, dead, why in inert_settings(algorithm, tasks, attempts) if dead}
 
 
@@ -200,20 +258,35 @@ class _Trial:
         batch, algorithm = self._evidence.batch, self._evidence.algorithm
         if which == REAL and batch is not None and batch.num_tokens:
             return self._once(("batch", which), lambda: with_facts(batch, None, algorithm))
-        return self._once(("batch", which), lambda: made_up(self._ids, self._probe, flat=which == FLAT,
-                                                            algorithm=algorithm))
+        return self._once(
+            ("batch", which),
+            lambda: made_up(self._ids, self._probe, flat=which == FLAT, algorithm=algorithm),
+        )
 
     def said_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
         """Whether credit, or the loss and its gradient by token, are another."""
-        return differ(*(self._once(("said", which, repr(a)), lambda a=a: effects(a, self._batch(which)))
-                         for a in (one, other)))
+        return differ(
+            *(
+                self._once(("said", which, repr(a)), lambda a=a: effects(a, self._batch(which)))
+                for a in (one, other)
+            )
+        )
 
     def trained_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
         """Whether the learner's gradient or its updates are another; taken for granted where there is none to ask."""
         if self._probe is None:
             return True
-        return any(differ(*(self._once((how.__name__, which, repr(a)), lambda a=a: how(a, self._batch(which)))
-                             for a in (one, other))) for how in (self._updates, self._gradient))
+        return any(
+            differ(
+                *(
+                    self._once(
+                        (how.__name__, which, repr(a)), lambda a=a: how(a, self._batch(which))
+                    )
+                    for a in (one, other)
+                )
+            )
+            for how in (self._updates, self._gradient)
+        )
 
     def _updates(self, algorithm: Algorithm, batch: Batch) -> list[Tensor]:
         """How many tokens each of the learner's updates has."""
@@ -226,7 +299,9 @@ class _Trial:
     def _gradient(self, algorithm: Algorithm, batch: Batch) -> list[Tensor]:
         """Of the learner's weights."""
         try:
-            found = self._probe.learner(algorithm, batch, algorithm.credit(batch), 4 * batch.num_tokens).by_name
+            found = self._probe.learner(
+                algorithm, batch, algorithm.credit(batch), 4 * batch.num_tokens
+            ).by_name
         except DataError:
             return []
         return [found[name] for name in sorted(found)]
@@ -239,12 +314,15 @@ class _Trial:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R13", "every setting that was set does something",
+        "R13",
+        "every setting that was set does something",
         means="A setting was asked for and has no effect: the run is not the experiment that its configuration names, "
-              "and a comparison of two values of it compares noise.",
+        "and a comparison of two values of it compares noise.",
         mend="Find out where the setting gets lost between configuration, credit, loss and learner. If it cannot act "
-             "here, remove it.",
-        needs=("algorithm",), check=_check, when="start",
+        "here, remove it.",
+        needs=("algorithm",),
+        check=_check,
+        when="start",
         threads=("NeMo-RL#3792", "rllm#916"),
     ),
 )

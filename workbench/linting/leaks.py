@@ -2,6 +2,7 @@
 
 How that is decided stands in `workbench.envs.leaks`; here it is asked of the attempts of a step.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import Checked, Finding, NotChecked
 from workbench.types.seeds import seed_of
 
-PROBES = 8        # other tasks that a word is looked for in
+PROBES = 8  # other tasks that a word is looked for in
 
 
 class _Settings:
@@ -43,7 +44,9 @@ def _probes(settings: _Settings, count: int) -> tuple[Probe, ...]:
         try:
             task = family.task(seed_of("lint.probe", number))
             with opened(family) as env:
-                found.append(Probe(task, env.reset(task, seed_of("lint.probe", number, "dynamics"))))
+                found.append(
+                    Probe(task, env.reset(task, seed_of("lint.probe", number, "dynamics")))
+                )
         except Exception:  # anybody's environment; that it cannot begin is another rule's business
             continue
     return tuple(found)
@@ -57,9 +60,13 @@ def probes(family: EnvFamily, count: int = PROBES) -> tuple[Probe, ...]:
 def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
     family = evidence.family
     others = [] if family is None else list(probes(family))
-    others += [Probe(group[0].task, group[0].first_observation) for group in evidence.groups if group]
+    others += [
+        Probe(group[0].task, group[0].first_observation) for group in evidence.groups if group
+    ]
     gold = any(golds(each.task) for each in others)
-    yield from always_there(others) if gold else [NotChecked("a gold answer in the payload of a task")]
+    yield from (
+        always_there(others) if gold else [NotChecked("a gold answer in the payload of a task")]
+    )
     for first, group in evidence.numbered_groups:
         for n, trajectory in enumerate(group, first):
             rare = rare_parts(trajectory.task, others)
@@ -68,16 +75,21 @@ def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
             yield Checked(len(trajectory.turns))
             if (found := leak_of(family, trajectory, rare or ())) is not None:
                 turn, what = found
-                yield Finding(what, evidence.place(n) if turn is None else evidence.place(n, turn=turn))
+                yield Finding(
+                    what, evidence.place(n) if turn is None else evidence.place(n, turn=turn)
+                )
                 break
 
 
 R27 = Rule(
-    "R27", "no prompt or reply holds the answer before it was earned",
+    "R27",
+    "no prompt or reply holds the answer before it was earned",
     "The policy is paid for reading the answer off its prompt: success rises at once, and nothing of it is left where "
     "nobody tells the answer.",
     "Keep the gold answer out of prompts, refusals, hints and schemas; what a search brings is a document of the "
     "corpus, and no more. info is for people and is shown to no policy.",
-    ("groups",), check_leaks)
+    ("groups",),
+    check_leaks,
+)
 
 RULES: tuple[Rule, ...] = (R27,)

@@ -7,6 +7,7 @@ Three numbers may stand at a sampled token: the logprob under the distribution t
 model's own softmax where temperature or top-p bend it, and the trainer's. Training that takes one for another goes on
 without a word. Everything here is taken from the spans and held against batch, journal, settings and credit tables.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -23,11 +24,21 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Sampling, Span
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
-SURE = -1e-3         # a token less likely than this has a logprob that temperature or top-p visibly move
-ENOUGH = 16          # so many such tokens before "all of them are the same" means anything
-SAME = 0.9           # share of equal bits above which one column is a copy of the other; measured are 0 to 0.05
-ROUNDING = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}  # nats between two passes of the same weights
-SCRIPTED = ("scripted", "human", "")  # engines without a distribution: they say 0 or what they were told to
+SURE = -1e-3  # a token less likely than this has a logprob that temperature or top-p visibly move
+ENOUGH = 16  # so many such tokens before "all of them are the same" means anything
+SAME = (
+    0.9  # share of equal bits above which one column is a copy of the other; measured are 0 to 0.05
+)
+ROUNDING = {
+    "float32": 1e-3,
+    "bfloat16": 0.1,
+    "float16": 0.1,
+}  # nats between two passes of the same weights
+SCRIPTED = (
+    "scripted",
+    "human",
+    "",
+)  # engines without a distribution: they say 0 or what they were told to
 
 
 class _Sampled:
@@ -52,7 +63,9 @@ class _Sampled:
         """bool [T]: the tokens of these spans."""
         return np.repeat(np.array([which(span) for span in self.spans], bool), self.length_P)
 
-    def finding(self, wrong_T: np.ndarray, words: Callable[[int], str], severity: str = ERROR) -> Iterator[Finding]:
+    def finding(
+        self, wrong_T: np.ndarray, words: Callable[[int], str], severity: str = ERROR
+    ) -> Iterator[Finding]:
         """One finding for all wrong tokens, at the first of them."""
         return at_first(wrong_T, words, self.at, severity)
 
@@ -67,8 +80,10 @@ def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
         return
     yield from _as_declared(evidence, sampled)
     for name, values_T in (("logprob", sampled.logp_T), ("plain logprob", sampled.plain_T)):
-        yield from sampled.finding(~(values_T <= 1e-4) | ~np.isfinite(values_T), lambda t: (
-            f"the {name} of a sampled token is {values_T[t]:g}, which is none"))
+        yield from sampled.finding(
+            ~(values_T <= 1e-4) | ~np.isfinite(values_T),
+            lambda t: f"the {name} of a sampled token is {values_T[t]:g}, which is none",
+        )
     for sampling in dict.fromkeys(span.sampling for span in sampled.spans):
         if sampling is not None and sampling.engine not in SCRIPTED:
             yield from _bent_as_named(sampled, sampling)
@@ -81,18 +96,30 @@ def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
     """Each span says how it was sampled, and that is how it was to be."""
     unknown = [p for p, span in enumerate(sampled.spans) if span.sampling is None]
     if unknown:
-        yield Finding(f"{len(unknown)} sampled spans do not say at which temperature and top-p: nobody can tell whose "
-                      "logprobs these are", sampled.place(unknown[0]), NOTE, len(unknown))
+        yield Finding(
+            f"{len(unknown)} sampled spans do not say at which temperature and top-p: nobody can tell whose "
+            "logprobs these are",
+            sampled.place(unknown[0]),
+            NOTE,
+            len(unknown),
+        )
     if evidence.collect is None:
         yield NotChecked("the sampling settings")
         return
     asked = (evidence.collect.temperature, evidence.collect.top_p)
-    other = [p for p, span in enumerate(sampled.spans)
-             if span.sampling is not None and (span.sampling.temperature, span.sampling.top_p) != asked]
+    other = [
+        p
+        for p, span in enumerate(sampled.spans)
+        if span.sampling is not None and (span.sampling.temperature, span.sampling.top_p) != asked
+    ]
     if other:
         said = sampled.spans[other[0]].sampling
-        yield Finding(f"sampled at temperature {said.temperature:g} and top-p {said.top_p:g}, while the settings say "
-                      f"{asked[0]:g} and {asked[1]:g}", sampled.place(other[0]), count=len(other))
+        yield Finding(
+            f"sampled at temperature {said.temperature:g} and top-p {said.top_p:g}, while the settings say "
+            f"{asked[0]:g} and {asked[1]:g}",
+            sampled.place(other[0]),
+            count=len(other),
+        )
 
 
 def _bent_as_named(sampled: _Sampled, sampling: Sampling) -> Iterator[RuleResult]:
@@ -102,32 +129,54 @@ def _bent_as_named(sampled: _Sampled, sampling: Sampling) -> Iterator[RuleResult
     rounding = ROUNDING.get(sampling.dtype, ROUNDING["bfloat16"])
     words = f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g}"
     if not sampling.bends or sampling.temperature == 0:
-        yield from sampled.finding(chosen_T & (np.abs(logp_T - plain_T) > rounding), lambda t: (
-            f"{words} leave the distribution as it is, but the token has logprob {logp_T[t]:.4f} and plain logprob "
-            f"{plain_T[t]:.4f}"))
+        yield from sampled.finding(
+            chosen_T & (np.abs(logp_T - plain_T) > rounding),
+            lambda t: (
+                f"{words} leave the distribution as it is, but the token has logprob {logp_T[t]:.4f} and plain logprob "
+                f"{plain_T[t]:.4f}"
+            ),
+        )
         return
-    without = [p for p, span in enumerate(sampled.spans) if span.sampling == sampling and plain_logprobs(span) is None]
+    without = [
+        p
+        for p, span in enumerate(sampled.spans)
+        if span.sampling == sampling and plain_logprobs(span) is None
+    ]
     if without:
-        yield Finding(f"sampled at {words} without the plain logprobs: what is stored is not comparable with the "
-                      "trainer's", sampled.place(without[0]), count=len(without))
+        yield Finding(
+            f"sampled at {words} without the plain logprobs: what is stored is not comparable with the "
+            "trainer's",
+            sampled.place(without[0]),
+            count=len(without),
+        )
         chosen_T &= sampled.known_T
     if sampling.temperature == 1:  # top-p alone moves a token only where something was cut
         yield from _nucleus(sampled, sampling, chosen_T, rounding)
         return
     telling = chosen_T & (plain_T < SURE) & (logp_T < SURE)
     if telling.sum() >= ENOUGH and (logp_T[telling] == plain_T[telling]).mean() > SAME:
-        yield from sampled.finding(telling, lambda t: (
-            f"at temperature {sampling.temperature:g} both logprobs of a token are the same ({logp_T[t]:.4f}) at "
-            f"{int(telling.sum())} tokens: one is a copy of the other, so either the temperature was not applied, or "
-            "what passes for the model's own logprob is the bent one"))
+        yield from sampled.finding(
+            telling,
+            lambda t: (
+                f"at temperature {sampling.temperature:g} both logprobs of a token are the same ({logp_T[t]:.4f}) at "
+                f"{int(telling.sum())} tokens: one is a copy of the other, so either the temperature was not applied, or "
+                "what passes for the model's own logprob is the bent one"
+            ),
+        )
 
 
-def _nucleus(sampled: _Sampled, sampling: Sampling, chosen_T: np.ndarray, rounding: float) -> Iterator[RuleResult]:
+def _nucleus(
+    sampled: _Sampled, sampling: Sampling, chosen_T: np.ndarray, rounding: float
+) -> Iterator[RuleResult]:
     """Top-p cuts and renormalises: a token gains, by no more than what was cut."""
     gained_T, most = sampled.logp_T - sampled.plain_T, -np.log(sampling.top_p)
-    yield from sampled.finding(chosen_T & ((gained_T < -rounding) | (gained_T > most + rounding)), lambda t: (
-        f"top-p {sampling.top_p:g} can raise a logprob by 0 to {most:.4f} nats, here it is {gained_T[t]:+.4f} "
-        f"({sampled.plain_T[t]:.4f} to {sampled.logp_T[t]:.4f})"))
+    yield from sampled.finding(
+        chosen_T & ((gained_T < -rounding) | (gained_T > most + rounding)),
+        lambda t: (
+            f"top-p {sampling.top_p:g} can raise a logprob by 0 to {most:.4f} nats, here it is {gained_T[t]:+.4f} "
+            f"({sampled.plain_T[t]:.4f} to {sampled.logp_T[t]:.4f})"
+        ),
+    )
     unsure_T = chosen_T & (sampled.plain_T < SURE)
     if unsure_T.sum() < ENOUGH or (gained_T[unsure_T] > 1e-5).any():
         return
@@ -136,13 +185,22 @@ def _nucleus(sampled: _Sampled, sampling: Sampling, chosen_T: np.ndarray, roundi
     tail_T = unsure_T & (sampled.plain_T < np.log1p(-sampling.top_p) - rounding)
     said = f"top-p {sampling.top_p:g} left every one of {int(unsure_T.sum())} unlikely tokens as it was"
     if tail_T.any():
-        yield from sampled.finding(tail_T, lambda t: (
-            f"{said}, this one with a probability of {np.exp(sampled.plain_T[t]):.2g} too, at which something must have "
-            "been cut: it was not applied, or the stored logprobs are not those sampled from"))
+        yield from sampled.finding(
+            tail_T,
+            lambda t: (
+                f"{said}, this one with a probability of {np.exp(sampled.plain_T[t]):.2g} too, at which something must have "
+                "been cut: it was not applied, or the stored logprobs are not those sampled from"
+            ),
+        )
     else:
-        yield from sampled.finding(unsure_T, lambda t: (
-            f"{said}: it was not applied, or there was nothing to cut (none was less likely than "
-            f"{1 - sampling.top_p:.2g})"), NOTE)
+        yield from sampled.finding(
+            unsure_T,
+            lambda t: (
+                f"{said}: it was not applied, or there was nothing to cut (none was less likely than "
+                f"{1 - sampling.top_p:.2g})"
+            ),
+            NOTE,
+        )
 
 
 def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
@@ -158,8 +216,12 @@ def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult
     plain_T = np.where(sampled.known_T, sampled.plain_T, np.nan)
     for name, own_T in (("rollout_logp", sampled.logp_T), ("plain_logp", plain_T)):
         column_T = getattr(batch, f"{name}_T").numpy()[place_T]
-        yield from sampled.finding(unequal(column_T, own_T), lambda t: (
-            f"the batch has {name} {column_T[t]:.4f} where the rollout has {own_T[t]:.4f}"))
+        yield from sampled.finding(
+            unequal(column_T, own_T),
+            lambda t: (
+                f"the batch has {name} {column_T[t]:.4f} where the rollout has {own_T[t]:.4f}"
+            ),
+        )
     if batch.old_logp_T is not None:
         yield from _copied(sampled, batch.old_logp_T.numpy()[place_T])
 
@@ -169,11 +231,18 @@ def _copied(sampled: _Sampled, old_T: np.ndarray) -> Iterator[RuleResult]:
     telling_T = ~np.isnan(old_T) & (sampled.logp_T < SURE)
     if telling_T.sum() < ENOUGH:
         return
-    same = max((old_T[telling_T] == values_T[telling_T]).mean() for values_T in (sampled.logp_T, sampled.plain_T))
+    same = max(
+        (old_T[telling_T] == values_T[telling_T]).mean()
+        for values_T in (sampled.logp_T, sampled.plain_T)
+    )
     if same > SAME:
-        yield from sampled.finding(telling_T, lambda t: (
-            f"old_logp is the sampler's number, bit for bit, at {same:.0%} of {int(telling_T.sum())} tokens (the first: "
-            f"{old_T[t]:.6f}): the trainer's own would differ in its last bits"))
+        yield from sampled.finding(
+            telling_T,
+            lambda t: (
+                f"old_logp is the sampler's number, bit for bit, at {same:.0%} of {int(telling_T.sum())} tokens (the first: "
+                f"{old_T[t]:.6f}): the trainer's own would differ in its last bits"
+            ),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ R17
@@ -188,17 +257,29 @@ def stale_weights(evidence: Evidence) -> Iterator[RuleResult]:
     if len(known) < len(version_P):
         yield NotChecked("the version of the weights that sampled each span")
     if evidence.policy_version is not None:
-        other = [p for p in known if version_P[p] != evidence.policy_version
-                 and not (evidence.staleness and version_P[p] > evidence.policy_version)]
+        other = [
+            p
+            for p in known
+            if version_P[p] != evidence.policy_version
+            and not (evidence.staleness and version_P[p] > evidence.policy_version)
+        ]
         if other:
             bound = "the oldest that may is" if evidence.staleness else "the learner holds"
-            yield Finding(f"sampled by version {version_P[other[0]]} of the weights, while {bound} version "
-                          f"{evidence.policy_version}", sampled.place(other[0]), count=len(other))
+            yield Finding(
+                f"sampled by version {version_P[other[0]]} of the weights, while {bound} version "
+                f"{evidence.policy_version}",
+                sampled.place(other[0]),
+                count=len(other),
+            )
         return
     versions = sorted({version_P[p] for p in known})
     if len(versions) > 1:
-        yield Finding(f"one step was sampled by versions {', '.join(map(str, versions))} of the weights",
-                      sampled.place(version_P.index(versions[-1])), NOTE, len(versions))
+        yield Finding(
+            f"one step was sampled by versions {', '.join(map(str, versions))} of the weights",
+            sampled.place(version_P.index(versions[-1])),
+            NOTE,
+            len(versions),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ R23
@@ -215,13 +296,19 @@ def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
         return
     used_T, new_T = columns["used"][eligible], columns["new_logp"][eligible]
     if evidence.staleness and evidence.step != 1:
-        yield NotChecked("the trainer's logprobs by the weights that sampled (train.staleness: these are older)")
+        yield NotChecked(
+            "the trainer's logprobs by the weights that sampled (train.staleness: these are older)"
+        )
         return
     handed = evidence.handed
     if handed is not None and handed.gap is not None and not handed.gap.within(*handed.allowed):
-        yield NotChecked("an engine that was given what learns: it was given other weights (R35 says more)")
+        yield NotChecked(
+            "an engine that was given what learns: it was given other weights (R35 says more)"
+        )
         return
-    here = used_T & np.isfinite(new_T) & sampled.tokens_of(_is_of_a_model)  # what is not finite says so itself
+    here = (
+        used_T & np.isfinite(new_T) & sampled.tokens_of(_is_of_a_model)
+    )  # what is not finite says so itself
     yield Checked(int(here.sum()))
     if not here.any():
         yield NotChecked("logprobs of the model's own softmax from an engine")
@@ -234,24 +321,39 @@ def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
     if not found < mean or not gap_T.max() < largest:
         worst = int(gap_T.argmax())
         alone = float(gap_T[here & (gap_T <= far)].mean()) < mean and far < largest
-        yield Finding(f"engine and trainer differ by {found:.2g} nats per sampled token, the most by {gap_T[worst]:.2g} "
-                      f"({sampled.plain_T[worst]:.4f} and {new_T[worst]:.4f}); rounding explains a mean of {mean:g} and "
-                      f"{largest:g} at most. `workbench audit` tries out why", sampled.at(worst),
-                      NOTE if alone else ERROR, int(here.sum()))
+        yield Finding(
+            f"engine and trainer differ by {found:.2g} nats per sampled token, the most by {gap_T[worst]:.2g} "
+            f"({sampled.plain_T[worst]:.4f} and {new_T[worst]:.4f}); rounding explains a mean of {mean:g} and "
+            f"{largest:g} at most. `workbench audit` tries out why",
+            sampled.at(worst),
+            NOTE if alone else ERROR,
+            int(here.sum()),
+        )
     # Later updates of a step have the rest of the attempts; which one has which is drawn, by another generator.
     elif evidence.precision == "fp32" and (columns["weight"][eligible] != 0).mean() >= WHOLE:
-        here &= sampled.tokens_of(lambda span: span.sampling is not None and span.sampling.dtype == "float32"
-                                  and not span.sampling.bends)
-        yield from drawn_as_said(new_T[here], columns["entropy"][eligible][here],
-                                 Place(step=evidence.step, update=first.table.update))
+        here &= sampled.tokens_of(
+            lambda span: (
+                span.sampling is not None
+                and span.sampling.dtype == "float32"
+                and not span.sampling.bends
+            )
+        )
+        yield from drawn_as_said(
+            new_T[here],
+            columns["entropy"][eligible][here],
+            Place(step=evidence.step, update=first.table.update),
+        )
     yield from _copied(sampled, np.where(used_T, columns["old_logp"][eligible], np.nan))
 
 
 def _is_of_a_model(span: Span) -> bool:
     """Whether it has logprobs of the model's own softmax."""
     said = span.sampling
-    return said is not None and said.engine not in SCRIPTED and (
-        plain_logprobs(span) is not None or said.temperature == 0)
+    return (
+        said is not None
+        and said.engine not in SCRIPTED
+        and (plain_logprobs(span) is not None or said.temperature == 0)
+    )
 
 
 def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:
@@ -259,28 +361,45 @@ def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:
     dtypes = {span.sampling.dtype for span in sampled.spans if span.sampling is not None}
     dtypes |= {"float32"} if evidence.precision == "fp32" else {"bfloat16"}
     half = TRAINING_LIMITS[torch.bfloat16]
-    pairs = [TRAINING_LIMITS.get(getattr(torch, dtype or "bfloat16", None), half) for dtype in dtypes]
+    pairs = [
+        TRAINING_LIMITS.get(getattr(torch, dtype or "bfloat16", None), half) for dtype in dtypes
+    ]
     return max(mean for mean, _ in pairs), max(largest for _, largest in pairs)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("R12", "logprobs are of the declared distribution",
-         "the ratio between trainer and sampler then compares two different distributions: at top-p 0.8 alone its mean is "
-         "0.9 instead of 1, and half of all tokens look off-policy.",
-         "store both logprobs where temperature or top-p bend the distribution, compare the plain one with the trainer's, "
-         "and let the trainer compute old_logp itself.",
-         ("groups",), logprob_settings, "step",
-         ("trl#4159", "trl#6789", "trl#7269", "trl#5231")),
-    Rule("R17", "the current weights sampled",
-         "the policy that is updated is not the one that acted, so every ratio and every advantage is of somebody else.",
-         "sync the engine after the updates and before the next rollout; a step that is older on purpose says so by its "
-         "version.",
-         ("groups",), stale_weights, "step",
-         ("trl#5312", "SkyRL#1680", "trl#5293")),
-    Rule("R23", "engine against trainer",
-         "the engine samples from another policy than the one that is trained: rewards fall slowly and plausibly.",
-         "run `workbench audit`: it tries stale weights, output head, dtype, positions, temperature and more, and names "
-         "what closes the gap.",
-         ("groups", "updates"), engine_gap, "update",
-         ("SkyRL#2201", "trl#4772", "NeMo-RL#1767")),
+    Rule(
+        "R12",
+        "logprobs are of the declared distribution",
+        "the ratio between trainer and sampler then compares two different distributions: at top-p 0.8 alone its mean is "
+        "0.9 instead of 1, and half of all tokens look off-policy.",
+        "store both logprobs where temperature or top-p bend the distribution, compare the plain one with the trainer's, "
+        "and let the trainer compute old_logp itself.",
+        ("groups",),
+        logprob_settings,
+        "step",
+        ("trl#4159", "trl#6789", "trl#7269", "trl#5231"),
+    ),
+    Rule(
+        "R17",
+        "the current weights sampled",
+        "the policy that is updated is not the one that acted, so every ratio and every advantage is of somebody else.",
+        "sync the engine after the updates and before the next rollout; a step that is older on purpose says so by its "
+        "version.",
+        ("groups",),
+        stale_weights,
+        "step",
+        ("trl#5312", "SkyRL#1680", "trl#5293"),
+    ),
+    Rule(
+        "R23",
+        "engine against trainer",
+        "the engine samples from another policy than the one that is trained: rewards fall slowly and plausibly.",
+        "run `workbench audit`: it tries stale weights, output head, dtype, positions, temperature and more, and names "
+        "what closes the gap.",
+        ("groups", "updates"),
+        engine_gap,
+        "update",
+        ("SkyRL#2201", "trl#4772", "NeMo-RL#1767"),
+    ),
 )

@@ -1,4 +1,5 @@
 """Where arrays differ, and what the words of findings are made of."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +10,12 @@ import numpy as np
 from workbench.types.findings import ERROR, Finding, Place
 
 
-def at_first(wrong: np.ndarray, say: Callable[[int], str], place: Callable[[int], Place],
-             severity: str = ERROR) -> Iterator[Finding]:
+def at_first(
+    wrong: np.ndarray,
+    say: Callable[[int], str],
+    place: Callable[[int], Place],
+    severity: str = ERROR,
+) -> Iterator[Finding]:
     """One finding for all that is wrong (bool, or indices), at the first of them; none where nothing is."""
     at = np.flatnonzero(wrong) if wrong.dtype == bool else wrong
     if len(at):
@@ -49,4 +54,10 @@ def many(count: int, word: str = "token") -> str:
 
 def number_in_words(value: Any) -> str:
     """NaN, which stands for None in arrays, is "none"."""
-    return "none" if value != value else f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)
+    return (
+        "none"
+        if value != value
+        else f"{value:.6g}"
+        if isinstance(value, (float, np.floating))
+        else str(value)
+    )

@@ -2,6 +2,7 @@
 
 Axis letters: N trajectories · G in a group · H earlier ones of it · L tokens of an attempt · T tokens.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -55,15 +56,19 @@ def _repeats(evidence: Evidence, flat: Flat, likest: list[Alike]) -> Iterator[Fi
         yield Finding(
             f"the first {length} tokens are those of attempt {evidence.trajectories[other].attempt}; two attempts that "
             f"draw by themselves agree on that with probability exp(-{surprise:.0f})",
-            evidence.place(n, segment=0, position=_first_sampled(flat, n)), count=length)
+            evidence.place(n, segment=0, position=_first_sampled(flat, n)),
+            count=length,
+        )
     mean = sum(alike.surprise for alike in likest) / max(count, 1)
     if not alone and mean > 1 and count * (mean - 1 - np.log(mean)) > -np.log(COINCIDENCE):
         worst = max(likest, key=lambda alike: alike.surprise)
         yield Finding(
             f"{sum(alike.surprise > 3 for alike in likest)} of {count} attempts repeat an earlier one at their task "
             f"for longer than chance allows (this one for {worst.length} tokens); all of it together has the "
-            f"probability exp(-{count * (mean - 1 - np.log(mean)):.0f})", evidence.place(worst.n, segment=0),
-            count=worst.length)
+            f"probability exp(-{count * (mean - 1 - np.log(mean)):.0f})",
+            evidence.place(worst.n, segment=0),
+            count=worst.length,
+        )
 
 
 def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
@@ -76,17 +81,21 @@ def _seeds(evidence: Evidence) -> Iterator[RuleResult]:
     for entry in found:
         first = known.setdefault(entry.exchange.request.seed, entry)
         if first is not entry:
-            yield Finding(f"this turn was sampled with the seed of turn {first.turn} of "
-                          f"{evidence.flat.names_N[first.row]}: the two draw the same noise",
-                          evidence.place(entry.row, segment=entry.segment, turn=entry.turn))
+            yield Finding(
+                f"this turn was sampled with the seed of turn {first.turn} of "
+                f"{evidence.flat.names_N[first.row]}: the two draw the same noise",
+                evidence.place(entry.row, segment=entry.segment, turn=entry.turn),
+            )
 
 
 def _drawn_N(flat: Flat) -> np.ndarray:
     """bool [N]: whether chance had a part in it: sampled tokens, not greedy, not from a script."""
     sampled = np.flatnonzero(flat.sampled_P)
     settings = [flat.spans[p].sampling for p in sampled]
-    by_chance = np.array([each is None or (each.temperature > 0 and each.engine != "scripted") for each in settings],
-                         bool)
+    by_chance = np.array(
+        [each is None or (each.temperature > 0 and each.engine != "scripted") for each in settings],
+        bool,
+    )
     drawn_N = np.bincount(flat.trajectory_P[sampled], minlength=len(flat.names_N)) > 0
     drawn_N[flat.trajectory_P[sampled[~by_chance]]] = False
     return drawn_N
@@ -94,14 +103,19 @@ def _drawn_N(flat: Flat) -> np.ndarray:
 
 def _first_sampled(flat: Flat, n: int) -> int:
     """Where the first sampled token of a trajectory stands in its first segment."""
-    return next((int(flat.start_P[p]) for p in flat.spans_of(flat.segments_of(n)[0]) if flat.sampled_P[p]), 0)
+    return next(
+        (int(flat.start_P[p]) for p in flat.spans_of(flat.segments_of(n)[0]) if flat.sampled_P[p]),
+        0,
+    )
 
 
 def _likest(flat: Flat, members: list[int], cost_T: np.ndarray) -> Iterator[Alike]:
     """Of each attempt but the first: the earlier one that it repeats for longest. `cost_T` [T + 1] sums -logprobs."""
     if len(members) < 2:
         return
-    starts, ends = (flat.offset_S[flat.first_segment_N[np.array(members) + later]].tolist() for later in (0, 1))
+    starts, ends = (
+        flat.offset_S[flat.first_segment_N[np.array(members) + later]].tolist() for later in (0, 1)
+    )
     longest = max(end - start for start, end in zip(starts, ends, strict=True))
     ids_GL = np.full((len(members), longest), -1, np.int32)
     for g, (start, end) in enumerate(zip(starts, ends, strict=True)):
@@ -112,14 +126,19 @@ def _likest(flat: Flat, members: list[int], cost_T: np.ndarray) -> Iterator[Alik
         cost_H = cost_T[starts[g] + shared_H] - cost_T[starts[g]]
         h = int(cost_H.argmax())
         # It could have repeated any of the g attempts before it.
-        yield Alike(members[g], members[h], int(shared_H[h]), max(float(cost_H[h] - np.log(g)), 0.0))
+        yield Alike(
+            members[g], members[h], int(shared_H[h]), max(float(cost_H[h] - np.log(g)), 0.0)
+        )
 
 
 R22 = Rule(
-    "R22", "attempts draw their own noise",
+    "R22",
+    "attempts draw their own noise",
     "Attempts at the same task are copies of each other: a group of 8 is worth one attempt, its spread is zero or "
     "false, and nothing is explored.",
     "Give every turn of every attempt a seed of its own, from run, step, task, attempt and turn.",
-    ("groups",), check_noise)
+    ("groups",),
+    check_noise,
+)
 
 RULES: tuple[Rule, ...] = (R22,)

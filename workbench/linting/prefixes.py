@@ -5,6 +5,7 @@ the trajectory's own segments say about each other is held against the declared 
 
 Axis letters: N trajectories · S segments · P spans · T tokens.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -88,8 +89,11 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             # A segment in which nothing could be sampled is left out of the trajectory.
             if entry.answered:
                 told.add(n)
-                yield Finding(f"the engine sampled turn {entry.turn} in segment {entry.segment}, but the trajectory "
-                              f"has {len(segments)} segments", evidence.place(n, segment=entry.segment))
+                yield Finding(
+                    f"the engine sampled turn {entry.turn} in segment {entry.segment}, but the trajectory "
+                    f"has {len(segments)} segments",
+                    evidence.place(n, segment=entry.segment),
+                )
             continue
         prompt = np.ascontiguousarray(entry.exchange.request.prompt_ids, np.int32)
         if not texts[segments[entry.segment]].startswith(prompt.tobytes()):
@@ -100,7 +104,9 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
 def _shorter(flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
     """Each turn stands right behind the whole prompt that it was sampled after, and not further on."""
     sampled = np.flatnonzero(flat.sampled_P)
-    of_rows = np.split(sampled, np.searchsorted(flat.trajectory_P[sampled], np.arange(1, len(flat.names_N))))
+    of_rows = np.split(
+        sampled, np.searchsorted(flat.trajectory_P[sampled], np.arange(1, len(flat.names_N)))
+    )
     told = set()
     for entry in found:
         spans, size = of_rows[entry.row], len(entry.exchange.request.prompt_ids)
@@ -109,18 +115,28 @@ def _shorter(flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
         p = int(spans[entry.turn])
         if flat.start_P[p] != size:
             told.add(entry.row)
-            yield Finding(f"the engine sampled turn {entry.turn} after a prompt of {size} tokens; the trajectory shows "
-                          f"it after {flat.start_P[p]}", flat.place_of_span(p))
+            yield Finding(
+                f"the engine sampled turn {entry.turn} after a prompt of {size} tokens; the trajectory shows "
+                f"it after {flat.start_P[p]}",
+                flat.place_of_span(p),
+            )
 
 
 def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarray) -> Finding:
     ids = flat.segment_ids(segment)
     at = first_difference(ids[: len(prompt)], prompt)
-    ours = f"ends after {len(ids)} tokens" if at >= len(ids) else f"has {token(evidence, int(ids[at]))}"
+    ours = (
+        f"ends after {len(ids)} tokens"
+        if at >= len(ids)
+        else f"has {token(evidence, int(ids[at]))}"
+    )
     return Finding(
         f"the engine was asked with {token(evidence, int(prompt[at]))} as token {at} of a prompt of {len(prompt)}; the "
-        f"trajectory {ours} there", flat.place_in(segment, min(at, len(ids) - 1)) if len(ids) else
-        flat.place_of_segment(segment))
+        f"trajectory {ours} there",
+        flat.place_in(segment, min(at, len(ids) - 1))
+        if len(ids)
+        else flat.place_of_segment(segment),
+    )
 
 
 def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
@@ -133,8 +149,11 @@ def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
             continue
         # Of a task that is here, an attempt went astray; of another one, somebody handed in a part of what was sampled.
         severity = ERROR if key.rpartition("#")[0] in tasks else NOTE
-        yield Finding(f"the engine was asked {count} times for attempt {key!r}, which is not among the trajectories",
-                      severity=severity, count=count)
+        yield Finding(
+            f"the engine was asked {count} times for attempt {key!r}, which is not among the trajectories",
+            severity=severity,
+            count=count,
+        )
 
 
 # ------------------------------------------------------------------------------------------------ forks
@@ -149,11 +168,15 @@ def _forks(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         yield from _needless(flat)
         return
     turn_Q, number_Q = flat.turn_P[spans], flat.number_S[flat.segment_P[spans]]
-    expected_Q = {"append": np.zeros_like(turn_Q), "fresh": turn_Q}.get(history, np.maximum(turn_Q - window, 0))
+    expected_Q = {"append": np.zeros_like(turn_Q), "fresh": turn_Q}.get(
+        history, np.maximum(turn_Q - window, 0)
+    )
     for _, (q, *_) in each_row(np.flatnonzero(number_Q != expected_Q), flat.trajectory_P[spans]):
-        yield Finding(f"turn {turn_Q[q]} was sampled in segment {number_Q[q]}; with history={history!r}"
-                      f"{f', window={window}' * (history == 'window')} it belongs into segment {expected_Q[q]}",
-                      flat.place_of_span(int(spans[q])))
+        yield Finding(
+            f"turn {turn_Q[q]} was sampled in segment {number_Q[q]}; with history={history!r}"
+            f"{f', window={window}' * (history == 'window')} it belongs into segment {expected_Q[q]}",
+            flat.place_of_span(int(spans[q])),
+        )
     if history != "append":
         yield from _openings(evidence, flat, history)
         yield from _kept_turns(flat, history, window)
@@ -164,8 +187,11 @@ def _needless(flat: Flat) -> Iterator[Finding]:
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
         before, now = flat.segment_ids(segment - 1), flat.segment_ids(segment)
         if len(before) <= len(now) and np.array_equal(before, now[: len(before)]):
-            yield Finding(f"segment {flat.number_S[segment]} begins with all {len(before)} tokens of the one before: "
-                          "nothing was edited, and yet it is a sequence of its own", flat.place_in(segment))
+            yield Finding(
+                f"segment {flat.number_S[segment]} begins with all {len(before)} tokens of the one before: "
+                "nothing was edited, and yet it is a sequence of its own",
+                flat.place_in(segment),
+            )
 
 
 def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]:
@@ -182,18 +208,24 @@ def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]
 
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
         first = segment - int(flat.number_S[segment])
-        wanted = openings[first] if first in openings else openings.setdefault(first, opening(first))
+        wanted = (
+            openings[first] if first in openings else openings.setdefault(first, opening(first))
+        )
         here = opening(segment)[: len(wanted)]
         if not np.array_equal(here, wanted):
             at = first_difference(here, wanted)
-            yield Finding(f"token {at} of the first observation, shown again: expected "
-                          f"{token(evidence, int(wanted[at]))}, got {token_at(evidence, here, at)}",
-                          flat.place_of_segment(segment))
+            yield Finding(
+                f"token {at} of the first observation, shown again: expected "
+                f"{token(evidence, int(wanted[at]))}, got {token_at(evidence, here, at)}",
+                flat.place_of_segment(segment),
+            )
 
 
 def _kept_turns(flat: Flat, history: str, window: int) -> Iterator[Finding]:
     """Which turns of the past a new segment shows: the newest reply, in a window the last exchanges."""
-    sources, turns, sampled = (values.tolist() for values in (flat.source_P, flat.turn_P, flat.sampled_P))
+    sources, turns, sampled = (
+        values.tolist() for values in (flat.source_P, flat.turn_P, flat.sampled_P)
+    )
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
         spans = flat.spans_of(segment)
         first = next((p for p in spans if sampled[p]), None)
@@ -203,13 +235,19 @@ def _kept_turns(flat: Flat, history: str, window: int) -> Iterator[Finding]:
         wanted = list(range(max(now - window, 0), now)) if history == "window" else []
         shown = [turns[p] for p in range(spans.start, first) if sources[p] == POLICY]
         if shown != wanted:
-            yield Finding(f"before turn {now} the policy is shown its turns {shown}; with history={history!r} it is "
-                          f"shown {wanted}", flat.place_of_span(first))
+            yield Finding(
+                f"before turn {now} the policy is shown its turns {shown}; with history={history!r} it is "
+                f"shown {wanted}",
+                flat.place_of_span(first),
+            )
         replies = {turns[p] for p in range(spans.start, first) if sources[p] == ENV}
         strange = sorted(replies - set(wanted or [now - 1]))
         if strange:
-            yield Finding(f"before turn {now} the policy is shown the replies to turns {strange}, which history="
-                          f"{history!r} leaves out", flat.place_of_span(first))
+            yield Finding(
+                f"before turn {now} the policy is shown the replies to turns {strange}, which history="
+                f"{history!r} leaves out",
+                flat.place_of_span(first),
+            )
 
 
 # ------------------------------------------------------------------------------------------------ shown again
@@ -219,16 +257,23 @@ def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """A turn of the policy that is shown again is made of the very ids that were sampled."""
     again = np.flatnonzero((flat.source_P == POLICY) & ~flat.sampled_P & (flat.length_P > 0))
     sampled = np.flatnonzero(flat.sampled_P)
-    where = {(int(n), int(turn)): int(p) for n, turn, p in
-             zip(flat.trajectory_P[sampled], flat.turn_P[sampled], sampled, strict=True)}
+    where = {
+        (int(n), int(turn)): int(p)
+        for n, turn, p in zip(
+            flat.trajectory_P[sampled], flat.turn_P[sampled], sampled, strict=True
+        )
+    }
     yield Checked(len(again))
     rewrites = evidence.collect is None or evidence.collect.history == "template"
     for p in again.tolist():
         n, turn = int(flat.trajectory_P[p]), int(flat.turn_P[p])
         source = where.get((n, turn))
         if source is None or flat.segment_P[source] >= flat.segment_P[p]:
-            yield Finding(f"tokens of the policy's turn {turn} stand here without logprobs, but no earlier segment "
-                          "has them as sampled", flat.place_of_span(p))
+            yield Finding(
+                f"tokens of the policy's turn {turn} stand here without logprobs, but no earlier segment "
+                "has them as sampled",
+                flat.place_of_span(p),
+            )
             continue
         ids, said = flat.spans[p].token_ids, flat.spans[source].token_ids
         if np.array_equal(ids, said):
@@ -236,8 +281,11 @@ def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         if rewrites and (_holds(said, ids) or _same_words(evidence, said, ids)):
             continue
         at = first_difference(ids, said)
-        yield Finding(f"turn {turn} is shown again with {token_at(evidence, ids, at)} as its token {at}; sampled was "
-                      f"{token_at(evidence, said, at)}: it was encoded anew or cut", flat.place_of_span(p))
+        yield Finding(
+            f"turn {turn} is shown again with {token_at(evidence, ids, at)} as its token {at}; sampled was "
+            f"{token_at(evidence, said, at)}: it was encoded anew or cut",
+            flat.place_of_span(p),
+        )
 
 
 def _holds(whole: np.ndarray, part: np.ndarray) -> bool:
@@ -258,11 +306,15 @@ def _same_words(evidence: Evidence, whole: np.ndarray, part: np.ndarray) -> bool
 
 
 R1 = Rule(
-    "R1", "exact prefix or explicit fork",
+    "R1",
+    "exact prefix or explicit fork",
     "A turn is trained as if it had been sampled after tokens that the policy never saw: its logprob under the trainer "
     "is of another sequence, so ratios and gradients are wrong although rewards look right.",
     "Train on the ids that the engine was asked with and answered, as they are; where the past is edited, open a new "
     "segment and train there only what was sampled there.",
-    ("groups",), check_prefixes, threads=("trl#5224", "prime-rl#1383", "slime#2288"))
+    ("groups",),
+    check_prefixes,
+    threads=("trl#5224", "prime-rl#1383", "slime#2288"),
+)
 
 RULES: tuple[Rule, ...] = (R1,)

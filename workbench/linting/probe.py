@@ -11,6 +11,7 @@ drawn at random, the same on either side; so is how far the reference has been l
 
 Axis letters: T tokens of the whole batch (flat) · L tokens of one segment · V vocabulary.
 """
+
 from __future__ import annotations
 
 import copy
@@ -29,15 +30,27 @@ from workbench.learn.algorithms.base import Credit, needs_critic
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.linting.evidence import Gradient
-from workbench.linting.frozen import HEAD_SPREAD, SEED, FrozenLearner, Weights, drawn_head, everybodys, gradient_of, same_everywhere
+from workbench.linting.frozen import (
+    HEAD_SPREAD,
+    SEED,
+    FrozenLearner,
+    Weights,
+    drawn_head,
+    everybodys,
+    gradient_of,
+    same_everywhere,
+)
 from workbench.plain.credit import AttemptCredit, Recipe
 from workbench.plain.rewards import AttemptTokens
 from workbench.plain.train import PlainAdamW, PlainLearner, facts, gradient, new_critic
 
-MAX_PARAMETERS = 20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
-REFERENCE_SPREAD = 0.02      # of the reference's weights, relative: tenths of a nat between it and the policy
-UPDATES = 3                  # by which the optimizer is judged: only later ones show what it remembers and forgets
-
+MAX_PARAMETERS = (
+    20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
+)
+REFERENCE_SPREAD = (
+    0.02  # of the reference's weights, relative: tenths of a nat between it and the policy
+)
+UPDATES = 3  # by which the optimizer is judged: only later ones show what it remembers and forgets
 
 
 class UpdatePair(NamedTuple):
@@ -67,15 +80,19 @@ class LearnerProbe:
         """Why nothing can be tried here, or None."""
         count = sum(p.numel() for p in self.model.parameters())
         if count > MAX_PARAMETERS:
-            return (f"a policy that is small enough to be tried segment by segment on a CPU: this one has {count:,} "
-                    f"parameters, of at most {MAX_PARAMETERS:,}")
+            return (
+                f"a policy that is small enough to be tried segment by segment on a CPU: this one has {count:,} "
+                f"parameters, of at most {MAX_PARAMETERS:,}"
+            )
         if next(self.model.parameters()).device.type != "cpu":
             return "a policy on the CPU to try settings on (policy.device)"
         if (count := self.config.num_processes) > 1 and not _started(count):
             return f"the {count} processes that train together: this is one alone"
         if count > 1 and self.config.sharding == "full":
-            return ("weights that each process holds whole: with learner.sharding = 'full' none does. With 'none' the same "
-                    "configuration can be asked")
+            return (
+                "weights that each process holds whole: with learner.sharding = 'full' none does. With 'none' the same "
+                "configuration can be asked"
+            )
         return None
 
     @property
@@ -102,16 +119,26 @@ class LearnerProbe:
     def _learner_for(self, algorithm: Algorithm) -> FrozenLearner:
         with_critic = needs_critic(algorithm)
         if with_critic not in self._frozen:
-            self._frozen[with_critic] = FrozenLearner(self.model, algorithm, self.config, self.critic, self._other_reference)
+            self._frozen[with_critic] = FrozenLearner(
+                self.model, algorithm, self.config, self.critic, self._other_reference
+            )
         return self._frozen[with_critic]
 
-    def learner(self, algorithm: Algorithm, batch: Batch, credit: Credit,
-                micro_batch_tokens: int | None = None) -> Gradient:
+    def learner(
+        self,
+        algorithm: Algorithm,
+        batch: Batch,
+        credit: Credit,
+        micro_batch_tokens: int | None = None,
+    ) -> Gradient:
         """The learner's loss of the whole batch in one update, and its gradient before it is scaled down. A loss that is
         not finite is NaN, and has no gradient; one without a path to the weights has a gradient of zero."""
         frozen = self._learner_for(algorithm)
-        learner = frozen.put_back(_one_pass(algorithm), max_grad_norm=0.0,
-                                  micro_batch_tokens=micro_batch_tokens or self.config.micro_batch_tokens)
+        learner = frozen.put_back(
+            _one_pass(algorithm),
+            max_grad_norm=0.0,
+            micro_batch_tokens=micro_batch_tokens or self.config.micro_batch_tokens,
+        )
         frozen.leave_stale_gradients()
         try:
             with frozen.listening() as handed:
@@ -119,13 +146,20 @@ class LearnerProbe:
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
-            return Gradient(0.0, {name: torch.zeros_like(weight) for name, weight in frozen.weights().items()})
+            return Gradient(
+                0.0, {name: torch.zeros_like(weight) for name, weight in frozen.weights().items()}
+            )
         coefficient = self.critic.value_coef if self.critic.trunk == "policy" else 1.0
         loss = report.metrics.get("loss", 0.0) + coefficient * report.metrics.get("value_loss", 0.0)
         if report.skipped is not None and report.skipped.startswith("not finite"):
             loss = math.nan
-        found = {name: handed.get(name, torch.zeros_like(weight)) for name, weight in frozen.weights().items()}
-        found = everybodys({"": torch.tensor(loss, dtype=torch.float64), **found}, self.config.num_processes)
+        found = {
+            name: handed.get(name, torch.zeros_like(weight))
+            for name, weight in frozen.weights().items()
+        }
+        found = everybodys(
+            {"": torch.tensor(loss, dtype=torch.float64), **found}, self.config.num_processes
+        )
         return Gradient(float(found.pop("")), found)
 
     def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
@@ -144,35 +178,74 @@ class LearnerProbe:
 
     def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> list[UpdatePair]:
         """Real updates, by other gradients each, beside `plain.train.PlainAdamW` from the same gradients."""
-        due, frozen = self._due(self.learner(algorithm, batch, credit).by_name), self._learner_for(algorithm)
+        due, frozen = (
+            self._due(self.learner(algorithm, batch, credit).by_name),
+            self._learner_for(algorithm),
+        )
         learner = frozen.put_back(_one_pass(algorithm))
         plain = {name: nn.Parameter(weight) for name, weight in frozen.weights().items()}
-        settings = {"betas": self.config.betas, "eps": self.config.eps, "weight_decay": self.config.weight_decay}
-        optimizers = {critics: PlainAdamW([p for name, p in plain.items() if name.startswith("critic.") is critics],
-                                          **settings) for critics in (False, True)}
+        settings = {
+            "betas": self.config.betas,
+            "eps": self.config.eps,
+            "weight_decay": self.config.weight_decay,
+        }
+        optimizers = {
+            critics: PlainAdamW(
+                [p for name, p in plain.items() if name.startswith("critic.") is critics],
+                **settings,
+            )
+            for critics in (False, True)
+        }
         generator, found = torch.Generator().manual_seed(SEED), []
         sign_T = torch.ones(batch.num_tokens, dtype=credit.advantage_T.dtype)
         for _ in range(UPDATES):
-            warm = min(1.0, (learner.version + 1) / self.config.warmup_updates) if self.config.warmup_updates else 1.0
+            warm = (
+                min(1.0, (learner.version + 1) / self.config.warmup_updates)
+                if self.config.warmup_updates
+                else 1.0
+            )
             with frozen.listening() as handed:
                 before = frozen.weights()
-                learner.update(batch, replace(credit, advantage_T=credit.advantage_T * sign_T, minibatches=1), step=1)
+                learner.update(
+                    batch,
+                    replace(credit, advantage_T=credit.advantage_T * sign_T, minibatches=1),
+                    step=1,
+                )
             for name, parameter in plain.items():
                 parameter.data, parameter.grad = before[name], handed.get(name)
             for critics, optimizer in optimizers.items():
                 optimizer.step(self.critic.lr if critics else self.config.lr * warm)
-            found.append(UpdatePair(frozen.weights(), {name: p.detach().clone() for name, p in plain.items()},
-                                     dict(handed), due, same_everywhere(handed, self.config.num_processes)))
-            sign_T = 1.0 - 2.0 * (torch.rand(batch.num_tokens, generator=generator) < 0.5).to(sign_T.dtype)
+            found.append(
+                UpdatePair(
+                    frozen.weights(),
+                    {name: p.detach().clone() for name, p in plain.items()},
+                    dict(handed),
+                    due,
+                    same_everywhere(handed, self.config.num_processes),
+                )
+            )
+            sign_T = 1.0 - 2.0 * (torch.rand(batch.num_tokens, generator=generator) < 0.5).to(
+                sign_T.dtype
+            )
         return found
 
     def _due(self, gradients: Mapping[str, Tensor]) -> Weights:
         """The gradients, the policy's and the critic's each scaled down to `max_grad_norm`."""
         due: Weights = {}
         for critics in (False, True):
-            own = {name: g.double() for name, g in gradients.items() if name.startswith("critic.") is critics}
-            norm, most = math.sqrt(sum(float(g.square().sum()) for g in own.values())), self.config.max_grad_norm
-            due |= {name: (g * (most / norm if most and norm > most else 1.0)).float() for name, g in own.items()}
+            own = {
+                name: g.double()
+                for name, g in gradients.items()
+                if name.startswith("critic.") is critics
+            }
+            norm, most = (
+                math.sqrt(sum(float(g.square().sum()) for g in own.values())),
+                self.config.max_grad_norm,
+            )
+            due |= {
+                name: (g * (most / norm if most and norm > most else 1.0)).float()
+                for name, g in own.items()
+            }
         return due
 
     # -------------------------------------------------------------------------------------------- the plain side
@@ -185,7 +258,9 @@ class LearnerProbe:
         generator = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
             for parameter in other.parameters():
-                parameter.mul_(1 + REFERENCE_SPREAD * torch.randn(parameter.shape, generator=generator))
+                parameter.mul_(
+                    1 + REFERENCE_SPREAD * torch.randn(parameter.shape, generator=generator)
+                )
         return other
 
     @cached_property
@@ -195,16 +270,26 @@ class LearnerProbe:
         if needs_critic(self.algorithm):
             weight, bias = drawn_head(policy)
             with torch.random.fork_rng(devices=[]):
-                critic = new_critic(policy.base_model if shared else copy.deepcopy(policy.base_model), weight.shape[1])
+                critic = new_critic(
+                    policy.base_model if shared else copy.deepcopy(policy.base_model),
+                    weight.shape[1],
+                )
             critic["head"].load_state_dict({"weight": weight, "bias": bias})
-        return PlainLearner(policy, Recipe(estimator=_nothing), copy.deepcopy(self._other_reference), critic,
-                            value_coef=self.critic.value_coef if shared else 1.0)
+        return PlainLearner(
+            policy,
+            Recipe(estimator=_nothing),
+            copy.deepcopy(self._other_reference),
+            critic,
+            value_coef=self.critic.value_coef if shared else 1.0,
+        )
 
     def plain_facts(self, attempts: Sequence[AttemptTokens]) -> list[AttemptTokens]:
         """With every fact that a model can say of them, at every token."""
         return [facts(attempt, self._plain) for attempt in attempts]
 
-    def plain(self, recipe: Recipe, attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit]) -> Gradient:
+    def plain(
+        self, recipe: Recipe, attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit]
+    ) -> Gradient:
         """The loss and its gradient from the definitions."""
         learner = self._plain
         named = {name: p for name, p in learner.policy.named_parameters() if p.requires_grad}
@@ -214,7 +299,10 @@ class LearnerProbe:
         for parameter in named.values():
             parameter.grad = None
         learner.recipe = recipe
-        return Gradient(gradient(attempts, credits, learner), {name: gradient_of(p) for name, p in named.items()})
+        return Gradient(
+            gradient(attempts, credits, learner),
+            {name: gradient_of(p) for name, p in named.items()},
+        )
 
     def predictions(self, ids_L: Tensor) -> Tensor:
         """Row i: the log-probabilities of whatever may stand at i + 1 [L - 1, V], by the plain model, float32."""
@@ -230,15 +318,24 @@ def _started(processes: int) -> bool:
 
 
 def _one_pass(algorithm: Algorithm) -> Algorithm:
-    return replace(algorithm, epochs=1) if is_dataclass(algorithm) and algorithm.epochs != 1 else algorithm
+    return (
+        replace(algorithm, epochs=1)
+        if is_dataclass(algorithm) and algorithm.epochs != 1
+        else algorithm
+    )
 
 
 def _nothing(lines: Sequence, **settings: float) -> None:
     """Where only losses are asked for, credit is given."""
 
 
-def probe_of(model: nn.Module, algorithm: Algorithm, config: LearnerConfig, critic: CriticConfig | None = None,
-             reference: nn.Module | None = None) -> LearnerProbe:
+def probe_of(
+    model: nn.Module,
+    algorithm: Algorithm,
+    config: LearnerConfig,
+    critic: CriticConfig | None = None,
+    reference: nn.Module | None = None,
+) -> LearnerProbe:
     """A probe of this policy, set as it is going to be trained. Nothing is copied before it is asked something."""
     if config.lora_rank:
         model, config = adapted(model, config, spread=HEAD_SPREAD), replace(config, lora_rank=0)

@@ -3,6 +3,7 @@ holds some tokens and frees others.
 
 Axis letters: T tokens of the batch (flat) · N trajectories · S segments.
 """
+
 from __future__ import annotations
 
 import math
@@ -28,9 +29,12 @@ from workbench.types.seeds import rng_at
 if TYPE_CHECKING:
     from workbench.linting.probe import LearnerProbe
 
-RAISED = 0.3              # coefficients that are set are raised to this
-BOUNDS = {"clip_low": 0.15, "clip_high": 0.3}  # different ones, so that one cannot stand in for the other
-PARTS = 4                 # micro-batches, about
+RAISED = 0.3  # coefficients that are set are raised to this
+BOUNDS = {
+    "clip_low": 0.15,
+    "clip_high": 0.3,
+}  # different ones, so that one cannot stand in for the other
+PARTS = 4  # micro-batches, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,24 +55,44 @@ class GradientQuestion:
     def terms(self) -> list[str]:
         """Of the loss, those that the algorithm has."""
         algorithm = self.algorithm
-        has = {"policy": True, "critic": needs_critic(algorithm),
-               "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
-               "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "") == "loss"}
+        has = {
+            "policy": True,
+            "critic": needs_critic(algorithm),
+            "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
+            "kl": bool(getattr(algorithm, "kl_coef", 0))
+            and getattr(algorithm, "kl_in", "") == "loss",
+        }
         return [term for term in TERMS if has[term]]
 
-    def weighted(self, factor_T: Tensor | float = 1.0, terms: Collection[str] = TERMS) -> GradientQuestion:
+    def weighted(
+        self, factor_T: Tensor | float = 1.0, terms: Collection[str] = TERMS
+    ) -> GradientQuestion:
         """The same with weights that are multiplied, and with these terms alone."""
-        weights = {name: self.credit.weights_of(name) * (name in terms) * factor_T for name in TERMS}
-        return replace(self, credit=replace(
-            self.credit, weight_T=weights["policy"], entropy_weight_T=weights["entropy"], kl_weight_T=weights["kl"],
-            critic_weight_T=weights["critic"]))
+        weights = {
+            name: self.credit.weights_of(name) * (name in terms) * factor_T for name in TERMS
+        }
+        return replace(
+            self,
+            credit=replace(
+                self.credit,
+                weight_T=weights["policy"],
+                entropy_weight_T=weights["entropy"],
+                kl_weight_T=weights["kl"],
+                critic_weight_T=weights["critic"],
+            ),
+        )
 
 
 def plain_facts(probe: LearnerProbe, attempts: Attempts) -> dict[str, Tensor]:
     """By the names of the batch's fields: what a plain pass says of every token."""
     known: list[AttemptTokens] = probe.plain_facts(attempts.each)
-    found = {f"{name}_T": torch.from_numpy(np.concatenate([getattr(each, name) for each in known])).float()
-             for name in ("old_logp", "ref_logp", "value") if getattr(known[0], name) is not None}
+    found = {
+        f"{name}_T": torch.from_numpy(
+            np.concatenate([getattr(each, name) for each in known])
+        ).float()
+        for name in ("old_logp", "ref_logp", "value")
+        if getattr(known[0], name) is not None
+    }
     return found | {"final_value_N": torch.tensor([each.final_value for each in known])}
 
 
@@ -106,7 +130,9 @@ def few_groups(batch: Batch, tokens: int) -> Tensor:
     return torch.tensor(sorted(chosen), dtype=torch.int64)
 
 
-def moved_question(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor]) -> GradientQuestion:
+def moved_question(
+    algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tensor]
+) -> GradientQuestion:
     """Facts and credit at which every bound holds some tokens and frees others, whatever the weights are."""
     algorithm = raised(algorithm)
     rng = rng_at("lint.gradients")
@@ -115,11 +141,20 @@ def moved_question(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tenso
     old_T = logp_T - _moves(algorithm, batch, rng)
     asked_T = scored_T(batch)
     rollout_T = torch.where(asked_T, old_T - draw([-0.7, 0.1, 0.9, 1.9]), torch.nan)
-    facts = {"old_logp_T": old_T, "ref_logp_T": plain["ref_logp_T"] + draw([-0.6, -0.2, 0.3, 0.5]),
-             "rollout_logp_T": rollout_T}
-    parts = {name: asked_T * torch.from_numpy(rng.random(batch.num_tokens) < share).double()
-             for name, share in (("weight_T", 0.85), ("entropy_weight_T", 0.7), ("kl_weight_T", 0.75),
-                                 ("critic_weight_T", 0.8))}
+    facts = {
+        "old_logp_T": old_T,
+        "ref_logp_T": plain["ref_logp_T"] + draw([-0.6, -0.2, 0.3, 0.5]),
+        "rollout_logp_T": rollout_T,
+    }
+    parts = {
+        name: asked_T * torch.from_numpy(rng.random(batch.num_tokens) < share).double()
+        for name, share in (
+            ("weight_T", 0.85),
+            ("entropy_weight_T", 0.7),
+            ("kl_weight_T", 0.75),
+            ("critic_weight_T", 0.8),
+        )
+    }
     # Not zero where the weight is: it is the weight that has to keep a token out.
     advantage_T = asked_T * torch.from_numpy(rng.choice([-1.4, -0.6, 0.5, 1.2], batch.num_tokens))
     return_T = None
@@ -127,13 +162,21 @@ def moved_question(algorithm: Algorithm, batch: Batch, plain: Mapping[str, Tenso
         clip = getattr(algorithm, "value_clip", 0.5) or 0.5
         facts["value_T"] = plain["value_T"] - clip * draw([-2.0, -0.5, 0.5, 2.0])
         facts["final_value_N"] = torch.zeros(batch.num_trajectories)
-        return_T = torch.where(parts["critic_weight_T"] != 0, plain["value_T"].double() + draw([-3.0, -0.7, 0.8, 2.5]),
-                               torch.nan)
+        return_T = torch.where(
+            parts["critic_weight_T"] != 0,
+            plain["value_T"].double() + draw([-3.0, -0.7, 0.8, 2.5]),
+            torch.nan,
+        )
     else:
         del parts["critic_weight_T"]
     longest = int(batch.segment_offsets.diff().max())
-    return GradientQuestion("with every bound in reach", algorithm, replace(batch, **facts),
-                  Credit(advantage_T, return_T=return_T, **parts), max(longest, batch.num_tokens // PARTS))
+    return GradientQuestion(
+        "with every bound in reach",
+        algorithm,
+        replace(batch, **facts),
+        Credit(advantage_T, return_T=return_T, **parts),
+        max(longest, batch.num_tokens // PARTS),
+    )
 
 
 def off_the_kink(known: Batch) -> Batch:
@@ -148,7 +191,9 @@ def raised(algorithm: Algorithm) -> Algorithm:
     """The same with coefficients that nobody can overlook, and with two bounds that differ."""
     if not isinstance(algorithm, Algorithm):
         return algorithm
-    changed: dict[str, Any] = {name: RAISED for name in ("entropy_coef", "kl_coef") if getattr(algorithm, name, 0)}
+    changed: dict[str, Any] = {
+        name: RAISED for name in ("entropy_coef", "kl_coef") if getattr(algorithm, name, 0)
+    }
     changed |= {name: value for name, value in BOUNDS.items() if hasattr(algorithm, name)}
     try:
         return algorithm(**changed)
@@ -158,8 +203,10 @@ def raised(algorithm: Algorithm) -> Algorithm:
 
 def _moves(algorithm: Algorithm, batch: Batch, rng: np.random.Generator) -> Tensor:
     """How far the policy has moved at each token, in nats [T]: half and twice as far as each bound."""
-    below, above = math.log1p(-min(getattr(algorithm, "clip_low", 0.2), 0.8)), math.log1p(
-        getattr(algorithm, "clip_high", 0.2))
+    below, above = (
+        math.log1p(-min(getattr(algorithm, "clip_low", 0.2), 0.8)),
+        math.log1p(getattr(algorithm, "clip_high", 0.2)),
+    )
     choices = [2 * below, below / 2, above / 2, 2 * above]
     if getattr(algorithm, "dual_clip", 0):
         choices.append(1.3 * math.log(algorithm.dual_clip))

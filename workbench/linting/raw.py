@@ -4,6 +4,7 @@ The same rule ids as for our own rollouts; here each looks at the arrays alone, 
 and no environment to ask. Only what cannot be right in anybody's conventions is an error; what is merely unusual is a
 note. Tokens (R1 R3 R4 R5 R12) are here, groups, credit and rewards in `raw_credit`.
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -23,13 +24,19 @@ from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 __all__ = ["RAW_CHECKS", "RawSequence"]
 
 NO_IDS = "token ids: the file has none"
-SHORT = 16    # tokens by which a tokenization of the same text differs at most; a longer difference is another history
-AGAIN = 4     # tokens that must agree again after a difference, for it to be called one
-REACH = 400   # tokens that may be gone, or have come, before they do
+SHORT = 16  # tokens by which a tokenization of the same text differs at most; a longer difference is another history
+AGAIN = 4  # tokens that must agree again after a difference, for it to be called one
+REACH = 400  # tokens that may be gone, or have come, before they do
 
 # What may have happened at the first difference, the least first: tokens gone, come, or a few exchanged for others.
-DIFFERENCES = sorted([*((n, 0) for n in range(1, REACH)), *((0, n) for n in range(1, REACH)),
-                      *((n, k) for n in range(1, 2 * SHORT) for k in range(1, 2 * SHORT))], key=sum)
+DIFFERENCES = sorted(
+    [
+        *((n, 0) for n in range(1, REACH)),
+        *((0, n) for n in range(1, REACH)),
+        *((n, k) for n in range(1, 2 * SHORT) for k in range(1, 2 * SHORT)),
+    ],
+    key=sum,
+)
 
 
 # ------------------------------------------------------------------------------------------------ R1
@@ -41,7 +48,11 @@ def exact_prefix(evidence: Evidence) -> Iterator[RuleResult]:
     seen, forks = 0, []
     for turns in turns_of(evidence.raw).values():
         for before, after in zip(turns, turns[1:]):
-            if before.prompt_ids is None or before.completion_ids is None or after.prompt_ids is None:
+            if (
+                before.prompt_ids is None
+                or before.completion_ids is None
+                or after.prompt_ids is None
+            ):
                 continue
             seen += 1
             if after.fork:
@@ -49,45 +60,73 @@ def exact_prefix(evidence: Evidence) -> Iterator[RuleResult]:
             if len(before.completion_ids) == 0 or after.fork:
                 continue
             old = np.concatenate([before.prompt_ids, before.completion_ids])
-            if len(after.prompt_ids) < len(old) or not np.array_equal(after.prompt_ids[:len(old)], old):
+            if len(after.prompt_ids) < len(old) or not np.array_equal(
+                after.prompt_ids[: len(old)], old
+            ):
                 yield _prefix_finding(before, after, old)
     if forks:
-        yield Finding(f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each "
-                      "becomes a training sample of its own, and what they share is in all of them", at(forks[0]), NOTE,
-                      len(forks))
+        yield Finding(
+            f"{len(forks)} sequences part from the history of their attempt, as the file says itself: each "
+            "becomes a training sample of its own, and what they share is in all of them",
+            at(forks[0]),
+            NOTE,
+            len(forks),
+        )
     yield from looked_at(seen, _or_no_ids("attempts of several sequences", evidence.raw))
 
 
 def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) -> Finding:
     new = after.prompt_ids
     place = first_difference(old, new)
-    whose = (f"token {place - len(before.prompt_ids)} of what was sampled in turn {before.number}"
-             if place >= len(before.prompt_ids) else f"token {place} of the prompt of turn {before.number}")
+    whose = (
+        f"token {place - len(before.prompt_ids)} of what was sampled in turn {before.number}"
+        if place >= len(before.prompt_ids)
+        else f"token {place} of the prompt of turn {before.number}"
+    )
     gone, come = _difference(old[place:], new[place:])
     where = at(after, position=place)
     if gone is None:
-        return Finding(f"the prompt parts from turn {before.number} at {whose}, and what stood after it does not come "
-                       "again: a history that was rewritten, which nobody says here; as one sequence with the turn "
-                       "before it is wrong, as one of its own it is fine", where, NOTE)
-    was, now = old[place:place + gone].tolist(), new[place:place + come].tolist()
+        return Finding(
+            f"the prompt parts from turn {before.number} at {whose}, and what stood after it does not come "
+            "again: a history that was rewritten, which nobody says here; as one sequence with the turn "
+            "before it is wrong, as one of its own it is fine",
+            where,
+            NOTE,
+        )
+    was, now = old[place : place + gone].tolist(), new[place : place + come].tolist()
     if gone and come and max(gone, come) <= SHORT:
-        return Finding(f"{whose} comes again as other tokens: ids {was} became {now}, and the rest is the same: "
-                       "tokenized again", where, ERROR, max(gone, come))
-    verb = f"{gone} tokens are gone" if not come else f"{come} tokens have come" if not gone else \
-        f"{gone} tokens became {come}"
-    return Finding(f"from {whose} on {verb} in the prompt of turn {after.number}, and the rest is the same: a template "
-                   "that rewrites the past; as one sequence with the turn before it is wrong, as one of its own it is "
-                   "fine", where, NOTE, max(gone, come))
+        return Finding(
+            f"{whose} comes again as other tokens: ids {was} became {now}, and the rest is the same: "
+            "tokenized again",
+            where,
+            ERROR,
+            max(gone, come),
+        )
+    verb = (
+        f"{gone} tokens are gone"
+        if not come
+        else f"{come} tokens have come"
+        if not gone
+        else f"{gone} tokens became {come}"
+    )
+    return Finding(
+        f"from {whose} on {verb} in the prompt of turn {after.number}, and the rest is the same: a template "
+        "that rewrites the past; as one sequence with the turn before it is wrong, as one of its own it is "
+        "fine",
+        where,
+        NOTE,
+        max(gone, come),
+    )
 
 
 def _difference(old: np.ndarray, new: np.ndarray) -> tuple[int | None, int | None]:
     """How many tokens of `old` became how many of `new` before the two agree again for `AGAIN` tokens (or to the end of
     the old one); (None, None) where they do not. Both begin with a token that differs."""
-    before, after = old[:REACH + AGAIN].tolist(), new[:REACH + AGAIN].tolist()
+    before, after = old[: REACH + AGAIN].tolist(), new[: REACH + AGAIN].tolist()
     for gone, come in DIFFERENCES:
         if gone < len(before):
-            again = before[gone:gone + AGAIN]
-            if after[come:come + len(again)] == again:
+            again = before[gone : gone + AGAIN]
+            if after[come : come + len(again)] == again:
                 return gone, come
     return None, None
 
@@ -102,15 +141,24 @@ def mask_is_provenance(evidence: Evidence) -> Iterator[RuleResult]:
         if sequence.prompt_mask is not None:
             said_apart, looked = True, looked + len(sequence.prompt_mask)
             trained = np.flatnonzero(sequence.prompt_mask)
-            yield from at_first(trained, lambda k: (
-                f"{len(trained)} tokens of the prompt are trained, the first with {_id_at(sequence.prompt_ids, k)}; "
-                "nobody sampled a prompt"), lambda k: at(sequence, position=k))
+            yield from at_first(
+                trained,
+                lambda k: (
+                    f"{len(trained)} tokens of the prompt are trained, the first with {_id_at(sequence.prompt_ids, k)}; "
+                    "nobody sampled a prompt"
+                ),
+                lambda k: at(sequence, position=k),
+            )
         mask = sequence.trained
         if mask is None:
             continue
         odd = sorted(set(np.unique(sequence.mask).tolist()) - {0, 1})
         if odd:
-            yield Finding(f"the mask holds {odd[:4]}, neither 0 nor 1: a weight, or not a mask", at(sequence), NOTE)
+            yield Finding(
+                f"the mask holds {odd[:4]}, neither 0 nor 1: a weight, or not a mask",
+                at(sequence),
+                NOTE,
+            )
         if sequence.sampled is None or len(sequence.sampled) != len(mask):
             continue
         said_apart, looked = True, looked + len(mask)
@@ -137,31 +185,59 @@ def _realigned(sequences: Sequence[RawSequence]) -> _Realigned:
     turned: list[tuple[RawSequence, np.ndarray]] = []
     for sequence in sequences:
         mask, said = sequence.trained, sequence.logprobs
-        if sequence.sampled is not None or mask is None or not mask.any() or said is None or len(said) != len(mask):
+        if (
+            sequence.sampled is not None
+            or mask is None
+            or not mask.any()
+            or said is None
+            or len(said) != len(mask)
+        ):
             continue
         drawn = np.isfinite(said) & (said != 0)
-        looked, sampled, bare = looked + len(mask), sampled + int((mask | drawn).sum()), bare + int((~mask & ~drawn).sum())
+        looked, sampled, bare = (
+            looked + len(mask),
+            sampled + int((mask | drawn).sum()),
+            bare + int((~mask & ~drawn).sum()),
+        )
         if (~mask & drawn).any():
             turned.append((sequence, np.flatnonzero(~mask & drawn)))
     if not bare or not turned:
         return _Realigned(looked if bare else 0, ())
     count, (sequence, places) = sum(len(places) for _, places in turned), turned[0]
-    return _Realigned(looked, (Finding(
-        f"{count} of {sampled} tokens that were sampled, as their logprobs say ({count / sampled:.2%}), are context by the mask, "
-        f"in {len(turned)} sequences; the first is {_id_at(sequence.completion_ids, places[0])}: turns that were tokenized again "
-        "are masked where they came out otherwise", at(sequence, completion=places[0]), ERROR, count),))
+    return _Realigned(
+        looked,
+        (
+            Finding(
+                f"{count} of {sampled} tokens that were sampled, as their logprobs say ({count / sampled:.2%}), are context by the mask, "
+                f"in {len(turned)} sequences; the first is {_id_at(sequence.completion_ids, places[0])}: turns that were tokenized again "
+                "are masked where they came out otherwise",
+                at(sequence, completion=places[0]),
+                ERROR,
+                count,
+            ),
+        ),
+    )
 
 
 def _against_provenance(sequence: RawSequence, mask: np.ndarray) -> Iterator[Finding]:
     extra, lost = np.flatnonzero(mask & ~sequence.sampled), np.flatnonzero(~mask & sequence.sampled)
-    yield from at_first(extra, lambda k: (
-        f"{len(extra)} tokens are trained that no model sampled, the first with {_id_at(sequence.completion_ids, k)}"),
-        lambda k: at(sequence, completion=k))
+    yield from at_first(
+        extra,
+        lambda k: (
+            f"{len(extra)} tokens are trained that no model sampled, the first with {_id_at(sequence.completion_ids, k)}"
+        ),
+        lambda k: at(sequence, completion=k),
+    )
     if mask.any():  # a row that is left out as a whole is R5's and R11's
-        yield from at_first(lost, lambda k: (
-            f"{len(lost)} sampled tokens are not trained ({len(lost) / sequence.sampled.sum():.1%} of the row's) while others of "
-        "the row are, the first with "
-            f"{_id_at(sequence.completion_ids, k)}"), lambda k: at(sequence, completion=k))
+        yield from at_first(
+            lost,
+            lambda k: (
+                f"{len(lost)} sampled tokens are not trained ({len(lost) / sequence.sampled.sum():.1%} of the row's) while others of "
+                "the row are, the first with "
+                f"{_id_at(sequence.completion_ids, k)}"
+            ),
+            lambda k: at(sequence, completion=k),
+        )
 
 
 def trained_share(evidence: Evidence) -> Iterator[RuleResult]:
@@ -176,8 +252,12 @@ def trained_share(evidence: Evidence) -> Iterator[RuleResult]:
             continue
         excused = sequence.truncated or sequence.failed or sequence.reward is None
         why = "it is empty" if len(mask) == 0 else f"all {len(mask)} are masked out"
-        yield Finding(f"no token of this completion is trained: {why}", at(sequence),
-                      NOTE if excused or len(mask) == 0 else ERROR, max(1, len(mask)))
+        yield Finding(
+            f"no token of this completion is trained: {why}",
+            at(sequence),
+            NOTE if excused or len(mask) == 0 else ERROR,
+            max(1, len(mask)),
+        )
     yield from looked_at(looked, _or_no_ids("masks that fit their tokens", evidence.raw))
 
 
@@ -196,9 +276,11 @@ def lengths(evidence: Evidence) -> Iterator[RuleResult]:
             looked += 1
             if len(array) != len(ids):
                 longer = "longer" if len(array) > len(ids) else "shorter"
-                yield Finding(f"{name} has {len(array)} entries for {len(ids)} {ids_name}: "
-                              f"{abs(len(array) - len(ids))} {longer}, so from some token on it describes another one",
-                              at(sequence))
+                yield Finding(
+                    f"{name} has {len(array)} entries for {len(ids)} {ids_name}: "
+                    f"{abs(len(array) - len(ids))} {longer}, so from some token on it describes another one",
+                    at(sequence),
+                )
         for name in ("prompt_ids", "completion_ids"):
             ids = getattr(sequence, name)
             if ids is None:
@@ -206,7 +288,9 @@ def lengths(evidence: Evidence) -> Iterator[RuleResult]:
             looked += 1
             if (ids < 0).any():
                 bad = int((ids < 0).argmax())
-                yield Finding(f"{name}[{bad}] is {int(ids[bad])}: no token has a negative id", at(sequence))
+                yield Finding(
+                    f"{name}[{bad}] is {int(ids[bad])}: no token has a negative id", at(sequence)
+                )
     yield from _mask_of_ids(evidence.raw)
     yield from looked_at(looked, NO_IDS)
 
@@ -222,18 +306,25 @@ def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
         left_out.update(ids[~mask].tolist())
         kept.update(np.unique(ids[mask]).tolist())
         if sequence.logprobs is not None and len(sequence.logprobs) == len(ids):
-            drawn = np.flatnonzero(~mask & np.isfinite(sequence.logprobs) & (sequence.logprobs != 0))
+            drawn = np.flatnonzero(
+                ~mask & np.isfinite(sequence.logprobs) & (sequence.logprobs != 0)
+            )
             if len(drawn) and sequence.attempt not in witnesses:
                 witnesses[sequence.attempt] = (sequence, int(drawn[0]))
     if len(left_out) != 1 or not kept:
         return
-    (token, count), = left_out.items()
+    ((token, count),) = left_out.items()
     if token in kept or not witnesses:
         return
     sequence, first = next(iter(witnesses.values()))
-    yield Finding(f"the masks leave out every token with id {token} ({count} of them) and nothing else, and these were "
-                  f"sampled (logprob {sequence.logprobs[first]:.4g} here): made by comparing ids with the padding, "
-                  "which is a token of the policy's as well", at(sequence, completion=first), ERROR, count)
+    yield Finding(
+        f"the masks leave out every token with id {token} ({count} of them) and nothing else, and these were "
+        f"sampled (logprob {sequence.logprobs[first]:.4g} here): made by comparing ids with the padding, "
+        "which is a token of the policy's as well",
+        at(sequence, completion=first),
+        ERROR,
+        count,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ R12
@@ -241,19 +332,37 @@ def _mask_of_ids(sequences: Sequence[RawSequence]) -> Iterator[Finding]:
 
 def logprobs(evidence: Evidence) -> Iterator[RuleResult]:
     """R12: the logprobs of trained tokens can be logprobs."""
-    found = [(sequence, np.flatnonzero(sequence.acted)) for sequence in evidence.raw if _says_logprobs(sequence)]
+    found = [
+        (sequence, np.flatnonzero(sequence.acted))
+        for sequence in evidence.raw
+        if _says_logprobs(sequence)
+    ]
     for sequence, trained in found:
         said = sequence.logprobs[trained]
-        for wrong, words in ((np.isnan(said), "is missing (NaN or null)"),
-                             (np.isneginf(said), "is -inf: a token of probability 0 was sampled"),
-                             (said > 1e-3, "is above 0: a probability above 1")):
-            yield from at_first(wrong, lambda k: (
-                f"the logprob{'' if np.isnan(said[k]) else f' {said[k]:.4g}'} of a trained token {words}; "
-                f"{wrong.sum()} of {len(said)} in this sequence"), lambda k: at(sequence, completion=trained[k]))
-    values = np.concatenate([np.zeros(0), *(sequence.logprobs[trained] for sequence, trained in found)])
+        for wrong, words in (
+            (np.isnan(said), "is missing (NaN or null)"),
+            (np.isneginf(said), "is -inf: a token of probability 0 was sampled"),
+            (said > 1e-3, "is above 0: a probability above 1"),
+        ):
+            yield from at_first(
+                wrong,
+                lambda k: (
+                    f"the logprob{'' if np.isnan(said[k]) else f' {said[k]:.4g}'} of a trained token {words}; "
+                    f"{wrong.sum()} of {len(said)} in this sequence"
+                ),
+                lambda k: at(sequence, completion=trained[k]),
+            )
+    values = np.concatenate(
+        [np.zeros(0), *(sequence.logprobs[trained] for sequence, trained in found)]
+    )
     if len(values) >= 8 and not values.any():
-        yield Finding(f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not "
-                      "kept", at(found[0][0]), ERROR, len(values))
+        yield Finding(
+            f"all {len(values)} logprobs are exactly 0, as if every token had been certain: they were not "
+            "kept",
+            at(found[0][0]),
+            ERROR,
+            len(values),
+        )
     yield from looked_at(len(values), _or_no_ids("logprobs of trained tokens", evidence.raw))
 
 

@@ -7,6 +7,7 @@ pieces are compared), and marks of private characters may stand for the policy's
 A template without a system role, tools or repeated user messages is given the conversation in the way that the chat
 format declares (`chat.capabilities`); that fitting is written here once more, on plain text.
 """
+
 from __future__ import annotations
 
 import json
@@ -24,7 +25,11 @@ from workbench.types.errors import WorkbenchError
 if TYPE_CHECKING:
     from workbench.chat import ChatFormat
 
-GUARD, OPEN, CLOSE = "\ue000", "\ue001", "\ue002"  # of the private use area: no text of an environment has them
+GUARD, OPEN, CLOSE = (
+    "\ue000",
+    "\ue001",
+    "\ue002",
+)  # of the private use area: no text of an environment has them
 MARK = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 
 
@@ -33,7 +38,7 @@ class Refused(WorkbenchError):
 
 
 class Piece(NamedTuple):
-    """"control": one added token · "text": what stands between two of them · "mark": a turn of the policy (`text` is
+    """ "control": one added token · "text": what stands between two of them · "mark": a turn of the policy (`text` is
     its number). `ids` None: only the text is known. `position`: of its first token in the segment."""
 
     kind: str
@@ -43,14 +48,20 @@ class Piece(NamedTuple):
 
 
 def pieces_text(pieces: Sequence[Piece]) -> str:
-    return "".join(f"[turn {piece.text}]" if piece.kind == "mark" else piece.text for piece in pieces)
+    return "".join(
+        f"[turn {piece.text}]" if piece.kind == "mark" else piece.text for piece in pieces
+    )
 
 
 class Reference:
     """Asks the tokenizer of a chat format. Raises Refused where it gives no answer."""
 
     def __init__(self, chat: "ChatFormat") -> None:
-        self.tokenizer, self.flags, self.capabilities = chat.template.tokenizer, chat.template.flags, chat.capabilities
+        self.tokenizer, self.flags, self.capabilities = (
+            chat.template.tokenizer,
+            chat.template.flags,
+            chat.capabilities,
+        )
         self.source, self.stops = chat.template.source, chat.stop_ids
         self.backend = self.tokenizer.backend_tokenizer
 
@@ -60,8 +71,11 @@ class Reference:
     def controls(self) -> dict[int, str]:
         """Added tokens by id: those that are more than white space, and not the unknown token."""
         unknown = self.tokenizer.unk_token_id
-        return {token_id: token.content for token_id, token in self.tokenizer.added_tokens_decoder.items()
-                if token.content.replace("▁", "").strip() and token_id != unknown}
+        return {
+            token_id: token.content
+            for token_id, token in self.tokenizer.added_tokens_decoder.items()
+            if token.content.replace("▁", "").strip() and token_id != unknown
+        }
 
     @cached_property
     def swallows(self) -> bool:
@@ -92,7 +106,11 @@ class Reference:
 
     def controls_in(self, text: str) -> list[int]:
         """The control tokens that a text spells out, as a tokenizer looks for them: from the left, the longest."""
-        return [self._ids[name] for name in self._names.findall(text)] if self._names is not None else []
+        return (
+            [self._ids[name] for name in self._names.findall(text)]
+            if self._names is not None
+            else []
+        )
 
     def normalized(self, text: str) -> str:
         """A text as it comes out of the tokenizer again."""
@@ -105,7 +123,9 @@ class Reference:
     def _spaces_are_marked(self) -> bool:
         """Whether U+2581 stands for a space, as it does in vocabularies made by SentencePiece: then a text that has one
         comes out with a space. Elsewhere it is a sign like any other."""
-        return self.decode(self.backend.encode("a▁b", add_special_tokens=False).ids).strip() == "a b"
+        return (
+            self.decode(self.backend.encode("a▁b", add_special_tokens=False).ids).strip() == "a b"
+        )
 
     def cut(self, ids: Sequence[int], start: int = 0) -> list[Piece]:
         """Ids as pieces, cut at control tokens and marks; guards taken out."""
@@ -136,7 +156,9 @@ class Reference:
     def mark(turn: int) -> str:
         return f"{OPEN}{turn}{CLOSE}"
 
-    def pieces(self, trajectory: Trajectory, turns: Sequence[int], said: Mapping[int, str]) -> list[Piece]:
+    def pieces(
+        self, trajectory: Trajectory, turns: Sequence[int], said: Mapping[int, str]
+    ) -> list[Piece]:
         """First observation, then these exchanges with what the policy `said` in them, ready for the next turn."""
         first = trajectory.first_observation
         messages = self._fitted(first.messages, first.tools, opening=True)
@@ -148,15 +170,28 @@ class Reference:
     def fresh(self, trajectory: Trajectory, newest: Turn) -> list[Piece]:
         """First observation and one reply, without any turn of the policy."""
         first = trajectory.first_observation
-        return self._rendered(self._fitted((*first.messages, *newest.reply), first.tools, opening=True), first.tools)
+        return self._rendered(
+            self._fitted((*first.messages, *newest.reply), first.tools, opening=True), first.tools
+        )
 
     def _rendered(self, messages: list[dict], tools: Sequence[Mapping]) -> list[Piece]:
-        tools = [self._guarded_tool(tool) for tool in tools] if self.capabilities.tool_schemas else None
-        template = {} if isinstance(self.tokenizer.chat_template, Mapping) else {"chat_template": self.source}
+        tools = (
+            [self._guarded_tool(tool) for tool in tools] if self.capabilities.tool_schemas else None
+        )
+        template = (
+            {}
+            if isinstance(self.tokenizer.chat_template, Mapping)
+            else {"chat_template": self.source}
+        )
         try:
             ids = self.tokenizer.apply_chat_template(
-                messages, tools=tools or None, tokenize=True, return_dict=False, add_generation_prompt=True,
-                **{**self.flags, **template})
+                messages,
+                tools=tools or None,
+                tokenize=True,
+                return_dict=False,
+                add_generation_prompt=True,
+                **{**self.flags, **template},
+            )
         except Exception as error:  # a template may raise anything at all; jinja's own errors have no common base here
             roles = [message["role"] for message in messages]
             raise Refused(f"the template refuses the roles {roles}: {error}") from error
@@ -165,8 +200,13 @@ class Reference:
     def spelled(self, ids: Sequence[int]) -> str:
         """A sampled turn as text, without its stop token: control tokens spelled out, their look-alikes guarded."""
         ids = list(ids[:-1]) if ids and ids[-1] in self.stops else list(ids)
-        text = "".join(piece.text if piece.kind == "control" else self._guarded(piece.text) for piece in self.cut(ids))
-        return text if text.replace(GUARD, "") == self.decode(ids) else self._guarded(self.decode(ids))
+        text = "".join(
+            piece.text if piece.kind == "control" else self._guarded(piece.text)
+            for piece in self.cut(ids)
+        )
+        return (
+            text if text.replace(GUARD, "") == self.decode(ids) else self._guarded(self.decode(ids))
+        )
 
     # -------------------------------------------------------------------------------------------- text from outside
 
@@ -174,7 +214,9 @@ class Reference:
         """The text with every look-alike of a control token broken up."""
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)
         if GUARD in text or OPEN in text or CLOSE in text:
-            raise Refused("the environment itself writes U+E000..U+E002, which stand for other things here")
+            raise Refused(
+                "the environment itself writes U+E000..U+E002, which stand for other things here"
+            )
         if self._names is None:
             return text
         while match := self._names.search(text):
@@ -185,21 +227,28 @@ class Reference:
         if isinstance(value, str):
             return self._guarded(value)
         if isinstance(value, Mapping):
-            return {self._guarded_tool(key): self._guarded_tool(item) for key, item in value.items()}
+            return {
+                self._guarded_tool(key): self._guarded_tool(item) for key, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
             return [self._guarded_tool(item) for item in value]
         return value
 
     def _content(self, message: Message) -> str:
         """Trusted parts as they are, others guarded, their borders too where they make a control token together."""
-        parts = [part.text if part.trusted else self._guarded(part.text) for part in message.content]
+        parts = [
+            part.text if part.trusted else self._guarded(part.text) for part in message.content
+        ]
         whole = "".join(parts)
         if self._names is not None and len(self._names.findall(whole)) != sum(
-                len(self._names.findall(part)) for part in parts):
+            len(self._names.findall(part)) for part in parts
+        ):
             return GUARD.join(parts)
         return whole
 
-    def _fitted(self, messages: Sequence[Message], tools: Sequence[Mapping], *, opening: bool) -> list[dict]:
+    def _fitted(
+        self, messages: Sequence[Message], tools: Sequence[Mapping], *, opening: bool
+    ) -> list[dict]:
         """Messages for the template, in the way that `chat.capabilities` declares."""
         capabilities, out = self.capabilities, []
         for message in messages:
@@ -225,7 +274,10 @@ class Reference:
         text = TOOLS_BEFORE + self._guarded(lines) + TOOLS_AFTER
         if messages and messages[0]["role"] == "system":
             before = messages[0]["content"]
-            return [{**messages[0], "content": before + "\n\n" + text if before else text}, *messages[1:]]
+            return [
+                {**messages[0], "content": before + "\n\n" + text if before else text},
+                *messages[1:],
+            ]
         return [{"role": "system", "content": text}, *messages]
 
 

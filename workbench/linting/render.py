@@ -10,6 +10,7 @@ a turn of the policy is then held against the rendering of the conversation up t
 
 Axis letters: N trajectories · S segments · P spans · T tokens.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,14 +27,15 @@ from workbench.types.findings import NOTE, Checked, Finding, NotChecked
 
 
 def chosen(evidence: Evidence) -> list[int]:
-    """The attempts that slower rules look at: spread over the step, others in every step, and the one with most turns.
-    """
+    """The attempts that slower rules look at: spread over the step, others in every step, and the one with most turns."""
     count, samples = len(evidence.trajectories), evidence.samples
     if samples is None or samples >= count:
         return list(range(count))
     longest = max(range(count), key=lambda n: len(evidence.trajectories[n].turns))
     shift = (evidence.step or 0) * 7
-    return list(dict.fromkeys([longest, *((shift + k * count // samples) % count for k in range(samples))]))[:samples]
+    return list(
+        dict.fromkeys([longest, *((shift + k * count // samples) % count for k in range(samples))])
+    )[:samples]
 
 
 # ------------------------------------------------------------------------------------------------ R2
@@ -47,8 +49,12 @@ def check_rendering(evidence: Evidence) -> Iterator[RuleResult]:
     flat, reference = evidence.flat, Reference(evidence.chat)
     for number, n in enumerate(chosen(evidence)):
         segments = flat.segments_of(n)
-        if evidence.samples is not None and len(segments) > 2:  # the last one, and another one each time
-            segments = sorted({segments[-1], segments[(number + (evidence.step or 0)) % len(segments)]})
+        if (
+            evidence.samples is not None and len(segments) > 2
+        ):  # the last one, and another one each time
+            segments = sorted(
+                {segments[-1], segments[(number + (evidence.step or 0)) % len(segments)]}
+            )
         for segment in segments:
             try:
                 yield Checked(1)
@@ -57,8 +63,14 @@ def check_rendering(evidence: Evidence) -> Iterator[RuleResult]:
                 yield NotChecked(f"a reference: {refusal}")
 
 
-def _segment(evidence: Evidence, flat: Flat, reference: Reference, n: int, segment: int) -> Iterator[Finding]:
-    trajectory, history, spans = evidence.trajectories[n], evidence.collect.history, flat.spans_of(segment)
+def _segment(
+    evidence: Evidence, flat: Flat, reference: Reference, n: int, segment: int
+) -> Iterator[Finding]:
+    trajectory, history, spans = (
+        evidence.trajectories[n],
+        evidence.collect.history,
+        flat.spans_of(segment),
+    )
     sampled = [p for p in spans if flat.sampled_P[p]]
     if sampled and sampled[-1] == spans[-1]:  # what is sampled last is answered by nothing
         spans, now = spans[:-1], int(flat.turn_P[sampled[-1]])
@@ -66,31 +78,48 @@ def _segment(evidence: Evidence, flat: Flat, reference: Reference, n: int, segme
         now = int(flat.turn_P[sampled[-1]]) + 1 if sampled else len(trajectory.turns)
     if not spans:
         return
-    turns = _exchanges(trajectory, history, evidence.collect.window, int(flat.number_S[segment]), now)
+    turns = _exchanges(
+        trajectory, history, evidence.collect.window, int(flat.number_S[segment]), now
+    )
     differs = partial(_differs, flat, reference, segment)
     if history == "template":
         said = {t: _said(evidence, flat, reference, n, t) for t in turns}
-        found = differs(_rerendered(flat, reference, spans), reference.pieces(trajectory, turns, said))
+        found = differs(
+            _rerendered(flat, reference, spans), reference.pieces(trajectory, turns, said)
+        )
     elif history == "fresh" and flat.number_S[segment] > 0:
-        found = differs(_marked(flat, reference, spans, {}), reference.fresh(trajectory, trajectory.turns[now - 1]))
+        found = differs(
+            _marked(flat, reference, spans, {}),
+            reference.fresh(trajectory, trajectory.turns[now - 1]),
+        )
     else:
         theirs = reference.pieces(trajectory, turns, {t: reference.mark(t) for t in turns})
         for token_id in sorted(set(_ends(theirs).values()) - reference.stops):
-            yield Finding(f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling "
-                          f"goes on after it: {sorted(reference.stops)} end one", evidence.place(n))
+            yield Finding(
+                f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling "
+                f"goes on after it: {sorted(reference.stops)} end one",
+                evidence.place(n),
+            )
         ours = _marked(flat, reference, spans, _ends(theirs))
         found = whole = differs(ours, theirs)
         if whole is not None:
             # The template may write the past otherwise: what was sampled stays, so each stretch has its own reference.
             found = _stretches(flat, reference, trajectory, segment, ours, turns)
-            if found is None and not any("a later turn" in said for said in evidence.chat.differences):
-                found = Finding(f"the template would write the past otherwise, and nobody said so: {whole.what}",
-                                whole.place, NOTE)
+            if found is None and not any(
+                "a later turn" in said for said in evidence.chat.differences
+            ):
+                found = Finding(
+                    f"the template would write the past otherwise, and nobody said so: {whole.what}",
+                    whole.place,
+                    NOTE,
+                )
     if found is not None:
         yield found
 
 
-def _exchanges(trajectory: Trajectory, history: str, window: int, number: int, now: int) -> list[int]:
+def _exchanges(
+    trajectory: Trajectory, history: str, window: int, number: int, now: int
+) -> list[int]:
     """Numbers of the exchanges that the declared history shows before turn `now`."""
     first = max(now - window, 0) if history == "window" and number else 0
     return [t for t in range(first, now) if t < len(trajectory.turns)]
@@ -106,20 +135,27 @@ def _said(evidence: Evidence, flat: Flat, reference: Reference, n: int, turn: in
     return reference.spelled(flat.spans[p].token_ids.tolist())
 
 
-def _marked(flat: Flat, reference: Reference, spans: Sequence[int], ends: Mapping[int, int]) -> list[Piece]:
+def _marked(
+    flat: Flat, reference: Reference, spans: Sequence[int], ends: Mapping[int, int]
+) -> list[Piece]:
     """Spans as pieces. A mark stands for each turn of the policy, followed by its stop token where that is what the
     template writes there (`ends`, by turn)."""
     pieces: list[Piece] = []
     turn_of = lambda p: int(flat.turn_P[p]) if flat.source_P[p] == POLICY else None  # noqa: E731
     for turn, group in groupby(spans, turn_of):
         own = list(group)
-        ids, start = [token for p in own for token in flat.spans[p].token_ids.tolist()], int(flat.start_P[own[0]])
+        ids, start = (
+            [token for p in own for token in flat.spans[p].token_ids.tolist()],
+            int(flat.start_P[own[0]]),
+        )
         if turn is None:
             pieces += reference.cut(ids, start)
             continue
         pieces.append(Piece("mark", str(turn), None, start))
         if ids and ids[-1] == ends.get(turn):
-            pieces.append(Piece("control", reference.name(ids[-1]), [ids[-1]], start + len(ids) - 1))
+            pieces.append(
+                Piece("control", reference.name(ids[-1]), [ids[-1]], start + len(ids) - 1)
+            )
     return pieces
 
 
@@ -131,7 +167,12 @@ def _rerendered(flat: Flat, reference: Reference, spans: Sequence[int]) -> list[
     places: list[int] = []
     for p, after in zip_longest(spans, spans[1:]):
         own = flat.spans[p].token_ids.tolist()
-        if flat.source_P[p] == POLICY and own and after is not None and flat.source_P[after] == SCAFFOLD:
+        if (
+            flat.source_P[p] == POLICY
+            and own
+            and after is not None
+            and flat.source_P[after] == SCAFFOLD
+        ):
             # Another stop token than the template's own: that one stands behind it, supplied.
             supplied = int(flat.spans[after].token_ids[0]) if flat.length_P[after] else None
             own = own[:-1] if own[-1] in reference.stops and supplied in reference.stops else own
@@ -142,7 +183,9 @@ def _rerendered(flat: Flat, reference: Reference, spans: Sequence[int]) -> list[
     for piece in reference.cut(ids):
         at = slice(piece.position, piece.position + len(piece.ids))
         unknown = piece.kind == "text" and any(said[at])
-        pieces.append(piece._replace(ids=None if unknown else piece.ids, position=places[piece.position]))
+        pieces.append(
+            piece._replace(ids=None if unknown else piece.ids, position=places[piece.position])
+        )
     return pieces
 
 
@@ -150,35 +193,49 @@ def _ends(pieces: Sequence[Piece]) -> dict[int, int]:
     """By turn: the control token that the template writes right behind the policy's words."""
     ends = {}
     for k, piece in enumerate(pieces):
-        after = [each for each in pieces[k + 1 : k + 3] if each.kind == "control" or each.text.strip()]
+        after = [
+            each for each in pieces[k + 1 : k + 3] if each.kind == "control" or each.text.strip()
+        ]
         if piece.kind == "mark" and after and after[0].kind == "control":
             ends[int(piece.text)] = after[0].ids[0]
     return ends
 
 
-def _differs(flat: Flat, reference: Reference, segment: int, ours: Sequence[Piece], theirs: Sequence[Piece]
-             ) -> Finding | None:
+def _differs(
+    flat: Flat, reference: Reference, segment: int, ours: Sequence[Piece], theirs: Sequence[Piece]
+) -> Finding | None:
     """The first piece that differs, if any: by its ids where both have some, else by its text."""
     for k, (a, b) in enumerate(zip_longest(ours, theirs)):
         position = a.position if a is not None else len(flat.segment_ids(segment)) - 1
         if a is not None and b is not None and a.kind == b.kind:
-            if a.ids == b.ids if a.ids is not None and b.ids is not None else _same_text(reference, a, b):
+            if (
+                a.ids == b.ids
+                if a.ids is not None and b.ids is not None
+                else _same_text(reference, a, b)
+            ):
                 continue
             if a.text == b.text:
-                return Finding(f"{a.text[:40]!r} is written in the tokens {a.ids[:12]}, by the tokenizer itself in "
-                               f"{b.ids[:12]}", flat.place_in(segment, position, len(a.ids)))
+                return Finding(
+                    f"{a.text[:40]!r} is written in the tokens {a.ids[:12]}, by the tokenizer itself in "
+                    f"{b.ids[:12]}",
+                    flat.place_in(segment, position, len(a.ids)),
+                )
             if a.kind == "text" and a.ids is not None:
                 position += _common_tokens(reference, a.ids, b.text)
         before = pieces_text(theirs[max(k - 2, 0) : k])
-        return Finding(f"after {before[-30:]!r} the tokenizer's own template writes "
-                       f"{pieces_text(theirs[k : k + 3])[:60]!r}; shown was {pieces_text(ours[k : k + 3])[:60]!r}",
-                       flat.place_in(segment, max(position, 0)))
+        return Finding(
+            f"after {before[-30:]!r} the tokenizer's own template writes "
+            f"{pieces_text(theirs[k : k + 3])[:60]!r}; shown was {pieces_text(ours[k : k + 3])[:60]!r}",
+            flat.place_in(segment, max(position, 0)),
+        )
     return None
 
 
 def _same_text(reference: Reference, a: Piece, b: Piece) -> bool:
     # Beside a control token that the policy sampled, the tokenizer's own encoding may swallow white space.
-    return a.text == b.text or (a.ids is None and reference.swallows and a.text.strip() == b.text.strip())
+    return a.text == b.text or (
+        a.ids is None and reference.swallows and a.text.strip() == b.text.strip()
+    )
 
 
 def _common_tokens(reference: Reference, ids: Sequence[int], text: str) -> int:
@@ -186,39 +243,58 @@ def _common_tokens(reference: Reference, ids: Sequence[int], text: str) -> int:
     low, high = 0, len(ids)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if text.startswith(reference.decode(ids[:middle])) else (low, middle - 1)
+        low, high = (
+            (middle, high) if text.startswith(reference.decode(ids[:middle])) else (low, middle - 1)
+        )
     return min(low, len(ids) - 1)
 
 
-def _stretches(flat: Flat, reference: Reference, trajectory: Trajectory, segment: int, ours: Sequence[Piece],
-               turns: Sequence[int]) -> Finding | None:
+def _stretches(
+    flat: Flat,
+    reference: Reference,
+    trajectory: Trajectory,
+    segment: int,
+    ours: Sequence[Piece],
+    turns: Sequence[int],
+) -> Finding | None:
     """Opening, and what follows each turn of the policy, each against the rendering of the conversation up to there."""
     marks = [k for k, piece in enumerate(ours) if piece.kind == "mark"]
     shown = [int(ours[k].text) for k in marks]
     if shown != list(turns):
-        return Finding(f"the policy's turns {shown} are shown; the declared history shows {list(turns)}",
-                       flat.place_in(segment))
+        return Finding(
+            f"the policy's turns {shown} are shown; the declared history shows {list(turns)}",
+            flat.place_in(segment),
+        )
     for k, (start, end) in enumerate(pairwise([0, *marks, len(ours)])):
         known, own = turns[:k], list(ours[start:end])
         theirs = reference.pieces(trajectory, known, {t: reference.mark(t) for t in known})
         if known:
             # A stop token that the template writes there may be sampled here or supplied: both stand as a piece.
             stop = _ends(theirs).get(known[-1])
-            if len(own) > 1 and own[1].kind == "control" and stop is not None and own[1].ids[0] != stop:
+            if (
+                len(own) > 1
+                and own[1].kind == "control"
+                and stop is not None
+                and own[1].ids[0] != stop
+            ):
                 del own[1]
             newest = ("mark", str(known[-1]))
-            theirs = theirs[next((i for i, piece in enumerate(theirs) if piece[:2] == newest), 0):]
+            theirs = theirs[next((i for i, piece in enumerate(theirs) if piece[:2] == newest), 0) :]
         if (found := _differs(flat, reference, segment, own, theirs)) is not None:
             return found
     return None
 
 
 R2 = Rule(
-    "R2", "prompts are what the tokenizer's own template writes",
+    "R2",
+    "prompts are what the tokenizer's own template writes",
     "The policy is trained on prompts that its chat template never writes: a lost newline or header between turns, a "
     "second BOS, a missing generation prompt, tools or system text that are not there. At inference it sees others.",
     "Take what stands between two turns from the template itself, token by token, and prove it at load time; what the "
     "template does differently on purpose (dropping old thoughts) is declared, or use history='template'.",
-    ("groups", "chat"), check_rendering, threads=("verl#6921", "verl#6501", "slime#2263"))
+    ("groups", "chat"),
+    check_rendering,
+    threads=("verl#6921", "verl#6501", "slime#2263"),
+)
 
 RULES: tuple[Rule, ...] = (R2,)

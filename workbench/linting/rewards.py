@@ -2,6 +2,7 @@
 
 Axis letters: N trajectories · K turns (flat).
 """
+
 from __future__ import annotations
 
 import math
@@ -16,9 +17,11 @@ from workbench.linting.messages import number_in_words
 from workbench.linting.rule import Rule, RuleResult
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 
-NEAR = 1e-6      # relative: parts are added up in another order, some environments round what they report
-DISTINCT = 3     # so many different totals that equal the outcome are no coincidence
-ENOUGH = 4       # attempts of each kind before success and reward are compared
+NEAR = (
+    1e-6  # relative: parts are added up in another order, some environments round what they report
+)
+DISTINCT = 3  # so many different totals that equal the outcome are no coincidence
+ENOUGH = 4  # attempts of each kind before success and reward are compared
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
@@ -29,19 +32,28 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         if said is not None and not math.isfinite(said):
             said = None
         if (said is None) != math.isnan(own) or (said is not None and not _near(said, own)):
-            yield Finding(f"its reward is {number_in_words(number(said))}, but its turns and outcome make "
-                          f"it {number_in_words(own)}", evidence.place(n))
+            yield Finding(
+                f"its reward is {number_in_words(number(said))}, but its turns and outcome make "
+                f"it {number_in_words(own)}",
+                evidence.place(n),
+            )
         for k, turn in enumerate(trajectory.turns):
             if turn.reward_parts and turn.reward is not None:
                 parts = sum(turn.reward_parts.values())
                 if not _near(parts, turn.reward):
-                    yield Finding(f"turn {k} earned {turn.reward:.6g}, but its parts {dict(turn.reward_parts)} sum to "
-                                  f"{parts:.6g}", evidence.place(n, turn=k))
+                    yield Finding(
+                        f"turn {k} earned {turn.reward:.6g}, but its parts {dict(turn.reward_parts)} sum to "
+                        f"{parts:.6g}",
+                        evidence.place(n, turn=k),
+                    )
         if trajectory.outcome_parts and trajectory.outcome is not None:
             parts = sum(trajectory.outcome_parts.values())
             if not _near(parts, trajectory.outcome):
-                yield Finding(f"its outcome is {trajectory.outcome:.6g}, the named parts of it sum to {parts:.6g}",
-                              evidence.place(n), NOTE)
+                yield Finding(
+                    f"its outcome is {trajectory.outcome:.6g}, the named parts of it sum to {parts:.6g}",
+                    evidence.place(n),
+                    NOTE,
+                )
     yield from _counted_twice(evidence, attempts)
     yield from _plausible(evidence, attempts)
     if evidence.batch is None:
@@ -56,11 +68,15 @@ def _near(a: float, b: float) -> bool:
 
 def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """Numbers of the batch against those of turns and outcomes; NaN exactly where there is none."""
-    yield from differences_of_batch(evidence, ("turn_offsets", "turn_reward_K", "outcome_N", "reward_N", "scored_N"))
+    yield from differences_of_batch(
+        evidence, ("turn_offsets", "turn_reward_K", "outcome_N", "reward_N", "scored_N")
+    )
     said = None if evidence.credit is None else evidence.credit.notes.get("trajectories_unscored")
     if said is not None and said != (~attempts.scored_N).sum():
-        yield Finding(f"the credit's note says {said:g} unscored attempts, there are {(~attempts.scored_N).sum()}",
-                      Place(step=evidence.step))
+        yield Finding(
+            f"the credit's note says {said:g} unscored attempts, there are {(~attempts.scored_N).sum()}",
+            Place(step=evidence.step),
+        )
 
 
 def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
@@ -69,37 +85,56 @@ def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResul
     for n, t in enumerate(evidence.trajectories):
         if not attempts.scored_N[n] or t.outcome is None or not t.turns:
             continue
-        totals.append((n, number(t.outcome), sum(turn.reward for turn in t.turns), t.turns[-1].reward))
+        totals.append(
+            (n, number(t.outcome), sum(turn.reward for turn in t.turns), t.turns[-1].reward)
+        )
     for words, column in (("all turns together", 2), ("the last turn", 3)):
         same = [row for row in totals if row[1] == row[column] and row[1] != 0]
         different = [row for row in totals if row[1] != row[column]]
         values = {row[1] for row in same}
-        if same and not different and (len(values) >= DISTINCT or (len(values) > 1 and len(same) >= 2 * ENOUGH)):
-            yield Finding(f"its outcome {same[0][1]:.6g} is exactly what {words} had earned already, and so it is in "
-                          f"all {len(totals)} attempts: the reward is counted twice", evidence.place(same[0][0]),
-                          count=len(same))
+        if (
+            same
+            and not different
+            and (len(values) >= DISTINCT or (len(values) > 1 and len(same) >= 2 * ENOUGH))
+        ):
+            yield Finding(
+                f"its outcome {same[0][1]:.6g} is exactly what {words} had earned already, and so it is in "
+                f"all {len(totals)} attempts: the reward is counted twice",
+                evidence.place(same[0][0]),
+                count=len(same),
+            )
             return
 
 
 def _plausible(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     """Whether who succeeded earned more."""
-    success = np.array([math.nan if t.success is None else float(t.success) for t in evidence.trajectories])
+    success = np.array(
+        [math.nan if t.success is None else float(t.success) for t in evidence.trajectories]
+    )
     won, lost = ((success == value) & attempts.scored_N for value in (1.0, 0.0))
     if min(won.sum(), lost.sum()) < ENOUGH:
         return
     gap = attempts.reward_N[won].mean() - attempts.reward_N[lost].mean()
     if gap < 0:
         worst = int(np.flatnonzero(won)[attempts.reward_N[won].argmin()])
-        yield Finding(f"attempts that succeeded earned {-gap:.6g} less on average than those that failed: is the sign "
-                      "of a reward turned?", evidence.place(worst), NOTE)
+        yield Finding(
+            f"attempts that succeeded earned {-gap:.6g} less on average than those that failed: is the sign "
+            "of a reward turned?",
+            evidence.place(worst),
+            NOTE,
+        )
 
 
-RULES: tuple[Rule, ...] = (Rule(
-    "R16", "rewards are counted once, and unscored is not zero",
-    means="the policy is paid by another number than the environment's: a part twice, or a failed scoring as 0, which "
-          "moves the baseline of all its siblings.",
-    mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the attempt leaves "
-         "baseline and loss; make reward_parts sum to the reward.",
-    needs=("groups",), check=_check,
-    threads=("trl#5902", "SkyRL#201", "AReaL#1681", "AReaL#128", "trl#5773", "verl#7300"),
-),)
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "R16",
+        "rewards are counted once, and unscored is not zero",
+        means="the policy is paid by another number than the environment's: a part twice, or a failed scoring as 0, which "
+        "moves the baseline of all its siblings.",
+        mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the attempt leaves "
+        "baseline and loss; make reward_parts sum to the reward.",
+        needs=("groups",),
+        check=_check,
+        threads=("trl#5902", "SkyRL#201", "AReaL#1681", "AReaL#128", "trl#5773", "verl#7300"),
+    ),
+)

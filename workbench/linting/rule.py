@@ -1,4 +1,5 @@
 """A rule: what it looks for, which evidence it needs, what a finding means. `check` runs rules over evidence."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,16 +32,28 @@ class Rule:
     threads: tuple[str, ...] = ()
 
 
-def check(evidence: Evidence, rules: Sequence[Rule], raw_checks: dict[str, Check] | None = None) -> LintReport:
+def check(
+    evidence: Evidence, rules: Sequence[Rule], raw_checks: dict[str, Check] | None = None
+) -> LintReport:
     """Ask every rule. `raw_checks` says, by rule, what can be asked of sequences of other frameworks as well."""
-    return LintReport(tuple(_ask(rule, evidence, (raw_checks or {}).get(rule.id)) for rule in rules), evidence.about)
+    return LintReport(
+        tuple(_ask(rule, evidence, (raw_checks or {}).get(rule.id)) for rule in rules),
+        evidence.about,
+    )
 
 
 def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
     missing = [WORDS.get(name, name) for name in rule.needs if not evidence.has(name)]
     results: list[RuleResult] = []
-    raw_only = bool(evidence.raw) and raw_check is not None and not evidence.groups and evidence.batch is None
-    if not missing and not raw_only:  # of arrays alone, what is said of trajectories would be their absence
+    raw_only = (
+        bool(evidence.raw)
+        and raw_check is not None
+        and not evidence.groups
+        and evidence.batch is None
+    )
+    if (
+        not missing and not raw_only
+    ):  # of arrays alone, what is said of trajectories would be their absence
         results += heard_out(rule.check, evidence, FAILED)
     if evidence.raw and raw_check is not None:
         missing = []
@@ -50,12 +63,23 @@ def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
 
 FAILED = "the rule itself failed, so this was not looked at"
 WORDS = {
-    "groups": "trajectories", "batch": "the batch", "credit": "the credit", "algorithm": "the algorithm",
-    "updates": "the credit tables of the updates", "collect": "the sampling settings", "chat": "the chat format",
-    "journal": "what the engine was asked and answered", "family": "the environment", "raw": "sequences",
-    "environments": "the live environments", "policy_version": "the version of the weights",
-    "probe": "a learner to try settings on", "steps": "the steps of a run", "evaluations": "evaluations of a run",
+    "groups": "trajectories",
+    "batch": "the batch",
+    "credit": "the credit",
+    "algorithm": "the algorithm",
+    "updates": "the credit tables of the updates",
+    "collect": "the sampling settings",
+    "chat": "the chat format",
+    "journal": "what the engine was asked and answered",
+    "family": "the environment",
+    "raw": "sequences",
+    "environments": "the live environments",
+    "policy_version": "the version of the weights",
+    "probe": "a learner to try settings on",
+    "steps": "the steps of a run",
+    "evaluations": "evaluations of a run",
     "rounded": "an engine that samples in half precision, and weights that a step moved",
     "replicas": "a digest of the weights of each process, all of them",
-    "delivery": "what became of the newest weights in the engine", "handed": "weights that were put together for the engine",
+    "delivery": "what became of the newest weights in the engine",
+    "handed": "weights that were put together for the engine",
 }

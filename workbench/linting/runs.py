@@ -5,6 +5,7 @@ A resume that repeats a batch, samples from the untrained weights or ends after 
 like any other. What is held against each other here was written down by different hands: sampled tokens, the versions
 that the engine put on them, and the metrics line that commits a step.
 """
+
 from __future__ import annotations
 
 import math
@@ -33,17 +34,30 @@ def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     found, done = [], alarm_events(run.events())
     for step in run.steps()[-last:] if last else run.steps():
         before = step - 1  # what is changed after a step is in force from the next one on
-        lr, warmup = run.setting("learner.lr", float, int, step=before), run.setting("learner.warmup_updates", int, step=before)
-        found.append(facts_of_step(step, run.groups(step), run.metrics_line(step), lr=lr, warmup=warmup,
-                                   staleness=run.setting("train", dict, step=before).get("staleness", 0),
-                                   slowed=sum(at < step for at in done),
-                                   restored=before in done and done[before].restored is not None))
+        lr, warmup = (
+            run.setting("learner.lr", float, int, step=before),
+            run.setting("learner.warmup_updates", int, step=before),
+        )
+        found.append(
+            facts_of_step(
+                step,
+                run.groups(step),
+                run.metrics_line(step),
+                lr=lr,
+                warmup=warmup,
+                staleness=run.setting("train", dict, step=before).get("staleness", 0),
+                slowed=sum(at < step for at in done),
+                restored=before in done and done[before].restored is not None,
+            )
+        )
     return tuple(found)
 
 
 def run_claims(run: Run) -> RunClaims:
     """What a run folder says beside its steps: how many were asked for, what was evaluated and saved."""
-    numbers = [int(row["step"]) for row in run.evaluations().values() if isinstance(row.get("step"), int)]
+    numbers = [
+        int(row["step"]) for row in run.evaluations().values() if isinstance(row.get("step"), int)
+    ]
     saved = step_folders(run.path / "checkpoints")
     return RunClaims(run.setting("train.steps", int), tuple(sorted(numbers)), tuple(saved))
 
@@ -56,33 +70,81 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
         if not isinstance(step, int) or not report.get("rows"):
             continue
         asked = run.setting("evaluation", dict, step=step)
-        seed, tasks = (run.setting(f"evaluation.{name}", int, step=step) for name in ("seed", "num_tasks"))
-        version = 0 if step == 0 else run.metrics_line(step).get("policy_version") if step in run.steps() else None
+        seed, tasks = (
+            run.setting(f"evaluation.{name}", int, step=step) for name in ("seed", "num_tasks")
+        )
+        version = (
+            0
+            if step == 0
+            else run.metrics_line(step).get("policy_version")
+            if step in run.steps()
+            else None
+        )
         sides = {side: tuple(map(tuple, groups)) for side, groups in run.evaluated(name).items()}
-        found.append(EvaluationFacts(name, step, report, sides, version, seed, tasks,
-                                     asked.get("attempts", 1), asked.get("first_task", 0)))
+        found.append(
+            EvaluationFacts(
+                name,
+                step,
+                report,
+                sides,
+                version,
+                seed,
+                tasks,
+                asked.get("attempts", 1),
+                asked.get("first_task", 0),
+            )
+        )
     return tuple(sorted(found, key=lambda each: each.step))
 
 
-def facts_of_step(step: int, groups: Sequence[Group], metrics: Mapping[str, Any], *, lr: float | None = None,
-                  warmup: int = 0, staleness: int = 0, slowed: int = 0, restored: bool = False) -> StepFacts:
+def facts_of_step(
+    step: int,
+    groups: Sequence[Group],
+    metrics: Mapping[str, Any],
+    *,
+    lr: float | None = None,
+    warmup: int = 0,
+    staleness: int = 0,
+    slowed: int = 0,
+    restored: bool = False,
+) -> StepFacts:
     """`lr`, `warmup`, `staleness`: the settings that were in force; None: not known, and not looked at. `slowed`, `restored`: as
     `StepFacts` has them."""
     trajectories = [trajectory for group in groups for trajectory in group]
     attempts = tuple(_fingerprint(t) for t in trajectories if _sampled(t))
-    versions = {span.policy_version for t in trajectories for segment in t.segments for span in segment.spans
-                if span.logprobs is not None and len(span.token_ids)}
+    versions = {
+        span.policy_version
+        for t in trajectories
+        for segment in t.segments
+        for span in segment.spans
+        if span.logprobs is not None and len(span.token_ids)
+    }
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
-    return StepFacts(step, whole, tuple(sorted(v for v in versions if v is not None)), dict(metrics), attempts,
-                     _recomputed(trajectories), lr, warmup, staleness, slowed, restored,
-                     tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
-                     tuple({problem_of(group[0]) for group in groups}),
-                     tuple(paid for t in trajectories if (paid := payment(t)) is not None))
+    return StepFacts(
+        step,
+        whole,
+        tuple(sorted(v for v in versions if v is not None)),
+        dict(metrics),
+        attempts,
+        _recomputed(trajectories),
+        lr,
+        warmup,
+        staleness,
+        slowed,
+        restored,
+        tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
+        tuple({problem_of(group[0]) for group in groups}),
+        tuple(paid for t in trajectories if (paid := payment(t)) is not None),
+    )
 
 
 def _sampled(trajectory: Trajectory) -> int:
-    return sum(len(span.token_ids) for segment in trajectory.segments for span in segment.spans
-               if span.logprobs is not None)
+    return sum(
+        len(span.token_ids)
+        for segment in trajectory.segments
+        for span in segment.spans
+        if span.logprobs is not None
+    )
 
 
 def _fingerprint(trajectory: Trajectory) -> str:
@@ -106,7 +168,8 @@ def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     count = len(trajectories)
     known = [t.success for t in trajectories]
     found = {
-        "turns": sum(len(t.turns) for t in trajectories) / count, "unscored": float(count - len(rewards)),
+        "turns": sum(len(t.turns) for t in trajectories) / count,
+        "unscored": float(count - len(rewards)),
         "sampled_tokens": sum(_sampled(t) for t in trajectories) / count,
         "segments": sum(len(t.segments) for t in trajectories) / count,
     }
@@ -145,12 +208,16 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         before = now
     made = [row.metrics["updates"] for row in steps if "updates" in row.metrics]
     if made and not any(made):
-        yield Finding(f"in {len(made)} steps no update was ever made: the policy is the one that it began with",
-                      severity=NOTE)
+        yield Finding(
+            f"in {len(made)} steps no update was ever made: the policy is the one that it began with",
+            severity=NOTE,
+        )
     if any(not row.versions for row in steps):
         yield NotChecked("the versions of the weights that sampled each token")
     if evidence.claims is None:
-        yield NotChecked("what the run says of itself: the steps it was asked for, evaluations, checkpoints")
+        yield NotChecked(
+            "what the run says of itself: the steps it was asked for, evaluations, checkpoints"
+        )
     else:
         yield from _claims(steps, evidence.claims)
 
@@ -158,8 +225,10 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
 def _order(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
     for one, other in zip(steps, steps[1:]):
         if other.step != one.step + 1:
-            yield Finding(f"step {other.step} was committed after step {one.step}; steps are counted one by one",
-                          Place(step=other.step))
+            yield Finding(
+                f"step {other.step} was committed after step {one.step}; steps are counted one by one",
+                Place(step=other.step),
+            )
 
 
 def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
@@ -172,17 +241,29 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
         again = [name for name in mine if name in seen]
         if again:
             what = f"{len(again)} of its {len(mine)} attempts" if row.attempts else "its batch"
-            yield Finding(f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, "
-                          "the same sampled tokens", Place(step=row.step), count=len(again))
+            yield Finding(
+                f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, "
+                "the same sampled tokens",
+                Place(step=row.step),
+                count=len(again),
+            )
         met = [seed for seed in row.seeds if seed in known]
         if met and not again:
-            yield Finding(f"{len(met)} of its {len(row.seeds)} attempts met the task and the chance of an attempt of "
-                          f"step {known[met[0]]}: dynamics seeds are addressed by step, so its tasks were drawn "
-                          "at that step's address", Place(step=row.step), count=len(met))
+            yield Finding(
+                f"{len(met)} of its {len(row.seeds)} attempts met the task and the chance of an attempt of "
+                f"step {known[met[0]]}: dynamics seeds are addressed by step, so its tasks were drawn "
+                "at that step's address",
+                Place(step=row.step),
+                count=len(met),
+            )
         known |= {seed: row.step for seed in row.seeds if seed not in known}
         inside = len(mine) - len(set(mine))
         if inside:
-            yield Finding(f"{inside} of its {len(mine)} attempts stand in it twice", Place(step=row.step), count=inside)
+            yield Finding(
+                f"{inside} of its {len(mine)} attempts stand in it twice",
+                Place(step=row.step),
+                count=inside,
+            )
         seen |= {name: row.step for name in mine if name not in seen}
 
 
@@ -194,12 +275,20 @@ def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     left += now.restored  # an earlier state, under a number of its own
     if now.versions != (int(left),) and not (now.staleness and min(now.versions) > left):
         old = [v for v in now.versions if v != left]
-        kind = "the untrained weights" if set(old) == {0} and left else "older weights" if max(old) < left else \
-            "weights that did not exist yet"
+        kind = (
+            "the untrained weights"
+            if set(old) == {0} and left
+            else "older weights"
+            if max(old) < left
+            else "weights that did not exist yet"
+        )
         step = f"step {now.step - 1 - now.staleness}" if now.staleness else "the step before"
         versions = " and ".join(map(str, now.versions))
-        yield Finding(f"tokens were sampled by version {versions} of the weights, and {step} left "
-                      f"version {int(left)}: {kind}", Place(step=now.step))
+        yield Finding(
+            f"tokens were sampled by version {versions} of the weights, and {step} left "
+            f"version {int(left)}: {kind}",
+            Place(step=now.step),
+        )
 
 
 def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
@@ -209,11 +298,15 @@ def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     if version is None or made is None or earlier is None:
         return
     if version != earlier + now.restored + made:
-        yield Finding(f"it made {made:g} updates, but the version of the weights went from {earlier:g} to {version:g}",
-                      Place(step=now.step))
+        yield Finding(
+            f"it made {made:g} updates, but the version of the weights went from {earlier:g} to {version:g}",
+            Place(step=now.step),
+        )
     if made == 0 and _left_out(before, now) == 0:
-        yield Finding("no update was made and none was left out: nothing was trained, and nothing says why",
-                      Place(step=now.step))
+        yield Finding(
+            "no update was made and none was left out: nothing was trained, and nothing says why",
+            Place(step=now.step),
+        )
 
 
 def _left_out(before: StepFacts | None, now: StepFacts) -> float:
@@ -221,15 +314,22 @@ def _left_out(before: StepFacts | None, now: StepFacts) -> float:
     names = ("empty_updates", "bad_updates")
     if not any(name in now.metrics for name in names):
         return 0.0
-    return sum(now.metrics.get(name, 0) - (before.metrics.get(name, 0) if before is not None else 0) for name in names)
+    return sum(
+        now.metrics.get(name, 0) - (before.metrics.get(name, 0) if before is not None else 0)
+        for name in names
+    )
 
 
 def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[RuleResult]:
     """Tasks are drawn anew in every step; where there are few, all of them may come again."""
     tasks = [sorted({seed.rpartition("|")[0] for seed in row.seeds}) for row in (before, now)]
     if len(tasks[0]) >= 4 and tasks[0] == tasks[1]:
-        yield Finding(f"it has exactly the tasks of the step before ({len(tasks[0])} of them): where the environment has "
-                      "more, the draw does not go by the step", Place(step=now.step), severity=NOTE)
+        yield Finding(
+            f"it has exactly the tasks of the step before ({len(tasks[0])} of them): where the environment has "
+            "more, the draw does not go by the step",
+            Place(step=now.step),
+            severity=NOTE,
+        )
 
 
 def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
@@ -238,20 +338,28 @@ def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[RuleRes
     first = 0 if before is None else before.metrics.get("policy_version")
     if now.lr is None or said is None or first is None or not made or _left_out(before, now):
         return
-    lr, first = now.lr * SLOWER ** now.slowed, first + now.restored
-    rates = [lr * (min(1.0, (first + k + 1) / now.warmup) if now.warmup else 1.0) for k in range(made)]
+    lr, first = now.lr * SLOWER**now.slowed, first + now.restored
+    rates = [
+        lr * (min(1.0, (first + k + 1) / now.warmup) if now.warmup else 1.0) for k in range(made)
+    ]
     expected = math.fsum(rates) / made
     if not math.isclose(said, expected, rel_tol=1e-6):
-        yield Finding(f"the learning rate was {said:g}, and after {first:g} updates it is {expected:g} "
-                      f"(lr {lr:g}, warm-up over {now.warmup} updates)", Place(step=now.step))
+        yield Finding(
+            f"the learning rate was {said:g}, and after {first:g} updates it is {expected:g} "
+            f"(lr {lr:g}, warm-up over {now.warmup} updates)",
+            Place(step=now.step),
+        )
 
 
 def _metrics(now: StepFacts) -> Iterator[RuleResult]:
     for name, value in (now.recomputed or {}).items():
         said = now.metrics.get(name)
         if said is None or not math.isclose(said, value, rel_tol=CLOSE, abs_tol=CLOSE):
-            yield Finding(f"its metrics say {name} = {said if said is None else f'{said:.6g}'}, and its trajectories "
-                          f"say {value:.6g}", Place(step=now.step))
+            yield Finding(
+                f"its metrics say {name} = {said if said is None else f'{said:.6g}'}, and its trajectories "
+                f"say {value:.6g}",
+                Place(step=now.step),
+            )
             return
 
 
@@ -261,20 +369,30 @@ def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[RuleResul
     for what, numbers in (("an evaluation", claims.evaluated), ("a checkpoint", claims.saved)):
         beyond = [number for number in numbers if number > last]
         if beyond:
-            yield Finding(f"there is {what} of step {beyond[0]}, but only {last} steps were trained"
-                          + (f" of the {claims.asked} that were asked for" if beyond[0] >= claims.asked else ""))
+            yield Finding(
+                f"there is {what} of step {beyond[0]}, but only {last} steps were trained"
+                + (
+                    f" of the {claims.asked} that were asked for"
+                    if beyond[0] >= claims.asked
+                    else ""
+                )
+            )
     if last > claims.asked:
-        yield Finding(f"{last} steps were trained, and {claims.asked} were asked for", severity=NOTE)
+        yield Finding(
+            f"{last} steps were trained, and {claims.asked} were asked for", severity=NOTE
+        )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R21", "a run goes on where it stood",
+        "R21",
+        "a run goes on where it stood",
         means="The run is not the training that its curves show: data counts twice, weights that sample and weights "
-              "that are trained have parted, or steps are claimed that taught nothing.",
+        "that are trained have parted, or steps are claimed that taught nothing.",
         mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step named.",
-        needs=("steps",), check=_check, when="run",
-        threads=("tinker-cookbook#935", "verl#7401", "trl#5293",
-                 "trl#5312", "verl#5725"),
+        needs=("steps",),
+        check=_check,
+        when="run",
+        threads=("tinker-cookbook#935", "verl#7401", "trl#5293", "trl#5312", "verl#5725"),
     ),
 )

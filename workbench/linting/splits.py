@@ -3,6 +3,7 @@
 Success on tasks that were trained on says how well they are remembered. Nothing in a curve shows it: it only looks
 better.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -22,17 +23,23 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
         if group:
             yield Checked(1)
             if split_of(evidence.family, group[0].task) == "held-out":
-                yield Finding(f"task {group[0].task.id!r} is held out for evaluation, and is trained on",
-                              evidence.place(index), count=len(group))
+                yield Finding(
+                    f"task {group[0].task.id!r} is held out for evaluation, and is trained on",
+                    evidence.place(index),
+                    count=len(group),
+                )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R24", "no held-out task is trained on",
+        "R24",
+        "no held-out task is trained on",
         means="Evaluations tell how well their tasks are remembered, not what was learned: they rise for the wrong "
-              "reason.",
+        "reason.",
         mend="Draw the tasks of a step with workbench.envs.tasks(family, 'train', ...), as session.train_tasks does, "
-             "and start the run anew: its policy knows the answers.",
-        needs=("groups", "family"), check=_check, threads=(),
+        "and start the run anew: its policy knows the answers.",
+        needs=("groups", "family"),
+        check=_check,
+        threads=(),
     ),
 )

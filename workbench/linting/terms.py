@@ -4,6 +4,7 @@ Both read the declared mask switches, so that an ablation is no error.
 
 Axis letters: N trajectories · K turns (flat) · T tokens (flat).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +23,23 @@ from workbench.types import Source, StopReason
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
 
 # The mask switch that widens each term.
-SWITCHES = {"policy": "loss_over", "entropy": "entropy_over", "kl": "kl_loss_over", "critic": "critic_over"}
+SWITCHES = {
+    "policy": "loss_over",
+    "entropy": "entropy_over",
+    "kl": "kl_loss_over",
+    "critic": "critic_over",
+}
 
 
 def active_terms(algorithm: Any, columns: Mapping[str, np.ndarray]) -> list[str]:
     """The terms of the loss by the algorithm's settings; without one, those that the columns know of."""
-    is_on = {"policy": algorithm is not None, "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
-             "critic": "value_T" in getattr(algorithm, "requires", ()),
-             "kl": bool(getattr(algorithm, "kl_coef", 0)) and getattr(algorithm, "kl_in", "loss") == "loss"}
+    is_on = {
+        "policy": algorithm is not None,
+        "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
+        "critic": "value_T" in getattr(algorithm, "requires", ()),
+        "kl": bool(getattr(algorithm, "kl_coef", 0))
+        and getattr(algorithm, "kl_in", "loss") == "loss",
+    }
     return [term for term, column in WEIGHT_COLUMNS.items() if is_on[term] or column in columns]
 
 
@@ -40,7 +50,9 @@ def allowed_T(evidence: Evidence, attempts: Attempts, term: str) -> np.ndarray:
         return attempts.response_T
     named = evidence.credit is not None and evidence.credit.widened is not None
     if named and not has_credit_twin(evidence):
-        return np.ones(attempts.num_tokens, bool)  # supervised fine-tuning, say: it gives its reason itself
+        return np.ones(
+            attempts.num_tokens, bool
+        )  # supervised fine-tuning, say: it gives its reason itself
     return attempts.sampled_T
 
 
@@ -50,10 +62,16 @@ def allowed_T(evidence: Evidence, attempts: Attempts, term: str) -> np.ndarray:
 def _only_sampled(evidence: Evidence) -> Iterator[RuleResult]:
     attempts = evidence.attempts
     sources = [("", columns_of(evidence))] if evidence.credit is not None else []
-    sources += [(f"update {update.table.update}: ", dict(update.table.columns)) for update in evidence.updates]
+    sources += [
+        (f"update {update.table.update}: ", dict(update.table.columns))
+        for update in evidence.updates
+    ]
     if attempts is None or not sources:
-        yield NotChecked("trajectories or a batch" if attempts is None else
-                         "the credit, or the credit table of an update")
+        yield NotChecked(
+            "trajectories or a batch"
+            if attempts is None
+            else "the credit, or the credit table of an update"
+        )
         return
     for where, columns in sources:
         if any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
@@ -65,23 +83,38 @@ def _only_sampled(evidence: Evidence) -> Iterator[RuleResult]:
             may_T = allowed_T(evidence, attempts, term)
             everywhere_T |= may_T
             weight_T = columns.get(WEIGHT_COLUMNS[term], columns["weight"])
-            yield from _strays(evidence, attempts, (weight_T != 0) & ~may_T, f"{where}counts in the {term} term")
-        yield from _strays(evidence, attempts, ~np.isnan(columns["advantage"]) & (columns["advantage"] != 0)
-                           & ~allowed_T(evidence, attempts, "policy"), f"{where}has an advantage")
+            yield from _strays(
+                evidence, attempts, (weight_T != 0) & ~may_T, f"{where}counts in the {term} term"
+            )
+        yield from _strays(
+            evidence,
+            attempts,
+            ~np.isnan(columns["advantage"])
+            & (columns["advantage"] != 0)
+            & ~allowed_T(evidence, attempts, "policy"),
+            f"{where}has an advantage",
+        )
         if "used" in columns:
-            yield from _strays(evidence, attempts, columns["used"] & ~everywhere_T, f"{where}was trained")
+            yield from _strays(
+                evidence, attempts, columns["used"] & ~everywhere_T, f"{where}was trained"
+            )
 
 
-def _strays(evidence: Evidence, attempts: Attempts, stray_T: np.ndarray, what: str) -> Iterator[Finding]:
+def _strays(
+    evidence: Evidence, attempts: Attempts, stray_T: np.ndarray, what: str
+) -> Iterator[Finding]:
     at = np.flatnonzero(stray_T)
     if not len(at):
         return
     first = int(at[0])
     source = Source(int(attempts.source_T[first])).name
     who = "shown again, not sampled here" if source == "POLICY" else "not sampled by the policy"
-    yield Finding(f"{what}, but it is {source}, {who} ({len(at)} such tokens in all, in "
-                  f"{len(np.unique(attempts.row_T[at]))} trajectories), and no mask switch says so",
-                  attempts.place(first, run_length(at)), count=len(at))
+    yield Finding(
+        f"{what}, but it is {source}, {who} ({len(at)} such tokens in all, in "
+        f"{len(np.unique(attempts.row_T[at]))} trajectories), and no mask switch says so",
+        attempts.place(first, run_length(at)),
+        count=len(at),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ R11
@@ -95,7 +128,9 @@ def _alike(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.groups:
         yield from _limits(evidence, attempts)
     columns = columns_of(evidence)
-    if columns is None or any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
+    if columns is None or any(
+        len(values_T) != attempts.num_tokens for values_T in columns.values()
+    ):
         yield NotChecked("the credit, or the credit table of an update")
         return
     yield Checked(attempts.num_trajectories)
@@ -112,23 +147,38 @@ def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
     most = getattr(evidence.family, "max_turns", None)
     for n, t in enumerate(evidence.trajectories):
         if t.stop_reason is StopReason.MAX_TURNS and most is not None and len(t.turns) != most:
-            yield Finding(f"ended by max_turns after {len(t.turns)} turns; the limit is {most}", evidence.place(n))
+            yield Finding(
+                f"ended by max_turns after {len(t.turns)} turns; the limit is {most}",
+                evidence.place(n),
+            )
         elif most is not None and len(t.turns) > most:
             yield Finding(f"has {len(t.turns)} turns; the limit is {most}", evidence.place(n))
         if t.stop_reason.is_fault and t.scored:
-            yield Finding(f"ended by {t.stop_reason.value} and counts as scored: what broke earned nothing, not zero",
-                          evidence.place(n))
-        elif not t.scored and not t.stop_reason.is_fault and t.error is None and t.turns and all(
-                turn.reward is not None for turn in t.turns):
+            yield Finding(
+                f"ended by {t.stop_reason.value} and counts as scored: what broke earned nothing, not zero",
+                evidence.place(n),
+            )
+        elif (
+            not t.scored
+            and not t.stop_reason.is_fault
+            and t.error is None
+            and t.turns
+            and all(turn.reward is not None for turn in t.turns)
+        ):
             # Of our own collecting only: elsewhere the scoring of an outcome may have failed.
-            yield Finding(f"ended by {t.stop_reason.value}, every turn has its reward, nothing broke, yet it counts as "
-                          "unscored: it leaves baseline and loss", evidence.place(n),
-                          ERROR if evidence.collect is not None and t.outcome is None else NOTE)
+            yield Finding(
+                f"ended by {t.stop_reason.value}, every turn has its reward, nothing broke, yet it counts as "
+                "unscored: it leaves baseline and loss",
+                evidence.place(n),
+                ERROR if evidence.collect is not None and t.outcome is None else NOTE,
+            )
         elif t.stop_reason is StopReason.TERMINATED and not t.turns:
             yield Finding("ended as if its task were over, without a turn", evidence.place(n))
 
 
-def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+def _same_terms(
+    evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]
+) -> Iterator[Finding]:
     """An attempt counts in every term of the loss, or in none; token by token where terms are taken per token."""
     weight_T, algorithm = columns["weight"], evidence.algorithm
     counted_N, chosen = _any_by_row(attempts, weight_T), severity_of_a_choice(evidence)
@@ -139,12 +189,19 @@ def _same_terms(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np
             places = [(int(n), attempts.place_of_row(int(n)), 1) for n in wrong]
         else:
             at = np.flatnonzero(attempts.sampled_T & ((other_T != 0) != (weight_T != 0)))
-            places = [(n, attempts.place(int(own[0])), len(own)) for n, own in each_row(at, attempts.row_T)]
+            places = [
+                (n, attempts.place(int(own[0])), len(own))
+                for n, own in each_row(at, attempts.row_T)
+            ]
         for n, place, count in places:
             cut = " (a limit ended this attempt)" if attempts.truncated_N[n] else ""
             counts = "does not count" if counted_N[n] else "counts"
-            yield Finding(f"{counts} in the {term} term, unlike in the policy's{cut}: {count} sampled tokens", place,
-                          chosen, count)
+            yield Finding(
+                f"{counts} in the {term} term, unlike in the policy's{cut}: {count} sampled tokens",
+                place,
+                chosen,
+                count,
+            )
 
 
 def _any_by_row(attempts: Attempts, weight_T: np.ndarray) -> np.ndarray:
@@ -152,39 +209,63 @@ def _any_by_row(attempts: Attempts, weight_T: np.ndarray) -> np.ndarray:
     return np.bincount(attempts.row_T[at], minlength=attempts.num_trajectories) > 0
 
 
-def _nobody_left_out(evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]) -> Iterator[Finding]:
+def _nobody_left_out(
+    evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]
+) -> Iterator[Finding]:
     """Scored attempts of one group weigh the same, unless a declared filter chooses among them."""
     algorithm = evidence.algorithm
-    if algorithm is None or getattr(getattr(algorithm, "filter", None), "keep", "all") == "within_group":
+    if (
+        algorithm is None
+        or getattr(getattr(algorithm, "filter", None), "keep", "all") == "within_group"
+    ):
         return
     counted_N = _any_by_row(attempts, columns["weight"])
     compared_N = attempts.scored_N & attempts.acted_N
-    kept_G = np.bincount(attempts.group_N[compared_N & counted_N], minlength=attempts.num_groups) > 0
+    kept_G = (
+        np.bincount(attempts.group_N[compared_N & counted_N], minlength=attempts.num_groups) > 0
+    )
     for n in np.flatnonzero(compared_N & ~counted_N & kept_G[attempts.group_N]).tolist():
-        why = f"it ended by {evidence.trajectories[n].stop_reason.value}" if evidence.groups else (
-            "a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
-        yield Finding(f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
-                      "filter chooses among the attempts of a group", attempts.place_of_row(n),
-                      severity_of_a_choice(evidence))
+        why = (
+            f"it ended by {evidence.trajectories[n].stop_reason.value}"
+            if evidence.groups
+            else ("a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
+        )
+        yield Finding(
+            f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
+            "filter chooses among the attempts of a group",
+            attempts.place_of_row(n),
+            severity_of_a_choice(evidence),
+        )
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        "R10", "only sampled tokens count in loss, KL, entropy and critic",
+        "R10",
+        "only sampled tokens count in loss, KL, entropy and critic",
         means="the policy is trained to write what the environment or the template wrote, or is pulled by a divergence "
-              "at tokens that it never chose: the KL term explodes, the reward collapses later.",
+        "at tokens that it never chose: the KL term explodes, the reward collapses later.",
         mend="weigh every term by what was sampled in this segment; if observation tokens are to take part, say so by "
-             "the switches of algorithm.masks.",
-        needs=(), check=_only_sampled,
-        threads=("Search-R1#21", "RAGEN#54", "unsloth#5673", "slime#1370", "verl#2337", "SkyRL#710"),
+        "the switches of algorithm.masks.",
+        needs=(),
+        check=_only_sampled,
+        threads=(
+            "Search-R1#21",
+            "RAGEN#54",
+            "unsloth#5673",
+            "slime#1370",
+            "verl#2337",
+            "SkyRL#710",
+        ),
     ),
     Rule(
-        "R11", "attempts that a limit cut short are treated like others",
+        "R11",
+        "attempts that a limit cut short are treated like others",
         means="an attempt counts in one term of the loss and not in another, or silently not at all: what is learned "
-              "about running out of room is decided by a mask that nobody chose.",
+        "about running out of room is decided by a mask that nobody chose.",
         mend="take every mask from one weight per attempt; where overlong attempts are to be left out, do it by a "
-             "filter or a reward that is declared; keep stop reasons, flags and finish as they were recorded.",
-        needs=(), check=_alike,
+        "filter or a reward that is declared; keep stop reasons, flags and finish as they were recorded.",
+        needs=(),
+        check=_alike,
         threads=("trl#4976", "OpenRLHF#1243", "OpenRLHF#1252"),
     ),
 )

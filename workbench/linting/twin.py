@@ -7,6 +7,7 @@ Nothing here knows an algorithm: the recipe says it all. Every formula is in `wo
 
 Axis letters: T tokens (flat) · U the tokens that an update used.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -25,16 +26,25 @@ from workbench.plain.rewards import AttemptTokens
 
 Columns = Mapping[str, np.ndarray]
 
-WEIGHT_COLUMNS = {"policy": "weight", "entropy": "entropy_weight", "kl": "kl_weight", "critic": "critic_weight"}
+WEIGHT_COLUMNS = {
+    "policy": "weight",
+    "entropy": "entropy_weight",
+    "kl": "kl_weight",
+    "critic": "critic_weight",
+}
 LOSS_PARTS = {"objective", "reduction", "reference"}  # of an algorithm: they make its loss
 SHAKEN = 1e-13  # relative: how far rewards are moved to see what their rounding can do
-EDGE = 1e-5     # a ratio as near as this to a bound may be on either side of it in float32
-SURE = 1e-6     # nats: a token that was certain has no gradient
+EDGE = 1e-5  # a ratio as near as this to a bound may be on either side of it in float32
+SURE = 1e-6  # nats: a token that was certain has no gradient
 
 
 def declares(algorithm: Any, fact: str) -> bool:
     """Whether an algorithm, its estimator or its objective says so of itself, by an attribute of this name."""
-    parts = [algorithm, getattr(algorithm, "estimator", None), getattr(algorithm, "objective", None)]
+    parts = [
+        algorithm,
+        getattr(algorithm, "estimator", None),
+        getattr(algorithm, "objective", None),
+    ]
     parts += [getattr(part, "function", None) for part in parts]
     return any(bool(getattr(part, fact, False)) for part in parts)
 
@@ -63,9 +73,15 @@ def rounding_of_credit(attempts: Attempts, recipe: Recipe, facts: Columns) -> Co
     exact = _columns(credit_of(given, recipe))
     near = {name: np.zeros(attempts.num_tokens) for name in exact}
     for sign in (1, -1):
-        shaken = _columns(credit_of([_shaken(attempt, sign * (-1) ** n) for n, attempt in enumerate(given)], recipe))
+        shaken = _columns(
+            credit_of(
+                [_shaken(attempt, sign * (-1) ** n) for n, attempt in enumerate(given)], recipe
+            )
+        )
         for name, values_T in exact.items():
-            gap_T = np.where(np.isnan(values_T) & np.isnan(shaken[name]), 0.0, np.abs(shaken[name] - values_T))
+            gap_T = np.where(
+                np.isnan(values_T) & np.isnan(shaken[name]), 0.0, np.abs(shaken[name] - values_T)
+            )
             near[name] = np.maximum(near[name], np.nan_to_num(gap_T, nan=np.inf))
     return near
 
@@ -74,7 +90,11 @@ def _shaken(attempt: AttemptTokens, sign: int) -> AttemptTokens:
     def moved(reward: float | None) -> float | None:
         return None if reward is None else reward * (1 + sign * SHAKEN)
 
-    return replace(attempt, rewards=[moved(reward) for reward in attempt.rewards], outcome=moved(attempt.outcome))
+    return replace(
+        attempt,
+        rewards=[moved(reward) for reward in attempt.rewards],
+        outcome=moved(attempt.outcome),
+    )
 
 
 def _columns(credits: list[AttemptCredit]) -> dict[str, np.ndarray]:
@@ -92,14 +112,26 @@ def _columns(credits: list[AttemptCredit]) -> dict[str, np.ndarray]:
 
 def credits_of(attempts: Attempts, credit: Any, recipe: Recipe) -> list[AttemptCredit]:
     """A `Credit` of production as `plain` has it, attempt by attempt, with those terms that the recipe has."""
-    has = {"policy": True, "entropy": recipe.entropy_coef, "kl": recipe.kl_coef and recipe.kl_in == "loss",
-           "critic": credit.return_T is not None}
-    weights = {term: attempts.split(credit.weights_of(term).double().numpy()) for term in has if has[term]}
+    has = {
+        "policy": True,
+        "entropy": recipe.entropy_coef,
+        "kl": recipe.kl_coef and recipe.kl_in == "loss",
+        "critic": credit.return_T is not None,
+    }
+    weights = {
+        term: attempts.split(credit.weights_of(term).double().numpy()) for term in has if has[term]
+    }
     advantages = attempts.split(credit.advantage_T.double().numpy())
     nothing_T = np.full(attempts.num_tokens, np.nan)
-    targets = attempts.split(nothing_T if credit.return_T is None else credit.return_T.double().numpy())
-    return [AttemptCredit(advantages[n], {term: parts[n] for term, parts in weights.items()}, targets[n])
-            for n in range(attempts.num_trajectories)]
+    targets = attempts.split(
+        nothing_T if credit.return_T is None else credit.return_T.double().numpy()
+    )
+    return [
+        AttemptCredit(
+            advantages[n], {term: parts[n] for term, parts in weights.items()}, targets[n]
+        )
+        for n in range(attempts.num_trajectories)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ an update
@@ -133,7 +165,11 @@ class ExpectedUpdate:
         if not free.any():
             return 0
         at, push = self.used_U[free], (weight * columns["advantage"][self.used_U])[free]
-        _, which = np.unique(np.stack([columns["position"][at], columns["token_id"][at]]), axis=1, return_inverse=True)
+        _, which = np.unique(
+            np.stack([columns["position"][at], columns["token_id"][at]]),
+            axis=1,
+            return_inverse=True,
+        )
         total, size = np.bincount(which.ravel(), push), np.bincount(which.ravel(), np.abs(push))
         return int((np.abs(total) > 1e-6 * size).sum())
 
@@ -141,10 +177,15 @@ class ExpectedUpdate:
 def expected_update(columns: Columns, recipe: Recipe) -> ExpectedUpdate:
     """Everything that the columns and the recipe say of an update."""
     used = np.flatnonzero(columns["used"])
-    known = {name: torch.from_numpy(values[used].astype(np.float64)) for name, values in columns.items()
-             if values.dtype.kind == "f"}
+    known = {
+        name: torch.from_numpy(values[used].astype(np.float64))
+        for name, values in columns.items()
+        if values.dtype.kind == "f"
+    }
     surrogate, at_edge = _objective(recipe, known, columns["segment"][used])
-    acts = columns["eligible"][used] if columns["eligible"][used].any() else np.ones(len(used), bool)
+    acts = (
+        columns["eligible"][used] if columns["eligible"][used].any() else np.ones(len(used), bool)
+    )
     loss, figures = surrogate.loss, {}
     if recipe.sampler_cap:
         held = sampler_weight(known["old_logp"], known["rollout_logp"], recipe.sampler_cap)
@@ -156,38 +197,61 @@ def expected_update(columns: Columns, recipe: Recipe) -> ExpectedUpdate:
     if recipe.kl_coef and "ref_logp" in known:
         figures["kl_ref"] = _mean(kl(known["new_logp"], known["ref_logp"], "k3"), acts)
         if recipe.kl_in == "loss":
-            terms["kl"] = recipe.kl_coef * kl(known["new_logp"], known["ref_logp"], recipe.kl_estimator)
+            terms["kl"] = recipe.kl_coef * kl(
+                known["new_logp"], known["ref_logp"], recipe.kl_estimator
+            )
             figures["kl_loss"] = _mean(terms["kl"], acts)
     change = known["new_logp"] - known["old_logp"]
     state, largest = surrogate.state.numpy(), float(surrogate.ratio[acts].max())
     figures |= {
-        "loss": _total(terms, known, columns["trajectory"][used], recipe), "entropy": _mean(known["entropy"], acts),
-        "approx_kl": _mean(change.expm1() - change, acts), "ratio_max": Figure(largest, largest),
-        "trained_tokens": Figure(float(len(used)), 0.0), "weight_mean": _mean(known["weight"], acts),
-        "trained_share": Figure(len(used) / len(columns["used"]), 1.0)} | _critic(known, recipe)
+        "loss": _total(terms, known, columns["trajectory"][used], recipe),
+        "entropy": _mean(known["entropy"], acts),
+        "approx_kl": _mean(change.expm1() - change, acts),
+        "ratio_max": Figure(largest, largest),
+        "trained_tokens": Figure(float(len(used)), 0.0),
+        "weight_mean": _mean(known["weight"], acts),
+        "trained_share": Figure(len(used) / len(columns["used"]), 1.0),
+    } | _critic(known, recipe)
     if not at_edge[acts].any():
-        held = {"clip_fraction": state != 0, "clip_fraction_high": state == 1, "clip_fraction_dual": state == 2}
-        figures |= {name: _mean(torch.from_numpy(which.astype(np.float64)), acts) for name, which in held.items()
-                    if name != "clip_fraction_dual" or which.any()}
+        held = {
+            "clip_fraction": state != 0,
+            "clip_fraction_high": state == 1,
+            "clip_fraction_dual": state == 2,
+        }
+        figures |= {
+            name: _mean(torch.from_numpy(which.astype(np.float64)), acts)
+            for name, which in held.items()
+            if name != "clip_fraction_dual" or which.any()
+        }
     return ExpectedUpdate(used, surrogate.ratio.numpy(), state, at_edge, figures)
 
 
-def _objective(recipe: Recipe, known: Mapping[str, Tensor], segment_U: np.ndarray) -> tuple[ObjectiveValue, np.ndarray]:
+def _objective(
+    recipe: Recipe, known: Mapping[str, Tensor], segment_U: np.ndarray
+) -> tuple[ObjectiveValue, np.ndarray]:
     """(the objective of every token, which of them are at the edge of a bound), a segment at a time."""
-    cuts = np.zeros(0, int) if is_by_token(recipe.objective) else np.flatnonzero(np.diff(segment_U)) + 1
+    cuts = (
+        np.zeros(0, int)
+        if is_by_token(recipe.objective)
+        else np.flatnonzero(np.diff(segment_U)) + 1
+    )
     pieces, edges = [], []
     for first, after in zip([0, *cuts.tolist()], [*cuts.tolist(), len(segment_U)]):
         here = slice(first, after)
         new, old, advantage = (known[name][here] for name in ("new_logp", "old_logp", "advantage"))
-        found, low, high = (recipe.objective(new + off, old, advantage, known["weight"][here] != 0, **recipe.bounds)
-                            for off in (0.0, -EDGE, EDGE))
+        found, low, high = (
+            recipe.objective(new + off, old, advantage, known["weight"][here] != 0, **recipe.bounds)
+            for off in (0.0, -EDGE, EDGE)
+        )
         pieces.append(found)
         edges.append((low.state != high.state).numpy())
     loss, ratio, state = (torch.cat([piece[i] for piece in pieces]) for i in range(3))
     return ObjectiveValue(loss, ratio, state), np.concatenate(edges)
 
 
-def _total(terms: Mapping[str, Tensor], known: Mapping[str, Tensor], row_U: np.ndarray, recipe: Recipe) -> Figure:
+def _total(
+    terms: Mapping[str, Tensor], known: Mapping[str, Tensor], row_U: np.ndarray, recipe: Recipe
+) -> Figure:
     """The loss: each term by its own weights, over its own denominator."""
     value = size = 0.0
     for name, term in terms.items():
@@ -211,7 +275,11 @@ def _critic(known: Mapping[str, Tensor], recipe: Recipe) -> dict[str, Figure]:
     if not fitted.any():
         return {}
     new, old, target = (known[name][fitted] for name in ("new_value", "value", "return"))
-    return {"value_loss": _mean(value_loss(new, old, target, recipe.value_clip), np.ones(int(fitted.sum()), bool))}
+    return {
+        "value_loss": _mean(
+            value_loss(new, old, target, recipe.value_clip), np.ones(int(fitted.sum()), bool)
+        )
+    }
 
 
 # ------------------------------------------------------------------------------------------------ an objective alone
@@ -225,10 +293,23 @@ def is_by_token(objective: Callable) -> bool:
 def own_objective(algorithm: Any) -> Any:
     """The algorithm's own loss in the form of `plain.loss.clip`: where it brings no twin, only the way from its loss to
     the gradient can be held against anything."""
-    def objective(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, **bounds: float) -> ObjectiveValue:
+
+    def objective(
+        logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, **bounds: float
+    ) -> ObjectiveValue:
         nothing = torch.full_like(old_logp, torch.nan)
-        found = algorithm.loss(LossInputs(logp, torch.zeros_like(old_logp), old_logp, advantage, nothing,
-                                          torch.zeros(len(logp), dtype=torch.int64), logp.detach(), counts))
+        found = algorithm.loss(
+            LossInputs(
+                logp,
+                torch.zeros_like(old_logp),
+                old_logp,
+                advantage,
+                nothing,
+                torch.zeros(len(logp), dtype=torch.int64),
+                logp.detach(),
+                counts,
+            )
+        )
         return ObjectiveValue(found.loss_M, found.ratio_M, found.clip_state_M)
 
     return objective

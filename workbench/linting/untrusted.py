@@ -2,6 +2,7 @@
 
 Axis letters: P spans · T tokens · V vocabulary.
 """
+
 from __future__ import annotations
 
 import json
@@ -45,20 +46,30 @@ def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[Ru
     outside_P = np.isin(flat.source_P, (ENV, PROMPT))
     yield Checked(int(flat.length_P[outside_P].sum()))
     is_control_V = reference.is_control(int(flat.ids_T.max(initial=0)) + 1)
-    spare: dict[tuple[int, int, int], Counter] = {}  # of each message in each segment: what it may still have
+    spare: dict[
+        tuple[int, int, int], Counter
+    ] = {}  # of each message in each segment: what it may still have
     told = set()
     for t in np.flatnonzero(is_control_V[flat.ids_T] & outside_P[flat.span_T]).tolist():
         p, token_id = int(flat.span_T[t]), int(flat.ids_T[t])
         key = int(flat.segment_P[p]), int(flat.source_P[p]), int(flat.turn_P[p])
         if key not in spare:
             messages = _messages_of(evidence.trajectories[int(flat.trajectory_P[p])], *key[1:])
-            spare[key] = Counter(token for message in messages for part in message.content if part.trusted
-                                 for token in reference.controls_in(part.text))
+            spare[key] = Counter(
+                token
+                for message in messages
+                for part in message.content
+                if part.trusted
+                for token in reference.controls_in(part.text)
+            )
         spare[key][token_id] -= 1
         if spare[key][token_id] < 0 and key not in told:
             told.add(key)
-            yield Finding(f"{reference.name(token_id)!r} stands here as the control token {token_id}, and no trusted "
-                          "text of the environment says it", flat.place(t))
+            yield Finding(
+                f"{reference.name(token_id)!r} stands here as the control token {token_id}, and no trusted "
+                "text of the environment says it",
+                flat.place(t),
+            )
 
 
 def _messages_of(trajectory: Trajectory, source: int, turn: int) -> tuple[Message, ...]:
@@ -67,19 +78,29 @@ def _messages_of(trajectory: Trajectory, source: int, turn: int) -> tuple[Messag
     return trajectory.turns[turn].reply if turn < len(trajectory.turns) else ()
 
 
-def _whole(trajectory: Trajectory, flat: Flat, reference: Reference, n: int) -> Iterator[RuleResult]:
+def _whole(
+    trajectory: Trajectory, flat: Flat, reference: Reference, n: int
+) -> Iterator[RuleResult]:
     """The first observation in every segment, and the newest reply before every turn, in all their words."""
     first = trajectory.first_observation
     for segment in flat.segments_of(n):
         spans = flat.spans_of(segment)
-        yield from _said_whole(flat, reference, first.messages, _prompt_spans(flat, segment), segment, 0)
+        yield from _said_whole(
+            flat, reference, first.messages, _prompt_spans(flat, segment), segment, 0
+        )
         for tool in first.tools:
             yield from _schema_shown(flat, reference, tool, segment)
         for p in spans:
             turn = int(flat.turn_P[p]) - 1
             if flat.sampled_P[p] and 0 <= turn < len(trajectory.turns):
-                reply = [q for q in range(spans.start, p) if flat.source_P[q] == ENV and flat.turn_P[q] == turn]
-                yield from _said_whole(flat, reference, trajectory.turns[turn].reply, reply, segment, turn)
+                reply = [
+                    q
+                    for q in range(spans.start, p)
+                    if flat.source_P[q] == ENV and flat.turn_P[q] == turn
+                ]
+                yield from _said_whole(
+                    flat, reference, trajectory.turns[turn].reply, reply, segment, turn
+                )
 
 
 def _prompt_spans(flat: Flat, segment: int) -> list[int]:
@@ -90,8 +111,14 @@ def _text(flat: Flat, reference: Reference, spans: Iterable[int]) -> str:
     return reference.decode([token for p in spans for token in flat.spans[p].token_ids.tolist()])
 
 
-def _said_whole(flat: Flat, reference: Reference, messages: Sequence[Message], spans: Sequence[int], segment: int,
-                turn: int) -> Iterator[RuleResult]:
+def _said_whole(
+    flat: Flat,
+    reference: Reference,
+    messages: Sequence[Message],
+    spans: Sequence[int],
+    segment: int,
+    turn: int,
+) -> Iterator[RuleResult]:
     shown, at = _text(flat, reference, spans), 0
     for message in messages:
         yield Checked(1)
@@ -106,7 +133,8 @@ def _said_whole(flat: Flat, reference: Reference, messages: Sequence[Message], s
             position = int(flat.start_P[spans[0]]) if spans else 0
             yield Finding(
                 f"the environment said {_excerpt(text, shown)!r}; the tokens by its hand say {shown[at : at + 60]!r}",
-                flat.place_of_segment(segment, turn=turn, position=position))
+                flat.place_of_segment(segment, turn=turn, position=position),
+            )
             return
 
 
@@ -122,19 +150,30 @@ def _excerpt(text: str, shown: str) -> str:
     return text[max(size - 10, 0) : size + 50]
 
 
-def _schema_shown(flat: Flat, reference: Reference, tool: Mapping[str, Any], segment: int) -> Iterator[RuleResult]:
+def _schema_shown(
+    flat: Flat, reference: Reference, tool: Mapping[str, Any], segment: int
+) -> Iterator[RuleResult]:
     name = (tool.get("function") or tool).get("name", "")
     yield Checked(1)
-    if name and name not in _text(flat, reference, (p for p in flat.spans_of(segment) if not flat.sampled_P[p])):
-        yield Finding(f"the tool {name!r} is on offer and stands nowhere in the prompt", flat.place_of_segment(segment))
+    if name and name not in _text(
+        flat, reference, (p for p in flat.spans_of(segment) if not flat.sampled_P[p])
+    ):
+        yield Finding(
+            f"the tool {name!r} is on offer and stands nowhere in the prompt",
+            flat.place_of_segment(segment),
+        )
 
 
 R15 = Rule(
-    "R15", "no untrusted text becomes a control token",
+    "R15",
+    "no untrusted text becomes a control token",
     "Whoever writes an observation can end the policy's turn, open one of its own or call its tools; and what is lost "
     "of an observation, the policy is blamed for not knowing.",
     "Encode what comes from outside with a tokenizer that knows no control tokens, and mark instructions of the "
     "environment's author as trusted.",
-    ("groups", "chat"), check_untrusted, threads=("transformers#29279", "vllm#31735", "renderers#116"))
+    ("groups", "chat"),
+    check_untrusted,
+    threads=("transformers#29279", "vllm#31735", "renderers#116"),
+)
 
 RULES: tuple[Rule, ...] = (R15,)

@@ -6,6 +6,7 @@ was divided by, the figures. What the gradient did with it is R19's question.
 
 Axis letters: T tokens (flat) · U the tokens that this update used · N trajectories.
 """
+
 from __future__ import annotations
 
 import math
@@ -72,17 +73,25 @@ def _place(evidence: Evidence, update: Update, token: int | None = None) -> Plac
 # ------------------------------------------------------------------------------------------------ the step's credit
 
 
-def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray] | None) -> Iterator[RuleResult]:
-    """Advantages, weights, returns and tokens of a table are the step's, bit for bit; numbers stand where it trained.
-    """
+def _same_step(
+    evidence: Evidence, update: Update, step: Mapping[str, np.ndarray] | None
+) -> Iterator[RuleResult]:
+    """Advantages, weights, returns and tokens of a table are the step's, bit for bit; numbers stand where it trained."""
     columns, here = update.table.columns, partial(_place, evidence, update)
     used_T = columns["used"]
     yield Checked(1)
     wanted, attempts = dict(step or {}), evidence.attempts
     if attempts is not None:
-        wanted |= {"token_id": attempts.token_id_T, "trajectory": attempts.row_T, "segment": attempts.segment_T,
-                   "position": attempts.position_T, "turn": attempts.turn_T, "source": attempts.source_T,
-                   "eligible": attempts.sampled_T, "rollout_logp": attempts.rollout_logp_T}
+        wanted |= {
+            "token_id": attempts.token_id_T,
+            "trajectory": attempts.row_T,
+            "segment": attempts.segment_T,
+            "position": attempts.position_T,
+            "turn": attempts.turn_T,
+            "source": attempts.source_T,
+            "eligible": attempts.sampled_T,
+            "rollout_logp": attempts.rollout_logp_T,
+        }
     for name, theirs_T in wanted.items():
         mine_T = columns.get(name)
         if mine_T is None:
@@ -90,15 +99,27 @@ def _same_step(evidence: Evidence, update: Update, step: Mapping[str, np.ndarray
                 yield Finding(f"the step has {name}, this update's table has not", here())
             continue
         if len(mine_T) != len(theirs_T):
-            yield Finding(f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}",
-                          here())
+            yield Finding(
+                f"{name} of this update is about {len(mine_T)} tokens, of the step about {len(theirs_T)}",
+                here(),
+            )
             return
-        yield from at_first(unequal(mine_T, theirs_T), lambda t: (
-            f"{name} {mine_T[t]:.6g} in this update, {theirs_T[t]:.6g} in the step's credit"), here)
+        yield from at_first(
+            unequal(mine_T, theirs_T),
+            lambda t: (
+                f"{name} {mine_T[t]:.6g} in this update, {theirs_T[t]:.6g} in the step's credit"
+            ),
+            here,
+        )
     for name in ("new_logp", "ratio", "entropy") if update.skipped is None else ():
-        yield from at_first(np.isnan(columns[name]) == used_T, lambda t: (
-            f"{name} is {'not there' if used_T[t] else 'there'} at a token that this update "
-            f"{'used' if used_T[t] else 'did not use'}"), here)
+        yield from at_first(
+            np.isnan(columns[name]) == used_T,
+            lambda t: (
+                f"{name} is {'not there' if used_T[t] else 'there'} at a token that this update "
+                f"{'used' if used_T[t] else 'did not use'}"
+            ),
+            here,
+        )
 
 
 def _passes(evidence: Evidence) -> Iterator[RuleResult]:
@@ -107,38 +128,58 @@ def _passes(evidence: Evidence) -> Iterator[RuleResult]:
     if not updates:
         return
     columns = updates[0].table.columns
-    trained_T = np.any([columns[name] != 0 for name in WEIGHT_COLUMNS.values() if name in columns], axis=0)
+    trained_T = np.any(
+        [columns[name] != 0 for name in WEIGHT_COLUMNS.values() if name in columns], axis=0
+    )
     epochs = int(getattr(algorithm, "epochs", 1))
     if len(updates) % epochs:
         yield NotChecked(f"updates of whole passes ({len(updates)} are here, of {epochs} passes)")
         return
     each = len(updates) // epochs
     said = None if evidence.credit is None else evidence.credit.minibatches
-    wanted = said if said is not None else None if getattr(algorithm, "minibatch_size", 0) else getattr(
-        algorithm, "minibatches", None)
+    wanted = (
+        said
+        if said is not None
+        else None
+        if getattr(algorithm, "minibatch_size", 0)
+        else getattr(algorithm, "minibatches", None)
+    )
     row_T = columns["trajectory"]
     rows = len(np.unique(row_T[trained_T]))
     if wanted is not None and each != max(1, min(wanted, rows)):
-        yield Finding(f"{each} updates per pass over {rows} trajectories, where {wanted} were asked for",
-                      Place(step=evidence.step))
+        yield Finding(
+            f"{each} updates per pass over {rows} trajectories, where {wanted} were asked for",
+            Place(step=evidence.step),
+        )
     for epoch in range(epochs):
-        part = updates[epoch * each:(epoch + 1) * each]
+        part = updates[epoch * each : (epoch + 1) * each]
         used = [update.table.columns["used"] for update in part]
         times_T = np.sum(used, axis=0, dtype=np.int64)
-        yield from at_first(times_T != trained_T, lambda t: (
-            f"used {times_T[t]} times in pass {epoch}, but it "
-            f"{'has a weight and is to be used once' if trained_T[t] else 'has no weight'}"),
-            partial(_place, evidence, part[0]))
+        yield from at_first(
+            times_T != trained_T,
+            lambda t: (
+                f"used {times_T[t]} times in pass {epoch}, but it "
+                f"{'has a weight and is to be used once' if trained_T[t] else 'has no weight'}"
+            ),
+            partial(_place, evidence, part[0]),
+        )
         for update, used_T in zip(part, used):
-            yield from at_first(np.isin(row_T, row_T[used_T]) & trained_T & ~used_T, lambda t: (
-                "not used, though other tokens of its trajectory are: a trajectory is trained whole"),
-                partial(_place, evidence, update))
+            yield from at_first(
+                np.isin(row_T, row_T[used_T]) & trained_T & ~used_T,
+                lambda t: (
+                    "not used, though other tokens of its trajectory are: a trajectory is trained whole"
+                ),
+                partial(_place, evidence, update),
+            )
 
 
 def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     """What the step's first update says of sampler and trainer, from the spans' own logprobs and the column."""
     columns, metrics = update.table.columns, update.metrics
-    at, plain = np.flatnonzero(columns["eligible"]), evidence.flat.plain_logp_T[evidence.flat.sampled_T]
+    at, plain = (
+        np.flatnonzero(columns["eligible"]),
+        evidence.flat.plain_logp_T[evidence.flat.sampled_T],
+    )
     if not metrics or update.skipped is not None or len(plain) != len(at):
         return
     change = columns["new_logp"][at].astype(np.float64) - plain
@@ -148,15 +189,23 @@ def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     yield Checked(len(change))
     ratio = np.exp(change)
     near = np.minimum(np.abs(ratio - 0.9), np.abs(ratio - 1.1)).min() < 1e-5
-    due = {"logp_gap_mean": np.abs(change).mean(), "logp_gap_max": np.abs(change).max(),
-           "raw_ratio_mean": ratio.mean(), "mismatch_kl": (ratio - 1 - change).mean()}
+    due = {
+        "logp_gap_mean": np.abs(change).mean(),
+        "logp_gap_max": np.abs(change).max(),
+        "raw_ratio_mean": ratio.mean(),
+        "mismatch_kl": (ratio - 1 - change).mean(),
+    }
     due |= {} if near else {"raw_ratio_outside": ((ratio < 0.9) | (ratio > 1.1)).mean()}
     for name, value in due.items():
         said = metrics.get(name)
         # Both logprobs are float32: their difference is known to a few of their last bits.
         if said is None or not abs(float(said) - value) <= 1e-4 * abs(value) + 2e-6:
-            yield Finding(f"{name} is reported as {said if said is None else f'{float(said):.7g}'}, sampler and trainer "
-                          f"make it {value:.7g}", _place(evidence, update), NOTE if said is None else ERROR)
+            yield Finding(
+                f"{name} is reported as {said if said is None else f'{float(said):.7g}'}, sampler and trainer "
+                f"make it {value:.7g}",
+                _place(evidence, update),
+                NOTE if said is None else ERROR,
+            )
 
 
 def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
@@ -166,32 +215,58 @@ def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     yield Checked(1)
     if said is None:
         if norm == 0:
-            yield Finding("the gradient is exactly zero, and the weights were moved all the same: by what the optimizer "
-                          "remembers of other batches", here)
+            yield Finding(
+                "the gradient is exactly zero, and the weights were moved all the same: by what the optimizer "
+                "remembers of other batches",
+                here,
+            )
         return
     if "exactly zero" in said and norm is not None and norm != 0:
-        yield Finding(f"it was left out, as if the gradient were exactly zero; its norm is {norm:.6g}", here)
+        yield Finding(
+            f"it was left out, as if the gradient were exactly zero; its norm is {norm:.6g}", here
+        )
     if "not finite" not in said or "loss" not in metrics or norm is None:
         return  # numbers that are not finite are not among the metrics
     used_T = columns["used"]
-    names = [name for name in ("new_logp", "old_logp", "entropy", "ratio", "advantage", "weight", "ref_logp", "value",
-                               "new_value") if name in columns]
+    names = [
+        name
+        for name in (
+            "new_logp",
+            "old_logp",
+            "entropy",
+            "ratio",
+            "advantage",
+            "weight",
+            "ref_logp",
+            "value",
+            "new_value",
+        )
+        if name in columns
+    ]
     broken = [name for name in names if not np.isfinite(columns[name][used_T]).all()]
-    broken += [name for name in ("grad_norm", "critic_grad_norm", "loss", "value_loss")
-               if not math.isfinite(metrics.get(name, 0.0))]
+    broken += [
+        name
+        for name in ("grad_norm", "critic_grad_norm", "loss", "value_loss")
+        if not math.isfinite(metrics.get(name, 0.0))
+    ]
     has_critic = bool({"critic_weight", "value", "return"} & columns.keys())
     lost = has_critic and not {"critic_grad_norm", "value_loss"} <= metrics.keys()
     if not broken and not lost:
-        yield Finding(f"it was left out as not finite, but loss {metrics['loss']:.6g}, gradient norm {norm:.6g} and "
-                      "every number per token are finite: a sound update was thrown away", here)
+        yield Finding(
+            f"it was left out as not finite, but loss {metrics['loss']:.6g}, gradient norm {norm:.6g} and "
+            "every number per token are finite: a sound update was thrown away",
+            here,
+        )
 
 
 def _nothing_used(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     weight_T = update.table.columns["weight"]
     yield Checked(1)
     if (weight_T != 0).any() and len(evidence.updates) == 1:
-        yield Finding(f"nothing was trained, though {int((weight_T != 0).sum())} tokens have a weight",
-                      _place(evidence, update))
+        yield Finding(
+            f"nothing was trained, though {int((weight_T != 0).sum())} tokens have a weight",
+            _place(evidence, update),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ old logprobs
@@ -205,16 +280,29 @@ def _old_is_old(evidence: Evidence) -> Iterator[RuleResult]:
         columns = update.table.columns
         old_T, used_T = columns["old_logp"], columns["used"]
         if seen_T is not None:
-            yield from at_first(~np.isnan(seen_T) & ~np.isnan(old_T) & (seen_T != old_T), lambda t: (
-                f"old_logp is {old_T[t]:.6g}, and was {seen_T[t]:.6g} in an earlier update of the same step"),
-                partial(_place, evidence, update))
+            yield from at_first(
+                ~np.isnan(seen_T) & ~np.isnan(old_T) & (seen_T != old_T),
+                lambda t: (
+                    f"old_logp is {old_T[t]:.6g}, and was {seen_T[t]:.6g} in an earlier update of the same step"
+                ),
+                partial(_place, evidence, update),
+            )
             old_T = np.where(np.isnan(old_T), seen_T, old_T)
         seen_T = old_T
         at = np.flatnonzero(used_T & ~np.isnan(columns["rollout_logp"]))
-        old, new, rollout = columns["old_logp"][at], columns["new_logp"][at], columns["rollout_logp"][at]
+        old, new, rollout = (
+            columns["old_logp"][at],
+            columns["new_logp"][at],
+            columns["rollout_logp"][at],
+        )
         if len(at) >= 32 and (old == rollout).all() and not (new == old).all():
-            yield Finding("old_logp is the sampler's own logprob at every token: its rounding, temperature and top-p "
-                          "look like a change of the policy", _place(evidence, update, int(at[0])), NOTE, len(at))
+            yield Finding(
+                "old_logp is the sampler's own logprob at every token: its rounding, temperature and top-p "
+                "look like a change of the policy",
+                _place(evidence, update, int(at[0])),
+                NOTE,
+                len(at),
+            )
     yield from _old_is_not_new(evidence)
 
 
@@ -226,7 +314,9 @@ def _old_is_not_new(evidence: Evidence) -> Iterator[RuleResult]:
         return
     said = dict(evidence.means or {}) | dict(first.metrics)
     if said.get("lr") is None or said.get("grad_norm") is None:
-        yield NotChecked("the learning rate and the gradient's norm (whether the first update moved the weights)")
+        yield NotChecked(
+            "the learning rate and the gradient's norm (whether the first update moved the weights)"
+        )
         return
     columns = first.table.columns
     taught = (columns["used"] & (columns["weight"] != 0) & (columns["advantage"] != 0)).any()
@@ -236,22 +326,30 @@ def _old_is_not_new(evidence: Evidence) -> Iterator[RuleResult]:
     columns = later[-1].table.columns
     at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
     if len(at) and (columns["old_logp"][at] == columns["new_logp"][at]).all():
-        yield Finding("old_logp is the current one at every token, though earlier updates of this step moved the "
-                      "weights: no ratio is ever off 1 and nothing can be clipped", _place(evidence, later[-1], int(at[0])),
-                      count=len(at))
+        yield Finding(
+            "old_logp is the current one at every token, though earlier updates of this step moved the "
+            "weights: no ratio is ever off 1 and nothing can be clipped",
+            _place(evidence, later[-1], int(at[0])),
+            count=len(at),
+        )
 
 
 def _on_policy(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
     """At a step's first update the weights are those that old_logp is of."""
     columns = update.table.columns
-    change_U = np.abs(columns["new_logp"][own.used_U].astype(np.float64) - columns["old_logp"][own.used_U])
+    change_U = np.abs(
+        columns["new_logp"][own.used_U].astype(np.float64) - columns["old_logp"][own.used_U]
+    )
     change = change_U[np.isfinite(change_U)]
     bound = FIRST if evidence.precision == "fp32" else FIRST_BF16
     if len(change) and change.mean() > bound:
         worst = int(own.used_U[np.nanargmax(change_U)])
-        yield Finding(f"mean |new_logp - old_logp| is {change.mean():.3g} nats in the step's first update, before "
-                      f"anything was moved; rounding stays below {bound:g}", _place(evidence, update, worst),
-                      count=len(change))
+        yield Finding(
+            f"mean |new_logp - old_logp| is {change.mean():.3g} nats in the step's first update, before "
+            f"anything was moved; rounding stays below {bound:g}",
+            _place(evidence, update, worst),
+            count=len(change),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ tokens and figures
@@ -260,21 +358,37 @@ def _on_policy(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Itera
 def _tokens(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
     columns, used_U = update.table.columns, own.used_U
     ratio_U, state_U = columns["ratio"][used_U].astype(np.float64), columns["clip_state"][used_U]
-    advantage_U, new_U, entropy_U = (columns[name][used_U] for name in ("advantage", "new_logp", "entropy"))
+    advantage_U, new_U, entropy_U = (
+        columns[name][used_U] for name in ("advantage", "new_logp", "entropy")
+    )
 
     def here(u: int) -> Place:
         return _place(evidence, update, int(used_U[u]))
 
     if update.skipped is None:
         wrong_U = ~(np.abs(ratio_U - own.ratio_U) <= NEAR * (1 + own.ratio_U))
-        yield from at_first(wrong_U, lambda u: (
-            f"ratio {ratio_U[u]:.6g}, but new_logp - old_logp makes it {own.ratio_U[u]:.6g}"), here)
+        yield from at_first(
+            wrong_U,
+            lambda u: (
+                f"ratio {ratio_U[u]:.6g}, but new_logp - old_logp makes it {own.ratio_U[u]:.6g}"
+            ),
+            here,
+        )
         if not wrong_U.any():
-            yield from at_first((state_U != own.state_U) & ~own.at_edge_U, lambda u: (
-                f"clip state {int(state_U[u])} at ratio {ratio_U[u]:.6g} and advantage {advantage_U[u]:.3g}; the bounds "
-                f"make it {int(own.state_U[u])}"), here)
-    yield from at_first(new_U > 1e-4, lambda u: f"new_logp {new_U[u]:.6g} is no logarithm of a probability", here)
-    yield from at_first(entropy_U < -1e-3, lambda u: f"entropy {entropy_U[u]:.6g} is negative", here)
+            yield from at_first(
+                (state_U != own.state_U) & ~own.at_edge_U,
+                lambda u: (
+                    f"clip state {int(state_U[u])} at ratio {ratio_U[u]:.6g} and advantage {advantage_U[u]:.3g}; the bounds "
+                    f"make it {int(own.state_U[u])}"
+                ),
+                here,
+            )
+    yield from at_first(
+        new_U > 1e-4, lambda u: f"new_logp {new_U[u]:.6g} is no logarithm of a probability", here
+    )
+    yield from at_first(
+        entropy_U < -1e-3, lambda u: f"entropy {entropy_U[u]:.6g} is negative", here
+    )
 
 
 def _figures(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
@@ -285,24 +399,41 @@ def _figures(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterato
         return
     missing = [name for name in own.figures if name not in metrics and name not in OPTIONAL]
     if missing:
-        yield Finding(f"the update does not say its {', '.join(missing)}", _place(evidence, update), NOTE)
+        yield Finding(
+            f"the update does not say its {', '.join(missing)}", _place(evidence, update), NOTE
+        )
     for name, figure in own.figures.items():
         said = metrics.get(name)
         if said is None:
             continue
         if not abs(float(said) - figure.value) <= NEAR * figure.size + 1e-9:
-            yield Finding(f"{name} is reported as {float(said):.7g}, the columns make it {figure.value:.7g}"
-                          + _divided_by(evidence, update, own, name, float(said)), _place(evidence, update))
+            yield Finding(
+                f"{name} is reported as {float(said):.7g}, the columns make it {figure.value:.7g}"
+                + _divided_by(evidence, update, own, name, float(said)),
+                _place(evidence, update),
+            )
     if metrics.get("grad_norm") == 0.0 and (count := own.teaches(update.table.columns)):
-        yield Finding(f"the gradient is exactly zero, though {count} tokens have credit and no bound holds them",
-                      _place(evidence, update))
+        yield Finding(
+            f"the gradient is exactly zero, though {count} tokens have credit and no bound holds them",
+            _place(evidence, update),
+        )
 
 
-OPTIONAL = ("value_loss", "value_clip_fraction", "kl_ref", "sampler_weight", "kl_loss", "entropy_loss",
-            "clip_fraction_dual", "stale_share")
+OPTIONAL = (
+    "value_loss",
+    "value_clip_fraction",
+    "kl_ref",
+    "sampler_weight",
+    "kl_loss",
+    "entropy_loss",
+    "clip_fraction_dual",
+    "stale_share",
+)
 
 
-def _divided_by(evidence: Evidence, update: Update, own: ExpectedUpdate, name: str, said: float) -> str:
+def _divided_by(
+    evidence: Evidence, update: Update, own: ExpectedUpdate, name: str, said: float
+) -> str:
     """What a wrong loss seems to have been divided by."""
     figure, columns, recipe = own.figures["loss"], update.table.columns, evidence.twin.recipe
     if name != "loss" or not said or not math.isfinite(said) or not figure.value:
@@ -310,8 +441,12 @@ def _divided_by(evidence: Evidence, update: Update, own: ExpectedUpdate, name: s
     counts = columns["used"] & (columns["weight"] != 0)
     tokens, rows = int(counts.sum()), len(np.unique(columns["trajectory"][counts]))
     due = tokens if recipe.reduction == "token-mean" else rows * (recipe.fixed_length or 1)
-    known = {"the tokens of the whole batch": len(counts), "the tokens that count": tokens, "the attempts": rows,
-             "nothing": 1}
+    known = {
+        "the tokens of the whole batch": len(counts),
+        "the tokens that count": tokens,
+        "the attempts": rows,
+        "nothing": 1,
+    }
     by = due * figure.value / said
     for what, count in known.items():
         if count and abs(by - count) <= 1e-4 * count:
@@ -319,12 +454,17 @@ def _divided_by(evidence: Evidence, update: Update, own: ExpectedUpdate, name: s
     return f"; that is {said / figure.value:.6g} times as much"
 
 
-RULES: tuple[Rule, ...] = (Rule(
-    "R18", "an update is what its table says",
-    means="the loss that was minimised is not the one that the settings name: another denominator scales the learning "
-          "rate with padding or batch size, a dropped term has no effect, a stale ratio is clipped for no reason.",
-    mend="sum weight x term over the tokens of the whole update and divide once, by what algorithm.reduction names; "
-         "take old_logp at the step's beginning, from the trainer; write down what was used, not what was meant.",
-    needs=("updates",), check=_check, when="update",
-    threads=("SkyRL#462", "SkyRL#1353", "NeMo-RL#3792", "trl#5231", "trl#5775"),
-),)
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "R18",
+        "an update is what its table says",
+        means="the loss that was minimised is not the one that the settings name: another denominator scales the learning "
+        "rate with padding or batch size, a dropped term has no effect, a stale ratio is clipped for no reason.",
+        mend="sum weight x term over the tokens of the whole update and divide once, by what algorithm.reduction names; "
+        "take old_logp at the step's beginning, from the trainer; write down what was used, not what was meant.",
+        needs=("updates",),
+        check=_check,
+        when="update",
+        threads=("SkyRL#462", "SkyRL#1353", "NeMo-RL#3792", "trl#5231", "trl#5775"),
+    ),
+)

@@ -5,6 +5,7 @@ from some step on, while success means what it meant. Successes are compared wit
 successes that look like them: the same end, as many turns that could not be read, paid for the same things. Where those
 are paid by their length, or by the task, nothing is said of them.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,9 +19,9 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.types import Trajectory
 from workbench.types.findings import Checked, Finding, NotChecked, Place
 
-ENOUGH = 8     # attempts of either kind, before and after
-SIGMAS = 4.0   # standard errors between successes and failures
-RECENT = 50    # steps in which a change is looked for
+ENOUGH = 8  # attempts of either kind, before and after
+SIGMAS = 4.0  # standard errors between successes and failures
+RECENT = 50  # steps in which a change is looked for
 
 
 def payment(trajectory: Trajectory) -> tuple[bool, str, float] | None:
@@ -28,11 +29,21 @@ def payment(trajectory: Trajectory) -> tuple[bool, str, float] | None:
     t, reward = trajectory, trajectory.reward
     if t.success is None or reward is None or t.stop_reason.is_fault:
         return None
-    paid = sorted({name for parts in (t.outcome_parts, *(turn.reward_parts for turn in t.turns))
-                   for name, value in parts.items() if value})
+    paid = sorted(
+        {
+            name
+            for parts in (t.outcome_parts, *(turn.reward_parts for turn in t.turns))
+            for name, value in parts.items()
+            if value
+        }
+    )
     unread = sum(turn.info.get("valid_format") is False for turn in t.turns)
     found = sum(len(turn.info.get("support_found", ())) for turn in t.turns)
-    return t.success, f"{t.stop_reason.value}, {unread} turns unread, {found} documents, paid for {paid}", float(reward)
+    return (
+        t.success,
+        f"{t.stop_reason.value}, {unread} turns unread, {found} documents, paid for {paid}",
+        float(reward),
+    )
 
 
 def check_worth(evidence: Evidence) -> Iterator[RuleResult]:
@@ -47,17 +58,27 @@ def check_worth(evidence: Evidence) -> Iterator[RuleResult]:
 
 def _sign(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
     """The first step by which successes, that earned more than failures, clearly earn less, or the other way round."""
-    rows = [[sum(value ** power for won, _, value in row.paid if won is kind) for kind in (True, False)
-             for power in range(3)] for row in steps]
-    sums = list(accumulate(rows, lambda one, other: [a + b for a, b in zip(one, other)], initial=[0.0] * 6))
+    rows = [
+        [
+            sum(value**power for won, _, value in row.paid if won is kind)
+            for kind in (True, False)
+            for power in range(3)
+        ]
+        for row in steps
+    ]
+    sums = list(
+        accumulate(rows, lambda one, other: [a + b for a, b in zip(one, other)], initial=[0.0] * 6)
+    )
     for end in range(2, len(steps) + 1):
         for split in range(max(1, end - RECENT), end):
             rest = [a - b for a, b in zip(sums[end], sums[split])]
             before, after = _lead(sums[split], rest), _lead(rest, sums[split])
             if before * after < 0:
-                yield Finding(f"until step {steps[split - 1].step} attempts that succeed earn {before:+.4g} beside those "
-                              f"that fail, since step {steps[split].step} {after:+.4g}: the sign of a reward has turned",
-                              Place(step=steps[end - 1].step))
+                yield Finding(
+                    f"until step {steps[split - 1].step} attempts that succeed earn {before:+.4g} beside those "
+                    f"that fail, since step {steps[split].step} {after:+.4g}: the sign of a reward has turned",
+                    Place(step=steps[end - 1].step),
+                )
                 return
 
 
@@ -90,11 +111,18 @@ def _scale(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
             if len(times) != 2 or min(each.count for each in times.values()) < ENOUGH:
                 continue
             (before, one), (after, other) = times.items()
-            same = [each for some in kinds.values() for each in some.values() if each.first < other.first < each.last]
+            same = [
+                each
+                for some in kinds.values()
+                for each in some.values()
+                if each.first < other.first < each.last
+            ]
             if one.last <= other.first and not same:
-                yield Finding(f"successes that look alike ({kind}) were all paid {before:g}, and since step "
-                              f"{steps[other.first].step} all {after:g}: what a success is worth has changed",
-                              Place(step=row.step))
+                yield Finding(
+                    f"successes that look alike ({kind}) were all paid {before:g}, and since step "
+                    f"{steps[other.first].step} all {after:g}: what a success is worth has changed",
+                    Place(step=row.step),
+                )
                 return
 
 
@@ -107,11 +135,15 @@ class _Times(NamedTuple):
 
 
 R31 = Rule(
-    "R31", "a success is worth the same all through a run",
+    "R31",
+    "a success is worth the same all through a run",
     "The policy is taught one thing at the beginning and another at the end, and its reward curve shows the reward's own "
     "changes as learning.",
     "Compute rewards from the attempt alone: no running means, schedules or counters in the environment or the verifier; "
     "rescale in algorithm.rewards, where it is declared. Code of a reward that changes in a run begins a new one.",
-    ("steps",), check_worth, "run")
+    ("steps",),
+    check_worth,
+    "run",
+)
 
 RULES: tuple[Rule, ...] = (R31,)

@@ -6,6 +6,7 @@
 
 It samples a few attempts, asks for the whole distributions while it does, and runs the control (`mismatch/control`).
 """
+
 from __future__ import annotations
 
 import os
@@ -38,9 +39,17 @@ from workbench.types.errors import ConfigError, DataError, WorkbenchError
 TASKS, ATTEMPTS, SYNCS = 4, 4, 3
 
 
-def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASKS, attempts: int = ATTEMPTS,
-          step: int | None = None, control: bool = True, syncs: int = SYNCS, groups: Sequence[Group] | None = None,
-          known: Mapping[str, Weights] | None = None) -> MismatchReport:
+def audit(
+    what: Session | Run | Config | str | os.PathLike,
+    *,
+    tasks: int = TASKS,
+    attempts: int = ATTEMPTS,
+    step: int | None = None,
+    control: bool = True,
+    syncs: int = SYNCS,
+    groups: Sequence[Group] | None = None,
+    known: Mapping[str, Weights] | None = None,
+) -> MismatchReport:
     """Hold engine and trainer against each other on the same ids, and say why they differ where they do.
 
     `what`: a session, a run (folder or open), a Config or a preset's name; `step`: which checkpoint of a run. `tasks` x
@@ -51,7 +60,9 @@ def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASK
     one update ago, checkpoints) are known already. Raises DataError where nothing was sampled.
     """
     if tasks < 1 or attempts < 1 or syncs < 1:
-        raise ConfigError(f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}")
+        raise ConfigError(
+            f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}"
+        )
     session, run, own = _opened(what, step)
     exchanges, recorder = (), None
     if groups is None:
@@ -60,9 +71,17 @@ def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASK
     claims = claims_of(trajectories)
     trainer = _trainer(session, run, groups, claims, known or {})
     collecting = session.config.collect
-    report = measure(trajectories, trainer, exchanges=exchanges, recorder=recorder, temperature=collecting.temperature,
-                     top_p=collecting.top_p, claims=claims, about=_about(session, run),
-                     token_texts=session.chat.token_texts)
+    report = measure(
+        trajectories,
+        trainer,
+        exchanges=exchanges,
+        recorder=recorder,
+        temperature=collecting.temperature,
+        top_p=collecting.top_p,
+        claims=claims,
+        about=_about(session, run),
+        token_texts=session.chat.token_texts,
+    )
     if not control:
         return report
     said = run_control(session, groups, syncs=syncs, engine=session.engine if own else None)
@@ -70,16 +89,24 @@ def audit(what: Session | Run | Config | str | os.PathLike, *, tasks: int = TASK
     return replace(report, control=said, causes=(*report.causes, *said.causes))
 
 
-def run_control(session: Session, groups: Sequence[Group], *, syncs: int = SYNCS,
-                engine: Engine | None = None) -> Control:
+def run_control(
+    session: Session, groups: Sequence[Group], *, syncs: int = SYNCS, engine: Engine | None = None
+) -> Control:
     """The zero-learning-rate control of a session; `engine` None: on a new one, as the session's was opened, so that
     the session's own keeps its weights and version."""
     if engine is None:
         config = replace(session.config.engine, device=str(session.policy.model.device))
         engine = open_engine(config, session.policy.model)
     learner = session.learner
-    return zero_control(engine, session.policy.model, learner.weights, times=syncs, live=learner.weights(),
-                        zero_updates=lambda: zero_updates(session, groups), dtype=session.config.engine.dtype)
+    return zero_control(
+        engine,
+        session.policy.model,
+        learner.weights,
+        times=syncs,
+        live=learner.weights(),
+        zero_updates=lambda: zero_updates(session, groups),
+        dtype=session.config.engine.dtype,
+    )
 
 
 def zero_updates(session: Session, groups: Sequence[Group]) -> tuple[int, Weights]:
@@ -89,15 +116,22 @@ def zero_updates(session: Session, groups: Sequence[Group]) -> tuple[int, Weight
     """
     config = replace(session.config.learner, lr=0.0, weight_decay=0.0, warmup_updates=0)
     reference = session.policy.model if "ref_logp_T" in session.config.algorithm.requires else None
-    learner = Learner(session.policy.model, session.config.algorithm, config, critic=session.config.critic,
-                      reference=reference)
+    learner = Learner(
+        session.policy.model,
+        session.config.algorithm,
+        config,
+        critic=session.config.critic,
+        reference=reference,
+    )
     tensors, state = session.learner.state()
     learner.load_state(tensors, state)
     batch = learner.facts(_paid(Batch.from_groups(groups)))
     reports = learner.update(batch, session.config.algorithm.credit(batch), step=0)
     made = sum(report.skipped is None for report in reports)
     if not made:
-        raise DataError(f"no update at learning rate 0 could be made, so the control says less: {reports[0].skipped}")
+        raise DataError(
+            f"no update at learning rate 0 could be made, so the control says less: {reports[0].skipped}"
+        )
     return made, learner.weights()
 
 
@@ -108,8 +142,13 @@ def _paid(batch: Batch) -> Batch:
     ends, starts = batch.turn_offsets[1:], batch.turn_offsets[:-1]
     has_turns = ends > starts
     turn_reward_K[ends[has_turns] - 1] = reward_N[has_turns]
-    return replace(batch, reward_N=reward_N, scored_N=torch.ones_like(batch.scored_N), turn_reward_K=turn_reward_K,
-                   outcome_N=torch.full_like(batch.outcome_N, float("nan")))
+    return replace(
+        batch,
+        reward_N=reward_N,
+        scored_N=torch.ones_like(batch.scored_N),
+        turn_reward_K=turn_reward_K,
+        outcome_N=torch.full_like(batch.outcome_N, float("nan")),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what is known
@@ -126,7 +165,9 @@ def _opened(what: Any, step: int | None) -> tuple[Session, Run | None, bool]:
             return open_session(load_config(str(what))), None, True
         what = open_run(what)
     if not isinstance(what, Run):
-        raise DataError(f"an audit takes a session, a run, a Config or a preset's name, got {type(what).__name__}")
+        raise DataError(
+            f"an audit takes a session, a run, a Config or a preset's name, got {type(what).__name__}"
+        )
     return reopen(what, step=step), what, True
 
 
@@ -136,45 +177,76 @@ def _about(session: Session, run: Run | None) -> str:
     return f"{run.name if run is not None else session.config.policy.name}, weights {weights}"
 
 
-def _sample(session: Session, tasks: int, attempts: int) -> tuple[list[Group], tuple[Exchange, ...], LogitsRecorder]:
+def _sample(
+    session: Session, tasks: int, attempts: int
+) -> tuple[list[Group], tuple[Exchange, ...], LogitsRecorder]:
     """A few attempts at training tasks, and what was recorded of the engine while they were sampled."""
     journal = Journal(session.engine)
     with LogitsRecorder(journal) as recorder:
-        groups = collect(session.train_tasks(0, tasks), family=session.family, engine=journal, chat=session.chat,
-                         config=session.config.collect, group_size=attempts, runner=session.runner,
-                         address=(session.config.seed, "audit", session.learner.version))
+        groups = collect(
+            session.train_tasks(0, tasks),
+            family=session.family,
+            engine=journal,
+            chat=session.chat,
+            config=session.config.collect,
+            group_size=attempts,
+            runner=session.runner,
+            address=(session.config.seed, "audit", session.learner.version),
+        )
     return groups, journal.exchanges, recorder
 
 
-def _trainer(session: Session, run: Run | None, groups: Sequence[Group], claims: Claims,
-             known: Mapping[str, Weights]) -> Trainer:
+def _trainer(
+    session: Session,
+    run: Run | None,
+    groups: Sequence[Group],
+    claims: Claims,
+    known: Mapping[str, Weights],
+) -> Trainer:
     learner, model = session.learner, session.policy.model
     names = WeightNames.of(model)
     sets: dict[str, Weights] = {NOW: learner.weights()}
     words = {NOW: ""}
     if learner.version:
-        sets["before"], words["before"] = learner.before_last_update(), "the weights of one update ago"
-        sets["opened"], words["opened"] = model.state_dict(), "the weights that the policy was opened with"
+        sets["before"], words["before"] = (
+            learner.before_last_update(),
+            "the weights of one update ago",
+        )
+        sets["opened"], words["opened"] = (
+            model.state_dict(),
+            "the weights that the policy was opened with",
+        )
     for at in checkpoint.steps(run.path) if run is not None else ():
         try:
             saved = checkpoint.load(run.path, at)
-        except WorkbenchError:  # a damaged one is told by whoever resumes; here it is one hypothesis less
+        except (
+            WorkbenchError
+        ):  # a damaged one is told by whoever resumes; here it is one hypothesis less
             continue
         if saved.state["learner"]["version"] not in (learner.version, 0):
             name = f"checkpoint of step {at}"
-            sets[name], words[name] = _full(learner.saved_weights(saved.tensors["model"]), names), f"the weights of the {name}"
+            sets[name], words[name] = (
+                _full(learner.saved_weights(saved.tensors["model"]), names),
+                f"the weights of the {name}",
+            )
     for name, weights in known.items():
         sets[name], words[name] = _full(weights, names), f"the weights {name!r}"
     sets = {name: weights for name, weights in sets.items() if weights is not None}
-    return Trainer(model, sets, {name: words[name] for name in sets}, _trainer_logp(learner, groups, claims),
-                   learner.config.precision == "bf16", learner.version)
+    return Trainer(
+        model,
+        sets,
+        {name: words[name] for name in sets},
+        _trainer_logp(learner, groups, claims),
+        learner.config.precision == "bf16",
+        learner.version,
+    )
 
 
 def _trainer_logp(learner: Learner, groups: Sequence[Group], claims: Claims) -> np.ndarray:
     """The trainer's own numbers, by its own way (micro-batches, packing, autocast), for the claims [M]."""
     batch = Batch.from_groups(groups)
     logp_T = learner.logprobs(batch, batch.eligible_T).double().numpy()
-    return logp_T[np.flatnonzero(batch.eligible_T.numpy())[:len(claims)]]
+    return logp_T[np.flatnonzero(batch.eligible_T.numpy())[: len(claims)]]
 
 
 def _full(weights: Weights, names: WeightNames) -> dict[str, torch.Tensor]:

@@ -1,7 +1,8 @@
 """Success by kind of task: what training learned of each, and when.
 
-    wb.by_kind(run, "hops")             questions by the documents that an answer takes
+wb.by_kind(run, "hops")             questions by the documents that an answer takes
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -43,12 +44,21 @@ def by_kind(run: Run | RunningRun | str | Path, key: str, *, most: int = MOST_ST
         training += [KindRecord(step, kind, attempts[kind], won[kind]) for kind in sorted(attempts)]
     sides = _evaluated(run)
     held_out = {side: _shares(groups, key) for side, groups in sides.items()}
-    return ByKind(run.name, key, tuple(training), held_out, {side: len(groups[0]) for side, groups in sides.items()}, first)
+    return ByKind(
+        run.name,
+        key,
+        tuple(training),
+        held_out,
+        {side: len(groups[0]) for side, groups in sides.items()},
+        first,
+    )
 
 
 def _kind(task: Task, key: str) -> str:
     if key not in task.payload:
-        raise DataError(f"task {task.id} says no {key!r}; its payload says {', '.join(map(repr, task.payload)) or 'nothing'}")
+        raise DataError(
+            f"task {task.id} says no {key!r}; its payload says {', '.join(map(repr, task.payload)) or 'nothing'}"
+        )
     return str(task.payload[key])
 
 
@@ -59,7 +69,9 @@ def _evaluated(run: Run) -> dict[tuple[str, str], Sequence[Group]]:
     for name, _ in reports:
         for side, groups in run.evaluated(name).items():
             policy, _, mode = side.rpartition("-")
-            if len(groups) and all(attempt.success is not None for group in groups for attempt in group):
+            if len(groups) and all(
+                attempt.success is not None for group in groups for attempt in group
+            ):
                 if policy != "untrained" or (policy, mode) not in found:
                     found[policy, mode] = groups
     return found
@@ -68,5 +80,7 @@ def _evaluated(run: Run) -> dict[tuple[str, str], Sequence[Group]]:
 def _shares(groups: Sequence[Group], key: str) -> Mapping[str, tuple[float, ...]]:
     shares: dict[str, list[float]] = {}
     for group in groups:
-        shares.setdefault(_kind(group.task, key), []).append(float(np.mean([bool(attempt.success) for attempt in group])))
+        shares.setdefault(_kind(group.task, key), []).append(
+            float(np.mean([bool(attempt.success) for attempt in group]))
+        )
     return {kind: tuple(each) for kind, each in sorted(shares.items())}

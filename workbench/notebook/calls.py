@@ -1,4 +1,5 @@
 """Call tools by hand, as an agent's calls are run: arguments checked, deadlines, bounded results, errors in words."""
+
 from __future__ import annotations
 
 import json
@@ -11,8 +12,12 @@ from workbench.types import Task, ToolCall, View
 from workbench.views import show_rows
 
 
-def show_calls(tools: Tool | Callable | str | Sequence[Tool | Callable | str], *calls: tuple[str, Mapping[str, Any]],
-               task: Task | None = None, limits: ToolLimits = ToolLimits()) -> View:
+def show_calls(
+    tools: Tool | Callable | str | Sequence[Tool | Callable | str],
+    *calls: tuple[str, Mapping[str, Any]],
+    task: Task | None = None,
+    limits: ToolLimits = ToolLimits(),
+) -> View:
     """What an agent would read in answer to `calls`, (name, arguments) each, made in one turn.
 
     `tools`: tools, typed functions, or names ("calculator", "module:name"). `task`: the attempt's, for tools that ask
@@ -24,9 +29,16 @@ def show_calls(tools: Tool | Callable | str | Sequence[Tool | Callable | str], *
         results = executor.run([ToolCall(name, arguments) for name, arguments in calls])
     finally:
         executor.close()
-    return show_rows([{"call": f"{name}({json.dumps(arguments, ensure_ascii=False, default=str)})",
-                       "what the agent reads": result.text, "error": result.error}
-                      for (name, arguments), result in zip(calls, results, strict=True)])
+    return show_rows(
+        [
+            {
+                "call": f"{name}({json.dumps(arguments, ensure_ascii=False, default=str)})",
+                "what the agent reads": result.text,
+                "error": result.error,
+            }
+            for (name, arguments), result in zip(calls, results, strict=True)
+        ]
+    )
 
 
 def _as_tool(given: Tool | Callable | str) -> Tool:

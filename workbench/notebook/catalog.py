@@ -1,7 +1,8 @@
 """What there is by a short name: presets, environments, algorithms, one line each.
 
-    wb.presets()        wb.envs() (or wb.environments())        wb.algorithms()
+wb.presets()        wb.envs() (or wb.environments())        wb.algorithms()
 """
+
 from __future__ import annotations
 
 from workbench.envs import ENVS, PRESETS as ENV_PRESETS
@@ -14,22 +15,47 @@ from workbench.views import show_rows
 def presets() -> View:
     """Whole configurations: `wb.load_config(name)`."""
     made = {name: make() for name, make in PRESETS.items()}
-    return show_rows([{"preset": name, "environment": config.kind_of("env"), "algorithm": config.algorithm.name,
-                       "policy": config.policy.name, "steps": config.train.steps} for name, config in made.items()],
-                     title="presets: wb.load_config(name), workbench train NAME")
+    return show_rows(
+        [
+            {
+                "preset": name,
+                "environment": config.kind_of("env"),
+                "algorithm": config.algorithm.name,
+                "policy": config.policy.name,
+                "steps": config.train.steps,
+            }
+            for name, config in made.items()
+        ],
+        title="presets: wb.load_config(name), workbench train NAME",
+    )
 
 
 def environments() -> View:
     """Kinds of environments: `env.kind`, and their presets for `workbench play`."""
-    rows = [{"env.kind": name, "what it is": _first_line(ENVS[name].__doc__), "presets": ", ".join(
-        preset for preset, family in ENV_PRESETS.items() if type(family) is ENVS[name])} for name in ENVS]
+    rows = [
+        {
+            "env.kind": name,
+            "what it is": _first_line(ENVS[name].__doc__),
+            "presets": ", ".join(
+                preset for preset, family in ENV_PRESETS.items() if type(family) is ENVS[name]
+            ),
+        }
+        for name in ENVS
+    ]
     return show_rows(rows, title="environments: env.kind=NAME, or my_env:Guess of your own")
 
 
 def algorithms() -> View:
     """Algorithms: `algorithm.kind`."""
-    rows = [{"algorithm.kind": name, "a token is worth": _first_line(each.estimator.function.__doc__),
-             "objective": each.objective.name, "critic": "yes" if each.critic else ""} for name, each in ALGORITHMS.items()]
+    rows = [
+        {
+            "algorithm.kind": name,
+            "a token is worth": _first_line(each.estimator.function.__doc__),
+            "objective": each.objective.name,
+            "critic": "yes" if each.critic else "",
+        }
+        for name, each in ALGORITHMS.items()
+    ]
     return show_rows(rows, title="algorithms: algorithm.kind=NAME, or my_module:MINE of your own")
 
 

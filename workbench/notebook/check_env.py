@@ -1,7 +1,8 @@
 """Check an environment by playing it: `wb.check_env("frozenlake-4x4")`, `wb.check_env(Mine())`, `workbench check-env my_env:Mine`.
 
-    wb.check_env("my_env:Guess", policy="frozenlake-tiny")      also: do its prompts fit that policy's context?
+wb.check_env("my_env:Guess", policy="frozenlake-tiny")      also: do its prompts fit that policy's context?
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -57,19 +58,40 @@ class CheckedEnv(HasView):
     def as_dict(self) -> dict[str, Any]:
         """JSON values."""
         cost = self.report.cost
-        return {**self.findings.as_dict(), "baselines": dict(self.report.baselines or {}),
-                "problems": {"different": self.report.problems[0], "tasks": self.report.problems[1]},
-                "cost": None if cost is None else dict(vars(cost)),
-                "earned": [{"policy": each.policy, "attempts": each.attempts, "turns": each.turns, "success": _dict(each.success),
-                            "return": _dict(each.reward)} for each in self.report.earned]}
+        return {
+            **self.findings.as_dict(),
+            "baselines": dict(self.report.baselines or {}),
+            "problems": {"different": self.report.problems[0], "tasks": self.report.problems[1]},
+            "cost": None if cost is None else dict(vars(cost)),
+            "earned": [
+                {
+                    "policy": each.policy,
+                    "attempts": each.attempts,
+                    "turns": each.turns,
+                    "success": _dict(each.success),
+                    "return": _dict(each.reward),
+                }
+                for each in self.report.earned
+            ],
+        }
 
 
 def _dict(estimate: Any) -> dict[str, float] | None:
-    return None if estimate is None else {name: getattr(estimate, name) for name in ("mean", "low", "high")}
+    return (
+        None
+        if estimate is None
+        else {name: getattr(estimate, name) for name in ("mean", "low", "high")}
+    )
 
 
-def check_env(env: Any, settings: Mapping[str, Any] | None = None, *, policy: str | None = None, tasks: int = TASKS,
-              budget_s: float = 3.0) -> CheckedEnv:
+def check_env(
+    env: Any,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    policy: str | None = None,
+    tasks: int = TASKS,
+    budget_s: float = 3.0,
+) -> CheckedEnv:
     """Play an environment and say what is wrong with it, each with the way to mend it.
 
     `env`: a family; the name of a preset, of a kind (`frozenlake`), of a class of yours (`my_env:Guess`), or a .toml file; a
@@ -89,7 +111,9 @@ def _found(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Config | None]:
         return env.env, env
     if not isinstance(env, (str, Path)):
         if settings:
-            raise ConfigError("settings change what is named; set the fields of a family itself: dataclasses.replace(family, ...)")
+            raise ConfigError(
+                "settings change what is named; set the fields of a family itself: dataclasses.replace(family, ...)"
+            )
         return env, None
     name = str(env)
     if name.endswith(".toml") or name in PRESETS and name not in ENV_PRESETS:
@@ -98,12 +122,20 @@ def _found(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Config | None]:
     if name in ENV_PRESETS and not settings:
         return ENV_PRESETS[name], None
     if name in ENVS or is_named(name):
-        own = load_config(name) if is_named(name) and not settings else load_config("frozenlake", {"env.kind": name, **settings})
+        own = (
+            load_config(name)
+            if is_named(name) and not settings
+            else load_config("frozenlake", {"env.kind": name, **settings})
+        )
         return own.env, None
     if name in ENV_PRESETS:
-        raise ConfigError(f"--set changes a kind or a file; {name!r} is a preset: name env.kind, {', '.join(ENVS)}")
-    raise ConfigError(f"no environment {name!r}; {nearest(name, [*ENV_PRESETS, *ENVS])}; or name one of your own, my_env:Guess, or a "
-                      ".toml file")
+        raise ConfigError(
+            f"--set changes a kind or a file; {name!r} is a preset: name env.kind, {', '.join(ENVS)}"
+        )
+    raise ConfigError(
+        f"no environment {name!r}; {nearest(name, [*ENV_PRESETS, *ENVS])}; or name one of your own, my_env:Guess, or a "
+        ".toml file"
+    )
 
 
 def _measures(policy: str, config: Config | None) -> dict[str, Any]:
@@ -115,10 +147,17 @@ def _measures(policy: str, config: Config | None) -> dict[str, Any]:
     tokenizer = load_tokenizer(policy)
     chat = ChatFormat.from_tokenizer(tokenizer, template_flags=dict(flags))
     count: Callable[[Observation], int] = partial(_tokens, chat)
-    model = SimpleNamespace(config=AutoConfig.from_pretrained(tokenizer.name_or_path, trust_remote_code=False))
-    held = model_context(model, getattr(config.engine, "max_context", None) if config is not None else None)
-    return {"count_tokens": count, "max_context": min(collect.max_context or held, held),
-            "max_turn_tokens": collect.max_turn_tokens}
+    model = SimpleNamespace(
+        config=AutoConfig.from_pretrained(tokenizer.name_or_path, trust_remote_code=False)
+    )
+    held = model_context(
+        model, getattr(config.engine, "max_context", None) if config is not None else None
+    )
+    return {
+        "count_tokens": count,
+        "max_context": min(collect.max_context or held, held),
+        "max_turn_tokens": collect.max_turn_tokens,
+    }
 
 
 def _tokens(chat: ChatFormat, observation: Observation) -> int:

@@ -1,4 +1,5 @@
 """The course of a run as JSON values: its curves with their baselines, and marks where something happened."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -21,24 +22,49 @@ def course_of(run: Run) -> dict[str, Any]:
         state, of = status.state, status.steps
     except StoreError:  # this process writes it: there is no other to ask
         state, of = "running", None
-    return {"name": visible(run.name), "state": state, "steps": [row["step"] for row in rows], "of": of,
-            "curves": [_curve(curve) for curve in live_curves(rows, evaluations)], "marks": _marks(run)}
+    return {
+        "name": visible(run.name),
+        "state": state,
+        "steps": [row["step"] for row in rows],
+        "of": of,
+        "curves": [_curve(curve) for curve in live_curves(rows, evaluations)],
+        "marks": _marks(run),
+    }
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    value, mean = ([float(each) if np.isfinite(each) else None for each in values] for values in (curve.value, curve.mean))
-    return {"title": curve.panel.title, "value": value, "mean": mean,
-            "points": [[point.step, point.value, point.mode] for point in curve.points],
-            "levels": [[line.name, line.value] for line in curve.lines]}
+    value, mean = (
+        [float(each) if np.isfinite(each) else None for each in values]
+        for values in (curve.value, curve.mean)
+    )
+    return {
+        "title": curve.panel.title,
+        "value": value,
+        "mean": mean,
+        "points": [[point.step, point.value, point.mode] for point in curve.points],
+        "levels": [[line.name, line.value] for line in curve.lines],
+    }
 
 
 def _marks(run: Run) -> list[list[Any]]:
     """[step, what happened]: findings of the lint, skipped updates, changed settings."""
-    found = [[step, f"{answer['rule']}: {finding['severity']}"] for step in (*run.steps(), *run.uncommitted())
-             if (said := run.lint_values(step)) is not None for answer in said["answers"] for finding in answer["findings"][:1]]
+    found = [
+        [step, f"{answer['rule']}: {finding['severity']}"]
+        for step in (*run.steps(), *run.uncommitted())
+        if (said := run.lint_values(step)) is not None
+        for answer in said["answers"]
+        for finding in answer["findings"][:1]
+    ]
     for event in run.events():
         if event["kind"] == "skipped_update":
-            found.append([event["step"], f"update {event['update']} skipped: {visible(str(event['reason']))}"])
+            found.append(
+                [
+                    event["step"],
+                    f"update {event['update']} skipped: {visible(str(event['reason']))}",
+                ]
+            )
         elif event["kind"] == "settings":
-            found.append([event["after"] + 1, f"settings changed: {visible(', '.join(event['changed']))}"])
+            found.append(
+                [event["after"] + 1, f"settings changed: {visible(', '.join(event['changed']))}"]
+            )
     return found

@@ -1,4 +1,5 @@
 """The settings of an algorithm that may decide credit: what there are, what they may be, an algorithm with others."""
+
 from __future__ import annotations
 
 import typing
@@ -18,32 +19,71 @@ from workbench.types.settings import Range, annotations_of, bare
 from workbench.views.credit_editor import Knob
 
 # Settings that decide the loss or the number of updates, not what a token is worth.
-LOSS_ONLY = frozenset(("objective", "clip_low", "clip_high", "dual_clip", "sampler_cap", "reduction", "fixed_length",
-                       "epochs", "minibatches", "minibatch_size", "value_clip", "filter.equal_updates"))
+LOSS_ONLY = frozenset(
+    (
+        "objective",
+        "clip_low",
+        "clip_high",
+        "dual_clip",
+        "sampler_cap",
+        "reduction",
+        "fixed_length",
+        "epochs",
+        "minibatches",
+        "minibatch_size",
+        "value_clip",
+        "filter.equal_updates",
+    )
+)
 
 
 def knobs_of(algorithm: Algorithm) -> tuple[Knob, ...]:
     """The settings of an algorithm that may decide credit; what it is set to is where they begin."""
     declared = declared_settings(algorithm)
-    own = [knob for name, (hint, value) in declared.items() if not is_dataclass(value)
-           if (knob := _knob(name, hint, value))]
-    nested = [knob for part, (_, values) in declared.items() if is_dataclass(values)
-              for inner, hint in annotations_of(type(values)).items()
-              if (knob := _knob(f"{part}.{inner}", hint, getattr(values, inner)))]
-    shared = {"entropy_coef", "kl_coef", "kl_estimator", "kl_in"}  # last: what makes an estimator stands first
+    own = [
+        knob
+        for name, (hint, value) in declared.items()
+        if not is_dataclass(value)
+        if (knob := _knob(name, hint, value))
+    ]
+    nested = [
+        knob
+        for part, (_, values) in declared.items()
+        if is_dataclass(values)
+        for inner, hint in annotations_of(type(values)).items()
+        if (knob := _knob(f"{part}.{inner}", hint, getattr(values, inner)))
+    ]
+    shared = {
+        "entropy_coef",
+        "kl_coef",
+        "kl_estimator",
+        "kl_in",
+    }  # last: what makes an estimator stands first
     own.sort(key=lambda knob: knob.name in shared)
     order = ("", "rewards", "filter", "masks")
-    return (*own, *sorted(nested, key=lambda knob: order.index(knob.part) if knob.part in order else len(order)))
+    return (
+        *own,
+        *sorted(
+            nested, key=lambda knob: order.index(knob.part) if knob.part in order else len(order)
+        ),
+    )
 
 
 def _knob(name: str, hint: Any, value: Any) -> Knob | None:
     if name in LOSS_ONLY:
         return None
-    kind, allowed = bare(hint), next((n for n in getattr(hint, "__metadata__", ()) if isinstance(n, Range)), None)
+    kind, allowed = (
+        bare(hint),
+        next((n for n in getattr(hint, "__metadata__", ()) if isinstance(n, Range)), None),
+    )
     if kind is bool:
         return Knob(name, value, (True, False))
     if allowed is not None and allowed.choices:
-        return Knob(name, value, (*([None] if type(None) in typing.get_args(kind) else []), *allowed.choices))
+        return Knob(
+            name,
+            value,
+            (*([None] if type(None) in typing.get_args(kind) else []), *allowed.choices),
+        )
     if kind is int:
         return Knob(name, value, low=0)
     if kind is float:
@@ -85,7 +125,9 @@ def _check_kind(name: str, value: Any, hint: Any) -> None:
     kinds = {bool: "true or false", int: "a whole number", float: "a number"}
     if hint not in kinds:
         return
-    right = isinstance(value, (int, float) if hint is float else hint) and (hint is bool or not isinstance(value, bool))
+    right = isinstance(value, (int, float) if hint is float else hint) and (
+        hint is bool or not isinstance(value, bool)
+    )
     if not right:
         raise ConfigError(f"{name} is {kinds[hint]}; got {value!r}")
 
@@ -107,7 +149,9 @@ def chosen(algorithm: Algorithm | str) -> Algorithm:
 
 def known_name(name: str, known: Mapping[str, Algorithm] = ALGORITHMS) -> str:
     if name not in known:
-        raise ConfigError(f"no algorithm {name!r}; {nearest(name, known)}; there are {', '.join(known)}")
+        raise ConfigError(
+            f"no algorithm {name!r}; {nearest(name, known)}; there are {', '.join(known)}"
+        )
     return name
 
 

@@ -4,6 +4,7 @@ An agent that searches is worth what it does better than those that do not. So b
 for its own job and with as many attempts: without the tool, with one search for the question's own words (naive RAG),
 and handed the documents that the answer takes, which is what reading alone is worth.
 """
+
 from __future__ import annotations
 
 import json
@@ -70,8 +71,11 @@ def discovered(found: ByKind, wanted: Discovery) -> dict[str, bool]:
     """The conditions on the kind that nobody showed, of the run's held-out tasks."""
     change = found.difference(wanted.kind, "greedy")
     what = f"greedy success at {wanted.key} {wanted.kind}, which was never shown"
-    return {f"{what}, rises by at least {100 * wanted.rise:.0f} points": change.mean >= wanted.rise,
-            f"the paired interval of that rise is clear of {100 * wanted.clear:.0f} points": change.low > wanted.clear}
+    return {
+        f"{what}, rises by at least {100 * wanted.rise:.0f} points": change.mean >= wanted.rise,
+        f"the paired interval of that rise is clear of {100 * wanted.clear:.0f} points": change.low
+        > wanted.clear,
+    }
 
 
 def verdict(report: dict[str, Any], goal: Goal | None = None) -> dict[str, Any]:
@@ -83,28 +87,47 @@ def verdict(report: dict[str, Any], goal: Goal | None = None) -> dict[str, Any]:
     """
     rows = {(row["policy"], row["mode"]): row for row in report["rows"]}
     if rows["trained", "sampled"]["success"] is None or "absent" in report:
-        raise ConfigError("the demo judges by success and beside random play; this environment does not say who "
-                          "succeeded, or has no random play. Train it with `workbench train` and read its evaluations")
+        raise ConfigError(
+            "the demo judges by success and beside random play; this environment does not say who "
+            "succeeded, or has no random play. Train it with `workbench train` and read its evaluations"
+        )
     pairs = {(pair["a"], pair["b"]): pair for pair in report["paired"]}
     rise = pairs["untrained sampled", "trained sampled"]
     above = pairs["random sampled", "trained sampled"]
     greedy = rows["trained", "greedy"]["success"] - rows["untrained", "greedy"]["success"]
-    half = (rows["untrained", "greedy"]["success_high"] - rows["untrained", "greedy"]["success_low"]) / 2
+    half = (
+        rows["untrained", "greedy"]["success_high"] - rows["untrained", "greedy"]["success_low"]
+    ) / 2
     checks = {
-        f"sampled success rises by at least {MIN_RISE * 100:.0f} points": rise["difference"] >= MIN_RISE,
+        f"sampled success rises by at least {MIN_RISE * 100:.0f} points": rise["difference"]
+        >= MIN_RISE,
         "the paired interval of the rise is clear of zero": rise["low"] > 0,
         "it ends above random play": above["low"] > 0,
         "greedy success does not fall by more than a half-width": greedy >= -half,
     }
     if goal is not None:
-        checks |= {f"{mode} success is at least {share * 100:.0f} %": rows["trained", mode]["success"] >= share
-                   for mode, share in (("sampled", goal.sampled), ("greedy", goal.greedy))}
-    return {"learned": all(checks.values()), "checks": checks, "rise": rise, "above_random": above,
-            "greedy_change": greedy, "greedy_half_width": half}
+        checks |= {
+            f"{mode} success is at least {share * 100:.0f} %": rows["trained", mode]["success"]
+            >= share
+            for mode, share in (("sampled", goal.sampled), ("greedy", goal.greedy))
+        }
+    return {
+        "learned": all(checks.values()),
+        "checks": checks,
+        "rise": rise,
+        "above_random": above,
+        "greedy_change": greedy,
+        "greedy_half_width": half,
+    }
 
 
-def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Config, Path], Run],
-         say: Callable[[str], None] = print) -> dict[str, Any]:
+def demo(
+    config: Config,
+    seeds: Sequence[int],
+    out: Path,
+    train: Callable[[Config, Path], Run],
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
     """Train once per seed with `train(config, path)`, judge each, write `table.json` into `out`; returns the table.
 
     The rivals of a seed train meanwhile, each in a process of its own; they are stopped where the agent's run breaks
@@ -134,7 +157,11 @@ def demo(config: Config, seeds: Sequence[int], out: Path, train: Callable[[Confi
             say(_words_of(run, found, discovery_of(config)))
         elif one := an_attempt(run):
             say(show_trajectory(one).text)
-    table = {"learned": all(r["learned"] for r in results), "machine": platform.platform(), "seeds": results}
+    table = {
+        "learned": all(r["learned"] for r in results),
+        "machine": platform.platform(),
+        "seeds": results,
+    }
     write_file(out / "table.json", (json.dumps(table, indent=1) + "\n").encode())
     return table
 
@@ -145,8 +172,10 @@ def _words_of(run: Run, found: ByKind, wanted: Discovery) -> str:
     if first is None:
         return show_by_kind(found).text
     attempt = run.groups(first.step)[first.task][first.attempt]
-    return (f"{show_by_kind(found).text}\n\nthe first of them, with its credit: workbench show {shlex.quote(str(run.path))} "
-            f"--at {shlex.quote(str(first))}\n{show_trajectory(attempt).text}")
+    return (
+        f"{show_by_kind(found).text}\n\nthe first of them, with its credit: workbench show {shlex.quote(str(run.path))} "
+        f"--at {shlex.quote(str(first))}\n{show_trajectory(attempt).text}"
+    )
 
 
 def an_attempt(run: Run) -> Trajectory | None:
@@ -167,8 +196,11 @@ def rivals_of(config: Config) -> tuple[str, ...]:
 def rival_config(config: Config, name: str) -> Config:
     """The same questions, put otherwise, and as many attempts to learn from. It may find nothing to learn in any of its
     steps: then it stays as it is, which is its answer, and no reason to end."""
-    return replace(config, env=replace(config.env, context=RIVALS[name]),
-                   train=replace(config.train, max_empty_steps=config.train.steps + 1))
+    return replace(
+        config,
+        env=replace(config.env, context=RIVALS[name]),
+        train=replace(config.train, max_empty_steps=config.train.steps + 1),
+    )
 
 
 @contextmanager
@@ -177,7 +209,9 @@ def _rivals(config: Config, out: Path) -> Iterator[dict[str, RunningRun]]:
     working: dict[str, RunningRun] = {}
     try:
         for name in rivals_of(config):
-            working[name] = start(rival_config(config, name), out / f"seed-{config.seed}-{name.replace(' ', '-')}")
+            working[name] = start(
+                rival_config(config, name), out / f"seed-{config.seed}-{name.replace(' ', '-')}"
+            )
         yield working
     finally:
         for running in working.values():
@@ -187,23 +221,38 @@ def _rivals(config: Config, out: Path) -> Iterator[dict[str, RunningRun]]:
 def _rival(name: str, run: Run) -> dict[str, Any]:
     """Before and after, on the same held-out questions as the agent's."""
     last = list(run.evaluations().values())[-1]
-    rows = [{key: value for key, value in row.items() if key != "by_task"} for row in last["rows"]
-            if row["policy"] in ("untrained", "trained")]
+    rows = [
+        {key: value for key, value in row.items() if key != "by_task"}
+        for row in last["rows"]
+        if row["policy"] in ("untrained", "trained")
+    ]
     return {"name": name, "run": run.name, "rows": rows, "steps": len(run.steps())}
 
 
-def _judged(config: Config, path: Path, train: Callable[[Config, Path], Run]
-            ) -> tuple[Run, ByKind | None, dict[str, Any]]:
+def _judged(
+    config: Config, path: Path, train: Callable[[Config, Path], Run]
+) -> tuple[Run, ByKind | None, dict[str, Any]]:
     try:
         run, ended = train(config, path), None
-    except LearnerError as error:  # a run in which nothing could be learned is an answer, not an accident
+    except (
+        LearnerError
+    ) as error:  # a run in which nothing could be learned is an answer, not an accident
         if not path.is_dir():
             raise
         run, ended = open_run(path), str(error)
     last = list(run.evaluations().values())[-1]
-    judged = verdict(last, goal_of(config)) if ended is None else {
-        "learned": False, "checks": {f"the run comes to its end, which it did not: {ended}": False}, "rise": None,
-        "above_random": None, "greedy_change": None, "greedy_half_width": None}
+    judged = (
+        verdict(last, goal_of(config))
+        if ended is None
+        else {
+            "learned": False,
+            "checks": {f"the run comes to its end, which it did not: {ended}": False},
+            "rise": None,
+            "above_random": None,
+            "greedy_change": None,
+            "greedy_half_width": None,
+        }
+    )
     wanted = discovery_of(config)
     found = by_kind(run, wanted.key) if wanted else None
     if ended is None and found is not None:
@@ -211,9 +260,23 @@ def _judged(config: Config, path: Path, train: Callable[[Config, Path], Run]
         judged["learned"] = all(judged["checks"].values())
     clock = run.clock()
     cpu = [name for name in clock if name.endswith("_cpu_s")]
-    wall = [name for name in clock if name.endswith("_s") and name not in (*cpu, "sampling_s")]  # that one is beside them
-    return run, found, {"seed": config.seed, **judged,
-            "rows": [{key: value for key, value in row.items() if key != "by_task"} for row in last["rows"]],
-            "paired": last["paired"], "steps": len(run.steps()), "run": run.name,
+    wall = [
+        name for name in clock if name.endswith("_s") and name not in (*cpu, "sampling_s")
+    ]  # that one is beside them
+    return (
+        run,
+        found,
+        {
+            "seed": config.seed,
+            **judged,
+            "rows": [
+                {key: value for key, value in row.items() if key != "by_task"}
+                for row in last["rows"]
+            ],
+            "paired": last["paired"],
+            "steps": len(run.steps()),
+            "run": run.name,
             "training_cpu_seconds": float(clock[cpu].to_numpy().sum()),
-            "training_wall_seconds": float(clock[wall].to_numpy().sum())}
+            "training_wall_seconds": float(clock[wall].to_numpy().sum()),
+        },
+    )

@@ -3,6 +3,7 @@
 The arithmetic is that of `wb.edit_step`, and so of training: groups with other rewards, a batch of them, the algorithm's own
 `credit`. Attempts are counted over all groups, as everywhere in an edit.
 """
+
 from __future__ import annotations
 
 import json
@@ -46,14 +47,20 @@ class EditedStep:
         """The credit that training used."""
         return self._credit(Edit(self.own)).credited
 
-    def after(self, asked: str, attempt: int | None = None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def after(
+        self, asked: str, attempt: int | None = None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """(JSON values, numbers per token of `attempt`) of an edit, written as `asked` says it. A column that cannot be
         computed says why."""
         edit, names = self.asked(asked)
         made: list[Credited | str] = []
         outcome: Outcome | None = None
         for name in names:
-            known = {key: value for key, value in edit.settings.items() if has_setting(self.bases[name], key)}
+            known = {
+                key: value
+                for key, value in edit.settings.items()
+                if has_setting(self.bases[name], key)
+            }
             if name == edit.algorithm:
                 known = edit.settings
             try:
@@ -65,13 +72,20 @@ class EditedStep:
         first = made[0]
         inert = first.inert if isinstance(first, Credited) else {}
         content = {
-            "own": self.own, "algorithms": list(self.bases), "columns": [self._column(name, each) for name, each in zip(names, made)],
-            "trained": int((self.before.weight_T != 0).sum()), "code": self.code(edit),
+            "own": self.own,
+            "algorithms": list(self.bases),
+            "columns": [self._column(name, each) for name, each in zip(names, made)],
+            "trained": int((self.before.weight_T != 0).sum()),
+            "code": self.code(edit),
             "knobs": [_knob(knob, edit, inert) for knob in knobs_of(chosen(self.bases[names[0]]))],
-            "rows": self._rows(edit, outcome, made), "dropped": list(edit.dropped)}
+            "rows": self._rows(edit, outcome, made),
+            "dropped": list(edit.dropped),
+        }
         if attempt is not None:
-            paid = [[name, edit.rewards.get((attempt, turn), reward), reward]
-                    for turn, (name, reward) in enumerate(paid_by(self.attempts[attempt]))]
+            paid = [
+                [name, edit.rewards.get((attempt, turn), reward), reward]
+                for turn, (name, reward) in enumerate(paid_by(self.attempts[attempt]))
+            ]
             content |= {"number": attempt, "paid": paid}
         return content, {} if attempt is None else self._arrays(made, attempt)
 
@@ -83,60 +97,120 @@ class EditedStep:
             said = json.loads(text or "{}")
             columns = list(said.get("columns") or dict.fromkeys((self.own, *BESIDE)))[:MOST_COLUMNS]
             if unknown := [name for name in columns if name not in self.bases]:
-                raise DataError(f"no algorithm {unknown[0]!r:.60}; there are {', '.join(self.bases)}")
-            rewards = {(int(attempt), int(turn)): reward if reward is None else float(reward)
-                       for attempt, turn, reward in said.get("rewards", ())}
-            edit = Edit(columns[0], dict(said.get("settings", {})), rewards, tuple(sorted(map(int, said.get("dropped", ())))))
+                raise DataError(
+                    f"no algorithm {unknown[0]!r:.60}; there are {', '.join(self.bases)}"
+                )
+            rewards = {
+                (int(attempt), int(turn)): reward if reward is None else float(reward)
+                for attempt, turn, reward in said.get("rewards", ())
+            }
+            edit = Edit(
+                columns[0],
+                dict(said.get("settings", {})),
+                rewards,
+                tuple(sorted(map(int, said.get("dropped", ())))),
+            )
         except (ValueError, TypeError, AttributeError) as error:
-            raise DataError(f"an edit is JSON with columns, settings, rewards and dropped; got {text!r:.200}: {error}") from error
+            raise DataError(
+                f"an edit is JSON with columns, settings, rewards and dropped; got {text!r:.200}: {error}"
+            ) from error
         return edit, columns
 
     def code(self, edit: Edit) -> str:
         """One line that shows the same."""
-        said = {"algorithm": edit.algorithm if edit.algorithm != self.own else None, "settings": dict(edit.settings),
-                "rewards": dict(edit.rewards), "dropped": list(edit.dropped)}
+        said = {
+            "algorithm": edit.algorithm if edit.algorithm != self.own else None,
+            "settings": dict(edit.settings),
+            "rewards": dict(edit.rewards),
+            "dropped": list(edit.dropped),
+        }
         given = ", ".join(f"{name}={value!r}" for name, value in said.items() if value)
-        return f"wb.edit_step({str(self.run.path)!r}, {self.step})" + (f".after({given})" if given else "")
+        return f"wb.edit_step({str(self.run.path)!r}, {self.step})" + (
+            f".after({given})" if given else ""
+        )
 
     # -------------------------------------------------------------------------------------------- parts
 
     def _column(self, name: str, made: Credited | str) -> dict[str, Any]:
         if isinstance(made, str):
             return {"name": name, "error": made}
-        now, was = (np.where(each.weight_T != 0, each.advantage_T, np.nan) for each in (made, self.before))
+        now, was = (
+            np.where(each.weight_T != 0, each.advantage_T, np.nan) for each in (made, self.before)
+        )
         changed = changed_tokens(now, was)
         by = largest_change(now, was, changed) if changed.any() else 0.0
-        return {"name": name, "trained": int((made.weight_T != 0).sum()), "changed": int(changed.sum()),
-                "by": by if np.isfinite(by) else None}
+        return {
+            "name": name,
+            "trained": int((made.weight_T != 0).sum()),
+            "changed": int(changed.sum()),
+            "by": by if np.isfinite(by) else None,
+        }
 
-    def _rows(self, edit: Edit, outcome: Outcome | None, made: Sequence[Credited | str]) -> list[dict[str, Any]]:
+    def _rows(
+        self, edit: Edit, outcome: Outcome | None, made: Sequence[Credited | str]
+    ) -> list[dict[str, Any]]:
         """A row an attempt: what it earns, its group's mean and spread, and the mean advantage of its trained tokens."""
         groups = self.groups if outcome is None else outcome.groups
-        before, after = self._means(self.before), [None if isinstance(each, str) else self._means(each) for each in made]
+        before, after = (
+            self._means(self.before),
+            [None if isinstance(each, str) else self._means(each) for each in made],
+        )
         rewards = [[t.reward for t in group if t.reward is not None] for group in groups]
-        spread = [{"mean": float(np.mean(each)) if each else None, "std": float(np.std(each, ddof=1)) if len(each) > 1 else None}
-                  for each in rewards]
-        return [{"task": task, "attempt": now.attempt, "number": number, "reward": now.reward, "was": self.attempts[number].reward,
-                 "dropped": number in edit.dropped, **spread[task], "before": before[number],
-                 "after": [None if each is None else each[number] for each in after]}
-                for number, (task, now) in enumerate(zip(self._task, trajectories_of(groups)))]
+        spread = [
+            {
+                "mean": float(np.mean(each)) if each else None,
+                "std": float(np.std(each, ddof=1)) if len(each) > 1 else None,
+            }
+            for each in rewards
+        ]
+        return [
+            {
+                "task": task,
+                "attempt": now.attempt,
+                "number": number,
+                "reward": now.reward,
+                "was": self.attempts[number].reward,
+                "dropped": number in edit.dropped,
+                **spread[task],
+                "before": before[number],
+                "after": [None if each is None else each[number] for each in after],
+            }
+            for number, (task, now) in enumerate(zip(self._task, trajectories_of(groups)))
+        ]
 
     def _means(self, credited: Credited) -> list[float | None]:
-        at = np.repeat(np.arange(len(self.tokens)), [each.stop - each.start for each in self.tokens])
+        at = np.repeat(
+            np.arange(len(self.tokens)), [each.stop - each.start for each in self.tokens]
+        )
         trained = credited.weight_T != 0
         count = np.bincount(at[trained], minlength=len(self.tokens))
         total = np.bincount(at[trained], credited.advantage_T[trained], minlength=len(self.tokens))
-        return [float(each) if number else None for each, number in zip(total / np.maximum(count, 1), count)]
+        return [
+            float(each) if number else None
+            for each, number in zip(total / np.maximum(count, 1), count)
+        ]
 
     def _arrays(self, made: Sequence[Credited | str], attempt: int) -> dict[str, np.ndarray]:
         """Advantages of the trained tokens of one attempt, NaN elsewhere: "before", and "after 0", "after 1", ... of each
         column."""
-        each = {"before": self.before} | {f"after {number}": one for number, one in enumerate(made) if isinstance(one, Credited)}
+        each = {"before": self.before} | {
+            f"after {number}": one for number, one in enumerate(made) if isinstance(one, Credited)
+        }
         at = self.tokens[attempt]
-        return {name: np.where(one.weight_T[at] != 0, one.advantage_T[at], np.nan) for name, one in each.items()}
+        return {
+            name: np.where(one.weight_T[at] != 0, one.advantage_T[at], np.nan)
+            for name, one in each.items()
+        }
 
 
 def _knob(knob: Knob, edit: Edit, inert: Mapping[str, str]) -> dict[str, Any]:
-    return {"name": knob.name, "value": edit.settings.get(knob.name, knob.default), "default": knob.default,
-            "choices": list(knob.choices), "low": knob.low, "high": knob.high,
-            "whole": isinstance(knob.default, int) and not isinstance(knob.default, bool), "inert": visible(inert.get(knob.name, ""))}
+    return {
+        "name": knob.name,
+        "value": edit.settings.get(knob.name, knob.default),
+        "default": knob.default,
+        "choices": list(knob.choices),
+        "low": knob.low,
+        "high": knob.high,
+        "whole": isinstance(knob.default, int) and not isinstance(knob.default, bool),
+        "inert": visible(inert.get(knob.name, "")),
+    }

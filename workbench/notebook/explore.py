@@ -7,6 +7,7 @@
 Its curves are drawn by its own script: plotly's would make every saved page five megabytes larger. `wb.show(run)` is the
 same curves in plotly.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "views"
 EVERY_S = 3.0  # between two looks at a run that trains
-KEEP_S = 0.7   # at one place, until the picture below is drawn
+KEEP_S = 0.7  # at one place, until the picture below is drawn
 KINDS = {"f": ("f8", np.float64), "i": ("i4", np.int32), "u": ("u1", np.uint8)}
 MOST_SAVED = 200_000_000  # bytes of one page
-MOST_PAIRS = 64           # tasks that training won or lost whose attempts a page holds
+MOST_PAIRS = 64  # tasks that training won or lost whose attempts a page holds
 
 
 class Navigator(HasView):
@@ -49,8 +50,8 @@ class Navigator(HasView):
     def __init__(self, runs: Sequence[Run], at: str | Address = "") -> None:
         self.runs, self._answers = tuple(runs), Answers(runs)
         self._at, self._widget = self._answers.address(at), None
-        self._saved: CellOutput | None = None            # where the picture is, once it was shown
-        self._timer: asyncio.TimerHandle | None = None   # ... and when it is brought up to date
+        self._saved: CellOutput | None = None  # where the picture is, once it was shown
+        self._timer: asyncio.TimerHandle | None = None  # ... and when it is brought up to date
 
     @property
     def at(self) -> str:
@@ -74,7 +75,9 @@ class Navigator(HasView):
         place = Address.of(self.at)
         if steps is None:
             steps = [place.step] if place.step is not None else self.runs[0].steps()[-1:]
-        page = _page(self._answers, steps, str(place), 0 if self._widget is None else self._widget.run)
+        page = _page(
+            self._answers, steps, str(place), 0 if self._widget is None else self._widget.run
+        )
         make_folder(Path(path).absolute().parent)
         write_file(Path(path), replace=True, content=page)
         return Path(path)
@@ -86,7 +89,11 @@ class Navigator(HasView):
         if has_widgets():
             data = self.widget()._repr_mimebundle_()
             data = data[0] if isinstance(data, tuple) else data
-            display({key: value for key, value in data.items() if "widget" in key} | {"text/plain": repr(self)}, raw=True)
+            display(
+                {key: value for key, value in data.items() if "widget" in key}
+                | {"text/plain": repr(self)},
+                raw=True,
+            )
         self._keep()
 
     def _keep(self) -> None:
@@ -105,17 +112,23 @@ class Navigator(HasView):
             self._keep()
 
     def __repr__(self) -> str:
-        return f"<navigator of {', '.join(run.name for run in self.runs)}{f' at {self.at}' if self.at else ''}>"[:2000]
+        return f"<navigator of {', '.join(run.name for run in self.runs)}{f' at {self.at}' if self.at else ''}>"[
+            :2000
+        ]
 
 
-def explore(run: Run | RunningRun | str | Path | Sequence[Run | str | Path], *, at: str | Address = "") -> Navigator:
+def explore(
+    run: Run | RunningRun | str | Path | Sequence[Run | str | Path], *, at: str | Address = ""
+) -> Navigator:
     """Walk through a run (or several, their curves overlaid): curves, the groups of a step, attempts, turns, tokens.
 
     `at`: where to begin, such as "step 3 / task 2 / attempt 5 / token 812". Raises DataError for a place that is not there.
     """
     several = run if isinstance(run, (list, tuple)) else [run]
     if not several or not all(isinstance(each, (str, os.PathLike, Run)) for each in several):
-        raise DataError(f"wb.explore takes a run or a list of runs, each a Run, a RunningRun or a path; got {run!r:.100}")
+        raise DataError(
+            f"wb.explore takes a run or a list of runs, each a Run, a RunningRun or a path; got {run!r:.100}"
+        )
     return Navigator([open_run(each) for each in several], at)
 
 
@@ -127,8 +140,10 @@ def _widget(answers: Answers, at: str) -> Any:
         import anywidget
         import traitlets
     except ImportError as error:
-        raise WorkbenchError("the navigator needs anywidget: pip install 'agent-rl-workbench[lab]'; wb.show(run, step=...) "
-                             "does without") from error
+        raise WorkbenchError(
+            "the navigator needs anywidget: pip install 'agent-rl-workbench[lab]'; wb.show(run, step=...) "
+            "does without"
+        ) from error
 
     class NavigatorWidget(anywidget.AnyWidget):
         _esm, _css = script(), style()
@@ -158,7 +173,10 @@ def _packed(reply: NavigatorReply) -> tuple[dict[str, Any], list[list[str]], lis
 
 def script() -> str:
     """One module: anywidget takes no other kind."""
-    return "\n".join((SCRIPTS / name).read_text(encoding="utf-8") for name in ("navigator_credit.js", "navigator_groups.js", "navigator.js"))
+    return "\n".join(
+        (SCRIPTS / name).read_text(encoding="utf-8")
+        for name in ("navigator_credit.js", "navigator_groups.js", "navigator.js")
+    )
 
 
 def style() -> str:
@@ -171,7 +189,11 @@ def _page(answers: Answers, steps: Sequence[int], at: str, run: int) -> bytes:
         questions.append({"ask": "spread", "run": number})
         for other in (-1, *(each for each in range(len(answers.runs)) if each != number)):
             questions.append(question := {"ask": "pairs", "run": number, "other": other})
-            rows = [row for row in answers.of(question).content.get("rows", ()) if row["change"] in (LOST, WON)]
+            rows = [
+                row
+                for row in answers.of(question).content.get("rows", ())
+                if row["change"] in (LOST, WON)
+            ]
             questions += [question | {"pair": row["pair"]} for row in rows[:MOST_PAIRS]]
         for step in steps:
             if number and step not in answers.runs[number].steps():
@@ -179,21 +201,41 @@ def _page(answers: Answers, steps: Sequence[int], at: str, run: int) -> bytes:
             groups = answers.step(number, step).groups
             questions.append({"ask": "step", "run": number, "step": step})
             questions.append({"ask": "credit", "run": number, "step": step, "edit": "{}"})
-            questions += [{"ask": "columns", "run": number, "step": step, "task": task} for task in range(len(groups))]
-            questions += [{"ask": ask, "run": number, "step": step, "task": task, "attempt": attempt}
-                          for task, group in enumerate(groups) for attempt in range(len(group)) for ask in ("attempt", "terms")]
+            questions += [
+                {"ask": "columns", "run": number, "step": step, "task": task}
+                for task in range(len(groups))
+            ]
+            questions += [
+                {"ask": ask, "run": number, "step": step, "task": task, "attempt": attempt}
+                for task, group in enumerate(groups)
+                for attempt in range(len(group))
+                for ask in ("attempt", "terms")
+            ]
     held, size = {}, 0
     for question in questions:
         content, arrays, buffers = _packed(answers.of(question))
         coded = [base64.b64encode(buffer).decode() for buffer in buffers]
         size += sum(map(len, coded)) + len(content.get("texts", ())) * 8
         if size > MOST_SAVED:
-            raise DataError(f"a page with {len(steps)} steps would exceed {MOST_SAVED // 10**6} MB; ask for fewer: save(path, steps=[...])")
-        held[json.dumps(question, separators=(",", ":"))] = {"content": content, "arrays": arrays, "buffers": coded}
+            raise DataError(
+                f"a page with {len(steps)} steps would exceed {MOST_SAVED // 10**6} MB; ask for fewer: save(path, steps=[...])"
+            )
+        held[json.dumps(question, separators=(",", ":"))] = {
+            "content": content,
+            "arrays": arrays,
+            "buffers": coded,
+        }
     # "<" and what ends a line in a script are spelled out: foreign text can neither end the script nor begin another.
-    data = json.dumps(held, allow_nan=False).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    data = (
+        json.dumps(held, allow_nan=False)
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+        .replace("\u2029", "\\u2029")
+    )
     name = json.dumps(at).replace("<", "\\u003c")
-    return (f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-            f"<title>navigator</title><style>body{{margin:12px;color-scheme:light dark}}{style()}</style><div id=\"navigator\"></div>"
-            f"<script type=\"module\">{script().replace('export default { render };', '').replace('export function', 'function')}\n"
-            f"const answers = {data};\nrenderSaved(document.getElementById('navigator'), answers, {name}, {run});</script></html>\n").encode()
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f'<title>navigator</title><style>body{{margin:12px;color-scheme:light dark}}{style()}</style><div id="navigator"></div>'
+        f'<script type="module">{script().replace("export default { render };", "").replace("export function", "function")}\n'
+        f"const answers = {data};\nrenderSaved(document.getElementById('navigator'), answers, {name}, {run});</script></html>\n"
+    ).encode()

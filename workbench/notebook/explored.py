@@ -5,6 +5,7 @@
 
 A notebook sends the questions as somebody clicks; a saved page carries the answers to those that it was made for.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,15 @@ from workbench.notebook.course import course_of
 from workbench.notebook.paired import paired
 from workbench.notebook.side_by_side import pair_of, pairs_of, side_by_side
 from workbench.notebook.spread import group_spread
-from workbench.notebook.step_record import (StepRecord, attempt_row, finding_row, group_row, removed_by_filter, spread_of,
-                                            trained_by_author)
+from workbench.notebook.step_record import (
+    StepRecord,
+    attempt_row,
+    finding_row,
+    group_row,
+    removed_by_filter,
+    spread_of,
+    trained_by_author,
+)
 from workbench.notebook.stored import token_texts
 from workbench.run.store import Run
 from workbench.types import Trajectory
@@ -33,14 +41,17 @@ if TYPE_CHECKING:
     from workbench.notebook.edited import EditedStep
     from workbench.notebook.terms import StepTerms
 
-LONGEST_TEXT = 20_000   # characters of one message that a panel shows; the tokens show all of them
+LONGEST_TEXT = 20_000  # characters of one message that a panel shows; the tokens show all of them
 # Lane -> what it is made of, and its unit. A lane that was not computed is absent, never zero (law 5).
 LANES: Mapping[str, tuple[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]]] = {
     "advantage": ("", lambda c: np.where(c["weight"] != 0, c["advantage"], np.nan)),
     "logprob": ("nats", lambda c: c["rollout_logp"]),
     "entropy": ("nats", lambda c: c["entropy"]),
     "ratio": ("", lambda c: c["ratio"]),
-    "KL to the reference": ("nats (logp less the reference's)", lambda c: c["new_logp"] - c["ref_logp"]),
+    "KL to the reference": (
+        "nats (logp less the reference's)",
+        lambda c: c["new_logp"] - c["ref_logp"],
+    ),
     "value": ("", lambda c: c["value"]),
     "return": ("", lambda c: c["return"]),
     "weight": ("", lambda c: c["weight"]),
@@ -68,11 +79,23 @@ class Answers:
 
     def of(self, question: Mapping[str, Any]) -> NavigatorReply:
         """The reply to a question; one that cannot be answered says so in `content["error"]`, and nothing is lost."""
-        asked = {"runs": self._runs, "step": self._of_step, "attempt": self._of_attempt, "terms": self._terms,
-                 "credit": self._credit, "columns": self._columns, "spread": self._spread, "pairs": self._pairs, "search": self._search, "texts": self._texts}
+        asked = {
+            "runs": self._runs,
+            "step": self._of_step,
+            "attempt": self._of_attempt,
+            "terms": self._terms,
+            "credit": self._credit,
+            "columns": self._columns,
+            "spread": self._spread,
+            "pairs": self._pairs,
+            "search": self._search,
+            "texts": self._texts,
+        }
         try:
             known = {name: value for name, value in question.items() if name != "ask"}
-            if question.get("ask") not in asked or not all(isinstance(value, (int, str)) for value in known.values()):
+            if question.get("ask") not in asked or not all(
+                isinstance(value, (int, str)) for value in known.values()
+            ):
                 raise DataError(f"no answer to {question!r:.200}; asked can be {', '.join(asked)}")
             return asked[question["ask"]](**known)
         except (WorkbenchError, TypeError) as error:
@@ -100,7 +123,9 @@ class Answers:
 
     def _known_run(self, run: int) -> None:
         if not 0 <= run < len(self.runs):
-            raise DataError(f"there is no run {run}; they are counted from 0 to {len(self.runs) - 1}")
+            raise DataError(
+                f"there is no run {run}; they are counted from 0 to {len(self.runs) - 1}"
+            )
 
     def _compute_terms(self, run: int, step: int, update: int) -> StepTerms:
         from workbench.notebook.terms import StepTerms  # only here: it takes torch
@@ -114,13 +139,26 @@ class Answers:
 
     def _of_step(self, run: int, step: int) -> NavigatorReply:
         facts, steps = self.step(run, step), self.runs[run].steps()
-        return NavigatorReply({"step": step, "groups": [group_row(facts, task) for task in range(len(facts.groups))],
-                      "attempts": [attempt_row(facts, task, number) for task, group in enumerate(facts.groups)
-                                   for number in range(len(group))],
-                      "removed": removed_by_filter(facts), "trained": trained_by_author(facts),
-                      "findings": [finding_row(rule, finding, at) for rule, finding, at in facts.findings],
-                      "neighbours": [max((each for each in steps if each < step), default=None),
-                                     min((each for each in steps if each > step), default=None)]})
+        return NavigatorReply(
+            {
+                "step": step,
+                "groups": [group_row(facts, task) for task in range(len(facts.groups))],
+                "attempts": [
+                    attempt_row(facts, task, number)
+                    for task, group in enumerate(facts.groups)
+                    for number in range(len(group))
+                ],
+                "removed": removed_by_filter(facts),
+                "trained": trained_by_author(facts),
+                "findings": [
+                    finding_row(rule, finding, at) for rule, finding, at in facts.findings
+                ],
+                "neighbours": [
+                    max((each for each in steps if each < step), default=None),
+                    min((each for each in steps if each > step), default=None),
+                ],
+            }
+        )
 
     def _of_attempt(self, run: int, step: int, task: int, attempt: int) -> NavigatorReply:
         self.address(Address(step, task, attempt), run)
@@ -130,23 +168,35 @@ class Answers:
         texts = [text for segment in trajectory.segments for text in named(segment.token_ids)]
         arrays = _token_arrays(trajectory, facts.credit(task, attempt))
         lanes = {name: unit for name, (unit, _) in LANES.items() if name in arrays}
-        return NavigatorReply(_facts_of(facts, task, attempt) | {
-            "texts": [visible(text) for text in texts], "lanes": lanes, "updates": len(facts.tables),
-            "update": facts.update(task, attempt) if facts.tables else None, "ids": named is ids_as_texts}, arrays)
+        return NavigatorReply(
+            _facts_of(facts, task, attempt)
+            | {
+                "texts": [visible(text) for text in texts],
+                "lanes": lanes,
+                "updates": len(facts.tables),
+                "update": facts.update(task, attempt) if facts.tables else None,
+                "ids": named is ids_as_texts,
+            },
+            arrays,
+        )
 
     def _open_edited(self, run: int, step: int) -> EditedStep:
         from workbench.notebook.edited import EditedStep  # as above
 
         return EditedStep(self.runs[run], step, self.step(run, step).groups)
 
-    def _credit(self, run: int, step: int, edit: str, task: int = -1, attempt: int = -1) -> NavigatorReply:
+    def _credit(
+        self, run: int, step: int, edit: str, task: int = -1, attempt: int = -1
+    ) -> NavigatorReply:
         """The step's credit after an edit (JSON: see `EditedStep.asked`), with the numbers per token of one attempt."""
         if task >= 0:
             self.address(Address(step, task, attempt), run)
         try:
             edited = self._edited(run, step)
         except ImportError as error:
-            raise DataError(f"credit is recomputed by the algorithm itself, which needs torch: {error}") from error
+            raise DataError(
+                f"credit is recomputed by the algorithm itself, which needs torch: {error}"
+            ) from error
         number = None if task < 0 else self.step(run, step).number(task, attempt)
         return NavigatorReply(*edited.after(edit, number))
 
@@ -159,22 +209,47 @@ class Answers:
         try:
             terms = self._terms_of(run, step, facts.update(task, attempt))
         except ImportError as error:
-            raise DataError(f"a loss term is written out by the run's own algorithm, which needs torch: {error}") from error
+            raise DataError(
+                f"a loss term is written out by the run's own algorithm, which needs torch: {error}"
+            ) from error
         rows, arrays = terms.written(facts.number(task, attempt))
-        return NavigatorReply({"rows": [{"name": row["name"], "text": visible(row["text"])} | {
-            key: row[key] for key in ("array", "words") if key in row} for row in rows]}, arrays)
+        return NavigatorReply(
+            {
+                "rows": [
+                    {"name": row["name"], "text": visible(row["text"])}
+                    | {key: row[key] for key in ("array", "words") if key in row}
+                    for row in rows
+                ]
+            },
+            arrays,
+        )
 
     def _columns(self, run: int, step: int, task: int) -> NavigatorReply:
         """The attempts of a group side by side, each with where it parts from the best one."""
         self.address(Address(step, task), run)
-        return NavigatorReply(side_by_side(self.step(run, step).groups[task], token_texts(self.runs[run])))
+        return NavigatorReply(
+            side_by_side(self.step(run, step).groups[task], token_texts(self.runs[run]))
+        )
 
     def _spread(self, run: int) -> NavigatorReply:
         """Every group of every step: [step, task, std, side]."""
         self._known_run(run)
         found = group_spread(self.runs[run])
-        return NavigatorReply({"steps": found.read, "of": found.steps, "groups": [
-            [group.step, group.task, group.std if np.isfinite(group.std) else None, group.side] for group in found.groups]})
+        return NavigatorReply(
+            {
+                "steps": found.read,
+                "of": found.steps,
+                "groups": [
+                    [
+                        group.step,
+                        group.task,
+                        group.std if np.isfinite(group.std) else None,
+                        group.side,
+                    ]
+                    for group in found.groups
+                ],
+            }
+        )
 
     def _pair(self, run: int, other: int, evaluations: int) -> PairedGroups:
         return paired(self.runs[run], None if other < 0 else self.runs[other])
@@ -183,23 +258,33 @@ class Answers:
         """Attempts paired by task: of the run's first and last evaluation (other -1), or of the last of two runs."""
         for each in (run, max(other, 0)):
             self._known_run(each)
-        found = self._paired(run, other, len(self.runs[run].evaluations()))  # a run that trains may have one more by now
-        return NavigatorReply(pairs_of(found) if pair < 0 else pair_of(found, pair, token_texts(self.runs[run])))
+        found = self._paired(
+            run, other, len(self.runs[run].evaluations())
+        )  # a run that trains may have one more by now
+        return NavigatorReply(
+            pairs_of(found) if pair < 0 else pair_of(found, pair, token_texts(self.runs[run]))
+        )
 
     def _texts(self, run: int) -> NavigatorReply:
         """Load what gives tokens their texts."""
         return NavigatorReply({"ids": token_texts(self.runs[run]) is ids_as_texts})
 
     def _search(self, run: int, step: int, text: str) -> NavigatorReply:
-        found = [[task, number] for task, group in enumerate(self.step(run, step).groups)
-                 for number, attempt in enumerate(group) if text.lower() in _whole_text(attempt).lower()]
+        found = [
+            [task, number]
+            for task, group in enumerate(self.step(run, step).groups)
+            for number, attempt in enumerate(group)
+            if text.lower() in _whole_text(attempt).lower()
+        ]
         return NavigatorReply({"text": text, "found": found})
 
 
 def _within(at: Address, level: str, there: Sequence[Any]) -> None:
     number = getattr(at, level)
     if number is not None and number >= len(there):
-        raise DataError(f"{at}: there is no {level} {number}; they are counted from 0 to {len(there) - 1}")
+        raise DataError(
+            f"{at}: there is no {level} {number}; they are counted from 0 to {len(there) - 1}"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ an attempt
@@ -208,41 +293,90 @@ def _within(at: Address, level: str, there: Sequence[Any]) -> None:
 def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
     group = facts.groups[task]
     trajectory = group[attempt]
-    turns = [{"turn": turn.index, "wrote": _text(turn.text), "reward": turn.reward,
-              "parts": {visible(name): value for name, value in turn.reward_parts.items()},
-              "reply": [[visible(message.role), _text(message.text)] for message in turn.reply]} for turn in trajectory.turns]
-    first = [[visible(message.role), _text(message.text)] for message in trajectory.first_observation.messages]
-    return {"step": facts.step, "task": task, "attempt": attempt, "name": visible(group.task.id), "first": first, "turns": turns,
-            "reward": trajectory.reward, "outcome": trajectory.outcome, "success": trajectory.success,
-            "stop": trajectory.stop_reason.value, "error": visible(trajectory.error or ""),
-            "group": spread_of(group),
-            "segments": [len(segment) for segment in trajectory.segments]}
+    turns = [
+        {
+            "turn": turn.index,
+            "wrote": _text(turn.text),
+            "reward": turn.reward,
+            "parts": {visible(name): value for name, value in turn.reward_parts.items()},
+            "reply": [[visible(message.role), _text(message.text)] for message in turn.reply],
+        }
+        for turn in trajectory.turns
+    ]
+    first = [
+        [visible(message.role), _text(message.text)]
+        for message in trajectory.first_observation.messages
+    ]
+    return {
+        "step": facts.step,
+        "task": task,
+        "attempt": attempt,
+        "name": visible(group.task.id),
+        "first": first,
+        "turns": turns,
+        "reward": trajectory.reward,
+        "outcome": trajectory.outcome,
+        "success": trajectory.success,
+        "stop": trajectory.stop_reason.value,
+        "error": visible(trajectory.error or ""),
+        "group": spread_of(group),
+        "segments": [len(segment) for segment in trajectory.segments],
+    }
 
 
-def _token_arrays(attempt: Trajectory, credit: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+def _token_arrays(
+    attempt: Trajectory, credit: Mapping[str, np.ndarray] | None
+) -> dict[str, np.ndarray]:
     """[T] of an attempt's segments end to end: author, turn, trained, weight version (-1: not known), and the lanes that
     there are, float64 with NaN for what a token does not have."""
     spans = [span for segment in attempt.segments for span in segment.spans]
     if not spans:
         return {}  # it ended before its first prompt
     eligible = np.concatenate([segment.eligible for segment in attempt.segments])
-    version = np.concatenate([np.full(len(span), -1 if span.policy_version is None else span.policy_version) for span in spans])
-    arrays = {"author": np.concatenate([segment.sources for segment in attempt.segments]).astype(np.uint8),
-              "turn": np.concatenate([segment.turns for segment in attempt.segments]).astype(np.int32), "version": version.astype(np.int32)}
-    columns = {"rollout_logp": np.concatenate([segment.logprobs for segment in attempt.segments])} | dict(credit or {})
+    version = np.concatenate(
+        [
+            np.full(len(span), -1 if span.policy_version is None else span.policy_version)
+            for span in spans
+        ]
+    )
+    arrays = {
+        "author": np.concatenate([segment.sources for segment in attempt.segments]).astype(
+            np.uint8
+        ),
+        "turn": np.concatenate([segment.turns for segment in attempt.segments]).astype(np.int32),
+        "version": version.astype(np.int32),
+    }
+    columns = {
+        "rollout_logp": np.concatenate([segment.logprobs for segment in attempt.segments])
+    } | dict(credit or {})
     trained = eligible if credit is None else columns["weight"] != 0
-    arrays["trained"] = trained.astype(np.uint8) + 2 * (trained & ~eligible)  # 3: trained, though nobody sampled it here
+    arrays["trained"] = trained.astype(np.uint8) + 2 * (
+        trained & ~eligible
+    )  # 3: trained, though nobody sampled it here
     for name, (_, made) in LANES.items():
         try:
             arrays[name] = np.asarray(made(columns), np.float64)
         except KeyError:
             continue
-    return {name: values for name, values in arrays.items() if values.dtype.kind != "f" or np.isfinite(values).any()}
+    return {
+        name: values
+        for name, values in arrays.items()
+        if values.dtype.kind != "f" or np.isfinite(values).any()
+    }
 
 
 def _whole_text(attempt: Trajectory) -> str:
     first = [message.text for message in attempt.first_observation.messages]
-    return "\n".join([*first, *(text for turn in attempt.turns for text in (turn.text, *(m.text for m in turn.reply)))])
+    return "\n".join(
+        [
+            *first,
+            *(
+                text
+                for turn in attempt.turns
+                for text in (turn.text, *(m.text for m in turn.reply))
+            ),
+        ]
+    )
 
 
 def _text(text: str) -> str:

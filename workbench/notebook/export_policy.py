@@ -9,6 +9,7 @@
 
 The folder is there whole or not at all, and never overwritten.
 """
+
 from __future__ import annotations
 
 import json
@@ -33,8 +34,14 @@ from workbench.views.evaluation import show_report
 from workbench.views.words import count
 
 
-def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None = None, dtype: str | None = None,
-                  merge: bool = True) -> View:
+def export_policy(
+    run: Run | str | Path,
+    folder: str | Path,
+    *,
+    step: int | None = None,
+    dtype: str | None = None,
+    merge: bool = True,
+) -> View:
     """Write the policy of a run's newest checkpoint (or that of `step`) into a new folder; says what is in it.
 
     `merge` False: the adapter alone, of a run with `learner.lora_rank`, as `peft.PeftModel.from_pretrained` and vLLM's
@@ -45,58 +52,93 @@ def export_policy(run: Run | str | Path, folder: str | Path, *, step: int | None
     run = open_run(run)
     config = config_of_run(run, needs=("policy",))
     if not (merge or config.learner.lora_rank):
-        raise ConfigError(f"{run.name} trained all weights of its policy, so there is no adapter to export by itself; leave out "
-                          "merge=False (--adapter)")
+        raise ConfigError(
+            f"{run.name} trained all weights of its policy, so there is no adapter to export by itself; leave out "
+            "merge=False (--adapter)"
+        )
     dtype = dtype or config.policy.dtype
     if dtype not in DTYPES:
         raise ConfigError(f"the weights can be written as {', '.join(DTYPES)}; got {dtype!r}")
     folder = Path(folder)
     if run.path.absolute() in (folder.absolute(), *folder.absolute().parents):
-        raise StoreError(f"{folder} is inside the run folder, which holds what the run was and nothing else; choose "
-                         "another one")
-    if folder.exists() or folder.is_symlink():  # the writer would say so, but only after everything has been read
-        raise StoreError(f"{folder} is there already, and an export is never written over one; choose another name")
+        raise StoreError(
+            f"{folder} is inside the run folder, which holds what the run was and nothing else; choose "
+            "another one"
+        )
+    if (
+        folder.exists() or folder.is_symlink()
+    ):  # the writer would say so, but only after everything has been read
+        raise StoreError(
+            f"{folder} is there already, and an export is never written over one; choose another name"
+        )
     found = checkpoint.load_newest(run.path) if step is None else checkpoint.load(run.path, step)
     if found is None:
-        raise StoreError(f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
-                         f"policy {config.policy.name}")
+        raise StoreError(
+            f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
+            f"policy {config.policy.name}"
+        )
     policy = load_policy(config.policy.name, dtype=config.policy.dtype, loader=config.policy.loader)
     weights = _weights(policy, config.learner, found, dtype)
     facts = _facts(run, found.step, policy, dtype, weights, config.policy.template_flags)
     make_folder(folder.absolute().parent)
-    create_folder(folder, {
-        **(_whole(policy, weights, dtype) if merge else _adapter(config.learner, found.tensors["model"], dtype, policy.name)),
-        "provenance.json": (json.dumps(facts, indent=1) + "\n").encode(),
-        "README.md": _readme(run, facts).encode("utf-8", "replace"),
-    })
-    numbers = count(sum(tensor.numel() for tensor in (weights if merge else found.tensors["model"]).values()), "weight")
-    said = (f"{numbers} in {dtype}, tokenizer and chat template are in {folder}\nuse it: AutoModelForCausalLM.from_pretrained("
-            f"{str(folder)!r}), or policy.name={folder} in a config")
+    create_folder(
+        folder,
+        {
+            **(
+                _whole(policy, weights, dtype)
+                if merge
+                else _adapter(config.learner, found.tensors["model"], dtype, policy.name)
+            ),
+            "provenance.json": (json.dumps(facts, indent=1) + "\n").encode(),
+            "README.md": _readme(run, facts).encode("utf-8", "replace"),
+        },
+    )
+    numbers = count(
+        sum(tensor.numel() for tensor in (weights if merge else found.tensors["model"]).values()),
+        "weight",
+    )
+    said = (
+        f"{numbers} in {dtype}, tokenizer and chat template are in {folder}\nuse it: AutoModelForCausalLM.from_pretrained("
+        f"{str(folder)!r}), or policy.name={folder} in a config"
+    )
     if not merge:
         said = f"{numbers} of an adapter in {dtype} are in {folder}\nuse it: PeftModel.from_pretrained(model, {str(folder)!r})"
     return show_text(said, title=f"{run.name}, after step {found.step}")
 
 
-def _weights(policy: Policy, config: LearnerConfig, found: checkpoint.Checkpoint, dtype: str) -> dict[str, Any]:
+def _weights(
+    policy: Policy, config: LearnerConfig, found: checkpoint.Checkpoint, dtype: str
+) -> dict[str, Any]:
     """A checkpoint's policy, adapters merged. Raises LearnerError where it is of another policy."""
     saved = found.tensors["model"]
     model = adapted(policy.model, config) if config.lora_rank else policy.model
     refuse_other(model, saved, list(found.state["learner"]["trainable"]), "model")
     whole = merged(model, {**model.state_dict(), **saved}) if config.lora_rank else saved
-    return {name: whole[name].to(DTYPES[dtype]) if tensor.is_floating_point() else whole[name]
-            for name, tensor in named_tensors(policy.model).items()}
+    return {
+        name: whole[name].to(DTYPES[dtype]) if tensor.is_floating_point() else whole[name]
+        for name, tensor in named_tensors(policy.model).items()
+    }
 
 
 def _whole(policy: Policy, weights: Mapping[str, Any], dtype: str) -> dict[str, bytes]:
     contents = policy.contents()
-    return {**contents, "config.json": _config_bytes(contents["config.json"], dtype),
-            "model.safetensors": safetensors_bytes(weights, {"format": "pt"})}
+    return {
+        **contents,
+        "config.json": _config_bytes(contents["config.json"], dtype),
+        "model.safetensors": safetensors_bytes(weights, {"format": "pt"}),
+    }
 
 
-def _adapter(config: LearnerConfig, saved: Mapping[str, Any], dtype: str, base: str) -> dict[str, bytes]:
-    stated, tensors = peft_files(config, {name: tensor.to(DTYPES[dtype]) for name, tensor in saved.items()}, base)
-    return {"adapter_config.json": (json.dumps(stated, indent=2, sort_keys=True) + "\n").encode(),
-            "adapter_model.safetensors": safetensors_bytes(tensors, {"format": "pt"})}
+def _adapter(
+    config: LearnerConfig, saved: Mapping[str, Any], dtype: str, base: str
+) -> dict[str, bytes]:
+    stated, tensors = peft_files(
+        config, {name: tensor.to(DTYPES[dtype]) for name, tensor in saved.items()}, base
+    )
+    return {
+        "adapter_config.json": (json.dumps(stated, indent=2, sort_keys=True) + "\n").encode(),
+        "adapter_model.safetensors": safetensors_bytes(tensors, {"format": "pt"}),
+    }
 
 
 def _config_bytes(content: bytes, dtype: str) -> bytes:
@@ -105,25 +147,48 @@ def _config_bytes(content: bytes, dtype: str) -> bytes:
     return (json.dumps(config | {"dtype": dtype}, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _facts(run: Run, step: int, policy: Policy, dtype: str, weights: Mapping[str, Any], flags: Any) -> dict[str, Any]:
-    return {"run": run.name, "run_digest": run.digest(), "step": step, "steps_committed": len(run.steps()),
-            "dtype": dtype, "weights_sha256": weights_fingerprint(weights), "started_from": policy.name,
-            "started_from_sha256": policy.fingerprint, "template_flags": dict(flags), "config": run.config,
-            "workbench": __version__}
+def _facts(
+    run: Run, step: int, policy: Policy, dtype: str, weights: Mapping[str, Any], flags: Any
+) -> dict[str, Any]:
+    return {
+        "run": run.name,
+        "run_digest": run.digest(),
+        "step": step,
+        "steps_committed": len(run.steps()),
+        "dtype": dtype,
+        "weights_sha256": weights_fingerprint(weights),
+        "started_from": policy.name,
+        "started_from_sha256": policy.fingerprint,
+        "template_flags": dict(flags),
+        "config": run.config,
+        "workbench": __version__,
+    }
 
 
 def _readme(run: Run, facts: Mapping[str, Any]) -> str:
     """A page for whoever finds the folder: what it is, how to load it, how well it did."""
-    lines = [f"# {run.name}, after step {facts['step']}", "",
-             f"A policy trained by reinforcement learning with the Agent RL Workbench {facts['workbench']}, from "
-             f"`{facts['started_from']}`; weights in {facts['dtype']}. Settings and checksums: `provenance.json`.", "",
-             "```python", "from transformers import AutoModelForCausalLM, AutoTokenizer", "",
-             'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")', "```",
-             ""]
+    lines = [
+        f"# {run.name}, after step {facts['step']}",
+        "",
+        f"A policy trained by reinforcement learning with the Agent RL Workbench {facts['workbench']}, from "
+        f"`{facts['started_from']}`; weights in {facts['dtype']}. Settings and checksums: `provenance.json`.",
+        "",
+        "```python",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")',
+        "```",
+        "",
+    ]
     if facts["template_flags"]:
-        lines += [f"It was trained with these variables of the chat template: `{json.dumps(facts['template_flags'])}`; "
-                  "hand them to `apply_chat_template`.", ""]
-    reports = [report for report in run.evaluations().values() if report.get("step") == facts["step"]]
+        lines += [
+            f"It was trained with these variables of the chat template: `{json.dumps(facts['template_flags'])}`; "
+            "hand them to `apply_chat_template`.",
+            "",
+        ]
+    reports = [
+        report for report in run.evaluations().values() if report.get("step") == facts["step"]
+    ]
     for report in reports[-1:]:
         table = show_report(report).text
         lines += ["On its held-out tasks:", "", "```text", table, "```", ""]

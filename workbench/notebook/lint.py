@@ -9,6 +9,7 @@
 
 In training the same rules are an instrument: linting/in_training.py. What evidence is missing is said rule by rule.
 """
+
 from __future__ import annotations
 
 import os
@@ -43,7 +44,22 @@ if TYPE_CHECKING:
 TokenTexts = Callable[[Sequence[int]], list[str]]
 LOOK_TASKS, LOOK_ATTEMPTS = 2, 4  # what `lint(session)` samples
 # Asked of the attempts of evaluations, too.
-OF_ATTEMPTS = ("R1", "R2", "R3", "R4", "R7", "R9", "R12", "R15", "R16", "R20", "R22", "R27", "R28", "R29")
+OF_ATTEMPTS = (
+    "R1",
+    "R2",
+    "R3",
+    "R4",
+    "R7",
+    "R9",
+    "R12",
+    "R15",
+    "R16",
+    "R20",
+    "R22",
+    "R27",
+    "R28",
+    "R29",
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,11 +88,21 @@ class Linted(HasView):
         """The answers of all rules, and the tokens that the first findings point at, marked."""
         from workbench.views import show_lint
 
-        return show_lint(self.report, self.trajectories, self.token_texts, max_findings=max_findings)
+        return show_lint(
+            self.report, self.trajectories, self.token_texts, max_findings=max_findings
+        )
 
 
-def lint(what: Any, *, session: Session | None = None, step: int | None = None, credit: Credit | None = None,
-         start: bool | None = None, trust: bool = False, **evidence: Any) -> Linted:
+def lint(
+    what: Any,
+    *,
+    session: Session | None = None,
+    step: int | None = None,
+    credit: Credit | None = None,
+    start: bool | None = None,
+    trust: bool = False,
+    **evidence: Any,
+) -> Linted:
     """Ask every rule about `what`: groups, a Batch, a run (folder, path), a file of rollouts that another framework
     wrote, an open session (it samples a few attempts), or an `Evidence`.
 
@@ -123,7 +149,9 @@ def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
     if isinstance(what, Evidence):
         return replace(what, **given)
     if isinstance(what, Batch):
-        return Evidence(batch=what, **{"about": f"a batch of {what.num_trajectories} trajectories"} | given)
+        return Evidence(
+            batch=what, **{"about": f"a batch of {what.num_trajectories} trajectories"} | given
+        )
     if hasattr(what, "sequences") and hasattr(what, "framework"):  # imported.Imported
         # The arrays alone: trajectories made of them take the mask for provenance and equal prompts for a group, so
         # the rules for our own would pass what nobody told.
@@ -132,17 +160,28 @@ def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
         what = [(what,)]
     if isinstance(what, Group):
         what = [what]
-    if not isinstance(what, Sequence) or not all(isinstance(t, Trajectory) for group in what for t in group):
-        raise DataError("lint looks at groups, a Batch, a run, a session, or a file of rollouts; got "
-                        f"{type(what).__name__}")
-    groups, greedy = tuple(tuple(group) for group in what), tuple(getattr(group, "greedy", None) for group in what)
+    if not isinstance(what, Sequence) or not all(
+        isinstance(t, Trajectory) for group in what for t in group
+    ):
+        raise DataError(
+            "lint looks at groups, a Batch, a run, a session, or a file of rollouts; got "
+            f"{type(what).__name__}"
+        )
+    groups, greedy = (
+        tuple(tuple(group) for group in what),
+        tuple(getattr(group, "greedy", None) for group in what),
+    )
     if "batch" not in given and groups:
         given = given | {"batch": _batch_of(groups, greedy)}
     count = sum(map(len, groups))
-    return Evidence(groups, greedy, **{"about": f"{len(groups)} groups, {count} trajectories"} | given)
+    return Evidence(
+        groups, greedy, **{"about": f"{len(groups)} groups, {count} trajectories"} | given
+    )
 
 
-def _batch_of(groups: tuple[tuple[Trajectory, ...], ...], greedy: tuple[Trajectory | None, ...]) -> Batch | None:
+def _batch_of(
+    groups: tuple[tuple[Trajectory, ...], ...], greedy: tuple[Trajectory | None, ...]
+) -> Batch | None:
     """The batch that training would make of them; None where a law keeps them from becoming one: the rules say which."""
     try:
         return Batch.from_groups([Group(*pair) for pair in zip(groups, greedy, strict=True)])
@@ -162,8 +201,14 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
     reports, kept = [], ()
     for number in (number for number in steps if number not in ended):
         evidence = opened.evidence(number)
-        report = lint_evidence(evidence, ("step", "update", *(("start",) if start and number == steps[-1] else ())))
-        found = addressed(report, number, run.groups(number)) if any(answer.findings for answer in report) else report
+        report = lint_evidence(
+            evidence, ("step", "update", *(("start",) if start and number == steps[-1] else ()))
+        )
+        found = (
+            addressed(report, number, run.groups(number))
+            if any(answer.findings for answer in report)
+            else report
+        )
         reports += [found, _only_in_training(run.lint(number), report)]
         if report.errors and not kept:
             kept = evidence.trajectories
@@ -172,8 +217,17 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
         evaluations = evaluation_facts(run)
         asked = [rule for name, rule in RULES.items() if name in OF_ATTEMPTS]
         reports += [check(each, asked) for each in opened.evaluated(evaluations)]
-        reports.append(lint_evidence(Evidence(claims=run_claims(run), steps=step_facts(run), evaluations=evaluations,
-                                              family=opened.config.env), ("run",)))
+        reports.append(
+            lint_evidence(
+                Evidence(
+                    claims=run_claims(run),
+                    steps=step_facts(run),
+                    evaluations=evaluations,
+                    family=opened.config.env,
+                ),
+                ("run",),
+            )
+        )
     what = f"run {run.name}: " + (f"step {step}" if step is not None else count(len(steps), "step"))
     if ended:
         what += f"; the lint ended step {', '.join(map(str, ended))}, of which this is what it said"
@@ -182,7 +236,9 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
 
 def _only_in_training(stored: LintReport | None, anew: LintReport) -> LintReport:
     """The stored answers of rules that need a training under way, and were not asked anew."""
-    asked = {answer.rule for answer in anew} | {name for name, rule in RULES.items() if rule.when in ("step", "update", "run")}
+    asked = {answer.rule for answer in anew} | {
+        name for name, rule in RULES.items() if rule.when in ("step", "update", "run")
+    }
     return LintReport(tuple(answer for answer in stored or () if answer.rule not in asked))
 
 
@@ -194,9 +250,17 @@ class _OfRun:
 
         stored = stored_config(run)
         self.run, self.config, self.missing = run, stored.config, stored.missing
-        parts = {why: [part for part in stored.missing if stored.missing[part] == why] for why in stored.missing.values()}
-        self.remarks = (*(f"what needs its {' and its '.join(named)} is not checked: {why}" for why, named in parts.items()),
-                        *stored.notes)
+        parts = {
+            why: [part for part in stored.missing if stored.missing[part] == why]
+            for why in stored.missing.values()
+        }
+        self.remarks = (
+            *(
+                f"what needs its {' and its '.join(named)} is not checked: {why}"
+                for why, named in parts.items()
+            ),
+            *stored.notes,
+        )
 
     @cached_property
     def chat(self) -> Any:
@@ -207,7 +271,9 @@ class _OfRun:
             return None
         try:
             tokenizer = load_tokenizer(self.config.policy.name, self.config.policy.loader)
-            return ChatFormat.from_tokenizer(tokenizer, template_flags=dict(self.config.policy.template_flags))
+            return ChatFormat.from_tokenizer(
+                tokenizer, template_flags=dict(self.config.policy.template_flags)
+            )
         except WorkbenchError:  # a run opens where its policy is not
             return None
 
@@ -220,20 +286,38 @@ class _OfRun:
         if tables:
             batch = with_facts(batch, facts_of(groups, tables[0]))
         means = run.metrics_line(step)
-        metrics = means if len(tables) == 1 else {}  # of several updates the means are kept, no more
+        metrics = (
+            means if len(tables) == 1 else {}
+        )  # of several updates the means are kept, no more
         return Evidence(
-            tuple(tuple(group) for group in groups), tuple(group.greedy for group in groups), batch=batch, algorithm=config.algorithm, collect=config.collect,
-            chat=self.chat, family=config.env, step=step, precision=config.learner.precision,
+            tuple(tuple(group) for group in groups),
+            tuple(group.greedy for group in groups),
+            batch=batch,
+            algorithm=config.algorithm,
+            collect=config.collect,
+            chat=self.chat,
+            family=config.env,
+            step=step,
+            precision=config.learner.precision,
             staleness=config.train.staleness,
-            updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables), means=means)
+            updates=tuple(Update(table, metrics, skipped.get(table.update)) for table in tables),
+            means=means,
+        )
 
     def evaluated(self, evaluations: Sequence[EvaluationFacts]) -> Iterator[Evidence]:
         """The stored attempts of evaluations, side by side: asked what is asked of a step, a few of each."""
         for each in evaluations:
             for side, groups in each.sides.items():
-                collect = replace(self.config.collect, temperature=MODES[side.rpartition("-")[2]], top_p=1.0)
-                yield Evidence(groups, collect=collect, chat=self.chat, family=self.config.env,
-                               samples=self.config.lint.samples)
+                collect = replace(
+                    self.config.collect, temperature=MODES[side.rpartition("-")[2]], top_p=1.0
+                )
+                yield Evidence(
+                    groups,
+                    collect=collect,
+                    chat=self.chat,
+                    family=self.config.env,
+                    samples=self.config.lint.samples,
+                )
 
 
 # ------------------------------------------------------------------------------------------------ a session
@@ -244,13 +328,29 @@ def _of_session(session: Session, start: bool) -> Linted:
     from workbench.training.session import rollout
 
     journal = Journal(session.engine)
-    groups = rollout(session, LOOK_TASKS, group_size=max(LOOK_ATTEMPTS, session.config.algorithm.min_group_size),
-                     purpose="lint", engine=journal, greedy=needs_greedy(session.config.algorithm))
+    groups = rollout(
+        session,
+        LOOK_TASKS,
+        group_size=max(LOOK_ATTEMPTS, session.config.algorithm.min_group_size),
+        purpose="lint",
+        engine=journal,
+        greedy=needs_greedy(session.config.algorithm),
+    )
     batch = session.learner.facts(Batch.from_groups(groups))
     evidence = replace(
-        step_evidence(session, 0, groups, batch=batch, credit=session.config.algorithm.credit(batch),
-                       policy_version=session.learner.version, probe=probe_of_session(session) if start else None),
-        journal=journal.exchanges, samples=None, step=None,
-        about=f"{session.policy.name}, {LOOK_TASKS} tasks of {session.config.env.name}, freshly sampled")
+        step_evidence(
+            session,
+            0,
+            groups,
+            batch=batch,
+            credit=session.config.algorithm.credit(batch),
+            policy_version=session.learner.version,
+            probe=probe_of_session(session) if start else None,
+        ),
+        journal=journal.exchanges,
+        samples=None,
+        step=None,
+        about=f"{session.policy.name}, {LOOK_TASKS} tasks of {session.config.env.name}, freshly sampled",
+    )
     report = lint_evidence(evidence, ("step", *(("start",) if start else ())))
     return Linted(report, evidence.trajectories, session.chat.token_texts)

@@ -9,6 +9,7 @@ No cell is blocked and nothing is polled in a hurry: the thread sleeps in the ke
 run's process ends or a second has passed, then asks three files for their size. Drawing takes milliseconds; should it
 take longer (a slow disk), the pauses grow with it, so that the view never takes more than a tenth of a core.
 """
+
 from __future__ import annotations
 
 import os
@@ -50,8 +51,15 @@ class Screen(Protocol):
 class LiveView(HasView):
     """A run being watched. Shows itself as the last line of a cell, once; `close` ends the watching, not the run."""
 
-    def __init__(self, running: RunningRun, *, every_s: float = 2.0, button: bool | None = None,
-                 screen: Callable[[LiveView], Screen] | None = None, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        running: RunningRun,
+        *,
+        every_s: float = 2.0,
+        button: bool | None = None,
+        screen: Callable[[LiveView], Screen] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.running, self.every_s = running, every_s
         self.button = is_looked_at() if button is None else button
         self.drawn = 0  # how often the picture was drawn
@@ -59,7 +67,9 @@ class LiveView(HasView):
         self._screen: Screen | None = None
         self._clock, self._last, self._key = clock, float("-inf"), None
         self._follower = RunFollower(running.path)
-        self._lock = threading.Lock()  # the thread draws, and so does `draw`, which the main thread calls
+        self._lock = (
+            threading.Lock()
+        )  # the thread draws, and so does `draw`, which the main thread calls
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -85,8 +95,7 @@ class LiveView(HasView):
         return self.running.process is None or self.running.process.ended()
 
     def _read(self) -> Status:
-        """How the run stands, after reading what is new. One that cannot be read has failed, and the reason is shown.
-        """
+        """How the run stands, after reading what is new. One that cannot be read has failed, and the reason is shown."""
         try:
             self._follower.read()
             status = self.running.status_of(self._follower)
@@ -110,10 +119,14 @@ class LiveView(HasView):
 
     def _ipython_display_(self) -> None:
         if self._screen is not None:  # it is drawn elsewhere already: here stands how it is now
-            return PictureScreen().show(self._read(), self._follower.rows, self._follower.evaluations)
+            return PictureScreen().show(
+                self._read(), self._follower.rows, self._follower.evaluations
+            )
         self._screen = self._screen_of(self)
         if not self.look():
-            self._thread = threading.Thread(target=self._follow, name=f"watch {self.running.path.name}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._follow, name=f"watch {self.running.path.name}", daemon=True
+            )
             self._thread.start()
 
     def _follow(self) -> None:
@@ -132,7 +145,11 @@ class LiveView(HasView):
         only what the cell under way sends. Of a run that has ended this is the last picture."""
         if self._screen is None:
             return
-        if self._has_ended() and self._thread is not None and self._thread is not threading.current_thread():
+        if (
+            self._has_ended()
+            and self._thread is not None
+            and self._thread is not threading.current_thread()
+        ):
             self._closed.set()
             self._thread.join(timeout=30)
         with self._lock:
@@ -144,14 +161,18 @@ def is_looked_at() -> bool:
     marks of their own. A kernel that papermill starts has none of them."""
     if os.environ.get("WORKBENCH_PROGRESS") in ("batch", "quiet", "terminal"):
         return False
-    return any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG"))
+    return any(
+        name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID", "COLAB_RELEASE_TAG")
+    )
 
 
 # ------------------------------------------------------------------------------------------------ screens
 
 
 def _screen(live: LiveView) -> Screen:
-    live.button = live.button and _installed("ipywidgets", "plotly", "anywidget")  # plotly's widget needs the last
+    live.button = live.button and _installed(
+        "ipywidgets", "plotly", "anywidget"
+    )  # plotly's widget needs the last
     return WidgetScreen(live.running) if live.button else PictureScreen()
 
 
@@ -178,8 +199,11 @@ class WidgetScreen:
         self._running, self._output, self._said = running, PictureScreen(), ""
         self._facts, self._curves = ipywidgets.HTML(), FigureWidget()
         self._button = ipywidgets.Button(
-            description="Stop", icon="stop", tooltip="asks the run to end; committed steps stay",
-            layout=ipywidgets.Layout(width="170px", height="28px", margin="0 0 4px 2px"))
+            description="Stop",
+            icon="stop",
+            tooltip="asks the run to end; committed steps stay",
+            layout=ipywidgets.Layout(width="170px", height="28px", margin="0 0 4px 2px"),
+        )
         self._button.add_class("wb-stop")
         self._button.on_click(self._stop)
         self._box = ipywidgets.VBox([self._facts, self._button])
@@ -200,7 +224,9 @@ class WidgetScreen:
             widget = self._box._repr_mimebundle_()
             widget = widget[0] if isinstance(widget, tuple) else widget
             hint = f"as it stood when this cell was run; workbench.attach({str(self._running.path)!r}) follows it again"
-            self._output.put({**widget, **show_live(status, rows, evaluations, hint=hint)._repr_mimebundle_()})
+            self._output.put(
+                {**widget, **show_live(status, rows, evaluations, hint=hint)._repr_mimebundle_()}
+            )
 
     def line(self, status: Status) -> None:
         html = show_status(status).html

@@ -7,6 +7,7 @@
 The kernel never becomes a rank: what it holds is a folder and a process. Beside the folder lie three small files: the
 settings it was started with (`.config.json`), what it prints (`.log`), and which process it is (`.process.json`).
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -24,8 +25,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from workbench.notebook.processes import (LOG_SHOWN, PROMPT, Identity, Process, elapsed, ending, identity, last_line,
-                                          log_end, problems, process_file, refuse_elsewhere, writer_of)
+from workbench.notebook.processes import (
+    LOG_SHOWN,
+    PROMPT,
+    Identity,
+    Process,
+    elapsed,
+    ending,
+    identity,
+    last_line,
+    log_end,
+    problems,
+    process_file,
+    refuse_elsewhere,
+    writer_of,
+)
 from workbench.notebook.watch import follow
 from workbench.run.follow import RunFollower
 from workbench.run.store import Run, open_run
@@ -82,18 +96,32 @@ class RunningRun:
         status = None if self.process is None else self.process.status
         if ended:
             follower.read()  # what it wrote between the last look and its end
-        state = "running" if not ended else ending(follower, status, self._asked.is_set(), last_line(self.path))
+        state = (
+            "running"
+            if not ended
+            else ending(follower, status, self._asked.is_set(), last_line(self.path))
+        )
         if state == "running" and self._asked.is_set():
             state = "stopping"
         steps = follower.steps if follower.steps is not None else self.steps
-        return Status(self.path.name, state, follower.step, steps, follower.phase(),
-                      elapsed(self.path, follower, ended), tuple(problems(self.path, follower, state, status)),
-                      follower.idle())
+        return Status(
+            self.path.name,
+            state,
+            follower.step,
+            steps,
+            follower.phase(),
+            elapsed(self.path, follower, ended),
+            tuple(problems(self.path, follower, state, status)),
+            follower.idle(),
+        )
 
     @property
     def log(self) -> View:
         """The end of what its process printed."""
-        return show_text(log_end(self.path, 4 * LOG_SHOWN) or "nothing yet", title=f"the end of {self.path.name}.log")
+        return show_text(
+            log_end(self.path, 4 * LOG_SHOWN) or "nothing yet",
+            title=f"the end of {self.path.name}.log",
+        )
 
     def watch(self, *, every_s: float = 2.0, button: bool | None = None) -> LiveView:
         """Curves with baselines, state and problems, drawn anew at most every `every_s` seconds and only when there is
@@ -133,9 +161,11 @@ class RunningRun:
         for view in self._views:
             view.draw()
         if status.state in ("failed", "ended"):
-            raise LearnerError(f"the run in {self.path} ended at step {status.step} of {status.steps}: "
-                               f"{status.problems[-1]}\n\nThe end of {self.path.name}.log:\n"
-                               f"{log_end(self.path, LOG_SHOWN) or '(it is empty)'}")
+            raise LearnerError(
+                f"the run in {self.path} ended at step {status.step} of {status.steps}: "
+                f"{status.problems[-1]}\n\nThe end of {self.path.name}.log:\n"
+                f"{log_end(self.path, LOG_SHOWN) or '(it is empty)'}"
+            )
         return self.run
 
     def _over(self, step: int | None) -> bool:
@@ -192,11 +222,18 @@ def train(config: Config, path: str | Path) -> RunningRun:
 
 def _refuse_existing(path: Path) -> None:
     if path.exists():
-        raise StoreError(f"{path} exists; a run is never overwritten. Choose another name, or remove the folder")
+        raise StoreError(
+            f"{path} exists; a run is never overwritten. Choose another name, or remove the folder"
+        )
 
 
-def resume(path: str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = False, accept_changed_code: bool = False
-           ) -> RunningRun:
+def resume(
+    path: str | Path,
+    settings: Mapping[str, Any] = {},
+    *,
+    trust: bool = False,
+    accept_changed_code: bool = False,
+) -> RunningRun:
     """Go on with a run that was killed or stopped, in a process of its own, and return at once.
 
     `settings`: what may be changed on the way, by dotted name: `resume("runs/first", {"train.steps": 60})`. A run that
@@ -207,7 +244,10 @@ def resume(path: str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = 
 
     path = Path(path)
     found = resumption(path, settings, trust=trust, accept_changed_code=accept_changed_code)
-    words = {name: new if isinstance(new, str) else json.dumps(new) for name, (_, new) in found.changed.items()}
+    words = {
+        name: new if isinstance(new, str) else json.dumps(new)
+        for name, (_, new) in found.changed.items()
+    }
     arguments = [f"--set={name}={word}" for name, word in words.items()]
     arguments += ["--trust"] * trust + ["--accept-changed-code"] * accept_changed_code
     with _claimed(path) as log:
@@ -225,13 +265,21 @@ def attach(path: str | Path) -> RunningRun:
     noted = _noted(path)
     if noted is None and not path.is_dir():
         open_run(path)  # says that there is none, and what to do
-    who = None if noted is None or noted.machine != socket.gethostname() or identity(noted.pid) != noted else noted
+    who = (
+        None
+        if noted is None or noted.machine != socket.gethostname() or identity(noted.pid) != noted
+        else noted
+    )
     who = who or writer_of(path)
     if who is not None and who.machine != socket.gethostname():
-        raise StoreError(f"{path} is being trained by process {who.pid} on machine {who.machine}; attach there. "
-                         "`show_run` shows it from here")
+        raise StoreError(
+            f"{path} is being trained by process {who.pid} on machine {who.machine}; attach there. "
+            "`show_run` shows it from here"
+        )
     if who is not None and who.pid == os.getpid():
-        raise StoreError(f"{path} is being written by this very process; there is no other to attach to")
+        raise StoreError(
+            f"{path} is being written by this very process; there is no other to attach to"
+        )
     if path.is_dir():
         open_run(path)
     return RunningRun(path, Process.find(who))
@@ -250,19 +298,27 @@ def _claimed(path: Path) -> Iterator[IO[bytes]]:
             try:
                 fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise StoreError(f"{path} is being started by somebody else just now; attach({str(path)!r}) gives its "
-                                 "handle in a moment, or choose another name") from None
+                raise StoreError(
+                    f"{path} is being started by somebody else just now; attach({str(path)!r}) gives its "
+                    "handle in a moment, or choose another name"
+                ) from None
             try:
                 before = attach(path).process if path.is_dir() else Process.find(_noted(path))
                 if before is not None and not before.ended():
-                    raise StoreError(f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) "
-                                     "gives its handle: stop it or wait for it first, or choose another name")
+                    raise StoreError(
+                        f"{path} is being trained by process {before.who.pid}; attach({str(path)!r}) "
+                        "gives its handle: stop it or wait for it first, or choose another name"
+                    )
                 yield log
             finally:
-                fcntl.flock(log, fcntl.LOCK_UN)  # told: the child's output is a copy of it and would keep the lock
+                fcntl.flock(
+                    log, fcntl.LOCK_UN
+                )  # told: the child's output is a copy of it and would keep the lock
     except OSError as error:
-        raise StoreError(f"{path} was not started: {error}. Its log and settings are written beside it; choose a place "
-                         "that you may write to and that has room") from error
+        raise StoreError(
+            f"{path} was not started: {error}. Its log and settings are written beside it; choose a place "
+            "that you may write to and that has room"
+        ) from error
 
 
 def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) -> RunningRun:
@@ -270,8 +326,14 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
     it: what an earlier process said last is not said by this one. A process that cannot be noted is not left running:
     nobody could find it again."""
     log.write(f"{PROMPT}{' '.join(arguments)}\n".encode())
-    child = subprocess.Popen([sys.executable, "-m", "workbench.cli", *arguments], stdin=subprocess.DEVNULL,
-                             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=_environment())
+    child = subprocess.Popen(
+        [sys.executable, "-m", "workbench.cli", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=_environment(),
+    )
     try:
         process = Process.of_child(child)
         write_file(process_file(path), json.dumps(asdict(process.who)).encode(), replace=True)
@@ -287,9 +349,16 @@ def _environment() -> dict[str, str]:
     """Ours, but its progress goes into a log: a notebook's way of showing it is not for there. It looks for modules where
     this process does, so that code by name which was imported here is found there."""
     asked = os.environ.get("WORKBENCH_PROGRESS")
-    added = [entry for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))]
-    return {**os.environ, "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal",
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys([*added, *filter(None, [os.environ.get("PYTHONPATH")])]))}
+    added = [
+        entry for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
+    ]
+    return {
+        **os.environ,
+        "WORKBENCH_PROGRESS": "quiet" if asked == "quiet" else "terminal",
+        "PYTHONPATH": os.pathsep.join(
+            dict.fromkeys([*added, *filter(None, [os.environ.get("PYTHONPATH")])])
+        ),
+    }
 
 
 def _noted(path: Path) -> Identity | None:

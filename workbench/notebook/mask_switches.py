@@ -6,6 +6,7 @@ The published ablations are the rows of the two groups: there everything else is
 switch of a term that the algorithm lacks is shown with that term, and its row says so. Every number comes from
 `algorithm.credit`, called twice.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,13 @@ GROUPS = ("advantage_mask", "loss_mask")
 PAID, UNPAID = "KL in the reward", "no KL in the reward"
 
 
-def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "ppo", *, facts: Facts = None,
-                       lam: float = 0.5) -> View:
+def show_mask_switches(
+    groups: Sequence[Group],
+    algorithm: Algorithm | str = "ppo",
+    *,
+    facts: Facts = None,
+    lam: float = 0.5,
+) -> View:
     """What each of the seven mask switches, and each of their two groups, changes on this batch.
 
     `facts` as in `credit_editor`; they must be known in the whole response (`wb.facts`). Advantages are compared at
@@ -39,8 +45,13 @@ def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "pp
     """
     algorithm = chosen(algorithm)
     batch = with_facts(Batch.from_groups(groups), facts_of(groups, facts))
-    base = with_settings(algorithm, {f"masks.{f}": v for f, v in vars(type(algorithm.masks)()).items()})
-    effects = [_effect(batch, base, lam, name, _terms_for(base, name)) for name in (*ADVANTAGE_MASK, *LOSS_MASK)]
+    base = with_settings(
+        algorithm, {f"masks.{f}": v for f, v in vars(type(algorithm.masks)()).items()}
+    )
+    effects = [
+        _effect(batch, base, lam, name, _terms_for(base, name))
+        for name in (*ADVANTAGE_MASK, *LOSS_MASK)
+    ]
     effects.append(_effect(batch, base, lam, "advantage_mask", {}))
     paid = _terms_for(base, "kl_reward_over")
     extra = _effect(batch, base, lam, "advantage_mask", paid or {"kl_coef": 0.0})
@@ -50,11 +61,16 @@ def show_mask_switches(groups: Sequence[Group], algorithm: Algorithm | str = "pp
     response = batch.response_T & ~batch.eligible_T
     always = algorithm.whitens and not has_setting(algorithm, "whiten")
     return show_switches(
-        effects, title=f"mask switches: {named(algorithm)}", groups=GROUPS,
+        effects,
+        title=f"mask switches: {named(algorithm)}",
+        groups=GROUPS,
         tokens=f"{int(batch.eligible_T.sum()):,} action tokens, {int(response.sum()):,} further tokens in the responses"
-               f", {int((~batch.response_T).sum()):,} in first prompts",
+        f", {int((~batch.response_T).sum()):,} in first prompts",
         told=_told(effects, list(_timelines(base, lam))),
-        remark=f"{named(algorithm)} always whitens: it has no unwhitened advantages to show" if always else "")
+        remark=f"{named(algorithm)} always whitens: it has no unwhitened advantages to show"
+        if always
+        else "",
+    )
 
 
 def _timelines(base: Any, lam: float) -> dict[str, Any]:
@@ -74,15 +90,22 @@ def _terms_for(algorithm: Any, switch: str) -> dict[str, Any]:
     return coef | ({} if algorithm.kl_in == place else {"kl_in": place})
 
 
-def _effect(batch: Batch, base: Any, lam: float, switch: str, added: Mapping[str, Any]) -> SwitchEffect:
+def _effect(
+    batch: Batch, base: Any, lam: float, switch: str, added: Mapping[str, Any]
+) -> SwitchEffect:
     """One switch at "response" (or one group off), all others as they are by default; `added` is set besides."""
     try:
         base = with_settings(base, added)
     except ConfigError as error:
         return SwitchEffect(switch, error=str(error))
-    told, settings = ", ".join(f"{name} = {value}" for name, value in added.items()), _timelines(base, lam)
+    told, settings = (
+        ", ".join(f"{name} = {value}" for name, value in added.items()),
+        _timelines(base, lam),
+    )
     wide = {f"masks.{switch}": False if switch in GROUPS else "response"}
-    discounted = list(settings.values())[-1]  # that gae_over cannot act at gamma = lambda = 1 is to be seen, not told
+    discounted = list(settings.values())[
+        -1
+    ]  # that gae_over cannot act at gamma = lambda = 1 is to be seen, not told
     if why := inert_of(discounted, batch).get(f"masks.{switch}"):
         return SwitchEffect(switch, inert=why, set_for_it=told)
     try:
@@ -90,19 +113,37 @@ def _effect(batch: Batch, base: Any, lam: float, switch: str, added: Mapping[str
         largest = {name: _largest(batch, algorithm, wide) for name, algorithm in settings.items()}
     except (ConfigError, DataError) as error:
         return SwitchEffect(switch, error=str(error), set_for_it=told)
-    returns = None if now.return_T is None else int(changed_tokens(now.return_T, was.return_T).sum())
-    counts = {key.removeprefix("tokens_"): (int(was.notes[key]), int(now.notes[key])) for key in now.notes
-              if key.startswith("tokens_") and now.notes[key] != was.notes[key]}
-    return SwitchEffect(switch, int(changed_tokens(now.advantage_T, was.advantage_T).sum()), returns,
-                        int((now.weight_T != was.weight_T).sum()), largest, counts, told)
+    returns = (
+        None if now.return_T is None else int(changed_tokens(now.return_T, was.return_T).sum())
+    )
+    counts = {
+        key.removeprefix("tokens_"): (int(was.notes[key]), int(now.notes[key]))
+        for key in now.notes
+        if key.startswith("tokens_") and now.notes[key] != was.notes[key]
+    }
+    return SwitchEffect(
+        switch,
+        int(changed_tokens(now.advantage_T, was.advantage_T).sum()),
+        returns,
+        int((now.weight_T != was.weight_T).sum()),
+        largest,
+        counts,
+        told,
+    )
 
 
-def _largest(batch: Batch, algorithm: Any, wide: Mapping[str, Any]) -> tuple[float | None, float | None]:
+def _largest(
+    batch: Batch, algorithm: Any, wide: Mapping[str, Any]
+) -> tuple[float | None, float | None]:
     """The largest change of an action token's advantage: before whitening (None: it cannot be switched off), after it
     (None: it does not whiten)."""
+
     def change(of: Any) -> float:
-        return largest_change(credited(batch, with_settings(of, wide)).advantage_T, credited(batch, of).advantage_T,
-                              batch.eligible_T.numpy())
+        return largest_change(
+            credited(batch, with_settings(of, wide)).advantage_T,
+            credited(batch, of).advantage_T,
+            batch.eligible_T.numpy(),
+        )
 
     if not algorithm.whitens:
         return change(algorithm), None
@@ -120,16 +161,27 @@ def _told(effects: Sequence[SwitchEffect], settings: Sequence[str]) -> list[str]
         return (found[row].largest[setting][0] or 0.0) if row in found else float("inf")
 
     one, lower = settings
-    names = {"advantage_mask": "advantage mask (row `advantage_mask = false`)",
-             UNPAID: f"advantage mask (row `advantage_mask = false, {UNPAID}`)", "gae_over": "timeline (gae_over)"}
+    names = {
+        "advantage_mask": "advantage mask (row `advantage_mask = false`)",
+        UNPAID: f"advantage mask (row `advantage_mask = false, {UNPAID}`)",
+        "gae_over": "timeline (gae_over)",
+    }
     row = next((name for name in names if change(name, one) <= ROUNDING), None)
     told = []
     if row is not None:
-        told.append(f"at {one}, before whitening, no action token's advantage depends on the {names[row]}: the largest "
-                    f"change is {change(row, one):.1g}")
+        told.append(
+            f"at {one}, before whitening, no action token's advantage depends on the {names[row]}: the largest "
+            f"change is {change(row, one):.1g}"
+        )
         if change(row, lower) > ROUNDING:
             told.append(f"at {lower} it does: by up to {change(row, lower):.2g}")
-    moved = [name for name in (*ADVANTAGE_MASK, *LOSS_MASK) if name in found and change(name, one) > ROUNDING]
+    moved = [
+        name
+        for name in (*ADVANTAGE_MASK, *LOSS_MASK)
+        if name in found and change(name, one) > ROUNDING
+    ]
     if row is not None and moved:
-        told.append(f"so what can still change there before whitening comes from {', '.join(moved)}")
+        told.append(
+            f"so what can still change there before whitening comes from {', '.join(moved)}"
+        )
     return told

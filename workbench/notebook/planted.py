@@ -7,6 +7,7 @@
 For notebooks and for teaching: each is a few lines in place of a function of ours, and none of them crashes. Runs that
 train in a process of their own (`wb.train`) do not see them. The full suite of such bugs is in tests/silent_bugs.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -44,7 +45,9 @@ def _credit_on_the_last_turn(right: Callable[..., Credit]) -> Callable[..., Cred
         acted_T = batch.eligible_T
         last_N = torch.zeros(batch.num_trajectories, dtype=torch.long)
         last_N = last_N.scatter_reduce(0, row_T[acted_T], turn_T[acted_T], "amax")
-        return replace(given, advantage_T=torch.where(turn_T == last_N[row_T], given.advantage_T, 0.0))
+        return replace(
+            given, advantage_T=torch.where(turn_T == last_N[row_T], given.advantage_T, 0.0)
+        )
 
     return credit
 
@@ -52,7 +55,9 @@ def _credit_on_the_last_turn(right: Callable[..., Credit]) -> Callable[..., Cred
 def _separator_lost(right: Callable[..., tuple[Span, ...]]) -> Callable[..., tuple[Span, ...]]:
     def append(self: ChatFormat, *args: Any, **settings: Any) -> tuple[Span, ...]:
         first, *rest = right(self, *args, **settings)
-        starts_so = first.source is Source.SCAFFOLD and self.token_texts(first.token_ids[:1])[0].startswith("\n")
+        starts_so = first.source is Source.SCAFFOLD and self.token_texts(first.token_ids[:1])[
+            0
+        ].startswith("\n")
         if starts_so and len(first) > 1:
             first = replace(first, token_ids=first.token_ids[1:])
         return (first, *rest)
@@ -62,23 +67,36 @@ def _separator_lost(right: Callable[..., tuple[Span, ...]]) -> Callable[..., tup
 
 def _weights_stay_behind(right: Callable[..., None]) -> Callable[..., None]:
     def sync(self: Session) -> None:
-        self.engine.sync({name: t.detach() for name, t in self.policy.model.state_dict().items()}, self.learner.version)
+        self.engine.sync(
+            {name: t.detach() for name, t in self.policy.model.state_dict().items()},
+            self.learner.version,
+        )
 
     return sync
 
 
 PLANTED: dict[str, Planted] = {
     "credit-on-the-last-turn": Planted(
-        "NovaSky-AI/SkyRL#1492", "only the last turn of an attempt carries its credit; all turns before it carry zero",
-        Algorithm, "credit", _credit_on_the_last_turn),
+        "NovaSky-AI/SkyRL#1492",
+        "only the last turn of an attempt carries its credit; all turns before it carry zero",
+        Algorithm,
+        "credit",
+        _credit_on_the_last_turn,
+    ),
     "separator-lost": Planted(
         "volcengine/verl#6921",
         "the line feed between an answer and the reply to it is lost when turns are put together",
-        ChatFormat, "append", _separator_lost),
+        ChatFormat,
+        "append",
+        _separator_lost,
+    ),
     "weights-stay-behind": Planted(
         "huggingface/trl#5312",
         "the engine takes the new version's number, and goes on sampling from the weights it began with",
-        Session, "sync", _weights_stay_behind),
+        Session,
+        "sync",
+        _weights_stay_behind,
+    ),
 }
 
 
@@ -94,5 +112,9 @@ def planted(name: str) -> Iterator[Planted]:
 
 def show_planted() -> View:
     """The bugs that can be planted, and whose they were."""
-    return show_rows([{"bug": name, "reported as": bug.thread, "what it does": bug.words}
-                      for name, bug in PLANTED.items()])
+    return show_rows(
+        [
+            {"bug": name, "reported as": bug.thread, "what it does": bug.words}
+            for name, bug in PLANTED.items()
+        ]
+    )

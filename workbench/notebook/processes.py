@@ -5,6 +5,7 @@ process was started, on which machine; a handle is opened for an identity only w
 Linux it then holds a pidfd, which the kernel ties to the process and to nothing else. Waiting is done by the kernel
 too: nobody looks every few milliseconds.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -31,7 +32,12 @@ from workbench.training.prompts import refuse_config_without_room
 from workbench.types.plugins import load_named
 from workbench.types.regular_files import open_regular
 
-ON_REQUEST = (-15, -2, 143, 130)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
+ON_REQUEST = (
+    -15,
+    -2,
+    143,
+    130,
+)  # exit statuses of a process that was asked to end, by SIGTERM or Ctrl-C
 STOPPED = ": stopped "  # in the last line that such a process prints
 LOG_SHOWN = 3000  # characters
 PROMPT = "$ workbench "  # begins the line of a log that says what was started
@@ -55,7 +61,11 @@ def identity(pid: int) -> Identity | None:
         command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
         said = subprocess.run(command, capture_output=True, text=True).stdout.split()
         found = (said[0], " ".join(said[1:])) if said else None
-    return None if found is None or found[0][0] in "ZX" else Identity(pid, found[1], socket.gethostname())
+    return (
+        None
+        if found is None or found[0][0] in "ZX"
+        else Identity(pid, found[1], socket.gethostname())
+    )
 
 
 class Process:
@@ -74,7 +84,9 @@ class Process:
         if who is None:
             return None
         found = cls(who)
-        return found if identity(who.pid) == who else None  # asked after the handle was opened: no gap between
+        return (
+            found if identity(who.pid) == who else None
+        )  # asked after the handle was opened: no gap between
 
     @classmethod
     def of_child(cls, child: subprocess.Popen) -> Process:
@@ -169,7 +181,11 @@ def ending(follower: RunFollower, status: int | None, asked: bool, last_line: st
     """Why a process that has ended did so: by its exit status, or where that is not known, by what it left."""
     if follower.done and (status in (0, None, *ON_REQUEST) or asked):
         return "done"  # also where the request came after the last thing was written
-    if status in ON_REQUEST or (asked and status in (0, -9, None)) or (status is None and STOPPED in last_line):
+    if (
+        status in ON_REQUEST
+        or (asked and status in (0, -9, None))
+        or (status is None and STOPPED in last_line)
+    ):
         return "stopped"
     return "ended" if status in (0, None) else "failed"
 
@@ -179,7 +195,9 @@ def elapsed(path: Path, follower: RunFollower, ended: bool) -> float | None:
     opened = [_when(line) for line in follower.clock if line.get("what") in ("created", "reopened")]
     began, last = _changed(process_file(path)), _changed(Path(f"{path}.log"))
     if opened and (began is None or sum(time_ > began for time_ in opened) > 1):
-        began = opened[-1]  # a terminal went on with it after our process: what we noted is about an earlier one
+        began = opened[
+            -1
+        ]  # a terminal went on with it after our process: what we noted is about an earlier one
     if follower.clock:
         last = max(last or 0.0, _when(follower.clock[-1]))
     end = last if ended else time.time()
@@ -206,11 +224,19 @@ def problems(path: Path, follower: RunFollower, state: str, status: int | None) 
     skipped = [event for event in follower.events if event.get("kind") == "skipped_update"]
     if skipped:
         last = skipped[-1]
-        found.append(f"{len(skipped)} updates were skipped, the last in step {last['step']}: {last['reason']}")
+        found.append(
+            f"{len(skipped)} updates were skipped, the last in step {last['step']}: {last['reason']}"
+        )
     if state in ("failed", "ended"):
         last = last_line(path)
-        cure = f" resume({str(path)!r}) goes on after step {follower.step}." if follower.config is not None else ""
-        found.append(f"{_cause(status)}.{cure} {f'The last it said: {last}' if last else 'It said nothing'}")
+        cure = (
+            f" resume({str(path)!r}) goes on after step {follower.step}."
+            if follower.config is not None
+            else ""
+        )
+        found.append(
+            f"{_cause(status)}.{cure} {f'The last it said: {last}' if last else 'It said nothing'}"
+        )
     return found
 
 
@@ -221,8 +247,12 @@ def _cause(status: int | None) -> str:
     if status >= 0:
         return f"its process ended with status {status}"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
-    memory = ("; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run "
-              "needs)" if -status == signal.SIGKILL else "")
+    memory = (
+        "; if nobody did that, the machine ran out of memory (`workbench doctor --plan` estimates what a run "
+        "needs)"
+        if -status == signal.SIGKILL
+        else ""
+    )
     return f"its process was ended from outside, by {name}{memory}"
 
 
@@ -238,7 +268,9 @@ def log_end(path: Path, most: int) -> str:
 
 def last_line(path: Path) -> str:
     """What its process printed last; empty where it printed nothing."""
-    last = next((line for line in reversed(log_end(path, LOG_SHOWN).splitlines()) if line.strip()), "")
+    last = next(
+        (line for line in reversed(log_end(path, LOG_SHOWN).splitlines()) if line.strip()), ""
+    )
     return "" if last.startswith(PROMPT) else last.strip()
 
 

@@ -1,4 +1,5 @@
 """Replay of a stored step by the run's own algorithm, with what is to be said of that algorithm's code."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -15,6 +16,8 @@ def replay(run: Run | str | Path, step: int) -> tuple[ReplayReport, tuple[str, .
     run = open_run(run)
     stored = stored_config(run)
     if "algorithm" in stored.missing:
-        raise ConfigError(f"replay computes credit by the run's own algorithm, which cannot be had here: "
-                          f"{stored.missing['algorithm']}")
+        raise ConfigError(
+            f"replay computes credit by the run's own algorithm, which cannot be had here: "
+            f"{stored.missing['algorithm']}"
+        )
     return replay_step(run, step, stored.config.algorithm), stored.notes

@@ -1,4 +1,5 @@
 """Tokenize sampled text once more, on purpose, and count what breaks. Nothing else in this package does it (law 2)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -34,7 +35,9 @@ class Retokenized(HasView):
 
     def view(self, max_turns: int = 4) -> View:
         title = f"decoded and encoded again: {len(trajectories_of(self.groups))} attempts"
-        return show_retokenized(self.turns, self.damage, self.token_texts, title=title, max_turns=max_turns)
+        return show_retokenized(
+            self.turns, self.damage, self.token_texts, title=title, max_turns=max_turns
+        )
 
 
 def retokenize(session: Session, groups: Sequence[Group]) -> Retokenized:
@@ -43,17 +46,37 @@ def retokenize(session: Session, groups: Sequence[Group]) -> Retokenized:
     Each turn is decoded, control tokens included, and encoded by the same tokenizer. The logprobs of ids that changed
     are those of the session's learner, in the same place.
     """
-    made = tuple(Group(tuple(replace(t, segments=tuple(_again(session, s) for s in t.segments)) for t in group), group.greedy)
-                 for group in groups)
-    pairs = [(n, before, after) for n, (t, u) in enumerate(zip(trajectories_of(groups), trajectories_of(made)))
-             for s, r in zip(t.segments, u.segments) for before, after in zip(s.spans, r.spans) if before.sampled]
+    made = tuple(
+        Group(
+            tuple(
+                replace(t, segments=tuple(_again(session, s) for s in t.segments)) for t in group
+            ),
+            group.greedy,
+        )
+        for group in groups
+    )
+    pairs = [
+        (n, before, after)
+        for n, (t, u) in enumerate(zip(trajectories_of(groups), trajectories_of(made)))
+        for s, r in zip(t.segments, u.segments)
+        for before, after in zip(s.spans, r.spans)
+        if before.sampled
+    ]
     logps = _logprobs(session, made) if any(_ids(b) != _ids(a) for _, b, a in pairs) else None
     turns, at = [], 0
     for n, before, after in pairs:
-        logp_again = None if logps is None or _ids(before) == _ids(after) else float(logps[at:at + len(after)].sum())
+        logp_again = (
+            None
+            if logps is None or _ids(before) == _ids(after)
+            else float(logps[at : at + len(after)].sum())
+        )
         at += len(after)
-        logp = before.logprobs if before.plain_logprobs is None else before.plain_logprobs  # comparable: not bent
-        turns.append(TurnTwice(n, before.turn, _ids(before), _ids(after), float(logp.sum()), logp_again))
+        logp = (
+            before.logprobs if before.plain_logprobs is None else before.plain_logprobs
+        )  # comparable: not bent
+        turns.append(
+            TurnTwice(n, before.turn, _ids(before), _ids(after), float(logp.sum()), logp_again)
+        )
     return Retokenized(tuple(turns), _damage(groups, made), made, session.chat.token_texts)
 
 
@@ -69,7 +92,9 @@ def _again(session: Session, segment: Segment) -> Segment:
             text = backend.decode(_ids(span), skip_special_tokens=False)
             ids = backend.encode(text, add_special_tokens=False).ids
             if tuple(ids) != _ids(span):
-                span = replace(span, token_ids=ids, logprobs=np.zeros(len(ids)), plain_logprobs=None)
+                span = replace(
+                    span, token_ids=ids, logprobs=np.zeros(len(ids)), plain_logprobs=None
+                )
         spans.append(span)
     return Segment(tuple(spans))
 
@@ -87,7 +112,7 @@ def _damage(groups: Sequence[Group], made: Sequence[Group]) -> MaskDamage:
             length = len(again)
             marked = np.zeros(length, bool)
             mask = recorded.eligible[:length]
-            marked[:len(mask)] = mask
+            marked[: len(mask)] = mask
             policy = (again.sources == Source.POLICY) & again.eligible
             right += int((marked & policy).sum())
             others += int((marked & ~policy).sum())

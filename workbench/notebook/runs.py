@@ -1,8 +1,9 @@
 """The runs of a folder side by side: which are at work, how far each came, and what it reached beside its neighbours.
 
-    found = wb.runs()          those in "runs" and one folder further down, the newest first
-    wb.show(found[0])
+found = wb.runs()          those in "runs" and one folder further down, the newest first
+wb.show(found[0])
 """
+
 from __future__ import annotations
 
 import os
@@ -32,15 +33,25 @@ def runs(folder: str | os.PathLike = "runs") -> Runs:
     Links are not followed. What only looks like a run is left out. Raises StoreError where there is no such folder."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise StoreError(f"there is no folder {folder}; runs lie where `wb.train(config, path)` put them, by habit in runs/")
+        raise StoreError(
+            f"there is no folder {folder}; runs lie where `wb.train(config, path)` put them, by habit in runs/"
+        )
     found = {}
-    for path in (folder, *_folders(folder), *(inner for outer in _folders(folder) for inner in _folders(outer))):
+    for path in (
+        folder,
+        *_folders(folder),
+        *(inner for outer in _folders(folder) for inner in _folders(outer)),
+    ):
         try:
-            found[path] = (path / "metrics.jsonl").stat().st_mtime if (path / "run.json").is_file() else None
+            found[path] = (
+                (path / "metrics.jsonl").stat().st_mtime if (path / "run.json").is_file() else None
+            )
         except OSError:
             found[path] = 0.0
     whole = []
-    for path in sorted((path for path, at in found.items() if at is not None), key=lambda path: -found[path]):
+    for path in sorted(
+        (path for path, at in found.items() if at is not None), key=lambda path: -found[path]
+    ):
         try:
             whole.append(open_run(path))
         except WorkbenchError:
@@ -69,13 +80,21 @@ def _row(run: Run) -> views_runs.RunRow:
         return views_runs.RunRow(run.name, "damaged", problem=str(error))
     last = max(reports, key=lambda report: report["step"], default=None)
     rows = {} if last is None else {(row["policy"], row["mode"]): row for row in last["rows"]}
-    return views_runs.RunRow(run.name, status.state, f"{status.step} of {status.steps}",
-                             "" if last is None else f"after step {last['step']}",
-                             [_reached(rows, name) for name in ("trained", *views_runs.NEIGHBOURS)])
+    return views_runs.RunRow(
+        run.name,
+        status.state,
+        f"{status.step} of {status.steps}",
+        "" if last is None else f"after step {last['step']}",
+        [_reached(rows, name) for name in ("trained", *views_runs.NEIGHBOURS)],
+    )
 
 
 def _reached(rows: Mapping[tuple[str, str], Mapping[str, Any]], policy: str) -> str:
     row = rows.get((policy, "sampled")) or rows.get((policy, "greedy"))
     if row is None:
         return "—"
-    return f"return {words.signed(row['reward'])}" if row["success"] is None else words.percent(row["success"])
+    return (
+        f"return {words.signed(row['reward'])}"
+        if row["success"] is None
+        else words.percent(row["success"])
+    )

@@ -5,6 +5,7 @@
 
 It is exported into a folder that goes with the server, with the template and the template's variables it was trained with.
 """
+
 from __future__ import annotations
 
 import json
@@ -23,7 +24,9 @@ from workbench.run.store import Run, open_run
 from workbench.training.config import Config
 from workbench.training.stored import config_of_run
 
-CACHE_BYTES = 1 << 30  # for keys and values on a CPU, where vLLM would take half of the memory there is
+CACHE_BYTES = (
+    1 << 30
+)  # for keys and values on a CPU, where vLLM would take half of the memory there is
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,20 @@ class Served:
 
 
 @contextmanager
-def serve(run: Run | str | Path, *, step: int | None = None, port: int = 0, deadline_s: float = 600.0) -> Iterator[Served]:
+def serve(
+    run: Run | str | Path, *, step: int | None = None, port: int = 0, deadline_s: float = 600.0
+) -> Iterator[Served]:
     """The policy of a run's newest checkpoint (or that of `step`), served on this machine until the block ends. `port` 0: any
     that is free. Raises EngineError where vLLM is not installed, the port is taken, or the server does not start within
     `deadline_s`, and what exporting raises."""
     check_vllm()
     run = open_run(run)
-    process = ServerProcess(lambda folder: export_policy(run, folder, step=step), arguments_of(config_of_run(run)), port=port,
-                            name=run.name)
+    process = ServerProcess(
+        lambda folder: export_policy(run, folder, step=step),
+        arguments_of(config_of_run(run)),
+        port=port,
+        name=run.name,
+    )
     try:
         process.start()
         process.wait(lambda: _answers(process.url), deadline_s)
@@ -54,9 +63,18 @@ def serve(run: Run | str | Path, *, step: int | None = None, port: int = 0, dead
 
 def arguments_of(config: Config) -> dict[str, Any]:
     """What a server is told of how the run was trained, in vLLM's words."""
-    found: dict[str, Any] = {"generation_config": "vllm", "seed": 0, "enable_prefix_caching": True, "enable_log_requests": False}
+    found: dict[str, Any] = {
+        "generation_config": "vllm",
+        "seed": 0,
+        "enable_prefix_caching": True,
+        "enable_log_requests": False,
+    }
     if config.policy.device == "cpu" or not _gpu():
-        found |= {"dtype": config.policy.dtype, "enforce_eager": True, "kv_cache_memory_bytes": CACHE_BYTES}
+        found |= {
+            "dtype": config.policy.dtype,
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": CACHE_BYTES,
+        }
     if (context := config.engine.max_context) is not None:
         found["max_model_len"] = context
     if config.policy.template_flags:

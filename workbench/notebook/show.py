@@ -6,6 +6,7 @@
 
 `VIEWS` says which function shows what. Its options are the keyword arguments here.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -78,18 +79,30 @@ def show(value: Any, **how: Any) -> View:
     that its view does not have.
     """
     if not how and (isinstance(value, (View, HasView)) or callable(getattr(value, "view", None))):
-        return value if isinstance(value, View) else value.view() if callable(value.view) else value.view
+        return (
+            value
+            if isinstance(value, View)
+            else value.view()
+            if callable(value.view)
+            else value.view
+        )
     if isinstance(value, (list, tuple)):
         value = _together(value)
     if isinstance(value, (str, os.PathLike)) and not said_of(value, VIEWS):
         value = import_module("workbench.run.store").open_run(value)
     if not (maker := said_of(value, VIEWS)):
         known = ", ".join(name.partition(":")[2] for name in VIEWS)
-        raise DataError(f"wb.show has no view of a {type(value).__name__} ({value!r:.60}). It shows {known}, lists of "
-                        "groups and of scores, and the path of a run")
+        raise DataError(
+            f"wb.show has no view of a {type(value).__name__} ({value!r:.60}). It shows {known}, lists of "
+            "groups and of scores, and the path of a run"
+        )
     module, _, name = maker.partition(":")
     function = getattr(import_module(module), name)
-    options = [each.name for each in inspect.signature(function).parameters.values() if each.kind == each.KEYWORD_ONLY]
+    options = [
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.kind == each.KEYWORD_ONLY
+    ]
     for option in how:
         if option not in options:
             has = nearest(option, options) if options else "it has no options"
@@ -110,8 +123,16 @@ def _together(values: Sequence[Any]) -> Any:
     return values
 
 
-def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: int | None = None, attempt: int | None = None,
-               tokens: bool = False, at: str | Address = "", evaluation: int | str | None = None) -> View:
+def show_a_run(
+    run: Run | RunningRun | Path,
+    *,
+    step: int | None = None,
+    task: int | None = None,
+    attempt: int | None = None,
+    tokens: bool = False,
+    at: str | Address = "",
+    evaluation: int | str | None = None,
+) -> View:
     """A run's curves; with `step` the groups of that step, with `task` (counted from 0) one of them, with `attempt` one of
     its attempts turn by turn, and with `tokens` that attempt's tokens by author, with the credit that training used.
     `at` says a place in words, down to a token: "step 3 / task 2 / attempt 5 / token 812". `evaluation`: the table of the one
@@ -123,9 +144,16 @@ def show_a_run(run: Run | RunningRun | Path, *, step: int | None = None, task: i
     run = open_run(run)
     if evaluation is not None:
         if evaluation != "last" and not isinstance(evaluation, int):
-            raise DataError(f"evaluation={evaluation!r}: expected 'last', or the number of the step after which it was made")
+            raise DataError(
+                f"evaluation={evaluation!r}: expected 'last', or the number of the step after which it was made"
+            )
         return show_evaluations(run, None if evaluation == "last" else evaluation)
-    asked = {"step": step is not None, "task": task is not None, "attempt": attempt is not None, "tokens": tokens}
+    asked = {
+        "step": step is not None,
+        "task": task is not None,
+        "attempt": attempt is not None,
+        "tokens": tokens,
+    }
     given = [name for name, there in asked.items() if there]
     if at and given:
         raise DataError(f"at={str(at)!r} says it all; leave {' and '.join(given)} out")
@@ -166,10 +194,14 @@ def show_session(session: Session) -> View:
         "policy": f"{config.policy.name}: {weights:,} weights, {len(policy.tokenizer):,} tokens, {device}",
         "engine": f"{config.kind_of('engine')}, {session.engine.context_length:,} tokens of context",
         "algorithm": f"{config.kind_of('algorithm')}, {config.train.group_size} attempts at each of "
-                     f"{config.train.tasks_per_step} tasks a step",
-        "learner": f"{session.learner.version} updates" if "learner" in vars(session) else "not made yet",
+        f"{config.train.tasks_per_step} tasks a step",
+        "learner": f"{session.learner.version} updates"
+        if "learner" in vars(session)
+        else "not made yet",
     }
-    return show_facts("session", facts, ("wb.rollout(session, 2)", "wb.evaluate(session)", "wb.lint(session)"))
+    return show_facts(
+        "session", facts, ("wb.rollout(session, 2)", "wb.evaluate(session)", "wb.lint(session)")
+    )
 
 
 def show_outcome(outcome: StepOutcome) -> View:
@@ -197,12 +229,21 @@ def show_batch(batch: Batch) -> View:
     """The sizes of a batch, and which of its columns are there."""
     from workbench.views import show_facts
 
-    absent = [name for name in ("old_logp_T", "ref_logp_T", "value_T", "final_value_N") if getattr(batch, name) is None]
+    absent = [
+        name
+        for name in ("old_logp_T", "ref_logp_T", "value_T", "final_value_N")
+        if getattr(batch, name) is None
+    ]
     rewards = batch.reward_N[batch.scored_N]
     facts = {
-        "groups": len(set(batch.group_of_trajectory_N.tolist())), "trajectories": len(batch.reward_N),
-        "scored": f"{int(batch.scored_N.sum())}, mean reward {rewards.mean():.3g}" if len(rewards) else "none",
-        "segments": len(batch.trajectory_of_segment_S), "turns": len(batch.turn_reward_K), "tokens": f"{len(batch.token_ids_T):,}",
+        "groups": len(set(batch.group_of_trajectory_N.tolist())),
+        "trajectories": len(batch.reward_N),
+        "scored": f"{int(batch.scored_N.sum())}, mean reward {rewards.mean():.3g}"
+        if len(rewards)
+        else "none",
+        "segments": len(batch.trajectory_of_segment_S),
+        "turns": len(batch.turn_reward_K),
+        "tokens": f"{len(batch.token_ids_T):,}",
         "eligible tokens": f"{int(batch.eligible_T.sum()):,}, sampled by the policy in their own segment",
         "not computed": ", ".join(absent) or "nothing",
     }
@@ -217,8 +258,11 @@ def show_credit(credit: Credit) -> View:
     values = credit.advantage_T[credit.weight_T != 0]
     facts = {
         "tokens": f"{len(trained):,}, {int(trained.sum()):,} trained",
-        "advantage": f"{values.min():+.3g} to {values.max():+.3g}, mean {values.mean():+.3g}" if len(values) else "none",
-        "returns": "none" if credit.return_T is None else "of a critic", **dict(credit.notes),
+        "advantage": f"{values.min():+.3g} to {values.max():+.3g}, mean {values.mean():+.3g}"
+        if len(values)
+        else "none",
+        "returns": "none" if credit.return_T is None else "of a critic",
+        **dict(credit.notes),
         **({"widened": credit.widened} if credit.widened else {}),
     }
     return show_facts("credit", facts)

@@ -1,7 +1,8 @@
 """The signals of a run that may warn of a collapse, of every committed step; of one that trains, so far.
 
-    wb.signals(run)                     spreads, flat groups, repetition, templates, lengths, what the updates said
+wb.signals(run)                     spreads, flat groups, repetition, templates, lengths, what the updates said
 """
+
 from __future__ import annotations
 
 from functools import lru_cache

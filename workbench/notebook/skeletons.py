@@ -4,6 +4,7 @@
 
 Each works as it is written: its test passes, `workbench train number_game.toml` trains. Nothing is written over.
 """
+
 from __future__ import annotations
 
 import keyword
@@ -83,7 +84,7 @@ class $Name:
     def solver_action(self, env, rng):  # leave it out where nobody knows how: tables then say "none known"
         return f"<answer>{env.number}</answer>"
 '''
-_ENV_TEST = '''import workbench as wb
+_ENV_TEST = """import workbench as wb
 from $name import $Name
 
 
@@ -101,8 +102,9 @@ def test_a_seed_makes_one_problem_and_only_the_right_answer_is_paid():
     right = env.step(family.solver_action(env, None))
     assert (wrong.reward, wrong.terminated, wrong.info["success"]) == (0.0, False, False)
     assert (right.reward, right.terminated, right.info["success"]) == (1.0, True, True)
-'''
-_ENV_TOML = '''# workbench train $name.toml --out runs/$name
+"""
+_ENV_TOML = (
+    """# workbench train $name.toml --out runs/$name
 [env]
 kind = "$name:$Name"
 
@@ -111,7 +113,9 @@ name = "frozenlake-tiny" # it knows a lake and no numbers: put a model of yours 
 
 [collect]
 max_turn_tokens = 16
-''' + _SMALL
+"""
+    + _SMALL
+)
 
 _TOOL = '''"""$words, as a tool. What a policy is told of it is made from signature and docstring; see docs/extend/tool.md."""
 from __future__ import annotations
@@ -125,7 +129,7 @@ def $name(river: str) -> str:
         return f"Not known: {river}. Known are {', '.join(LENGTHS)}."
     return f"{LENGTHS[river]} km"
 '''
-_TOOL_TEST = '''import workbench as wb
+_TOOL_TEST = """import workbench as wb
 from $name import $name
 
 
@@ -135,13 +139,13 @@ def test_it_answers_and_its_schema_says_what_it_takes():
     function = wb.schema_of(mounted)["function"]
     assert function["name"] == "$name" and function["description"]
     assert function["parameters"]["required"] == ["river"]
-'''
-_TOOL_TOML = '''# workbench train $name.toml --out runs/$name
+"""
+_TOOL_TOML = """# workbench train $name.toml --out runs/$name
 base = "search" # questions about invented worlds, with a search beside the tool
 
 [env]
 tools = ["search", "$name:$name"]
-''' + _SMALL.replace("steps = 2", "steps = 2\nmax_empty_steps = 2")
+""" + _SMALL.replace("steps = 2", "steps = 2\nmax_empty_steps = 2")
 
 _ALGORITHM = '''"""$words: what a token is worth, and the same once more, plainly. See docs/extend/algorithm.md."""
 from __future__ import annotations
@@ -176,7 +180,7 @@ def plain_estimate(lines, *, scale):
 
 $NAME = Algorithm("$name", Estimator(estimate, plain_estimate, compares=True, ignores_shifts=True))
 '''
-_ALGORITHM_TEST = '''import workbench as wb
+_ALGORITHM_TEST = """import workbench as wb
 from workbench.learn.batch import Batch
 from workbench.types import trajectories_of
 
@@ -192,16 +196,22 @@ def test_what_earned_more_than_its_siblings_is_worth_more():
     for a, more in zip(attempts, worth):
         for b, less in zip(attempts, worth):
             assert a.task.id != b.task.id or a.reward <= b.reward or more > less
-'''
-_ALGORITHM_TOML = '''# workbench train $name.toml --out runs/$name
+"""
+_ALGORITHM_TOML = (
+    """# workbench train $name.toml --out runs/$name
 base = "frozenlake"
 
 [algorithm]
 kind = "$name:$NAME"
-''' + _SMALL
+"""
+    + _SMALL
+)
 
-SKELETONS = {"env": (_ENV, _ENV_TEST, _ENV_TOML), "tool": (_TOOL, _TOOL_TEST, _TOOL_TOML),
-             "algorithm": (_ALGORITHM, _ALGORITHM_TEST, _ALGORITHM_TOML)}
+SKELETONS = {
+    "env": (_ENV, _ENV_TEST, _ENV_TOML),
+    "tool": (_TOOL, _TOOL_TEST, _TOOL_TOML),
+    "algorithm": (_ALGORITHM, _ALGORITHM_TEST, _ALGORITHM_TOML),
+}
 
 
 def write_skeleton(kind: str, name: str, folder: str | Path = ".") -> View:
@@ -212,22 +222,43 @@ def write_skeleton(kind: str, name: str, folder: str | Path = ".") -> View:
     """
     if kind not in SKELETONS:
         raise ConfigError(f"a skeleton is of {', '.join(SKELETONS)}; got {kind!r}")
-    if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower() or not name.isascii():
-        raise ConfigError(f"a name such as my_{kind} is expected (small letters, digits, _), since it names a Python "
-                          f"module; got {name!r}")
+    if (
+        not name.isidentifier()
+        or keyword.iskeyword(name)
+        or name != name.lower()
+        or not name.isascii()
+    ):
+        raise ConfigError(
+            f"a name such as my_{kind} is expected (small letters, digits, _), since it names a Python "
+            f"module; got {name!r}"
+        )
     folder = Path(folder)
-    names = {"name": name, "NAME": name.upper(), "Name": "".join(part.title() for part in name.split("_")),
-             "words": name.replace("_", " ").capitalize()}
-    files = dict(zip((f"{name}.py", f"test_{name}.py", f"{name}.toml"),
-                     (Template(text).substitute(names) for text in SKELETONS[kind]), strict=True))
+    names = {
+        "name": name,
+        "NAME": name.upper(),
+        "Name": "".join(part.title() for part in name.split("_")),
+        "words": name.replace("_", " ").capitalize(),
+    }
+    files = dict(
+        zip(
+            (f"{name}.py", f"test_{name}.py", f"{name}.toml"),
+            (Template(text).substitute(names) for text in SKELETONS[kind]),
+            strict=True,
+        )
+    )
     there = [file for file in files if (folder / file).exists()]
     if there:
-        raise StoreError(f"{folder / there[0]} is there already, and nothing is written over; choose another name")
+        raise StoreError(
+            f"{folder / there[0]} is there already, and nothing is written over; choose another name"
+        )
     make_folder(folder.absolute())
     for file, text in files.items():
         write_file(folder / file, text.encode())
     check = f"workbench check-env {name}.toml, and when it has trained " if kind == "env" else ""
-    return show_text(f"wrote {', '.join(files)} in {folder}\n"
-                     f"try it there: python -m pytest test_{name}.py\n"
-                     f"train it:     workbench train {name}.toml --out runs/{name}\n"
-                     f"check it:     {check}workbench lint runs/{name}", title=f"a new {kind}")
+    return show_text(
+        f"wrote {', '.join(files)} in {folder}\n"
+        f"try it there: python -m pytest test_{name}.py\n"
+        f"train it:     workbench train {name}.toml --out runs/{name}\n"
+        f"check it:     {check}workbench lint runs/{name}",
+        title=f"a new {kind}",
+    )

@@ -1,7 +1,8 @@
 """The spread of every group over training.
 
-    wb.group_spread(run)                which groups could teach anything, and on which side the others were flat
+wb.group_spread(run)                which groups could teach anything, and on which side the others were flat
 """
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -26,9 +27,15 @@ def group_spread(run: Run | RunningRun | str | Path, *, most: int = MOST_STEPS) 
     too easy, all lost too hard. Raises StoreError for what is no run, and for a step that is damaged."""
     run = open_run(run)
     steps = run.steps()
-    return RunSpread(run.name, tuple(group for step in evenly(steps, most) for group in _of_step(run, step)), len(steps))
+    return RunSpread(
+        run.name,
+        tuple(group for step in evenly(steps, most) for group in _of_step(run, step)),
+        len(steps),
+    )
 
 
 @lru_cache(maxsize=4096)
 def _of_step(run: Run, step: int) -> tuple[GroupSpread, ...]:
-    return tuple(GroupSpread.of(step, task, outcomes) for task, outcomes in enumerate(outcomes_of(run, step)))
+    return tuple(
+        GroupSpread.of(step, task, outcomes) for task, outcomes in enumerate(outcomes_of(run, step))
+    )

@@ -1,4 +1,5 @@
 """A committed step as the navigator reads it: groups, credit tables, what was kept, and where the findings of its lint lie."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,14 @@ class StepRecord:
         groups = run.groups(step)
         tables = [partial(run.credit, step, update) for update in run.updates(step)]
         first = tables[0]() if tables else None
-        return cls(step, groups, tables, kept_attempts(first, groups), _findings(run, step, groups), {} if first is None else {0: first})
+        return cls(
+            step,
+            groups,
+            tables,
+            kept_attempts(first, groups),
+            _findings(run, step, groups),
+            {} if first is None else {0: first},
+        )
 
     def table(self, update: int) -> CreditTable:
         if update not in self._read:
@@ -53,8 +61,15 @@ class StepRecord:
         number = self.number(task, attempt)
         if not self.kept or self.kept[task][attempt] is not True:
             return 0
-        return next((update for update in range(len(self.tables)) if "used" not in (table := self.table(update)).columns
-                     or bool((table["used"] & (table["trajectory"] == number)).any())), 0)
+        return next(
+            (
+                update
+                for update in range(len(self.tables))
+                if "used" not in (table := self.table(update)).columns
+                or bool((table["used"] & (table["trajectory"] == number)).any())
+            ),
+            0,
+        )
 
     def credit(self, task: int, attempt: int) -> Mapping[str, np.ndarray] | None:
         """The rows of one attempt in what that update used, None where the step made none. Raises StoreError where it has
@@ -62,10 +77,15 @@ class StepRecord:
         if not self.tables:
             return None
         rows = credit_of(self.table(self.update(task, attempt)), self.number(task, attempt))
-        have, tokens = len(next(iter(rows.values()), ())), sum(map(len, self.groups[task][attempt].segments))
+        have, tokens = (
+            len(next(iter(rows.values()), ())),
+            sum(map(len, self.groups[task][attempt].segments)),
+        )
         if have != tokens:
-            raise StoreError(f"step {self.step}: a credit table has {have} rows for an attempt of {tokens} tokens; restore the "
-                             "run from a copy")
+            raise StoreError(
+                f"step {self.step}: a credit table has {have} rows for an attempt of {tokens} tokens; restore the "
+                "run from a copy"
+            )
         return rows
 
 
@@ -74,7 +94,11 @@ def _findings(run: Run, step: int, groups: Groups) -> list[tuple[str, Finding, A
     if report is None:
         return []
     where = _numbers(groups)
-    return [(answer.rule, finding, _place(finding, step, where, groups)) for answer in report.answers for finding in answer.findings]
+    return [
+        (answer.rule, finding, _place(finding, step, where, groups))
+        for answer in report.answers
+        for finding in answer.findings
+    ]
 
 
 def addressed(report: LintReport, step: int, groups: Groups) -> LintReport:
@@ -83,17 +107,30 @@ def addressed(report: LintReport, step: int, groups: Groups) -> LintReport:
 
     def of(finding: Finding) -> Finding:
         at = _place(finding, step, where, groups)
-        return finding if at is None else replace(finding, place=replace(finding.place, address=str(at)))
+        return (
+            finding
+            if at is None
+            else replace(finding, place=replace(finding.place, address=str(at)))
+        )
 
-    return LintReport(tuple(replace(answer, findings=tuple(map(of, answer.findings))) for answer in report), report.about)
+    return LintReport(
+        tuple(replace(answer, findings=tuple(map(of, answer.findings))) for answer in report),
+        report.about,
+    )
 
 
 def _numbers(groups: Groups) -> dict[str, tuple[int, int]]:
     """What a finding calls a trajectory -> (task, attempt)."""
-    return {f"{t.task.id}/{t.attempt}": (task, number) for task, group in enumerate(groups) for number, t in enumerate(group)}
+    return {
+        f"{t.task.id}/{t.attempt}": (task, number)
+        for task, group in enumerate(groups)
+        for number, t in enumerate(group)
+    }
 
 
-def _place(finding: Finding, step: int, where: Mapping[str, tuple[int, int]], groups: Groups) -> Address | None:
+def _place(
+    finding: Finding, step: int, where: Mapping[str, tuple[int, int]], groups: Groups
+) -> Address | None:
     """The address of what a finding points at; None where it concerns the whole step."""
     place = finding.place
     if place.trajectory not in where:
@@ -102,7 +139,7 @@ def _place(finding: Finding, step: int, where: Mapping[str, tuple[int, int]], gr
     segments = groups[task][attempt].segments
     token = None
     if place.position is not None and place.segment is not None and place.segment < len(segments):
-        token = sum(map(len, segments[:place.segment])) + place.position
+        token = sum(map(len, segments[: place.segment])) + place.position
     return Address(step, task, attempt, place.turn, token)
 
 
@@ -113,9 +150,16 @@ def group_row(facts: StepRecord, task: int) -> dict[str, Any]:
     group = facts.groups[task]
     known = [t.success for t in group if t.success is not None]
     marks = () if facts.kept is None else facts.kept[task]
-    return {"task": task, "name": visible(group.task.id), "attempts": len(group), **spread_of(group),
-            "succeeded": sum(known) if known else None, "flat": group.flat,
-            "kept": None if not marks or set(marks) == {None} else True in marks, "rewards": [t.reward for t in group]}
+    return {
+        "task": task,
+        "name": visible(group.task.id),
+        "attempts": len(group),
+        **spread_of(group),
+        "succeeded": sum(known) if known else None,
+        "flat": group.flat,
+        "kept": None if not marks or set(marks) == {None} else True in marks,
+        "rewards": [t.reward for t in group],
+    }
 
 
 def trained_by_author(facts: StepRecord) -> list[int] | None:
@@ -128,33 +172,62 @@ def trained_by_author(facts: StepRecord) -> list[int] | None:
 
 def removed_by_filter(facts: StepRecord) -> dict[str, Any] | None:
     """What the filter left out of the update: None where it left nothing out, or there was none."""
-    out = [(attempt, task) for task, (group, marks) in enumerate(zip(facts.groups, facts.kept or ()))
-           for attempt, kept in zip(group, marks) if kept is False]
+    out = [
+        (attempt, task)
+        for task, (group, marks) in enumerate(zip(facts.groups, facts.kept or ()))
+        for attempt, kept in zip(group, marks)
+        if kept is False
+    ]
     if not out:
         return None
-    whole = [task for task, marks in enumerate(facts.kept or ()) if False in marks and True not in marks]
-    return {"attempts": len(out), "tokens": sum(attempt.num_sampled for attempt, _ in out), "groups": whole,
-            "succeeded": sum(bool(attempt.success) for attempt, _ in out), "mean": float(np.mean([attempt.reward for attempt, _ in out])),
-            "sides": [facts.groups[task].flat or "not flat" for task in whole]}
+    whole = [
+        task for task, marks in enumerate(facts.kept or ()) if False in marks and True not in marks
+    ]
+    return {
+        "attempts": len(out),
+        "tokens": sum(attempt.num_sampled for attempt, _ in out),
+        "groups": whole,
+        "succeeded": sum(bool(attempt.success) for attempt, _ in out),
+        "mean": float(np.mean([attempt.reward for attempt, _ in out])),
+        "sides": [facts.groups[task].flat or "not flat" for task in whole],
+    }
 
 
 def attempt_row(facts: StepRecord, task: int, number: int) -> dict[str, Any]:
     attempt = facts.groups[task][number]
     last = attempt.turns[-1].text if attempt.turns else ""
-    return {"task": task, "attempt": number, "reward": attempt.reward, "success": attempt.success,
-            "stop": attempt.stop_reason.value, "turns": len(attempt.turns), "tokens": attempt.num_sampled,
-            "surprise": attempt.surprise,
-            "kept": None if facts.kept is None else facts.kept[task][number],
-            "findings": sum(at is not None and (at.task, at.attempt) == (task, number) for _, _, at in facts.findings),
-            "last": visible(last[:PREVIEW], newline=" ")}
+    return {
+        "task": task,
+        "attempt": number,
+        "reward": attempt.reward,
+        "success": attempt.success,
+        "stop": attempt.stop_reason.value,
+        "turns": len(attempt.turns),
+        "tokens": attempt.num_sampled,
+        "surprise": attempt.surprise,
+        "kept": None if facts.kept is None else facts.kept[task][number],
+        "findings": sum(
+            at is not None and (at.task, at.attempt) == (task, number)
+            for _, _, at in facts.findings
+        ),
+        "last": visible(last[:PREVIEW], newline=" "),
+    }
 
 
 def finding_row(rule: str, finding: Finding, at: Address | None) -> dict[str, Any]:
-    return {"rule": rule, "severity": finding.severity, "what": visible(finding.what), "error": finding.severity == ERROR,
-            "at": "" if at is None else str(at)}
+    return {
+        "rule": rule,
+        "severity": finding.severity,
+        "what": visible(finding.what),
+        "error": finding.severity == ERROR,
+        "at": "" if at is None else str(at),
+    }
 
 
 def spread_of(group: Group) -> dict[str, Any]:
     scored = [t.reward for t in group if t.reward is not None]
-    return {"mean": float(np.mean(scored)) if scored else None, "std": float(np.std(scored, ddof=1)) if len(scored) > 1 else None,
-            "scored": len(scored)}
+    return {
+        "mean": float(np.mean(scored)) if scored else None,
+        "std": float(np.std(scored, ddof=1)) if len(scored) > 1 else None,
+        "scored": len(scored),
+    }

@@ -2,6 +2,7 @@
 
 Token texts come from the policy's tokenizer where it can be found; without it, ids are shown.
 """
+
 from __future__ import annotations
 
 import shlex
@@ -21,8 +22,14 @@ from workbench.types import CreditTable, Group, Observation, Segment, View
 from workbench.types.dumps import Imported
 from workbench.types.errors import DataError, PolicyError
 from workbench.types.findings import ERROR, NOTE
-from workbench.views import (credit_of, show_group, show_segment, show_text, show_tokens,
-                             show_trajectory)
+from workbench.views import (
+    credit_of,
+    show_group,
+    show_segment,
+    show_text,
+    show_tokens,
+    show_trajectory,
+)
 from workbench.views.curves import curves_document
 from workbench.views.evaluation import show_report
 from workbench.views.html import shown
@@ -47,19 +54,33 @@ def show_run(run: Run | str | Path) -> View:
 def lint_words(run: Run) -> str:
     """What the lint said of the steps, in a line ("lint: 12 steps clean; notes: R8 in 9"); "" where it was
     off."""
-    reports = [said for step in (*run.steps(), *run.uncommitted()) if (said := run.lint_values(step)) is not None]
+    reports = [
+        said
+        for step in (*run.steps(), *run.uncommitted())
+        if (said := run.lint_values(step)) is not None
+    ]
     if not reports:
         return ""
-    named = {kind: [[answer["rule"] for answer in said["answers"]
-                     if any(finding["severity"] == kind for finding in answer["findings"])] for said in reports]
-             for kind in (ERROR, NOTE)}
+    named = {
+        kind: [
+            [
+                answer["rule"]
+                for answer in said["answers"]
+                if any(finding["severity"] == kind for finding in answer["findings"])
+            ]
+            for said in reports
+        ]
+        for kind in (ERROR, NOTE)
+    }
     bad = sum(map(bool, named[ERROR]))
     steps = count(len(reports), "step")
     said = f"lint: errors in {bad} of {steps}" if bad else f"lint: {steps} clean"
     for kind in (ERROR, NOTE):
         rules = Counter(rule for step in named[kind] for rule in step)
         if rules:
-            said += f"; {kind}s: " + ", ".join(f"{rule} in {number}" for rule, number in sorted(rules.items()))
+            said += f"; {kind}s: " + ", ".join(
+                f"{rule} in {number}" for rule, number in sorted(rules.items())
+            )
     return said + (f" (workbench lint {shlex.quote(str(run.path))} says where)" if bad else "")
 
 
@@ -71,14 +92,21 @@ def show_evaluations(run: Run | str | Path, step: int | None = None) -> View:
     reports = {report["step"]: report for report in run.evaluations().values() if "step" in report}
     if not reports or (step is not None and step not in reports):
         found = f"after steps {', '.join(map(str, sorted(reports)))}" if reports else "none yet"
-        raise DataError(f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; "
-                        f"it has {found}")
+        raise DataError(
+            f"run {run.name} has no evaluation{'' if step is None else f' after step {step}'}; "
+            f"it has {found}"
+        )
     report = reports[max(reports) if step is None else step]
     return show_report(report, title=f"{run.name}, after step {report['step']}")
 
 
 def show_step(
-    run: Run | str | Path, step: int, *, task: int = 0, attempt: int | None = None, tokens: bool = False,
+    run: Run | str | Path,
+    step: int,
+    *,
+    task: int = 0,
+    attempt: int | None = None,
+    tokens: bool = False,
 ) -> View:
     """One group of a step (default), one attempt turn by turn, or its tokens by author with the credit that training
     used. Where a filter left attempts out, each says whether it was kept, and a line names the groups that were not.
@@ -87,7 +115,9 @@ def show_step(
     groups = run.groups(step)
     group = groups[_index(task, len(groups), f"step {step} has no task")]
     if attempt is None and not tokens:
-        kept = kept_attempts(run.credit(step, run.updates(step)[0]) if run.updates(step) else None, groups)
+        kept = kept_attempts(
+            run.credit(step, run.updates(step)[0]) if run.updates(step) else None, groups
+        )
         if kept is None or False not in sum(kept, ()):
             return show_group(group)
         return show_group(group, kept=kept[task], remarks=_left_out(groups, kept))
@@ -100,7 +130,9 @@ def show_step(
 
 def show_prompt(session: Session, observation: Observation) -> View:
     """What the policy would be shown for `observation` as its first prompt: every token on its own, by author."""
-    return show_segment(Segment(session.chat.open(observation)), session.chat.token_texts, title="first prompt")
+    return show_segment(
+        Segment(session.chat.open(observation)), session.chat.token_texts, title="first prompt"
+    )
 
 
 def show_scores(scores: Sequence[Score], absent: Mapping[str, str] = {}) -> View:
@@ -120,14 +152,18 @@ def show_replay(run: Run | str | Path, step: int) -> View:
     return show_text("\n".join([*notes, report.text]), title=f"replay of {run.name}, step {step}")
 
 
-def show_rollouts(found: Imported, *, attempt: int | None = None, tokenizer: str | None = None) -> View:
+def show_rollouts(
+    found: Imported, *, attempt: int | None = None, tokenizer: str | None = None
+) -> View:
     """Rollouts that another framework wrote: what the file holds and what not, then the first attempts, or number
     `attempt`, token by token with what is trained. `tokenizer`: a policy or path whose tokenizer gives the tokens their
     texts; ids are shown without.
     """
     from workbench.views import show_imported
 
-    return show_imported(found, None if tokenizer is None else _token_texts(tokenizer), attempt=attempt)
+    return show_imported(
+        found, None if tokenizer is None else _token_texts(tokenizer), attempt=attempt
+    )
 
 
 def _index(index: int, length: int, words: str) -> int:
@@ -144,7 +180,9 @@ def _credit(run: Run, step: int, task: int, attempt: int):
     return credit_of(run.credit(step, run.updates(step)[0]), number)
 
 
-def kept_attempts(table: CreditTable | None, groups: Sequence[Group]) -> list[tuple[bool | None, ...]] | None:
+def kept_attempts(
+    table: CreditTable | None, groups: Sequence[Group]
+) -> list[tuple[bool | None, ...]] | None:
     """Per attempt of each group: whether the step's credit gave any of its sampled tokens a weight; None for one that
     is not scored or sampled nothing. None altogether where the step made no update: then no weights are stored."""
     if table is None:
@@ -152,8 +190,10 @@ def kept_attempts(table: CreditTable | None, groups: Sequence[Group]) -> list[tu
     number, found = 0, []
     weighing = set(np.unique(table["trajectory"][table["weight"] != 0]).tolist())
     for group in groups:
-        marks = [number + n in weighing if t.reward is not None and t.num_sampled else None
-                 for n, t in enumerate(group)]
+        marks = [
+            number + n in weighing if t.reward is not None and t.num_sampled else None
+            for n, t in enumerate(group)
+        ]
         found.append(tuple(marks))
         number += len(group)
     return found
@@ -165,7 +205,11 @@ def _left_out(groups: Sequence[Group], kept: Sequence[tuple[bool | None, ...]]) 
     for task, (group, marks) in enumerate(zip(groups, kept)):
         rewards = [t.reward for t in group if t.reward is not None]
         if True not in marks and False in marks:
-            std = f"{np.std(rewards, ddof=1):.2f}" if len(rewards) > 1 else "— (a single scored attempt)"
+            std = (
+                f"{np.std(rewards, ddof=1):.2f}"
+                if len(rewards) > 1
+                else "— (a single scored attempt)"
+            )
             lines.append(f"task {task} of this step was left out by the filter: std {std}")
     return lines
 
@@ -173,7 +217,11 @@ def _left_out(groups: Sequence[Group], kept: Sequence[tuple[bool | None, ...]]) 
 def token_texts(run: Run) -> TokenTexts:
     """One display string per token, by the tokenizer of the policy that the run's config names."""
     loader = run.setting("policy", dict).get("loader")
-    return ids_as_texts if loader and why_foreign(run) else _token_texts(run.setting("policy.name", str), loader)
+    return (
+        ids_as_texts
+        if loader and why_foreign(run)
+        else _token_texts(run.setting("policy.name", str), loader)
+    )
 
 
 @lru_cache(maxsize=4)

@@ -13,6 +13,7 @@ one. An environment without questions (FrozenLake) plays the task whose number i
 Over an OpenAI-compatible endpoint (`endpoint=`) the server applies its own chat template: same messages, same tools,
 but the tokens are not ours.
 """
+
 from __future__ import annotations
 
 import threading
@@ -36,18 +37,42 @@ from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
 from workbench.types.view import HasView
 from workbench.views.talk import TalkExchange, show_talk
-from workbench.views.talk_events import (STOPPED, AnswerEvent, EndEvent, FormatErrorEvent, MessageEvent, MovesEvent,
-                                         QuestionEvent, TalkEvent, TextEvent, ToolCallEvent, ToolResultEvent, TurnEvent)
+from workbench.views.talk_events import (
+    STOPPED,
+    AnswerEvent,
+    EndEvent,
+    FormatErrorEvent,
+    MessageEvent,
+    MovesEvent,
+    QuestionEvent,
+    TalkEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    TurnEvent,
+)
 from workbench.views.words import STOP_WORDS
 
-GOES_ON = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED, StopReason.MAX_TURNS)  # a next question may follow these
+GOES_ON = (
+    StopReason.TERMINATED,
+    StopReason.ENV_TRUNCATED,
+    StopReason.MAX_TURNS,
+)  # a next question may follow these
 STOPPED_WORDS = "stopped; the next question begins anew"
 HALF = "\ufffd"  # what a character looks like whose bytes are not all there yet
 Watched = InteractiveAttempt | EndpointAttempt  # an attempt under way, by our engine or by a server
 
 
-def talk(source: Session | Config | Run | str | Path, *, step: int | None = None, endpoint: Endpoint | None = None,
-         temperature: float | None = None, max_turns: int | None = None, keep: bool = False, trust: bool = False) -> "Talk":
+def talk(
+    source: Session | Config | Run | str | Path,
+    *,
+    step: int | None = None,
+    endpoint: Endpoint | None = None,
+    temperature: float | None = None,
+    max_turns: int | None = None,
+    keep: bool = False,
+    trust: bool = False,
+) -> "Talk":
     """A talk with the policy of an opened session, a run (newest checkpoint, or that of `step`), a preset or a config.
 
     With an `endpoint` only environment, tools and limits come from `source`, and nothing is loaded. `temperature`
@@ -58,8 +83,9 @@ def talk(source: Session | Config | Run | str | Path, *, step: int | None = None
     return Talk(config, session, endpoint, temperature=temperature, max_turns=max_turns, keep=keep)
 
 
-def _opened(source: Session | Config | Run | str | Path, step: int | None, load: bool, trust: bool
-            ) -> tuple[Session | None, Config]:
+def _opened(
+    source: Session | Config | Run | str | Path, step: int | None, load: bool, trust: bool
+) -> tuple[Session | None, Config]:
     if isinstance(source, str) and (source in PRESETS or source.endswith(".toml")):
         source = load_config(source)
     if isinstance(source, (str, Path)):
@@ -77,8 +103,16 @@ def _opened(source: Session | Config | Run | str | Path, step: int | None, load:
 class Talk(HasView):
     """A person's questions to one policy. `exchanges` are all of them so far. One question at a time."""
 
-    def __init__(self, config: Config, session: Session | None = None, endpoint: Endpoint | None = None, *,
-                 temperature: float | None = None, max_turns: int | None = None, keep: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        session: Session | None = None,
+        endpoint: Endpoint | None = None,
+        *,
+        temperature: float | None = None,
+        max_turns: int | None = None,
+        keep: bool = False,
+    ) -> None:
         self.family: EnvFamily = config.env
         self.collect: CollectConfig = config.collect
         if temperature is not None:
@@ -118,7 +152,10 @@ class Talk(HasView):
                 self._attempt.close()
                 self._attempt = None
             if not events or not isinstance(events[-1], EndEvent):  # nobody wanted to hear the rest
-                self.exchanges = (*self.exchanges[:-1], TalkExchange((*events, EndEvent(STOPPED, STOPPED_WORDS))))
+                self.exchanges = (
+                    *self.exchanges[:-1],
+                    TalkExchange((*events, EndEvent(STOPPED, STOPPED_WORDS))),
+                )
             self._busy.release()
 
     def stop(self) -> None:
@@ -147,8 +184,10 @@ class Talk(HasView):
         if hasattr(self.family, "question_task"):
             return self.family.question_task(text)
         if not text.isdecimal():
-            raise ConfigError(f"{self.family.name} takes no questions; give the number of a task (its seed), such as "
-                              "7, and watch the policy at it")
+            raise ConfigError(
+                f"{self.family.name} takes no questions; give the number of a task (its seed), such as "
+                "7, and watch the policy at it"
+            )
         return self.family.task(int(text))
 
     def close(self) -> None:
@@ -161,15 +200,23 @@ class Talk(HasView):
 
     def _events(self, question: str | Task, task: Task) -> Iterator[TalkEvent]:
         last = self._attempt if self.keep else None
-        goes_on = last is not None and last.trajectory is not None and last.trajectory.stop_reason in GOES_ON
+        goes_on = (
+            last is not None
+            and last.trajectory is not None
+            and last.trajectory.stop_reason in GOES_ON
+        )
         typed = isinstance(question, str)
-        yield QuestionEvent(question if typed else str(task.payload.get("question", task.id)), goes_on)
+        yield QuestionEvent(
+            question if typed else str(task.payload.get("question", task.id)), goes_on
+        )
         known = len(last.turns) if goes_on else 0
         if goes_on:
             try:
                 last.go_on(task, seed_of(self.seed, "talk", len(self.exchanges), "dynamics"))
             except EnvError as error:
-                yield EndEvent(StopReason.ENV_ERROR.value, STOP_WORDS[StopReason.ENV_ERROR], error=str(error))
+                yield EndEvent(
+                    StopReason.ENV_ERROR.value, STOP_WORDS[StopReason.ENV_ERROR], error=str(error)
+                )
                 return
         else:
             self._attempt = self._begin(task)
@@ -180,11 +227,18 @@ class Talk(HasView):
     def _begin(self, task: Task) -> Watched:
         if self._runner is None:
             self._runner = self.collect.runner()
-        shared = {"family": self.family, "config": self.collect, "runner": self._runner, "max_turns": self.max_turns,
-                  "address": (self.seed, "talk", len(self.exchanges))}
+        shared = {
+            "family": self.family,
+            "config": self.collect,
+            "runner": self._runner,
+            "max_turns": self.max_turns,
+            "address": (self.seed, "talk", len(self.exchanges)),
+        }
         if self.endpoint is not None:
             return EndpointAttempt(task, endpoint=self.endpoint, **shared)
-        return InteractiveAttempt(task, engine=self.session.engine, chat=self.session.chat, **shared)
+        return InteractiveAttempt(
+            task, engine=self.session.engine, chat=self.session.chat, **shared
+        )
 
     def _text(self, attempt: Watched) -> str:
         """What the policy has written of its turn so far, but for a last character that is not whole yet."""
@@ -199,8 +253,10 @@ class Talk(HasView):
         """What must be known of the tokens of this talk."""
         if self.endpoint is None:
             return ""
-        return (f"{self.endpoint.model} at {self.endpoint.url}: the server applies its own chat template, so the "
-                "tokens are not ours; they are those of training only where its template is the policy's own")
+        return (
+            f"{self.endpoint.model} at {self.endpoint.url}: the server applies its own chat template, so the "
+            "tokens are not ours; they are those of training only where its template is the policy's own"
+        )
 
     def view(self) -> View:
         """The whole talk as it stands."""
@@ -216,13 +272,20 @@ def _turn_limit(family: EnvFamily, max_turns: int | None) -> int:
     if max_turns is None:
         return family.max_turns
     if not 1 <= max_turns <= family.max_turns:
-        raise ConfigError(f"max_turns is from 1 to {family.max_turns}, where {family.name} ends by itself; got "
-                          f"{max_turns}")
+        raise ConfigError(
+            f"max_turns is from 1 to {family.max_turns}, where {family.name} ends by itself; got "
+            f"{max_turns}"
+        )
     return max_turns
 
 
-def _watched(attempt: Watched, known: int, told: bool, text_of: Callable[[Watched], str],
-             stopping: threading.Event) -> Iterator[TalkEvent]:
+def _watched(
+    attempt: Watched,
+    known: int,
+    told: bool,
+    text_of: Callable[[Watched], str],
+    stopping: threading.Event,
+) -> Iterator[TalkEvent]:
     """What happens in an attempt, from turn number `known` on, until it is over or `stopping` is set. `told`: beginning
     with what the policy is told first. `text_of`: what it has written of its turn so far."""
     wrote = answered = known
@@ -240,15 +303,20 @@ def _watched(attempt: Watched, known: int, told: bool, text_of: Callable[[Watche
             answered += 1
         text = text_of(attempt)
         if text.startswith(shown) and len(text) > len(shown):
-            yield TextEvent(wrote, text[len(shown):])
+            yield TextEvent(wrote, text[len(shown) :])
             shown = text
         if len(attempt.turns) > wrote:
             turn = attempt.turns[wrote]
             yield TurnEvent(turn.index, turn.text, turn.finish)
             wrote, shown = wrote + 1, ""
     over = attempt.trajectory
-    yield EndEvent(over.stop_reason.value, STOP_WORDS[over.stop_reason], over, getattr(attempt, "length", None),
-                   over.error)
+    yield EndEvent(
+        over.stop_reason.value,
+        STOP_WORDS[over.stop_reason],
+        over,
+        getattr(attempt, "length", None),
+        over.error,
+    )
 
 
 def events_of(turn: Turn) -> Iterator[TalkEvent]:
@@ -259,8 +327,15 @@ def events_of(turn: Turn) -> Iterator[TalkEvent]:
     for call in turn.tool_calls:
         yield ToolCallEvent(turn.index, call.name, call.arguments)
     facts = info.get("calls", ())
-    kinds = {call.call_id: str(dict(fact).get("error") or "") for call, fact in zip(turn.tool_calls, facts)}
-    complaint = "" if info.get("valid_format", True) else str(info.get("complaint") or "could not be read as an action")
+    kinds = {
+        call.call_id: str(dict(fact).get("error") or "")
+        for call, fact in zip(turn.tool_calls, facts)
+    }
+    complaint = (
+        ""
+        if info.get("valid_format", True)
+        else str(info.get("complaint") or "could not be read as an action")
+    )
     told = False
     for message in turn.reply:
         if message.role == "tool":

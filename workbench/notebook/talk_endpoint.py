@@ -4,6 +4,7 @@ ours, the turns are the server's. No token is known, so the trajectory has turns
 Tool calls that the server has read itself are written down as the policy would have written them, so that there is one
 reader of actions, the environment's; what it replies goes back under the ids that the server gave its calls.
 """
+
 from __future__ import annotations
 
 import json
@@ -29,8 +30,17 @@ NOT_RUN = "Error: this call was not run."
 class EndpointAttempt:
     """What `interactive.InteractiveAttempt` is for an engine. Each tick waits for one more piece of a reply."""
 
-    def __init__(self, task: Task, *, endpoint: Endpoint, family: EnvFamily, config: CollectConfig,
-                 address: tuple[int | str, ...], runner: EnvRunner, max_turns: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        endpoint: Endpoint,
+        family: EnvFamily,
+        config: CollectConfig,
+        address: tuple[int | str, ...],
+        runner: EnvRunner,
+        max_turns: int,
+    ) -> None:
         self.endpoint, self.family, self.config, self.runner = endpoint, family, config, runner
         self.max_turns, self.task = max_turns, task
         self.key, self.dynamics_seed = f"{task.id}#0", seed_of(*address, "dynamics", task.id, 0)
@@ -57,7 +67,9 @@ class EndpointAttempt:
     def go_on(self, task: Task, dynamics_seed: int) -> None:
         """The next question, behind what was said. Raises EnvError at the next tick where it cannot begin."""
         if self.trajectory is None or self.trajectory.stop_reason.is_fault:
-            raise EnvError("a next question begins where the last one has ended, and not by a fault")
+            raise EnvError(
+                "a next question begins where the last one has ended, and not by a fault"
+            )
         self.task, self.trajectory = task, None
         self._steps = self._attempt(task, dynamics_seed)
 
@@ -93,8 +105,11 @@ class EndpointAttempt:
             return self._finish(_fault(answer), answer.error)
         if not self.messages:
             self.first_observation = answer.observation
-        self.messages += [_shown(message) for message in answer.observation.messages
-                          if not self.messages or message.role != "system"]
+        self.messages += [
+            _shown(message)
+            for message in answer.observation.messages
+            if not self.messages or message.role != "system"
+        ]
         tools = answer.observation.tools
         for _ in range(self.max_turns):
             reply = yield from self._reply(tools)
@@ -128,8 +143,13 @@ class EndpointAttempt:
     def _reply(self, tools: Any) -> Iterator[Reply | None]:
         """The server's reply; None, and the attempt has ended, where it gave none."""
         try:
-            for piece in self.endpoint.stream(self.messages, tools, temperature=self.config.temperature,
-                                              top_p=self.config.top_p, max_tokens=self.config.max_turn_tokens):
+            for piece in self.endpoint.stream(
+                self.messages,
+                tools,
+                temperature=self.config.temperature,
+                top_p=self.config.top_p,
+                max_tokens=self.config.max_turn_tokens,
+            ):
                 if isinstance(piece, Reply):
                     self.text = ""
                     return piece
@@ -147,9 +167,21 @@ class EndpointAttempt:
         self.runner.close(self.key)
         last = self._turns[-1].info if self._turns else {}
         self._over = Trajectory(
-            self.task, 0, self.dynamics_seed, self.first_observation, tuple(self._turns), (), reason,
-            scored=not reason.is_fault, error=error,
-            success=None if reason.is_fault else bool(last["success"]) if "success" in last else None)
+            self.task,
+            0,
+            self.dynamics_seed,
+            self.first_observation,
+            tuple(self._turns),
+            (),
+            reason,
+            scored=not reason.is_fault,
+            error=error,
+            success=None
+            if reason.is_fault
+            else bool(last["success"])
+            if "success" in last
+            else None,
+        )
 
     # -------------------------------------------------------------------------------------------- words
 
@@ -158,7 +190,10 @@ class EndpointAttempt:
         calls are a thought: that is what stands before calls in our formats."""
         if not reply.calls:
             return reply.text
-        words, style = reply.text, getattr(self.family.make() if hasattr(self.family, "make") else None, "format", None)
+        words, style = (
+            reply.text,
+            getattr(self.family.make() if hasattr(self.family, "make") else None, "format", None),
+        )
         if "<" not in words and (words.strip() or getattr(style, "think", False)):
             words = f"<think>{words}</think>"
         return "\n".join(filter(None, (words, *(_written(call, style) for call in reply.calls))))
@@ -169,9 +204,20 @@ class EndpointAttempt:
             self.messages.append({"role": "assistant", "content": text})
             self.messages += map(_shown, replies)
             return
-        self.messages.append({"role": "assistant", "content": reply.text, "tool_calls": [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in reply.calls]})
+        self.messages.append(
+            {
+                "role": "assistant",
+                "content": reply.text,
+                "tool_calls": [
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.arguments},
+                    }
+                    for call in reply.calls
+                ],
+            }
+        )
         results = [message.text for message in replies if message.role == "tool"]
         for call, result in zip_longest(reply.calls, results[: len(reply.calls)], fillvalue=None):
             content = NOT_RUN if result is None else result

@@ -7,6 +7,7 @@ Without anybody looking (papermill) there is nothing but that picture.
 Answers are made in a thread, so that the kernel hears the Stop button and other cells run meanwhile. The engine is the
 session's own and serves one at a time: sample nothing else with that session until the answer is there.
 """
+
 from __future__ import annotations
 
 import threading
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.1  # between two drawings while an answer comes
 # Part of the widgets, and gone with them: while they are alive, the picture after them would say the same twice.
-HIDE_THE_PICTURE = "<style>.jp-OutputArea-child:has(.wb-talk) + .jp-OutputArea-child {display: none}</style>"
+HIDE_THE_PICTURE = (
+    "<style>.jp-OutputArea-child:has(.wb-talk) + .jp-OutputArea-child {display: none}</style>"
+)
 
 
 def show_panel(talk: Talk) -> None:
@@ -41,19 +44,32 @@ class TalkPanel:
         import ipywidgets as w
 
         self.talk, self.thread = talk, None
-        self._saved: CellOutput | None = None  # the picture in an output of its own, once that is there
-        hint = "a question" if hasattr(talk.family, "question_task") else "the number of a task, such as 7"
-        self.question = w.Text(placeholder=hint, layout=w.Layout(flex="1 1 auto", width="auto")).add_class(
-            "wb-talk-question")
+        self._saved: CellOutput | None = (
+            None  # the picture in an output of its own, once that is there
+        )
+        hint = (
+            "a question"
+            if hasattr(talk.family, "question_task")
+            else "the number of a task, such as 7"
+        )
+        self.question = w.Text(
+            placeholder=hint, layout=w.Layout(flex="1 1 auto", width="auto")
+        ).add_class("wb-talk-question")
         self.question.on_msg(self._said)
-        self.send = w.Button(description="Ask", layout=w.Layout(width="80px")).add_class("wb-talk-ask")
+        self.send = w.Button(description="Ask", layout=w.Layout(width="80px")).add_class(
+            "wb-talk-ask"
+        )
         self.send.on_click(lambda _button: self.ask())
-        self.stop = w.Button(description="Stop", icon="stop", disabled=True, layout=w.Layout(width="80px"))
+        self.stop = w.Button(
+            description="Stop", icon="stop", disabled=True, layout=w.Layout(width="80px")
+        )
         self.stop.add_class("wb-talk-stop")
         self.stop.on_click(lambda _button: talk.stop())
         self.notice, self.picture = w.HTML(), w.HTML(talk.view().html)
         hidden = w.HTML(HIDE_THE_PICTURE, layout=w.Layout(display="none"))
-        self.box = w.VBox([self.picture, w.HBox([self.question, self.send, self.stop]), self.notice, hidden])
+        self.box = w.VBox(
+            [self.picture, w.HBox([self.question, self.send, self.stop]), self.notice, hidden]
+        )
         self.box.add_class("wb-talk")
 
     def show(self) -> None:
@@ -62,7 +78,11 @@ class TalkPanel:
         data = self.box._repr_mimebundle_()
         data = data[0] if isinstance(data, tuple) else data
         found = {kind: value for kind, value in data.items() if "widget" in kind}
-        display(found | {"text/plain": "the chat lives as long as its kernel; its picture stands below"}, raw=True)
+        display(
+            found
+            | {"text/plain": "the chat lives as long as its kernel; its picture stands below"},
+            raw=True,
+        )
         self._saved = CellOutput()
         self._saved.put(self.talk.view()._repr_mimebundle_())
 
@@ -73,7 +93,9 @@ class TalkPanel:
             return
         self.question.value, self.notice.value = "", ""
         self.send.disabled, self.stop.disabled = True, False
-        self.thread = threading.Thread(target=self._answer, args=(question,), name="talk", daemon=True)
+        self.thread = threading.Thread(
+            target=self._answer, args=(question,), name="talk", daemon=True
+        )
         self.thread.start()
 
     def _said(self, _widget: Any, content: dict[str, Any], _buffers: Any) -> None:
@@ -87,7 +109,9 @@ class TalkPanel:
                 if time.monotonic() - drawn > EVERY_S:
                     self._draw()
                     drawn = time.monotonic()
-        except Exception as error:  # whatever it is: out of a thread it would go to a log that nobody reads
+        except (
+            Exception
+        ) as error:  # whatever it is: out of a thread it would go to a log that nobody reads
             self.notice.value = str(parts_html([WarningLine(f"{type(error).__name__}: {error}")]))
         finally:
             self._draw()

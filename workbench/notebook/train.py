@@ -6,6 +6,7 @@
 
 `wb.train` (live_run.py) starts the same in a process of its own.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +30,15 @@ def usual_instruments(config: Config) -> tuple[Instrument, ...]:
     return () if config.lint.mode == "off" else (TrainingLint(),)
 
 
-def train_step(session: Session, step: int, run: RunWriter | None = None,
-               on_done: Callable[..., None] | None = None, *, start: bool | None = None,
-               instruments: Sequence[Instrument] | None = None) -> StepOutcome:
+def train_step(
+    session: Session,
+    step: int,
+    run: RunWriter | None = None,
+    on_done: Callable[..., None] | None = None,
+    *,
+    start: bool | None = None,
+    instruments: Sequence[Instrument] | None = None,
+) -> StepOutcome:
     """Collect, credit, lint, update, hand the new weights to the engine. `step` counts from 1.
 
     `run`, `start`: see `training.step.train_step`. `instruments` None: those that `session.config` asks for; to let
@@ -42,25 +49,50 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     return bare_step(session, step, run, on_done, start=start, instruments=chosen)
 
 
-def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutcome], None] | None = None,
-               on_score: Callable[[int, list[Score]], None] | None = None,
-               on_rollout: Callable[[int], Callable[..., None]] | None = None,
-               on_note: Callable[[str], None] | None = print,
-               instruments: Sequence[Instrument] | None = None) -> Run:
+def train_here(
+    config: Config,
+    path: str | Path,
+    *,
+    on_step: Callable[[StepOutcome], None] | None = None,
+    on_score: Callable[[int, list[Score]], None] | None = None,
+    on_rollout: Callable[[int], Callable[..., None]] | None = None,
+    on_note: Callable[[str], None] | None = print,
+    instruments: Sequence[Instrument] | None = None,
+) -> Run:
     """`training.train.train_here` with the instruments that `config` asks for (or those given)."""
     chosen = usual_instruments(config) if instruments is None else instruments
-    return training.train_here(config, path, on_step=on_step, on_score=on_score, on_rollout=on_rollout,
-                               on_note=on_note, instruments=chosen)
+    return training.train_here(
+        config,
+        path,
+        on_step=on_step,
+        on_score=on_score,
+        on_rollout=on_rollout,
+        on_note=on_note,
+        instruments=chosen,
+    )
 
 
-def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {}, *,
-                on_step: Callable[[StepOutcome], None] | None = None,
-                on_score: Callable[[int, list[Score]], None] | None = None,
-                on_rollout: Callable[[int], Callable[..., None]] | None = None,
-                on_note: Callable[[str], None] | None = print,
-                instruments: Callable[[Config], Sequence[Instrument]] = usual_instruments, trust: bool = False,
-                accept_changed_code: bool = False) -> Run:
+def resume_here(
+    path: str | Path | ResumePlan,
+    settings: Mapping[str, Any] = {},
+    *,
+    on_step: Callable[[StepOutcome], None] | None = None,
+    on_score: Callable[[int, list[Score]], None] | None = None,
+    on_rollout: Callable[[int], Callable[..., None]] | None = None,
+    on_note: Callable[[str], None] | None = print,
+    instruments: Callable[[Config], Sequence[Instrument]] = usual_instruments,
+    trust: bool = False,
+    accept_changed_code: bool = False,
+) -> Run:
     """`training.resume.resume_here` with the instruments that the stored configuration asks for."""
-    return resuming.resume_here(path, settings, on_step=on_step, on_score=on_score, on_rollout=on_rollout,
-                                on_note=on_note, instruments=instruments, trust=trust,
-                                accept_changed_code=accept_changed_code)
+    return resuming.resume_here(
+        path,
+        settings,
+        on_step=on_step,
+        on_score=on_score,
+        on_rollout=on_rollout,
+        on_note=on_note,
+        instruments=instruments,
+        trust=trust,
+        accept_changed_code=accept_changed_code,
+    )

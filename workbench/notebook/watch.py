@@ -1,4 +1,5 @@
 """Progress while a run trains: a bar in the terminal, one line in a notebook, and every evaluation as it comes."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -44,9 +45,17 @@ def watch(steps: int, label: str, done: int = 0) -> Iterator[ProgressCallbacks]:
 
 def headline(metrics: Mapping[str, Any]) -> str:
     """What to look at in a step, in a few words. What was not computed is left out (law 5)."""
-    wanted = {"reward_mean": "reward", "success": "success", "reward_std_within": "spread within groups"}
+    wanted = {
+        "reward_mean": "reward",
+        "success": "success",
+        "reward_std_within": "spread within groups",
+    }
     known = {words: metrics.get(name) for name, words in wanted.items()}
-    return ", ".join(f"{words} {value:.2f}" for words, value in known.items() if value is not None and value == value)
+    return ", ".join(
+        f"{words} {value:.2f}"
+        for words, value in known.items()
+        if value is not None and value == value
+    )
 
 
 def follow(bar: Progress, follower: RunFollower, steps: int | None = None) -> None:

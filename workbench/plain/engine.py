@@ -2,6 +2,7 @@
 
 The noise is an argument: it belongs to the address of the turn and to nothing else. So an engine that samples a hundred
 turns at once, and keeps its caches from turn to turn, draws the very same tokens."""
+
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
@@ -13,8 +14,14 @@ from transformers import DynamicCache
 
 
 @torch.no_grad()
-def generate(model: nn.Module, prompt_ids: Sequence[int], noise: Sequence[float], stop_ids: Container[int],
-             temperature: float = 1.0, top_p: float = 1.0) -> tuple[list[int], list[float], str]:
+def generate(
+    model: nn.Module,
+    prompt_ids: Sequence[int],
+    noise: Sequence[float],
+    stop_ids: Container[int],
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+) -> tuple[list[int], list[float], str]:
     """A turn: its tokens, at most one for each number of `noise` (uniform in [0, 1)), their logprobs under what they
     were sampled from, and "stop" (it ended in a stop token, which is an action like any other) or "length"."""
     ids, logps, cache = [], [], DynamicCache()

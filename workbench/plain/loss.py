@@ -1,6 +1,7 @@
 """What is minimised: from logprobs and advantages to a loss per token, and how tokens are summed up.
 
 Tensors hold one number for each token of a segment [L]. The gradient flows through `logp` and `value` alone."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,9 +11,9 @@ import numpy as np
 
 from workbench.types.tensors import Tensor, nn, torch
 
-MAX_LOG_RATIO = 20.0           # nats: one absurd token must not make infinity out of a whole update
+MAX_LOG_RATIO = 20.0  # nats: one absurd token must not make infinity out of a whole update
 MAX_SEQUENCE_LOG_RATIO = 10.0  # of GSPO, as published
-MAX_K3 = 10.0                  # of k3, which grows exponentially, as published
+MAX_K3 = 10.0  # of k3, which grows exponentially, as published
 
 
 class ObjectiveValue(NamedTuple):
@@ -24,8 +25,16 @@ class ObjectiveValue(NamedTuple):
     state: Tensor
 
 
-def clip(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, *, low: float = 0.2, high: float = 0.2,
-         dual: float = 0.0) -> ObjectiveValue:
+def clip(
+    logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    counts: Tensor,
+    *,
+    low: float = 0.2,
+    high: float = 0.2,
+    dual: float = 0.0,
+) -> ObjectiveValue:
     """L = -min(r A, clip(r, 1 - low, 1 + high) A), with r = pi / pi_old. At r = 1 its gradient is REINFORCE's. Sources,
     PPO: Schulman et al. 2017 (arXiv 1707.06347), eq. 7; two bounds: DAPO (arXiv 2503.14476), eq. 10. `dual` = c > 1: a
     token with A < 0 costs at most -c A: Ye et al. 2020 (arXiv 1912.09729), eq. 3."""
@@ -33,8 +42,15 @@ def clip(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, *, l
     return _clipped(ratio, advantage, low, high, dual)
 
 
-def gspo(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, *, low: float = 3e-4,
-         high: float = 4e-4) -> ObjectiveValue:
+def gspo(
+    logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    counts: Tensor,
+    *,
+    low: float = 3e-4,
+    high: float = 4e-4,
+) -> ObjectiveValue:
     """The same with one ratio for a whole segment: s = exp(mean of log pi - log pi_old) over the tokens that count.
     Each token has its own gradient (GSPO-token). Zheng et al. 2025 (arXiv 2507.18071), eq. 5, 7 and 14."""
     change = (logp - old_logp).detach()
@@ -43,10 +59,14 @@ def gspo(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, *, l
     return _clipped(ratio, advantage, low, high, 0.0)
 
 
-def _clipped(ratio: Tensor, advantage: Tensor, low: float, high: float, dual: float) -> ObjectiveValue:
+def _clipped(
+    ratio: Tensor, advantage: Tensor, low: float, high: float, dual: float
+) -> ObjectiveValue:
     """A token that a bound holds has a constant for a loss: no gradient."""
     above, below = (ratio > 1 + high) & (advantage > 0), (ratio < 1 - low) & (advantage < 0)
-    gain = torch.where(above, (1 + high) * advantage, torch.where(below, (1 - low) * advantage, ratio * advantage))
+    gain = torch.where(
+        above, (1 + high) * advantage, torch.where(below, (1 - low) * advantage, ratio * advantage)
+    )
     state = above.int() - below.int()
     if dual:
         worst = (ratio > dual) & (advantage < 0)
@@ -54,8 +74,15 @@ def _clipped(ratio: Tensor, advantage: Tensor, low: float, high: float, dual: fl
     return ObjectiveValue(-gain, ratio, state)
 
 
-def cispo(logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, *, low: float = 1.0,
-          high: float = 0.28) -> ObjectiveValue:
+def cispo(
+    logp: Tensor,
+    old_logp: Tensor,
+    advantage: Tensor,
+    counts: Tensor,
+    *,
+    low: float = 1.0,
+    high: float = 0.28,
+) -> ObjectiveValue:
     """L = -clip(r, 1 - low, 1 + high) A log pi, the bounded ratio without gradient: REINFORCE with a weight that is
     held, so that no token drops out. MiniMax-M1 (arXiv 2506.13585), eq. 4 and 5."""
     ratio = (logp - old_logp).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
@@ -70,20 +97,22 @@ for _objective in (clip, cispo):
 def sampler_weight(old_logp: Tensor, rollout_logp: Tensor, cap: float) -> Tensor:
     """min(pi_old / pi_sampler, cap), for a sampler that is not quite the policy; 1 where its logprob is not known. Yao
     et al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training"."""
-    weight = (old_logp - rollout_logp).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+    weight = (
+        (old_logp - rollout_logp).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(max=cap)
+    )
     return torch.where(rollout_logp.isnan(), 1.0, weight)
 
 
 def kl(logp: Tensor, ref_logp: Tensor, estimator: str) -> Tensor:
     """Estimates of KL(policy || reference) in nats, per token: Schulman 2020 (joschu.net/blog/kl-approx.html).
 
-        k1 = log pi - log ref      k2 = k1^2 / 2      k3 = r - 1 - log r, r = ref / pi      abs = |k1|
+    k1 = log pi - log ref      k2 = k1^2 / 2      k3 = r - 1 - log r, r = ref / pi      abs = |k1|
     """
     above = logp - ref_logp
     if estimator == "k3":
         log_r = (-above).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         return (log_r.expm1() - log_r).clamp(max=MAX_K3)
-    return {"k1": above, "k2": above ** 2 / 2, "abs": above.abs()}[estimator]
+    return {"k1": above, "k2": above**2 / 2, "abs": above.abs()}[estimator]
 
 
 def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: float = 0.0) -> Tensor:
@@ -106,7 +135,9 @@ def logprobs(model: nn.Module, ids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([nothing, chosen]), torch.cat([nothing, entropy])
 
 
-def shares(weights: Sequence[np.ndarray], reduction: str, fixed_length: int = 0) -> list[np.ndarray]:
+def shares(
+    weights: Sequence[np.ndarray], reduction: str, fixed_length: int = 0
+) -> list[np.ndarray]:
     """What the loss of each token is multiplied with: `weights` [T] of each attempt, over one denominator for a whole
     update, in however many segments and micro-batches it is computed.
 
@@ -120,7 +151,11 @@ def shares(weights: Sequence[np.ndarray], reduction: str, fixed_length: int = 0)
     attempts = sum(count > 0 for count in counts)
     found = []
     for weight, count in zip(weights, counts):
-        divisor = {"token-mean": sum(counts), "seq-mean-token-mean": attempts * count, "seq-mean-token-sum": attempts,
-                   "fixed-length": attempts * fixed_length}[reduction]
+        divisor = {
+            "token-mean": sum(counts),
+            "seq-mean-token-mean": attempts * count,
+            "seq-mean-token-sum": attempts,
+            "fixed-length": attempts * fixed_length,
+        }[reduction]
         found.append(weight / max(divisor, 1))
     return found

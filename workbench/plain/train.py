@@ -1,10 +1,11 @@
 """From trajectories to better weights. With this, a whole training run is
 
-    chat, learner = PlainChat(tokenizer), PlainLearner(model, Recipe(group_relative))
-    for step in range(1, 9):
-        groups = collect(tasks_of(step), 8, model, chat, Rollout(make_env, max_turns=10), (seed, "train", step))
-        attempts, credits, updates = learn(step, groups, learner)
+chat, learner = PlainChat(tokenizer), PlainLearner(model, Recipe(group_relative))
+for step in range(1, 9):
+    groups = collect(tasks_of(step), 8, model, chat, Rollout(make_env, max_turns=10), (seed, "train", step))
+    attempts, credits, updates = learn(step, groups, learner)
 """
+
 from __future__ import annotations
 
 import math
@@ -33,22 +34,33 @@ def new_critic(trunk: nn.Module, width: int) -> nn.ModuleDict:
 
 def values(critic: nn.ModuleDict, ids: Tensor) -> Tensor:
     """What is to be expected before each token of a segment (NaN before the first), and after the last [L + 1]."""
-    after = critic["head"](critic["trunk"](input_ids=ids[None], use_cache=False).last_hidden_state[0].float())[:, 0]
+    after = critic["head"](
+        critic["trunk"](input_ids=ids[None], use_cache=False).last_hidden_state[0].float()
+    )[:, 0]
     return torch.cat([after.new_full((1,), torch.nan), after])
 
 
 class PlainAdamW:
     """Adam with decoupled weight decay, in float64: Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8,
-                 weight_decay: float = 0.0) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         # Of each parameter: updates so far, the mean of its gradients, that of their squares.
-        self.memory = {parameter: (0, 0.0, 0.0) for parameter in parameters if parameter.requires_grad}
+        self.memory = {
+            parameter: (0, 0.0, 0.0) for parameter in parameters if parameter.requires_grad
+        }
 
     def norm(self) -> float:
         """The length of the gradient."""
-        return math.sqrt(sum(float(p.grad.double().square().sum()) for p in self.memory if p.grad is not None))
+        return math.sqrt(
+            sum(float(p.grad.double().square().sum()) for p in self.memory if p.grad is not None)
+        )
 
     @torch.no_grad()
     def step(self, lr: float, max_norm: float = 0.0) -> None:
@@ -59,9 +71,12 @@ class PlainAdamW:
             if norm == 0 or parameter.grad is None:  # by its memory alone it would move on
                 continue
             gradient, count = parameter.grad.double() * scale, count + 1
-            mean, square = beta1 * mean + (1 - beta1) * gradient, beta2 * square + (1 - beta2) * gradient ** 2
+            mean, square = (
+                beta1 * mean + (1 - beta1) * gradient,
+                beta2 * square + (1 - beta2) * gradient**2,
+            )
             self.memory[parameter] = count, mean, square
-            move = mean / (1 - beta1 ** count) / ((square / (1 - beta2 ** count)).sqrt() + self.eps)
+            move = mean / (1 - beta1**count) / ((square / (1 - beta2**count)).sqrt() + self.eps)
             parameter.copy_(parameter.double() * (1 - lr * self.weight_decay) - lr * move)
 
 
@@ -75,21 +90,26 @@ class PlainLearner:
     critic: nn.ModuleDict | None = None
     lr: float = 2e-4
     critic_lr: float = 1e-3
-    value_coef: float = 1.0       # what the critic's loss counts: less than 1 where it shares the policy's trunk
+    value_coef: float = (
+        1.0  # what the critic's loss counts: less than 1 where it shares the policy's trunk
+    )
     max_grad_norm: float = 1.0
     warmup_updates: int = 0
     adamw: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0                 # of the shuffle into minibatches
+    seed: int = 0  # of the shuffle into minibatches
     version: int = 0
 
     def __post_init__(self) -> None:
         self.optimizer = PlainAdamW(list(self.policy.parameters()), **self.adamw)
         critic = [] if self.critic is None else self.critic.parameters()
-        self.critic_optimizer = PlainAdamW([p for p in critic if p not in self.optimizer.memory], **self.adamw)
+        self.critic_optimizer = PlainAdamW(
+            [p for p in critic if p not in self.optimizer.memory], **self.adamw
+        )
 
 
-def learn(step: int, groups: Sequence[Group], learner: PlainLearner
-          ) -> tuple[list[AttemptTokens], list[AttemptCredit], list[tuple[float, float]]]:
+def learn(
+    step: int, groups: Sequence[Group], learner: PlainLearner
+) -> tuple[list[AttemptTokens], list[AttemptCredit], list[tuple[float, float]]]:
     """One step: what each token was worth, and the updates. Returns of each update its loss and its gradient's norm."""
     attempts = [facts(attempt, learner) for attempt in attempts_of(groups)]
     credits = credit_of(attempts, learner.recipe)
@@ -100,9 +120,13 @@ def learn(step: int, groups: Sequence[Group], learner: PlainLearner
     return attempts, credits, updates
 
 
-def minibatches(credits: Sequence[AttemptCredit], count: int, address: tuple[int | str, ...]) -> list[list[int]]:
+def minibatches(
+    credits: Sequence[AttemptCredit], count: int, address: tuple[int | str, ...]
+) -> list[list[int]]:
     """Numbers of the attempts of each update: those with anything to train, shuffled, dealt out one by one."""
-    rows = [n for n, own in enumerate(credits) if any(weight.any() for weight in own.weights.values())]
+    rows = [
+        n for n, own in enumerate(credits) if any(weight.any() for weight in own.weights.values())
+    ]
     shuffled = rng_at(*address).permutation(np.array(rows, int)).tolist() if count > 1 else rows
     return [shuffled[first::count] for first in range(min(count, max(len(rows), 1)))]
 
@@ -111,14 +135,20 @@ def minibatches(credits: Sequence[AttemptCredit], count: int, address: tuple[int
 def facts(attempt: AttemptTokens, learner: PlainLearner) -> AttemptTokens:
     """With what the models say at the step's beginning; ratios are taken against that, never against the sampler."""
     models = {"old_logp": learner.policy, "ref_logp": learner.reference, "value": learner.critic}
-    found = {name: np.full(len(attempt.ids), np.nan) for name, model in models.items() if model is not None}
+    found = {
+        name: np.full(len(attempt.ids), np.nan)
+        for name, model in models.items()
+        if model is not None
+    }
     final_value = 0.0
     for at in segments_of(attempt):
         ids = torch.from_numpy(attempt.ids[at])
         for name in found.keys() - {"value"}:
             found[name][at] = logprobs(models[name], ids)[0]
         if "value" in found:
-            said = values(learner.critic, ids).numpy()  # one more than there are tokens: behind the last one
+            said = values(
+                learner.critic, ids
+            ).numpy()  # one more than there are tokens: behind the last one
             found["value"][at], final_value = said[:-1], float(said[-1])
     return replace(attempt, **found, final_value=final_value)
 
@@ -128,22 +158,31 @@ def segments_of(attempt: AttemptTokens) -> list[np.ndarray]:
     return [np.flatnonzero(attempt.segment == number) for number in np.unique(attempt.segment)]
 
 
-def update(attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit],
-           learner: PlainLearner) -> tuple[float, float]:
+def update(
+    attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit], learner: PlainLearner
+) -> tuple[float, float]:
     """(loss, norm of the policy's gradient). Numbers that are not finite move nothing."""
     policy, critic = learner.optimizer, learner.critic_optimizer
     for parameter in (*policy.memory, *critic.memory):
         parameter.grad = None
     loss, norms = gradient(attempts, credits, learner), (policy.norm(), critic.norm())
     if all(map(math.isfinite, (loss, *norms))):
-        warm = min(1.0, (learner.version + 1) / learner.warmup_updates) if learner.warmup_updates else 1.0
+        warm = (
+            min(1.0, (learner.version + 1) / learner.warmup_updates)
+            if learner.warmup_updates
+            else 1.0
+        )
         policy.step(learner.lr * warm, learner.max_grad_norm)  # only the policy is warmed up
         critic.step(learner.critic_lr, learner.max_grad_norm)
-        learner.version += norms[0] > 0  # of the weights that sample: a critic's update makes no other policy
+        learner.version += (
+            norms[0] > 0
+        )  # of the weights that sample: a critic's update makes no other policy
     return loss, norms[0]
 
 
-def gradient(attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit], learner: PlainLearner) -> float:
+def gradient(
+    attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit], learner: PlainLearner
+) -> float:
     """Adds the gradient of the loss of these attempts to the parameters, a segment at a time; returns the loss. The
     critic's term is a mean over tokens, whatever the reduction of the others."""
     weights, share, total = [own.weights for own in credits], {}, 0.0
@@ -155,30 +194,48 @@ def gradient(attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit]
             used = at[np.any([share[name][n][at] != 0 for name in share], axis=0)]
             if len(used):
                 losses = token_losses(attempt, own, at, used, learner)
-                loss = sum((losses[name] * torch.from_numpy(share[name][n][used])).sum() for name in share)
+                loss = sum(
+                    (losses[name] * torch.from_numpy(share[name][n][used])).sum() for name in share
+                )
                 loss.backward()
                 total += float(loss.detach())
     return total
 
 
-def token_losses(attempt: AttemptTokens, own: AttemptCredit, at: np.ndarray, used: np.ndarray,
-                 learner: PlainLearner) -> dict[str, Tensor]:
+def token_losses(
+    attempt: AttemptTokens,
+    own: AttemptCredit,
+    at: np.ndarray,
+    used: np.ndarray,
+    learner: PlainLearner,
+) -> dict[str, Tensor]:
     """Each term of the loss at the tokens `used` of the segment whose tokens are `at`."""
+
     def known(numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(numbers[used])
 
-    recipe, ids, place = learner.recipe, torch.from_numpy(attempt.ids[at]), torch.from_numpy(used - at[0])
+    recipe, ids, place = (
+        learner.recipe,
+        torch.from_numpy(attempt.ids[at]),
+        torch.from_numpy(used - at[0]),
+    )
     logp, entropy = (each[place] for each in logprobs(learner.policy, ids))
     old_logp = logp.detach() if attempt.old_logp is None else known(attempt.old_logp)
     counts = known(own.weights["policy"] != 0)
     surrogate = recipe.objective(logp, old_logp, known(own.advantage), counts, **recipe.bounds)
     losses = {"policy": surrogate.loss, "entropy": -recipe.entropy_coef * entropy}
     if recipe.sampler_cap:
-        losses["policy"] = surrogate.loss * sampler_weight(old_logp, known(attempt.rollout_logp), recipe.sampler_cap)
+        losses["policy"] = surrogate.loss * sampler_weight(
+            old_logp, known(attempt.rollout_logp), recipe.sampler_cap
+        )
     if "kl" in own.weights:
         losses["kl"] = recipe.kl_coef * kl(logp, known(attempt.ref_logp), recipe.kl_estimator)
     if "critic" in own.weights:
         value, target = values(learner.critic, ids)[place], known(own.target)
-        target = torch.where(target.isnan(), value.detach(), target)  # not fitted there: no share, and no NaN either
-        losses["critic"] = learner.value_coef * value_loss(value, known(attempt.value), target, recipe.value_clip)
+        target = torch.where(
+            target.isnan(), value.detach(), target
+        )  # not fitted there: no share, and no NaN either
+        losses["critic"] = learner.value_coef * value_loss(
+            value, known(attempt.value), target, recipe.value_clip
+        )
     return losses

@@ -4,6 +4,7 @@ alarms that name a kind of collapse.
 A score at a step knows the steps up to it and no later one. None: nothing to say yet. How early the alarms come, and how
 often for nothing, is measured: docs/evidence/collapse.md.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from workbench.types.monitored import StepSignals
 
-BASE = 3    # first steps, whose mean is the start of a signal
+BASE = 3  # first steps, whose mean is the start of a signal
 SMOOTH = 3  # last steps, whose mean is its present value
 FLOOR = 1e-3  # of a start that is divided by
 
@@ -35,7 +36,7 @@ def means(steps: Steps, signal: str) -> Scores:
     values = [getattr(each, signal) for each in steps]
     found: Scores = []
     for end in range(1, len(values) + 1):
-        last = values[end - SMOOTH:end] if end >= SMOOTH else [None]
+        last = values[end - SMOOTH : end] if end >= SMOOTH else [None]
         found.append(None if None in last else float(np.mean(last)))
     return found
 
@@ -56,17 +57,22 @@ def _beside_start(steps: Steps, signal: str, compare: Callable[[float, float], f
     if len(first) < BASE or None in first:
         return [None] * len(steps)
     start = max(float(np.mean(first)), FLOOR)
-    return [None if value is None or at < BASE else compare(value, start) for at, value in enumerate(now)]
+    return [
+        None if value is None or at < BASE else compare(value, start)
+        for at, value in enumerate(now)
+    ]
 
 
 def below_best(signal: str) -> Callable[[Steps], Scores]:
     """How far a signal lies below the best that it was before."""
+
     def scores(steps: Steps) -> Scores:
         best, found = None, []
         for value in means(steps, signal):
             best = value if best is None else best if value is None else max(best, value)
             found.append(None if value is None else best - value)
         return found
+
     return scores
 
 
@@ -80,34 +86,61 @@ def minus(signal: str) -> Callable[[Steps], Scores]:
     return lambda steps: [None if value is None else -value for value in means(steps, signal)]
 
 
-def both(first: AlarmRule, second: AlarmRule, thresholds: tuple[float, float]) -> Callable[[Steps], Scores]:
+def both(
+    first: AlarmRule, second: AlarmRule, thresholds: tuple[float, float]
+) -> Callable[[Steps], Scores]:
     """1 or more where both are beyond their thresholds in the same step: the smaller of the two shares."""
+
     def scores(steps: Steps) -> Scores:
         pairs = zip(first.scores(steps), second.scores(steps), strict=True)
-        return [None if None in pair else min(value / limit for value, limit in zip(pair, thresholds, strict=True))
-                for pair in pairs]
+        return [
+            None
+            if None in pair
+            else min(value / limit for value, limit in zip(pair, thresholds, strict=True))
+            for pair in pairs
+        ]
+
     return scores
 
 
 # Kind of collapse -> the two signs that must come together.
 PAIRS: Mapping[str, tuple[AlarmRule, AlarmRule]] = {
-    "echo": (AlarmRule("valid format falls below its best", below_best("valid")),
-             AlarmRule("success falls below its best", below_best("success"))),
-    "retreat": (AlarmRule("turns fall", fall("turns")), AlarmRule("success falls", fall("success"))),
-    "risk-aversion": (AlarmRule("entropy falls", fall("entropy")), AlarmRule("success falls", fall("success")))}
+    "echo": (
+        AlarmRule("valid format falls below its best", below_best("valid")),
+        AlarmRule("success falls below its best", below_best("success")),
+    ),
+    "retreat": (
+        AlarmRule("turns fall", fall("turns")),
+        AlarmRule("success falls", fall("success")),
+    ),
+    "risk-aversion": (
+        AlarmRule("entropy falls", fall("entropy")),
+        AlarmRule("success falls", fall("success")),
+    ),
+}
 
 
 def paired_rule(kind: str, thresholds: tuple[float, float]) -> AlarmRule:
     """The alarm of a kind: at 1 or more, both of its signs are beyond their thresholds."""
     first, second = PAIRS[kind]
-    return AlarmRule(f"{kind.replace('-', ' ')}: {first.name}, and {second.name}", both(first, second, thresholds), kind)
+    return AlarmRule(
+        f"{kind.replace('-', ' ')}: {first.name}, and {second.name}",
+        both(first, second, thresholds),
+        kind,
+    )
 
 
 # Kind -> the thresholds of its two signs, as the collapse bench chose them: docs/evidence/collapse.md.
-THRESHOLDS: Mapping[str, tuple[float, float]] = {"echo": (0.25, 0.18), "retreat": (0.057, 1), "risk-aversion": (0.12, 0.37)}
+THRESHOLDS: Mapping[str, tuple[float, float]] = {
+    "echo": (0.25, 0.18),
+    "retreat": (0.057, 1),
+    "risk-aversion": (0.12, 0.37),
+}
 
 
 def alarms_of(steps: Steps) -> tuple[str, ...]:
     """The kinds of collapse that the last of these steps looks like; mostly none."""
     scores = {kind: paired_rule(kind, limits).scores(steps) for kind, limits in THRESHOLDS.items()}
-    return tuple(kind for kind, found in scores.items() if found and found[-1] is not None and found[-1] >= 1)
+    return tuple(
+        kind for kind, found in scores.items() if found and found[-1] is not None and found[-1] >= 1
+    )

@@ -3,6 +3,7 @@
 The loop is `collect`'s own. The engine hands out the stored completions of the turns that are played again, the family makes
 environments with the stored seed, and whatever comes out otherwise than it is stored ends the attempt with the difference.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -35,12 +36,34 @@ class ReplayedEngine(Wrapped):
             return self._inside.submit(request)
         prompt, span = self._spans[turn]
         if not np.array_equal(np.asarray(request.prompt_ids), prompt):
-            same = next((n for n, (a, b) in enumerate(zip(request.prompt_ids, prompt)) if a != b), min(len(prompt), len(request.prompt_ids)))
+            same = next(
+                (n for n, (a, b) in enumerate(zip(request.prompt_ids, prompt)) if a != b),
+                min(len(prompt), len(request.prompt_ids)),
+            )
             said = f"turn {turn}: its prompt differs from the stored one from token {same} of {len(prompt)} on"
-            self._ready.append(Completion(request.id, np.zeros(0, np.int32), np.zeros(0, np.float32), "error", 0, Sampling(), error=said))
+            self._ready.append(
+                Completion(
+                    request.id,
+                    np.zeros(0, np.int32),
+                    np.zeros(0, np.float32),
+                    "error",
+                    0,
+                    Sampling(),
+                    error=said,
+                )
+            )
             return None
-        self._ready.append(Completion(request.id, span.token_ids, span.logprobs, self._finish[turn], span.policy_version or 0,
-                                      span.sampling or Sampling(), span.plain_logprobs))
+        self._ready.append(
+            Completion(
+                request.id,
+                span.token_ids,
+                span.logprobs,
+                self._finish[turn],
+                span.policy_version or 0,
+                span.sampling or Sampling(),
+                span.plain_logprobs,
+            )
+        )
         return None
 
     def poll(self) -> list[Completion]:
@@ -80,7 +103,9 @@ def stored_actions(attempt: Trajectory) -> list[tuple[np.ndarray, Span]]:
     return [found[turn] for turn in sorted(found)]
 
 
-def continuations(attempt: Trajectory, turn: int, k: int, *, address: tuple[int | str, ...], **collecting: Any) -> Group:
+def continuations(
+    attempt: Trajectory, turn: int, k: int, *, address: tuple[int | str, ...], **collecting: Any
+) -> Group:
     """`k` attempts that are `attempt` up to `turn` and sampled from there on; with `turn` after the last one, the attempt played
     again. Chance inside the environment goes on as it did in `attempt`.
 
@@ -88,12 +113,20 @@ def continuations(attempt: Trajectory, turn: int, k: int, *, address: tuple[int 
     otherwise than it is stored, with the first difference."""
     family = collecting.pop("family")
     engine = ReplayedEngine(collecting.pop("engine"), attempt, turn)
-    [group] = collect([attempt.task], family=ReplayedFamily(family, attempt.dynamics_seed), engine=engine, group_size=k,
-                      address=(*address, attempt.attempt, turn), **collecting)
+    [group] = collect(
+        [attempt.task],
+        family=ReplayedFamily(family, attempt.dynamics_seed),
+        engine=engine,
+        group_size=k,
+        address=(*address, attempt.attempt, turn),
+        **collecting,
+    )
     for made in group:
         if said := _difference(made, attempt, turn):
-            raise DataError(f"this attempt cannot be restored to turn {turn}: {said}. Branching needs an environment that answers "
-                            "the same task, seed and actions in the same way each time; wb.check_env says whether yours does")
+            raise DataError(
+                f"this attempt cannot be restored to turn {turn}: {said}. Branching needs an environment that answers "
+                "the same task, seed and actions in the same way each time; wb.check_env says whether yours does"
+            )
     return group
 
 
@@ -103,12 +136,21 @@ def _difference(made: Trajectory, stored: Trajectory, turns: int) -> str:
         return "the first observation is another one"
     for number in range(turns):
         if number >= len(made.turns):
-            return f"{made.error}" if made.error else f"it ended after turn {number - 1} ({made.stop_reason.value})"
+            return (
+                f"{made.error}"
+                if made.error
+                else f"it ended after turn {number - 1} ({made.stop_reason.value})"
+            )
         now, was = made.turns[number], stored.turns[number]
         for name in ("text", "reward", "reply"):
             if getattr(now, name) != getattr(was, name):
-                said = [" ".join(m.text for m in turn.reply) if name == "reply" else getattr(turn, name) for turn in (now, was)]
-                return f"the {name} of turn {number} is {said[0]!r:.160}, stored is {said[1]!r:.160}"
+                said = [
+                    " ".join(m.text for m in turn.reply) if name == "reply" else getattr(turn, name)
+                    for turn in (now, was)
+                ]
+                return (
+                    f"the {name} of turn {number} is {said[0]!r:.160}, stored is {said[1]!r:.160}"
+                )
     return (made.error or "") if made.stop_reason.is_fault and len(made.turns) <= turns else ""
 
 
@@ -117,11 +159,16 @@ def refuse_what_cannot_be_restored(family: EnvFamily, attempt: Trajectory) -> No
     on a server, and for an attempt that broke off."""
     name = getattr(family, "name", type(family).__name__)
     if getattr(family, "deterministic", None) is False:
-        raise DataError(f"{name} says of itself that it is not the same twice (deterministic = False): no turn of it can be restored")
+        raise DataError(
+            f"{name} says of itself that it is not the same twice (deterministic = False): no turn of it can be restored"
+        )
     if getattr(family, "remote", False):
-        raise DataError(f"{name} keeps its state on a server (remote = True), where it cannot be played again without acting again")
+        raise DataError(
+            f"{name} keeps its state on a server (remote = True), where it cannot be played again without acting again"
+        )
     if attempt.stop_reason.is_fault or not attempt.turns:
-        raise DataError(f"attempt {attempt.attempt} at {attempt.task.id} ended with {attempt.stop_reason.value}"
-                        + (f" ({attempt.error})" if attempt.error else "") + ": there is nothing to branch from")
-
-
+        raise DataError(
+            f"attempt {attempt.attempt} at {attempt.task.id} ended with {attempt.stop_reason.value}"
+            + (f" ({attempt.error})" if attempt.error else "")
+            + ": there is nothing to branch from"
+        )

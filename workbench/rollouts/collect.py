@@ -8,6 +8,7 @@ the engine has finished goes to its environment, and a slow, hung or finished at
 Every draw has an address (law 8), so the result does not depend on who finished first, and comes back in address
 order.
 """
+
 from __future__ import annotations
 
 import math
@@ -23,7 +24,16 @@ from workbench.envs.base import EnvFamily
 from workbench.envs.runners import EnvAnswer, EnvRunner
 from workbench.envs.scoring import RewardRunner
 from workbench.rollouts.config import GREEDY, CollectConfig
-from workbench.types import Group, Observation, StepResult, StopReason, Task, ToolCall, Trajectory, Turn
+from workbench.types import (
+    Group,
+    Observation,
+    StepResult,
+    StopReason,
+    Task,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 from workbench.types.canonical_json import plain
 from workbench.types.errors import ConfigError, EngineError, EnvError, WorkbenchError
 from workbench.types.seeds import seed_of
@@ -42,8 +52,12 @@ class _Attempt:
     conversation: Conversation | None = None
     turns: list[Turn] = field(default_factory=list)
     pending: Turn | None = None  # an action that the environment has not answered yet
-    named: dict[str, str | None] = field(default_factory=dict)  # what the environment says of the state it is in now
-    if_cut: dict[str, float] = field(default_factory=dict)  # the outcome, should a limit of ours end it now
+    named: dict[str, str | None] = field(
+        default_factory=dict
+    )  # what the environment says of the state it is in now
+    if_cut: dict[str, float] = field(
+        default_factory=dict
+    )  # the outcome, should a limit of ours end it now
     result: Trajectory | None = None
 
     def finish(self, reason: StopReason, error: str | None = None) -> None:
@@ -53,36 +67,60 @@ class _Attempt:
         last = self.turns[-1].info if self.turns else {}
         parts = self.if_cut if reason in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS) else {}
         self.result = Trajectory(
-            task=self.task, attempt=self.number, dynamics_seed=self.dynamics_seed,
-            first_observation=self.first_observation, turns=tuple(self.turns),
+            task=self.task,
+            attempt=self.number,
+            dynamics_seed=self.dynamics_seed,
+            first_observation=self.first_observation,
+            turns=tuple(self.turns),
             segments=self.conversation.segments if self.conversation is not None else (),
-            stop_reason=reason, scored=not reason.is_fault, error=error,
-            outcome=sum(parts.values()) if parts else None, outcome_parts=parts,
-            success=None if reason.is_fault else bool(last["success"]) if "success" in last else None,
+            stop_reason=reason,
+            scored=not reason.is_fault,
+            error=error,
+            outcome=sum(parts.values()) if parts else None,
+            outcome_parts=parts,
+            success=None
+            if reason.is_fault
+            else bool(last["success"])
+            if "success" in last
+            else None,
         )
 
 
 class Collector:
-    def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, config: CollectConfig,
-                 address: tuple[int | str, ...], runner: EnvRunner, on_done: Callable[[Trajectory], None] | None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        chat: ChatFormat,
+        family: EnvFamily,
+        config: CollectConfig,
+        address: tuple[int | str, ...],
+        runner: EnvRunner,
+        on_done: Callable[[Trajectory], None] | None,
+    ) -> None:
         self.engine, self.chat, self.family, self.config = engine, chat, family, config
         self.address, self.runner, self.on_done = address, runner, on_done
         if config.max_context is not None and config.max_context > engine.context_length:
-            raise ConfigError(f"collect.max_context = {config.max_context} has no effect: the engine can hold "
-                              f"{engine.context_length} tokens; lower it, or leave it out to use them all")
+            raise ConfigError(
+                f"collect.max_context = {config.max_context} has no effect: the engine can hold "
+                f"{engine.context_length} tokens; lower it, or leave it out to use them all"
+            )
         self.context = config.max_context or engine.context_length
         self.attempts: dict[str, _Attempt] = {}
         self.sampling: dict[int, _Attempt] = {}  # request id -> attempt
         self.requests = 0
-        self.stepping = 0                        # calls that environments have not answered yet
+        self.stepping = 0  # calls that environments have not answered yet
 
     # -- attempts come and go
 
     def start(self, task: Task, number: int, greedy: bool = False) -> _Attempt:
         key = f"{task.id}#{number}"
         if key in self.attempts:
-            raise ConfigError(f"task {task.id!r} stands twice in one collect; ask for a larger group instead")
-        attempt = _Attempt(key, task, number, seed_of(*self.address, "dynamics", task.id, number), greedy)
+            raise ConfigError(
+                f"task {task.id!r} stands twice in one collect; ask for a larger group instead"
+            )
+        attempt = _Attempt(
+            key, task, number, seed_of(*self.address, "dynamics", task.id, number), greedy
+        )
         self.attempts[key] = attempt
         self.stepping += 1
         self.runner.reset(key, self.family, task, attempt.dynamics_seed)
@@ -118,10 +156,15 @@ class Collector:
         if room < 1:
             return self.end(attempt, StopReason.CONTEXT_FULL)
         request = Request(
-            id=self.requests, session=f"{attempt.key}/{conversation.segment_index}", prompt_ids=prompt_ids,
+            id=self.requests,
+            session=f"{attempt.key}/{conversation.segment_index}",
+            prompt_ids=prompt_ids,
             seed=seed_of(*self.address, "engine", attempt.task.id, attempt.number, turn),
-            max_new_tokens=min(self.config.max_turn_tokens, room), stop_ids=self.chat.stop_ids,
-            **GREEDY if attempt.greedy else {"temperature": self.config.temperature, "top_p": self.config.top_p},
+            max_new_tokens=min(self.config.max_turn_tokens, room),
+            stop_ids=self.chat.stop_ids,
+            **GREEDY
+            if attempt.greedy
+            else {"temperature": self.config.temperature, "top_p": self.config.top_p},
         )
         self.requests += 1
         try:
@@ -135,8 +178,11 @@ class Collector:
         if completion.finish == "error":
             return self.end(attempt, StopReason.ENGINE_ERROR, completion.error)
         text = attempt.conversation.add_action(
-            completion.token_ids, completion.logprobs, finish=completion.finish,
-            policy_version=completion.policy_version, sampling=completion.sampling,
+            completion.token_ids,
+            completion.logprobs,
+            finish=completion.finish,
+            policy_version=completion.policy_version,
+            sampling=completion.sampling,
             plain_logprobs=completion.plain_logprobs,
         )
         attempt.pending = Turn(len(attempt.turns), text, completion.finish, **attempt.named)
@@ -155,8 +201,12 @@ class Collector:
         if answer.observation is not None:
             attempt.first_observation = answer.observation
             try:
-                attempt.conversation = Conversation(self.chat, answer.observation, history=self.config.history,
-                                                    window=self.config.window)
+                attempt.conversation = Conversation(
+                    self.chat,
+                    answer.observation,
+                    history=self.config.history,
+                    window=self.config.window,
+                )
             except WorkbenchError as error:  # an observation that no prompt can be made of
                 return self.end(attempt, StopReason.ENV_ERROR, str(error))
             return self.ask(attempt)
@@ -231,7 +281,9 @@ def finished_turn(action: Turn, result: StepResult) -> Turn:
     added up nor stored: a broken environment ends its own attempt and not the run (law 10)."""
     for name in ("info", "reward_parts", "if_cut"):
         if not isinstance(getattr(result, name), Mapping):
-            raise EnvError(f"{name} of a StepResult holds values by name, got {getattr(result, name)!r}")
+            raise EnvError(
+                f"{name} of a StepResult holds values by name, got {getattr(result, name)!r}"
+            )
     info = plain(result.info, "info of a StepResult")
     moves = info.get("moves", [])
     if not isinstance(moves, list) or not all(isinstance(move, str) for move in moves):
@@ -239,9 +291,13 @@ def finished_turn(action: Turn, result: StepResult) -> Turn:
     if not isinstance(info.get("success", False), bool):
         raise EnvError(f"info['success'] of a StepResult is true or false, got {info['success']!r}")
     return replace(
-        action, moves=tuple(moves), tool_calls=_calls(result.tool_calls), reply=result.observation.messages,
+        action,
+        moves=tuple(moves),
+        tool_calls=_calls(result.tool_calls),
+        reply=result.observation.messages,
         reward=None if result.reward is None else _number(result.reward, "reward"),
-        reward_parts=_parts(result.reward_parts), info=info,
+        reward_parts=_parts(result.reward_parts),
+        info=info,
     )
 
 
@@ -252,20 +308,36 @@ def _parts(parts: Mapping[str, Any]) -> dict[str, float]:
 def _calls(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     if not all(isinstance(call, ToolCall) and isinstance(call.name, str) for call in calls):
         raise EnvError(f"tool_calls of a StepResult are ToolCalls, got {calls!r}")
-    return tuple(ToolCall(call.name, plain(call.arguments, f"arguments of the call of {call.name!r}"), call.call_id)
-                 for call in calls)
+    return tuple(
+        ToolCall(
+            call.name,
+            plain(call.arguments, f"arguments of the call of {call.name!r}"),
+            call.call_id,
+        )
+        for call in calls
+    )
 
 
 def _number(value: Any, what: str) -> float:
     if not isinstance(value, (int, float, np.number)) or not math.isfinite(value):
-        raise EnvError(f"the {what} of a StepResult is a finite number (a reward that failed is None), got {value!r}")
+        raise EnvError(
+            f"the {what} of a StepResult is a finite number (a reward that failed is None), got {value!r}"
+        )
     return float(value)
 
 
 def collect(
-    tasks: Sequence[Task], *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
-    group_size: int, address: tuple[int | str, ...], runner: EnvRunner | None = None,
-    on_done: Callable[[Trajectory], None] | None = None, greedy: bool = False,
+    tasks: Sequence[Task],
+    *,
+    family: EnvFamily,
+    engine: Engine,
+    chat: ChatFormat,
+    config: CollectConfig,
+    group_size: int,
+    address: tuple[int | str, ...],
+    runner: EnvRunner | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+    greedy: bool = False,
 ) -> list[Group]:
     """Sample `group_size` attempts at each task, with `greedy` one aside by the likeliest tokens (`Group.greedy`); one group per
     task, in the order of `tasks`.
@@ -294,5 +366,10 @@ def collect(
         if own is not None:
             own.shutdown()
     results, made = [attempt.result for attempt in collector.attempts.values()], group_size + greedy
-    return [Group(tuple(results[first:first + group_size]), results[first + group_size] if greedy else None)
-            for first in range(0, len(results), made)]
+    return [
+        Group(
+            tuple(results[first : first + group_size]),
+            results[first + group_size] if greedy else None,
+        )
+        for first in range(0, len(results), made)
+    ]

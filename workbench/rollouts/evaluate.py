@@ -4,6 +4,7 @@ Every policy plays the same tasks with the same dynamics seeds and, where it sam
 numbers), so that differences are paired task by task. Success is reported sampled at temperature 1 *and* greedy:
 training often only sharpens, and one of the two alone would overstate it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,23 @@ from workbench.rollouts.config import CollectConfig
 from workbench.types import Group, Task, Trajectory, trajectories_of
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import seed_of
-from workbench.types.stats import (Difference, Estimate, clustered_difference, mean_interval, paired_difference,
-                                   pass_at_k, share)
+from workbench.types.stats import (
+    Difference,
+    Estimate,
+    clustered_difference,
+    mean_interval,
+    paired_difference,
+    pass_at_k,
+    share,
+)
 from workbench.types.view import Shown, ShownTuple
 
 MODES = ("sampled", "greedy")
-OF_RETURNS = ("reward_low", "reward_high", "reward_by_task")  # of a row only where success is not known
+OF_RETURNS = (
+    "reward_low",
+    "reward_high",
+    "reward_by_task",
+)  # of a row only where success is not known
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +71,9 @@ class Score(Shown):
     reward_low: float | None = None
     reward_high: float | None = None
     reward_by_task: tuple[float | None, ...] = ()
-    played: tuple[Group, ...] = field(default=(), repr=False, compare=False)  # stored beside a row, in none
+    played: tuple[Group, ...] = field(
+        default=(), repr=False, compare=False
+    )  # stored beside a row, in none
 
     @property
     def ks(self) -> tuple[int, ...]:
@@ -70,7 +84,9 @@ class Score(Shown):
 
     def pass_at_by_task(self, k: int) -> np.ndarray:
         """[n] unbiased chance that one of k attempts succeeds. DataError for more than there were."""
-        return pass_at_k(np.rint(np.asarray(self.by_task) * self.attempts).astype(int), self.attempts, k)
+        return pass_at_k(
+            np.rint(np.asarray(self.by_task) * self.attempts).astype(int), self.attempts, k
+        )
 
     def pass_at(self, k: int) -> Estimate:
         """pass@k over the tasks, with its 95 % interval; `pass_at(1)` is `success`."""
@@ -80,12 +96,16 @@ class Score(Shown):
     def of_row(cls, row: Mapping[str, Any]) -> Score:
         """The score that a report's row tells. Rows of before there were several attempts are of one."""
         known = {each.name: row[each.name] for each in fields(cls) if each.name in row}
-        return cls(**known | {name: tuple(row.get(name, ())) for name in ("by_task", "reward_by_task")})
+        return cls(
+            **known | {name: tuple(row.get(name, ())) for name in ("by_task", "reward_by_task")}
+        )
 
     def row(self) -> dict[str, Any]:
         """JSON-able. Of several attempts there are also `pass_at_K`, `pass_at_K_low` and `pass_at_K_high`; a row of one
         attempt has none of them, nor `attempts`, and one that tells success no interval of the return."""
-        row = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "played"}
+        row = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "played"
+        }
         if self.attempts == 1:
             del row["attempts"]
         if self.success is not None:
@@ -93,14 +113,20 @@ class Score(Shown):
                 del row[name]
         for k in self.ks:
             found = self.pass_at(k)
-            row |= {f"pass_at_{k}": found.mean, f"pass_at_{k}_low": found.low, f"pass_at_{k}_high": found.high}
+            row |= {
+                f"pass_at_{k}": found.mean,
+                f"pass_at_{k}_low": found.low,
+                f"pass_at_{k}_high": found.high,
+            }
         return row
 
     def __str__(self) -> str:
         several = f" x {self.attempts}" if self.attempts > 1 else ""
         if self.success is None:
             known = self.reward_low is not None
-            interval = f"[{self.reward_low:.3f}, {self.reward_high:.3f}]" if known else "[not known]"
+            interval = (
+                f"[{self.reward_low:.3f}, {self.reward_high:.3f}]" if known else "[not known]"
+            )
             figures = f"return {self.reward:.3f}  {interval}"
         else:
             low, high = (f"{100 * bound:.1f}" for bound in (self.success_low, self.success_high))
@@ -108,37 +134,82 @@ class Score(Shown):
         return f"{self.policy:9} {self.mode:7}  {figures}  n={self.n}{several}"
 
 
-def _score(policy: str, mode: str, success: Sequence[bool] | None, rewards: Sequence[float | None],
-           turns: Sequence[int], tokens: Sequence[int] | None, valid: Sequence[bool] | None, faults: int,
-           attempts: int) -> Score:
+def _score(
+    policy: str,
+    mode: str,
+    success: Sequence[bool] | None,
+    rewards: Sequence[float | None],
+    turns: Sequence[int],
+    tokens: Sequence[int] | None,
+    valid: Sequence[bool] | None,
+    faults: int,
+    attempts: int,
+) -> Score:
     """`rewards`: of every attempt, task by task, None where it was not scored; `success` too, None: nobody says."""
     scored = [reward for reward in rewards if reward is not None]
-    score = Score(policy, mode, len(rewards) // attempts, None, None, None, float(np.mean(scored or [float("nan")])),
-                  float(np.mean(turns)), None if tokens is None else float(np.mean(tokens)),
-                  None if not valid else float(np.mean(valid)), faults, (), attempts)
+    score = Score(
+        policy,
+        mode,
+        len(rewards) // attempts,
+        None,
+        None,
+        None,
+        float(np.mean(scored or [float("nan")])),
+        float(np.mean(turns)),
+        None if tokens is None else float(np.mean(tokens)),
+        None if not valid else float(np.mean(valid)),
+        faults,
+        (),
+        attempts,
+    )
     if success is not None:
         by_task_N = np.asarray(success, dtype=np.float64).reshape(-1, attempts).mean(axis=1)
         rate = share(by_task_N, attempts)
-        return replace(score, success=rate.mean, success_low=rate.low, success_high=rate.high,
-                       by_task=tuple(by_task_N.tolist()))
-    by_task = [[r for r in rewards[first:first + attempts] if r is not None]
-               for first in range(0, len(rewards), attempts)]
+        return replace(
+            score,
+            success=rate.mean,
+            success_low=rate.low,
+            success_high=rate.high,
+            by_task=tuple(by_task_N.tolist()),
+        )
+    by_task = [
+        [r for r in rewards[first : first + attempts] if r is not None]
+        for first in range(0, len(rewards), attempts)
+    ]
     known = [float(np.mean(some)) for some in by_task if some]
-    around = mean_interval(known) if len(known) > 1 and np.ptp(known) > 0 else None  # no spread tells nothing of tasks
-    return replace(score, reward_low=around and around.low, reward_high=around and around.high,
-                   reward_by_task=tuple(float(np.mean(some)) if some else None for some in by_task))
+    around = (
+        mean_interval(known) if len(known) > 1 and np.ptp(known) > 0 else None
+    )  # no spread tells nothing of tasks
+    return replace(
+        score,
+        reward_low=around and around.low,
+        reward_high=around and around.high,
+        reward_by_task=tuple(float(np.mean(some)) if some else None for some in by_task),
+    )
 
 
-def score_trajectories(policy: str, mode: str, trajectories: Sequence[Trajectory], *, attempts: int = 1) -> Score:
+def score_trajectories(
+    policy: str, mode: str, trajectories: Sequence[Trajectory], *, attempts: int = 1
+) -> Score:
     """Summarise trajectories: `attempts` at the first task, as many at the second, and so on. Unscored rewards are left
     out of the mean, never counted as 0 (law 5); nor is a success that the environment says nothing of."""
     ended = [t for t in trajectories if t.turns and not t.stop_reason.is_fault]
     says = not ended or any(t.success is not None for t in ended)
     return _score(
-        policy, mode, [bool(t.success) for t in trajectories] if says else None, [t.reward for t in trajectories],
-        [len(t.turns) for t in trajectories], [t.num_sampled for t in trajectories],
-        [bool(turn.info["valid_format"]) for t in trajectories for turn in t.turns if "valid_format" in turn.info],
-        sum(t.stop_reason.is_fault for t in trajectories), attempts,
+        policy,
+        mode,
+        [bool(t.success) for t in trajectories] if says else None,
+        [t.reward for t in trajectories],
+        [len(t.turns) for t in trajectories],
+        [t.num_sampled for t in trajectories],
+        [
+            bool(turn.info["valid_format"])
+            for t in trajectories
+            for turn in t.turns
+            if "valid_format" in turn.info
+        ],
+        sum(t.stop_reason.is_fault for t in trajectories),
+        attempts,
     )
 
 
@@ -147,9 +218,14 @@ class Scores(ShownTuple[Score]):
 
 
 def evaluate_policy(
-    name: str, tasks: Sequence[Task],
+    name: str,
+    tasks: Sequence[Task],
     play: Callable[[Sequence[Task], int, CollectConfig, tuple[int | str, ...]], list[Group]],
-    *, config: CollectConfig, seed: int, modes: Sequence[str] = MODES, attempts: int = 1,
+    *,
+    config: CollectConfig,
+    seed: int,
+    modes: Sequence[str] = MODES,
+    attempts: int = 1,
 ) -> Scores:
     """Let a policy play `tasks` once per mode: sampled at temperature 1, `attempts` times each, and greedy, once.
 
@@ -169,8 +245,14 @@ def evaluate_policy(
     return Scores(scores)
 
 
-def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int, runner: EnvRunner | None = None,
-                       attempts: int = 1) -> Scores:
+def evaluate_baselines(
+    tasks: Sequence[Task],
+    *,
+    family: EnvFamily,
+    seed: int,
+    runner: EnvRunner | None = None,
+    attempts: int = 1,
+) -> Scores:
     """The baselines that every result is shown with: uniform random play, `attempts` times at each task, and the
     best-known solver, once. One that the family does not have is not among them (`baselines.none_known`).
 
@@ -180,34 +262,59 @@ def evaluate_baselines(tasks: Sequence[Task], *, family: EnvFamily, seed: int, r
     where there is nothing to play.
     """
     if not tasks or attempts < 1:
-        raise ConfigError(f"baselines need at least one task and one attempt, got {len(tasks)} and {attempts}")
+        raise ConfigError(
+            f"baselines need at least one task and one attempt, got {len(tasks)} and {attempts}"
+        )
     scores = []
     for name in baselines.known(family):
         mode, count = ("sampled", attempts) if name == "random" else ("greedy", 1)
         answers = _play_all(family, name, tasks, seed, count, runner or InlineRunner())
-        played = [None if a.observation is None else baselines.played(a.observation) for a in answers]
+        played = [
+            None if a.observation is None else baselines.played(a.observation) for a in answers
+        ]
         ended = [attempt for attempt in played if attempt is not None]
         if not ended:
-            raise EnvError(f"{name} play of {family.name} broke in every attempt, the last time with "
-                           f"{answers[-1].error}; mend the environment before anything is trained in it")
+            raise EnvError(
+                f"{name} play of {family.name} broke in every attempt, the last time with "
+                f"{answers[-1].error}; mend the environment before anything is trained in it"
+            )
         says = any(attempt.success is not None for attempt in ended)
-        scores.append(_score(
-            name, mode, [a is not None and bool(a.success) for a in played] if says else None,
-            [None if a is None else a.reward for a in played], [a.turns for a in ended], None, None,
-            len(played) - len(ended), count))
+        scores.append(
+            _score(
+                name,
+                mode,
+                [a is not None and bool(a.success) for a in played] if says else None,
+                [None if a is None else a.reward for a in played],
+                [a.turns for a in ended],
+                None,
+                None,
+                len(played) - len(ended),
+                count,
+            )
+        )
     return Scores(scores)
 
 
-def _play_all(family: EnvFamily, policy: str, tasks: Sequence[Task], seed: int, attempts: int,
-              runner: EnvRunner) -> list[EnvAnswer]:
+def _play_all(
+    family: EnvFamily,
+    policy: str,
+    tasks: Sequence[Task],
+    seed: int,
+    attempts: int,
+    runner: EnvRunner,
+) -> list[EnvAnswer]:
     """What `runner` answers to one reset for each attempt at each task, in that order."""
     names = [f"{policy}#{index}" for index in range(len(tasks) * attempts)]
     answers: dict[str, EnvAnswer] = {}
     try:
         for index, name in enumerate(names):
             task, number = tasks[index // attempts], index % attempts
-            runner.reset(name, baselines.BaselineFamily(family, policy, seed, number), task,
-                         seed_of(seed, "evaluation", "dynamics", task.id, number))
+            runner.reset(
+                name,
+                baselines.BaselineFamily(family, policy, seed, number),
+                task,
+                seed_of(seed, "evaluation", "dynamics", task.id, number),
+            )
         while len(answers) < len(names):
             for answer in runner.poll(0.05):
                 answers[answer.key] = answer
@@ -235,8 +342,14 @@ def compare(a: Score, b: Score, k: int | None = None) -> dict[str, Any]:
 
 
 def _told(a: Score, b: Score, what: str, difference: Difference, n: int) -> dict[str, Any]:
-    return {"a": f"{a.policy} {a.mode}{what}", "b": f"{b.policy} {b.mode}{what}", "difference": float(difference.mean),
-            "low": float(difference.low), "high": float(difference.high), "n": n}
+    return {
+        "a": f"{a.policy} {a.mode}{what}",
+        "b": f"{b.policy} {b.mode}{what}",
+        "difference": float(difference.mean),
+        "low": float(difference.low),
+        "high": float(difference.high),
+        "n": n,
+    }
 
 
 def _can_be_paired(a: Score, b: Score) -> bool:
@@ -256,8 +369,16 @@ def report(scores: Sequence[Score], absent: Mapping[str, str] = {}) -> dict[str,
     paired = []
     for score in scores:
         for other in ("untrained", "random"):
-            base = by_name.get((other, score.mode)) or (by_name.get((other, "sampled")) if other == "random" else None)
-            if base is not None and score.policy not in (other, "random", "solver") and _can_be_paired(base, score):
+            base = by_name.get((other, score.mode)) or (
+                by_name.get((other, "sampled")) if other == "random" else None
+            )
+            if (
+                base is not None
+                and score.policy not in (other, "random", "solver")
+                and _can_be_paired(base, score)
+            ):
                 paired.append(compare(base, score))
                 paired += [compare(base, score, k) for k in sorted({*base.ks} & {*score.ks})[-1:]]
-    return {"rows": [score.row() for score in scores], "paired": paired} | ({"absent": dict(absent)} if absent else {})
+    return {"rows": [score.row() for score in scores], "paired": paired} | (
+        {"absent": dict(absent)} if absent else {}
+    )

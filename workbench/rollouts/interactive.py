@@ -1,4 +1,5 @@
 """One attempt, a tick at a time: the loop of `collect` for a person who watches it and may go on with a next task."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -26,8 +27,18 @@ class InteractiveAttempt:
     `max_turns` (default: the family's) is for each task. Close it when done: the engine and the runner outlive it.
     """
 
-    def __init__(self, task: Task, *, family: EnvFamily, engine: Engine, chat: ChatFormat, config: CollectConfig,
-                 address: tuple[int | str, ...], runner: EnvRunner, max_turns: int | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        family: EnvFamily,
+        engine: Engine,
+        chat: ChatFormat,
+        config: CollectConfig,
+        address: tuple[int | str, ...],
+        runner: EnvRunner,
+        max_turns: int | None = None,
+    ) -> None:
         self.family, self.max_turns = family, family.max_turns if max_turns is None else max_turns
         self._collector = collector_for(family)(engine, chat, family, config, address, runner, None)
         self._attempt = self._collector.start(task, 0)
@@ -64,7 +75,9 @@ class InteractiveAttempt:
     @property
     def length(self) -> int:
         """Tokens of the sequence that the policy sees now."""
-        return 0 if self._attempt.conversation is None else len(self._attempt.conversation.prompt_ids)
+        return (
+            0 if self._attempt.conversation is None else len(self._attempt.conversation.prompt_ids)
+        )
 
     def tick(self) -> None:
         """Let environment and engine go one tick on."""

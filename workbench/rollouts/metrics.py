@@ -1,5 +1,6 @@
 """The numbers of a step that can be read off its trajectories alone (the learner adds its own), and what the numbers of
 all steps say of a filter."""
+
 from __future__ import annotations
 
 from collections import Counter
@@ -28,8 +29,15 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     per_group = [np.array([t.reward for t in group if t.reward is not None]) for group in groups]
     spreads = [float(rewards_G.std()) for rewards_G in per_group if len(rewards_G)]
     stops = Counter(t.stop_reason for t in trajectories)
-    valid = [turn.info["valid_format"] for t in trajectories for turn in t.turns if "valid_format" in turn.info]
-    said = [turn.info["reasoning"] for t in trajectories for turn in t.turns if "reasoning" in turn.info]
+    valid = [
+        turn.info["valid_format"]
+        for t in trajectories
+        for turn in t.turns
+        if "valid_format" in turn.info
+    ]
+    said = [
+        turn.info["reasoning"] for t in trajectories for turn in t.turns if "reasoning" in turn.info
+    ]
     stated = [words for words in said if words != "not stated"]
     cut = [turn.finish == "length" for t in trajectories for turn in t.turns]
     knows = any(t.success is not None for t in trajectories)
@@ -37,7 +45,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "reward_mean": rewards,
         "reward_std": [rewards.std()] if len(rewards) else [],
         "reward_std_within": spreads,
-        "flat_groups": [np.ptp(some) <= ROUNDING * np.abs(some).max() for some in per_group if len(some)],
+        "flat_groups": [
+            np.ptp(some) <= ROUNDING * np.abs(some).max() for some in per_group if len(some)
+        ],
         "success": [bool(t.success) for t in trajectories] if knows else [],
         "turns": [len(t.turns) for t in trajectories],
         "sampled_tokens": [t.num_sampled for t in trajectories],
@@ -49,7 +59,9 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "segments": [len(t.segments) for t in trajectories],
     }
     metrics = {name: float(np.mean(some)) for name, some in values.items() if len(some)}
-    return metrics | {f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason}
+    return metrics | {
+        f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason
+    }
 
 
 def fault_share(row: Mapping[str, float]) -> float:
@@ -62,7 +74,11 @@ def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
 
     A comparison of two filters is one of two numbers of updates as well, unless these are equal: so they are told.
     """
-    rows = [row for row in rows if row.get("credit_filter_kept", np.nan) == row.get("credit_filter_kept", np.nan)]
+    rows = [
+        row
+        for row in rows
+        if row.get("credit_filter_kept", np.nan) == row.get("credit_filter_kept", np.nan)
+    ]
     if not rows:
         return ""
 
@@ -72,16 +88,25 @@ def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
 
     groups = mean("credit_filter_groups_kept") + mean("credit_filter_groups_left_out")
     removed = sum(row.get("credit_updates_removed_by_filter", 0.0) for row in rows)
-    made, empty = sum(row["updates"] for row in rows), sum(row["credit_filter_kept"] == 0 for row in rows)
-    words = [f"filter: {mean('credit_filter_kept'):.0%} of the scored attempts kept, from "
-             f"{mean('credit_filter_groups_kept'):.1f} of {groups:.1f} groups a step "
-             f"({mean('credit_filter_groups_flat'):.1f} were flat)"]
+    made, empty = (
+        sum(row["updates"] for row in rows),
+        sum(row["credit_filter_kept"] == 0 for row in rows),
+    )
+    words = [
+        f"filter: {mean('credit_filter_kept'):.0%} of the scored attempts kept, from "
+        f"{mean('credit_filter_groups_kept'):.1f} of {groups:.1f} groups a step "
+        f"({mean('credit_filter_groups_flat'):.1f} were flat)"
+    ]
     if not np.isnan(mean("credit_filter_std_kept")):
-        words.append(f"reward std within groups (n - 1) {mean('credit_filter_std_kept'):.3g} in what is kept, "
-                     f"{mean('credit_filter_std_all'):.3g} in all")
+        words.append(
+            f"reward std within groups (n - 1) {mean('credit_filter_std_kept'):.3g} in what is kept, "
+            f"{mean('credit_filter_std_all'):.3g} in all"
+        )
     words.append(f"{made:.0f} {'update' if made == 1 else 'updates'} made, {removed:.0f} removed")
     if empty:
         words.append(f"{empty} of {len(rows)} steps had nothing left and were skipped")
     if made and all(row["updates"] <= 1 for row in rows):
-        words.append("never more than one update a step, so that the ratio was 1 and no clip could bind")
+        words.append(
+            "never more than one update a step, so that the ratio was 1 and no clip could bind"
+        )
     return "; ".join(words)

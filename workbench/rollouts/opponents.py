@@ -10,6 +10,7 @@ Of a run, `workbench export RUN FOLDER` writes such a folder: training against a
 that folder. The weights that are being trained cannot be the opponent: environments know no learner, and may live in
 other processes. Nor is an opponent's seat ever trained, as its turns are no trajectory.
 """
+
 from __future__ import annotations
 
 import threading
@@ -40,8 +41,12 @@ class EndpointOpponent:
     deterministic: ClassVar[bool] = False
 
     def __call__(self, observation: Observation, rng: np.random.Generator) -> str:
-        messages = [{"role": message.role, "content": message.text} for message in observation.messages]
-        for piece in self.endpoint.stream(messages, temperature=self.temperature, top_p=1.0, max_tokens=self.max_tokens):
+        messages = [
+            {"role": message.role, "content": message.text} for message in observation.messages
+        ]
+        for piece in self.endpoint.stream(
+            messages, temperature=self.temperature, top_p=1.0, max_tokens=self.max_tokens
+        ):
             if isinstance(piece, Reply):
                 return piece.text
         raise EngineError(f"{self.endpoint.url} ended without a reply")
@@ -55,7 +60,9 @@ class PolicyOpponent:
     temperature: float = 1.0
     max_tokens: int = 64
     _opened: list[Any] = field(default_factory=list, repr=False)
-    _one: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)  # an engine has one caller
+    _one: threading.Lock = field(
+        default_factory=threading.Lock, repr=False, compare=False
+    )  # an engine has one caller
 
     converses: ClassVar[bool] = True
 
@@ -66,11 +73,23 @@ class PolicyOpponent:
     def _reply(self, observation: Observation, seed: int) -> str:
         if not self._opened:
             policy = load_policy(self.policy)
-            self._opened = [ChatFormat.from_tokenizer(policy.tokenizer), open_engine(TransformersEngineConfig(), policy.model)]
+            self._opened = [
+                ChatFormat.from_tokenizer(policy.tokenizer),
+                open_engine(TransformersEngineConfig(), policy.model),
+            ]
         chat, engine = self._opened
         prompt_ids = np.concatenate([span.token_ids for span in chat.open(observation)])
-        engine.submit(Request(id=0, session="opponent", prompt_ids=prompt_ids, seed=seed,
-                              max_new_tokens=self.max_tokens, stop_ids=chat.stop_ids, temperature=self.temperature))
+        engine.submit(
+            Request(
+                id=0,
+                session="opponent",
+                prompt_ids=prompt_ids,
+                seed=seed,
+                max_new_tokens=self.max_tokens,
+                stop_ids=chat.stop_ids,
+                temperature=self.temperature,
+            )
+        )
         done = []
         while not done:
             done = engine.poll()
@@ -87,7 +106,9 @@ def policy(name: str) -> PolicyOpponent:
 
 def endpoint(where: str) -> EndpointOpponent:
     """An opponent by "URL MODEL", or "URL MODEL VARIABLE" with the environment variable that holds the server's key."""
-    url, model, key_env, *more = [*where.split(), "", "", ""][:max(3, len(where.split()))]
+    url, model, key_env, *more = [*where.split(), "", "", ""][: max(3, len(where.split()))]
     if more or not model:
-        raise ConfigError(f"an endpoint as opponent is endpoint(URL MODEL) or endpoint(URL MODEL VARIABLE), got {where!r}")
+        raise ConfigError(
+            f"an endpoint as opponent is endpoint(URL MODEL) or endpoint(URL MODEL VARIABLE), got {where!r}"
+        )
     return EndpointOpponent(Endpoint(url, model, key_env))

@@ -1,4 +1,5 @@
 """What alarms did to a run (train.on_alarm = "slow" or "restore"), as its events say: written down before it was done."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping

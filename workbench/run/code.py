@@ -7,6 +7,7 @@ A run folder is data: the names in it import code only if its seal was made with
 run trusts it (`open_run(path, trust=True)`, `--trust`). So neither a run from elsewhere nor one that was edited runs
 anything. The package's own names are always fine.
 """
+
 from __future__ import annotations
 
 import hmac
@@ -30,13 +31,20 @@ FORMAT = 1
 # How what may name code begins: module:name, module:name(argument). Not http://host, not host:8000, not "a: b".
 _NAMES = re.compile(r"[^\W\d][\w.]*:[^\W\d]")
 # Names in the package itself that import nothing their argument names; any other one of it might.
-_OWN = re.compile(r"workbench\.engines\.encoder:encoder(\(.*\))?|workbench\.envs\.tools\.calculator:calculator", re.DOTALL)
+_OWN = re.compile(
+    r"workbench\.engines\.encoder:encoder(\(.*\))?|workbench\.envs\.tools\.calculator:calculator",
+    re.DOTALL,
+)
 FREE = "policy.template_flags"  # text for a template, which is no code
 
 
 def named_code(config: Mapping[str, Any]) -> dict[str, str]:
     """Dotted setting -> the code that it names, of a configuration as it is stored."""
-    return {key: text for key, text in _texts(config, "") if _NAMES.match(text) and not _OWN.fullmatch(text)}
+    return {
+        key: text
+        for key, text in _texts(config, "")
+        if _NAMES.match(text) and not _OWN.fullmatch(text)
+    }
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
@@ -55,7 +63,10 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def origins_now(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Dotted setting -> name, version and source checksum of the code that it names, as it is here and now."""
-    return {key: asdict(origin_of(None, text.partition("(")[0])) for key, text in named_code(config).items()}
+    return {
+        key: asdict(origin_of(None, text.partition("(")[0]))
+        for key, text in named_code(config).items()
+    }
 
 
 def origins_of(run: Run) -> dict[str, dict[str, str]]:
@@ -71,10 +82,16 @@ def changed_code(run: Run, *, without: Collection[str] = ()) -> list[str]:
     """In words, what is not the code that the run was made with. Only for a run whose code may run: it is looked up.
     `without`: parts of the configuration that are not looked at."""
     before, now = origins_of(run), origins_now(run.config)
-    both = {key: (Origin(**before[key]), Origin(**now[key])) for key in now
-            if key in before and key.partition(".")[0] not in without}
-    return [f"{new.name} ({key}) is not the code that the run was made with: {_difference(old, new)}"
-            for key, (old, new) in both.items() if old != new]
+    both = {
+        key: (Origin(**before[key]), Origin(**now[key]))
+        for key in now
+        if key in before and key.partition(".")[0] not in without
+    }
+    return [
+        f"{new.name} ({key}) is not the code that the run was made with: {_difference(old, new)}"
+        for key, (old, new) in both.items()
+        if old != new
+    ]
 
 
 def _difference(before: Origin, now: Origin) -> str:
@@ -82,7 +99,9 @@ def _difference(before: Origin, now: Origin) -> str:
     if before.version != now.version:
         parts.append(f"version {before.version or 'none'}, now {now.version or 'none'}")
     if before.source != now.source:
-        parts.append(f"source checksum {before.source[:12] or 'none'}, now {now.source[:12] or 'none (not found)'}")
+        parts.append(
+            f"source checksum {before.source[:12] or 'none'}, now {now.source[:12] or 'none (not found)'}"
+        )
     return ", ".join(parts) or f"{before.name}, now {now.name}"
 
 
@@ -96,7 +115,11 @@ def code_file(config: Mapping[str, Any]) -> tuple[bytes | None, str]:
     config, origins = canonical_json.plain(config, "config"), origins_now(config)
     key, reason = _key(make=True)
     content = {"origins": origins, "seal": None if key is None else _seal(key, config, origins)}
-    words = f"this run cannot be told from one made elsewhere ({reason}): later it needs --trust" if key is None else ""
+    words = (
+        f"this run cannot be told from one made elsewhere ({reason}): later it needs --trust"
+        if key is None
+        else ""
+    )
     return canonical_json.sealed_json(content, kind="code", version=FORMAT), words
 
 
@@ -109,25 +132,40 @@ def why_foreign(run: Run) -> str:
     key, reason = _key(make=False)
     if stored is None:
         reason = "nothing says that it was made on this machine"
-    elif key is not None and stored.get("seal") and hmac.compare_digest(
-            str(stored["seal"]), _seal(key, run.first_config, stored["origins"])):
+    elif (
+        key is not None
+        and stored.get("seal")
+        and hmac.compare_digest(
+            str(stored["seal"]), _seal(key, run.first_config, stored["origins"])
+        )
+    ):
         was = run.first_config
-        if named == named_code(was) and all(run.config.get(part) == was.get(part) for part in ("env", "algorithm")):
+        if named == named_code(was) and all(
+            run.config.get(part) == was.get(part) for part in ("env", "algorithm")
+        ):
             return ""
         reason = "its settings were changed since"
     elif key is not None:
         reason = "it was not made by this user on this machine, or was edited since"
-    return (f"it names {', '.join(f'{key} = {text}' for key, text in named.items())}, and {reason}. If you trust that code: "
-            "--trust, or wb.open_run(path, trust=True)")
+    return (
+        f"it names {', '.join(f'{key} = {text}' for key, text in named.items())}, and {reason}. If you trust that code: "
+        "--trust, or wb.open_run(path, trust=True)"
+    )
 
 
 def _stored(run: Run) -> dict[str, Any] | None:
     path = run.path / CODE
-    return canonical_json.read_sealed_json(path, kind="code", version=FORMAT, below=run.path) if path.exists() else None
+    return (
+        canonical_json.read_sealed_json(path, kind="code", version=FORMAT, below=run.path)
+        if path.exists()
+        else None
+    )
 
 
 def _seal(key: bytes, config: Any, origins: Any) -> str:
-    return hmac.new(key, canonical_json.json_bytes({"config": config, "origins": origins}, "code"), "sha256").hexdigest()
+    return hmac.new(
+        key, canonical_json.json_bytes({"config": config, "origins": origins}, "code"), "sha256"
+    ).hexdigest()
 
 
 def _key(*, make: bool) -> tuple[bytes | None, str]:

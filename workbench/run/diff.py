@@ -12,6 +12,7 @@ where two seals differ are the files read: enough to compare long runs at once. 
 runs, checks it against its seal, and compares the checkpoints too; it is what `workbench diff --exact` exits by. The
 clock (wall-clock times, processes, machines) is left out of both, as it is of `Run.digest` (law 14).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from workbench.run.equality import first_difference
-from workbench.run.file_diff import ColumnDifference, credit_columns, first_in_files, more, only_in, short
+from workbench.run.file_diff import (
+    ColumnDifference,
+    credit_columns,
+    first_in_files,
+    more,
+    only_in,
+    short,
+)
 from workbench.run.shapes import by_step
 from workbench.run.store import CREDIT, LINT, TRAJECTORIES, Run, open_run, step_folders, step_name
 from workbench.types import canonical_json
@@ -30,8 +38,20 @@ from workbench.types.errors import StoreError
 from workbench.types.view import Shown
 from workbench.views.records import flattened
 
-PARTS = ("trajectories", "credit", "lint", "metrics", "evaluation", "checkpoint")  # in the order in which a step makes them
-_MADE = ("trajectories", "credit", "metrics", "evaluation")  # what a run must have where the other has it
+PARTS = (
+    "trajectories",
+    "credit",
+    "lint",
+    "metrics",
+    "evaluation",
+    "checkpoint",
+)  # in the order in which a step makes them
+_MADE = (
+    "trajectories",
+    "credit",
+    "metrics",
+    "evaluation",
+)  # what a run must have where the other has it
 SAME, DIFFERENT, ONLY_A, ONLY_B = "=", "≠", "a", "b"
 _MISSING = object()
 _ANY_FORMAT = 10**6  # of a checkpoint: only its seals are read here
@@ -90,19 +110,41 @@ def compare_runs(a: Run | str | Path, b: Run | str | Path, *, exact: bool = Fals
     facts = [_read(run) for run in (a, b)]
     settings = _settings(a.config, b.config)
     steps = sorted(facts[0].steps() | facts[1].steps())
-    table = {part: tuple(_mark(*(fact.made.get((step, part), _MISSING) for fact in facts)) for step in steps)
-             for part in PARTS}
+    table = {
+        part: tuple(
+            _mark(*(fact.made.get((step, part), _MISSING) for fact in facts)) for step in steps
+        )
+        for part in PARTS
+    }
     digests = (a.digest(), b.digest())
     found = [*_first_of_each(a, b, facts, settings, steps, table)]
     if exact and not any(d.part == "damage" for d in found):
         found += [*_damage(a, facts[0]), *_damage(b, facts[1])]
     if digests[0] != digests[1] and not found:
         found.append(_first_bytes(a, b))
-    place = {part: index for index, part in enumerate(("settings", "damage", *PARTS, "steps", "events", "bytes"))}
-    found.sort(key=lambda d: (-1 if d.part == "settings" else 10**9 if d.step is None else d.step, place[d.part]))
+    place = {
+        part: index
+        for index, part in enumerate(("settings", "damage", *PARTS, "steps", "events", "bytes"))
+    }
+    found.sort(
+        key=lambda d: (
+            -1 if d.part == "settings" else 10**9 if d.step is None else d.step,
+            place[d.part],
+        )
+    )
     credit = next((credit_columns(a, b, d.step, d.file) for d in found if d.part == "credit"), ())
-    return RunDiff(a.path, b.path, exact, settings, tuple(steps), table, tuple(found), credit, digests,
-                   tuple(_notes(facts)))
+    return RunDiff(
+        a.path,
+        b.path,
+        exact,
+        settings,
+        tuple(steps),
+        table,
+        tuple(found),
+        credit,
+        digests,
+        tuple(_notes(facts)),
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what is there
@@ -128,8 +170,10 @@ def _read(run: Run) -> _Facts:
         for name, seal in line["files"].items():
             part = {TRAJECTORIES: "trajectories", LINT: "lint"}.get(name, "credit")
             if part == "credit" and not CREDIT.fullmatch(name):
-                raise StoreError(f"{path}: step {line['step']} seals {name!r:.80}, which no file of a step is called; restore it from "
-                                 "a copy")
+                raise StoreError(
+                    f"{path}: step {line['step']} seals {name!r:.80}, which no file of a step is called; restore it from "
+                    "a copy"
+                )
             made.setdefault((line["step"], part), {})[name] = seal
     for name, content in run.evaluations().items():
         made.setdefault((int(content.get("step") or 0), "evaluation"), {})[name] = content
@@ -142,7 +186,9 @@ def _manifest(run: Run, step: int) -> Any:
     """The seals of a checkpoint's files; the reason, as text, where there are none that can be read."""
     path = run.path / "checkpoints" / step_name(step) / canonical_json.MANIFEST
     try:
-        return canonical_json.read_sealed_json(path, kind="checkpoint", version=_ANY_FORMAT, below=run.path)["files"]
+        return canonical_json.read_sealed_json(
+            path, kind="checkpoint", version=_ANY_FORMAT, below=run.path
+        )["files"]
     except (StoreError, TypeError, KeyError) as error:
         return str(error)
 
@@ -159,31 +205,51 @@ def _mark(a: Any, b: Any) -> str:
 def _settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
     left, right = flattened(a), flattened(b)
     names = [*left, *(name for name in right if name not in left)]
-    return tuple((name, left.get(name, "not set"), right.get(name, "not set")) for name in names
-                 if first_difference(left.get(name, _MISSING), right.get(name, _MISSING)) is not None)
+    return tuple(
+        (name, left.get(name, "not set"), right.get(name, "not set"))
+        for name in names
+        if first_difference(left.get(name, _MISSING), right.get(name, _MISSING)) is not None
+    )
 
 
-def _first_of_each(a: Run, b: Run, facts: list[_Facts], settings, steps, table) -> Iterator[RunDifference]:
+def _first_of_each(
+    a: Run, b: Run, facts: list[_Facts], settings, steps, table
+) -> Iterator[RunDifference]:
     if settings:
         name, left, right = settings[0]
-        yield RunDifference("settings", None, "config.json", short(f"{name}: {left!r} is not {right!r}"))
+        yield RunDifference(
+            "settings", None, "config.json", short(f"{name}: {left!r} is not {right!r}")
+        )
     for part in PARTS:
         at = next((step for step, mark in zip(steps, table[part]) if mark == DIFFERENT), None)
         if at is not None:
             yield _difference(a, b, part, at, *(fact.made[at, part] for fact in facts))
-    missing = [(step, part, mark) for step, *marks in zip(steps, *(table[part] for part in _MADE))
-               for part, mark in zip(_MADE, marks) if mark in (ONLY_A, ONLY_B)]
-    missing += [(step, "checkpoint", mark) for step, mark in zip(steps, table["checkpoint"])
-                if mark in (ONLY_A, ONLY_B) and step == max(steps, default=0)]
+    missing = [
+        (step, part, mark)
+        for step, *marks in zip(steps, *(table[part] for part in _MADE))
+        for part, mark in zip(_MADE, marks)
+        if mark in (ONLY_A, ONLY_B)
+    ]
+    missing += [
+        (step, "checkpoint", mark)
+        for step, mark in zip(steps, table["checkpoint"])
+        if mark in (ONLY_A, ONLY_B) and step == max(steps, default=0)
+    ]
     if missing:
         step, part, mark = missing[0]
         where = "metrics.jsonl" if part in _MADE[:3] else f"{part}s"
         last = [max(fact.steps("metrics"), default=0) for fact in facts]
-        yield RunDifference("steps", step, where,
-                         f"its {part} is only in {mark}; a has steps up to {last[0]}, b up to {last[1]}")
+        yield RunDifference(
+            "steps",
+            step,
+            where,
+            f"its {part} is only in {mark}; a has steps up to {last[0]}, b up to {last[1]}",
+        )
     at = first_difference(facts[0].events, facts[1].events, "events")
     if at is not None:
-        yield RunDifference("events", _event_step(*(fact.events for fact in facts)), "events.jsonl", short(at))
+        yield RunDifference(
+            "events", _event_step(*(fact.events for fact in facts)), "events.jsonl", short(at)
+        )
 
 
 def _event_step(a: tuple, b: tuple) -> int | None:
@@ -196,20 +262,33 @@ def _event_step(a: tuple, b: tuple) -> int | None:
 def _difference(a: Run, b: Run, part: str, step: int, left: Any, right: Any) -> RunDifference:
     """The first difference of one part of one step, to the token. `left` and `right`: what was made of it."""
     if part == "metrics":
-        names = [name for name in {**left, **right}
-                 if first_difference(left.get(name, _MISSING), right.get(name, _MISSING)) is not None]
+        names = [
+            name
+            for name in {**left, **right}
+            if first_difference(left.get(name, _MISSING), right.get(name, _MISSING)) is not None
+        ]
         name = names[0]
-        values = " is not ".join(repr(side[name]) if name in side else "absent" for side in (left, right))
-        return RunDifference(part, step, "metrics.jsonl", short(f"{name}: {values}") + more(len(names), "metric"))
+        values = " is not ".join(
+            repr(side[name]) if name in side else "absent" for side in (left, right)
+        )
+        return RunDifference(
+            part, step, "metrics.jsonl", short(f"{name}: {values}") + more(len(names), "metric")
+        )
     if part == "evaluation":
         for name in sorted({*left, *right}):
             both = name in left and name in right
-            what = first_difference(left[name], right[name], "evaluation") if both else only_in(name in left)
+            what = (
+                first_difference(left[name], right[name], "evaluation")
+                if both
+                else only_in(name in left)
+            )
             if what is not None:
                 return RunDifference(part, step, f"evaluations/{name}.json", short(what))
     folder = f"{'checkpoints' if part == 'checkpoint' else 'steps'}/{step_name(step)}"
     if isinstance(left, str) or isinstance(right, str):
-        return RunDifference(part, step, folder, short(next(side for side in (left, right) if isinstance(side, str))))
+        return RunDifference(
+            part, step, folder, short(next(side for side in (left, right) if isinstance(side, str)))
+        )
     name = next(n for n in sorted({*left, *right}) if left.get(n) != right.get(n))
     file = f"{folder}/{name}"
     if name not in left or name not in right:
@@ -230,10 +309,14 @@ def _damage(run: Run, facts: _Facts) -> Iterator[RunDifference]:
         for (step, part), made in facts.made.items():
             file = f"checkpoints/{step_name(step)}"
             if part == "checkpoint":
-                canonical_json.verify_folder(run.path / file, kind="checkpoint", version=_ANY_FORMAT, below=run.path)
+                canonical_json.verify_folder(
+                    run.path / file, kind="checkpoint", version=_ANY_FORMAT, below=run.path
+                )
             for name, seal in made.items() if part in ("trajectories", "credit", "lint") else ():
                 file = f"steps/{step_name(step)}/{name}"
-                seal_of(seal, run.path / file).check(run.path / file, canonical_json.read_file(run.path / file, below=run.path))
+                seal_of(seal, run.path / file).check(
+                    run.path / file, canonical_json.read_file(run.path / file, below=run.path)
+                )
     except StoreError as error:
         yield RunDifference("damage", step, file, short(str(error)))
 
@@ -241,11 +324,20 @@ def _damage(run: Run, facts: _Facts) -> Iterator[RunDifference]:
 def _first_bytes(a: Run, b: Run) -> RunDifference:
     """The digests differ and no value does: which file, which line."""
     for name in ("config.json", "metrics.jsonl", "events.jsonl"):
-        lines = [canonical_json.read_file(run.path / name, below=run.path).split(b"\n") for run in (a, b)]
+        lines = [
+            canonical_json.read_file(run.path / name, below=run.path).split(b"\n") for run in (a, b)
+        ]
         for number, (x, y) in enumerate(zip_longest(*lines), 1):
             if x != y:
-                return RunDifference("bytes", None, name, f"line {number}: every value is equal, but the bytes are not")
-    return RunDifference("bytes", None, "evaluations", "every value is equal, but the bytes or the names are not")
+                return RunDifference(
+                    "bytes",
+                    None,
+                    name,
+                    f"line {number}: every value is equal, but the bytes are not",
+                )
+    return RunDifference(
+        "bytes", None, "evaluations", "every value is equal, but the bytes or the names are not"
+    )
 
 
 def _notes(facts: list[_Facts]) -> Iterator[str]:

@@ -1,4 +1,5 @@
 """Where two values first differ, to the bit: groups, credit tables, metrics, settings."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +34,19 @@ def first_difference(a: Any, b: Any, where: str = "groups") -> str | None:
         parts = ((x, y, f"{where}[{i}]") for i, (x, y) in enumerate(zip(a, b)))
     else:
         return None if _same_scalar(a, b) else f"{where}: {a!r} is not {b!r}"
-    return next((found for a, b, where in parts if (found := first_difference(a, b, where)) is not None), None)
+    return next(
+        (found for a, b, where in parts if (found := first_difference(a, b, where)) is not None),
+        None,
+    )
 
 
 def _array_difference(a: Any, b: Any, where: str) -> str | None:
     """The first entry of which a bit differs, and how many do; or in what the arrays as such are not alike."""
     if type(a) is not type(b) or a.dtype != b.dtype or a.shape != b.shape:
-        kinds = (f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__ for x in (a, b))
+        kinds = (
+            f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
+            for x in (a, b)
+        )
         return f"{where}: " + " is not ".join(kinds)
     differs = np.flatnonzero(differing_bits(a, b))
     if not len(differs):
@@ -52,7 +59,10 @@ def _array_difference(a: Any, b: Any, where: str) -> str | None:
 def differing_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """For each entry of two arrays of one type and shape, flat: does any bit differ? NaN equals the same NaN, 0.0 is
     not -0.0."""
-    a, b = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize) for x in (a, b))
+    a, b = (
+        np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.itemsize)
+        for x in (a, b)
+    )
     return (a != b).any(axis=1)
 
 

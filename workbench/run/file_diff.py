@@ -1,4 +1,5 @@
 """Where two files of one name first differ: trajectories, credit tables by column and token, checkpoints by tensor."""
+
 from __future__ import annotations
 
 import re
@@ -43,13 +44,27 @@ def first_in_files(a: Run, b: Run, part: str, step: int, name: str) -> str:
         columns = credit_columns(a, b, step, name)
         found = None
         if columns:
-            name = columns[0].column if columns[0].column == EVERY else f"column {columns[0].column}"
+            name = (
+                columns[0].column if columns[0].column == EVERY else f"column {columns[0].column}"
+            )
             found = f"{name}, {columns[0].first}{more(len(columns), 'column')}"
     else:
         paths = [run.path / "checkpoints" / step_name(step) / name for run in (a, b)]
-        found = _tensors_differ(*paths) if name.endswith(".safetensors") else first_difference(
-            *(parse_json(canonical_json.read_file(path, below=path.parents[2])) for path in paths), "state")
-    return found or "every value is equal, but the bytes are not (written by another version of a library?)"
+        found = (
+            _tensors_differ(*paths)
+            if name.endswith(".safetensors")
+            else first_difference(
+                *(
+                    parse_json(canonical_json.read_file(path, below=path.parents[2]))
+                    for path in paths
+                ),
+                "state",
+            )
+        )
+    return (
+        found
+        or "every value is equal, but the bytes are not (written by another version of a library?)"
+    )
 
 
 def credit_columns(a: Run, b: Run, step: int, file: str) -> tuple[ColumnDifference, ...]:
@@ -67,14 +82,28 @@ def credit_columns(a: Run, b: Run, step: int, file: str) -> tuple[ColumnDifferen
         if x is None or y is None:
             found.append(ColumnDifference(name, 0, None, only_in(y is None)))
         elif x.dtype != y.dtype or x.shape != y.shape:
-            found.append(ColumnDifference(name, 0, None, f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)}"))
+            found.append(
+                ColumnDifference(
+                    name, 0, None, f"{x.dtype}{list(x.shape)} is not {y.dtype}{list(y.shape)}"
+                )
+            )
         elif (differs := differing_bits(x, y)).any():
             at = int(differs.argmax())
             with np.errstate(all="ignore"):
-                gap = np.abs(x.astype(float) - y.astype(float)) if x.dtype.kind in "fiu" else np.array([np.nan])
+                gap = (
+                    np.abs(x.astype(float) - y.astype(float))
+                    if x.dtype.kind in "fiu"
+                    else np.array([np.nan])
+                )
             largest = float(np.nanmax(gap)) if np.isfinite(gap).any() else None
-            found.append(ColumnDifference(name, int(differs.sum()), largest,
-                                          f"token {at}{_place(a, step, left, at)}: {x[at].item()!r} is not {y[at].item()!r}"))
+            found.append(
+                ColumnDifference(
+                    name,
+                    int(differs.sum()),
+                    largest,
+                    f"token {at}{_place(a, step, left, at)}: {x[at].item()!r} is not {y[at].item()!r}",
+                )
+            )
     return tuple(found)
 
 
@@ -84,7 +113,11 @@ def _place(run: Run, step: int, columns: Mapping[str, np.ndarray], at: int) -> s
     said = [f"{name} {columns[name][at]}" for name in names]
     if "trajectory" in columns:
         number = int(columns["trajectory"][at])
-        place = [(task, attempt) for task, group in enumerate(run.groups(step)) for attempt in range(len(group))]
+        place = [
+            (task, attempt)
+            for task, group in enumerate(run.groups(step))
+            for attempt in range(len(group))
+        ]
         if number < len(place):  # or the table is of another batch
             token = at - int((columns["trajectory"] == number).argmax())
             said.append(f"at {Address(step, *place[number], token=token)}")
@@ -98,7 +131,12 @@ def _tensors_differ(a: Path, b: Path) -> str | None:
     for path, content in zip((a, b), data):
         size = int.from_bytes(content[:8], "little")
         try:
-            headers.append((shaped(parse_json(content[8:8 + size]), TENSORS, path, "a header of tensors"), 8 + size))
+            headers.append(
+                (
+                    shaped(parse_json(content[8 : 8 + size]), TENSORS, path, "a header of tensors"),
+                    8 + size,
+                )
+            )
         except ValueError as error:
             raise StoreError(f"{path} is damaged: its header cannot be read ({error})") from error
     (left, base_a), (right, base_b) = headers
@@ -110,12 +148,16 @@ def _tensors_differ(a: Path, b: Path) -> str | None:
             if x != y:
                 return f"tensor {name}: {x} is not {y}"
             continue
-        parts = (content[base + place["data_offsets"][0]:base + place["data_offsets"][1]]
-                 for content, base, place in ((data[0], base_a, x), (data[1], base_b, y)))
+        parts = (
+            content[base + place["data_offsets"][0] : base + place["data_offsets"][1]]
+            for content, base, place in ((data[0], base_a, x), (data[1], base_b, y))
+        )
         bytes_a, bytes_b = (np.frombuffer(part, np.uint8) for part in parts)
         if bytes_a.shape != bytes_b.shape or (bytes_a != bytes_b).any():
             count = int((bytes_a != bytes_b).sum()) if bytes_a.shape == bytes_b.shape else "all"
-            return f"tensor {name} ({x['dtype']}{x['shape']}): {count} of {len(bytes_a)} bytes differ"
+            return (
+                f"tensor {name} ({x['dtype']}{x['shape']}): {count} of {len(bytes_a)} bytes differ"
+            )
     return None
 
 

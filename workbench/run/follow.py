@@ -7,6 +7,7 @@
 that watching a run of ten thousand steps costs each time only what the last step wrote. Nothing but the folder is asked, so
 any process can follow a run, at any time. It is not for use by several threads at once.
 """
+
 from __future__ import annotations
 
 import os
@@ -80,7 +81,8 @@ class RunFollower:
         self.version = 0
         self._run: Run | None = None
         self._metrics, self._events, self._clock = (
-            LineFollower(self.path / f"{name}.jsonl") for name in ("metrics", "events", "clock"))
+            LineFollower(self.path / f"{name}.jsonl") for name in ("metrics", "events", "clock")
+        )
         self._known: dict[str, tuple[int, int]] = {}
 
     @property
@@ -103,7 +105,9 @@ class RunFollower:
             self.config = self._run.config
             fresh = True
         if self._metrics.read():
-            self.rows = [{"step": line["step"], **line["metrics"]} for line in self._metrics.records]
+            self.rows = [
+                {"step": line["step"], **line["metrics"]} for line in self._metrics.records
+            ]
             fresh = True
         self._clock.read()
         fresh = self._read_evaluations() or fresh
@@ -112,11 +116,20 @@ class RunFollower:
 
     def _read_evaluations(self) -> bool:
         """Files of evaluations are whole from their first moment (one rename): one is read when its stamp is new."""
-        stamps = {path.stem: (path.stat().st_size, path.stat().st_mtime_ns)
-                  for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))}
+        stamps = {
+            path.stem: (path.stat().st_size, path.stat().st_mtime_ns)
+            for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
+        }
         new = [name for name, stamp in stamps.items() if self._known.get(name) != stamp]
-        read = {name: canonical_json.read_sealed_json(self.path / "evaluations" / f"{name}.json", kind="evaluation",
-                                              version=FORMAT, below=self.path) for name in new}
+        read = {
+            name: canonical_json.read_sealed_json(
+                self.path / "evaluations" / f"{name}.json",
+                kind="evaluation",
+                version=FORMAT,
+                below=self.path,
+            )
+            for name in new
+        }
         self.evaluations = {name: read.get(name, self.evaluations.get(name)) for name in stamps}
         gone, self._known = set(self._known) - set(stamps), stamps
         return bool(new or gone)
@@ -134,17 +147,34 @@ class RunFollower:
     @property
     def done(self) -> bool:
         """All steps are committed and the last one is measured."""
-        return self.steps is not None and self.step >= self.steps and step_name(self.step) in self.evaluations
+        return (
+            self.steps is not None
+            and self.step >= self.steps
+            and step_name(self.step) in self.evaluations
+        )
 
     def idle(self) -> dict[str, float] | None:
         """Who waited, over the last steps: shares of their wall seconds (`learner_idle`, `engine_idle`, `sync_share`). None
         where learner and engine take turns in one process, and before the first step."""
-        if self.config is None or self.config.get("layout", {}).get("kind", "one_device") == "one_device" and not self.config[
-                "train"].get("staleness"):
+        if (
+            self.config is None
+            or self.config.get("layout", {}).get("kind", "one_device") == "one_device"
+            and not self.config["train"].get("staleness")
+        ):
             return None
-        lines = [line["clock"] for line in self.clock if line["what"] == "step" and "engine_idle" in line["clock"]][-IDLE_STEPS:]
-        return {name: sum(line[name] for line in lines) / len(lines)
-                for name in ("learner_idle", "engine_idle", "sync_share")} if lines else None
+        lines = [
+            line["clock"]
+            for line in self.clock
+            if line["what"] == "step" and "engine_idle" in line["clock"]
+        ][-IDLE_STEPS:]
+        return (
+            {
+                name: sum(line[name] for line in lines) / len(lines)
+                for name in ("learner_idle", "engine_idle", "sync_share")
+            }
+            if lines
+            else None
+        )
 
     def phase(self) -> str:
         """What its process is at, as far as the folder says, in words."""

@@ -1,4 +1,5 @@
 """What came of a step: what its attempts earned, without reading what they said, and what its last update used."""
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -35,14 +36,22 @@ def outcomes_of(run: Run, step: int) -> list[list[tuple[float | None, bool | Non
     columns, _ = read_parquet(data, path, TRAJECTORIES, (*COLUMNS, "greedy"))
     groups: dict[int, list[tuple[float | None, bool | None]]] = {}
     try:
-        aside_N = columns["greedy"].to_pylist() if "greedy" in columns else [False] * len(columns["group"])
+        aside_N = (
+            columns["greedy"].to_pylist()
+            if "greedy" in columns
+            else [False] * len(columns["group"])
+        )
         rows = zip(aside_N, *(columns[name].to_pylist() for name in COLUMNS), strict=True)
-        for group, outcome, scored, success, stop, turns in (row for aside, *row in rows if not aside):
+        for group, outcome, scored, success, stop, turns in (
+            row for aside, *row in rows if not aside
+        ):
             attempt = _Attempt(tuple(map(_Turn, turns)), outcome, scored, StopReason(stop))
             groups.setdefault(group, []).append((Trajectory.reward.fget(attempt), success))
     except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
-        raise StoreError(f"{path} is damaged: its columns do not say what attempts earned ({error!r}); restore it from a "
-                         "copy of the run") from error
+        raise StoreError(
+            f"{path} is damaged: its columns do not say what attempts earned ({error!r}); restore it from a "
+            "copy of the run"
+        ) from error
     return list(groups.values())
 
 

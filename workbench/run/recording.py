@@ -1,4 +1,5 @@
 """Writing a run folder: one process at a time, and every step a commit (see `store` for what lies where)."""
+
 from __future__ import annotations
 
 import os
@@ -13,7 +14,18 @@ from typing import Any
 from workbench import __version__
 from workbench.run import columns, writer
 from workbench.run.store import (
-    ATTEMPTS, CODE, FORMAT, LINES, LINT, TRAJECTORIES, Run, credit_name, open_run, step_folders, step_name, with_name,
+    ATTEMPTS,
+    CODE,
+    FORMAT,
+    LINES,
+    LINT,
+    TRAJECTORIES,
+    Run,
+    credit_name,
+    open_run,
+    step_folders,
+    step_name,
+    with_name,
 )
 from workbench.types import CreditTable, Group, canonical_json
 from workbench.types.canonical_json import Seal
@@ -32,14 +44,20 @@ def _run_path(path: str | os.PathLike) -> Path:
     return path
 
 
-def create_run(path: str | os.PathLike, config: Mapping[str, Any], *, code: bytes | None = None) -> RunWriter:
+def create_run(
+    path: str | os.PathLike, config: Mapping[str, Any], *, code: bytes | None = None
+) -> RunWriter:
     """Start a run in a folder that does not exist yet. `code`: what code.json holds, where the config names code
     (run/code.py). Raises StoreError (name, place, disk)."""
     path = _run_path(path)
     if path.exists():
-        raise StoreError(f"{path} is there already; choose another name, or go on with that run by `reopen_run`")
+        raise StoreError(
+            f"{path} is there already; choose another name, or go on with that run by `reopen_run`"
+        )
     files = {
-        "run.json": canonical_json.sealed_json({"name": path.name, "program": __version__}, kind="run", version=FORMAT),
+        "run.json": canonical_json.sealed_json(
+            {"name": path.name, "program": __version__}, kind="run", version=FORMAT
+        ),
         "config.json": canonical_json.sealed_json(config, kind="config", version=FORMAT),
         **({} if code is None else {CODE: code}),
         **{name: b"" for name in LINES},
@@ -60,8 +78,10 @@ def reopen_run(path: str | os.PathLike) -> RunWriter:
 
 
 def _bounded(groups: Sequence[Group], step: int) -> memoryview:
-    while (content := columns.encode_groups(groups, step=step)).nbytes > MOST_ATTEMPT_BYTES and len(groups) > 1:
-        groups = groups[:len(groups) // 2]
+    while (content := columns.encode_groups(groups, step=step)).nbytes > MOST_ATTEMPT_BYTES and len(
+        groups
+    ) > 1:
+        groups = groups[: len(groups) // 2]
     return content
 
 
@@ -86,24 +106,38 @@ class RunWriter:
             raise
 
     def _say_hello(self, began: str, swept: Sequence[Path]) -> None:
-        self._clock({"what": began, "process": os.getpid(), "machine": socket.gethostname(), "swept": len(swept),
-                     "python": platform.python_version(), "system": platform.platform()})
+        self._clock(
+            {
+                "what": began,
+                "process": os.getpid(),
+                "machine": socket.gethostname(),
+                "swept": len(swept),
+                "python": platform.python_version(),
+                "system": platform.platform(),
+            }
+        )
 
     def _mend(self) -> None:
         """Cut torn tails off and set uncommitted steps aside: the folder then holds what was committed, and no more."""
         for name in LINES[:-1]:
             writer.cut_lines(self.path / name)
-        writer.leave_out_damaged_lines(self.path / LINES[-1])  # no reason not to go on: the clock is not the run
+        writer.leave_out_damaged_lines(
+            self.path / LINES[-1]
+        )  # no reason not to go on: the clock is not the run
         last = max(self.run.steps(), default=-1)
         newest = max(step_folders(self.path / "checkpoints"), default=-1)
         if newest > max(last, 0):
-            raise StoreError(f"{self.path} has a checkpoint of step {newest}, but its last committed step is {last}: "
-                             "metrics or trajectories were lost. Restore the run from a copy, or move the checkpoints "
-                             f"after step {last} away to go on from an earlier one")
+            raise StoreError(
+                f"{self.path} has a checkpoint of step {newest}, but its last committed step is {last}: "
+                "metrics or trajectories were lost. Restore the run from a copy, or move the checkpoints "
+                f"after step {last} away to go on from an earlier one"
+            )
         for step in self.run.uncommitted():
             writer.set_aside(self.path / "steps" / step_name(step), self.path / "orphans")
         events = self.run.events()
-        kept = next((i for i, event in enumerate(events) if event.get("step", last) > last), len(events))
+        kept = next(
+            (i for i, event in enumerate(events) if event.get("step", last) > last), len(events)
+        )
         if kept < len(events):  # they will be written again when their step is done again
             writer.cut_lines(self.path / "events.jsonl", keep=kept)
 
@@ -141,10 +175,14 @@ class RunWriter:
     def _check_open(self, step: int) -> None:
         step_name(step)
         if self._lock.released:
-            raise StoreError(f"this writer of {self.path} is closed; `reopen_run` opens the run again")
+            raise StoreError(
+                f"this writer of {self.path} is closed; `reopen_run` opens the run again"
+            )
         if step in self._committed or (self.last_step is not None and step < self.last_step):
-            raise StoreError(f"step {step} cannot be written: step {self.last_step} is committed, and committed steps "
-                             "never change. Count on from there")
+            raise StoreError(
+                f"step {step} cannot be written: step {self.last_step} is committed, and committed steps "
+                "never change. Count on from there"
+            )
 
     def write_step(self, step: int, groups: Sequence[Group]) -> Path:
         """All trajectories of a step, durable when this returns. Must come before the step's first update."""
@@ -157,34 +195,55 @@ class RunWriter:
         """What an update used, durable when this returns. `skipped`: the reason, where the update was left out; the
         table (and with the trajectories the whole batch) is kept, and an event says so."""
         if TRAJECTORIES not in self._seals.get(table.step, {}):
-            raise StoreError(f"step {table.step}: credit of update {table.update} came before the step's trajectories; "
-                             "call write_step first, so that no update is ever without the data it used")
-        path = self._write(table.step, credit_name(table.update), columns.encode_credit(table, skipped=skipped))
+            raise StoreError(
+                f"step {table.step}: credit of update {table.update} came before the step's trajectories; "
+                "call write_step first, so that no update is ever without the data it used"
+            )
+        path = self._write(
+            table.step, credit_name(table.update), columns.encode_credit(table, skipped=skipped)
+        )
         if skipped is not None:
-            self.event({"kind": "skipped_update", "step": table.step, "update": table.update, "reason": skipped})
+            self.event(
+                {
+                    "kind": "skipped_update",
+                    "step": table.step,
+                    "update": table.update,
+                    "reason": skipped,
+                }
+            )
         return path
 
     def write_lint(self, step: int, report: LintReport) -> Path:
         """What the lint said of a step, sealed with it; not how much it looked at, which may depend on the clock."""
-        stable = LintReport(tuple(replace(a, looked=min(a.looked, 1)) for a in report.answers), report.about)
+        stable = LintReport(
+            tuple(replace(a, looked=min(a.looked, 1)) for a in report.answers), report.about
+        )
         content = canonical_json.sealed_json(stable.as_dict(), kind="lint", version=FORMAT)
         return self._write(step, LINT, memoryview(content))
 
-    def commit_step(self, step: int, metrics: Mapping[str, Any], clock: Mapping[str, Any] | None = None) -> None:
+    def commit_step(
+        self, step: int, metrics: Mapping[str, Any], clock: Mapping[str, Any] | None = None
+    ) -> None:
         """The commit point. `clock` holds what depends on the machine (seconds, memory), `metrics` what does not."""
         self._check_open(step)
         seals = self._seals.get(step, {})
         if TRAJECTORIES not in seals:
-            raise StoreError(f"step {step} has no trajectories yet; call write_step before commit_step")
+            raise StoreError(
+                f"step {step} has no trajectories yet; call write_step before commit_step"
+            )
         if clock:
             self.write_clock(step, clock)
         files = {name: vars(seal) for name, seal in seals.items()}
-        writer.append_line(self.path / "metrics.jsonl", {"step": step, "metrics": dict(metrics), "files": files})
+        writer.append_line(
+            self.path / "metrics.jsonl", {"step": step, "metrics": dict(metrics), "files": files}
+        )
         self._committed.add(step)
         self.last_step = step
         del self._seals[step]
 
-    def write_evaluation(self, name: str, evaluation: Mapping[str, Any], *, replace: bool = False) -> Path:
+    def write_evaluation(
+        self, name: str, evaluation: Mapping[str, Any], *, replace: bool = False
+    ) -> Path:
         """One evaluation under a name of its own. Writing the same again is no error; writing another one is, unless
         `replace`."""
         path = self.path / "evaluations" / f"{canonical_json.check_name(name)}.json"
@@ -199,12 +258,16 @@ class RunWriter:
         folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
         writer.make_folder(folder)
         path = folder / f"{canonical_json.check_name(side)}.parquet"
-        writer.write_file(path, _bounded(groups, step), replace=True)  # what a kill left is made again
+        writer.write_file(
+            path, _bounded(groups, step), replace=True
+        )  # what a kill left is made again
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Something worth saying: {"kind": ..., "step": ...}. No times in it: they belong to the clock."""
         if not isinstance(event.get("step", 0), int):
-            raise StoreError(f"the step of an event is a whole number or left out, got {event['step']!r}")
+            raise StoreError(
+                f"the step of an event is a whole number or left out, got {event['step']!r}"
+            )
         writer.append_line(self.path / "events.jsonl", event)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ function of the run's content, so two equal runs have the same `Run.digest()`.
 
 One process writes (flock), any number read, also while it writes.
 """
+
 from __future__ import annotations
 
 import copy
@@ -33,7 +34,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.run import columns, writer
-from workbench.run.shapes import EVALUATION, LINT as LINT_SHAPE, by_step, changes, clock_lines, setting_of, shaped
+from workbench.run.shapes import (
+    EVALUATION,
+    LINT as LINT_SHAPE,
+    by_step,
+    changes,
+    clock_lines,
+    setting_of,
+    shaped,
+)
 from workbench.types import CreditTable, Groups, canonical_json
 from workbench.types.canonical_json import Lines, seal_of
 from workbench.types.errors import StoreError
@@ -89,15 +98,25 @@ class Run(Shown):
         self.path, self.trust = path, trust
         if not path.is_dir():
             if writer.half_made(path):
-                raise StoreError(f"there is no run folder {path}: its process died before the folder was complete, so "
-                                 "nothing had been done yet. Start it again with `workbench train`")
-            raise StoreError(f"there is no run folder {path}; runs lie side by side in one folder, one folder each")
+                raise StoreError(
+                    f"there is no run folder {path}: its process died before the folder was complete, so "
+                    "nothing had been done yet. Start it again with `workbench train`"
+                )
+            raise StoreError(
+                f"there is no run folder {path}; runs lie side by side in one folder, one folder each"
+            )
         if not (path / "run.json").is_file():
-            raise StoreError(f"{path} is not a run folder: it has no run.json. Name the folder of one run")
+            raise StoreError(
+                f"{path} is not a run folder: it has no run.json. Name the folder of one run"
+            )
         canonical_json.read_sealed_json(path / "run.json", kind="run", version=FORMAT, below=path)
-        self.first_config = canonical_json.read_sealed_json(path / "config.json", kind="config", version=FORMAT, below=path)
+        self.first_config = canonical_json.read_sealed_json(
+            path / "config.json", kind="config", version=FORMAT, below=path
+        )
         if not isinstance(self.first_config, dict):
-            raise StoreError(f"{path / 'config.json'} holds no settings, but a {type(self.first_config).__name__}")
+            raise StoreError(
+                f"{path / 'config.json'} holds no settings, but a {type(self.first_config).__name__}"
+            )
         self._known: tuple[tuple[int, int], dict[int, dict]] = ((-1, -1), {})
 
     @property
@@ -115,12 +134,16 @@ class Run(Shown):
     def config_of(self, step: int) -> dict[str, Any]:
         """The configuration that was in force at the end of `step`: what it began with, and what was changed since."""
         config = copy.deepcopy(self.first_config)
-        for (*parents, leaf), value in changes(self.events() if (self.path / "events.jsonl").exists() else (), step):
+        for (*parents, leaf), value in changes(
+            self.events() if (self.path / "events.jsonl").exists() else (), step
+        ):
             node = config
             for parent in parents:
                 node = node.get(parent) if isinstance(node, dict) else None
             if not isinstance(node, dict):
-                raise StoreError(f"{self.path}/events.jsonl changes {'.'.join([*parents, leaf])}, which no setting is called")
+                raise StoreError(
+                    f"{self.path}/events.jsonl changes {'.'.join([*parents, leaf])}, which no setting is called"
+                )
             node[leaf] = value
         return config
 
@@ -143,7 +166,10 @@ class Run(Shown):
             raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
         stamp = (stat.st_size, stat.st_mtime_ns)
         if self._known[0] != stamp:
-            self._known = (stamp, by_step(canonical_json.read_lines(path, below=self.path).records, path))
+            self._known = (
+                stamp,
+                by_step(canonical_json.read_lines(path, below=self.path).records, path),
+            )
         return self._known[1]
 
     def steps(self) -> list[int]:
@@ -157,20 +183,29 @@ class Run(Shown):
 
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""
-        found = [f"{name}: the last line is cut short ({len(torn)} bytes) and was left out"
-                 for name in LINES if (torn := self._lines(name).torn)]
-        found += [f"step {step} has files but was not committed (under way, or its process died)"
-                  for step in self.uncommitted()]
+        found = [
+            f"{name}: the last line is cut short ({len(torn)} bytes) and was left out"
+            for name in LINES
+            if (torn := self._lines(name).torn)
+        ]
+        found += [
+            f"step {step} has files but was not committed (under way, or its process died)"
+            for step in self.uncommitted()
+        ]
         machines = self.machines()
         for (_, before), (after, now) in zip(machines, machines[1:]):
-            found.append(f"after step {after} it went on with other {differing(before, now)}: from there on it need "
-                         "not be, bit for bit, the run that was never interrupted")
+            found.append(
+                f"after step {after} it went on with other {differing(before, now)}: from there on it need "
+                "not be, bit for bit, the run that was never interrupted"
+            )
         return found
 
     def _commit(self, step: int) -> dict:
         commits = self._commits()
         if step not in commits:
-            hint = f"it has steps {min(commits)} to {max(commits)}" if commits else "it has none yet"
+            hint = (
+                f"it has steps {min(commits)} to {max(commits)}" if commits else "it has none yet"
+            )
             hint = "it was begun but not committed" if step in self.uncommitted() else hint
             raise StoreError(f"run {self.name} has no committed step {step}: {hint}")
         return commits[step]
@@ -179,7 +214,9 @@ class Run(Shown):
         files = self._commit(step)["files"]
         path = self.path / "steps" / step_name(step) / name
         if name not in files:
-            raise StoreError(f"step {step} of run {self.name} has no {name}; it has {', '.join(sorted(files))}")
+            raise StoreError(
+                f"step {step} of run {self.name} has no {name}; it has {', '.join(sorted(files))}"
+            )
         data = canonical_json.read_file(path, below=self.path)
         seal_of(files[name], path).check(path, data)
         return data, path
@@ -194,7 +231,11 @@ class Run(Shown):
 
     def updates(self, step: int) -> list[int]:
         """The updates of a committed step that left a credit table, skipped ones included."""
-        return sorted(int(match[1]) for name in self._commit(step)["files"] if (match := CREDIT.fullmatch(name)))
+        return sorted(
+            int(match[1])
+            for name in self._commit(step)["files"]
+            if (match := CREDIT.fullmatch(name))
+        )
 
     def credit(self, step: int, update: int = 0) -> CreditTable:
         """What an update used, token by token; columns that were not computed are absent."""
@@ -202,7 +243,10 @@ class Run(Shown):
 
     def skipped(self, step: int) -> dict[int, str]:
         """The updates of a step that did not touch the weights, and why."""
-        reasons = {u: columns.decode_credit(*self._read(step, credit_name(u)))[1] for u in self.updates(step)}
+        reasons = {
+            u: columns.decode_credit(*self._read(step, credit_name(u)))[1]
+            for u in self.updates(step)
+        }
         return {update: reason for update, reason in reasons.items() if reason is not None}
 
     def lint(self, step: int) -> LintReport | None:
@@ -213,9 +257,15 @@ class Run(Shown):
         """The same as the JSON values of `LintReport.as_dict`: quicker, where a word of each of many steps is wanted."""
         path, said = self.path / "steps" / step_name(step) / LINT, None
         if step not in self._commits() and step in self.uncommitted():
-            said = canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path) if path.exists() else None
+            said = (
+                canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path)
+                if path.exists()
+                else None
+            )
         elif LINT in self._commit(step)["files"]:  # read against the seal in the metrics line
-            said = canonical_json.sealed_document(*self._read(step, LINT), kind="lint", version=FORMAT)["content"]
+            said = canonical_json.sealed_document(
+                *self._read(step, LINT), kind="lint", version=FORMAT
+            )["content"]
         return said if said is None else shaped(said, LINT_SHAPE, path, "a lint")
 
     def metrics(self) -> pandas.DataFrame:
@@ -233,7 +283,11 @@ class Run(Shown):
 
     def clock(self) -> pandas.DataFrame:
         """Wall-clock data of the committed steps, indexed by step; `at` is when the step was committed (UTC)."""
-        rows = {line["step"]: {"at": line["at"], **line["clock"]} for line in self._clock() if line["what"] == "step"}
+        rows = {
+            line["step"]: {"at": line["at"], **line["clock"]}
+            for line in self._clock()
+            if line["what"] == "step"
+        }
         return _frame({step: rows[step] for step in self.steps() if step in rows})
 
     def processes(self) -> list[dict[str, Any]]:
@@ -243,7 +297,9 @@ class Run(Shown):
     def machines(self) -> list[tuple[int, dict[str, Any]]]:
         """(step, facts): from the step after it on, the run was computed by what `facts` say (threads, versions ...).
         Several of them: bit-exactness is not promised."""
-        return [(line["after"], line["machine"]) for line in self._clock() if line["what"] == "machine"]
+        return [
+            (line["after"], line["machine"]) for line in self._clock() if line["what"] == "machine"
+        ]
 
     def events(self) -> list[dict[str, Any]]:
         """What was worth saying, in order: skipped updates, changed settings, warnings."""
@@ -251,15 +307,27 @@ class Run(Shown):
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
-        return {path.stem: shaped(canonical_json.read_sealed_json(path, kind="evaluation", version=FORMAT, below=self.path),
-                                  EVALUATION, path, "an evaluation")
-                for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))}
+        return {
+            path.stem: shaped(
+                canonical_json.read_sealed_json(
+                    path, kind="evaluation", version=FORMAT, below=self.path
+                ),
+                EVALUATION,
+                path,
+                "an evaluation",
+            )
+            for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
+        }
 
     def evaluated(self, name: str) -> dict[str, Groups]:
         """The stored attempts of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""
         folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
-        return {path.stem: Groups(columns.decode_groups(canonical_json.read_file(path, below=self.path), path))
-                for path in sorted(folder.glob("[A-Za-z0-9]*.parquet"))}
+        return {
+            path.stem: Groups(
+                columns.decode_groups(canonical_json.read_file(path, below=self.path), path)
+            )
+            for path in sorted(folder.glob("[A-Za-z0-9]*.parquet"))
+        }
 
     def digest(self) -> str:
         """One hash over what this run was: configuration, metrics, every file of every committed step (through the
@@ -270,7 +338,7 @@ class Run(Shown):
         for name in names:
             data = canonical_json.read_file(self.path / name, below=self.path)
             if name.endswith(".jsonl"):
-                data = data[:len(data) - len(self._lines(name).torn)]
+                data = data[: len(data) - len(self._lines(name).torn)]
             total.update(f"{name} {sha256(data).hexdigest()}\n".encode())
         return total.hexdigest()
 
@@ -284,7 +352,9 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _frame(rows: Mapping[int, Mapping[str, Any]]) -> pandas.DataFrame:
     import pandas
 
-    frame = pandas.DataFrame(list(rows.values()), index=pandas.Index(list(rows), dtype="int64", name="step"))
+    frame = pandas.DataFrame(
+        list(rows.values()), index=pandas.Index(list(rows), dtype="int64", name="step")
+    )
     return frame.drop(columns="step", errors="ignore")
 
 

@@ -13,6 +13,7 @@ the rename: otherwise the name itself may be gone. What the disk refuses becomes
 free space and what to do, and no temporary file stays behind. A process that is killed leaves temporaries; they are
 swept by the next one that holds the folder's lock, never by a reader.
 """
+
 from __future__ import annotations
 
 import errno
@@ -32,12 +33,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from workbench.types.canonical_json import MANIFEST, Seal, check_name, line_bytes, read_file, read_lines, sealed_json
+from workbench.types.canonical_json import (
+    MANIFEST,
+    Seal,
+    check_name,
+    line_bytes,
+    read_file,
+    read_lines,
+    sealed_json,
+)
 from workbench.types.errors import StoreError
 
-TEMPORARY = ".tmp-"   # what was being written when a process died
-TRASH = ".trash-"     # what was being deleted
-PIECE = 1 << 20       # bytes that are worth a system call
+TEMPORARY = ".tmp-"  # what was being written when a process died
+TRASH = ".trash-"  # what was being deleted
+PIECE = 1 << 20  # bytes that are worth a system call
 Chunks = bytes | memoryview | Iterable[bytes | memoryview]  # a file's content, whole or in pieces
 
 
@@ -82,8 +91,10 @@ def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Itera
         if isinstance(error, StoreError) or not isinstance(error, OSError):
             raise
         remedy = _REMEDIES.get(error.errno, "mend the cause, then try again")
-        raise StoreError(f"could not {doing} {path}: {error.strerror or error}{written}; {_free_bytes(path)} bytes are "
-                         f"free there. {remedy[0].upper()}{remedy[1:]}. {standing[-1]}") from error
+        raise StoreError(
+            f"could not {doing} {path}: {error.strerror or error}{written}; {_free_bytes(path)} bytes are "
+            f"free there. {remedy[0].upper()}{remedy[1:]}. {standing[-1]}"
+        ) from error
 
 
 def _bytes_in(path: Path) -> int:
@@ -103,7 +114,7 @@ def _bytes_in(path: Path) -> int:
 def _write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view.nbytes:
-        view = view[os.write(fd, view):]
+        view = view[os.write(fd, view) :]
 
 
 def _large_pieces(chunks: Iterable[bytes | memoryview]) -> Iterator[bytearray | memoryview]:
@@ -127,7 +138,9 @@ def _write_new(path: Path, content: Chunks) -> Seal:
     digest, size = sha256(), 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        for chunk in _large_pieces([content] if isinstance(content, (bytes, bytearray, memoryview)) else content):
+        for chunk in _large_pieces(
+            [content] if isinstance(content, (bytes, bytearray, memoryview)) else content
+        ):
             digest.update(chunk)
             size += len(chunk)
             _write_all(fd, chunk)
@@ -176,7 +189,9 @@ def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; the store writes through none. Remove it")
     if not replace and path.exists():
-        raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
+        raise StoreError(
+            f"{path} is there already, and what is written is never changed; choose another name"
+        )
     temporary = _temporary(path)
     with _disk_errors(path, "write", temporary) as standing:
         seal = _write_new(temporary, content)
@@ -209,15 +224,23 @@ def remove_file(path: Path) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def write_folder(path: Path, files: Mapping[str, Chunks], *, kind: str, version: int) -> dict[str, Seal]:
+def write_folder(
+    path: Path, files: Mapping[str, Chunks], *, kind: str, version: int
+) -> dict[str, Seal]:
     """Put a whole folder of files there, or nothing; MANIFEST.json in it says what each file must hold.
 
     Its folder must exist, `path` itself must not. Returns the seals by file name; raises StoreError.
     """
     path = Path(path)
     with _new_folder(path) as temporary:
-        seals = {check_name(name): _write_new(temporary / name, content) for name, content in files.items()}
-        manifest = {"folder": path.name, "files": {name: vars(seal) for name, seal in seals.items()}}
+        seals = {
+            check_name(name): _write_new(temporary / name, content)
+            for name, content in files.items()
+        }
+        manifest = {
+            "folder": path.name,
+            "files": {name: vars(seal) for name, seal in seals.items()},
+        }
         _write_new(temporary / MANIFEST, sealed_json(manifest, kind=kind, version=version))
     return seals
 
@@ -229,7 +252,9 @@ def create_folder(path: Path, files: Mapping[str, Chunks], folders: Iterable[str
             os.mkdir(temporary / check_name(name))
         for name, content in files.items():
             _write_new(temporary / check_name(name), content)
-    for leftover in half_made(Path(path)):  # of earlier tries: the name is taken now, so none of them is still being made
+    for leftover in half_made(
+        Path(path)
+    ):  # of earlier tries: the name is taken now, so none of them is still being made
         _discard(leftover)
 
 
@@ -238,7 +263,9 @@ def _new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder to fill; at the end of the block one rename makes it `path`."""
     check_name(path.name)
     if path.is_symlink() or path.exists():
-        raise StoreError(f"{path} is there already, and what is written is never changed; choose another name")
+        raise StoreError(
+            f"{path} is there already, and what is written is never changed; choose another name"
+        )
     temporary = _temporary(path)
     with _disk_errors(path, "write the folder", temporary) as standing:
         os.mkdir(temporary)
@@ -266,7 +293,9 @@ def remove_folder(path: Path) -> None:
     trash = path.parent / f"{TRASH}{path.name}-{secrets.token_hex(4)}"
     with _disk_errors(path, "remove") as standing:
         os.rename(path, trash)
-        standing.append("It is out of sight already; the next one who writes here removes what is left of it")
+        standing.append(
+            "It is out of sight already; the next one who writes here removes what is left of it"
+        )
         _sync_folder(path.parent)
         shutil.rmtree(trash)
 
@@ -300,15 +329,23 @@ def refuse_links(folder: Path) -> None:
 
 def half_made(path: Path) -> list[Path]:
     """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
-    ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")  # as `_temporary` names them
-    return sorted(each for each in path.parent.iterdir() if ours.fullmatch(each.name)) if path.parent.is_dir() else []
+    ours = re.compile(
+        f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}"
+    )  # as `_temporary` names them
+    return (
+        sorted(each for each in path.parent.iterdir() if ours.fullmatch(each.name))
+        if path.parent.is_dir()
+        else []
+    )
 
 
 def sweep(folder: Path) -> list[Path]:
     """Remove what killed processes left half-written or half-deleted below `folder`. Only for who holds its lock."""
     leftovers = []
     for parent, folders, files in os.walk(folder):
-        leftovers += [Path(parent, name) for name in (*folders, *files) if name.startswith((TEMPORARY, TRASH))]
+        leftovers += [
+            Path(parent, name) for name in (*folders, *files) if name.startswith((TEMPORARY, TRASH))
+        ]
         folders[:] = [name for name in folders if not name.startswith((TEMPORARY, TRASH))]
     for path in leftovers:
         _discard(path)
@@ -326,7 +363,9 @@ def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> 
     path, line = Path(path), line_bytes(record)
     with _disk_errors(path, "append to") as standing:
         is_new = not path.exists()
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fd = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
         try:
             end = os.fstat(fd).st_size
             if end and os.pread(fd, 1, end - 1) != b"\n":
@@ -405,19 +444,33 @@ class FolderLock:
             try:
                 self._take()
             except BlockingIOError:
-                holder = os.pread(self._fd, 500, 0).decode("utf-8", "replace").partition("\n")[0].strip() or "unknown"
-                holder += ", which has ended, but what it started still holds its lock" * _has_ended(holder)
+                holder = (
+                    os.pread(self._fd, 500, 0).decode("utf-8", "replace").partition("\n")[0].strip()
+                    or "unknown"
+                )
+                holder += (
+                    ", which has ended, but what it started still holds its lock"
+                    * _has_ended(holder)
+                )
                 self.release()
-                raise StoreError(f"{folder} is being written by {holder}; wait for it or stop it, or choose another "
-                                 "name for this run. Reading the run is always possible") from None
+                raise StoreError(
+                    f"{folder} is being written by {holder}; wait for it or stop it, or choose another "
+                    "name for this run. Reading the run is always possible"
+                ) from None
             except BaseException:
                 self.release()
                 raise
             since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            started = process_state(os.getpid())  # ids are used again, and a wall clock may be set anew
+            started = process_state(
+                os.getpid()
+            )  # ids are used again, and a wall clock may be set anew
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
-                                f"{f'started {started[1]}' if started else ''}\n".encode(), 0)
+            os.pwrite(
+                self._fd,
+                f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
+                f"{f'started {started[1]}' if started else ''}\n".encode(),
+                0,
+            )
 
     def _take(self) -> None:
         """Try for a moment: a process that only checks whether the run is being written holds the lock for microseconds."""

@@ -8,6 +8,7 @@ older than the bound, and nothing that was sampled is thrown away: tasks that ta
 (Noukhovitch et al. 2024, arXiv 2410.18252; admission instead of discarding: Fu et al. 2025, arXiv 2505.24298.) What was sampled
 depends on step, seed and weights alone, not on which side was faster.
 """
+
 from __future__ import annotations
 
 import threading
@@ -41,7 +42,9 @@ class Ahead:
 
     def begin_as_it_is(self, step: int, *, start: bool = False) -> None:
         """The same with the weights that the engine has."""
-        self._under_way = _Rollout(self._session, step, StepWatchers(self._session, step, self._instruments, start=start))
+        self._under_way = _Rollout(
+            self._session, step, StepWatchers(self._session, step, self._instruments, start=start)
+        )
 
     def wait(self) -> None:
         """Until nothing is being sampled: then the engine may be used for something else."""
@@ -56,7 +59,9 @@ class Ahead:
         found.thread.join()
         if found.error is not None:
             raise found.error
-        groups = found.groups if self._session.place[1] == 1 else everybodys(found.tasks, found.groups)
+        groups = (
+            found.groups if self._session.place[1] == 1 else everybodys(found.tasks, found.groups)
+        )
         return StepRollout(groups, found.watches, found.seconds)
 
     def stop(self) -> None:
@@ -78,13 +83,22 @@ class _Rollout:
         self.groups = Groups()
         self.error: BaseException | None = None
         self.seconds = 0.0
-        threads = torch.get_num_threads()  # a setting of each thread: another number rounds otherwise
+        threads = (
+            torch.get_num_threads()
+        )  # a setting of each thread: another number rounds otherwise
 
         def sample() -> None:
             torch.set_num_threads(threads)
             started = time.perf_counter()
             try:
-                self.groups = rollout(session, self.tasks, step=step, purpose="train", engine=self.engine, own_share=True)
+                self.groups = rollout(
+                    session,
+                    self.tasks,
+                    step=step,
+                    purpose="train",
+                    engine=self.engine,
+                    own_share=True,
+                )
             except BaseException as error:  # raised where it is waited for
                 self.error = error
             self.seconds = time.perf_counter() - started

@@ -5,6 +5,7 @@ Nothing is looked at unless it is asked for, and a note changes no number of a r
 it committed, and goes on when it is resumed. With "slow" and "restore" the next step begins otherwise: that is an event
 before it is done, so that a run which was interrupted comes to the same end.
 """
+
 from __future__ import annotations
 
 import shlex
@@ -42,7 +43,9 @@ class Alarms:
         """Steps whose checkpoints a resumed run may have to go back to again."""
         return {each.restored for each in self.done.values() if each.restored is not None}
 
-    def look(self, step: int, outcome: StepOutcome | None, run: RunWriter, note: Callable[[str], None]) -> None:
+    def look(
+        self, step: int, outcome: StepOutcome | None, run: RunWriter, note: Callable[[str], None]
+    ) -> None:
         """Write an event and say it for each kind that the run looks like now and did not before. `outcome`: of this step,
         if it is at hand. Raises LearnerError where such a run is to stop."""
         if self.how == "off":
@@ -53,19 +56,29 @@ class Alarms:
         if not new:
             return
         self.said |= {*new}
-        acts = AlarmEvent(step, _best(self.stored) if self.how == "restore" else None) if self.how in ("slow", "restore") else None
+        acts = (
+            AlarmEvent(step, _best(self.stored) if self.how == "restore" else None)
+            if self.how in ("slow", "restore")
+            else None
+        )
         shows = f"wb.signals({str(self.stored.path)!r}) shows its signals"
         for kind in new:
-            more: dict[str, Any] = {} if acts is None else {"slower": True, "restored": acts.restored}
+            more: dict[str, Any] = (
+                {} if acts is None else {"slower": True, "restored": acts.restored}
+            )
             run.event({"kind": "alarm", "step": step, "named": kind, **more})
-            note(f"alarm after step {step}: this looks like a collapse ({kind}); {_in_words(acts)}{shows}")
+            note(
+                f"alarm after step {step}: this looks like a collapse ({kind}); {_in_words(acts)}{shows}"
+            )
         if acts is not None:
             self.done[step] = acts
         if self.how == "stop":
             path = shlex.quote(str(self.stored.path))
-            raise LearnerError(f"stopped after step {step} by train.on_alarm = 'stop': this looks like a collapse "
-                               f"({', '.join(new)}). {shows}. An alarm may be wrong: `workbench "
-                               f"resume {path}` goes on, and is not stopped by the same kind again")
+            raise LearnerError(
+                f"stopped after step {step} by train.on_alarm = 'stop': this looks like a collapse "
+                f"({', '.join(new)}). {shows}. An alarm may be wrong: `workbench "
+                f"resume {path}` goes on, and is not stopped by the same kind again"
+            )
 
     def act(self, step: int, learner: Learner) -> None:
         """Do what was written down for the end of this step. Every process calls it. StoreError where the checkpoint to go
@@ -79,7 +92,12 @@ class Alarms:
 
     def _signals(self, step: int, outcome: StepOutcome | None = None) -> StepSignals:
         if outcome is None:
-            return step_signals(step, self.stored.groups(step), self.stored.metrics_line(step), last_credit(self.stored, step))
+            return step_signals(
+                step,
+                self.stored.groups(step),
+                self.stored.metrics_line(step),
+                last_credit(self.stored, step),
+            )
         last = outcome.reports[-1].table if outcome.reports else None
         return step_signals(step, outcome.groups, outcome.metrics, last)
 
@@ -92,7 +110,11 @@ def _best(stored: Run) -> int | None:
         found[probe.step].append(probe.success)
     saved = checkpoint.steps(stored.path)
     evaluated = [step for step in saved if step in found]
-    return max(evaluated, key=lambda step: (fmean(found[step]), step)) if evaluated else next(iter(saved), None)
+    return (
+        max(evaluated, key=lambda step: (fmean(found[step]), step))
+        if evaluated
+        else next(iter(saved), None)
+    )
 
 
 def _in_words(acts: AlarmEvent | None) -> str:

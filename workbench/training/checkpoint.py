@@ -5,6 +5,7 @@
 `load_newest` reads every byte against the manifest before a tensor is made of it. A damaged checkpoint is refused with
 the reason, the one before it is used, and the bad one is left where it is for people to look at.
 """
+
 from __future__ import annotations
 
 import json
@@ -35,8 +36,16 @@ _STATE = "state.json"
 
 # safetensors' names of types; the header is JSON, the data little-endian, end to end.
 _TYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
 }
 
 
@@ -52,8 +61,15 @@ class CheckpointWarning(UserWarning):
     """A checkpoint was refused and an older one used."""
 
 
-def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Mapping[str, Tensor]],
-         state: Mapping[str, Any], *, keep: int = 2, spared: Collection[int] = ()) -> Path:
+def save(
+    run: RunWriter | str | os.PathLike,
+    step: int,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
+    spared: Collection[int] = (),
+) -> Path:
     """Commit a checkpoint, then remove all but the newest `keep` and those of the steps `spared`. Raises StoreError; what was there before stays, and
     so a step is saved once; only a damaged checkpoint of it (training went back behind it) is moved to `orphans/`.
 
@@ -62,16 +78,24 @@ def save(run: RunWriter | str | os.PathLike, step: int, tensors: Mapping[str, Ma
     out by whoever owns them). `keep` is at least 2: if the newest is damaged, the one before it is used.
     """
     if keep < 2:
-        raise StoreError(f"keep is at least 2, got {keep}: if the newest checkpoint is damaged, the one before is used")
-    files: dict[str, writer.Chunks] = {f"{name}{_SUFFIX}": safetensors_bytes(part) for name, part in tensors.items()}
+        raise StoreError(
+            f"keep is at least 2, got {keep}: if the newest checkpoint is damaged, the one before is used"
+        )
+    files: dict[str, writer.Chunks] = {
+        f"{name}{_SUFFIX}": safetensors_bytes(part) for name, part in tensors.items()
+    }
     content = {"step": step, "state": canonical_json.plain(state, "a checkpoint's state")}
     read_again = json.loads(canonical_json.json_bytes(content, "state"))["state"]
     if (lost := first_difference(read_again, state, "state")) is not None:
-        raise StoreError(f"a checkpoint's state must be JSON values, or it would come back as something else: {lost}")
+        raise StoreError(
+            f"a checkpoint's state must be JSON values, or it would come back as something else: {lost}"
+        )
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)
     writer.make_folder(folder)
-    if os.path.lexists(folder / step_name(step)) and damage(run, step) is not None:  # a link to nowhere is damage too
+    if (
+        os.path.lexists(folder / step_name(step)) and damage(run, step) is not None
+    ):  # a link to nowhere is damage too
         writer.set_aside(folder / step_name(step), folder.parent / "orphans")
     writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
     prune(run, keep, spared={step, *spared})
@@ -101,13 +125,19 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
     root = path.parent.parent
     names = canonical_json.verify_folder(path, kind="checkpoint", version=FORMAT, below=root)
     try:
-        content = parse_json(canonical_json.read_file(path / _STATE, below=root, most=canonical_json.MOST_DOCUMENT))
+        content = parse_json(
+            canonical_json.read_file(path / _STATE, below=root, most=canonical_json.MOST_DOCUMENT)
+        )
         held, state = content["step"], shaped(content["state"], STATE, path / _STATE, "a state")
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path / _STATE} is damaged: {error!r}") from error
     if held != step:
         raise StoreError(f"{path} holds step {held!r}, not {step}; give the folder its name back")
-    tensors = {name.removesuffix(_SUFFIX): _tensors(path / name) for name in names if name.endswith(_SUFFIX)}
+    tensors = {
+        name.removesuffix(_SUFFIX): _tensors(path / name)
+        for name in names
+        if name.endswith(_SUFFIX)
+    }
     return Checkpoint(step, tensors, state)
 
 
@@ -139,7 +169,11 @@ def load_newest(run: RunWriter | str | os.PathLike) -> Checkpoint | None:
             reasons.append(str(error))
             continue
         if reasons:
-            warnings.warn(f"going back to the checkpoint of step {step}: {'; '.join(reasons)}", CheckpointWarning, 2)
+            warnings.warn(
+                f"going back to the checkpoint of step {step}: {'; '.join(reasons)}",
+                CheckpointWarning,
+                2,
+            )
         return checkpoint
     if reasons:
         raise StoreError("no checkpoint of this run can be used: " + "; ".join(reasons))
@@ -153,7 +187,9 @@ def _folder(run: RunWriter | str | os.PathLike) -> Path:
     return folder
 
 
-def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = {}) -> Iterator[bytes | memoryview]:
+def safetensors_bytes(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] = {}
+) -> Iterator[bytes | memoryview]:
     """The file that `safetensors` would read, piece by piece, so that a large model is never in memory twice.
 
     Tensors that share memory (tied weights) are written once each. Layout: 8 bytes of header length, JSON header with
@@ -165,9 +201,15 @@ def safetensors_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _TYPES:
-            raise StoreError(f"tensor {name!r} has type {tensor.dtype}; a checkpoint holds {sorted(_TYPES.values())}")
+            raise StoreError(
+                f"tensor {name!r} has type {tensor.dtype}; a checkpoint holds {sorted(_TYPES.values())}"
+            )
         start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {
+            "dtype": _TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text

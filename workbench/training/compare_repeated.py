@@ -3,6 +3,7 @@
 This is the free self-check of a resumed run. It reads what the updates really did, the logprobs under the new weights
 among it, so wrong weights, a lost optimizer or another formula cannot go on unnoticed.
 """
+
 from __future__ import annotations
 
 import json
@@ -30,7 +31,9 @@ def compare(stored: Run, outcome: StepOutcome) -> list[Unequal]:
     step, found = outcome.step, []
     skipped = stored.skipped(step)
     if len(outcome.reports) != len(stored.updates(step)):
-        text = f"{len(stored.updates(step))} updates are stored, {len(outcome.reports)} were made now"
+        text = (
+            f"{len(stored.updates(step))} updates are stored, {len(outcome.reports)} were made now"
+        )
         return [Unequal("updates", text, False)]
     for report in outcome.reports:
         update = report.table.update
@@ -40,12 +43,23 @@ def compare(stored: Run, outcome: StepOutcome) -> list[Unequal]:
             found.append(Unequal("columns", text, False))
             continue
         for name in before:
-            if (text := first_difference(before[name], now[name], f"update {update}, column {name}")) is not None:
-                found.append(Unequal(name, text, name == "clip_state" or is_rounding(before[name], now[name])))
+            if (
+                text := first_difference(before[name], now[name], f"update {update}, column {name}")
+            ) is not None:
+                found.append(
+                    Unequal(
+                        name, text, name == "clip_state" or is_rounding(before[name], now[name])
+                    )
+                )
         if skipped.get(update) != report.skipped:
             both = (skipped.get(update) is None) == (report.skipped is None)
-            found.append(Unequal("skipped", f"update {update}: skipped for {skipped.get(update)!r}, now "
-                                            f"{report.skipped!r}", both))
+            found.append(
+                Unequal(
+                    "skipped",
+                    f"update {update}: skipped for {skipped.get(update)!r}, now {report.skipped!r}",
+                    both,
+                )
+            )
     line = stored.metrics_line(step)
     now = json.loads(canonical_json.json_bytes(outcome.metrics, "metrics"))
     if (text := first_difference(line, now, "metrics")) is not None:
@@ -57,4 +71,6 @@ def drift_since(stored: Run, step: int, now: dict[str, Any]) -> str:
     """What of the machine differs, in words, between now and when the steps after `step` were made; "": nothing."""
     machines = stored.machines()
     first = max((i for i, (after, _) in enumerate(machines) if after <= step), default=0)
-    return "; ".join(dict.fromkeys(differing(facts, now) for _, facts in machines[first:] if facts != now))
+    return "; ".join(
+        dict.fromkeys(differing(facts, now) for _, facts in machines[first:] if facts != now)
+    )

@@ -7,6 +7,7 @@
 A knob that does nothing is an error (law 11): an unknown key names the nearest right one; a setting that *you* wrote
 and that cannot have an effect with the others is refused; the same setting coming from a preset is a warning.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -58,15 +59,19 @@ class Config(Shown):
 
 PRESETS: dict[str, Callable[[], Config]] = {
     "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
-    "frozenlake-ppo": lambda: Config(  # several updates a step: with one, the critic learns little more than a mean
-        env=ENV_PRESETS["frozenlake-4x4"],
-        algorithm=PPO(minibatches=4),
-        train=TrainConfig(steps=16, evaluate_every=0),
+    "frozenlake-ppo": lambda: (
+        Config(  # several updates a step: with one, the critic learns little more than a mean
+            env=ENV_PRESETS["frozenlake-4x4"],
+            algorithm=PPO(minibatches=4),
+            train=TrainConfig(steps=16, evaluate_every=0),
+        )
     ),
-    "frozenlake-starpo-s": lambda: Config(  # a quarter of 16 x 8 attempts is the one mini-batch of the paper's 8 x 16
-        env=ENV_PRESETS["frozenlake-4x4"],
-        algorithm=StarPO_S(),
-        train=TrainConfig(steps=16, evaluate_every=0),
+    "frozenlake-starpo-s": lambda: (
+        Config(  # a quarter of 16 x 8 attempts is the one mini-batch of the paper's 8 x 16
+            env=ENV_PRESETS["frozenlake-4x4"],
+            algorithm=StarPO_S(),
+            train=TrainConfig(steps=16, evaluate_every=0),
+        )
     ),
     "sokoban": lambda: Config(
         env=ENV_PRESETS["sokoban-6x6-coordinates"],
@@ -79,7 +84,9 @@ PRESETS: dict[str, Callable[[], Config]] = {
         env=ENV_PRESETS["bandit-code"],
         policy=PolicyConfig(name="bandit-tiny"),
         collect=CollectConfig(max_turn_tokens=32),
-        algorithm=GRPO(normalize_std=False),  # with it, GRPO is driven to the safe arm: see RAGEN's echo trap
+        algorithm=GRPO(
+            normalize_std=False
+        ),  # with it, GRPO is driven to the safe arm: see RAGEN's echo trap
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=40, tasks_per_step=8, group_size=8),
     ),
@@ -109,19 +116,23 @@ PRESETS: dict[str, Callable[[], Config]] = {
         evaluation=EvaluationConfig(num_tasks=128),
     ),
     "code-vague": lambda: Config(
-        env=ENV_PRESETS["code-vague"], policy=PolicyConfig(name="code-tiny"), collect=CollectConfig(max_turn_tokens=64),
+        env=ENV_PRESETS["code-vague"],
+        policy=PolicyConfig(name="code-tiny"),
+        collect=CollectConfig(max_turn_tokens=64),
         algorithm=GRPO(normalize_std=False, minibatches=4),
         learner=LearnerConfig(lr=3e-4),
         train=TrainConfig(steps=24, tasks_per_step=8, evaluate_every=0),
         evaluation=EvaluationConfig(num_tasks=64),
     ),
-    "code": lambda: Config(  # no policy for it ships: this one knows calls and answers, and no Python
-        env=ENV_PRESETS["code-small"],
-        policy=PolicyConfig(name="search-tiny"),
-        collect=CollectConfig(max_turn_tokens=128),
-        algorithm=GRPO(normalize_std=False),
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
+    "code": lambda: (
+        Config(  # no policy for it ships: this one knows calls and answers, and no Python
+            env=ENV_PRESETS["code-small"],
+            policy=PolicyConfig(name="search-tiny"),
+            collect=CollectConfig(max_turn_tokens=128),
+            algorithm=GRPO(normalize_std=False),
+            learner=LearnerConfig(lr=3e-4),
+            train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
+        )
     ),
     # Four updates a step: with one, twenty steps are too few (58 % instead of 93 % in a first trial).
     "search": lambda: _search(GRPO(minibatches=4)),
@@ -130,8 +141,10 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "search-hard": lambda: _search(GRPO(minibatches=4), env="world-qa-hard"),
     # The policy was shown questions of two documents only; half of these take three.
     "search-discovery": lambda: replace(
-        _search(GRPO(minibatches=4), env="world-qa-half-long"), policy=PolicyConfig(name="search-two-hops"),
-        train=TrainConfig(steps=20, tasks_per_step=8, group_size=8, evaluate_every=0)),
+        _search(GRPO(minibatches=4), env="world-qa-half-long"),
+        policy=PolicyConfig(name="search-two-hops"),
+        train=TrainConfig(steps=20, tasks_per_step=8, group_size=8, evaluate_every=0),
+    ),
 }
 
 
@@ -147,7 +160,9 @@ def _search(algorithm: Any, env: str = "world-qa") -> Config:
     )
 
 
-BARE = ""  # no preset to begin with: every setting has its own default, and the environment is named
+BARE = (
+    ""  # no preset to begin with: every setting has its own default, and the environment is named
+)
 
 
 # ------------------------------------------------------------------------------------------------ to and from dicts
@@ -155,11 +170,21 @@ BARE = ""  # no preset to begin with: every setting has its own default, and the
 
 # Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
 # would be stored now.
-LATER: Mapping[str, Any] = {"policy.loader": None, "critic.sees": "policy", "train.on_alarm": "off", "train.information_every": 0,
-                            "layout": asdict(LayoutConfig()), "layout.adapters": "merged", "sampling": asdict(SamplingConfig()),
-                            "learner.lora_rank": 0, "learner.activation_checkpointing": False,
-                            "learner.lora_alpha": LearnerConfig.lora_alpha, "learner.lora_targets": (), "evaluation.first_task": 0,
-                            "env.symbols": LAKE_SYMBOLS}
+LATER: Mapping[str, Any] = {
+    "policy.loader": None,
+    "critic.sees": "policy",
+    "train.on_alarm": "off",
+    "train.information_every": 0,
+    "layout": asdict(LayoutConfig()),
+    "layout.adapters": "merged",
+    "sampling": asdict(SamplingConfig()),
+    "learner.lora_rank": 0,
+    "learner.activation_checkpointing": False,
+    "learner.lora_alpha": LearnerConfig.lora_alpha,
+    "learner.lora_targets": (),
+    "evaluation.first_task": 0,
+    "env.symbols": LAKE_SYMBOLS,
+}
 
 
 def to_dict(config: Config) -> dict[str, Any]:
@@ -180,7 +205,9 @@ def _whole(config: Config) -> dict[str, Any]:
     for name in (part.name for part in fields(config)):
         # An algorithm's settings have one name each, whichever of its parts holds them.
         part = config.algorithm.settings if name == "algorithm" else getattr(config, name)
-        tree[name] = {"kind": config.kind_of(name), **_plain(part)} if name in KINDS else _plain(part)
+        tree[name] = (
+            {"kind": config.kind_of(name), **_plain(part)} if name in KINDS else _plain(part)
+        )
     return tree
 
 
@@ -194,7 +221,9 @@ def from_dict(tree: Mapping[str, Any], *, without: Collection[str] = ()) -> Conf
     """Build and check a whole tree. ConfigError for an unknown key, a wrong type or a value that its part refuses.
     `without`: parts that come in kinds and are None instead, so that no code that they name is imported."""
     kinds = {part: table for part, table in KINDS.items() if part not in without}
-    return build(Config, {**tree, **dict.fromkeys(without)} if isinstance(tree, Mapping) else tree, kinds)
+    return build(
+        Config, {**tree, **dict.fromkeys(without)} if isinstance(tree, Mapping) else tree, kinds
+    )
 
 
 # ------------------------------------------------------------------------------------------------ loading
@@ -206,7 +235,9 @@ def load_config(source: str | Path, overrides: Mapping[str, Any] = {}) -> Config
     return load_config_with_warnings(source, overrides)[0]
 
 
-def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] = {}) -> tuple[Config, list[str]]:
+def load_config_with_warnings(
+    source: str | Path, overrides: Mapping[str, Any] = {}
+) -> tuple[Config, list[str]]:
     """Like `load_config`; also what a preset sets that has no effect here."""
     if str(source) in PRESETS:
         base, written = str(source), {}
@@ -215,21 +246,29 @@ def load_config_with_warnings(source: str | Path, overrides: Mapping[str, Any] =
     elif is_named(str(source)):
         base, written = BARE, {"env.kind": str(source)}
     else:
-        raise ConfigError(f"no preset {str(source)!r} (and no run folder there); {nearest(str(source), PRESETS)}; or name "
-                          "a .toml file, or an environment of your own as package.module:Name")
+        raise ConfigError(
+            f"no preset {str(source)!r} (and no run folder there); {nearest(str(source), PRESETS)}; or name "
+            "a .toml file, or an environment of your own as package.module:Name"
+        )
     written |= flatten(overrides)
     if base == BARE and "env.kind" not in written:
-        raise ConfigError(f"{source} names neither base = \"<preset>\" nor, in [env], kind: which environment is it about? "
-                          f"Presets: {', '.join(PRESETS)}")
+        raise ConfigError(
+            f'{source} names neither base = "<preset>" nor, in [env], kind: which environment is it about? '
+            f"Presets: {', '.join(PRESETS)}"
+        )
     return _overridden(_whole(PRESETS[base or "frozenlake"]()), written)
 
 
-def changed_config(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[Config, dict[str, tuple[Any, Any]]]:
+def changed_config(
+    tree: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> tuple[Config, dict[str, tuple[Any, Any]]]:
     """A stored tree with overrides on top, checked like any other; and what they changed: dotted key -> (old, new)."""
     before = _whole(from_dict(tree))
     config, _ = _overridden(before, flatten(overrides))
     old, new = flatten(before), flatten(_whole(config))
-    return config, {key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)}
+    return config, {
+        key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)
+    }
 
 
 def _overridden(tree: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Config, list[str]]:
@@ -246,7 +285,9 @@ def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     base = tree.pop("base", BARE)
     if base != BARE and (not isinstance(base, str) or base not in PRESETS):
-        raise ConfigError(f"{path} begins with base = \"<preset>\", got {base!r}; {nearest(str(base), PRESETS)}")
+        raise ConfigError(
+            f'{path} begins with base = "<preset>", got {base!r}; {nearest(str(base), PRESETS)}'
+        )
     return base, flatten(tree)
 
 
@@ -261,9 +302,18 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
     values = flatten(_whole(config))
     declared = {part.name: type(getattr(config, part.name)) for part in fields(config)}
-    declared["algorithm"] = class_of(config.kind_of("algorithm"), KINDS["algorithm"], "algorithm", config.algorithm.settings)
-    defaults = {each.key: each.default for part, kind in declared.items() if is_dataclass(kind)
-                for each in settings_of(kind, part)}
-    warnings = [f"{name} = {values[name]!r} has no effect here: {why}"
-                for name, _, why in dead if name in values and values[name] != defaults[name]]
+    declared["algorithm"] = class_of(
+        config.kind_of("algorithm"), KINDS["algorithm"], "algorithm", config.algorithm.settings
+    )
+    defaults = {
+        each.key: each.default
+        for part, kind in declared.items()
+        if is_dataclass(kind)
+        for each in settings_of(kind, part)
+    }
+    warnings = [
+        f"{name} = {values[name]!r} has no effect here: {why}"
+        for name, _, why in dead
+        if name in values and values[name] != defaults[name]
+    ]
     return warnings + remarks_on(config)

@@ -8,6 +8,7 @@ One attempt of each task, its first prompt x_i and first reply r_i. The learner'
 Replies that would answer anything alike have an information near 0 and a retrieval near 1 / N: a template, whatever its
 entropy. Source: RAGEN-2 (arXiv 2604.06268), where the text between the think tags is scored; here it is the whole first reply.
 """
+
 from __future__ import annotations
 
 import math
@@ -21,27 +22,39 @@ from workbench.types.tensors import Tensor, torch
 
 MOST = 16  # tasks: the cost grows with the square of their number
 
-Pair = tuple[np.ndarray, np.ndarray, Trajectory]  # ids of the prompt and of the reply, and where they come from
+Pair = tuple[
+    np.ndarray, np.ndarray, Trajectory
+]  # ids of the prompt and of the reply, and where they come from
 
 
-def prompt_information(groups: Sequence[Group], logprobs: Callable[[Batch, Tensor], Tensor]) -> dict[str, float]:
+def prompt_information(
+    groups: Sequence[Group], logprobs: Callable[[Batch, Tensor], Tensor]
+) -> dict[str, float]:
     """`prompt_information` (nats), `prompt_retrieval` (share), and `prompt_chance`, the retrieval of a template. `logprobs`: as
     `Learner.logprobs`. Of at most 16 tasks, each another prompt; nothing where fewer than two have a first reply."""
     pairs = _pairs(groups)
     if len(pairs) < 2:
         return {}
-    made = [_scored(prompt, reply, source, number) for number, (_, reply, source) in enumerate(pairs) for prompt, *_ in pairs]
+    made = [
+        _scored(prompt, reply, source, number)
+        for number, (_, reply, source) in enumerate(pairs)
+        for prompt, *_ in pairs
+    ]
     batch = Batch.from_groups([Group((each,)) for each in made])
     logp_T = logprobs(batch, batch.eligible_T).double().cpu()
     total_N = torch.zeros(len(made), dtype=torch.float64)
-    total_N = total_N.index_add(0, batch.trajectory_of_token_T[batch.eligible_T], logp_T[batch.eligible_T])
+    total_N = total_N.index_add(
+        0, batch.trajectory_of_token_T[batch.eligible_T], logp_T[batch.eligible_T]
+    )
     l_RP = total_N.view(len(pairs), len(pairs))  # reply, prompt
     own_R, most = l_RP.diagonal(), math.log(len(pairs))
     best_RP = l_RP == l_RP.max(1, keepdim=True).values
     found_R = best_RP.diagonal().double() / best_RP.sum(1)
-    return {"prompt_information": float((own_R - (l_RP.logsumexp(1) - most)).mean()),
-            "prompt_retrieval": float(found_R.mean()),
-            "prompt_chance": 1 / len(pairs)}
+    return {
+        "prompt_information": float((own_R - (l_RP.logsumexp(1) - most)).mean()),
+        "prompt_retrieval": float(found_R.mean()),
+        "prompt_chance": 1 / len(pairs),
+    }
 
 
 def _pairs(groups: Sequence[Group]) -> list[Pair]:
@@ -64,6 +77,16 @@ def _first(attempt: Trajectory) -> Pair | None:
 
 def _scored(prompt: np.ndarray, reply: np.ndarray, source: Trajectory, number: int) -> Trajectory:
     """An attempt that a learner can score: this reply after that prompt."""
-    spans = (Span(Source.PROMPT, 0, prompt), Span(Source.POLICY, 0, reply, np.zeros(len(reply), np.float32), sampled=True))
-    return Trajectory(source.task, number, 0, source.first_observation, (Turn(0, "", reward=0.0),), (Segment(spans),),
-                      StopReason.TERMINATED)
+    spans = (
+        Span(Source.PROMPT, 0, prompt),
+        Span(Source.POLICY, 0, reply, np.zeros(len(reply), np.float32), sampled=True),
+    )
+    return Trajectory(
+        source.task,
+        number,
+        0,
+        source.first_observation,
+        (Turn(0, "", reward=0.0),),
+        (Segment(spans),),
+        StopReason.TERMINATED,
+    )

@@ -7,6 +7,7 @@
 
 Training knows no instrument by name: whoever calls `train_here` or `train_step` hands them in.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,14 @@ class StepWatch(Protocol):
     def before(self, groups: Sequence[Group], batch: Batch, credit: Credit) -> None:
         """Called before the first update. Raises LintError where the step must not be learned from."""
 
-    def after(self, groups: Sequence[Group], batch: Batch, credit: Credit, reports: Sequence[UpdateReport],
-              metrics: Mapping[str, Any]) -> LintReport:
+    def after(
+        self,
+        groups: Sequence[Group],
+        batch: Batch,
+        credit: Credit,
+        reports: Sequence[UpdateReport],
+        metrics: Mapping[str, Any],
+    ) -> LintReport:
         """Called after the last update; returns everything that was found in this step, before and after."""
 
     def judge(self, report: LintReport) -> None:

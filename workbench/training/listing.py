@@ -1,4 +1,5 @@
 """All settings that there are, part by part: what `workbench settings` prints and the page of the reference shows."""
+
 from __future__ import annotations
 
 import textwrap
@@ -35,7 +36,9 @@ def settings_parts() -> Iterator[SettingsPart]:
         kinds = KINDS.get(part.name, {"": bare(annotations_of(Config)[part.name])})
         for kind, cls in kinds.items():
             if is_dataclass(cls):
-                yield SettingsPart(part.name, kind, cls.__doc__ or "", tuple(settings_of(cls, part.name)))
+                yield SettingsPart(
+                    part.name, kind, cls.__doc__ or "", tuple(settings_of(cls, part.name))
+                )
             else:
                 yield SettingsPart(part.name, kind, "", (alone[part.name],))
 
@@ -51,12 +54,25 @@ def settings_text(key: str = "") -> str:
             return f"  {name}.kind: which {name} it is\n      one of {', '.join(kinds)}, or package.module:Name of your own"
     if is_named(key):
         return _text(_own_part(key))
-    chosen = [(part, [each for each in part.settings if not key or f".{key.lower()}." in f".{each.key.lower()}."])
-              for part in settings_parts()]
+    chosen = [
+        (
+            part,
+            [
+                each
+                for each in part.settings
+                if not key or f".{key.lower()}." in f".{each.key.lower()}."
+            ],
+        )
+        for part in settings_parts()
+    ]
     chosen = [(part, settings) for part, settings in chosen if settings]
     if not chosen:
         known = {each.key for part in settings_parts() for each in part.settings}
-        words = known | {word for each in known for word in each.split(".")} | {f"{part}.kind" for part in KINDS}
+        words = (
+            known
+            | {word for each in known for word in each.split(".")}
+            | {f"{part}.kind" for part in KINDS}
+        )
         raise ConfigError(f"no setting {key!r}; {meant(key, words)}")
     return "\n\n".join(_text(replace(part, settings=tuple(settings))) for part, settings in chosen)
 
@@ -77,12 +93,20 @@ def _lines(setting: Setting) -> str:
     """`key = default`, and below it the type, the range and the meaning."""
     default = "needed" if setting.default is MISSING else f"= {shown(setting.default)}"
     kind = ", ".join(filter(None, [setting.type, setting.range]))
-    below = textwrap.fill(f"{kind}: {setting.meaning}" if setting.meaning else kind, WIDTH, initial_indent=" " * 6,
-                          subsequent_indent=" " * 6)
+    below = textwrap.fill(
+        f"{kind}: {setting.meaning}" if setting.meaning else kind,
+        WIDTH,
+        initial_indent=" " * 6,
+        subsequent_indent=" " * 6,
+    )
     return f"  {setting.key} {default}\n{below}"
 
 
 def shown(default: object) -> str:
     """A default as one would write it, cut where it is long."""
-    text = {None: "none", True: "true", False: "false"}.get(default) if isinstance(default, (bool, type(None))) else None
+    text = (
+        {None: "none", True: "true", False: "false"}.get(default)
+        if isinstance(default, (bool, type(None)))
+        else None
+    )
     return text or textwrap.shorten(repr(default), 60, placeholder=" ...")

@@ -7,6 +7,7 @@
 After each step comes what belongs there: checkpoint, evaluation. So whatever a kill took is made again where an
 uninterrupted run would have made it, from the same weights and therefore with the same bytes.
 """
+
 from __future__ import annotations
 
 import shlex
@@ -58,12 +59,19 @@ class _Loop:
     watchers: Watchers
     drift: str
     instruments: tuple[Instrument, ...]  # what looks at every new step
-    ahead: Ahead | None                  # what samples the next one meanwhile; None: train.staleness is 0
-    alarms: Alarms                       # what looks like a collapse, and what was done about it
+    ahead: Ahead | None  # what samples the next one meanwhile; None: train.staleness is 0
+    alarms: Alarms  # what looks like a collapse, and what was done about it
 
 
-def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: Schedule, watchers: Watchers,
-          drift: str = "", instruments: Sequence[Instrument] = ()) -> None:
+def go_on(
+    session: Session,
+    run: RunWriter | None,
+    path: str | Path,
+    schedule: Schedule,
+    watchers: Watchers,
+    drift: str = "",
+    instruments: Sequence[Instrument] = (),
+) -> None:
     """Bring the run in `path` from where `schedule` says it stands to its end. Every process calls it, with the same
     schedule; the one that writes hands in `run`.
 
@@ -72,8 +80,17 @@ def go_on(session: Session, run: RunWriter | None, path: str | Path, schedule: S
     """
     stored, train = open_run(path), session.config.train
     ahead = Ahead(session, tuple(instruments), train.steps) if train.staleness else None
-    loop = _Loop(session, run, stored, schedule, watchers if run is not None else Watchers(), drift, tuple(instruments), ahead,
-                 Alarms(stored, train.on_alarm))
+    loop = _Loop(
+        session,
+        run,
+        stored,
+        schedule,
+        watchers if run is not None else Watchers(),
+        drift,
+        tuple(instruments),
+        ahead,
+        Alarms(stored, train.on_alarm),
+    )
     if schedule.committed < session.config.train.steps:
         for instrument in instruments:
             instrument.resume(stored)
@@ -126,8 +143,14 @@ def _begin(loop: _Loop) -> None:
     """What is written down before the first step."""
     policy, run = loop.session.policy, loop.run
     if _policy_event(loop.stored) is None:
-        run.event({"kind": "policy", "name": policy.name, "fingerprint": policy.fingerprint,
-                   "files": dict(policy.files)})
+        run.event(
+            {
+                "kind": "policy",
+                "name": policy.name,
+                "fingerprint": policy.fingerprint,
+                "files": dict(policy.files),
+            }
+        )
     run.note_machine(machine_of(loop.session))
     for said in notes_of(loop.session.engine, policy):
         run.event({"kind": "note", "said": said})
@@ -139,21 +162,30 @@ def _tidy(loop: _Loop) -> None:
     run, keep = loop.run, loop.session.config.train.keep_checkpoints
     newer = [step for step in reversed(checkpoint.steps(run)) if step > loop.schedule.start]
     if len(checkpoint.steps(run)) > keep:
-        sound = next((step for step in newer if checkpoint.damage(run, step) is None), loop.schedule.start)
+        sound = next(
+            (step for step in newer if checkpoint.damage(run, step) is None), loop.schedule.start
+        )
         checkpoint.prune(run, keep, spared={loop.schedule.start, sound, *loop.alarms.needed})
 
 
 def check_policy(session: Session, stored: Run) -> None:
     """Raise PolicyError where the policy's files are not those that the run began with."""
     policy, known = session.policy, _policy_event(stored) or {}
-    differ = [] if known.get("fingerprint") in (None, policy.fingerprint) else [
-        f"its weights had the fingerprint {known['fingerprint']}, now {policy.fingerprint}"]
+    differ = (
+        []
+        if known.get("fingerprint") in (None, policy.fingerprint)
+        else [f"its weights had the fingerprint {known['fingerprint']}, now {policy.fingerprint}"]
+    )
     files = known.get("files", policy.files)  # a run of an earlier version noted the weights alone
-    names = sorted(name for name in {*files, *policy.files} if files.get(name) != policy.files.get(name))
+    names = sorted(
+        name for name in {*files, *policy.files} if files.get(name) != policy.files.get(name)
+    )
     differ += [f"changed, new or gone since: {', '.join(names)}"] if names else []
     if differ:
-        raise PolicyError(f"the policy {policy.name!r} is not the one that {stored.path} began with: "
-                          f"{'; '.join(differ)}. Put the former files back, or start a new run with these")
+        raise PolicyError(
+            f"the policy {policy.name!r} is not the one that {stored.path} began with: "
+            f"{'; '.join(differ)}. Put the former files back, or start a new run with these"
+        )
 
 
 def check_data(session: Session, stored: Run) -> None:
@@ -162,11 +194,16 @@ def check_data(session: Session, stored: Run) -> None:
     if not steps or not hasattr(session.family, "task_seeds"):
         return
     for task, group in zip(session.train_tasks(steps[-1]), stored.groups(steps[-1]), strict=True):
-        now, then = (dict(each.payload) | {"metadata": dict(each.metadata), "id": each.id} for each in (task, group.task))
+        now, then = (
+            dict(each.payload) | {"metadata": dict(each.metadata), "id": each.id}
+            for each in (task, group.task)
+        )
         if now != then:
-            raise DataError(f"step {steps[-1]} of {stored.path} was drawn from other rows: task {group.task.id!r} is "
-                            f"{task.id!r} now, or one of the files' rows has changed. Put the former files back, or start a "
-                            "new run with these")
+            raise DataError(
+                f"step {steps[-1]} of {stored.path} was drawn from other rows: task {group.task.id!r} is "
+                f"{task.id!r} now, or one of the files' rows has changed. Put the former files back, or start a "
+                "new run with these"
+            )
 
 
 def _policy_event(stored: Run) -> dict[str, Any] | None:
@@ -187,8 +224,15 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
         synchronise(loop.session)
     sampler = _sampler(loop, step)
     is_first = step == max(loop.schedule.committed, loop.schedule.start) + 1
-    outcome = train_step(loop.session, step, run, watchers.on_rollout(step) if watchers.on_rollout else None,
-                         start=is_first, instruments=loop.instruments, ahead=loop.ahead)
+    outcome = train_step(
+        loop.session,
+        step,
+        run,
+        watchers.on_rollout(step) if watchers.on_rollout else None,
+        start=is_first,
+        instruments=loop.instruments,
+        ahead=loop.ahead,
+    )
     clock = Clock(dict(outcome.clock))
     if run is not None:
         run.commit_step(step, outcome.metrics)
@@ -199,8 +243,10 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
         run.write_clock(step, clock.laps | clock.idle())
     outcome = replace(outcome, clock=clock.laps)
     if outcome.lint is not None and not outcome.lint.ok:  # lint.mode = "warn"
-        watchers.note(f"step {step}: the lint found errors by {', '.join(outcome.lint.named)}; "
-                      f"`workbench lint {shlex.quote(str(loop.stored.path))} --step {step}` says where")
+        watchers.note(
+            f"step {step}: the lint found errors by {', '.join(outcome.lint.named)}; "
+            f"`workbench lint {shlex.quote(str(loop.stored.path))} --step {step}` says where"
+        )
     if watchers.on_step is not None:
         watchers.on_step(outcome)
     return outcome
@@ -219,33 +265,43 @@ def _repeat(loop: _Loop, step: int) -> StepOutcome:
     if unequal:
         names = list(dict.fromkeys(each.what for each in unequal))
         loop.run.event({"kind": "rounding", "step": step, "differs": names, "because": loop.drift})
-        loop.watchers.note(f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}")
+        loop.watchers.note(
+            f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}"
+        )
     _save_if_due(loop, step, sampler)
     return outcome
 
 
 def _not_again(loop: _Loop, step: int, texts: list[str]) -> str:
-    cause = (f"Other since then: {loop.drift}; but that is more than rounding. Put it back as it was, and resume"
-             if loop.drift else
-             "Machine, threads, versions and code are as they were, so a file of the run was changed in a way that "
-             "fits its seals, or memory is at fault. Resume on another machine, or from a copy of the run")
+    cause = (
+        f"Other since then: {loop.drift}; but that is more than rounding. Put it back as it was, and resume"
+        if loop.drift
+        else "Machine, threads, versions and code are as they were, so a file of the run was changed in a way that "
+        "fits its seals, or memory is at fault. Resume on another machine, or from a copy of the run"
+    )
     shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
-    return (f"step {step} of {loop.stored.path} does not come out again from its stored trajectories: {shown}. {cause}. "
-            "Its committed steps are untouched")
+    return (
+        f"step {step} of {loop.stored.path} does not come out again from its stored trajectories: {shown}. {cause}. "
+        "Its committed steps are untouched"
+    )
 
 
 def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> str:
     groups = outcome.groups if outcome is not None else loop.stored.groups(step)
-    fault = next((f"; the first fault: {t.error}" for group in groups for t in group if t.error), "")
+    fault = next(
+        (f"; the first fault: {t.error}" for group in groups for t in group if t.error), ""
+    )
     metrics = rollout_metrics(groups)
     chosen, filtered = loop.session.config.algorithm.filter, ""
     notes = outcome.metrics if outcome is not None else loop.stored.metrics_line(step)
     if notes.get("credit_filter_kept") == 0 and metrics["unscored"] < sum(map(len, groups)):
         filtered = f"the filter ({chosen.label}) left out every attempt; "
-    return (f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
-            f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories "
-            f"unscored{fault}). Look at them with `workbench show {shlex.quote(str(loop.stored.path))} {step}`; a policy "
-            "that always or never succeeds leaves nothing to compare")
+    return (
+        f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
+        f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories "
+        f"unscored{fault}). Look at them with `workbench show {shlex.quote(str(loop.stored.path))} {step}`; a policy "
+        "that always or never succeeds leaves nothing to compare"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ what follows a step
@@ -257,7 +313,9 @@ def _baselines(loop: _Loop) -> list[Score]:
     if 0 in loop.schedule.evaluations:
         scores = baselines(loop.session) + evaluate(loop.session, name="untrained")
         _record(loop, 0, scores)
-        return [replace(score, played=()) for score in scores]  # stored with this step, not again with each other
+        return [
+            replace(score, played=()) for score in scores
+        ]  # stored with this step, not again with each other
     rows = loop.stored.evaluations()[step_name(0)]["rows"]
     return [Score.of_row(row) for row in rows]
 
@@ -266,8 +324,12 @@ def _record(loop: _Loop, step: int, scores: list[Score]) -> None:
     if loop.run is not None:
         for score in scores:
             if score.played:
-                loop.run.write_attempts(step_name(step), f"{score.policy}-{score.mode}", score.played, step=step)
-        loop.run.write_evaluation(step_name(step), {"step": step, **report(scores, none_known(loop.session.family))})
+                loop.run.write_attempts(
+                    step_name(step), f"{score.policy}-{score.mode}", score.played, step=step
+                )
+        loop.run.write_evaluation(
+            step_name(step), {"step": step, **report(scores, none_known(loop.session.family))}
+        )
     if loop.watchers.on_score is not None:
         loop.watchers.on_score(step, scores)
 
@@ -277,7 +339,9 @@ def _sampler(loop: _Loop, step: int) -> tuple[dict[str, Any], int] | None:
     if loop.ahead is None or not loop.schedule.saves(step):
         return None
     weights, version = loop.session.learner.weights(), loop.session.learner.version
-    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()} if loop.run is not None else {}, version
+    return {
+        name: tensor.detach().cpu().clone() for name, tensor in weights.items()
+    } if loop.run is not None else {}, version
 
 
 def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | None) -> None:
@@ -289,5 +353,11 @@ def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | N
             tensors["sampler"], more["sampler_version"] = sampler
         if loop.run is not None:
             keep = loop.session.config.train.keep_checkpoints
-            checkpoint.save(loop.run, step, tensors, {"learner": state, "step": step, **more}, keep=keep,
-                            spared=loop.alarms.needed)
+            checkpoint.save(
+                loop.run,
+                step,
+                tensors,
+                {"learner": state, "step": step, **more},
+                keep=keep,
+                spared=loop.alarms.needed,
+            )

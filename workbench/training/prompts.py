@@ -1,4 +1,5 @@
 """Whether a first prompt leaves room for an answer: said before anything is sampled, not by attempts without a turn."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
 LOOKED_AT = 2  # tasks that are begun, and given back
 
 
-def refuse_without_room(tasks: Sequence[Task], *, family: EnvFamily, chat: ChatFormat, config: CollectConfig,
-                        runner: EnvRunner, holds: int | None) -> None:
+def refuse_without_room(
+    tasks: Sequence[Task],
+    *,
+    family: EnvFamily,
+    chat: ChatFormat,
+    config: CollectConfig,
+    runner: EnvRunner,
+    holds: int | None,
+) -> None:
     """Raises ConfigError where none of the first two tasks leaves room for an answer, or can begin by these settings. `holds`: tokens of a sequence in the
     engine, where they are known. What raises or hangs is not this check's business."""
     lengths = {}
@@ -34,14 +42,21 @@ def refuse_without_room(tasks: Sequence[Task], *, family: EnvFamily, chat: ChatF
     task = min(lengths, key=lengths.get)
     enough = lengths[task] + config.max_turn_tokens
     held = "" if holds is None else f" (the engine holds {holds})"
-    mend = (f"set collect.max_context to {enough} or more{held}" if holds is None or enough <= holds else
-            f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a longer context")
-    raise ConfigError(f"the first prompt of task {task} has {lengths[task]} tokens, and "
-                      f"{f'collect.max_context is {most}' if most else f'the engine holds {holds}'}: there is no room for an "
-                      f"answer, so every attempt would end without a turn; {mend}")
+    mend = (
+        f"set collect.max_context to {enough} or more{held}"
+        if holds is None or enough <= holds
+        else f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a longer context"
+    )
+    raise ConfigError(
+        f"the first prompt of task {task} has {lengths[task]} tokens, and "
+        f"{f'collect.max_context is {most}' if most else f'the engine holds {holds}'}: there is no room for an "
+        f"answer, so every attempt would end without a turn; {mend}"
+    )
 
 
-def _lengths(tasks: Sequence[Task], family: EnvFamily, chat: ChatFormat, runner: EnvRunner) -> dict[str, int]:
+def _lengths(
+    tasks: Sequence[Task], family: EnvFamily, chat: ChatFormat, runner: EnvRunner
+) -> dict[str, int]:
     """Task -> tokens of its first prompt; none at all where one of them did not begin."""
     keys = {f"{task.id}#prompt": task for task in tasks}
     try:
@@ -51,11 +66,15 @@ def _lengths(tasks: Sequence[Task], family: EnvFamily, chat: ChatFormat, runner:
         while len(answers) < len(keys):
             answers += runner.poll(0.05)
         errors = [answer.error for answer in answers if answer.error]
-        if len(errors) == len(keys) and all(error.startswith(f"{ConfigError.__name__}: ") for error in errors):
+        if len(errors) == len(keys) and all(
+            error.startswith(f"{ConfigError.__name__}: ") for error in errors
+        ):
             raise ConfigError(f"no attempt can begin: {errors[0].partition(': ')[2]}")
         if not all(answer.observation for answer in answers):
             return {}
-        return {keys[answer.key].id: sum(map(len, chat.open(answer.observation))) for answer in answers}
+        return {
+            keys[answer.key].id: sum(map(len, chat.open(answer.observation))) for answer in answers
+        }
     finally:
         for key in keys:
             runner.close(key)
@@ -71,12 +90,27 @@ def refuse_config_without_room(config: Config) -> None:
     from workbench.engines.policy import load_tokenizer, shipped_policies
 
     name = config.policy.name
-    if config.policy.loader or name not in shipped_policies() and not Path(name).expanduser().is_dir():
+    if (
+        config.policy.loader
+        or name not in shipped_policies()
+        and not Path(name).expanduser().is_dir()
+    ):
         return  # to be made or downloaded: by the process that trains
-    chat = ChatFormat.from_tokenizer(load_tokenizer(name), template_flags=dict(config.policy.template_flags))
-    tasks = env_tasks(config.env, "train", LOOKED_AT, seed=config.seed, step=1, per_step=config.train.tasks_per_step)
+    chat = ChatFormat.from_tokenizer(
+        load_tokenizer(name), template_flags=dict(config.policy.template_flags)
+    )
+    tasks = env_tasks(
+        config.env,
+        "train",
+        LOOKED_AT,
+        seed=config.seed,
+        step=1,
+        per_step=config.train.tasks_per_step,
+    )
     runner = config.collect.runner()
     try:
-        refuse_without_room(tasks, family=config.env, chat=chat, config=config.collect, runner=runner, holds=holds)
+        refuse_without_room(
+            tasks, family=config.env, chat=chat, config=config.collect, runner=runner, holds=holds
+        )
     finally:
         runner.shutdown()

@@ -4,6 +4,7 @@ A *part* is a dataclass inside the tree. Parts that come in kinds say which unde
 classes by name. A class with a method `make_part` only declares the settings of what that makes; its `with_parts` gives
 the class for settings that name a further part, which brings settings of its own (`algorithm.objective`).
 """
+
 from __future__ import annotations
 
 import types
@@ -50,27 +51,37 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def with_overrides(flat: Mapping[str, Any], written: Mapping[str, Any], kinds: Kinds) -> dict[str, Any]:
+def with_overrides(
+    flat: Mapping[str, Any], written: Mapping[str, Any], kinds: Kinds
+) -> dict[str, Any]:
     """`flat` with what was written on top. A part that becomes another kind starts from that kind's own defaults.
 
     Raises ConfigError for a key that is none, naming the nearest, or the kinds that have it.
     """
     flat, awaited = dict(flat), set()  # awaited: settings of a new kind that have no default
-    for key in sorted(written, key=lambda key: (not key.endswith(".kind"), key != BRINGS)):  # these bring their defaults
+    for key in sorted(
+        written, key=lambda key: (not key.endswith(".kind"), key != BRINGS)
+    ):  # these bring their defaults
         value, (part, _, rest) = written[key], key.partition(".")
         free, _, flag = key.rpartition(".")
         if rest == "kind" and part in kinds:
             if flat.get(key) != value:
-                flat = {other: old for other, old in flat.items() if not other.startswith(part + ".")}
+                flat = {
+                    other: old for other, old in flat.items() if not other.startswith(part + ".")
+                }
                 defaults = _defaults(kinds[part], value, part)
                 awaited |= {name for name, default in defaults.items() if default is MISSING}
-                flat |= {key: value} | {name: default for name, default in defaults.items() if name not in awaited}
+                flat |= {key: value} | {
+                    name: default for name, default in defaults.items() if name not in awaited
+                }
         elif free == FREE:
             flat[FREE] = {**flat[FREE], flag: value}
         elif key in flat or key in awaited:
             flat = (_with_part(flat, value, kinds) if key == BRINGS else flat) | {key: value}
         elif holder := _holder_of_names(key, flat, kinds):
-            flat |= {f"{holder}.{name}": old for name, old in flat.pop(holder, {}).items()} | {key: value}
+            flat |= {f"{holder}.{name}": old for name, old in flat.pop(holder, {}).items()} | {
+                key: value
+            }
         else:
             raise ConfigError(_unknown(key, value, flat | dict.fromkeys(awaited), kinds))
     return flat
@@ -80,14 +91,22 @@ def _with_part(flat: Mapping[str, Any], value: Any, kinds: Kinds) -> dict[str, A
     """`flat` with the settings that the part named by `BRINGS` has, in place of those of the one before it."""
     part, _, name = BRINGS.partition(".")
     kind = flat[f"{part}.kind"]
-    before, after = (_defaults(kinds[part], kind, part, {name: each}) for each in (flat[BRINGS], value))
-    return ({key: old for key, old in flat.items() if key in after or key not in before}
-            | {key: new for key, new in after.items() if key not in before or before[key] != new})
+    before, after = (
+        _defaults(kinds[part], kind, part, {name: each}) for each in (flat[BRINGS], value)
+    )
+    return {key: old for key, old in flat.items() if key in after or key not in before} | {
+        key: new for key, new in after.items() if key not in before or before[key] != new
+    }
 
 
-def _defaults(kinds: Mapping[str, type], kind: Any, part: str, settings: Mapping[str, Any] = {}) -> dict[str, Any]:
+def _defaults(
+    kinds: Mapping[str, type], kind: Any, part: str, settings: Mapping[str, Any] = {}
+) -> dict[str, Any]:
     """Every setting of a kind by key, with its default or MISSING."""
-    return {setting.key: setting.default for setting in settings_of(class_of(kind, kinds, part, settings), part)}
+    return {
+        setting.key: setting.default
+        for setting in settings_of(class_of(kind, kinds, part, settings), part)
+    }
 
 
 def _holder_of_names(key: str, flat: Mapping[str, Any], kinds: Kinds) -> str:
@@ -97,7 +116,10 @@ def _holder_of_names(key: str, flat: Mapping[str, Any], kinds: Kinds) -> str:
         return ""
     cls = class_of(flat[f"{part}.kind"], kinds[part], part)
     hints = {f"{part}.{name}": bare(hint) for name, hint in annotations_of(cls).items()}
-    return next((name for name, hint in hints.items() if key.startswith(name + ".") and _holds_names(hint)), "")
+    return next(
+        (name for name, hint in hints.items() if key.startswith(name + ".") and _holds_names(hint)),
+        "",
+    )
 
 
 def _holds_names(hint: Any) -> bool:
@@ -105,11 +127,15 @@ def _holds_names(hint: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Mapping)
 
 
-def class_of(kind: Any, kinds: Mapping[str, type], part: str, settings: Mapping[str, Any] = {}) -> type:
+def class_of(
+    kind: Any, kinds: Mapping[str, type], part: str, settings: Mapping[str, Any] = {}
+) -> type:
     """The class that declares the settings of a part of this kind, with those of what `settings` names. ConfigError."""
     if not isinstance(kind, str) or kind not in kinds:
-        raise ConfigError(f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds)} (one of your own: "
-                          "package.module:Name)")
+        raise ConfigError(
+            f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds)} (one of your own: "
+            "package.module:Name)"
+        )
     found = kinds[kind]
     return found.with_parts(settings) if hasattr(found, "with_parts") else found
 
@@ -122,15 +148,21 @@ def _unknown(key: str, value: Any, flat: Mapping[str, Any], kinds: Kinds) -> str
         return f"{key} holds settings by name, got {value!r}"
     if holder := next((known for known in flat if key.startswith(known + ".")), ""):
         return f"{holder} holds no further settings, so there is none called {key!r}"
-    others = [kind for kind, cls in kinds.get(part, {}).items() if key in {each.key for each in settings_of(cls, part)}]
+    others = [
+        kind
+        for kind, cls in kinds.get(part, {}).items()
+        if key in {each.key for each in settings_of(cls, part)}
+    ]
     if others:
         return f"no setting {key!r}; {part}.kind {flat[part + '.kind']!r} has none; {', '.join(others)} do"
     return f"no setting {key!r}; {meant(key, [*flat, *(f'{part}.kind' for part in kinds)])}"
 
 
 def _needs_kind(part: str, value: Any, kinds: Kinds) -> str:
-    return (f"{part} holds a 'kind' (one of {', '.join(sorted(kinds[part]))}, or package.module:Name of your own) and its "
-            f"settings, got {value!r}")
+    return (
+        f"{part} holds a 'kind' (one of {', '.join(sorted(kinds[part]))}, or package.module:Name of your own) and its "
+        f"settings, got {value!r}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ values
@@ -153,7 +185,9 @@ def build(cls: type, tree: Any, kinds: Kinds, path: str = "") -> Any:
             values[key] = build(kind, value, kinds, where)
         else:
             values[key] = read_value(kind, value, where)
-    missing = [name for name, field in known.items() if name not in values and default_of(field) is MISSING]
+    missing = [
+        name for name, field in known.items() if name not in values and default_of(field) is MISSING
+    ]
     if missing:
         raise ConfigError(f"{path or 'config'} needs {', '.join(missing)}")
     return cls(**values)
@@ -197,7 +231,9 @@ def _read_list(args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]
         args = args[:1] * len(items)
     if len(args) != len(items):
         raise ConfigError(f"{where} holds {len(args)} values, got {value!r}")
-    return tuple(read_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(args, items)))
+    return tuple(
+        read_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(args, items))
+    )
 
 
 def _read_truth(value: Any, where: str) -> bool:

@@ -6,6 +6,7 @@
 The end is, bit for bit, that of a run which was never interrupted. What may be changed on the way is named below; any
 other setting would make the first steps another run's.
 """
+
 from __future__ import annotations
 
 import signal
@@ -33,18 +34,35 @@ from workbench.training.train import explain_interruption
 from workbench.types.errors import ConfigError, PolicyError
 
 # How long, how often, when to give up: no step that was made would have been another one.
-FREE = frozenset({
-    "train.steps", "train.evaluate_every", "train.checkpoint_every", "train.keep_checkpoints", "train.max_empty_steps",
-    "train.on_alarm", "learner.max_bad_updates",
-})
+FREE = frozenset(
+    {
+        "train.steps",
+        "train.evaluate_every",
+        "train.checkpoint_every",
+        "train.keep_checkpoints",
+        "train.max_empty_steps",
+        "train.on_alarm",
+        "learner.max_bad_updates",
+    }
+)
 # Where the policy lies, not which one it is: its files must be those that the run began with.
 MOVED = frozenset({"policy.name", "env.data.files", "env.data.heldout"})
 # The same mathematics in other portions or on another machine: the last bits may differ, and that is written down.
-ROUNDING = frozenset({
-    "learner.num_processes", "learner.sharding", "learner.micro_batch_tokens", "policy.device", "engine.device", "engine.max_rows",
-    "engine.prefill_tokens", "engine.cache_tokens", "collect.env_deadline_s", "collect.env_workers",
-    "collect.env_retries",
-})
+ROUNDING = frozenset(
+    {
+        "learner.num_processes",
+        "learner.sharding",
+        "learner.micro_batch_tokens",
+        "policy.device",
+        "engine.device",
+        "engine.max_rows",
+        "engine.prefill_tokens",
+        "engine.cache_tokens",
+        "collect.env_deadline_s",
+        "collect.env_workers",
+        "collect.env_retries",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -65,13 +83,18 @@ class ResumePlan:
         return f"{self.stored.path} is already complete: {len(self.stored.steps())} steps; nothing was changed{noted}"
 
 
-def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {}, *,
-                on_step: Callable[[StepOutcome], None] | None = None,
-                on_score: Callable[[int, list[Score]], None] | None = None,
-                on_rollout: Callable[[int], Callable[..., None]] | None = None,
-                on_note: Callable[[str], None] | None = print,
-                instruments: Callable[[Config], Sequence[Instrument]] = lambda config: (),
-                trust: bool = False, accept_changed_code: bool = False) -> Run:
+def resume_here(
+    path: str | Path | ResumePlan,
+    settings: Mapping[str, Any] = {},
+    *,
+    on_step: Callable[[StepOutcome], None] | None = None,
+    on_score: Callable[[int, list[Score]], None] | None = None,
+    on_rollout: Callable[[int], Callable[..., None]] | None = None,
+    on_note: Callable[[str], None] | None = print,
+    instruments: Callable[[Config], Sequence[Instrument]] = lambda config: (),
+    trust: bool = False,
+    accept_changed_code: bool = False,
+) -> Run:
     """Go on with the run in `path`, in this process, until its steps are done; returns the finished run.
 
     It starts from the newest sound checkpoint and repeats the committed steps after it from their stored trajectories,
@@ -85,8 +108,11 @@ def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {},
     for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
     step does not come out again.
     """
-    found = path if isinstance(path, ResumePlan) else resumption(path, settings, trust=trust,
-                                                                 accept_changed_code=accept_changed_code)
+    found = (
+        path
+        if isinstance(path, ResumePlan)
+        else resumption(path, settings, trust=trust, accept_changed_code=accept_changed_code)
+    )
     stored, config, path = found.stored, found.config, found.stored.path
     watchers = Watchers(on_step, on_score, on_rollout, on_note if first_process() else None)
     if words := found.said():
@@ -99,7 +125,9 @@ def resume_here(path: str | Path | ResumePlan, settings: Mapping[str, Any] = {},
             session = _open(config)
             check_policy(session, stored)
             check_data(session, stored)
-            world = session.learner and session.place[1]  # the learner asserts the number of processes
+            world = (
+                session.learner and session.place[1]
+            )  # the learner asserts the number of processes
             check_prompts(session)
             plan = schedule(stored, config) if run is not None else None
             [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
@@ -121,8 +149,13 @@ def is_complete(stored: Run, config: Config) -> bool:
     return schedule(stored, config).complete
 
 
-def resumption(run: Run | str | Path, settings: Mapping[str, Any] = {}, *, trust: bool = False,
-               accept_changed_code: bool = False) -> ResumePlan:
+def resumption(
+    run: Run | str | Path,
+    settings: Mapping[str, Any] = {},
+    *,
+    trust: bool = False,
+    accept_changed_code: bool = False,
+) -> ResumePlan:
     """With which settings and which code a run would go on. `trust`: as in `open_run`.
 
     Raises ConfigError for what cannot be changed, and for code that cannot be had here, or is not what it was where
@@ -136,24 +169,34 @@ def resumption(run: Run | str | Path, settings: Mapping[str, Any] = {}, *, trust
     except ConfigError as error:
         if settings or named_code(stored.config):
             raise
-        raise ConfigError(f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
-                          "Resume the run with the version that it was made with") from error
+        raise ConfigError(
+            f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
+            "Resume the run with the version that it was made with"
+        ) from error
     allowed = FREE | MOVED | ROUNDING
-    refused = [f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed]
+    refused = [
+        f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed
+    ]
     done = len(stored.steps())
     if refused:
-        raise ConfigError(f"{', '.join(refused)} cannot be changed in a run that has begun: {done} steps were made with "
-                          f"the old value. Start a new run with it; what can be changed: "
-                          f"{', '.join(sorted(FREE))}, {', '.join(sorted(MOVED))} (the same files elsewhere), and at the price "
-                          f"of other last bits {', '.join(sorted(ROUNDING))}")
+        raise ConfigError(
+            f"{', '.join(refused)} cannot be changed in a run that has begun: {done} steps were made with "
+            f"the old value. Start a new run with it; what can be changed: "
+            f"{', '.join(sorted(FREE))}, {', '.join(sorted(MOVED))} (the same files elsewhere), and at the price "
+            f"of other last bits {', '.join(sorted(ROUNDING))}"
+        )
     if config.train.steps < done:
-        raise ConfigError(f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
-                          f"train.steps at least {done}")
+        raise ConfigError(
+            f"train.steps = {config.train.steps}, but {done} steps are committed and stay; give "
+            f"train.steps at least {done}"
+        )
     other = tuple(changed_code(stored))
     if other and not accept_changed_code and not is_complete(stored, config):
-        raise ConfigError(f"{'; '.join(other)}. What was trained by the old code would go on by the new one: restore it, or go "
-                          "on all the same with --accept-changed-code (in Python accept_changed_code=True), which is "
-                          "written down in the run")
+        raise ConfigError(
+            f"{'; '.join(other)}. What was trained by the old code would go on by the new one: restore it, or go "
+            "on all the same with --accept-changed-code (in Python accept_changed_code=True), which is "
+            "written down in the run"
+        )
     return ResumePlan(stored, config, changed, other)
 
 
@@ -163,11 +206,15 @@ def _open(config: Config) -> Session:
         return open_session(config)
     except PolicyError as error:
         stop = "" if str(error).endswith(("?", ".")) else "."
-        raise PolicyError(f"{error}{stop} Where the policy of this run lies elsewhere now, or its relative name was "
-                          "given in another folder, resume with the setting policy.name=FOLDER") from error
+        raise PolicyError(
+            f"{error}{stop} Where the policy of this run lies elsewhere now, or its relative name was "
+            "given in another folder, resume with the setting policy.name=FOLDER"
+        ) from error
 
 
-def _announce(session: Session, run: RunWriter, found: ResumePlan, plan: Schedule, watchers: Watchers) -> str:
+def _announce(
+    session: Session, run: RunWriter, found: ResumePlan, plan: Schedule, watchers: Watchers
+) -> str:
     """Say and write down how the run goes on; returns in words what makes its bits no longer promised."""
     stored, changed = found.stored, found.changed
     for reason in plan.damaged:
@@ -175,16 +222,20 @@ def _announce(session: Session, run: RunWriter, found: ResumePlan, plan: Schedul
     begin = f"the checkpoint of step {plan.start}" if plan.start else "the untrained policy"
     repeated = plan.committed - plan.start
     steps = "1 step is" if repeated == 1 else f"{repeated} steps are"
-    watchers.note(f"{plan.committed} of {plan.train.steps} steps are committed; going on from {begin}"
-                  + (f", {steps} repeated from what is stored" if repeated else ""))
+    watchers.note(
+        f"{plan.committed} of {plan.train.steps} steps are committed; going on from {begin}"
+        + (f", {steps} repeated from what is stored" if repeated else "")
+    )
     for key, (old, new) in changed.items():
         watchers.note(f"{key}: {old!r} -> {new!r}")
     parts = [drift_since(stored, plan.start, machine_of(session))]
     parts += [f"{key} ({old}, now {new})" for key, (old, new) in changed.items() if key in ROUNDING]
     drift = "; ".join(filter(None, parts))
     if drift:
-        watchers.note(f"other than when it began: {drift}. From here on it need not be, bit for bit, the run that was "
-                      "never interrupted; this is written down in it")
+        watchers.note(
+            f"other than when it began: {drift}. From here on it need not be, bit for bit, the run that was "
+            "never interrupted; this is written down in it"
+        )
     if changed:
         run.change_settings(changed)
     if found.other_code:

@@ -1,6 +1,7 @@
 """Where a run stands: what is committed, what an uninterrupted run would have had by now and this one has not, and from
 which checkpoint it is made. All of it is read off the folder: nothing else survives a kill.
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
@@ -58,32 +59,51 @@ def schedule(run: Run, config: Config) -> Schedule:
     committed = len(done)
     if done != list(range(1, committed + 1)):
         missing = min(set(range(1, max(done) + 1)) - set(done))
-        raise StoreError(f"step {missing} of {run.path} is gone although later ones are committed; restore "
-                         "metrics.jsonl from a copy of the run")
+        raise StoreError(
+            f"step {missing} of {run.path} is gone although later ones are committed; restore "
+            "metrics.jsonl from a copy of the run"
+        )
     eras = _eras(run, config, committed)
 
     def train_at(step: int) -> TrainConfig:
         return next(train for after, train in reversed(eras) if after <= step)
 
     there = _evaluations(run)
-    evaluations = {step for step in range(1, committed + 1) if evaluates(train_at(step), step)} | {0}
+    evaluations = {step for step in range(1, committed + 1) if evaluates(train_at(step), step)} | {
+        0
+    }
     evaluations = {step for step in evaluations if step_name(step) not in there}
     # What comes before the first thing to be made again; the baselines are measured without any training.
-    start, damaged = _newest_sound(run, min((step for step in evaluations if step), default=committed))
-    due = [step for step in range(1, committed + 1) if saves(train_at(step), step)][-config.train.keep_checkpoints:]
-    checkpoints = {step for step in due if step > start and checkpoint.damage(run.path, step) is not None}
+    start, damaged = _newest_sound(
+        run, min((step for step in evaluations if step), default=committed)
+    )
+    due = [step for step in range(1, committed + 1) if saves(train_at(step), step)][
+        -config.train.keep_checkpoints :
+    ]
+    checkpoints = {
+        step for step in due if step > start and checkpoint.damage(run.path, step) is not None
+    }
     made = run.metrics()["updates"].tolist() if committed else []
     taught = [step for step in range(1, start + 1) if made[step - 1]]
-    return Schedule(config.train, committed, start, start - max(taught, default=0), frozenset(checkpoints),
-                    frozenset(evaluations), damaged)
+    return Schedule(
+        config.train,
+        committed,
+        start,
+        start - max(taught, default=0),
+        frozenset(checkpoints),
+        frozenset(evaluations),
+        damaged,
+    )
 
 
 def _evaluations(run: Run) -> Collection[str]:
     try:
         return run.evaluations().keys()
     except StoreError as error:
-        raise StoreError(f"{error}. Or move that file out of the folder: whoever resumes the run measures it again, "
-                         "with the same numbers") from error
+        raise StoreError(
+            f"{error}. Or move that file out of the folder: whoever resumes the run measures it again, "
+            "with the same numbers"
+        ) from error
 
 
 def _eras(run: Run, config: Config, committed: int) -> list[tuple[int, TrainConfig]]:

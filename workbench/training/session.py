@@ -1,9 +1,10 @@
 """Open everything that a config names, and ask it for attempts and scores. The doors all come through here.
 
-    session = open_session(load_config("frozenlake"))    # .policy, .chat, .engine, .family, .learner
-    groups = rollout(session, 4)
-    scores = [*baselines(session), *evaluate(session)]
+session = open_session(load_config("frozenlake"))    # .policy, .chat, .engine, .family, .learner
+groups = rollout(session, 4)
+scores = [*baselines(session), *evaluate(session)]
 """
+
 from __future__ import annotations
 
 import os
@@ -28,7 +29,14 @@ from workbench.learn.algorithms.base import needs_greedy
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.rollouts.evaluate import MODES, Score, Scores, evaluate_baselines, evaluate_policy, report
+from workbench.rollouts.evaluate import (
+    MODES,
+    Score,
+    Scores,
+    evaluate_baselines,
+    evaluate_policy,
+    report,
+)
 from workbench.run.store import open_run
 from workbench.training.config import Config
 from workbench.training.kinds import check_tasks
@@ -40,9 +48,11 @@ from workbench.types.errors import ConfigError, StoreError
 from workbench.types.seeds import seed_of
 from workbench.types.view import Shown
 
-UNSEEDED = ("turns are sampled without seeds (engine.seeded), so their noise has no address (law 8): the same run gives other "
-            "attempts each time, evaluations share no noise, and the lint cannot check seeds (R22). Every attempt is stored with it; "
-            "learning, resuming and replaying from what is stored are as exact as ever")
+UNSEEDED = (
+    "turns are sampled without seeds (engine.seeded), so their noise has no address (law 8): the same run gives other "
+    "attempts each time, evaluations share no noise, and the lint cannot check seeds (R22). Every attempt is stored with it; "
+    "learning, resuming and replaying from what is stored are as exact as ever"
+)
 LARGE = 1_000_000_000  # parameters of a model that the embedded engine is too slow for on a GPU
 _told: set[str] = set()  # differences that were already printed in this process
 
@@ -66,14 +76,21 @@ class Session(Shown):
     def learner(self) -> Learner:
         """Made on first use: rolling out and looking need no optimizer."""
         config = self.config.learner
-        address = seed_of(self.config.seed, "learner", config.seed)  # runs with other seeds shuffle otherwise (law 8)
+        address = seed_of(
+            self.config.seed, "learner", config.seed
+        )  # runs with other seeds shuffle otherwise (law 8)
         # The learner trains a copy, so the policy's own model stays what it was: the reference. Who shards has no room
         # for one that nobody uses.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
-        return Learner(self.policy.model, self.config.algorithm, replace(config, seed=address),
-                       own_copy=config.sharding == "none" or reference is not None,
-                       critic=self.config.critic, reference=reference,
-                       read=self.chat.foreign_ids if self.config.critic.sees == "state" else None)
+        return Learner(
+            self.policy.model,
+            self.config.algorithm,
+            replace(config, seed=address),
+            own_copy=config.sharding == "none" or reference is not None,
+            critic=self.config.critic,
+            reference=reference,
+            read=self.chat.foreign_ids if self.config.critic.sees == "state" else None,
+        )
 
     @cached_property
     def runner(self) -> EnvRunner:
@@ -115,7 +132,9 @@ class Session(Shown):
         count = own if count is None else count
         if self.chooser is not None:
             return self.chooser.choose(step, count).tasks
-        return env_tasks(self.family, "train", count, seed=self.config.seed, step=step, per_step=own)
+        return env_tasks(
+            self.family, "train", count, seed=self.config.seed, step=step, per_step=own
+        )
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
@@ -144,13 +163,21 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
         config.env.check_files()
     check_tasks(config.env)
     device = device_of(config.policy.device)
-    policy = load_policy(config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader)
-    chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(config.policy.template_flags))
+    policy = load_policy(
+        config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader
+    )
+    chat = ChatFormat.from_tokenizer(
+        policy.tokenizer, template_flags=dict(config.policy.template_flags)
+    )
     for difference in chat.differences:
         if not quiet and difference not in _told and first_process():
             _told.add(difference)
             print(f"note: {policy.name}: {difference}", file=sys.stderr)
-    settings = config.engine if not hasattr(config.engine, "device") else replace(config.engine, device=device)
+    settings = (
+        config.engine
+        if not hasattr(config.engine, "device")
+        else replace(config.engine, device=device)
+    )
     rank = config.learner.lora_rank if config.layout.adapters == "routes" else 0
     engine = open_engine(settings, policy.model, config.layout, adapter_rank=rank)
     for said in notes_of(engine, policy):
@@ -165,21 +192,32 @@ def notes_of(engine: Engine, policy: Policy) -> list[str]:
     found = [] if getattr(engine, "addressed", True) else [UNSEEDED]
     size = sum(parameter.numel() for parameter in policy.model.parameters())
     if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
-        found.append(f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
-                     f"models, and this one has {size / 1e9:.1f} billion parameters; engine.kind = 'vllm' is for those")
+        found.append(
+            f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
+            f"models, and this one has {size / 1e9:.1f} billion parameters; engine.kind = 'vllm' is for those"
+        )
     return found
 
 
-def check_prompts(session: Session, tasks: Sequence[Task] | None = None, config: CollectConfig | None = None) -> None:
+def check_prompts(
+    session: Session, tasks: Sequence[Task] | None = None, config: CollectConfig | None = None
+) -> None:
     """Raise ConfigError where no first prompt of `tasks` (of its first step) leaves room for an answer: every attempt would
     end without a turn. A session is asked once, by whoever samples first."""
-    refuse_without_room(session.train_tasks(1) if tasks is None else tasks, family=session.family, chat=session.chat,
-                        config=config or session.config.collect, runner=session.runner,
-                        holds=session.engine.context_length)
+    refuse_without_room(
+        session.train_tasks(1) if tasks is None else tasks,
+        family=session.family,
+        chat=session.chat,
+        config=config or session.config.collect,
+        runner=session.runner,
+        holds=session.engine.context_length,
+    )
     session.looked_at.append("prompts")
 
 
-def reopen(run: Any, *, step: int | None = None, quiet: bool = False, trust: bool = False) -> Session:
+def reopen(
+    run: Any, *, step: int | None = None, quiet: bool = False, trust: bool = False
+) -> Session:
     """The session of a stored run with the weights of its newest checkpoint (or the one of `step`), synchronised.
 
     `run`: what `store.open_run` returned, or its folder; `trust` as there. Raises StoreError where the run has no readable
@@ -193,13 +231,17 @@ def reopen(run: Any, *, step: int | None = None, quiet: bool = False, trust: boo
     if step is None:
         found = checkpoint.load_newest(run.path)
         if found is None:
-            raise StoreError(f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it "
-                             f"started from: {session.policy.name}")
+            raise StoreError(
+                f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it "
+                f"started from: {session.policy.name}"
+            )
     else:
         found = checkpoint.load(Path(run.path), step)
     _, tensors, state = found
     session.learner.load_state(tensors, state["learner"])
-    if session.learner.version:  # version 0 is what the engine holds: a run in which nothing was updated yet
+    if (
+        session.learner.version
+    ):  # version 0 is what the engine holds: a run in which nothing was updated yet
         session.sync()
     return session
 
@@ -226,9 +268,18 @@ def _one_thread_unless_asked() -> None:
 
 
 def rollout(
-    session: Session, tasks: Sequence[Task] | int = 4, *, group_size: int | None = None, step: int = 0,
-    purpose: str = "look", config: CollectConfig | None = None, address: tuple[int | str, ...] | None = None,
-    on_done: Callable[[Trajectory], None] | None = None, engine: Engine | None = None, own_share: bool = False, greedy: bool | None = None,
+    session: Session,
+    tasks: Sequence[Task] | int = 4,
+    *,
+    group_size: int | None = None,
+    step: int = 0,
+    purpose: str = "look",
+    config: CollectConfig | None = None,
+    address: tuple[int | str, ...] | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+    engine: Engine | None = None,
+    own_share: bool = False,
+    greedy: bool | None = None,
 ) -> Groups:
     """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
 
@@ -250,13 +301,22 @@ def rollout(
     if not session.looked_at:
         check_prompts(session, tasks, config)
     told = group_size is None and session.config.critic.sees == "state"
-    greedy = (group_size is None and needs_greedy(session.config.algorithm)) if greedy is None else greedy
+    greedy = (
+        (group_size is None and needs_greedy(session.config.algorithm))
+        if greedy is None
+        else greedy
+    )
     groups = collect(
-        tasks[rank::world], family=PrivilegedFamily(session.family) if told else session.family,
-        engine=session.engine if engine is None else engine, chat=session.chat, config=config,
+        tasks[rank::world],
+        family=PrivilegedFamily(session.family) if told else session.family,
+        engine=session.engine if engine is None else engine,
+        chat=session.chat,
+        config=config,
         group_size=session.config.train.group_size if group_size is None else group_size,
-        address=address or (session.config.seed, purpose, step), on_done=on_done,
-        runner=session.runner if like_training else None, greedy=greedy,
+        address=address or (session.config.seed, purpose, step),
+        on_done=on_done,
+        runner=session.runner if like_training else None,
+        greedy=greedy,
     )
     return Groups(groups) if world == 1 or own_share else everybodys(tasks, groups)
 
@@ -269,29 +329,61 @@ def everybodys(tasks: Sequence[Task], groups: Sequence[Group]) -> Groups:
     return Groups([gathered[task.id] for task in tasks])
 
 
-def evaluate(session: Session, *, name: str = "policy", num_tasks: int | None = None, modes: Sequence[str] = MODES,
-             attempts: int | None = None, on_done: Callable[[Trajectory], None] | None = None) -> Scores:
+def evaluate(
+    session: Session,
+    *,
+    name: str = "policy",
+    num_tasks: int | None = None,
+    modes: Sequence[str] = MODES,
+    attempts: int | None = None,
+    on_done: Callable[[Trajectory], None] | None = None,
+) -> Scores:
     """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy).
 
     `num_tasks`, `attempts` (at each task, where it samples): as the config says, unless given here."""
+
     def play(tasks, count, config, address):
-        return rollout(session, tasks, group_size=count, config=config, address=address, on_done=on_done)
+        return rollout(
+            session, tasks, group_size=count, config=config, address=address, on_done=on_done
+        )
 
-    return evaluate_policy(name, session.held_out_tasks(num_tasks), play, config=session.config.collect,
-                           seed=session.config.evaluation.seed, modes=modes, attempts=_attempts(session, attempts))
+    return evaluate_policy(
+        name,
+        session.held_out_tasks(num_tasks),
+        play,
+        config=session.config.collect,
+        seed=session.config.evaluation.seed,
+        modes=modes,
+        attempts=_attempts(session, attempts),
+    )
 
 
-def baselines(session: Session, *, num_tasks: int | None = None, attempts: int | None = None) -> Scores:
+def baselines(
+    session: Session, *, num_tasks: int | None = None, attempts: int | None = None
+) -> Scores:
     """Random play and the best-known solver on the same tasks, random play as often as a policy that samples; what the
     family does not have is left out."""
-    return evaluate_baselines(session.held_out_tasks(num_tasks), family=session.family, runner=session.runner,
-                              seed=session.config.evaluation.seed, attempts=_attempts(session, attempts))
+    return evaluate_baselines(
+        session.held_out_tasks(num_tasks),
+        family=session.family,
+        runner=session.runner,
+        seed=session.config.evaluation.seed,
+        attempts=_attempts(session, attempts),
+    )
 
 
-def evaluation_report(session: Session, scores: Sequence[Score], *, num_tasks: int | None = None,
-                      attempts: int | None = None) -> dict[str, Any]:
+def evaluation_report(
+    session: Session,
+    scores: Sequence[Score],
+    *,
+    num_tasks: int | None = None,
+    attempts: int | None = None,
+) -> dict[str, Any]:
     """The JSON-able table of `scores` with their baselines and paired intervals (law 12)."""
-    return report([*baselines(session, num_tasks=num_tasks, attempts=attempts), *scores], none_known(session.family))
+    return report(
+        [*baselines(session, num_tasks=num_tasks, attempts=attempts), *scores],
+        none_known(session.family),
+    )
 
 
 def _attempts(session: Session, attempts: int | None) -> int:

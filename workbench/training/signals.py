@@ -4,6 +4,7 @@ and everything committed stays; the second time the process ends at once. Both a
 Python runs a handler only between two of its own instructions, so code that is somewhere in C never hears of the
 first signal. The second one is therefore left to the kernel, and the grace to a thread that the interpreter's C handler wakes.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -85,7 +86,9 @@ def _once(number: int) -> None:
 # ------------------------------------------------------------------------------------------------ the grace
 
 
-_waking: set[int] = set()  # the processes whose signals wake a thread: a forked child is none of them
+_waking: set[int] = (
+    set()
+)  # the processes whose signals wake a thread: a forked child is none of them
 
 
 @contextmanager
@@ -107,7 +110,9 @@ def _grace(numbers: tuple[int, ...], grace_s: float | None) -> Iterator[None]:
         if os.getpid() == process:
             _waking.discard(process)
             signal.set_wakeup_fd(before)
-            with suppress(OSError):  # nobody reads any more, or too much was unread: closing says it too
+            with suppress(
+                OSError
+            ):  # nobody reads any more, or too much was unread: closing says it too
                 ours.send(_LEFT)
         ours.close()
 
@@ -131,7 +136,9 @@ def _count_down(channel: socket.socket, numbers: tuple[int, ...], grace_s: float
 
 def _end(number: int, when: str) -> None:
     words = (f"workbench: ended {when}; committed steps are kept",)
-    last = threading.Thread(target=print, args=words, kwargs={"file": sys.stderr, "flush": True}, daemon=True)
+    last = threading.Thread(
+        target=print, args=words, kwargs={"file": sys.stderr, "flush": True}, daemon=True
+    )
     last.start()
     last.join(SAY_S)
     os._exit(128 + number)

@@ -5,6 +5,7 @@
 Asked when a configuration is loaded (for the number of processes that it names), when training starts (for the number
 that were started, before anything is loaded), and by `workbench doctor --plan` (with the GPUs of this machine). And which device "auto" is.
 """
+
 from __future__ import annotations
 
 import os
@@ -22,19 +23,27 @@ def obstacles(config: Config, processes: int, *, gpus: int | None = None) -> lis
     device, named = config.policy.device, config.learner.num_processes
     why = "" if config.layout.has_server else getattr(config.engine, "one_process", "")
     if processes > 1 and why:
-        found.append(f"engine.kind = {config.kind_of('engine')!r} and {processes} processes: {why}; set "
-                     "learner.num_processes = 1 and start one process, or layout.kind = 'one_node' (a server for all), or "
-                     "engine.kind = 'transformers'")
+        found.append(
+            f"engine.kind = {config.kind_of('engine')!r} and {processes} processes: {why}; set "
+            "learner.num_processes = 1 and start one process, or layout.kind = 'one_node' (a server for all), or "
+            "engine.kind = 'transformers'"
+        )
     if processes != named:
-        found.append(f"learner.num_processes = {named}: asked for {named} processes, but this is a world of {processes}. "
-                     f"Start it with `torchrun --nproc_per_node {named} ...` (`accelerate launch --cpu` quietly starts one "
-                     "only), or set learner.num_processes to what you start")
+        found.append(
+            f"learner.num_processes = {named}: asked for {named} processes, but this is a world of {processes}. "
+            f"Start it with `torchrun --nproc_per_node {named} ...` (`accelerate launch --cpu` quietly starts one "
+            "only), or set learner.num_processes to what you start"
+        )
     if processes > 1 and device.startswith("cuda:"):
-        found.append(f"policy.device = {device!r} and {processes} processes: all of them would take that one device; set "
-                     "policy.device = 'cuda', and each takes its own")
+        found.append(
+            f"policy.device = {device!r} and {processes} processes: all of them would take that one device; set "
+            "policy.device = 'cuda', and each takes its own"
+        )
     if gpus is not None and (device == "cuda" or device == "auto" and gpus) and processes > gpus:
-        found.append(f"{processes} processes need a GPU each, and there are {gpus} here; start as many as there are GPUs "
-                     "(learner.num_processes), or set policy.device = 'cpu'")
+        found.append(
+            f"{processes} processes need a GPU each, and there are {gpus} here; start as many as there are GPUs "
+            "(learner.num_processes), or set policy.device = 'cpu'"
+        )
     return found
 
 
@@ -55,8 +64,10 @@ def device_of(name: str) -> str:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"policy.device = {name!r}, and torch {torch.__version__} sees no CUDA device here; "
-                          "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for")
+        raise ConfigError(
+            f"policy.device = {name!r}, and torch {torch.__version__} sees no CUDA device here; "
+            "policy.device = 'cpu' works everywhere, `workbench doctor` says what torch was built for"
+        )
     if name == "cuda" and "LOCAL_RANK" in os.environ:
         return f"cuda:{os.environ['LOCAL_RANK']}"
     return name

@@ -9,6 +9,7 @@ With train.staleness = 1 the rollout is the one that training/ahead.py made whil
 
 What follows the trajectories is one function for both, so a step that is replayed cannot be another one.
 """
+
 from __future__ import annotations
 
 import time
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepOutcome(Shown):
-    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14).
-    """
+    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14)."""
 
     step: int
     groups: tuple[Group, ...]
@@ -58,9 +58,16 @@ class StepRollout(NamedTuple):
     seconds: float
 
 
-def train_step(session: Session, step: int, run: RunWriter | None = None,
-               on_done: Callable[..., None] | None = None, *, start: bool | None = None,
-               instruments: Sequence[Instrument] = (), ahead: Ahead | None = None) -> StepOutcome:
+def train_step(
+    session: Session,
+    step: int,
+    run: RunWriter | None = None,
+    on_done: Callable[..., None] | None = None,
+    *,
+    start: bool | None = None,
+    instruments: Sequence[Instrument] = (),
+    ahead: Ahead | None = None,
+) -> StepOutcome:
     """Collect, credit, update, hand the new weights to the engine; `instruments` look before and after the updates.
     With `ahead` the attempts are taken from it, and it begins the next step's before this one is learned from.
 
@@ -70,9 +77,23 @@ def train_step(session: Session, step: int, run: RunWriter | None = None,
     """
     clock = Clock()
     taken = ahead.take(step) if ahead is not None else None
-    watches = StepWatchers(session, step, instruments, start=step == 1 if start is None else start) if taken is None else taken.watches
-    groups = taken.groups if taken is not None else rollout(
-        session, session.train_tasks(step), step=step, purpose="train", on_done=on_done, engine=watches.engine)
+    watches = (
+        StepWatchers(session, step, instruments, start=step == 1 if start is None else start)
+        if taken is None
+        else taken.watches
+    )
+    groups = (
+        taken.groups
+        if taken is not None
+        else rollout(
+            session,
+            session.train_tasks(step),
+            step=step,
+            purpose="train",
+            on_done=on_done,
+            engine=watches.engine,
+        )
+    )
     clock.lap("collect")
     if ahead is not None:
         ahead.begin(step + 1)
@@ -123,11 +144,17 @@ class StepWatchers:
     """What the instruments of a run have to do with one step, made before its rollout, which asks `engine`. False where there
     is none."""
 
-    def __init__(self, session: Session, step: int, instruments: Sequence[Instrument], *, start: bool) -> None:
-        self._watches = tuple(instrument.begin(session, step, start=start) for instrument in instruments)
+    def __init__(
+        self, session: Session, step: int, instruments: Sequence[Instrument], *, start: bool
+    ) -> None:
+        self._watches = tuple(
+            instrument.begin(session, step, start=start) for instrument in instruments
+        )
         engines = [watch.engine for watch in self._watches if watch.engine is not session.engine]
         if len(engines) > 1:
-            raise ConfigError(f"one instrument may record the engine, got {len(engines)} that do; hand in one of them")
+            raise ConfigError(
+                f"one instrument may record the engine, got {len(engines)} that do; hand in one of them"
+            )
         self.engine = engines[0] if engines else session.engine
 
     def __bool__(self) -> bool:
@@ -139,8 +166,10 @@ class StepWatchers:
             watch.before(groups, batch, credit)
 
     def after(self, outcome: StepOutcome) -> StepOutcome:
-        found = [watch.after(outcome.groups, self._batch, self._credit, outcome.reports, outcome.metrics)
-                 for watch in self._watches]
+        found = [
+            watch.after(outcome.groups, self._batch, self._credit, outcome.reports, outcome.metrics)
+            for watch in self._watches
+        ]
         return replace(outcome, lint=together(found))
 
     def judge(self, report: LintReport) -> None:
@@ -148,28 +177,50 @@ class StepWatchers:
             watch.judge(report)
 
 
-def _learn(session: Session, step: int, groups: Sequence[Group], clock: Clock,
-           watches: StepWatchers | None = None) -> StepOutcome:
-    batch = session.learner.facts(Batch.from_groups(groups))  # what credit needs of the models: values, reference logprobs
+def _learn(
+    session: Session,
+    step: int,
+    groups: Sequence[Group],
+    clock: Clock,
+    watches: StepWatchers | None = None,
+) -> StepOutcome:
+    batch = session.learner.facts(
+        Batch.from_groups(groups)
+    )  # what credit needs of the models: values, reference logprobs
     credit = session.config.algorithm.credit(batch)
     clock.lap("credit")
     if watches:
         watches.before(groups, batch, credit)
         clock.lap("lint")
     every = session.config.train.information_every
-    information = _information(session, step, groups, batch, credit) if every and step % every == 0 else {}
+    information = (
+        _information(session, step, groups, batch, credit) if every and step % every == 0 else {}
+    )
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
-    metrics = rollout_metrics(groups) | {f"credit_{name}": value for name, value in credit.notes.items()} | information
-    metrics |= over_updates([each.metrics for each in reports]) | {"updates": made, "policy_version": session.learner.version}
+    metrics = (
+        rollout_metrics(groups)
+        | {f"credit_{name}": value for name, value in credit.notes.items()}
+        | information
+    )
+    metrics |= over_updates([each.metrics for each in reports]) | {
+        "updates": made,
+        "policy_version": session.learner.version,
+    }
     metrics |= {} if session.chooser is None else session.chooser.came(step, groups)
     if session.config.train.staleness and bool(batch.eligible_T.any()):
-        metrics["staleness"] = session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
+        metrics["staleness"] = (
+            session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
+        )
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))
 
 
-def _information(session: Session, step: int, groups: Sequence[Group], batch: Batch, credit: Credit) -> dict[str, float]:
-    return prompt_information(groups, session.learner.logprobs) | signal_to_noise(session.learner, batch, credit, step=step)
+def _information(
+    session: Session, step: int, groups: Sequence[Group], batch: Batch, credit: Credit
+) -> dict[str, float]:
+    return prompt_information(groups, session.learner.logprobs) | signal_to_noise(
+        session.learner, batch, credit, step=step
+    )
 
 
 def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> None:
@@ -203,13 +254,24 @@ class Clock:
     def idle(self) -> dict[str, float]:
         """Shares of these wall seconds in which the learner waited for attempts or a sync, in which nothing was sampled, and
         that a sync took."""
-        spent = {name: seconds for name, seconds in self.laps.items() if name.endswith("_s") and not name.endswith("_cpu_s")}
-        sampling, collect, sync = (spent.pop("sampling_s", None), spent.get("collect_s", 0.0), spent.get("sync_s", 0.0))
+        spent = {
+            name: seconds
+            for name, seconds in self.laps.items()
+            if name.endswith("_s") and not name.endswith("_cpu_s")
+        }
+        sampling, collect, sync = (
+            spent.pop("sampling_s", None),
+            spent.get("collect_s", 0.0),
+            spent.get("sync_s", 0.0),
+        )
         whole = sum(spent.values())
         if not whole:
             return {}
-        return {"learner_idle": (collect + sync) / whole, "sync_share": sync / whole,
-                "engine_idle": max(0.0, 1 - (collect if sampling is None else sampling) / whole)}
+        return {
+            "learner_idle": (collect + sync) / whole,
+            "sync_share": sync / whole,
+            "engine_idle": max(0.0, 1 - (collect if sampling is None else sampling) / whole),
+        }
 
     def lap(self, name: str) -> None:
         """What was done since the last lap was `name`."""

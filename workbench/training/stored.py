@@ -1,4 +1,5 @@
 """The configuration of a stored run, as far as it can be had here: code that it names may be missing, or foreign."""
+
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
@@ -31,7 +32,10 @@ def stored_config(run: Run) -> RunConfig:
     loader = {"policy"} if LOADER in named else set()
     if foreign := why_foreign(run):
         kept = sorted(parts & set(KINDS))
-        return RunConfig(from_dict(run.config, without=kept), {part: f"not imported: {foreign}" for part in {*kept, *loader}})
+        return RunConfig(
+            from_dict(run.config, without=kept),
+            {part: f"not imported: {foreign}" for part in {*kept, *loader}},
+        )
     missing: dict[str, str] = {}
     for part in sorted(parts & set(KINDS)):
         try:

@@ -15,6 +15,7 @@ held and what was believed of each kind.
 Sources: groups that are always or never solved teach nothing, and are filtered after sampling by DAPO (arXiv 2503.14476) and,
 by the spread of rewards, by RAGEN-2 (arXiv 2604.06268); this chooses beforehand, so that nothing is sampled in vain.
 """
+
 from __future__ import annotations
 
 import math
@@ -53,7 +54,11 @@ class TaskChooser:
         """What came of a step. Attempts of which success is not known, or that broke off, do not count (law 5)."""
         tried, won = Counter(), Counter()
         for group in groups:
-            known = [bool(attempt.success) for attempt in group if attempt.success is not None and attempt.reward is not None]
+            known = [
+                bool(attempt.success)
+                for attempt in group
+                if attempt.success is not None and attempt.reward is not None
+            ]
             tried[self.kind(group.task)] += len(known)
             won[self.kind(group.task)] += sum(known)
         self._seen[step] = {kind: (count, won[kind]) for kind, count in tried.items() if count}
@@ -85,15 +90,23 @@ class TaskChooser:
     def choose(self, step: int, count: int) -> TaskChoice:
         """`count` tasks of a step, in the order in which they were drawn."""
         config, believed = self._config, self.believed(step)
-        drawn = env_tasks(config.env, "train", count * config.sampling.candidates, seed=config.seed, step=step)
+        drawn = env_tasks(
+            config.env, "train", count * config.sampling.candidates, seed=config.seed, step=step
+        )
         noise = rng_at(config.seed, "task choice", step).random(len(drawn))
 
         def rank(number: int) -> tuple[float, int]:
             p = believed.get(self.kind(drawn[number]))
             if config.sampling.tasks == "band":  # how far outside of the band, then as drawn
-                return (0.0 if p is None else max(config.sampling.low - p, p - config.sampling.high, 0.0)), number
+                return (
+                    0.0
+                    if p is None
+                    else max(config.sampling.low - p, p - config.sampling.high, 0.0)
+                ), number
             weight = 0.25 if p is None else max(p * (1 - p), LEAST)
-            return -math.log1p(-noise[number]) / weight, number  # the smallest of these: drawn by weight, none twice
+            return -math.log1p(
+                -noise[number]
+            ) / weight, number  # the smallest of these: drawn by weight, none twice
 
         chosen = sorted(sorted(range(len(drawn)), key=rank)[:count])
         return TaskChoice([drawn[number] for number in chosen], drawn, believed)
@@ -102,10 +115,19 @@ class TaskChooser:
         """By kind: its share of the chosen tasks, of the plain draw, and the success that was believed of it (absent: not
         known)."""
         made = self.choose(step, self._config.train.tasks_per_step)
-        shares = {name: Counter(map(self.kind, tasks)) for name, tasks in (("chosen", made.tasks), ("drawn", made.drawn))}
+        shares = {
+            name: Counter(map(self.kind, tasks))
+            for name, tasks in (("chosen", made.tasks), ("drawn", made.drawn))
+        }
         kinds = sorted(shares["drawn"])
-        found = {f"tasks_{name}_{kind}": share[kind] / share.total() for name, share in shares.items() for kind in kinds}
-        return found | {f"tasks_believed_{kind}": made.believed[kind] for kind in kinds if kind in made.believed}
+        found = {
+            f"tasks_{name}_{kind}": share[kind] / share.total()
+            for name, share in shares.items()
+            for kind in kinds
+        }
+        return found | {
+            f"tasks_believed_{kind}": made.believed[kind] for kind in kinds if kind in made.believed
+        }
 
 
 def kind_of(task: Task, by: str) -> str:
@@ -114,18 +136,24 @@ def kind_of(task: Task, by: str) -> str:
         if by in said:
             return str(said[by])
     names = [*task.payload, *task.metadata]
-    raise ConfigError(f"sampling.by = {by!r} is in neither payload nor metadata of task {task.id}; {nearest(by, names)}")
+    raise ConfigError(
+        f"sampling.by = {by!r} is in neither payload nor metadata of task {task.id}; {nearest(by, names)}"
+    )
 
 
 def refuse_what_cannot_choose(config: Config) -> None:
     """Raises ConfigError for kinds that tasks do not have, an empty band, and tasks that come in an order of their own."""
     family: EnvFamily = config.env
     if config.sampling.low >= config.sampling.high:
-        raise ConfigError(f"sampling.low = {config.sampling.low} is not below sampling.high = {config.sampling.high}: no success "
-                          "lies between them")
+        raise ConfigError(
+            f"sampling.low = {config.sampling.low} is not below sampling.high = {config.sampling.high}: no success "
+            "lies between them"
+        )
     if hasattr(family, "task_seeds"):
-        raise ConfigError(f"sampling.tasks = {config.sampling.tasks!r}: the rows of {config.kind_of('env')!r} come one after "
-                          "another, each once an epoch, and leaving some out would make other epochs; set sampling.tasks = 'fresh'")
+        raise ConfigError(
+            f"sampling.tasks = {config.sampling.tasks!r}: the rows of {config.kind_of('env')!r} come one after "
+            "another, each once an epoch, and leaving some out would make other epochs; set sampling.tasks = 'fresh'"
+        )
     kind_of(env_tasks(family, "train", 1, seed=config.seed, step=1)[0], config.sampling.by)
 
 
@@ -140,7 +168,11 @@ def choice_words(rows: Sequence[Mapping[str, float]]) -> str:
                     found.setdefault(key.removeprefix(prefix), []).append(row[key])
     if not shares["drawn"]:
         return ""
-    count = sum(any(key.startswith("tasks_drawn_") and row[key] == row[key] for key in row) for row in rows)
-    said = ", ".join(f"{kind}: {sum(shares['chosen'].get(kind, [])) / count:.0%} (plain {sum(parts) / count:.0%})"
-                     for kind, parts in sorted(shares["drawn"].items()))
+    count = sum(
+        any(key.startswith("tasks_drawn_") and row[key] == row[key] for key in row) for row in rows
+    )
+    said = ", ".join(
+        f"{kind}: {sum(shares['chosen'].get(kind, [])) / count:.0%} (plain {sum(parts) / count:.0%})"
+        for kind, parts in sorted(shares["drawn"].items())
+    )
     return f"tasks were chosen by their success so far ({said}): training means are of these, not of the plain draw"

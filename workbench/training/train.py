@@ -7,6 +7,7 @@
 (training/resume.py) from wherever a run was left; `train` and `resume` in notebook/live_run.py start that in a process of its
 own.
 """
+
 from __future__ import annotations
 
 import shlex
@@ -32,10 +33,16 @@ from workbench.training.step import StepOutcome
 from workbench.types.errors import StoreError
 
 
-def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutcome], None] | None = None,
-               on_score: Callable[[int, list[Score]], None] | None = None,
-               on_rollout: Callable[[int], Callable[..., None]] | None = None,
-               on_note: Callable[[str], None] | None = print, instruments: Sequence[Instrument] = ()) -> Run:
+def train_here(
+    config: Config,
+    path: str | Path,
+    *,
+    on_step: Callable[[StepOutcome], None] | None = None,
+    on_score: Callable[[int, list[Score]], None] | None = None,
+    on_rollout: Callable[[int], Callable[..., None]] | None = None,
+    on_note: Callable[[str], None] | None = print,
+    instruments: Sequence[Instrument] = (),
+) -> Run:
     """Train in this process until `config.train.steps` are done; returns the finished run.
 
     Evaluates random play, the solver and the untrained policy first, so that no later number stands alone (law 12).
@@ -45,12 +52,22 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
     StoreError if the run folder exists. `on_note` is told, in words, what else was worth saying; `instruments` look at
     every step (training/instruments.py).
     """
-    check_liveness(config, frozenset())  # a config that was made in Python has not been through `load_config`
+    check_liveness(
+        config, frozenset()
+    )  # a config that was made in Python has not been through `load_config`
     refuse_unstartable(config)
-    with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path), closing(open_session(config)) as session:
-        first = session.learner.is_main  # made first of all: it asserts once more what accelerate made of the processes
+    with (
+        stop_on_signals_if_alone(signal.SIGTERM),
+        explain_interruption(path),
+        closing(open_session(config)) as session,
+    ):
+        first = (
+            session.learner.is_main
+        )  # made first of all: it asserts once more what accelerate made of the processes
         check_prompts(session)
-        [path] = broadcast_object_list([str(path)])  # a name with a time in it may differ between processes
+        [path] = broadcast_object_list(
+            [str(path)]
+        )  # a name with a time in it may differ between processes
         run = None
         try:
             if first:
@@ -59,7 +76,14 @@ def train_here(config: Config, path: str | Path, *, on_step: Callable[[StepOutco
                     on_note(words)
                 run = create_run(path, to_dict(config), code=code)
             [plan] = broadcast_object_list([schedule(open_run(path), config) if first else None])
-            go_on(session, run, path, plan, Watchers(on_step, on_score, on_rollout, on_note), instruments=instruments)
+            go_on(
+                session,
+                run,
+                path,
+                plan,
+                Watchers(on_step, on_score, on_rollout, on_note),
+                instruments=instruments,
+            )
         finally:
             if run is not None:
                 run.close()
@@ -77,7 +101,9 @@ def explain_interruption(path: str | Path) -> Iterator[None]:
         words = f"stopped; `{command}` goes on"
         try:
             done = len(open_run(path).steps())
-            words = f"stopped after {done} committed steps; `{command}` goes on with step {done + 1}"
+            words = (
+                f"stopped after {done} committed steps; `{command}` goes on with step {done + 1}"
+            )
         except StoreError:  # so early that there is nothing to go on with
             words = f"stopped before {path} was made"
         raise StopRequested(words, getattr(asked, "signal", signal.SIGINT)) from None

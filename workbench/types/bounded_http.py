@@ -10,6 +10,7 @@ the classes of httpx, is served as well: `async_hooks(address, library=httpx2)`.
 An answer is asked for as it is, not packed, and a packed one is refused: a small one may unpack to any size. A request
 to another scheme, host or port than `address` is not sent at all: a redirect would take headers, and keys in them, along.
 """
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,37 +22,52 @@ import httpx
 from workbench.types.deadlines import Deadline
 
 MOST_BYTES = 16 << 20  # of one answer
-LONGEST_DETAIL = 300   # characters of a server's own words in an error
+LONGEST_DETAIL = 300  # characters of a server's own words in an error
 
 
 class AnswerError(httpx.TransportError):
     """A server did what no client here goes along with; the message says what."""
 
 
-def hooks(address: str, *, deadline: Deadline | None = None, most: int = MOST_BYTES) -> dict[str, list[Callable[..., Any]]]:
+def hooks(
+    address: str, *, deadline: Deadline | None = None, most: int = MOST_BYTES
+) -> dict[str, list[Callable[..., Any]]]:
     """The hooks of an `httpx.Client`. `deadline`: breaks every connection that is made."""
+
     def asked(request: httpx.Request) -> None:
         _check_request(request, address)
         if (limit := request.extensions.get("deadline", deadline)) is not None:
-            request.extensions = {**request.extensions, "trace": lambda name, info: _watch(limit, name, info)}
+            request.extensions = {
+                **request.extensions,
+                "trace": lambda name, info: _watch(limit, name, info),
+            }
 
     def answered(response: httpx.Response) -> None:
         _check_answer(response, address)
-        response.stream = _Counted(response.stream, address, response.request.extensions.get("most_bytes", most))
+        response.stream = _Counted(
+            response.stream, address, response.request.extensions.get("most_bytes", most)
+        )
 
     return {"request": [asked], "response": [answered]}
 
 
-def async_hooks(address: str, *, most: int = MOST_BYTES, library: ModuleType = httpx) -> dict[str, list[Callable[..., Any]]]:
+def async_hooks(
+    address: str, *, most: int = MOST_BYTES, library: ModuleType = httpx
+) -> dict[str, list[Callable[..., Any]]]:
     """The hooks of an `AsyncClient` of `library`."""
+
     async def asked(request: Any) -> None:
         _check_request(request, address)
 
-    counted = type("Counted", (_CountedAsync, library.AsyncByteStream), {})  # the client asks for its own class
+    counted = type(
+        "Counted", (_CountedAsync, library.AsyncByteStream), {}
+    )  # the client asks for its own class
 
     async def answered(response: Any) -> None:
         _check_answer(response, address)
-        response.stream = counted(response.stream, address, response.request.extensions.get("most_bytes", most))
+        response.stream = counted(
+            response.stream, address, response.request.extensions.get("most_bytes", most)
+        )
 
     return {"request": [asked], "response": [answered]}
 
@@ -59,7 +75,9 @@ def async_hooks(address: str, *, most: int = MOST_BYTES, library: ModuleType = h
 def _check_request(request: Any, address: str) -> None:
     allowed = httpx.URL(address)
     if _origin(request.url) != _origin(allowed):
-        raise AnswerError(f"{address} sends on to {request.url.scheme}://{request.url.netloc.decode()}, which nobody named")
+        raise AnswerError(
+            f"{address} sends on to {request.url.scheme}://{request.url.netloc.decode()}, which nobody named"
+        )
     request.headers["Accept-Encoding"] = "identity"
 
 
@@ -69,7 +87,9 @@ def _origin(url: Any) -> tuple[str, str, int | None]:
 
 def _check_answer(response: Any, address: str) -> None:
     if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
-        raise AnswerError(f"{address} sent an answer packed by {packed[:40]!r}, which was not asked for")
+        raise AnswerError(
+            f"{address} sent an answer packed by {packed[:40]!r}, which was not asked for"
+        )
 
 
 def _watch(deadline: Deadline, name: str, info: dict[str, Any]) -> None:

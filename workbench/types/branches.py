@@ -4,6 +4,7 @@ V_t is the mean of what is still earned from the state before turn t on, over k 
 is r_t + V_{t+1} - V_t (after the last turn nothing is left to earn but the outcome). Undiscounted.
 Source: Kazemnejad et al. 2024, "VinePPO" (arXiv 2410.01679), eq. 5 and 6.
 """
+
 from __future__ import annotations
 
 import math
@@ -29,7 +30,7 @@ class Branch:
 
     turn: int
     text: str
-    earned: float | None           # in this turn, in the attempt
+    earned: float | None  # in this turn, in the attempt
     value: Estimate | None
     after: Estimate | None
     credited: Mapping[str, float]
@@ -70,7 +71,12 @@ class BranchedAttempt(Shown):
     def disagreement(self, estimator: str) -> list[float]:
         """Per turn: how far apart credit and measured advantage are, each in units of its own spread over these turns, since
         estimators have scales of their own. NaN where one of them is not known, or does not vary."""
-        measured = np.array([math.nan if (found := branch.advantage) is None else found.mean for branch in self.turns])
+        measured = np.array(
+            [
+                math.nan if (found := branch.advantage) is None else found.mean
+                for branch in self.turns
+            ]
+        )
         credited = np.array([branch.credited.get(estimator, math.nan) for branch in self.turns])
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.abs(measured / _spread(measured) - credited / _spread(credited)).tolist()
@@ -79,22 +85,38 @@ class BranchedAttempt(Shown):
         """A row a turn: value and measured advantage with their intervals, and what each estimator credited. Needs pandas."""
         import pandas
 
-        return pandas.DataFrame([{
-            "turn": branch.turn, "earned": branch.earned, **_columns("value", branch.value), **_columns("advantage", branch.advantage),
-            **{f"credited/{name}": value for name, value in branch.credited.items()}} for branch in self.turns])
+        return pandas.DataFrame(
+            [
+                {
+                    "turn": branch.turn,
+                    "earned": branch.earned,
+                    **_columns("value", branch.value),
+                    **_columns("advantage", branch.advantage),
+                    **{f"credited/{name}": value for name, value in branch.credited.items()},
+                }
+                for branch in self.turns
+            ]
+        )
 
 
 def _spread(values: np.ndarray) -> float:
     known = values[np.isfinite(values)]
-    return float(np.sqrt(np.mean(known ** 2))) if len(known) and known.any() else math.nan
+    return float(np.sqrt(np.mean(known**2))) if len(known) and known.any() else math.nan
 
 
 def _columns(name: str, found: Estimate | Difference | None) -> dict[str, float]:
-    return {f"{name}{end}": math.nan if found is None else getattr(found, part) for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))}
+    return {
+        f"{name}{end}": math.nan if found is None else getattr(found, part)
+        for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))
+    }
 
 
 def value_of(continuations: Sequence[Trajectory], turn: int) -> Estimate | None:
     """Mean of what continuations earn from `turn` on, outcome included, with Student's 95 % interval (which is of width zero where
     all earn the same, however few they are); None where none was scored."""
-    earned = [attempt.reward - sum(each.reward for each in attempt.turns[:turn]) for attempt in continuations if attempt.reward is not None]
+    earned = [
+        attempt.reward - sum(each.reward for each in attempt.turns[:turn])
+        for attempt in continuations
+        if attempt.reward is not None
+    ]
     return mean_interval(earned) if earned else None

@@ -3,6 +3,7 @@
 Every record says by itself whether it is whole: a JSON document and a folder carry sha256, a line carries crc32. So a
 flipped bit, a page of zeros or a line cut short is told apart from data, and named.
 """
+
 from __future__ import annotations
 
 import json
@@ -22,9 +23,9 @@ from workbench.types.errors import StoreError
 from workbench.types.regular_files import MOST_NESTING, open_regular, parse_json, read_regular
 
 MANIFEST = "MANIFEST.json"
-MOST_DOCUMENT = 32 << 20   # bytes of a JSON document
-MOST_LINES = 512 << 20     # bytes of a file of lines: some 100,000 steps
-MOST_FILE = 16 << 30       # bytes of any other file that is read whole
+MOST_DOCUMENT = 32 << 20  # bytes of a JSON document
+MOST_LINES = 512 << 20  # bytes of a file of lines: some 100,000 steps
+MOST_FILE = 16 << 30  # bytes of any other file that is read whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE_END = re.compile(rb'"crc32":"([0-9a-f]{8})"\}')
@@ -41,17 +42,27 @@ class Seal:
     def check(self, path: Path, data: bytes) -> None:
         """Raise StoreError unless `data`, read from `path`, is what was written."""
         if len(data) != self.bytes:
-            raise StoreError(f"{path} is damaged: {self.bytes} bytes were written, {len(data)} are there; "
-                             "restore the file from a copy of the run")
+            raise StoreError(
+                f"{path} is damaged: {self.bytes} bytes were written, {len(data)} are there; "
+                "restore the file from a copy of the run"
+            )
         if sha256(data).hexdigest() != self.sha256:
-            raise StoreError(f"{path} is damaged: its sha256 is not that of what was written; "
-                             "restore the file from a copy of the run")
+            raise StoreError(
+                f"{path} is damaged: its sha256 is not that of what was written; "
+                "restore the file from a copy of the run"
+            )
 
 
 def seal_of(said: Any, path: Path) -> Seal:
     """The seal of `path` that a file says; StoreError for what is none."""
-    if not isinstance(said, dict) or said.keys() != {"bytes", "sha256"} or type(said["bytes"]) is not int:
-        raise StoreError(f"{path} has no seal (bytes, sha256) but {said!r:.80}; restore the run from a copy")
+    if (
+        not isinstance(said, dict)
+        or said.keys() != {"bytes", "sha256"}
+        or type(said["bytes"]) is not int
+    ):
+        raise StoreError(
+            f"{path} has no seal (bytes, sha256) but {said!r:.80}; restore the run from a copy"
+        )
     return Seal(**said)
 
 
@@ -61,8 +72,10 @@ def seal_of(said: Any, path: Path) -> Seal:
 def check_name(name: str) -> str:
     """A name that is safe as a file name everywhere; raises StoreError otherwise."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name:
-        raise StoreError(f"{name!r} cannot be a name here: expected 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a "
-                         "letter or digit, without '..'")
+        raise StoreError(
+            f"{name!r} cannot be a name here: expected 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a "
+            "letter or digit, without '..'"
+        )
     return name
 
 
@@ -77,7 +90,9 @@ def plain(value: Any, what: str, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise StoreError(f"{what} has the key {key!r}; expected JSON values, whose keys are strings")
+                raise StoreError(
+                    f"{what} has the key {key!r}; expected JSON values, whose keys are strings"
+                )
         _check_depth(depth, what)
         return {key: plain(item, what, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -85,17 +100,23 @@ def plain(value: Any, what: str, depth: int = 0) -> Any:
         return [plain(item, what, depth + 1) for item in value]
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufU":
         return value.tolist()
-    if isinstance(value, str):  # a subclass (an enum): the plain value below it, which JSON would write
+    if isinstance(
+        value, str
+    ):  # a subclass (an enum): the plain value below it, which JSON would write
         return str.__str__(value)
     if isinstance(value, (int, float)):
         return int(value) if isinstance(value, int) else float(value)
-    raise StoreError(f"{what} holds {value!r} of type {type(value).__name__}; expected JSON values (text, numbers, "
-                     "true and false, null, lists, objects), so that the run can be read back exactly")
+    raise StoreError(
+        f"{what} holds {value!r} of type {type(value).__name__}; expected JSON values (text, numbers, "
+        "true and false, null, lists, objects), so that the run can be read back exactly"
+    )
 
 
 def _check_depth(depth: int, what: str) -> None:
     if depth > MOST_NESTING - 5:  # what it is put into has some levels, too
-        raise StoreError(f"{what} is nested more than {MOST_NESTING - 5} deep, and could not be read again; keep it flatter")
+        raise StoreError(
+            f"{what} is nested more than {MOST_NESTING - 5} deep, and could not be read again; keep it flatter"
+        )
 
 
 def json_bytes(value: Any, what: str) -> bytes:
@@ -111,7 +132,9 @@ def sealed_json(content: Any, *, kind: str, version: int) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode("ascii")
 
 
-def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False, below: Path | None = None) -> Any:
+def read_sealed_json(
+    path: Path, *, kind: str, version: int, exact: bool = False, below: Path | None = None
+) -> Any:
     """The content of a `sealed_json` document; raises StoreError if missing, damaged, or of another kind or format.
     `exact`: the bytes must be those that were written, where otherwise only white space and spelling may differ. `below`:
     as in `read_file`."""
@@ -119,8 +142,11 @@ def read_sealed_json(path: Path, *, kind: str, version: int, exact: bool = False
     document = sealed_document(data, path, kind=kind, version=version)
     content, number = document["content"], document["format"]
     if sha256(json_bytes(content, kind)).hexdigest() != document["sha256"] or (
-            exact and sealed_json(content, kind=kind, version=number) != data):
-        raise StoreError(f"{path} was changed after it was written (its sha256 differs); restore it from a copy")
+        exact and sealed_json(content, kind=kind, version=number) != data
+    ):
+        raise StoreError(
+            f"{path} was changed after it was written (its sha256 differs); restore it from a copy"
+        )
     return content
 
 
@@ -132,24 +158,36 @@ def sealed_document(data: bytes, path: Path, *, kind: str, version: int) -> dict
         found, number, content = document["kind"], document["format"], document["content"]
         document["sha256"]
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged or was not written by this program: {error!r}") from error
+        raise StoreError(
+            f"{path} is damaged or was not written by this program: {error!r}"
+        ) from error
     program = content.get("program") if isinstance(content, dict) else None
     check_format(path, found=(found, number), expected=(kind, version), program=program)
     return document
 
 
-def check_format(path: Path, *, found: tuple[Any, Any], expected: tuple[str, int], program: Any = None) -> None:
+def check_format(
+    path: Path, *, found: tuple[Any, Any], expected: tuple[str, int], program: Any = None
+) -> None:
     """Raise StoreError unless a file's (kind, format version) is one that this version of the program reads.
     `program`: the version that wrote it, where the file says so."""
     if found[0] != expected[0]:
         raise StoreError(f"{path} holds a {found[0]!r}, expected a {expected[0]!r}")
     if type(found[1]) is not int or not 1 <= found[1] <= expected[1]:
-        reads = f"workbench {program}, which wrote it" if program else f"one that reads format {found[1]!r}"
-        raise StoreError(f"{path} has format {found[1]!r} of {expected[0]!r}; this version reads formats 1 to "
-                         f"{expected[1]}. Open it with a version of the workbench that is new enough: {reads}")
+        reads = (
+            f"workbench {program}, which wrote it"
+            if program
+            else f"one that reads format {found[1]!r}"
+        )
+        raise StoreError(
+            f"{path} has format {found[1]!r} of {expected[0]!r}; this version reads formats 1 to "
+            f"{expected[1]}. Open it with a version of the workbench that is new enough: {reads}"
+        )
 
 
-def read_file(path: Path, *, start: int = 0, below: Path | None = None, most: int = MOST_FILE) -> bytes:
+def read_file(
+    path: Path, *, start: int = 0, below: Path | None = None, most: int = MOST_FILE
+) -> bytes:
     """All bytes of a regular file, from byte `start` on; StoreError if it is missing, a link, no regular file, holds more
     than `most` bytes, or cannot be read. `below`: the run folder, out of which no link may lead."""
     try:
@@ -176,20 +214,29 @@ def readable(path: Path) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ folders
 
 
-def verify_folder(path: Path, *, kind: str, version: int, below: Path | None = None) -> tuple[str, ...]:
+def verify_folder(
+    path: Path, *, kind: str, version: int, below: Path | None = None
+) -> tuple[str, ...]:
     """Names of the files of a `write_folder` folder, after checking every byte; StoreError names file and reason. `below`:
     as in `read_file`."""
     path = Path(path)
     with readable(path):
         if path.is_symlink() or not path.is_dir():
             raise StoreError(f"{path} is not a folder that was written here")
-    manifest = read_sealed_json(path / MANIFEST, kind=kind, version=version, exact=True, below=below)
+    manifest = read_sealed_json(
+        path / MANIFEST, kind=kind, version=version, exact=True, below=below
+    )
     try:
-        folder, files = manifest["folder"], {name: seal_of(seal, path / name) for name, seal in manifest["files"].items()}
+        folder, files = (
+            manifest["folder"],
+            {name: seal_of(seal, path / name) for name, seal in manifest["files"].items()},
+        )
     except (TypeError, KeyError, AttributeError) as error:
         raise StoreError(f"{path / MANIFEST} is not a manifest: {error!r}") from error
     if folder != path.name:
-        raise StoreError(f"{path} is the folder {folder!r} under another name; give it its name back")
+        raise StoreError(
+            f"{path} is the folder {folder!r} under another name; give it its name back"
+        )
     for name, seal in files.items():
         check_name(name)
         with readable(path / name):
@@ -202,7 +249,9 @@ def _verify_file(path: Path, seal: Seal, below: Path | None) -> None:
     with os.fdopen(open_regular(path, below=below), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size != seal.bytes:
-            raise StoreError(f"{path} is damaged: {seal.bytes} bytes were written, {size} are there")
+            raise StoreError(
+                f"{path} is damaged: {seal.bytes} bytes were written, {size} are there"
+            )
         digest = sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
@@ -243,7 +292,9 @@ def _parse_line(line: bytes) -> dict[str, Any] | None:
     return record
 
 
-def read_lines(path: Path, *, start: int = 0, skip_damaged: bool = False, below: Path | None = None) -> Lines:
+def read_lines(
+    path: Path, *, start: int = 0, skip_damaged: bool = False, below: Path | None = None
+) -> Lines:
     """Read a file of lines, from byte `start` on (0, or one of the `ends` of an earlier reading; `below`: as in
     `read_file`). An end without a line
     break, or with a page of zeros in it, is a write cut short: reported in `torn`, not returned. Any other line that
@@ -259,8 +310,10 @@ def read_lines(path: Path, *, start: int = 0, skip_damaged: bool = False, below:
                 at = newline + 1
                 continue
             behind = f" behind byte {start}" if start else ""
-            raise StoreError(f"{path}: line {len(records) + 1}{behind} is damaged (its checksum differs); restore the "
-                             "file from a copy of the run")
+            raise StoreError(
+                f"{path}: line {len(records) + 1}{behind} is damaged (its checksum differs); restore the "
+                "file from a copy of the run"
+            )
         records.append(record)
         at = newline + 1
         ends.append(start + at)

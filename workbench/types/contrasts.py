@@ -6,6 +6,7 @@
 The interaction of two axes is a difference of differences, between their first and last values: (last lr, last k) -
 (first lr, last k) - (last lr, first k) + (first lr, first k), each a mean over the rest of the grid. A mean over weights
 is judged like any other difference, seed by seed and task by task."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ from typing import Any
 
 from workbench.types.errors import ConfigError, nearest
 
-Places = Mapping[str, Mapping[str, Any]]  # arm -> setting of the grid -> value, in the order of the plan
+Places = Mapping[
+    str, Mapping[str, Any]
+]  # arm -> setting of the grid -> value, in the order of the plan
 
 
 def pair_weights(first: str, second: str) -> dict[str, float]:
@@ -42,8 +45,14 @@ def named_axis(name: str | None, axes: Sequence[str], what: str = "axes") -> str
     several. `what`: the axes, in words."""
     found = [axis for axis in axes if name in (None, axis, axis.rpartition(".")[2])]
     if len(found) != 1:
-        raise ConfigError((f"name one of the {what} {', '.join(axes)}" + (f"; {nearest(name, axes)}" if name else "")) if axes else
-                          "this plan has no grid along which settings vary")
+        raise ConfigError(
+            (
+                f"name one of the {what} {', '.join(axes)}"
+                + (f"; {nearest(name, axes)}" if name else "")
+            )
+            if axes
+            else "this plan has no grid along which settings vary"
+        )
     return found[0]
 
 
@@ -57,13 +66,21 @@ def interaction_weights(places: Places, a: str, b: str) -> dict[str, float]:
     for value_a, value_b, sign in ((a1, b1, 1), (a0, b1, -1), (a1, b0, -1), (a0, b0, 1)):
         corner = arms_at(places, {a: value_a, b: value_b})
         if not corner:
-            raise ConfigError(f"the interaction of {a} and {b} needs an arm at {a} = {value_a}, {b} = {value_b}, and there is "
-                              "none: settings that are linked are one axis")
+            raise ConfigError(
+                f"the interaction of {a} and {b} needs an arm at {a} = {value_a}, {b} = {value_b}, and there is "
+                "none: settings that are linked are one axis"
+            )
         weights |= dict.fromkeys(corner, sign / len(corner))
     return weights
 
 
 def arms_at(places: Places, wanted: Mapping[str, Any]) -> list[str]:
     """The arms at these values; true is not 1."""
-    return [arm for arm, at in places.items() if all(name in at and at[name] == value and type(at[name]) is type(value)
-                                                     for name, value in wanted.items())]
+    return [
+        arm
+        for arm, at in places.items()
+        if all(
+            name in at and at[name] == value and type(at[name]) is type(value)
+            for name, value in wanted.items()
+        )
+    ]

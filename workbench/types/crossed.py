@@ -17,6 +17,7 @@ differ much, and at a level of 1 % err in 3 %. Both are fitted to simulations; o
 Sources: Satterthwaite (1946); Searle, Casella and McCulloch (1992), two-way random model without replication; Bonett
 and Price (2012) for what is known where no task differs; quantiles by scipy.special.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -71,8 +72,12 @@ class MeanParts:
         return 10**high_X
 
 
-def freedom_of(by_seeds: float | np.ndarray, by_others: float | np.ndarray, runs: int, level: float | np.ndarray
-               ) -> np.ndarray:
+def freedom_of(
+    by_seeds: float | np.ndarray,
+    by_others: float | np.ndarray,
+    runs: int,
+    level: float | np.ndarray,
+) -> np.ndarray:
     """See the module's text; at least 1, at most what counts are for."""
     few = max(runs - 1, 1)
     less = (1 + 5 / few**2) * np.maximum(0.05 / np.asarray(level), 1.0) ** (1.8 / few)
@@ -89,29 +94,54 @@ def parts_of(values_XRN: Values) -> MeanParts:
     values_XRN = np.asarray(values_XRN)
     values_XRN = values_XRN if values_XRN.dtype == np.float32 else values_XRN.astype(np.float64)
     if values_XRN.ndim < 2 or not values_XRN.size:
-        raise DataError(f"values: expected at least one run with one number per task, got shape {values_XRN.shape}")
+        raise DataError(
+            f"values: expected at least one run with one number per task, got shape {values_XRN.shape}"
+        )
     runs, tasks = values_XRN.shape[-2:]
     run_XR, task_XN = (values_XRN.mean(axis=axis, dtype=np.float64) for axis in (-1, -2))
     mean_X = run_XR.mean(axis=-1)
     if not np.isfinite(mean_X).all():
-        raise DataError("values: expected finite numbers; leave out what could not be scored (None is not zero)")
+        raise DataError(
+            "values: expected finite numbers; leave out what could not be scored (None is not zero)"
+        )
     if tasks == 1 and runs > 1:
         return _by_seeds_alone(run_XR)
     if runs == 1:
         unknown_X = np.full(mean_X.shape, np.nan)
-        return MeanParts(runs, tasks, mean_X, np.full(mean_X.shape, np.inf), np.ones(mean_X.shape), np.zeros(mean_X.shape),
-                         unknown_X, unknown_X, unknown_X)
+        return MeanParts(
+            runs,
+            tasks,
+            mean_X,
+            np.full(mean_X.shape, np.inf),
+            np.ones(mean_X.shape),
+            np.zeros(mean_X.shape),
+            unknown_X,
+            unknown_X,
+            unknown_X,
+        )
     ms_run_X, ms_task_X = tasks * run_XR.var(axis=-1, ddof=1), runs * task_XN.var(axis=-1, ddof=1)
     square_X = np.einsum("...rn,...rn->...", values_XRN, values_XRN, dtype=np.float64)
     whole_X = square_X - runs * tasks * mean_X**2
     left_X = whole_X - (runs - 1) * ms_run_X - (tasks - 1) * ms_task_X
     ms_rest_X = np.maximum(left_X / ((runs - 1) * (tasks - 1)), 0.0)
     variance_X, *by_X = _variance(ms_run_X, ms_task_X, ms_rest_X, runs, tasks)
-    spread_X = np.where(whole_X > 1e-12 * square_X, np.sqrt(np.abs(whole_X) / (runs * tasks)), np.abs(mean_X))
-    unit_X = 1.0 if np.abs(values_XRN).max() <= 1 else spread_X  # 1 of successes, and of differences of successes
+    spread_X = np.where(
+        whole_X > 1e-12 * square_X, np.sqrt(np.abs(whole_X) / (runs * tasks)), np.abs(mean_X)
+    )
+    unit_X = (
+        1.0 if np.abs(values_XRN).max() <= 1 else spread_X
+    )  # 1 of successes, and of differences of successes
     error_X = np.maximum(np.sqrt(variance_X / (runs * tasks)), least_error(tasks, unit_X))
-    return MeanParts(runs, tasks, mean_X, error_X, *by_X, np.maximum(ms_run_X - ms_rest_X, 0) / tasks,
-                     np.maximum(ms_task_X - ms_rest_X, 0) / runs, ms_rest_X)
+    return MeanParts(
+        runs,
+        tasks,
+        mean_X,
+        error_X,
+        *by_X,
+        np.maximum(ms_run_X - ms_rest_X, 0) / tasks,
+        np.maximum(ms_task_X - ms_rest_X, 0) / runs,
+        ms_rest_X,
+    )
 
 
 def _by_seeds_alone(run_XR: np.ndarray) -> MeanParts:
@@ -120,11 +150,14 @@ def _by_seeds_alone(run_XR: np.ndarray) -> MeanParts:
     known_X = variance_X > 1e-24 * (1 + mean_X**2)
     error_X = np.where(known_X, np.sqrt(variance_X / runs), np.inf)
     zero_X = np.zeros(mean_X.shape)
-    return MeanParts(runs, 1, mean_X, error_X, zero_X + 1 / (runs - 1), zero_X, variance_X, zero_X, zero_X)
+    return MeanParts(
+        runs, 1, mean_X, error_X, zero_X + 1 / (runs - 1), zero_X, variance_X, zero_X, zero_X
+    )
 
 
-def _variance(ms_run_X: np.ndarray, ms_task_X: np.ndarray, ms_rest_X: np.ndarray, runs: int, tasks: int
-              ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _variance(
+    ms_run_X: np.ndarray, ms_task_X: np.ndarray, ms_rest_X: np.ndarray, runs: int, tasks: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Runs times tasks times the variance of the mean; and Satterthwaite's sum, by seeds and by the others. Where nothing
     varies: that of tasks alone."""
     variance_X = np.maximum(ms_run_X + ms_task_X - ms_rest_X, FLOOR * ms_task_X)
@@ -132,9 +165,21 @@ def _variance(ms_run_X: np.ndarray, ms_task_X: np.ndarray, ms_rest_X: np.ndarray
     known_X = variance_X > 0
     # Where seeds (or tasks) differ less than by chance, the variance is below that of tasks (of seeds) alone; what these say of
     # it is not less.
-    return (variance_X,
-            np.divide(ms_run_X**2 / (runs - 1), np.maximum(variance_X, ms_run_X)**2, out=np.zeros_like(variance_X), where=known_X),
-            np.divide(others_X, np.maximum(variance_X, ms_task_X)**2, out=np.full_like(variance_X, 1 / (tasks - 1)), where=known_X))
+    return (
+        variance_X,
+        np.divide(
+            ms_run_X**2 / (runs - 1),
+            np.maximum(variance_X, ms_run_X) ** 2,
+            out=np.zeros_like(variance_X),
+            where=known_X,
+        ),
+        np.divide(
+            others_X,
+            np.maximum(variance_X, ms_task_X) ** 2,
+            out=np.full_like(variance_X, 1 / (tasks - 1)),
+            where=known_X,
+        ),
+    )
 
 
 def least_error(tasks: int, unit: float | np.ndarray) -> np.ndarray:
@@ -149,7 +194,9 @@ def crossed_mean(values_RN: Values) -> Estimate:
     """Mean of values [runs, tasks], where every run met the same tasks in the same order, with its 95 % interval. `n` is
     the number of runs. One run alone has no known spread of runs: its interval is infinite."""
     if np.ndim(values_RN) != 2:
-        raise DataError(f"values: expected one row of numbers per run, got shape {np.shape(values_RN)}")
+        raise DataError(
+            f"values: expected one row of numbers per run, got shape {np.shape(values_RN)}"
+        )
     found = parts_of(values_RN)
     mean, half = float(found.mean_X), float(found.half_width(0.05))
     return Estimate(mean, mean - half, mean + half, found.runs)
@@ -159,8 +206,10 @@ def paired_values(a_RN: Values, b_RN: Values) -> np.ndarray:
     """b - a, run by run and task by task. DataError unless both have the same runs and tasks."""
     a_RN, b_RN = np.asarray(a_RN, dtype=np.float64), np.asarray(b_RN, dtype=np.float64)
     if a_RN.shape != b_RN.shape:
-        raise DataError(f"a paired difference needs the same runs and tasks on both sides, got {a_RN.shape} and "
-                        f"{b_RN.shape}")
+        raise DataError(
+            f"a paired difference needs the same runs and tasks on both sides, got {a_RN.shape} and "
+            f"{b_RN.shape}"
+        )
     return b_RN - a_RN
 
 
@@ -170,7 +219,9 @@ def crossed_difference(a_RN: Values, b_RN: Values) -> Difference:
     return Difference(found.mean, found.low, found.high, found.n)
 
 
-def detectable(seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
+def detectable(
+    seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05
+) -> float:
     """The true difference that is found with probability POWER by a two-sided test at `level`, for these variances of
     seeds, tasks and the rest. Infinite for a single run. One task: by the runs alone. By the noncentral t; its
     parameter by bisection."""
@@ -185,19 +236,26 @@ def detectable(seed: float, task: float, rest: float, runs: int, tasks: int, lev
     return high * error
 
 
-def _test_of(seed: float, task: float, rest: float, runs: int, tasks: int, level: float) -> tuple[float, float, float]:
+def _test_of(
+    seed: float, task: float, rest: float, runs: int, tasks: int, level: float
+) -> tuple[float, float, float]:
     """Standard error of the mean, degrees of freedom, and the t value from which a difference is found."""
     if tasks < 2:
         error, by = float(np.sqrt((seed + task + rest) / runs)), (1 / (runs - 1), 0.0)
     else:
-        squares = (np.asarray(ms, dtype=np.float64) for ms in (rest + tasks * seed, rest + runs * task, rest))
+        squares = (
+            np.asarray(ms, dtype=np.float64)
+            for ms in (rest + tasks * seed, rest + runs * task, rest)
+        )
         variance, *by = _variance(*squares, runs, tasks)
         error = max(float(np.sqrt(variance / (runs * tasks))), float(least_error(tasks, 1.0)))
     freedom = float(freedom_of(*map(float, by), runs, level))
     return error, freedom, float(quantile(freedom, 1 - level / 2))
 
 
-def chance_found(effect: float, seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
+def chance_found(
+    effect: float, seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05
+) -> float:
     """The probability that a true difference of `effect` is found, on its side, by a two-sided test at `level`; 0 for a
     single run. As `detectable`, the other way round."""
     if runs < 2:
@@ -206,7 +264,9 @@ def chance_found(effect: float, seed: float, task: float, rest: float, runs: int
     return float(1 - special.nctdtr(freedom, abs(effect) / error, limit))
 
 
-def chance_equal(margin: float, seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05) -> float:
+def chance_equal(
+    margin: float, seed: float, task: float, rest: float, runs: int, tasks: int, level: float = 0.05
+) -> float:
     """The probability that the interval at `level` lies within the margin where there is no difference at all, taking the
     interval to be as wide as it is on average."""
     if runs < 2:

@@ -1,10 +1,11 @@
 """A deadline by the wall clock that closes connections: a time-out of a socket begins anew with every byte that trickles in.
 
-    with Deadline(5.0) as deadline:
-        deadline.watch(sock)          whatever is going on in it after 5 s, it breaks
-        ...
-    deadline.passed                   whether that is why
+with Deadline(5.0) as deadline:
+    deadline.watch(sock)          whatever is going on in it after 5 s, it breaks
+    ...
+deadline.passed                   whether that is why
 """
+
 from __future__ import annotations
 
 import os

@@ -3,6 +3,7 @@
 Standard library and numpy, so that a dump is read and shown on any laptop. `workbench.importers` reads files into these
 values, `workbench.linting.raw` holds rules over them, `workbench.views.imported` draws them.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -54,7 +55,11 @@ class RawSequence:
     @property
     def trained(self) -> np.ndarray | None:
         """bool, one a completion token: those that are trained; None where that is not known or does not fit."""
-        if self.completion_ids is None or self.mask is None or len(self.mask) != len(self.completion_ids):
+        if (
+            self.completion_ids is None
+            or self.mask is None
+            or len(self.mask) != len(self.completion_ids)
+        ):
             return None
         return self.mask != 0
 
@@ -100,11 +105,17 @@ class Imported(Shown):
     def about(self) -> str:
         """One paragraph: what was read, what could not be, what the file does not tell."""
         version = f" {self.version}" if self.version else ""
-        lines = [f"{self.framework}{version}: {len(self.attempts)} attempts in {len(self.sequences)} sequences"]
+        lines = [
+            f"{self.framework}{version}: {len(self.attempts)} attempts in {len(self.sequences)} sequences"
+        ]
         if self.left_out:
             lines.append(f"NOT READ: {self.left_out} more rollouts (beyond the limit)")
         if self.skipped:
-            more = f"; and {self.skipped - len(self.damaged)} more" if self.skipped > len(self.damaged) else ""
+            more = (
+                f"; and {self.skipped - len(self.damaged)} more"
+                if self.skipped > len(self.damaged)
+                else ""
+            )
             lines.append(f"SKIPPED, damaged: {'; '.join(self.damaged)}{more}")
         lines += [f"not in the file: {words}" for words in self.missing]
         return "\n".join(lines)

@@ -4,6 +4,7 @@ Each class also inherits the standard error it refines, so `except ValueError` k
 things: what was expected, what came, what to do. A failed *attempt* is not an error at all: it is a `Trajectory`
 with a named stop reason (law 10), counted and shown.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -11,10 +12,12 @@ from difflib import get_close_matches
 
 
 def did_you_mean(word: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.5) -> str:
-    """"did you mean 'lam'?": the nearest of the known words, at most so many, in whatever letters; "" where none is as
+    """ "did you mean 'lam'?": the nearest of the known words, at most so many, in whatever letters; "" where none is as
     near as `cutoff` (1: the same)."""
     lower = {name.lower(): name for name in sorted(known)}
-    close = [name for name in lower if sorted(name) == sorted(word.lower())]  # letters that changed places: gpro, grpo
+    close = [
+        name for name in lower if sorted(name) == sorted(word.lower())
+    ]  # letters that changed places: gpro, grpo
     close = close[:most] or get_close_matches(word.lower(), lower, n=most, cutoff=cutoff)
     return f"did you mean {' or '.join(repr(lower[name]) for name in close)}?" if close else ""
 

@@ -5,6 +5,7 @@ Standard library only, so that the summary in a run folder can be read and shown
     LintReport ── answers    one per rule: passed | not checked (which evidence is missing) | finding
                     └─ findings   error or note, with a place (trajectory, segment, turn, tokens), its meaning, its cure
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,13 +42,23 @@ class Place:
 
     def __str__(self) -> str:
         said = [] if self.address is None else [self.address]
-        said += [f"{name} {getattr(self, name)}" for name in ("step", "update")[len(said):] if getattr(self, name) is not None]
+        said += [
+            f"{name} {getattr(self, name)}"
+            for name in ("step", "update")[len(said) :]
+            if getattr(self, name) is not None
+        ]
         if self.trajectory is not None:
             said.append(f"trajectory {self.trajectory}")
-        said += [f"{name} {getattr(self, name)}" for name in ("segment", "turn") if getattr(self, name) is not None]
+        said += [
+            f"{name} {getattr(self, name)}"
+            for name in ("segment", "turn")
+            if getattr(self, name) is not None
+        ]
         if self.position is not None:
             last = self.position + self.length - 1
-            said.append(f"token {self.position}" if self.length == 1 else f"tokens {self.position}..{last}")
+            said.append(
+                f"token {self.position}" if self.length == 1 else f"tokens {self.position}..{last}"
+            )
         return ", ".join(said) or "everywhere"
 
 
@@ -88,8 +99,8 @@ class Answer:
     rule: str
     title: str
     findings: tuple[Finding, ...] = ()
-    further: int = 0           # findings beyond those kept
-    further_errors: int = 0    # ... of which errors
+    further: int = 0  # findings beyond those kept
+    further_errors: int = 0  # ... of which errors
     looked: int = 0
     missing: tuple[str, ...] = ()
     means: str = ""
@@ -97,7 +108,7 @@ class Answer:
 
     @property
     def status(self) -> str:
-        """"finding", "passed", or "not checked": nothing was there to be looked at."""
+        """ "finding", "passed", or "not checked": nothing was there to be looked at."""
         if self.findings:
             return FINDING
         return PASSED if self.looked else NOT_CHECKED
@@ -146,7 +157,9 @@ class LintReport(Shown):
         for answer in self.answers:
             if answer.rule == rule:
                 return answer
-        raise KeyError(f"no answer of rule {rule!r} in this report; it has {', '.join(a.rule for a in self.answers)}")
+        raise KeyError(
+            f"no answer of rule {rule!r} in this report; it has {', '.join(a.rule for a in self.answers)}"
+        )
 
     def __iter__(self) -> Iterator[Answer]:
         return iter(self.answers)
@@ -168,14 +181,19 @@ class LintReport(Shown):
         for answer in self.answers:
             missing = f" (missing: {'; '.join(answer.missing)})" if answer.missing else ""
             lines.append(f"{answer.rule:4} {_said(answer):<12} {answer.title}{missing}")
-            lines += [f"     {finding.severity}: {finding.place}: {finding.what}" for finding in answer.findings[:TOLD]]
+            lines += [
+                f"     {finding.severity}: {finding.place}: {finding.what}"
+                for finding in answer.findings[:TOLD]
+            ]
             if answer.untold:
                 lines.append(f"     and {answer.untold} more")
             if answer.findings:
                 lines += [f"     it means: {answer.means}", f"     to mend it: {answer.mend}"]
         counts = self.counts()
-        lines.append(f"{_many(counts['errors'], 'error')}, {_many(counts['notes'], 'note')}; "
-                     f"{_many(counts['passed'], 'rule')} passed, {counts['not_checked']} not checked")
+        lines.append(
+            f"{_many(counts['errors'], 'error')}, {_many(counts['notes'], 'note')}; "
+            f"{_many(counts['passed'], 'rule')} passed, {counts['not_checked']} not checked"
+        )
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -183,9 +201,22 @@ class LintReport(Shown):
 
     def as_dict(self) -> dict[str, Any]:
         """JSON values; `from_dict` reads them back."""
-        return plain({"about": self.about, "counts": self.counts(), "answers": [
-            {**asdict(answer), "status": answer.status, "missing": list(answer.missing),
-             "findings": [_finding_dict(finding) for finding in answer.findings]} for answer in self.answers]}, "a report of the lint")
+        return plain(
+            {
+                "about": self.about,
+                "counts": self.counts(),
+                "answers": [
+                    {
+                        **asdict(answer),
+                        "status": answer.status,
+                        "missing": list(answer.missing),
+                        "findings": [_finding_dict(finding) for finding in answer.findings],
+                    }
+                    for answer in self.answers
+                ],
+            },
+            "a report of the lint",
+        )
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> LintReport:
@@ -193,12 +224,17 @@ class LintReport(Shown):
         answers = []
         for row in value["answers"]:
             known = {name: row[name] for name in row if name in names}
-            found = tuple(Finding(f["what"], Place(**f["place"]), f["severity"], f["count"]) for f in row["findings"])
+            found = tuple(
+                Finding(f["what"], Place(**f["place"]), f["severity"], f["count"])
+                for f in row["findings"]
+            )
             answers.append(Answer(**known | {"findings": found, "missing": tuple(row["missing"])}))
         return cls(tuple(answers), value.get("about", ""))
 
 
-def heard_out(check: Callable[[Any], Iterable[RuleResult]], given: Any, failed: str) -> list[RuleResult]:
+def heard_out(
+    check: Callable[[Any], Iterable[RuleResult]], given: Any, failed: str
+) -> list[RuleResult]:
     """All that a check yields. One that raises is told of in a note that begins with `failed`, beside what it had
     found: checks call environments and algorithms that anybody may have written, and an instrument that breaks must not
     end what it measures."""
@@ -210,41 +246,78 @@ def heard_out(check: Callable[[Any], Iterable[RuleResult]], given: Any, failed: 
     return results
 
 
-def answered(rule: str, title: str, results: Sequence[RuleResult], missing: Sequence[str], means: str, mend: str) -> Answer:
+def answered(
+    rule: str,
+    title: str,
+    results: Sequence[RuleResult],
+    missing: Sequence[str],
+    means: str,
+    mend: str,
+) -> Answer:
     """What a rule said by all that it yielded; `missing`: evidence that it was not even asked without."""
     not_checked = [result for result in results if isinstance(result, NotChecked)]
-    checked = 0 if any(each.decides for each in not_checked) else sum(
-        result.count for result in results if isinstance(result, Checked))
-    found = sorted((result for result in results if isinstance(result, Finding)), key=lambda f: f.severity != ERROR)
+    checked = (
+        0
+        if any(each.decides for each in not_checked)
+        else sum(result.count for result in results if isinstance(result, Checked))
+    )
+    found = sorted(
+        (result for result in results if isinstance(result, Finding)),
+        key=lambda f: f.severity != ERROR,
+    )
     kept, left = tuple(found[:SHOWN]), found[SHOWN:]
-    return Answer(rule, title, kept, len(left), sum(f.severity == ERROR for f in left), checked,
-                  tuple(dict.fromkeys([*missing, *(each.what for each in not_checked)])), means, mend)
+    return Answer(
+        rule,
+        title,
+        kept,
+        len(left),
+        sum(f.severity == ERROR for f in left),
+        checked,
+        tuple(dict.fromkeys([*missing, *(each.what for each in not_checked)])),
+        means,
+        mend,
+    )
 
 
 def together(reports: Sequence[LintReport], about: str = "") -> LintReport:
     """One report of several about different parts (steps, say): per rule all that was found, in order."""
     rules = dict.fromkeys(answer.rule for report in reports for answer in report.answers)
-    return LintReport(tuple(_joined([a for r in reports for a in r.answers if a.rule == rule]) for rule in rules), about)
+    return LintReport(
+        tuple(_joined([a for r in reports for a in r.answers if a.rule == rule]) for rule in rules),
+        about,
+    )
 
 
 def _joined(answers: Sequence[Answer]) -> Answer:
-    found = sorted((f for a in answers for f in a.findings), key=lambda finding: finding.severity != ERROR)
+    found = sorted(
+        (f for a in answers for f in a.findings), key=lambda finding: finding.severity != ERROR
+    )
     kept, left = tuple(found[:SHOWN]), found[SHOWN:]
     return replace(
-        answers[0], findings=kept, further=sum(a.further for a in answers) + len(left),
-        further_errors=sum(a.further_errors for a in answers) + sum(f.severity == ERROR for f in left),
-        looked=sum(a.looked for a in answers), missing=tuple(dict.fromkeys(m for a in answers for m in a.missing)))
+        answers[0],
+        findings=kept,
+        further=sum(a.further for a in answers) + len(left),
+        further_errors=sum(a.further_errors for a in answers)
+        + sum(f.severity == ERROR for f in left),
+        looked=sum(a.looked for a in answers),
+        missing=tuple(dict.fromkeys(m for a in answers for m in a.missing)),
+    )
 
 
 def shortened(value: Any, most: int = 60) -> str:
     """A value as Python writes it, cut."""
     words = repr(value)
-    return words if len(words) <= most else words[:most - 3] + "..."
+    return words if len(words) <= most else words[: most - 3] + "..."
 
 
 def _finding_dict(finding: Finding) -> dict[str, Any]:
     place = {name: value for name, value in asdict(finding.place).items() if value is not None}
-    return {"what": finding.what, "severity": finding.severity, "count": finding.count, "place": place}
+    return {
+        "what": finding.what,
+        "severity": finding.severity,
+        "count": finding.count,
+        "place": place,
+    }
 
 
 def _said(answer: Answer) -> str:

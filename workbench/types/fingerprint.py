@@ -1,4 +1,5 @@
 """Which code this is: a hash over the source of the package, without importing any of it."""
+
 from __future__ import annotations
 
 from functools import cache

@@ -6,6 +6,7 @@
 
 It is a tuple: everything that takes a list of groups takes it.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -39,13 +40,17 @@ class Groups(ShownTuple[Group]):
         rows = [_row(number, attempt) for number, group in enumerate(self) for attempt in group]
         first = list(rows[0])[:_PLAIN] if rows else []
         frame = pandas.DataFrame(rows)
-        frame = frame[first + sorted(set(frame.columns) - set(first))]  # names in an order that no attempt decides
+        frame = frame[
+            first + sorted(set(frame.columns) - set(first))
+        ]  # names in an order that no attempt decides
         return frame.astype({"success": "boolean"}) if rows else frame
 
     def __repr__(self) -> str:
         attempts = trajectories_of(self)
         rewards = [attempt.reward for attempt in attempts if attempt.reward is not None]
-        names = ", ".join(f"{group.task.id[:60]!r}" for group in self[:SHOWN]) + ", ..." * (len(self) > SHOWN)
+        names = ", ".join(f"{group.task.id[:60]!r}" for group in self[:SHOWN]) + ", ..." * (
+            len(self) > SHOWN
+        )
         mean = f"mean reward {np.mean(rewards):.3g}" if rewards else "none scored"
         return f"<{len(self)} groups, {len(attempts)} attempts, {mean}; tasks {names}; .to_frame() makes a table>"
 
@@ -59,15 +64,32 @@ def _row(number: int, attempt: Trajectory) -> dict[str, Any]:
         for name, value in each.items():
             parts[f"reward/{name}"] = parts.get(f"reward/{name}", 0.0) + value
     row = {
-        "group": number, "task_id": attempt.task.id, "env": attempt.task.env, "attempt": attempt.attempt,
-        "reward": np.nan if attempt.reward is None else attempt.reward, "success": attempt.success,
-        "outcome": np.nan if attempt.outcome is None else attempt.outcome, "scored": attempt.reward is not None,
-        "stop_reason": attempt.stop_reason.value, "turns": len(attempt.turns), "sampled_tokens": attempt.num_sampled,
+        "group": number,
+        "task_id": attempt.task.id,
+        "env": attempt.task.env,
+        "attempt": attempt.attempt,
+        "reward": np.nan if attempt.reward is None else attempt.reward,
+        "success": attempt.success,
+        "outcome": np.nan if attempt.outcome is None else attempt.outcome,
+        "scored": attempt.reward is not None,
+        "stop_reason": attempt.stop_reason.value,
+        "turns": len(attempt.turns),
+        "sampled_tokens": attempt.num_sampled,
         "context_tokens": max(map(len, attempt.segments), default=0),
-        "surprise": np.nan if attempt.surprise is None else attempt.surprise}
-    return row | ({"error": attempt.error} if attempt.error else {}) | parts | _scalars(
-        "task", attempt.task.metadata) | _scalars("info", attempt.turns[-1].info if attempt.turns else {})
+        "surprise": np.nan if attempt.surprise is None else attempt.surprise,
+    }
+    return (
+        row
+        | ({"error": attempt.error} if attempt.error else {})
+        | parts
+        | _scalars("task", attempt.task.metadata)
+        | _scalars("info", attempt.turns[-1].info if attempt.turns else {})
+    )
 
 
 def _scalars(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{prefix}/{name}": value for name, value in values.items() if isinstance(value, (str, bool, int, float))}
+    return {
+        f"{prefix}/{name}": value
+        for name, value in values.items()
+        if isinstance(value, (str, bool, int, float))
+    }

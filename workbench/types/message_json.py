@@ -1,9 +1,10 @@
 """Messages, observations and tool calls as JSON lists, and back: for files and for worker processes.
 
-    Message       [role, [[text, trusted], ...], name, tool call id]
-    ToolCall      [name, arguments, call id]
-    Observation   [messages, tool schemas]
+Message       [role, [[text, trusted], ...], name, tool call id]
+ToolCall      [name, arguments, call id]
+Observation   [messages, tool schemas]
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -14,7 +15,12 @@ from workbench.types.trajectories import Message, Observation, Text, ToolCall
 
 
 def message_to_json(message: Message) -> list:
-    return [message.role, [[part.text, part.trusted] for part in message.content], message.name, message.tool_call_id]
+    return [
+        message.role,
+        [[part.text, part.trusted] for part in message.content],
+        message.name,
+        message.tool_call_id,
+    ]
 
 
 def message_from_json(value: list) -> Message:
@@ -29,7 +35,10 @@ def call_to_json(call: ToolCall) -> list:
 
 def observation_to_json(observation: Observation) -> list:
     """Raises StoreError for schemas that JSON would lose."""
-    return [list(map(message_to_json, observation.messages)), plain(list(observation.tools), "the schemas of tools")]
+    return [
+        list(map(message_to_json, observation.messages)),
+        plain(list(observation.tools), "the schemas of tools"),
+    ]
 
 
 def observation_from_json(value: Iterable[Any]) -> Observation:

@@ -1,9 +1,10 @@
 """What warns of a collapse, step by step: the signals of a run, and its success on the fixed probe set.
 
-    found = wb.signals(run)             a picture of them, as the last line of a cell
-    found.series("turns")               one signal over the steps, None where it was not computed
-    found.fallen()                      the first evaluation at which half of the start's success was lost
+found = wb.signals(run)             a picture of them, as the last line of a cell
+found.series("turns")               one signal over the steps, None where it was not computed
+found.fallen()                      the first evaluation at which half of the start's success was lost
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -123,5 +124,9 @@ def probes_of(reports: Mapping[str, Mapping[str, Any]]) -> tuple[ProbeRecord, ..
             pair = [rows.get((policy, mode), {}).get("by_task") for policy in SIDES]
             if all(pair) and len(pair[0]) == len(pair[1]):
                 change, success = task_difference(*pair), rows["trained", mode]["success"]
-                found.append(ProbeRecord(report.get("step", 0), mode, success, change.mean, change.low, change.high))
+                found.append(
+                    ProbeRecord(
+                        report.get("step", 0), mode, success, change.mean, change.low, change.high
+                    )
+                )
     return tuple(found)

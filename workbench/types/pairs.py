@@ -1,9 +1,10 @@
 """Attempts of two policies at the same tasks, side by side: who solved what the other did not, and where they part.
 
-    paired = pair_groups(before, after, ("untrained", "trained"))
-    paired.lost                 the tasks that the second solved less often
-    paired.difference           second less first, with its interval
+paired = pair_groups(before, after, ("untrained", "trained"))
+paired.lost                 the tasks that the second solved less often
+paired.difference           second less first, with its interval
 """
+
 from __future__ import annotations
 
 from collections import Counter
@@ -46,7 +47,7 @@ class Pair(Shown):
 
     @property
     def change(self) -> str:
-        """"won": the second did better; "lost": the first did; "both" and "neither": all or none of their attempts
+        """ "won": the second did better; "lost": the first did; "both" and "neither": all or none of their attempts
         succeeded; "alike": the same otherwise. By success, by reward where that is not known, else "not known"."""
         a, b = self.success if None not in self.success else self.reward
         if a is None or b is None:
@@ -59,7 +60,9 @@ class Pair(Shown):
     def first_difference(self) -> int | None:
         """The first turn in which the first attempts of both sides wrote other words; None: they wrote the same."""
         a, b = (tuple(turn.text for turn in group[0].turns) for group in (self.first, self.second))
-        same = next((number for number, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+        same = next(
+            (number for number, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b))
+        )
         return None if a == b else same
 
 
@@ -100,7 +103,10 @@ class PairedGroups(Shown):
         if not both:
             return None
         a_N, b_N = (np.array(side, np.float64) for side in zip(*both))
-        if all(len(pair.first) == len(pair.second) == 1 for pair in self.pairs) and self.measure == "success":
+        if (
+            all(len(pair.first) == len(pair.second) == 1 for pair in self.pairs)
+            and self.measure == "success"
+        ):
             return paired_difference(a_N, b_N)
         return clustered_difference(a_N, b_N, np.arange(len(a_N)))
 
@@ -108,10 +114,21 @@ class PairedGroups(Shown):
         """A row a task: its id, the change, success and reward of both, and the turn in which they part. Needs pandas."""
         import pandas
 
-        return pandas.DataFrame([{
-            "task_id": pair.task.id, "change": pair.change,
-            **{f"{what}/{name}": value for what in ("success", "reward") for name, value in zip(self.names, getattr(pair, what))},
-            "first_difference": pair.first_difference} for pair in self.pairs])
+        return pandas.DataFrame(
+            [
+                {
+                    "task_id": pair.task.id,
+                    "change": pair.change,
+                    **{
+                        f"{what}/{name}": value
+                        for what in ("success", "reward")
+                        for name, value in zip(self.names, getattr(pair, what))
+                    },
+                    "first_difference": pair.first_difference,
+                }
+                for pair in self.pairs
+            ]
+        )
 
     def __repr__(self) -> str:
         counts = Counter(pair.change for pair in self.pairs)
@@ -119,7 +136,9 @@ class PairedGroups(Shown):
         return f"<{len(self)} tasks of {self.names[0]!r} and {self.names[1]!r}: {said}>"[:2000]
 
 
-def pair_groups(first: Sequence[Group], second: Sequence[Group], names: tuple[str, str] = ("first", "second")) -> PairedGroups:
+def pair_groups(
+    first: Sequence[Group], second: Sequence[Group], names: tuple[str, str] = ("first", "second")
+) -> PairedGroups:
     """Pair two lists of groups by task: id, seed and payload must be the same. Of tasks that come more than once the n-th
     is paired with the n-th. Raises DataError where no task is common to both."""
     if names[0] == names[1]:
@@ -127,19 +146,33 @@ def pair_groups(first: Sequence[Group], second: Sequence[Group], names: tuple[st
     waiting: dict[tuple, list[Group]] = {}
     for group in second:
         waiting.setdefault(_key(group.task), []).append(group)
-    pairs = [Pair(group.task, group, found.pop(0), names) for group in first if (found := waiting.get(_key(group.task)))]
+    pairs = [
+        Pair(group.task, group, found.pop(0), names)
+        for group in first
+        if (found := waiting.get(_key(group.task)))
+    ]
     if not pairs:
-        raise DataError(f"{names[0]} and {names[1]} have no task in common, so nothing can be paired: they attempted "
-                        f"{_some(first)} and {_some(second)}")
+        raise DataError(
+            f"{names[0]} and {names[1]} have no task in common, so nothing can be paired: they attempted "
+            f"{_some(first)} and {_some(second)}"
+        )
     return PairedGroups(names, tuple(pairs), len(first) + len(second) - 2 * len(pairs))
 
 
 def _key(task: Task) -> tuple:
-    return task.env, task.id, task.task_seed, repr(sorted(task.payload.items(), key=lambda item: item[0]))
+    return (
+        task.env,
+        task.id,
+        task.task_seed,
+        repr(sorted(task.payload.items(), key=lambda item: item[0])),
+    )
 
 
 def _some(groups: Sequence[Group]) -> str:
-    return ", ".join(group.task.id[:40] for group in groups[:3]) + ", ..." * (len(groups) > 3) or "nothing"
+    return (
+        ", ".join(group.task.id[:40] for group in groups[:3]) + ", ..." * (len(groups) > 3)
+        or "nothing"
+    )
 
 
 def _mean(values: Sequence[float | bool | None]) -> float | None:

@@ -5,6 +5,7 @@
 
 The package's own names stand in tables; only a name with a colon in it imports code.
 """
+
 from __future__ import annotations
 
 import functools
@@ -48,7 +49,9 @@ def load_named(reference: str, what: str) -> Any:
     found or fails while it is imported, and a name that it does not have, each with what to do.
     """
     if not is_named(reference) or not NAMED.fullmatch(reference):
-        raise ConfigError(f"{what} is package.module:Name, such as my_module:MyClass; got {reference!r}")
+        raise ConfigError(
+            f"{what} is package.module:Name, such as my_module:MyClass; got {reference!r}"
+        )
     module, _, attribute = reference.partition(":")
     try:
         return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
@@ -65,7 +68,10 @@ def load_named(reference: str, what: str) -> Any:
             reason = _lacks(sys.modules[module], attribute)
         cause = error
     except (Exception, SystemExit) as error:
-        reason, cause = f"{module} fails while it is imported: {type(error).__name__}: {error}", error
+        reason, cause = (
+            f"{module} fails while it is imported: {type(error).__name__}: {error}",
+            error,
+        )
     raise ConfigError(f"{what} {reference!r} cannot be imported: {reason}") from cause
 
 
@@ -75,7 +81,9 @@ def load_called(reference: str, what: str) -> Any:
     For what has a setting of its own and lives in a room that the one who asks does without. Raises ConfigError."""
     name, given, argument = reference.partition("(")
     if given and not argument.endswith(")"):
-        raise ConfigError(f"{what} is package.module:Name or package.module:Name(argument); got {reference!r}")
+        raise ConfigError(
+            f"{what} is package.module:Name or package.module:Name(argument); got {reference!r}"
+        )
     found = load_named(name, what)
     return found(argument[:-1]) if given else found
 
@@ -105,7 +113,7 @@ class NameTable(Mapping[str, Any]):
 
 
 def name_of(value: Any) -> str:
-    """"module:Qualname" of a class or function, or of the class of a value."""
+    """ "module:Qualname" of a class or function, or of the class of a value."""
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}:{named.__qualname__}"
 
@@ -124,24 +132,32 @@ def not_importable(name: str) -> str:
     if module != HERE and "<" not in attribute:
         return ""
     home = "a notebook or script" if module == HERE else f"a function of {module}"
-    return (f"{attribute} is defined inside {home}: other processes cannot import it. Move it to a file of its own (in a "
-            f"notebook: a cell that begins with %%writefile my_code.py, then `from my_code import {attribute.rsplit('.')[-1]}`)")
+    return (
+        f"{attribute} is defined inside {home}: other processes cannot import it. Move it to a file of its own (in a "
+        f"notebook: a cell that begins with %%writefile my_code.py, then `from my_code import {attribute.rsplit('.')[-1]}`)"
+    )
 
 
 def _how_to_find(module: str) -> str:
     if module == HERE:
         return not_importable(f"{HERE}:it")
     path = "/".join(module.split("."))
-    return (f"Start in the folder that has {path}.py (this is {os.getcwd()}), set PYTHONPATH to that folder, or install the "
-            "package that it is in")
+    return (
+        f"Start in the folder that has {path}.py (this is {os.getcwd()}), set PYTHONPATH to that folder, or install the "
+        "package that it is in"
+    )
 
 
 def _lacks(module: Any, attribute: str) -> str:
     if module.__name__ == HERE:
-        return (f"{attribute} was defined in a notebook or script, and is not in this one. Run the cell that defines it first, or "
-                f"move it to a file of its own (a cell that begins with %%writefile my_code.py) and name it my_code:{attribute}")
+        return (
+            f"{attribute} was defined in a notebook or script, and is not in this one. Run the cell that defines it first, or "
+            f"move it to a file of its own (a cell that begins with %%writefile my_code.py) and name it my_code:{attribute}"
+        )
     hint = did_you_mean(attribute, [each for each in vars(module) if not each.startswith("_")])
-    return f"{module.__name__} ({getattr(module, '__file__', 'no file')}) has no {attribute!r}" + (f"; {hint}" if hint else "")
+    return f"{module.__name__} ({getattr(module, '__file__', 'no file')}) has no {attribute!r}" + (
+        f"; {hint}" if hint else ""
+    )
 
 
 def _checksum(module: str) -> str:

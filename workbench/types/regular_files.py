@@ -9,6 +9,7 @@
 A pipe or a device in a file's place is never waited for. What is refused is an `FileError`, which is an OSError, so that
 whoever reads says it in the words of the error that belongs there.
 """
+
 from __future__ import annotations
 
 import errno
@@ -20,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MOST_NESTING = 100
-MOST_SETTINGS_BYTES = 4 << 20    # of a file of settings that a person wrote
-MOST_ENTRIES = 20_000            # files and folders that are looked at below one folder
+MOST_SETTINGS_BYTES = 4 << 20  # of a file of settings that a person wrote
+MOST_ENTRIES = 20_000  # files and folders that are looked at below one folder
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -60,14 +61,18 @@ def _folder_below(path: Path, below: Path) -> int:
     fd = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in path.relative_to(below).parts:
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            inner = os.open(
+                name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd
+            )
             os.close(fd)
             fd = inner
     except OSError as error:
         os.close(fd)
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise FileError(f"{name!r} in {below} is a symbolic link or no folder; a run is read below its own folder "
-                             "only") from error
+            raise FileError(
+                f"{name!r} in {below} is a symbolic link or no folder; a run is read below its own folder "
+                "only"
+            ) from error
         raise
     return fd
 
@@ -122,8 +127,13 @@ def check_nesting(value: Any) -> Any:
     """`value`, made of dicts and lists; ValueError where they are nested too deep."""
     level = [value]
     for _ in range(MOST_NESTING + 1):
-        level = [inner for each in level if isinstance(each, (dict, list))
-                 for inner in (each.values() if isinstance(each, dict) else each) if isinstance(inner, (dict, list))]
+        level = [
+            inner
+            for each in level
+            if isinstance(each, (dict, list))
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, (dict, list))
+        ]
         if not level:
             return value
     raise ValueError(_TOO_DEEP)
@@ -137,7 +147,9 @@ def is_folder(path: Path | str) -> bool:
         return False
 
 
-def files_below(folder: Path, endings: tuple[str, ...], *, most_entries: int = MOST_ENTRIES) -> Iterator[Path]:
+def files_below(
+    folder: Path, endings: tuple[str, ...], *, most_entries: int = MOST_ENTRIES
+) -> Iterator[Path]:
     """The regular files below `folder` with one of these endings; no link is followed, and what vanishes meanwhile or may
     not be looked into is left out. Raises `FileError` once there are more than `most_entries` files and folders."""
     pending, seen = [Path(folder)], 0
@@ -150,8 +162,10 @@ def files_below(folder: Path, endings: tuple[str, ...], *, most_entries: int = M
             for entry in entries:
                 seen += 1
                 if seen > most_entries:
-                    raise FileError(f"there are more than {most_entries:,} files and folders below it, which is the most "
-                                     "that is looked at")
+                    raise FileError(
+                        f"there are more than {most_entries:,} files and folders below it, which is the most "
+                        "that is looked at"
+                    )
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(Path(entry.path))
                 elif entry.name.endswith(endings) and entry.is_file(follow_symlinks=False):

@@ -4,6 +4,7 @@
 
 Nothing here holds state, so work may finish in any order and be resumed anywhere without a random-number state to save.
 """
+
 from __future__ import annotations
 
 from hashlib import blake2b
@@ -20,7 +21,9 @@ def seed_of(*address: int | str) -> int:
     digest = blake2b(digest_size=8)
     for part in address:
         if isinstance(part, bool) or not isinstance(part, (int, str, np.integer)):
-            raise TypeError(f"a seed address holds ints and strings, got {part!r}; name the thing by its id instead")
+            raise TypeError(
+                f"a seed address holds ints and strings, got {part!r}; name the thing by its id instead"
+            )
         encoded = f"{'s' if isinstance(part, str) else 'i'}{part}".encode()
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return int.from_bytes(digest.digest(), "big") >> 1

@@ -11,6 +11,7 @@
 `settings_of(LoopConfig, "loop")` lists them. A range is a promise about one value; what several settings must keep
 together is checked by hand behind `check_settings`. None is in every range of a setting that may be None.
 """
+
 from __future__ import annotations
 
 import math
@@ -46,13 +47,22 @@ class Range:
 
 def at_least(low: float, *, most: float = math.inf, why: str = "") -> Range:
     """A finite number from `low` on, `most` included."""
-    return Range(f"at least {low}" + _up_to(most), lambda value: low <= value <= most and math.isfinite(value), why,
-                 most)
+    return Range(
+        f"at least {low}" + _up_to(most),
+        lambda value: low <= value <= most and math.isfinite(value),
+        why,
+        most,
+    )
 
 
 def above(low: float, *, most: float = math.inf, why: str = "") -> Range:
     """A finite number larger than `low`, `most` included."""
-    return Range(f"above {low}" + _up_to(most), lambda value: low < value <= most and math.isfinite(value), why, most)
+    return Range(
+        f"above {low}" + _up_to(most),
+        lambda value: low < value <= most and math.isfinite(value),
+        why,
+        most,
+    )
 
 
 def at_most(high: float, *, why: str = "") -> Range:
@@ -67,7 +77,9 @@ def probability(why: str = "") -> Range:
 
 def one_of(*names: Any, why: str = "") -> Range:
     """One of these values, and nothing else."""
-    words = f"one of {', '.join(map(str, names))}" if len(names) > 2 else " or ".join(map(str, names))
+    words = (
+        f"one of {', '.join(map(str, names))}" if len(names) > 2 else " or ".join(map(str, names))
+    )
     return Range(words, lambda value: value in names, why, choices=names)
 
 
@@ -120,12 +132,16 @@ def check_settings(settings: Any, part: str = "") -> None:
         where = f"{part or type(settings).__name__}.{name}"
         wanted = _number_wanted(declared.kinds)
         if wanted and (isinstance(value, bool) or not isinstance(value, wanted)):
-            raise ConfigError(f"{where} is a {'whole ' if wanted is Integral else ''}number, got {value!r}")
+            raise ConfigError(
+                f"{where} is a {'whole ' if wanted is Integral else ''}number, got {value!r}"
+            )
         for allowed in declared.ranges:
             if not allowed.accepts(value):
                 or_none = ", or none" if declared.optional else ""
-                raise ConfigError(f"{where} is {allowed.words}{or_none}; got {value!r}"
-                                  + (f" ({allowed.why})" if allowed.why else ""))
+                raise ConfigError(
+                    f"{where} is {allowed.words}{or_none}; got {value!r}"
+                    + (f" ({allowed.why})" if allowed.why else "")
+                )
 
 
 def settings_of(kind: Any, part: str = "") -> Iterator[Setting]:
@@ -141,8 +157,13 @@ def settings_of(kind: Any, part: str = "") -> Iterator[Setting]:
         if inner is not None:
             yield from settings_of(inner, key)
         else:
-            yield Setting(key, _type_words(declared), default,
-                          " and ".join(allowed.words for allowed in declared.ranges), declared.meaning)
+            yield Setting(
+                key,
+                _type_words(declared),
+                default,
+                " and ".join(allowed.words for allowed in declared.ranges),
+                declared.meaning,
+            )
 
 
 def default_of(field: Field) -> Any:
@@ -163,7 +184,9 @@ def bare(annotation: Any) -> Any:
 
 @cache
 def _declared(kind: type) -> tuple[_Declared, ...]:
-    return tuple(_read(field, annotations_of(kind)[field.name]) for field in fields(kind) if field.init)
+    return tuple(
+        _read(field, annotations_of(kind)[field.name]) for field in fields(kind) if field.init
+    )
 
 
 def _read(field: Field, annotation: Any) -> _Declared:
@@ -171,9 +194,13 @@ def _read(field: Field, annotation: Any) -> _Declared:
     hint = bare(annotation)
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds = typing.get_args(hint) if is_union else (hint,)
-    return _Declared(field, tuple(typing.get_origin(each) or each for each in kinds if each is not type(None)),
-                     type(None) in kinds, tuple(note for note in notes if isinstance(note, Range)),
-                     next((note for note in notes if isinstance(note, str)), ""))
+    return _Declared(
+        field,
+        tuple(typing.get_origin(each) or each for each in kinds if each is not type(None)),
+        type(None) in kinds,
+        tuple(note for note in notes if isinstance(note, Range)),
+        next((note for note in notes if isinstance(note, str)), ""),
+    )
 
 
 def _number_wanted(kinds: tuple[Any, ...]) -> type | None:
@@ -184,6 +211,12 @@ def _number_wanted(kinds: tuple[Any, ...]) -> type | None:
 
 
 def _type_words(declared: _Declared) -> str:
-    words = {int: "whole number", float: "number", str: "text", bool: "true or false", tuple: "list"}
+    words = {
+        int: "whole number",
+        float: "number",
+        str: "text",
+        bool: "true or false",
+        tuple: "list",
+    }
     names = [words.get(each, "settings by name") for each in declared.kinds]
     return " or ".join([*names, *(["none"] if declared.optional else [])])

@@ -1,9 +1,10 @@
 """How far apart the attempts of each group are, over a whole run: what a comparison within groups can learn from.
 
-    spread = wb.group_spread(run)       a picture of every group of every step, as the last line of a cell
-    spread.first_flat                   the first step at which a group was flat
-    spread.to_frame()                   a row a group, in pandas
+spread = wb.group_spread(run)       a picture of every group of every step, as the last line of a cell
+spread.first_flat                   the first step at which a group was flat
+spread.to_frame()                   a row a group, in pandas
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ def flat_side(outcomes: Sequence[tuple[float | None, bool | None]]) -> str:
     scored = [(reward, success) for reward, success in outcomes if reward is not None]
     if len(scored) < 2 or len({reward for reward, _ in scored}) > 1:
         return ""
-    return {frozenset({True}): "all won", frozenset({False}): "all lost"}.get(frozenset(success for _, success in scored), "all the same")
+    return {frozenset({True}): "all won", frozenset({False}): "all lost"}.get(
+        frozenset(success for _, success in scored), "all the same"
+    )
 
 
 class GroupSpread(NamedTuple):
@@ -41,10 +44,18 @@ class GroupSpread(NamedTuple):
     side: str
 
     @classmethod
-    def of(cls, step: int, task: int, outcomes: Sequence[tuple[float | None, bool | None]]) -> GroupSpread:
+    def of(
+        cls, step: int, task: int, outcomes: Sequence[tuple[float | None, bool | None]]
+    ) -> GroupSpread:
         rewards = [reward for reward, _ in outcomes if reward is not None]
-        return cls(step, task, len(rewards), float(np.mean(rewards)) if rewards else float("nan"),
-                   float(np.std(rewards, ddof=1)) if len(rewards) > 1 else float("nan"), flat_side(outcomes))
+        return cls(
+            step,
+            task,
+            len(rewards),
+            float(np.mean(rewards)) if rewards else float("nan"),
+            float(np.std(rewards, ddof=1)) if len(rewards) > 1 else float("nan"),
+            flat_side(outcomes),
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,7 +76,9 @@ class RunSpread(Shown):
 
     def shares(self, side: str) -> list[float]:
         """Per step that was read: the share of its groups that are flat on this side; "" of those that are not flat."""
-        return [float(np.mean([group.side == side for group in self.at(step)])) for step in self.read]
+        return [
+            float(np.mean([group.side == side for group in self.at(step)])) for step in self.read
+        ]
 
     @property
     def first_flat(self) -> GroupSpread | None:
@@ -75,7 +88,9 @@ class RunSpread(Shown):
     @property
     def all_flat(self) -> int | None:
         """The first step at which every group was flat: nothing to compare, nothing learned."""
-        return next((step for step in self.read if all(group.side for group in self.at(step))), None)
+        return next(
+            (step for step in self.read if all(group.side for group in self.at(step))), None
+        )
 
     def to_frame(self) -> pandas.DataFrame:
         """A row a group: step, task, scored, mean, std, side. Needs pandas."""

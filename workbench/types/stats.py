@@ -12,6 +12,7 @@ Sources: Wilson (1927); Bonett and Price (2012), "Adjusted Wald confidence inter
 proportions based on paired data"; Korn and Graubard (1998), the effective number of a clustered sample; Chen et al.
 (2021, arXiv 2107.03374), pass@k; the t quantile by Abramowitz and Stegun 26.7.5.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -72,7 +73,9 @@ def wilson_interval(successes: float, n: float) -> tuple[float, float]:
 def rate(successes: int, n: int) -> Estimate:
     """A success rate with Wilson's interval. n must be at least 1: there is no rate of nothing."""
     if n < 1:
-        raise DataError(f"a rate needs at least one attempt, got n = {n}; leave the number out where nothing was tried")
+        raise DataError(
+            f"a rate needs at least one attempt, got n = {n}; leave the number out where nothing was tried"
+        )
     return Estimate(successes / n, *wilson_interval(successes, n), n)
 
 
@@ -83,8 +86,12 @@ def t95(freedom: int) -> float:
     if freedom <= len(_T95):
         return _T95[freedom - 1]
     z, v = Z95, freedom
-    return (z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-            + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3))
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
 
 
 def mean_interval(values_N: Sequence[float] | np.ndarray) -> Estimate:
@@ -93,8 +100,9 @@ def mean_interval(values_N: Sequence[float] | np.ndarray) -> Estimate:
     return cluster_mean(values_N, np.arange(len(values_N)))
 
 
-def cluster_mean(values_N: Sequence[float] | np.ndarray,
-                 clusters_N: Sequence[int] | Sequence[str] | np.ndarray) -> Estimate:
+def cluster_mean(
+    values_N: Sequence[float] | np.ndarray, clusters_N: Sequence[int] | Sequence[str] | np.ndarray
+) -> Estimate:
     """Mean over all values, with an interval that knows that values of one cluster (attempts at one task) go together.
 
     Standard error: sqrt(C / (C - 1) * sum over clusters of (sum of deviations in it)^2) / N; t with C - 1 degrees of
@@ -102,14 +110,20 @@ def cluster_mean(values_N: Sequence[float] | np.ndarray,
     """
     values_N = _vector(values_N, "values")
     if len(clusters_N) != len(values_N):
-        raise DataError(f"expected one cluster name per value, got {len(clusters_N)} for {len(values_N)} values")
+        raise DataError(
+            f"expected one cluster name per value, got {len(clusters_N)} for {len(values_N)} values"
+        )
     mean = float(values_N.mean())
     _, cluster_index_N = np.unique(np.asarray(clusters_N), return_inverse=True)
     sums_C = np.bincount(cluster_index_N.reshape(-1), weights=values_N - mean)
     num_clusters = len(sums_C)
     if num_clusters == 1:
         return Estimate(mean, float("-inf"), float("inf"), 1)
-    half = t95(num_clusters - 1) * sqrt(num_clusters / (num_clusters - 1) * float((sums_C**2).sum())) / len(values_N)
+    half = (
+        t95(num_clusters - 1)
+        * sqrt(num_clusters / (num_clusters - 1) * float((sums_C**2).sum()))
+        / len(values_N)
+    )
     return Estimate(mean, mean - half, mean + half, num_clusters)
 
 
@@ -144,28 +158,42 @@ def pass_at_k(successes_N: Sequence[int] | np.ndarray, attempts: int, k: int) ->
     """
     counts_N = np.asarray(successes_N)
     if not 1 <= k <= attempts:
-        raise DataError(f"pass@{k} needs k of at least 1 and at least k attempts at each task, got {attempts} attempts")
+        raise DataError(
+            f"pass@{k} needs k of at least 1 and at least k attempts at each task, got {attempts} attempts"
+        )
     if counts_N.ndim != 1 or not np.isin(counts_N, np.arange(attempts + 1)).all():
-        raise DataError(f"expected a list of successes, each a whole number from 0 to {attempts}, got {successes_N}")
+        raise DataError(
+            f"expected a list of successes, each a whole number from 0 to {attempts}, got {successes_N}"
+        )
     all_choices = comb(attempts, k)
-    chance = {c: (all_choices - comb(attempts - c, k)) / all_choices for c in set(counts_N.astype(int).tolist())}
+    chance = {
+        c: (all_choices - comb(attempts - c, k)) / all_choices
+        for c in set(counts_N.astype(int).tolist())
+    }
     return np.array([chance[int(c)] for c in counts_N], dtype=np.float64)
 
 
-def clustered_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray,
-                         clusters_N: Sequence[int] | Sequence[str] | np.ndarray) -> Difference:
+def clustered_difference(
+    a_N: Sequence[float] | np.ndarray,
+    b_N: Sequence[float] | np.ndarray,
+    clusters_N: Sequence[int] | Sequence[str] | np.ndarray,
+) -> Difference:
     """Mean of b - a over the same tasks in the same order, where tasks of one cluster go together (`cluster_mean`).
 
     The values may be shares. `n` is the number of clusters; one cluster alone has an infinite interval.
     """
     a_N, b_N = _vector(a_N, "a"), _vector(b_N, "b")
     if len(a_N) != len(b_N):
-        raise DataError(f"a paired difference needs the same tasks on both sides, got {len(a_N)} and {len(b_N)}")
+        raise DataError(
+            f"a paired difference needs the same tasks on both sides, got {len(a_N)} and {len(b_N)}"
+        )
     found = cluster_mean(b_N - a_N, clusters_N)
     return Difference(found.mean, found.low, found.high, found.n)
 
 
-def paired_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray) -> Difference:
+def paired_difference(
+    a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray
+) -> Difference:
     """Success rate of b minus that of a, over the same tasks in the same order; both hold 0 and 1 only.
 
     With n10 tasks that only b solved and n01 that only a solved, the mean is (n10 - n01) / N and the interval is
@@ -175,20 +203,30 @@ def paired_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | 
     """
     a_N, b_N = _vector(a_N, "a"), _vector(b_N, "b")
     if len(a_N) != len(b_N):
-        raise DataError(f"a paired difference needs the same tasks on both sides, got {len(a_N)} and {len(b_N)}")
+        raise DataError(
+            f"a paired difference needs the same tasks on both sides, got {len(a_N)} and {len(b_N)}"
+        )
     if not np.isin(a_N, (0, 1)).all() or not np.isin(b_N, (0, 1)).all():
-        raise DataError("paired_difference takes results of 0 and 1; for other values take clustered_difference")
+        raise DataError(
+            "paired_difference takes results of 0 and 1; for other values take clustered_difference"
+        )
     n, only_b, only_a = len(a_N), int((b_N > a_N).sum()), int((a_N > b_N).sum())
     p10, p01 = (only_b + 1) / (n + 2), (only_a + 1) / (n + 2)
     half = Z95 * sqrt((p10 + p01 - (p10 - p01) ** 2) / (n + 2))
-    return Difference((only_b - only_a) / n, max(p10 - p01 - half, -1.0), min(p10 - p01 + half, 1.0), n)
+    return Difference(
+        (only_b - only_a) / n, max(p10 - p01 - half, -1.0), min(p10 - p01 + half, 1.0), n
+    )
 
 
-def task_difference(a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray) -> Difference:
+def task_difference(
+    a_N: Sequence[float] | np.ndarray, b_N: Sequence[float] | np.ndarray
+) -> Difference:
     """Mean of b - a over the same tasks in the same order: `paired_difference` where all values are 0 or 1, of one attempt
     at each task; of shares `clustered_difference`, each task a cluster of its own."""
     single = np.isin([*a_N, *b_N], (0, 1)).all()
-    return paired_difference(a_N, b_N) if single else clustered_difference(a_N, b_N, range(len(a_N)))
+    return (
+        paired_difference(a_N, b_N) if single else clustered_difference(a_N, b_N, range(len(a_N)))
+    )
 
 
 def _vector(values: Sequence[float] | np.ndarray, what: str) -> np.ndarray:
@@ -196,5 +234,7 @@ def _vector(values: Sequence[float] | np.ndarray, what: str) -> np.ndarray:
     if vector.ndim != 1 or not len(vector):
         raise DataError(f"{what}: expected a list of at least one number, got shape {vector.shape}")
     if not np.isfinite(vector).all():
-        raise DataError(f"{what}: expected finite numbers; leave out what could not be scored (None is not zero)")
+        raise DataError(
+            f"{what}: expected finite numbers; leave out what could not be scored (None is not zero)"
+        )
     return vector

@@ -7,6 +7,7 @@ on machines that compute nothing; importing torch takes seconds. So a module tha
 here. `Tensor` and `nn` are for annotations, which are not evaluated. A class that derives from one of torch's needs torch
 itself.
 """
+
 from __future__ import annotations
 
 from importlib import import_module
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 else:
+
     class _ImportedOnUse:
         """A module that is imported when one of its names is first asked for; the name is then remembered."""
 

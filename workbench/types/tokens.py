@@ -3,6 +3,7 @@ and the record of an update, which has a row for each.
 
 Axis letters: T tokens of a segment (spans end to end)
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,16 +16,21 @@ import numpy as np
 from workbench.types.errors import DataError
 from workbench.types.view import Shown
 
-HISTORIES = ("append", "template", "window", "fresh")  # what the policy may see of an attempt's past
+HISTORIES = (
+    "append",
+    "template",
+    "window",
+    "fresh",
+)  # what the policy may see of an attempt's past
 
 
 class Source(IntEnum):
     """Who wrote a token. Recorded when the token is born, never inferred from text, role or template (law 1)."""
 
-    PROMPT = 0    # task text, system text, tool schemas: what stands before the first action
+    PROMPT = 0  # task text, system text, tool schemas: what stands before the first action
     SCAFFOLD = 1  # literals of the chat template: role headers, separators, a stop token that had to be supplied
-    POLICY = 2    # sampled by the policy, in this segment or (shown again, without logprobs) in an earlier one
-    ENV = 3       # observations, tool results: what the environment replied
+    POLICY = 2  # sampled by the policy, in this segment or (shown again, without logprobs) in an earlier one
+    ENV = 3  # observations, tool results: what the environment replied
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,14 @@ class Span:
         if self.sampled and self.source is not Source.POLICY:
             raise DataError(f"a {self.source.name} span cannot be sampled: only the policy samples")
         if self.sampled and self.logprobs is None:
-            raise DataError(f"turn {self.turn}: a sampled span without logprobs; an engine returns one for each token")
+            raise DataError(
+                f"turn {self.turn}: a sampled span without logprobs; an engine returns one for each token"
+            )
         if not self.sampled and (self.logprobs is not None or self.plain_logprobs is not None):
-            raise DataError(f"turn {self.turn}: a {self.source.name} span with logprobs that was not sampled here; set "
-                            "sampled=True where the policy sampled it in this segment, else leave them out")
+            raise DataError(
+                f"turn {self.turn}: a {self.source.name} span with logprobs that was not sampled here; set "
+                "sampled=True where the policy sampled it in this segment, else leave them out"
+            )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Pickle, which carries spans between processes, brings arrays back writable: frozen again (law 6)."""
@@ -120,7 +130,11 @@ class Segment(Shown):
 
     @property
     def token_ids(self) -> np.ndarray:
-        return np.concatenate([span.token_ids for span in self.spans]) if self.spans else np.zeros(0, np.int32)
+        return (
+            np.concatenate([span.token_ids for span in self.spans])
+            if self.spans
+            else np.zeros(0, np.int32)
+        )
 
     @property
     def sources(self) -> np.ndarray:
@@ -138,7 +152,10 @@ class Segment(Shown):
     @property
     def logprobs(self) -> np.ndarray:
         """float32, NaN where the token was not sampled here (None is not zero, law 5)."""
-        parts = [np.full(len(s), np.nan, np.float32) if s.logprobs is None else s.logprobs for s in self.spans]
+        parts = [
+            np.full(len(s), np.nan, np.float32) if s.logprobs is None else s.logprobs
+            for s in self.spans
+        ]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     @property
@@ -178,9 +195,13 @@ class CreditTable(Shown):
     def __post_init__(self) -> None:
         lengths = {name: len(column) for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"a credit table has one row per token, but its columns differ in length: {lengths}")
+            raise DataError(
+                f"a credit table has one row per token, but its columns differ in length: {lengths}"
+            )
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.columns:
-            raise DataError(f"the credit table has no column {name!r} (not computed); it has {sorted(self.columns)}")
+            raise DataError(
+                f"the credit table has no column {name!r} (not computed); it has {sorted(self.columns)}"
+            )
         return self.columns[name]

@@ -14,6 +14,7 @@ thoughts) is several. Training treats both alike.
 
 Environments and policies talk in messages: an observation is shown, a text is answered, a step result comes back.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -59,11 +60,15 @@ def _no_text(content: object) -> DataError:
     part = next((part for part in parts if not isinstance(part, Text)), None)
     kind = str(part.get("type", "")) if isinstance(part, Mapping) else type(part).__name__
     if any(word in kind.lower() for word in ("image", "audio", "video", "bytes", "ndarray")):
-        return DataError(f"a message holds text only, got a part of type {kind!r}: policies here read token ids of text, and "
-                         "a picture or sound would be lost on the way. Put what it shows into words (a grid as "
-                         "characters, a caption, the text of a page), or leave it out of the observation")
-    return DataError(f"the content of a Message is a string, or parts that are Texts: Message('user', (Text('words'),)), "
-                     f"got {part!r:.80}")
+        return DataError(
+            f"a message holds text only, got a part of type {kind!r}: policies here read token ids of text, and "
+            "a picture or sound would be lost on the way. Put what it shows into words (a grid as "
+            "characters, a caption, the text of a page), or leave it out of the observation"
+        )
+    return DataError(
+        f"the content of a Message is a string, or parts that are Texts: Message('user', (Text('words'),)), "
+        f"got {part!r:.80}"
+    )
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,14 @@ class Message:
 
     role: str  # "system" | "user" | "assistant" | "tool"
     content: str | tuple[Text, ...]  # kept as a tuple of parts
-    name: str | None = None          # of the tool, in a tool reply
+    name: str | None = None  # of the tool, in a tool reply
     tool_call_id: str | None = None
 
     def __post_init__(self) -> None:
         content = (Text(self.content),) if isinstance(self.content, str) else self.content
-        if not isinstance(content, (tuple, list)) or not all(isinstance(part, Text) for part in content):
+        if not isinstance(content, (tuple, list)) or not all(
+            isinstance(part, Text) for part in content
+        ):
             raise _no_text(content)
         object.__setattr__(self, "content", tuple(content))
 
@@ -94,8 +101,12 @@ class Observation(Shown):
     tools: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.messages, Message) or not all(isinstance(m, Message) for m in self.messages):
-            raise DataError(f"an Observation holds Messages, as in ((Message('user', 'go'),)), got {self.messages!r:.80}")
+        if isinstance(self.messages, Message) or not all(
+            isinstance(m, Message) for m in self.messages
+        ):
+            raise DataError(
+                f"an Observation holds Messages, as in ((Message('user', 'go'),)), got {self.messages!r:.80}"
+            )
         object.__setattr__(self, "messages", tuple(self.messages))
         object.__setattr__(self, "tools", tuple(self.tools))
 
@@ -130,13 +141,13 @@ class StepResult:
 class StopReason(str, Enum):
     """Why a trajectory ended: the task was over, a limit ran out, or something broke."""
 
-    TERMINATED = "terminated"        # the environment says that the task is over
+    TERMINATED = "terminated"  # the environment says that the task is over
     ENV_TRUNCATED = "env_truncated"  # the environment's own limit (moves) ran out
-    MAX_TURNS = "max_turns"          # the limit on exchanges ran out
-    CONTEXT_FULL = "context_full"    # the next observation or action would not fit into the context
-    ENV_ERROR = "env_error"          # the environment raised; `Trajectory.error` says what
-    ENV_TIMEOUT = "env_timeout"      # the environment missed its deadline
-    ENGINE_ERROR = "engine_error"    # the engine gave no answer for this trajectory
+    MAX_TURNS = "max_turns"  # the limit on exchanges ran out
+    CONTEXT_FULL = "context_full"  # the next observation or action would not fit into the context
+    ENV_ERROR = "env_error"  # the environment raised; `Trajectory.error` says what
+    ENV_TIMEOUT = "env_timeout"  # the environment missed its deadline
+    ENGINE_ERROR = "engine_error"  # the engine gave no answer for this trajectory
 
     @property
     def is_fault(self) -> bool:
@@ -174,9 +185,13 @@ class Turn(Shown):
     reply: tuple[Message, ...] = ()
     reward: float | None = None
     reward_parts: Mapping[str, float] = field(default_factory=dict)
-    state_key: str | None = None  # of the state the action was taken in, where the environment can name it
+    state_key: str | None = (
+        None  # of the state the action was taken in, where the environment can name it
+    )
     info: Mapping[str, Any] = field(default_factory=dict)
-    privileged: str | None = None  # what a critic was told of that state, and the policy was not; None: nobody asked
+    privileged: str | None = (
+        None  # what a critic was told of that state, and the policy was not; None: nobody asked
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -217,7 +232,11 @@ class Trajectory(Shown):
     @property
     def reward(self) -> float | None:
         """Undiscounted sum of turn rewards and outcome; None if any of it could not be scored (law 5)."""
-        if not self.scored or self.stop_reason.is_fault or any(turn.reward is None for turn in self.turns):
+        if (
+            not self.scored
+            or self.stop_reason.is_fault
+            or any(turn.reward is None for turn in self.turns)
+        ):
             return None
         return float(sum(turn.reward for turn in self.turns) + (self.outcome or 0.0))
 
@@ -228,7 +247,12 @@ class Trajectory(Shown):
     @property
     def surprise(self) -> float | None:
         """Mean -logprob in nats of what was sampled; None where nothing was."""
-        logprobs = [span.logprobs for segment in self.segments for span in segment.spans if span.sampled and len(span)]
+        logprobs = [
+            span.logprobs
+            for segment in self.segments
+            for span in segment.spans
+            if span.sampled and len(span)
+        ]
         return -float(np.mean(np.concatenate(logprobs), dtype=np.float64)) if logprobs else None
 
 
@@ -254,7 +278,10 @@ class Group(Shown):
                     f"{other.task.task_seed}) and attempt {first.attempt} is {first.task.id!r} (seed "
                     f"{first.task.task_seed}); baselines over different tasks are meaningless"
                 )
-            if other.first_observation.messages and other.first_observation != seen.first_observation:
+            if (
+                other.first_observation.messages
+                and other.first_observation != seen.first_observation
+            ):
                 raise DataError(
                     f"task {first.task.id!r}: attempts {seen.attempt} and {other.attempt} start from different "
                     "observations; the first observation must depend on task_seed only, not on dynamics_seed"

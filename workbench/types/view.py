@@ -1,4 +1,5 @@
 """What a `show_*` function returns."""
+
 from __future__ import annotations
 
 import os
@@ -37,18 +38,26 @@ class View:
 
         Raises DataError for a path with another ending."""
         path = Path(path)
-        made = {".html": self._page, ".png": lambda: self.png, ".txt": lambda: f"{self.text}\n".encode()}
+        made = {
+            ".html": self._page,
+            ".png": lambda: self.png,
+            ".txt": lambda: f"{self.text}\n".encode(),
+        }
         if path.suffix not in made:
             raise DataError(f"a view is saved as {', '.join(made)}; got {path.name!r}")
-        writer = import_module("workbench.run.writer")  # by name, as above: it knows runs, which know views
+        writer = import_module(
+            "workbench.run.writer"
+        )  # by name, as above: it knows runs, which know views
         writer.make_folder(path.absolute().parent)
         writer.write_file(path, replace=True, content=made[path.suffix]())
         return path
 
     def _page(self) -> bytes:
-        return (f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-                f'<title>Agent RL Workbench</title><style>html{{color-scheme:light dark}}body{{margin:12px}}</style>'
-                f'{self.html}</html>\n').encode()
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<title>Agent RL Workbench</title><style>html{{color-scheme:light dark}}body{{margin:12px}}</style>"
+            f"{self.html}</html>\n"
+        ).encode()
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         return {"text/plain": self.text, "text/html": self.html, "image/png": self.png}
@@ -136,9 +145,13 @@ _SHORT.maxstring = _SHORT.maxother = 80
 
 def bounded_repr(value: Any) -> str:
     """`Name(field=..., ...)` of a dataclass, each value cut, and the whole after `LONGEST_REPR` characters."""
-    said = (f"{each.name}={_SHORT.repr(getattr(value, each.name))}" for each in fields(value) if each.repr)
+    said = (
+        f"{each.name}={_SHORT.repr(getattr(value, each.name))}"
+        for each in fields(value)
+        if each.repr
+    )
     return bounded(f"{type(value).__qualname__}({', '.join(said)})")
 
 
 def bounded(text: str) -> str:
-    return text if len(text) <= LONGEST_REPR else text[:LONGEST_REPR - 1] + "…"
+    return text if len(text) <= LONGEST_REPR else text[: LONGEST_REPR - 1] + "…"

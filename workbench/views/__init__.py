@@ -2,6 +2,7 @@
 
 Names are resolved on first use, so that showing a trajectory does not import what draws curves.
 """
+
 from __future__ import annotations
 
 from importlib import import_module

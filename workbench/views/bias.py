@@ -1,7 +1,8 @@
 """What each estimator's gradient is worth on exactly solvable tasks, beside the true one.
 
-    show_bias(report)      `report`: what `wb.bias_bench()` gave
+show_bias(report)      `report`: what `wb.bias_bench()` gave
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,8 +17,23 @@ from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD, GREEN, GREY, INK, MUTED, ORANGE, Look
 from workbench.views.png import RowMark, draw_rows, draw_trace, figure, png_of, tidy
 
-HEADER = ("estimator", "it says", "task", "credit over", "all units", "true", "estimate", "size", "direction", "bias",
-          "noise", "drawn", "std. error", "z", "verdict")
+HEADER = (
+    "estimator",
+    "it says",
+    "task",
+    "credit over",
+    "all units",
+    "true",
+    "estimate",
+    "size",
+    "direction",
+    "bias",
+    "noise",
+    "drawn",
+    "std. error",
+    "z",
+    "verdict",
+)
 RIGHT = (4, *range(7, 14))
 LEGEND = (
     "size: projection of the mean estimate on the true gradient (1: right; below 0: the wrong way)",
@@ -27,11 +43,26 @@ LEGEND = (
     "drawn: units that were sampled instead, or to check an enumerated claim of no bias, with the standard error of "
     "their mean (relative) and its distance z from the true gradient in standard errors",
 )
-COLOURS = {"good": ("#d9efe3", INK), "scaled": ("#d1e5f0", INK), "biased": ("#fddbc7", INK),
-           "wrong": ("#b2182b", "#ffffff")}
-MARKERS = {"unbiased": (GREEN, "o"), "scaled": (BLUE, "D"), "biased": (ORANGE, "s"), "nothing": (GREY, "v"),
-           "right": (GREY, "o"), "wrong": ("#b2182b", "X")}
-SIZES = {2: ("#9ccbe8", "solid"), 4: ("#56a0d3", "dash"), 8: (BLUE, "solid"), 16: (ORANGE, "dashdot")}
+COLOURS = {
+    "good": ("#d9efe3", INK),
+    "scaled": ("#d1e5f0", INK),
+    "biased": ("#fddbc7", INK),
+    "wrong": ("#b2182b", "#ffffff"),
+}
+MARKERS = {
+    "unbiased": (GREEN, "o"),
+    "scaled": (BLUE, "D"),
+    "biased": (ORANGE, "s"),
+    "nothing": (GREY, "v"),
+    "right": (GREY, "o"),
+    "wrong": ("#b2182b", "X"),
+}
+SIZES = {
+    2: ("#9ccbe8", "solid"),
+    4: ("#56a0d3", "dash"),
+    8: (BLUE, "solid"),
+    16: (ORANGE, "dashdot"),
+}
 NOT_BIASED = "not biased here"  # the bench's verdict on one that is documented as biased
 
 
@@ -42,18 +73,31 @@ def show_bias(report: Any) -> View:
     estimators and tasks (the size of the mean estimate in units of the true gradient, and its direction where that is
     off), and, folded, every measurement with its standard error and z-score.
     """
-    passed = "every claim holds and every trap is shown" if report.passed else \
-        f"{words.count(len(report.faults), 'fault')}"
+    passed = (
+        "every claim holds and every trap is shown"
+        if report.passed
+        else f"{words.count(len(report.faults), 'fault')}"
+    )
     title = f"{'✓' if report.passed else '✗'} bias bench: {passed}"
     parts: list[doc.Part] = [doc.Heading(title), *map(doc.Note, _summary(report.rows))]
     if report.rows or report.curves:
-        parts.append(doc.Picture(bias_png(report.rows, report.curves),
-                                 "mean estimates beside the true gradient, and the sign of the bandit's update"))
+        parts.append(
+            doc.Picture(
+                bias_png(report.rows, report.curves),
+                "mean estimates beside the true gradient, and the sign of the bandit's update",
+            )
+        )
     if report.rows:
-        columns = [doc.Column(name, i in RIGHT, look=Look(nowrap=True)) for i, name in enumerate(HEADER)]
+        columns = [
+            doc.Column(name, i in RIGHT, look=Look(nowrap=True)) for i, name in enumerate(HEADER)
+        ]
         whole = doc.Table(columns, list(map(_cells, report.rows)), dense=True)
         legend = (doc.Note(f"  {line}") for line in LEGEND)
-        parts += [doc.PagePart(_matrix(report.rows)), doc.BlankLine(), doc.Fold("Every measurement", (whole, *legend))]
+        parts += [
+            doc.PagePart(_matrix(report.rows)),
+            doc.BlankLine(),
+            doc.Fold("Every measurement", (whole, *legend)),
+        ]
     for trap in report.traps:
         mark = doc.Badge(_mark(trap), GREEN if trap.shown else ORANGE, plain=f"{_mark(trap)}: ")
         lines = "\n".join(f"  {line}" for line in trap.lines)
@@ -70,10 +114,14 @@ def _summary(rows: Sequence[Any]) -> list[str]:
         exact = [row.bias for row in honest if row.exact]
         said = [f"no bias is claimed in {len(honest)} of {words.count(len(rows), 'measurement')}"]
         if exact:
-            said.append(f"{len(exact)} are exact: off by at most {max(exact):.1g} of the true gradient")
+            said.append(
+                f"{len(exact)} are exact: off by at most {max(exact):.1g} of the true gradient"
+            )
         if drawn:
-            said.append(f"{len(drawn)} were sampled: standard error at most {100 * max(r.error for r in drawn):.1f} %, "
-                        f"distance at most {max(r.z for r in drawn):.1f} standard errors")
+            said.append(
+                f"{len(drawn)} were sampled: standard error at most {100 * max(r.error for r in drawn):.1f} %, "
+                f"distance at most {max(r.z for r in drawn):.1f} standard errors"
+            )
         lines.append("; ".join(said))
     wrong = list(dict.fromkeys(row.label for row in rows if row.scale < 0))
     if wrong:
@@ -90,10 +138,23 @@ def _vector(values: Sequence[float]) -> str:
 
 
 def _cells(row: Any) -> tuple[str, ...]:
-    return (row.label, row.says, row.task, row.unit, f"{row.units:,}" if row.exact else "—", _vector(row.true),
-            _vector(row.estimate), f"{row.scale:+.3f}", words.signed(row.cosine, 3), words.percent(row.bias),
-            f"{row.noise:.2f}", f"{row.drawn:,}" if row.drawn else "—", words.percent(row.error),
-            words.fixed(row.z, 1), row.verdict)
+    return (
+        row.label,
+        row.says,
+        row.task,
+        row.unit,
+        f"{row.units:,}" if row.exact else "—",
+        _vector(row.true),
+        _vector(row.estimate),
+        f"{row.scale:+.3f}",
+        words.signed(row.cosine, 3),
+        words.percent(row.bias),
+        f"{row.noise:.2f}",
+        f"{row.drawn:,}" if row.drawn else "—",
+        words.percent(row.error),
+        words.fixed(row.z, 1),
+        row.verdict,
+    )
 
 
 # ------------------------------------------------------------------------------------------------ on a page
@@ -108,20 +169,32 @@ def _matrix(rows: Sequence[Any]) -> tuple[doc.Part, ...]:
     body = []
     for (algorithm, label), found in by_label.items():
         first = next(iter(found.values()))
-        name = doc.Cell(label, parts=(doc.Styled(label, BOLD),
-                                      doc.Note(f"{algorithm}; says {first.says}: {first.why}")))
+        name = doc.Cell(
+            label,
+            parts=(
+                doc.Styled(label, BOLD),
+                doc.Note(f"{algorithm}; says {first.says}: {first.why}"),
+            ),
+        )
         body.append([name, *(_matrix_cell(found.get(task)) for task in tasks)])
-    return (doc.Note("mean estimate in units of the true gradient; in brackets the cosine where the direction is off; "
-                     "✓ as it says, ✗ not"),
-            doc.Table(["estimator", *doc.numbers(*tasks)], body))
+    return (
+        doc.Note(
+            "mean estimate in units of the true gradient; in brackets the cosine where the direction is off; "
+            "✓ as it says, ✗ not"
+        ),
+        doc.Table(["estimator", *doc.numbers(*tasks)], body),
+    )
 
 
 def _matrix_cell(row: Any) -> str | doc.Cell:
     if row is None:
         return ""
     off = "" if row.cosine is None or row.cosine > 0.9995 else f" ({row.cosine:+.2f})"
-    return doc.Cell(f"{row.scale:+.3f}{off} {'✓' if row.holds else '✗'}", Look(*COLOURS[_kind(row)]),
-                    title=f"{row.verdict}; {row.unit}")
+    return doc.Cell(
+        f"{row.scale:+.3f}{off} {'✓' if row.holds else '✗'}",
+        Look(*COLOURS[_kind(row)]),
+        title=f"{row.verdict}; {row.unit}",
+    )
 
 
 def _kind(row: Any) -> str:
@@ -141,7 +214,11 @@ def bias_png(rows: Sequence[Any], curves: Sequence[Any]) -> bytes:
     above = max(1.7, 0.8 + 0.19 * len(labels)) if labels else 0.0
     below = 2.2 if payouts else 0.0
     drawing = figure(10.5, above + below)
-    parts = drawing.subfigures(2, 1, height_ratios=[above, below]) if above and below else [drawing, drawing]
+    parts = (
+        drawing.subfigures(2, 1, height_ratios=[above, below])
+        if above and below
+        else [drawing, drawing]
+    )
     if labels:
         _estimates(parts[0], rows, tasks, labels)
     if payouts:
@@ -155,12 +232,29 @@ def _estimates(part: Any, rows: Sequence[Any], tasks: Sequence[str], labels: Seq
         tidy(axes, task, "estimate / true gradient")
         axes.axvline(1, color=INK, linewidth=1.2)
         axes.axvline(0, color=MUTED, linewidth=0.8, linestyle=":")
-        draw_rows(axes, labels, [
-            RowMark(labels.index(row.label), row.scale, row.scale - row.noise, row.scale + row.noise,
-                    *MARKERS["wrong" if row.scale < 0 else marker_of(row)]) for row in rows if row.task == task])
-    part.suptitle("Mean estimate, and pale the spread of 64 attempts.  Green ● claims no bias · ◆ a known factor · "
-                  "■ biased\n✖ points the wrong way · grey ● is documented as biased, and is not biased here",
-                  fontsize=9.5, x=0.01, ha="left", color=INK)
+        draw_rows(
+            axes,
+            labels,
+            [
+                RowMark(
+                    labels.index(row.label),
+                    row.scale,
+                    row.scale - row.noise,
+                    row.scale + row.noise,
+                    *MARKERS["wrong" if row.scale < 0 else marker_of(row)],
+                )
+                for row in rows
+                if row.task == task
+            ],
+        )
+    part.suptitle(
+        "Mean estimate, and pale the spread of 64 attempts.  Green ● claims no bias · ◆ a known factor · "
+        "■ biased\n✖ points the wrong way · grey ● is documented as biased, and is not biased here",
+        fontsize=9.5,
+        x=0.01,
+        ha="left",
+        color=INK,
+    )
 
 
 def marker_of(row: Any) -> str:
@@ -171,13 +265,27 @@ def marker_of(row: Any) -> str:
 def _signs(part: Any, curves: Sequence[Any], payouts: Sequence[float]) -> None:
     panels = part.subplots(1, len(payouts), sharey=True, squeeze=False)[0]
     for axes, payout in zip(panels, payouts):
-        tidy(axes, f"bandit, safe arm pays {payout:g}, divided by the deviation",
-             "probability of the (better) risky arm; shaded: training makes it rarer")
+        tidy(
+            axes,
+            f"bandit, safe arm pays {payout:g}, divided by the deviation",
+            "probability of the (better) risky arm; shaded: training makes it rarer",
+        )
         axes.axhspan(-10, 0, color="#b2182b", alpha=0.06, linewidth=0)
         axes.axhline(0, color=INK, linewidth=1)
-        drawn = {f"G = {curve.attempts}": draw_trace(axes, Trace(
-            "", np.asarray(curve.risky_P), np.asarray(curve.difference_P), *SIZES.get(curve.attempts, (MUTED, "dot")),
-            width=1.8)) for curve in curves if curve.safe_payout == payout}
+        drawn = {
+            f"G = {curve.attempts}": draw_trace(
+                axes,
+                Trace(
+                    "",
+                    np.asarray(curve.risky_P),
+                    np.asarray(curve.difference_P),
+                    *SIZES.get(curve.attempts, (MUTED, "dot")),
+                    width=1.8,
+                ),
+            )
+            for curve in curves
+            if curve.safe_payout == payout
+        }
         axes.set_ylim(-1.2, 0.4)
         if axes is panels[0]:
             axes.set_ylabel("risky minus safe advantage", fontsize=8, color=MUTED)

@@ -7,6 +7,7 @@ Pure functions of arrays: who computes them, and how, is the business of `notebo
 
 Axis letters: N trajectories, all groups end to end · T tokens, all their segments end to end.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,13 @@ import numpy as np
 from workbench.types import Group, Trajectory, View, trajectories_of
 from workbench.types.errors import DataError
 from workbench.views import doc, words
-from workbench.views.credited import Credited, changed_tokens, largest_change, same_where_close, tokens_of
+from workbench.views.credited import (
+    Credited,
+    changed_tokens,
+    largest_change,
+    same_where_close,
+    tokens_of,
+)
 from workbench.views.html import shown
 from workbench.views.looks import LILAC_INK, LILAC_PAPER, PLAIN, YELLOW_PAPER, Look, red_blue
 from workbench.views.strips import GAP, cut_words, pixels_of, row_labels, stacked
@@ -25,9 +32,18 @@ from workbench.views.tokens import TokenTexts, tokens_document
 WORDY = ("attempt", "", "reward by turn", "kept")  # columns without numbers
 
 
-def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Credited, before: Credited | None = None, *,
-                title: str, attempt: int = 0, edited: Mapping[tuple[int, int], float | None] = {},
-                max_tokens: int = 1200, max_rows: int = 16) -> View:
+def show_credit(
+    groups: Sequence[Group],
+    token_texts: TokenTexts,
+    credited: Credited,
+    before: Credited | None = None,
+    *,
+    title: str,
+    attempt: int = 0,
+    edited: Mapping[tuple[int, int], float | None] = {},
+    max_tokens: int = 1200,
+    max_rows: int = 16,
+) -> View:
     """What each attempt of a batch is worth, and every token of one of them.
 
     You will see a line of facts about the whole batch, a row per attempt (whether the filter kept it; the range of its
@@ -42,31 +58,67 @@ def show_credit(groups: Sequence[Group], token_texts: TokenTexts, credited: Cred
     facts = _facts(credited, before)
     header, lines = _table(groups, credited, before, spans, edited)
     by_edit = {n for n, _ in edited}
-    told = sorted(sorted(range(len(lines)), key=lambda n: (n != attempt, n not in by_edit, n))[:max_rows])
+    told = sorted(
+        sorted(range(len(lines)), key=lambda n: (n != attempt, n not in by_edit, n))[:max_rows]
+    )
     one = spans[attempt]
     columns = {"advantage": credited.advantage_T[one], "weight": credited.weight_T[one]}
     if credited.return_T is not None:
         columns["return"] = credited.return_T[one]
     if before is not None:
         columns["was"] = same_where_close(before.advantage_T, credited.advantage_T)[one]
-    tokens = tokens_document(trajectories[attempt], token_texts, columns, max_tokens=max_tokens, context=16,
-                             scale=_scale(credited))
-    return shown(doc.ViewDocument((
-        doc.Heading(title), doc.Note(facts),
-        doc.Table(["", *(doc.Column(name, name not in WORDY) for name in header)],
-                  [_row(lines[n], header, n == attempt) for n in told], dense=True),
-        doc.WarningLine(f"{len(told)} of {len(lines)} attempts shown, {len(lines) - len(told)} hidden", mark="")
-        if len(told) < len(lines) else None,
-        _labelled_strips(trajectories, spans, credited, attempt,
-                         f"credit of every sampled token, one row per attempt: {facts}"),
-        doc.PagePart((doc.Note(
-            "above: the tokens that are sampled or weigh something, a row per attempt with its number; red below zero, "
-            f"blue above, grey between turns, lilac: weight 0{cut_words(max(t.num_sampled for t in trajectories))}"),)),
-        *tokens.parts)))
+    tokens = tokens_document(
+        trajectories[attempt],
+        token_texts,
+        columns,
+        max_tokens=max_tokens,
+        context=16,
+        scale=_scale(credited),
+    )
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(title),
+                doc.Note(facts),
+                doc.Table(
+                    ["", *(doc.Column(name, name not in WORDY) for name in header)],
+                    [_row(lines[n], header, n == attempt) for n in told],
+                    dense=True,
+                ),
+                doc.WarningLine(
+                    f"{len(told)} of {len(lines)} attempts shown, {len(lines) - len(told)} hidden",
+                    mark="",
+                )
+                if len(told) < len(lines)
+                else None,
+                _labelled_strips(
+                    trajectories,
+                    spans,
+                    credited,
+                    attempt,
+                    f"credit of every sampled token, one row per attempt: {facts}",
+                ),
+                doc.PagePart(
+                    (
+                        doc.Note(
+                            "above: the tokens that are sampled or weigh something, a row per attempt with its number; red below zero, "
+                            f"blue above, grey between turns, lilac: weight 0{cut_words(max(t.num_sampled for t in trajectories))}"
+                        ),
+                    )
+                ),
+                *tokens.parts,
+            )
+        )
+    )
 
 
-def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | str], *, title: str = "",
-                    max_rows: int = 40) -> View:
+def show_estimators(
+    groups: Sequence[Group],
+    credited: Mapping[str, Credited | str],
+    *,
+    title: str = "",
+    max_rows: int = 40,
+) -> View:
     """The same turns under several estimators, side by side.
 
     You will see one row per turn and one column per estimator: the advantage of the turn's tokens (first..last where
@@ -81,20 +133,58 @@ def show_estimators(groups: Sequence[Group], credited: Mapping[str, Credited | s
         turn_T, sampled_T = _turns(trajectory), _sampled(trajectory)
         for turn in trajectory.turns:
             where = np.flatnonzero(sampled_T & (turn_T == turn.index)) + span.start
-            rows.append([str(n), str(turn.index), words.signed(turn.reward),
-                         *(_worth_cell(found, where) for found in credited.values())])
+            rows.append(
+                [
+                    str(n),
+                    str(turn.index),
+                    words.signed(turn.reward),
+                    *(_worth_cell(found, where) for found in credited.values()),
+                ]
+            )
     png = _estimator_strips(trajectories, spans, credited)
     order = ", ".join(names)
-    return shown(doc.ViewDocument((
-        doc.Heading(title or f"the same {words.count(len(rows), 'turn')} under {words.count(len(names), 'estimator')}"),
-        doc.PagePart((doc.Note("advantage of a turn's tokens, first..last where they differ; colours: red below zero, "
-                             "blue above, full at the column's own largest"),)),
-        doc.Table(doc.numbers("attempt", "turn", "reward", *names), rows[:max_rows], dense=True),
-        doc.first_shown(max_rows, len(rows), "turns"),
-        *(doc.WarningLine(f"{name}: {found}", mark="") for name, found in credited.items() if isinstance(found, str)),
-        *((doc.Picture(png, f"one row per estimator: {order}"),
-           doc.PagePart((doc.Note(f"every sampled token, all attempts end to end; rows from above: {order}"
-                                f"{cut_words(sum(t.num_sampled for t in trajectories))}"),))) if png else ()))))
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(
+                    title
+                    or f"the same {words.count(len(rows), 'turn')} under {words.count(len(names), 'estimator')}"
+                ),
+                doc.PagePart(
+                    (
+                        doc.Note(
+                            "advantage of a turn's tokens, first..last where they differ; colours: red below zero, "
+                            "blue above, full at the column's own largest"
+                        ),
+                    )
+                ),
+                doc.Table(
+                    doc.numbers("attempt", "turn", "reward", *names), rows[:max_rows], dense=True
+                ),
+                doc.first_shown(max_rows, len(rows), "turns"),
+                *(
+                    doc.WarningLine(f"{name}: {found}", mark="")
+                    for name, found in credited.items()
+                    if isinstance(found, str)
+                ),
+                *(
+                    (
+                        doc.Picture(png, f"one row per estimator: {order}"),
+                        doc.PagePart(
+                            (
+                                doc.Note(
+                                    f"every sampled token, all attempts end to end; rows from above: {order}"
+                                    f"{cut_words(sum(t.num_sampled for t in trajectories))}"
+                                ),
+                            )
+                        ),
+                    )
+                    if png
+                    else ()
+                ),
+            )
+        )
+    )
 
 
 def failed_view(title: str, error: str) -> View:
@@ -108,8 +198,10 @@ def failed_view(title: str, error: str) -> View:
 def _check(credited: Credited, trajectories: Sequence[Trajectory], spans: Sequence[slice]) -> None:
     total = spans[-1].stop if spans else 0
     if credited.advantage_T.shape != (total,) or credited.kept_N.shape != (len(trajectories),):
-        raise DataError(f"credit of another batch: expected {total} tokens of {len(trajectories)} trajectories, got "
-                        f"{credited.advantage_T.shape} and {credited.kept_N.shape}")
+        raise DataError(
+            f"credit of another batch: expected {total} tokens of {len(trajectories)} trajectories, got "
+            f"{credited.advantage_T.shape} and {credited.kept_N.shape}"
+        )
 
 
 def _scale(credited: Credited) -> float:
@@ -118,11 +210,15 @@ def _scale(credited: Credited) -> float:
 
 
 def _turns(trajectory: Trajectory) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.int32), *(segment.turns for segment in trajectory.segments)])
+    return np.concatenate(
+        [np.zeros(0, np.int32), *(segment.turns for segment in trajectory.segments)]
+    )
 
 
 def _sampled(trajectory: Trajectory) -> np.ndarray:
-    return np.concatenate([np.zeros(0, bool), *(segment.eligible for segment in trajectory.segments)])
+    return np.concatenate(
+        [np.zeros(0, bool), *(segment.eligible for segment in trajectory.segments)]
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the table of attempts
@@ -136,9 +232,11 @@ def _facts(credited: Credited, before: Credited | None) -> str:
         facts.append(f"{unscored} not scored")
     if trained:
         worth = credited.advantage_T[credited.weight_T != 0]
-        facts.append(f"advantages {words.signed(float(worth.min()))} to {words.signed(float(worth.max()))}, mean "
-                     f"{words.signed(round(float(worth.mean()), 6) + 0.0)}, deviation "
-                     f"{words.number(float(worth.std()), 3)}")
+        facts.append(
+            f"advantages {words.signed(float(worth.min()))} to {words.signed(float(worth.max()))}, mean "
+            f"{words.signed(round(float(worth.mean()), 6) + 0.0)}, deviation "
+            f"{words.number(float(worth.std()), 3)}"
+        )
     if before is not None:
         changed = int(changed_tokens(credited.advantage_T, before.advantage_T).sum())
         facts.append(f"{words.count(changed, 'token')} with another advantage than before")
@@ -147,8 +245,13 @@ def _facts(credited: Credited, before: Credited | None) -> str:
     return " · ".join(facts)
 
 
-def _table(groups: Sequence[Group], credited: Credited, before: Credited | None, spans: Sequence[slice],
-           edited: Mapping[tuple[int, int], float | None]) -> tuple[list[str], list[list[str]]]:
+def _table(
+    groups: Sequence[Group],
+    credited: Credited,
+    before: Credited | None,
+    spans: Sequence[slice],
+    edited: Mapping[tuple[int, int], float | None],
+) -> tuple[list[str], list[list[str]]]:
     """Names of the columns, and a line per attempt."""
     header = ["attempt", "", "reward", "kept", "advantage"]
     header += ["return"] * (credited.return_T is not None) + ["trained"]
@@ -157,9 +260,16 @@ def _table(groups: Sequence[Group], credited: Credited, before: Credited | None,
     for number, group in enumerate(groups):
         for trajectory in group:
             name = str(n) if len(groups) == 1 else f"{n} (group {number})"
-            lines.append([name, words.success_mark(trajectory.success), words.signed(_or_none(credited.reward_N[n])),
-                          _kept_words(credited, n), *_worth_words(credited, before, spans[n]),
-                          _paid(trajectory, n, edited)])
+            lines.append(
+                [
+                    name,
+                    words.success_mark(trajectory.success),
+                    words.signed(_or_none(credited.reward_N[n])),
+                    _kept_words(credited, n),
+                    *_worth_words(credited, before, spans[n]),
+                    _paid(trajectory, n, edited),
+                ]
+            )
             n += 1
     return header, lines
 
@@ -170,9 +280,15 @@ def _or_none(value: float) -> float | None:
 
 def _paid(trajectory: Trajectory, n: int, edited: Mapping[tuple[int, int], float | None]) -> str:
     """`+0.00 +1.00*`: what each turn earned, then the outcome if there is one; a star where it was edited."""
-    paid = [words.signed(turn.reward) + "*" * ((n, k) in edited) for k, turn in enumerate(trajectory.turns)]
+    paid = [
+        words.signed(turn.reward) + "*" * ((n, k) in edited)
+        for k, turn in enumerate(trajectory.turns)
+    ]
     if trajectory.outcome is not None:
-        paid.append(f"outcome {words.signed(trajectory.outcome)}" + "*" * ((n, len(trajectory.turns)) in edited))
+        paid.append(
+            f"outcome {words.signed(trajectory.outcome)}"
+            + "*" * ((n, len(trajectory.turns)) in edited)
+        )
     shown = paid if len(paid) <= 12 else [*paid[:8], f"… {len(paid) - 11} more …", *paid[-3:]]
     return " ".join(shown)
 
@@ -213,25 +329,59 @@ def _worth_cell(found: Credited | str, where: np.ndarray) -> doc.Cell:
     if isinstance(found, str) or not len(where) or not (found.weight_T[where] != 0).any():
         return doc.Cell(words.signed(None))
     first, last = float(found.advantage_T[where[0]]), float(found.advantage_T[where[-1]])
-    return doc.Cell(words.signed_range(first, last), Look(*red_blue(first + last, 2 * _scale(found))))
+    return doc.Cell(
+        words.signed_range(first, last), Look(*red_blue(first + last, 2 * _scale(found)))
+    )
 
 
 # ------------------------------------------------------------------------------------------------ strips
 
 
-def _labelled_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice], credited: Credited, chosen: int,
-                     alt: str) -> doc.Picture:
+def _labelled_strips(
+    trajectories: Sequence[Trajectory],
+    spans: Sequence[slice],
+    credited: Credited,
+    chosen: int,
+    alt: str,
+) -> doc.Picture:
     """A row per attempt with its number beside it."""
-    rows = [pixels_of(credited.advantage_T[span], credited.weight_T[span], _turns(t), _sampled(t), _scale(credited))
-            for t, span in zip(trajectories, spans)]
+    rows = [
+        pixels_of(
+            credited.advantage_T[span],
+            credited.weight_T[span],
+            _turns(t),
+            _sampled(t),
+            _scale(credited),
+        )
+        for t, span in zip(trajectories, spans)
+    ]
     return doc.Picture(stacked(rows), alt, *row_labels(len(rows), chosen))
 
 
-def _estimator_strips(trajectories: Sequence[Trajectory], spans: Sequence[slice],
-                      credited: Mapping[str, Credited | str]) -> bytes | None:
+def _estimator_strips(
+    trajectories: Sequence[Trajectory],
+    spans: Sequence[slice],
+    credited: Mapping[str, Credited | str],
+) -> bytes | None:
     """A row per estimator that could be computed, a gap between attempts; None where there is nothing to draw."""
-    rows = [np.concatenate([np.append(pixels_of(found.advantage_T[span], found.weight_T[span], _turns(t), _sampled(t),
-                                                _scale(found), gaps=False), GAP)
-                            for t, span in zip(trajectories, spans)])
-            for found in credited.values() if not isinstance(found, str)]
+    rows = [
+        np.concatenate(
+            [
+                np.append(
+                    pixels_of(
+                        found.advantage_T[span],
+                        found.weight_T[span],
+                        _turns(t),
+                        _sampled(t),
+                        _scale(found),
+                        gaps=False,
+                    ),
+                    GAP,
+                )
+                for t, span in zip(trajectories, spans)
+            ]
+        )
+        for found in credited.values()
+        if not isinstance(found, str)
+    ]
     return stacked(rows, widest=1180) if rows else None

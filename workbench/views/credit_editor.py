@@ -8,6 +8,7 @@ dead widget.) Without anybody looking (papermill) there is nothing but that pict
 
 An edit that cannot be computed is shown as such, with the reason, in the place of the picture: whatever is raised.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,9 +73,18 @@ class CreditEditor(HasView):
     `after(...)` the picture of another edit, without touching this one: for a notebook that is read, not played with.
     """
 
-    def __init__(self, groups: Sequence[Group], token_texts: TokenTexts, knobs: Mapping[str, Sequence[Knob]],
-                 credit: Callable[[Edit], Outcome], start: Edit, *, own: str = "", attempt: int = 0,
-                 widgets: bool = False) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        token_texts: TokenTexts,
+        knobs: Mapping[str, Sequence[Knob]],
+        credit: Callable[[Edit], Outcome],
+        start: Edit,
+        *,
+        own: str = "",
+        attempt: int = 0,
+        widgets: bool = False,
+    ) -> None:
         """`knobs`: the settings of each algorithm there is. `own`: what the one that `start` names was set to already,
         in words. The rest as in `notebook.credit.credit_editor`."""
         if start.algorithm not in knobs:
@@ -92,7 +102,9 @@ class CreditEditor(HasView):
     def _attempt(self, attempt: int) -> int:
         count = len(trajectories_of(self.groups))
         if not 0 <= attempt < count:
-            raise DataError(f"no attempt {attempt}: they are counted over all groups, from 0 to {count - 1}")
+            raise DataError(
+                f"no attempt {attempt}: they are counted over all groups, from 0 to {count - 1}"
+            )
         return attempt
 
     # -------------------------------------------------------------------------------------------- value to picture
@@ -113,16 +125,36 @@ class CreditEditor(HasView):
             return failed_view(title, f"{type(error).__name__}: {error}")
         chosen = self.attempt if attempt is None else self._attempt(attempt)
         before = None if edit == self.start else self._unedited()
-        return show_credit(outcome.groups, self.token_texts, outcome.credited, before, title=title, attempt=chosen,
-                           edited=edit.rewards)
+        return show_credit(
+            outcome.groups,
+            self.token_texts,
+            outcome.credited,
+            before,
+            title=title,
+            attempt=chosen,
+            edited=edit.rewards,
+        )
 
-    def after(self, *, algorithm: str | None = None, settings: Mapping[str, Any] = {},
-              rewards: Mapping[tuple[int, int], float | None] = {}, dropped: Sequence[int] = (),
-              attempt: int | None = None) -> View:
+    def after(
+        self,
+        *,
+        algorithm: str | None = None,
+        settings: Mapping[str, Any] = {},
+        rewards: Mapping[tuple[int, int], float | None] = {},
+        dropped: Sequence[int] = (),
+        attempt: int | None = None,
+    ) -> View:
         """The picture after a further edit of what is set now. Another algorithm begins with its own settings."""
         kept = self.edit.settings if algorithm in (None, self.edit.algorithm) else {}
-        return self.view(Edit(algorithm or self.edit.algorithm, {**kept, **settings}, {**self.edit.rewards, **rewards},
-                              (*self.edit.dropped, *dropped)), attempt)
+        return self.view(
+            Edit(
+                algorithm or self.edit.algorithm,
+                {**kept, **settings},
+                {**self.edit.rewards, **rewards},
+                (*self.edit.dropped, *dropped),
+            ),
+            attempt,
+        )
 
     def inert(self) -> Mapping[str, str]:
         """Settings of the present edit that cannot change its credit, each with the reason. Of an edit that has no
@@ -138,7 +170,9 @@ class CreditEditor(HasView):
         if self._before is None:
             try:
                 self._before = self.outcome(self.start).credited
-            except Exception:  # then there is nothing to compare with, and the picture of that edit says why
+            except (
+                Exception
+            ):  # then there is nothing to compare with, and the picture of that edit says why
                 return None
         return self._before
 

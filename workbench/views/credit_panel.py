@@ -1,4 +1,5 @@
 """The widgets of the credit editor: a line per setting, a number per reward, and the picture beside them."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ HINT = "rewards of the chosen attempt, by turn:"
 # Without a width of its own a widget grows with what it holds, and a long line would push the page out of the window.
 WITHIN = '<div style="width:0;min-width:100%">{}</div>'
 # Part of the widgets, and gone with them: while they are alive, the output after them would only say the same twice.
-HIDE_THE_PICTURE = ("<style>.jp-OutputArea-child:has(.wb-credit-editor) + .jp-OutputArea-child {display: none}</style>")
+HIDE_THE_PICTURE = "<style>.jp-OutputArea-child:has(.wb-credit-editor) + .jp-OutputArea-child {display: none}</style>"
 
 
 class CreditPanel:
@@ -25,24 +26,42 @@ class CreditPanel:
         import ipywidgets
 
         self.w, self.editor, self.quiet = ipywidgets, editor, False
-        self.algorithm = ipywidgets.Dropdown(options=list(editor.knobs), value=editor.edit.algorithm,
-                                             layout=self._wide(), tooltip="estimator").add_class("wb-algorithm")
+        self.algorithm = ipywidgets.Dropdown(
+            options=list(editor.knobs),
+            value=editor.edit.algorithm,
+            layout=self._wide(),
+            tooltip="estimator",
+        ).add_class("wb-algorithm")
         self.names = _names(editor.groups)
-        self.attempt = ipywidgets.Dropdown(options=_numbered(self.names), value=editor.attempt,
-                                           layout=ipywidgets.Layout(width="270px")).add_class("wb-attempt")
-        self.reset = ipywidgets.Button(description="Undo all edits", icon="undo",
-                                       layout=self._wide()).add_class("wb-reset")
+        self.attempt = ipywidgets.Dropdown(
+            options=_numbered(self.names),
+            value=editor.attempt,
+            layout=ipywidgets.Layout(width="270px"),
+        ).add_class("wb-attempt")
+        self.reset = ipywidgets.Button(
+            description="Undo all edits", icon="undo", layout=self._wide()
+        ).add_class("wb-reset")
         self.knobs: dict[str, tuple[Any, Callable[[], Any]]] = {}  # widget, and what it says
         self.notes: dict[str, Any] = {}
         self.rewards: dict[int, Any] = {}
         self.settings = ipywidgets.VBox(layout=ipywidgets.Layout(width="272px", flex="0 0 auto"))
-        self.paid = ipywidgets.HBox(layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
-        self.picture = ipywidgets.HTML(layout=ipywidgets.Layout(width="100%", min_width="0")).add_class("wb-credit")
-        right = ipywidgets.VBox([self.paid, self.picture], layout=ipywidgets.Layout(
-            width="calc(100% - 290px)", flex="1 1 0", min_width="0", overflow="auto"))
+        self.paid = ipywidgets.HBox(
+            layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center")
+        )
+        self.picture = ipywidgets.HTML(
+            layout=ipywidgets.Layout(width="100%", min_width="0")
+        ).add_class("wb-credit")
+        right = ipywidgets.VBox(
+            [self.paid, self.picture],
+            layout=ipywidgets.Layout(
+                width="calc(100% - 290px)", flex="1 1 0", min_width="0", overflow="auto"
+            ),
+        )
         hidden = ipywidgets.HTML(HIDE_THE_PICTURE, layout=ipywidgets.Layout(display="none"))
-        self.box = ipywidgets.HBox([self.settings, right, hidden], layout=ipywidgets.Layout(
-            align_items="flex-start", width="100%")).add_class("wb-credit-editor")
+        self.box = ipywidgets.HBox(
+            [self.settings, right, hidden],
+            layout=ipywidgets.Layout(align_items="flex-start", width="100%"),
+        ).add_class("wb-credit-editor")
         self.algorithm.observe(self._other_algorithm, "value")
         self.attempt.observe(self._other_attempt, "value")
         self.reset.on_click(self._undo)
@@ -54,7 +73,9 @@ class CreditPanel:
         data = self.box._repr_mimebundle_()
         data = data[0] if isinstance(data, tuple) else data
         found = {kind: value for kind, value in data.items() if "widget" in kind}
-        return found | {"text/plain": "the credit editor lives as long as its kernel; its picture stands below"}
+        return found | {
+            "text/plain": "the credit editor lives as long as its kernel; its picture stands below"
+        }
 
     def _wide(self) -> Any:
         return self.w.Layout(width="262px", margin="0 0 2px 0")
@@ -73,13 +94,19 @@ class CreditPanel:
         self.settings.children = [*rows, self.reset]
 
     def _heading(self, text: str) -> Any:
-        return self.w.HTML(f'<b style="font-size:12px">{text}</b>',
-                           layout=self.w.Layout(margin="6px 0 0 0", height="20px"))
+        return self.w.HTML(
+            f'<b style="font-size:12px">{text}</b>',
+            layout=self.w.Layout(margin="6px 0 0 0", height="20px"),
+        )
 
     def _line(self, knob: Knob) -> Any:
-        label = self.w.Label(knob.name.rpartition(".")[2], layout=self.w.Layout(
-            width="66px" if is_slider(knob) else "162px", height="26px"))
-        control, read = control_of(self.w, knob, self.editor.edit.settings.get(knob.name, knob.default))
+        label = self.w.Label(
+            knob.name.rpartition(".")[2],
+            layout=self.w.Layout(width="66px" if is_slider(knob) else "162px", height="26px"),
+        )
+        control, read = control_of(
+            self.w, knob, self.editor.edit.settings.get(knob.name, knob.default)
+        )
         control.add_class(f"wb-knob-{knob.name.replace('.', '-')}")
         control.observe(self._changed, "value")
         self.knobs[knob.name], self.notes[knob.name] = (control, read), label
@@ -89,13 +116,20 @@ class CreditPanel:
         """A number per turn of the chosen attempt, and one for its outcome where it has one."""
         self.rewards = {}
         children = [self.attempt, self.w.Label(HINT)]
-        for turn, (name, reward) in enumerate(paid_by(trajectories_of(self.editor.groups)[self.editor.attempt])):
+        for turn, (name, reward) in enumerate(
+            paid_by(trajectories_of(self.editor.groups)[self.editor.attempt])
+        ):
             reward = self.editor.edit.rewards.get((self.editor.attempt, turn), reward)
             if reward is None:
                 children.append(self.w.Label(f"{name} not scored"))
                 continue
-            box = self.w.FloatText(value=reward, step=0.1, description=name, layout=self.w.Layout(width="118px"),
-                                   style={"description_width": "48px"})
+            box = self.w.FloatText(
+                value=reward,
+                step=0.1,
+                description=name,
+                layout=self.w.Layout(width="118px"),
+                style={"description_width": "48px"},
+            )
             box.add_class(f"wb-reward-{turn}")
             box.observe(self._changed, "value")
             self.rewards[turn] = box
@@ -111,9 +145,16 @@ class CreditPanel:
         found = {name: read() for name, (_, read) in self.knobs.items()}
         settings = {name: value for name, value in found.items() if value != knobs[name].default}
         paid = paid_by(trajectories_of(self.editor.groups)[self.editor.attempt])
-        rewards = {key: reward for key, reward in self.editor.edit.rewards.items() if key[0] != self.editor.attempt}
-        rewards |= {(self.editor.attempt, turn): box.value for turn, box in self.rewards.items()
-                    if box.value != paid[turn][1]}
+        rewards = {
+            key: reward
+            for key, reward in self.editor.edit.rewards.items()
+            if key[0] != self.editor.attempt
+        }
+        rewards |= {
+            (self.editor.attempt, turn): box.value
+            for turn, box in self.rewards.items()
+            if box.value != paid[turn][1]
+        }
         self.editor.edit = replace(self.editor.edit, settings=settings, rewards=rewards)
         self._draw()
 
@@ -168,7 +209,12 @@ class CreditPanel:
 
 def is_slider(knob: Knob) -> bool:
     """A number between two bounds that stands under no part's heading."""
-    return not knob.part and not knob.choices and isinstance(knob.default, float) and knob.high is not None
+    return (
+        not knob.part
+        and not knob.choices
+        and isinstance(knob.default, float)
+        and knob.high is not None
+    )
 
 
 def control_of(widgets: Any, knob: Knob, value: Any) -> tuple[Any, Callable[[], Any]]:
@@ -177,21 +223,29 @@ def control_of(widgets: Any, knob: Knob, value: Any) -> tuple[Any, Callable[[], 
     choices = knob.choices if not knob.choices or value in knob.choices else (*knob.choices, value)
     if choices:  # by number: to a widget None is no choice at all
         words = {True: "on", False: "off", None: "as group"}
-        control = widgets.Dropdown(options=[(words.get(c, str(c)), i) for i, c in enumerate(choices)],
-                                   value=choices.index(value), layout=layout)
+        control = widgets.Dropdown(
+            options=[(words.get(c, str(c)), i) for i, c in enumerate(choices)],
+            value=choices.index(value),
+            layout=layout,
+        )
     elif is_slider(knob):
-        control = widgets.FloatSlider(value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f",
-                                      layout=layout)
+        control = widgets.FloatSlider(
+            value=value, min=knob.low, max=knob.high, step=0.01, readout_format=".2f", layout=layout
+        )
     elif isinstance(knob.default, int):
-        control = widgets.BoundedIntText(value=value, min=int(knob.low), max=int(knob.high or 1_000_000), layout=layout)
+        control = widgets.BoundedIntText(
+            value=value, min=int(knob.low), max=int(knob.high or 1_000_000), layout=layout
+        )
     else:
         control = widgets.FloatText(value=value, step=0.05, layout=layout)
     return control, lambda: choices[control.value] if choices else control.value
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
-    return [f"attempt {n}: {words.success_words(t)}, {words.reward_words(t)}"
-            for n, t in enumerate(trajectories_of(groups))]
+    return [
+        f"attempt {n}: {words.success_words(t)}, {words.reward_words(t)}"
+        for n, t in enumerate(trajectories_of(groups))
+    ]
 
 
 def _numbered(names: Sequence[str]) -> list[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 Axis letters: N trajectories, all groups end to end · T tokens, all their segments end to end.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,9 @@ import numpy as np
 
 from workbench.types import Trajectory
 
-ROUNDING = 1e-12  # of the largest value: below it, sums that were added up in another order are the same
+ROUNDING = (
+    1e-12  # of the largest value: below it, sums that were added up in another order are the same
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +34,10 @@ class Credited:
 def tokens_of(trajectories: Sequence[Trajectory]) -> list[slice]:
     """Where in T the tokens of each trajectory stand."""
     ends = np.cumsum([sum(len(segment) for segment in t.segments) for t in trajectories])
-    return [slice(int(end) - sum(len(s) for s in t.segments), int(end)) for t, end in zip(trajectories, ends)]
+    return [
+        slice(int(end) - sum(len(s) for s in t.segments), int(end))
+        for t, end in zip(trajectories, ends)
+    ]
 
 
 def changed_tokens(now_T: np.ndarray, was_T: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@
 
 Baselines (random, untrained, solver) are read from the evaluations, or handed in (law 12).
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,11 @@ from workbench.views.png import curves_picture
 
 COURSE_PALE = "#9ccbe8"
 MODES = {"sampled": ("#06283f", "o"), "greedy": ("#d55e00", "s")}
-NEIGHBOUR_LOOKS = {"random": (GREY, "dash"), "untrained": (PURPLE, "dashdot"), "solver": (GREEN, "dot")}
+NEIGHBOUR_LOOKS = {
+    "random": (GREY, "dash"),
+    "untrained": (PURPLE, "dashdot"),
+    "solver": (GREEN, "dot"),
+}
 OTHER_LOOK = ("#7a6a00", "longdash")
 NEIGHBOURS = ("random", "untrained", "solver")
 SMOOTH = 5  # steps in the running mean
@@ -75,8 +80,15 @@ class Curve:
     absent: Mapping[str, str] = field(default_factory=dict)
 
 
-def show_curves(metrics: Any, evaluations: Any = (), baselines: Mapping[str, Any] | None = None, *,
-                title: str = "learning curves", panels: Sequence[Panel] = PANELS, remark: str = "") -> View:
+def show_curves(
+    metrics: Any,
+    evaluations: Any = (),
+    baselines: Mapping[str, Any] | None = None,
+    *,
+    title: str = "learning curves",
+    panels: Sequence[Panel] = PANELS,
+    remark: str = "",
+) -> View:
     """Small multiples over training steps.
 
     You will see, for each metric, the logged value (thin) and its running mean (thick); on success and reward also the
@@ -96,50 +108,93 @@ def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> do
     if not curves:
         return doc.ViewDocument((doc.Heading(title), doc.Note("no steps yet")))
     told = "; ".join(f"{name}: {why}" for name, why in curves[0].absent.items())
-    absent = [name for name in NEIGHBOURS if name not in curves[0].absent
-              and not any(line.name == name for curve in curves for line in curve.lines)]
-    notice = ("no " + ", ".join(absent) + " beside it: this curve alone does not say whether anything was learned"
-              if absent else "")
+    absent = [
+        name
+        for name in NEIGHBOURS
+        if name not in curves[0].absent
+        and not any(line.name == name for curve in curves for line in curve.lines)
+    ]
+    notice = (
+        "no "
+        + ", ".join(absent)
+        + " beside it: this curve alone does not say whether anything was learned"
+        if absent
+        else ""
+    )
     plots = [plot_of(curve) for curve in curves]
     picture = curves_picture(plots, title, _alternative(title, curves))
-    return doc.ViewDocument((
-        doc.TextPart(title), picture, doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
-        doc.Note(told) if told else None, doc.Note(remark) if remark else None, doc.WarningLine(notice) if notice else None))
+    return doc.ViewDocument(
+        (
+            doc.TextPart(title),
+            picture,
+            doc.Fold(f"The numbers, {_range(curves)}", (_table(curves),)),
+            doc.Note(told) if told else None,
+            doc.Note(remark) if remark else None,
+            doc.WarningLine(notice) if notice else None,
+        )
+    )
 
 
 def plot_of(curve: Curve) -> Plot:
     """What is drawn of a curve: the metric thin and pale, its running mean, what was measured on held-out tasks."""
     traces = []
     if np.isfinite(curve.value).any():
-        traces = [Trace("training", curve.step, curve.value, COURSE_PALE, width=1.0),
-                  Trace(f"training, mean of {SMOOTH} steps", curve.step, curve.mean, BLUE)]
+        traces = [
+            Trace("training", curve.step, curve.value, COURSE_PALE, width=1.0),
+            Trace(f"training, mean of {SMOOTH} steps", curve.step, curve.mean, BLUE),
+        ]
     for mode, (colour, marker) in MODES.items():
         if own := [p for p in curve.points if p.mode == mode]:
-            step, value, low, high = (np.array([getattr(p, name) for p in own], float)
-                                      for name in ("step", "value", "low", "high"))
-            traces.append(Trace(f"held out, {mode}", step, value, colour, width=1.0, marker=marker, low=low, high=high,
-                                bars=True))
+            step, value, low, high = (
+                np.array([getattr(p, name) for p in own], float)
+                for name in ("step", "value", "low", "high")
+            )
+            traces.append(
+                Trace(
+                    f"held out, {mode}",
+                    step,
+                    value,
+                    colour,
+                    width=1.0,
+                    marker=marker,
+                    low=low,
+                    high=high,
+                    bars=True,
+                )
+            )
     return Plot(curve.panel.title, tuple(traces), curve.lines, curve.panel.log)
 
 
 # ------------------------------------------------------------------------------------------------ facts
 
 
-def curves_of(metrics: Any, evaluations: Any, baselines: Mapping[str, Any] | None,
-              panels: Sequence[Panel] = PANELS) -> list[Curve]:
+def curves_of(
+    metrics: Any,
+    evaluations: Any,
+    baselines: Mapping[str, Any] | None,
+    panels: Sequence[Panel] = PANELS,
+) -> list[Curve]:
     """What there is to draw: panels without any number are left out."""
     steps, columns = _columns(metrics)
     reports = list(evaluations.values()) if isinstance(evaluations, Mapping) else list(evaluations)
     levels = _levels(reports) if baselines is None else baselines
-    absent = {name: why for report in reports for name, why in report.get("absent", {}).items() if name not in levels}
+    absent = {
+        name: why
+        for report in reports
+        for name, why in report.get("absent", {}).items()
+        if name not in levels
+    }
     curves = []
     for panel in panels:
         name = next((column for column in panel.columns if column in columns), None)
         value = columns[name] if name else np.full(len(steps), np.nan)
         points = _points(reports, panel)
         if np.isfinite(value).any() or points:
-            curves.append(Curve(panel, steps, value, running_mean(value), points, _lines(levels, panel),
-                                absent))
+            curves.append(
+                Curve(
+                    panel, steps, value, running_mean(value), points, _lines(levels, panel), absent
+                )
+            )
     return curves
 
 
@@ -147,7 +202,9 @@ def _columns(metrics: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Steps and columns of a DataFrame, or of a sequence of rows; what a step did not have is NaN, not zero."""
     if hasattr(metrics, "columns") and hasattr(metrics, "index"):
         steps = metrics["step"] if "step" in metrics.columns else metrics.index
-        return np.asarray(steps, float), {str(c): _floats(metrics[c].tolist()) for c in metrics.columns}
+        return np.asarray(steps, float), {
+            str(c): _floats(metrics[c].tolist()) for c in metrics.columns
+        }
     rows = list(metrics)
     if any("step" not in row for row in rows):
         raise DataError(
@@ -155,11 +212,15 @@ def _columns(metrics: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
             f"keys {sorted(next(row for row in rows if 'step' not in row))}"
         )
     names = dict.fromkeys(name for row in rows for name in row)
-    return _floats([row["step"] for row in rows]), {name: _floats([row.get(name) for row in rows]) for name in names}
+    return _floats([row["step"] for row in rows]), {
+        name: _floats([row.get(name) for row in rows]) for name in names
+    }
 
 
 def _floats(values: Sequence[Any]) -> np.ndarray:
-    return np.array([float(v) if isinstance(v, (int, float, np.number)) else np.nan for v in values], float)
+    return np.array(
+        [float(v) if isinstance(v, (int, float, np.number)) else np.nan for v in values], float
+    )
 
 
 def running_mean(value: np.ndarray, width: int = SMOOTH) -> np.ndarray:
@@ -167,8 +228,8 @@ def running_mean(value: np.ndarray, width: int = SMOOTH) -> np.ndarray:
     if not len(value):
         return value
     known = np.isfinite(value)
-    sums = np.convolve(np.where(known, value, 0.0), np.ones(width))[:len(value)]
-    counts = np.convolve(known.astype(float), np.ones(width))[:len(value)]
+    sums = np.convolve(np.where(known, value, 0.0), np.ones(width))[: len(value)]
+    counts = np.convolve(known.astype(float), np.ones(width))[: len(value)]
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
@@ -181,13 +242,19 @@ def _points(reports: Sequence[Mapping], panel: Panel) -> tuple[Point, ...]:
             own = row["policy"] not in NEIGHBOURS or (row["policy"] == "untrained" and step == 0)
             value = row.get(panel.baseline) if panel.baseline else None
             if own and not words.missing(value):
-                points[step, row["mode"]] = Point(step, row["mode"], float(value), *_interval(row, panel.baseline))
+                points[step, row["mode"]] = Point(
+                    step, row["mode"], float(value), *_interval(row, panel.baseline)
+                )
     return tuple(points[key] for key in sorted(points))
 
 
 def _interval(row: Mapping, key: str | None) -> tuple[float, float]:
     low, high = row.get(f"{key}_low"), row.get(f"{key}_high")
-    return (float("nan"), float("nan")) if words.missing(low) or words.missing(high) else (float(low), float(high))
+    return (
+        (float("nan"), float("nan"))
+        if words.missing(low) or words.missing(high)
+        else (float(low), float(high))
+    )
 
 
 def _levels(reports: Sequence[Mapping]) -> dict[str, Mapping]:
@@ -195,8 +262,11 @@ def _levels(reports: Sequence[Mapping]) -> dict[str, Mapping]:
     levels: dict[str, Mapping] = {}
     for report in reports:
         for row in report.get("rows", ()):
-            if row["policy"] in NEIGHBOURS and (row["mode"] == "sampled" or row["policy"] not in levels
-                                                or levels[row["policy"]]["mode"] != "sampled"):
+            if row["policy"] in NEIGHBOURS and (
+                row["mode"] == "sampled"
+                or row["policy"] not in levels
+                or levels[row["policy"]]["mode"] != "sampled"
+            ):
                 levels[row["policy"]] = row
     return levels
 
@@ -208,8 +278,14 @@ def _lines(levels: Mapping[str, Any], panel: Panel) -> tuple[LevelLine, ...]:
         row = level if isinstance(level, Mapping) else {"success": level}
         value = row.get(panel.baseline) if panel.baseline else None
         if not words.missing(value):
-            lines.append(LevelLine(str(name), float(value), *NEIGHBOUR_LOOKS.get(name, OTHER_LOOK),
-                               *_interval(row, panel.baseline)))
+            lines.append(
+                LevelLine(
+                    str(name),
+                    float(value),
+                    *NEIGHBOUR_LOOKS.get(name, OTHER_LOOK),
+                    *_interval(row, panel.baseline),
+                )
+            )
     return tuple(lines)
 
 
@@ -223,8 +299,11 @@ def _cells(curve: Curve) -> list[str]:
     known = curve.value[np.isfinite(curve.value)]
     if not len(known):
         return [curve.panel.title, "—", "—", "—", "—", ""]
-    return [curve.panel.title, *(words.number(float(x), 3) for x in (known[0], known[-1], known.min(), known.max())),
-            words.sparkline(curve.mean)]
+    return [
+        curve.panel.title,
+        *(words.number(float(x), 3) for x in (known[0], known[-1], known.min(), known.max())),
+        words.sparkline(curve.mean),
+    ]
 
 
 def _remarks(curve: Curve) -> list[str]:
@@ -233,8 +312,13 @@ def _remarks(curve: Curve) -> list[str]:
     for mode in ("sampled", "greedy"):
         own = [p for p in curve.points if p.mode == mode]
         if own:
-            remarks.append(f"held out, {mode}: " + ", ".join(
-                f"step {p.step:g}: {_level(p)}" for p in ([own[0], own[-1]] if len(own) > 1 else own)))
+            remarks.append(
+                f"held out, {mode}: "
+                + ", ".join(
+                    f"step {p.step:g}: {_level(p)}"
+                    for p in ([own[0], own[-1]] if len(own) > 1 else own)
+                )
+            )
     remarks += [f"{line.name}: {_level(line)}" for line in curve.lines]
     return remarks
 
@@ -250,7 +334,11 @@ def _range(curves: Sequence[Curve]) -> str:
 
 
 def _table(curves: Sequence[Curve]) -> doc.Table:
-    columns = (_range(curves), *doc.numbers(*HEADER[1:5]), doc.Column(HEADER[5], look=Look(foreground=BLUE, mono=True)))
+    columns = (
+        _range(curves),
+        *doc.numbers(*HEADER[1:5]),
+        doc.Column(HEADER[5], look=Look(foreground=BLUE, mono=True)),
+    )
     return doc.Table(columns, [doc.TableRow(_cells(curve), _remarks(curve)) for curve in curves])
 
 

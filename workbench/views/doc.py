@@ -6,6 +6,7 @@
 both. Texts are held as they came: the renderers escape. What only a page can show (a legend of colours, a bar) has no
 text form; what only a terminal needs is `TextPart`.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -258,8 +259,25 @@ class BlankLine:
     """An empty line in the text form."""
 
 
-Part = (Heading | Note | WarningLine | Block | Quoted | Table | Tokens | TokenLine | Legend | Picture | Squares | Fold
-        | Section | Ledger | PagePart | TextPart | BlankLine)
+Part = (
+    Heading
+    | Note
+    | WarningLine
+    | Block
+    | Quoted
+    | Table
+    | Tokens
+    | TokenLine
+    | Legend
+    | Picture
+    | Squares
+    | Fold
+    | Section
+    | Ledger
+    | PagePart
+    | TextPart
+    | BlankLine
+)
 
 
 @dataclass(frozen=True)
@@ -287,4 +305,8 @@ def numbers(*names: str) -> tuple[Column, ...]:
 
 def first_shown(shown: int, total: int, what: str, mark: str = "") -> WarningLine | None:
     """The notice that only the first of many are there; None where all are."""
-    return WarningLine(f"first {shown} {what} shown, {total - shown} hidden", mark) if total > shown else None
+    return (
+        WarningLine(f"first {shown} {what} shown, {total - shown} hidden", mark)
+        if total > shown
+        else None
+    )

@@ -5,6 +5,7 @@ sequences (they drive a terminal), bidirectional and zero-width characters (they
 surrogates (they cannot be written as UTF-8). `esc` does that and then escapes what HTML would read as markup. The text
 form of a view uses `visible`, the HTML form `esc`, always by way of `markup.tag`, which escapes every plain string.
 """
+
 from __future__ import annotations
 
 import html
@@ -13,7 +14,9 @@ import unicodedata
 
 def _spelled_out(code: int) -> str:
     if code < 0x20:
-        return chr(0x2400 + code)  # the control pictures: U+241B for escape, U+240D for carriage return
+        return chr(
+            0x2400 + code
+        )  # the control pictures: U+241B for escape, U+240D for carriage return
     if code == 0x7F:
         return "\u2421"
     return f"⟨U+{code:04X}⟩"
@@ -52,4 +55,4 @@ def capped(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head, tail = limit - limit // 4, limit // 4
-    return f"{text[:head]} … {len(text) - head - tail:,} characters not shown … {text[len(text) - tail:]}"
+    return f"{text[:head]} … {len(text) - head - tail:,} characters not shown … {text[len(text) - tail :]}"

@@ -5,6 +5,7 @@ Where an environment does not say who succeeded, it is the return that is shown,
     show_evaluation(report["rows"], report["paired"])     the same, from its parts
     show_demo(table)                                      the last evaluation of several seeds, and the verdict
 """
+
 from __future__ import annotations
 
 import re
@@ -24,16 +25,47 @@ from workbench.views.png import RowMark, draw_rows, figure, png_of, tidy
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
 NEEDED_OF_RETURNS = ("policy", "mode", "n", "reward")
-PASSES = "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
+PASSES = (
+    "at least one of k attempts at a task succeeds (pass@k, unbiased, 95 % interval over tasks)"
+)
 BAR = 220  # pixels of the scale from 0 to 1
 COLOURS = {"random": GREY, "untrained": PURPLE, "solver": GREEN}
 RIVALS = "the same questions without a search of one's own, each trained for its job with as many attempts"
-RIVAL_HEADER = ("seed", "who", "untrained sampled", "trained sampled", "untrained greedy", "trained greedy")
-HEADER = ("policy", "mode", "success", "95 % interval", "return", "turns", "tokens", "valid format", "tasks")
-BY_RETURN = ("success: none known (the environment does not say); policies are compared by return, the undiscounted sum "
-             "of an attempt's rewards")
-SEED_HEADER = ("seed", "untrained sampled", "trained sampled", "rise, paired", "untrained greedy", "trained greedy",
-               "random", "solver", "CPU s", "verdict")
+RIVAL_HEADER = (
+    "seed",
+    "who",
+    "untrained sampled",
+    "trained sampled",
+    "untrained greedy",
+    "trained greedy",
+)
+HEADER = (
+    "policy",
+    "mode",
+    "success",
+    "95 % interval",
+    "return",
+    "turns",
+    "tokens",
+    "valid format",
+    "tasks",
+)
+BY_RETURN = (
+    "success: none known (the environment does not say); policies are compared by return, the undiscounted sum "
+    "of an attempt's rewards"
+)
+SEED_HEADER = (
+    "seed",
+    "untrained sampled",
+    "trained sampled",
+    "rise, paired",
+    "untrained greedy",
+    "trained greedy",
+    "random",
+    "solver",
+    "CPU s",
+    "verdict",
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +83,15 @@ class _Measure:
     def words(self, row: Mapping[str, Any]) -> tuple[str, str]:
         """The figure and its interval."""
         if self.key == "success":
-            return ("none known", "—") if row["success"] is None else (words.percent(row["success"]), _interval(row))
+            return (
+                ("none known", "—")
+                if row["success"] is None
+                else (words.percent(row["success"]), _interval(row))
+            )
         known = self.values(row)
-        return words.fixed(row["reward"], 3), f"{known[1]:.3f} to {known[2]:.3f}" if known else "not known"
+        return words.fixed(
+            row["reward"], 3
+        ), f"{known[1]:.3f} to {known[2]:.3f}" if known else "not known"
 
     def place(self, value: float) -> float:
         """Where it is on the scale, from 0 to 1."""
@@ -64,8 +102,12 @@ class _Measure:
 def _measure_of(rows: Sequence[Mapping[str, Any]]) -> _Measure:
     if not rows or any(row["success"] is not None for row in rows):
         return _Measure("success")
-    ends = [value for row in rows for value in (_Measure("reward").values(row) or (float(row["reward"]),))
-            if np.isfinite(value)]
+    ends = [
+        value
+        for row in rows
+        for value in (_Measure("reward").values(row) or (float(row["reward"]),))
+        if np.isfinite(value)
+    ]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return _Measure("reward", (low, high) if high > low else (low - 0.5, low + 0.5))
 
@@ -73,11 +115,18 @@ def _measure_of(rows: Sequence[Mapping[str, Any]]) -> _Measure:
 def show_report(report: Mapping[str, Any], title: str | None = None) -> View:
     """`show_evaluation` of a report (`rollouts.evaluate.report`, or one evaluation of a run): rows, paired differences
     and what is not known."""
-    return show_evaluation(report["rows"], report.get("paired", ()), absent=report.get("absent", {}), title=title)
+    return show_evaluation(
+        report["rows"], report.get("paired", ()), absent=report.get("absent", {}), title=title
+    )
 
 
-def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[str, Any]] = (), *,
-                    absent: Mapping[str, str] = {}, title: str | None = None) -> View:
+def show_evaluation(
+    rows: Sequence[Mapping[str, Any]],
+    paired: Sequence[Mapping[str, Any]] = (),
+    *,
+    absent: Mapping[str, str] = {},
+    title: str | None = None,
+) -> View:
     """Policies on the same tasks, each with its 95 % interval (law 12).
 
     You will see one row per policy and mode: the rate, its interval as numbers and as a bar on a scale from 0 to 1 (the
@@ -96,27 +145,61 @@ def show_evaluation(rows: Sequence[Mapping[str, Any]], paired: Sequence[Mapping[
     measure = _measure_of(rows)
     by_return = measure.key == "reward"
     title = title or f"{'return' if by_return else 'success'} on held-out tasks"
-    gaps = [(name, absent.get(name, "not measured")) for name in NEIGHBOURS
-            if not any(row["policy"] == name for row in rows)]
+    gaps = [
+        (name, absent.get(name, "not measured"))
+        for name in NEIGHBOURS
+        if not any(row["policy"] == name for row in rows)
+    ]
     ordered = sorted(rows, key=_rank)
-    notices = [f"{name}: {why}; without it the rates above cannot be judged"
-               for name, why in gaps if name not in absent]
-    notices += [f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, "
-                + ("in no figure" if row["success"] is None else "counted as no success")
-                for row in ordered if row.get("faults")]
+    notices = [
+        f"{name}: {why}; without it the rates above cannot be judged"
+        for name, why in gaps
+        if name not in absent
+    ]
+    notices += [
+        f"{row['policy']} {row['mode']}: {words.count(int(row['faults']), 'attempt')} ended by a fault, "
+        + ("in no figure" if row["success"] is None else "counted as no success")
+        for row in ordered
+        if row.get("faults")
+    ]
     header = (*HEADER[:2], "return", *HEADER[3:4], *HEADER[5:]) if by_return else HEADER
-    scale = f"from {' to '.join(words.number(end) for end in measure.bounds)}" if by_return else "from 0 to 1"
-    columns = (*header[:2], *doc.numbers(*header[2:4]), doc.Column(scale, on_page=True), *doc.numbers(*header[4:]))
-    gap_rows = ([name, doc.Cell(why, Look(foreground=MUTED)), *["—"] * (len(columns) - 2)] for name, why in gaps)
-    return shown(doc.ViewDocument((
-        doc.Heading(title), doc.Note(BY_RETURN) if by_return else None,
-        doc.Table(columns, [*(_row(row, measure) for row in ordered), *gap_rows]),
-        *_passes(ordered), *_paired(paired), *map(doc.WarningLine, notices)), _png(ordered, title, measure)))
+    scale = (
+        f"from {' to '.join(words.number(end) for end in measure.bounds)}"
+        if by_return
+        else "from 0 to 1"
+    )
+    columns = (
+        *header[:2],
+        *doc.numbers(*header[2:4]),
+        doc.Column(scale, on_page=True),
+        *doc.numbers(*header[4:]),
+    )
+    gap_rows = (
+        [name, doc.Cell(why, Look(foreground=MUTED)), *["—"] * (len(columns) - 2)]
+        for name, why in gaps
+    )
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(title),
+                doc.Note(BY_RETURN) if by_return else None,
+                doc.Table(columns, [*(_row(row, measure) for row in ordered), *gap_rows]),
+                *_passes(ordered),
+                *_paired(paired),
+                *map(doc.WarningLine, notices),
+            ),
+            _png(ordered, title, measure),
+        )
+    )
 
 
 def _check(row: Mapping[str, Any]) -> None:
-    needed = NEEDED_OF_RETURNS if row.get("success", 0.0) is None and "reward_by_task" in row else NEEDED
-    absent = [key for key in needed if key not in row or key != "reward" and words.missing(row[key])]
+    needed = (
+        NEEDED_OF_RETURNS if row.get("success", 0.0) is None and "reward_by_task" in row else NEEDED
+    )
+    absent = [
+        key for key in needed if key not in row or key != "reward" and words.missing(row[key])
+    ]
     if absent:
         raise DataError(
             f"an evaluation row needs {', '.join(NEEDED)}; the row of {row.get('policy', '?')!r} has no "
@@ -126,7 +209,10 @@ def _check(row: Mapping[str, Any]) -> None:
 
 def _rank(row: Mapping[str, Any]) -> tuple[int, str]:
     """From chance to the best known: random, untrained, whatever was trained, solver."""
-    return ({"random": 0, "untrained": 1, "solver": 3}.get(row["policy"], 2), {"sampled": "0"}.get(row["mode"], "1"))
+    return (
+        {"random": 0, "untrained": 1, "solver": 3}.get(row["policy"], 2),
+        {"sampled": "0"}.get(row["mode"], "1"),
+    )
 
 
 def _tasks(row: Mapping[str, Any]) -> str:
@@ -136,11 +222,21 @@ def _tasks(row: Mapping[str, Any]) -> str:
 
 def _passes(rows: Sequence[Mapping[str, Any]]) -> Iterator[doc.Part]:
     """A table with one line per row that tells pass@k; nothing where none does."""
-    ks = sorted({int(found[1]) for row in rows for key in row if (found := re.fullmatch(r"pass_at_(\d+)", key))})
+    ks = sorted(
+        {
+            int(found[1])
+            for row in rows
+            for key in row
+            if (found := re.fullmatch(r"pass_at_(\d+)", key))
+        }
+    )
     if not ks:
         return
-    lines = [[str(row["policy"]), str(row["mode"]), *(_pass_at(row, k) for k in ks)]
-             for row in rows if row.get("attempts", 1) > 1]
+    lines = [
+        [str(row["policy"]), str(row["mode"]), *(_pass_at(row, k) for k in ks)]
+        for row in rows
+        if row.get("attempts", 1) > 1
+    ]
     columns = ["policy", "mode", *(doc.Column(f"pass@{k}", look=Look(mono=True)) for k in ks)]
     yield from (doc.BlankLine(), doc.Note(PASSES), doc.Table(columns, lines, indent="  "))
 
@@ -153,10 +249,18 @@ def _paired(pairs: Sequence[Mapping[str, Any]]) -> Iterator[doc.Part]:
         name, points, interval, clear = _paired_cells(pair)
         colour = GREY if clear != "clear" else BLUE if pair["difference"] > 0 else RED
         rows.append([name, points, interval, doc.Cell(clear, parts=(doc.Badge(clear, colour),))])
-    columns = ("", doc.Column("difference", number=True), doc.Column("95 % interval", look=Look(mono=True)), "")
+    columns = (
+        "",
+        doc.Column("difference", number=True),
+        doc.Column("95 % interval", look=Look(mono=True)),
+        "",
+    )
     of = "return" if all(pair.get("of") == "return" for pair in pairs) else "success"
-    yield from (doc.BlankLine(), doc.Note(f"paired differences in {of}, on the same tasks:"),
-                doc.Table(columns, rows, header=False, indent="  "))
+    yield from (
+        doc.BlankLine(),
+        doc.Note(f"paired differences in {of}, on the same tasks:"),
+        doc.Table(columns, rows, header=False, indent="  "),
+    )
 
 
 def _pass_at(row: Mapping[str, Any], k: int) -> str:
@@ -165,9 +269,13 @@ def _pass_at(row: Mapping[str, Any], k: int) -> str:
     if len(absent) == 3:
         return "—"
     if absent:
-        raise DataError(f"pass@{k} of {row['policy']!r} comes without {', '.join(absent)}; no rate is shown without "
-                        "its interval (law 12): see stats.share")
-    return f"{words.percent(row[key])} [{100 * row[f'{key}_low']:.1f}, {100 * row[f'{key}_high']:.1f}]"
+        raise DataError(
+            f"pass@{k} of {row['policy']!r} comes without {', '.join(absent)}; no rate is shown without "
+            "its interval (law 12): see stats.share"
+        )
+    return (
+        f"{words.percent(row[key])} [{100 * row[f'{key}_low']:.1f}, {100 * row[f'{key}_high']:.1f}]"
+    )
 
 
 def _interval(row: Mapping[str, Any]) -> str:
@@ -178,21 +286,40 @@ def _paired_cells(pair: Mapping[str, Any]) -> list[str]:
     clear = "clear" if pair["low"] > 0 or pair["high"] < 0 else "not clear of zero"
     if pair.get("of") == "return":
         spread = pair["high"] > pair["low"]
-        return [f"{pair['b']} - {pair['a']}", f"{pair['difference']:+.3f} of return",
-                f"[{pair['low']:+.3f}, {pair['high']:+.3f}]" if spread else "[not known]",
-                clear if spread else "the same at every task"]
-    return [f"{pair['b']} - {pair['a']}", f"{100 * pair['difference']:+.1f} points",
-            f"[{100 * pair['low']:+.1f}, {100 * pair['high']:+.1f}]", clear]
+        return [
+            f"{pair['b']} - {pair['a']}",
+            f"{pair['difference']:+.3f} of return",
+            f"[{pair['low']:+.3f}, {pair['high']:+.3f}]" if spread else "[not known]",
+            clear if spread else "the same at every task",
+        ]
+    return [
+        f"{pair['b']} - {pair['a']}",
+        f"{100 * pair['difference']:+.1f} points",
+        f"[{100 * pair['low']:+.1f}, {100 * pair['high']:+.1f}]",
+        clear,
+    ]
 
 
 def _row(row: Mapping[str, Any], measure: _Measure) -> list[str | doc.Cell]:
     """One policy in one mode; its bar is behind the interval."""
-    (rate, interval), colour, known = measure.words(row), COLOURS.get(row["policy"], BLUE), measure.values(row)
+    (rate, interval), colour, known = (
+        measure.words(row),
+        COLOURS.get(row["policy"], BLUE),
+        measure.values(row),
+    )
     parts = (interval_bar(*map(measure.place, known), colour),) if known else ()
     bar = doc.Cell("", title=f"{rate}, {interval}", look=Look(nowrap=True), parts=parts)
     others = ("reward", "turns", "tokens") if measure.key == "success" else ("turns", "tokens")
-    return [doc.Cell(str(row["policy"]), Look(foreground=colour, bold=True)), str(row["mode"]), rate, interval, bar,
-            *(words.fixed(row.get(key)) for key in others), words.percent(row.get("valid_format")), _tasks(row)]
+    return [
+        doc.Cell(str(row["policy"]), Look(foreground=colour, bold=True)),
+        str(row["mode"]),
+        rate,
+        interval,
+        bar,
+        *(words.fixed(row.get(key)) for key in others),
+        words.percent(row.get("valid_format")),
+        _tasks(row),
+    ]
 
 
 def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
@@ -201,8 +328,15 @@ def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
     begin = min(begin, BAR - 3)  # the value's line takes three, and stands within the interval
     middle = min(max(middle, begin + 1), BAR - 2)
     end = max(end, middle + 1)
-    return doc.Bar(((begin, "#e9edf0"), (middle - begin - 1, colour), (3, "#000000"), (end - middle - 2, colour),
-                    (BAR - max(end, middle + 2), "#e9edf0")))
+    return doc.Bar(
+        (
+            (begin, "#e9edf0"),
+            (middle - begin - 1, colour),
+            (3, "#000000"),
+            (end - middle - 2, colour),
+            (BAR - max(end, middle + 2), "#e9edf0"),
+        )
+    )
 
 
 def _png(rows: Sequence[Mapping[str, Any]], title: str, measure: _Measure) -> bytes:
@@ -211,15 +345,29 @@ def _png(rows: Sequence[Mapping[str, Any]], title: str, measure: _Measure) -> by
     drawing = figure(7.2, 0.9 + 0.36 * max(1, len(rows)))
     axes = drawing.add_subplot()
     tidy(axes, f"{title}, with 95 % intervals")
-    draw_rows(axes, [f"{row['policy']}, {row['mode']}" for row in rows], [
-        RowMark(place, *map(measure.place, measure.values(row)), COLOURS.get(row["policy"], BLUE),
-                "s" if row["mode"] == "greedy" else "o") for place, row in enumerate(rows)])
+    draw_rows(
+        axes,
+        [f"{row['policy']}, {row['mode']}" for row in rows],
+        [
+            RowMark(
+                place,
+                *map(measure.place, measure.values(row)),
+                COLOURS.get(row["policy"], BLUE),
+                "s" if row["mode"] == "greedy" else "o",
+            )
+            for place, row in enumerate(rows)
+        ],
+    )
     for place, row in enumerate(rows):
         axes.annotate(measure.words(row)[0], (1.02, place), fontsize=8.5, va="center")
     axes.set_xlim(0, 1.13)
     low, high = measure.bounds
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"] if measure.key == "success" else
-                    [words.number(low + share * (high - low), 3) for share in (0, 0.25, 0.5, 0.75, 1)])
+    axes.set_xticks(
+        [0, 0.25, 0.5, 0.75, 1],
+        ["0", "25 %", "50 %", "75 %", "100 %"]
+        if measure.key == "success"
+        else [words.number(low + share * (high - low), 3) for share in (0, 0.25, 0.5, 0.75, 1)],
+    )
     return png_of(drawing)
 
 
@@ -230,49 +378,93 @@ def show_demo(table: Mapping[str, Any]) -> View:
     """The demo's table (`notebook.demo`): every seed's last evaluation and verdict, and the spread over seeds; where
     others were trained beside the agent, what they came to on the same tasks."""
     seeds = table["seeds"]
-    verdict = ("learned: every seed passed every check" if table["learned"] else
-               "NOT learned: " + ", ".join(f"seed {s['seed']}" for s in seeds if not s["learned"]))
+    verdict = (
+        "learned: every seed passed every check"
+        if table["learned"]
+        else "NOT learned: " + ", ".join(f"seed {s['seed']}" for s in seeds if not s["learned"])
+    )
     spread = _spread(seeds)
-    failed = [f"seed {s['seed']} fails: {check}" for s in seeds for check, held in s["checks"].items() if not held]
-    rivals = [_rival_cells(seed["seed"], rival) for seed in seeds for rival in seed.get("rivals", ())]
+    failed = [
+        f"seed {s['seed']} fails: {check}"
+        for s in seeds
+        for check, held in s["checks"].items()
+        if not held
+    ]
+    rivals = [
+        _rival_cells(seed["seed"], rival) for seed in seeds for rival in seed.get("rivals", ())
+    ]
     mono = Look(mono=True)
-    beside = (doc.Note(RIVALS), doc.Table(
-        [*RIVAL_HEADER[:2], *(doc.Column(name, look=mono) for name in RIVAL_HEADER[2:])], rivals)) if rivals else ()
-    return shown(doc.ViewDocument((
-        doc.Heading(verdict),
-        doc.Table([SEED_HEADER[0], *(doc.Column(name, look=mono) for name in SEED_HEADER[1:])],
-                  list(map(_seed_cells, seeds))),
-        doc.Note(spread) if spread else None, *beside, *map(doc.WarningLine, failed))))
+    beside = (
+        (
+            doc.Note(RIVALS),
+            doc.Table(
+                [*RIVAL_HEADER[:2], *(doc.Column(name, look=mono) for name in RIVAL_HEADER[2:])],
+                rivals,
+            ),
+        )
+        if rivals
+        else ()
+    )
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(verdict),
+                doc.Table(
+                    [SEED_HEADER[0], *(doc.Column(name, look=mono) for name in SEED_HEADER[1:])],
+                    list(map(_seed_cells, seeds)),
+                ),
+                doc.Note(spread) if spread else None,
+                *beside,
+                *map(doc.WarningLine, failed),
+            )
+        )
+    )
 
 
 def _rates(rows: Sequence[Mapping[str, Any]], mode: str, *policies: str) -> list[str]:
     """Success of each of these policies in this mode, with its interval."""
-    found = {row["policy"]: f"{words.percent(row['success'])} [{_interval(row)}]" for row in rows
-             if row["mode"] == mode}
+    found = {
+        row["policy"]: f"{words.percent(row['success'])} [{_interval(row)}]"
+        for row in rows
+        if row["mode"] == mode
+    }
     return [found.get(policy, "not measured") for policy in policies]
 
 
 def _rival_cells(seed: int, rival: Mapping[str, Any]) -> list[str]:
-    return [str(seed), rival["name"], *_rates(rival["rows"], "sampled", "untrained", "trained"),
-            *_rates(rival["rows"], "greedy", "untrained", "trained")]
+    return [
+        str(seed),
+        rival["name"],
+        *_rates(rival["rows"], "sampled", "untrained", "trained"),
+        *_rates(rival["rows"], "greedy", "untrained", "trained"),
+    ]
 
 
 def _seed_cells(seed: Mapping[str, Any]) -> list[str | doc.Cell]:
     rows, rise, word = seed["rows"], seed["rise"], "✓ learned" if seed["learned"] else "✗ not"
     return [
-        str(seed["seed"]), *_rates(rows, "sampled", "untrained", "trained"),
+        str(seed["seed"]),
+        *_rates(rows, "sampled", "untrained", "trained"),
         "not measured" if rise is None else " ".join(_paired_cells(rise)[1:3]),
-        *_rates(rows, "greedy", "untrained", "trained"), *_rates(rows, "sampled", "random"),
-        *_rates(rows, "greedy", "solver"), words.number(round(seed["training_cpu_seconds"])),
+        *_rates(rows, "greedy", "untrained", "trained"),
+        *_rates(rows, "sampled", "random"),
+        *_rates(rows, "greedy", "solver"),
+        words.number(round(seed["training_cpu_seconds"])),
         doc.Cell(word, parts=(doc.Badge(word, GREEN if seed["learned"] else ORANGE),)),
     ]
 
 
 def _spread(seeds: Sequence[Mapping[str, Any]]) -> str:
     """Lowest, mean and highest sampled success of the trained policies."""
-    rates = [row["success"] for seed in seeds for row in seed["rows"]
-             if (row["policy"], row["mode"]) == ("trained", "sampled")]
+    rates = [
+        row["success"]
+        for seed in seeds
+        for row in seed["rows"]
+        if (row["policy"], row["mode"]) == ("trained", "sampled")
+    ]
     if not rates:
         return ""
-    return (f"trained, sampled, over {words.count(len(rates), 'seed')}: {words.percent(min(rates))} to "
-            f"{words.percent(max(rates))}, mean {words.percent(float(np.mean(rates)))}")
+    return (
+        f"trained, sampled, over {words.count(len(rates), 'seed')}: {words.percent(min(rates))} to "
+        f"{words.percent(max(rates))}, mean {words.percent(float(np.mean(rates)))}"
+    )

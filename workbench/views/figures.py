@@ -6,6 +6,7 @@
 
 Lines differ by dash and marker as well as by colour.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,7 +21,12 @@ from workbench.views.looks import CARD, INK
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")  # plotly's names
 STROKES = dict(zip(DASHES, ("━━", "╍╍", "━ ·", "┈┈", "━ ━", "━━ ·")))  # of a line, in words
 SYMBOLS = {"o": "circle", "s": "square-open", ".": "circle"}
-PANEL_HEIGHT, PANELS_WIDE, TITLE_HEIGHT, NAMES_HEIGHT = 250, 3, 55, 15  # NAMES_HEIGHT: of a line of two names
+PANEL_HEIGHT, PANELS_WIDE, TITLE_HEIGHT, NAMES_HEIGHT = (
+    250,
+    3,
+    55,
+    15,
+)  # NAMES_HEIGHT: of a line of two names
 MOST_POINTS = 600  # of a line, on a page; of more, the lowest and the highest of each stretch
 
 
@@ -54,7 +60,9 @@ class LevelLine:
 
     def over(self, ends: tuple[float, float]) -> Trace:
         """The line itself, from end to end."""
-        return Trace(self.name, np.array(ends), np.full(2, self.value), self.colour, self.dash, width=1.6)
+        return Trace(
+            self.name, np.array(ends), np.full(2, self.value), self.colour, self.dash, width=1.6
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +85,9 @@ class Plot:
 
     @property
     def is_log(self) -> bool:
-        known = np.concatenate([np.zeros(0), *(trace.y[np.isfinite(trace.y)] for trace in self.traces)])
+        known = np.concatenate(
+            [np.zeros(0), *(trace.y[np.isfinite(trace.y)] for trace in self.traces)]
+        )
         return bool(self.log and len(known) and (known > 0).all())
 
     @property
@@ -89,8 +99,16 @@ class Plot:
 
 def lines_of_names(plots: Sequence[Plot]) -> int:
     """Lines of two names above each panel: 0 where one legend serves, because no two names look the same."""
-    names = {part.name: (part.colour, part.dash, getattr(part, "marker", "")) for plot in plots for part in plot.parts}
-    return 0 if len(set(names.values())) == len(names) else -(-max(len(plot.parts) for plot in plots) // 2)
+    names = {
+        part.name: (part.colour, part.dash, getattr(part, "marker", ""))
+        for plot in plots
+        for part in plot.parts
+    }
+    return (
+        0
+        if len(set(names.values())) == len(names)
+        else -(-max(len(plot.parts) for plot in plots) // 2)
+    )
 
 
 def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
@@ -98,56 +116,121 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
     columns = max(1, min(PANELS_WIDE, len(plots)))
     rows = max(1, -(-len(plots) // columns))
     named_above = NAMES_HEIGHT * lines_of_names(plots)
-    height, gap_y = (PANEL_HEIGHT + named_above) * rows + 110, (TITLE_HEIGHT + named_above) / (PANEL_HEIGHT + named_above) / rows
+    height, gap_y = (
+        (PANEL_HEIGHT + named_above) * rows + 110,
+        (TITLE_HEIGHT + named_above) / (PANEL_HEIGHT + named_above) / rows,
+    )
     layout: dict[str, Any] = {
-        "title": {"text": f"<b>{esc(title, newline=' ')}</b>", "x": 0.01, "y": 1 - 14 / height, "yanchor": "top",
-                  "font": {"size": 15}},
-        "height": height, "margin": {"t": 56, "b": 60, "l": 50, "r": 20}, "annotations": [],
-        "paper_bgcolor": CARD, "plot_bgcolor": CARD, "font": {"color": INK, "size": 11}, "hovermode": "x",
-        "autosize": True, "hoverlabel": {"namelength": -1},
-        "legend": {"orientation": "h", "y": -0.06 * 3 / rows, "yanchor": "top"}, "uirevision": "kept"}
+        "title": {
+            "text": f"<b>{esc(title, newline=' ')}</b>",
+            "x": 0.01,
+            "y": 1 - 14 / height,
+            "yanchor": "top",
+            "font": {"size": 15},
+        },
+        "height": height,
+        "margin": {"t": 56, "b": 60, "l": 50, "r": 20},
+        "annotations": [],
+        "paper_bgcolor": CARD,
+        "plot_bgcolor": CARD,
+        "font": {"color": INK, "size": 11},
+        "hovermode": "x",
+        "autosize": True,
+        "hoverlabel": {"namelength": -1},
+        "legend": {"orientation": "h", "y": -0.06 * 3 / rows, "yanchor": "top"},
+        "uirevision": "kept",
+    }
     data, named = [], set()
     for index, plot in enumerate(plots):
         number = "" if index == 0 else str(index + 1)
         layout |= _axes(plot, number, index // columns, index % columns, rows, columns, gap_y)
         layout["annotations"].append(_panel_title(plot, number, named_above > 0))
         for trace in map(_trace, (*(level.over(plot.ends) for level in plot.levels), *plot.traces)):
-            trace |= {"xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": not named_above and trace["name"] not in named}
+            trace |= {
+                "xaxis": f"x{number}",
+                "yaxis": f"y{number}",
+                "showlegend": not named_above and trace["name"] not in named,
+            }
             named.add(trace["name"])
             data.append(trace)
     return {"data": data, "layout": layout}
 
 
-def _axes(plot: Plot, number: str, row: int, column: int, rows: int, columns: int, gap_y: float) -> dict[str, Any]:
+def _axes(
+    plot: Plot, number: str, row: int, column: int, rows: int, columns: int, gap_y: float
+) -> dict[str, Any]:
     """Where the panel lies, in shares of the figure."""
     wide, tall, gap_x = 1 / columns, 1 / rows, 0.045
     look = {"gridcolor": "#e3e7eb", "linecolor": "#8a949e", "zeroline": False, "showline": True}
     left, top = column * wide, 1 - row * tall
-    x = {**look, "domain": [left + gap_x * (column > 0), left + wide], "anchor": f"y{number}",
-         **({"type": "log"} if plot.log_x else {}), **({} if not plot.ticks else {
-             "tickvals": [at for at, _ in plot.ticks], "ticktext": [esc(name, newline=" ") for _, name in plot.ticks]})}
+    x = {
+        **look,
+        "domain": [left + gap_x * (column > 0), left + wide],
+        "anchor": f"y{number}",
+        **({"type": "log"} if plot.log_x else {}),
+        **(
+            {}
+            if not plot.ticks
+            else {
+                "tickvals": [at for at, _ in plot.ticks],
+                "ticktext": [esc(name, newline=" ") for _, name in plot.ticks],
+            }
+        ),
+    }
     y = {**look, "domain": [max(0.0, top - tall), top - gap_y], "anchor": f"x{number}"}
-    return {f"xaxis{number}": x, f"yaxis{number}": {**y, **({"type": "log"} if plot.is_log else {})}}
+    return {
+        f"xaxis{number}": x,
+        f"yaxis{number}": {**y, **({"type": "log"} if plot.is_log else {})},
+    }
 
 
 def _panel_title(plot: Plot, number: str, names: bool) -> dict[str, Any]:
     """The title, and below it what each line is where `names` says so."""
-    told = [f"<span style='color:{part.colour}'>{STROKES[part.dash]} {esc(part.name, newline=' ')}</span>" for part in plot.parts if names]
-    pairs = ["&nbsp; ".join(told[start:start + 2]) for start in range(0, len(told), 2)]
-    return {"text": "<br>".join([f"<b>{esc(plot.title, newline=' ')}</b>", *pairs]), "align": "left", "xref": f"x{number} domain", "yref": f"y{number} domain",
-            "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
+    told = [
+        f"<span style='color:{part.colour}'>{STROKES[part.dash]} {esc(part.name, newline=' ')}</span>"
+        for part in plot.parts
+        if names
+    ]
+    pairs = ["&nbsp; ".join(told[start : start + 2]) for start in range(0, len(told), 2)]
+    return {
+        "text": "<br>".join([f"<b>{esc(plot.title, newline=' ')}</b>", *pairs]),
+        "align": "left",
+        "xref": f"x{number} domain",
+        "yref": f"y{number} domain",
+        "x": 0,
+        "y": 1.02,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+    }
 
 
 def _trace(trace: Trace) -> dict[str, Any]:
     name = esc(trace.name, newline=" ")
     x, y = thinned(trace.x, trace.y)
-    mode = "+".join(["lines"] * (trace.width > 0) + ["markers"] * (bool(trace.marker) or len(x) == 1))
-    drawn = {"type": "scatter", "name": name, "legendgroup": name, "mode": mode, "x": _numbers(x), "y": _numbers(y),
-             "line": {"color": trace.colour, "width": trace.width, "dash": trace.dash}, "connectgaps": False,
-             "marker": {"color": trace.colour, "size": 7, "symbol": SYMBOLS.get(trace.marker, "circle")}}
+    mode = "+".join(
+        ["lines"] * (trace.width > 0) + ["markers"] * (bool(trace.marker) or len(x) == 1)
+    )
+    drawn = {
+        "type": "scatter",
+        "name": name,
+        "legendgroup": name,
+        "mode": mode,
+        "x": _numbers(x),
+        "y": _numbers(y),
+        "line": {"color": trace.colour, "width": trace.width, "dash": trace.dash},
+        "connectgaps": False,
+        "marker": {"color": trace.colour, "size": 7, "symbol": SYMBOLS.get(trace.marker, "circle")},
+    }
     if trace.bars and trace.low is not None and np.isfinite(trace.low).any():
-        drawn["error_y"] = {"type": "data", "symmetric": False, "width": 3, "thickness": 1.2,
-                            "array": _numbers(trace.high - trace.y), "arrayminus": _numbers(trace.y - trace.low)}
+        drawn["error_y"] = {
+            "type": "data",
+            "symmetric": False,
+            "width": 3,
+            "thickness": 1.2,
+            "array": _numbers(trace.high - trace.y),
+            "arrayminus": _numbers(trace.y - trace.low),
+        }
     return drawn
 
 
@@ -164,5 +247,9 @@ def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     kept: list[int] = []
     for stretch in np.array_split(np.arange(len(y)), MOST_POINTS // 2):
         known = [index for index in stretch.tolist() if np.isfinite(y[index])]
-        kept += sorted({min(known, key=y.__getitem__), max(known, key=y.__getitem__)}) if known else [int(stretch[0])]
+        kept += (
+            sorted({min(known, key=y.__getitem__), max(known, key=y.__getitem__)})
+            if known
+            else [int(stretch[0])]
+        )
     return x[kept], y[kept]

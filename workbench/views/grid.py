@@ -3,6 +3,7 @@
 A grid is two or more lines in a row with the same number of single characters, spaces between them or not. Only what
 consists wholly of the known tiles of one game is drawn; any other text is shown as it stands.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -32,11 +33,19 @@ LAKE_TILES: Mapping[str, Tile] = {
 }
 
 # Sokoban's, in the order of its symbols; what stands where it should is green, as on the lake.
-_SOKOBAN = (Tile("wall", "#27323d", "#a9b8c4"), Tile("floor", "#f4f1ea", "#6b665a"), Tile("target", "#f2c230"),
-            Tile("box on a target", "#00734f", "#ffffff"), Tile("box", "#9c5620", "#ffffff"),
-            Tile("you", "#0072b2", "#ffffff"), Tile("you on a target", "#005685", "#f2c230"))
+_SOKOBAN = (
+    Tile("wall", "#27323d", "#a9b8c4"),
+    Tile("floor", "#f4f1ea", "#6b665a"),
+    Tile("target", "#f2c230"),
+    Tile("box on a target", "#00734f", "#ffffff"),
+    Tile("box", "#9c5620", "#ffffff"),
+    Tile("you", "#0072b2", "#ffffff"),
+    Tile("you on a target", "#005685", "#f2c230"),
+)
 SOKOBAN_TILES: Mapping[str, Tile] = dict(zip("#_O√XPS", _SOKOBAN))
-SOKOBAN_OTHER_TILES: Mapping[str, Tile] = dict(zip("W.GCBA@", _SOKOBAN))  # RAGEN's second vocabulary
+SOKOBAN_OTHER_TILES: Mapping[str, Tile] = dict(
+    zip("W.GCBA@", _SOKOBAN)
+)  # RAGEN's second vocabulary
 
 # In this order: each row of a Sokoban level has walls, which no lake has, but rows of a lake could be Sokoban's floor.
 GAMES: tuple[Mapping[str, Tile], ...] = (LAKE_TILES, SOKOBAN_TILES, SOKOBAN_OTHER_TILES)
@@ -70,7 +79,9 @@ def _find(text: str, tiles: Mapping[str, Tile]) -> FoundGrid | None:
         while end < len(rows) and width and len(rows[end]) == width:
             end += 1
         if width >= 2 and end - start >= 2:
-            return FoundGrid("\n".join(lines[:start]), tuple(rows[start:end]), "\n".join(lines[end:]), tiles)
+            return FoundGrid(
+                "\n".join(lines[:start]), tuple(rows[start:end]), "\n".join(lines[end:]), tiles
+            )
         start = end
     return None
 
@@ -87,8 +98,21 @@ def _row(line: str, tiles: Mapping[str, Tile]) -> tuple[str, ...]:
 def squares(grid: FoundGrid, *, size: int = 24) -> doc.Squares:
     """The cells as coloured squares, each with its letter."""
     tiles = grid.tiles
-    return doc.Squares([[(character, tiles[character].meaning, tiles[character].background, tiles[character].foreground)
-                         for character in row] for row in grid.cells], size)
+    return doc.Squares(
+        [
+            [
+                (
+                    character,
+                    tiles[character].meaning,
+                    tiles[character].background,
+                    tiles[character].foreground,
+                )
+                for character in row
+            ]
+            for row in grid.cells
+        ],
+        size,
+    )
 
 
 def legend(grids: Iterable[FoundGrid]) -> doc.Legend | None:
@@ -96,6 +120,9 @@ def legend(grids: Iterable[FoundGrid]) -> doc.Legend | None:
     grids = list(grids)
     seen = {character for grid in grids for row in grid.cells for character in row}
     tiles = {character: tile for grid in grids for character, tile in grid.tiles.items()}
-    items = [(character, Look(tile.background, tile.foreground), tile.meaning)
-             for character, tile in tiles.items() if character in seen]
+    items = [
+        (character, Look(tile.background, tile.foreground), tile.meaning)
+        for character, tile in tiles.items()
+        if character in seen
+    ]
     return doc.Legend(items) if items else None

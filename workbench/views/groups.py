@@ -1,7 +1,8 @@
 """All attempts at one task, side by side.
 
-    show_group(group)
+show_group(group)
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,14 @@ from workbench.views.trajectory import moves_of, outcome_badge
 MOST_TURNS = 40  # of an attempt, drawn in colour
 
 
-def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile] | None = None,
-               kept: Sequence[bool | None] | None = None, remarks: Sequence[str] = ()) -> View:
+def show_group(
+    group: Group,
+    *,
+    max_attempts: int = 64,
+    tiles: Mapping[str, Tile] | None = None,
+    kept: Sequence[bool | None] | None = None,
+    remarks: Sequence[str] = (),
+) -> View:
     """All attempts at one task.
 
     You will see one row per attempt: success, reward, how far the reward lies from the mean of the group (what GRPO
@@ -32,18 +39,38 @@ def show_group(group: Group, *, max_attempts: int = 64, tiles: Mapping[str, Tile
     messages = group[0].first_observation.messages
     start = find_grid(messages[-1].text, tiles) if messages else None
     marks = [None] * len(group) if kept is None else kept
-    columns = ["attempt", "", "reward", "- mean", *(["kept"] if kept is not None else []), "turns", "tokens", "stopped",
-               "reward by turn"]
+    columns = [
+        "attempt",
+        "",
+        "reward",
+        "- mean",
+        *(["kept"] if kept is not None else []),
+        "turns",
+        "tokens",
+        "stopped",
+        "reward by turn",
+    ]
     numbers = ("attempt", "reward", "- mean", "turns", "tokens")
-    rows = [_row(t, spread, [] if kept is None else [_kept(mark)])
-            for t, mark in list(zip(group, marks))[:max_attempts]]
+    rows = [
+        _row(t, spread, [] if kept is None else [_kept(mark)])
+        for t, mark in list(zip(group, marks))[:max_attempts]
+    ]
     flat = len(spread.scored) > 1 and spread.std == 0
-    return shown(doc.ViewDocument((
-        doc.Heading(f"group {words.name_of(group.task.id)}"), doc.Note(_facts(group, spread)), *map(doc.Note, remarks),
-        squares(start, size=20) if start else None,
-        doc.Table([doc.Column(name, name in numbers) for name in columns], rows),
-        doc.Note("Every attempt earned the same: nothing to learn from this group.") if flat else None,
-        doc.first_shown(max_attempts, len(group), "attempts"))))
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(f"group {words.name_of(group.task.id)}"),
+                doc.Note(_facts(group, spread)),
+                *map(doc.Note, remarks),
+                squares(start, size=20) if start else None,
+                doc.Table([doc.Column(name, name in numbers) for name in columns], rows),
+                doc.Note("Every attempt earned the same: nothing to learn from this group.")
+                if flat
+                else None,
+                doc.first_shown(max_attempts, len(group), "attempts"),
+            )
+        )
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,19 +91,27 @@ class _Spread:
 def _spread(group: Group) -> _Spread:
     rewards = [t.reward for t in group]
     scored = np.array([reward for reward in rewards if reward is not None], float)
-    by_turn = [abs(turn.reward) for t in group for turn in t.turns if not words.missing(turn.reward)]
-    return _Spread(scored, float(scored.mean()) if len(scored) else None,
-                   float(scored.std(ddof=1)) if len(scored) > 1 else None, max(by_turn, default=0.0))
+    by_turn = [
+        abs(turn.reward) for t in group for turn in t.turns if not words.missing(turn.reward)
+    ]
+    return _Spread(
+        scored,
+        float(scored.mean()) if len(scored) else None,
+        float(scored.std(ddof=1)) if len(scored) > 1 else None,
+        max(by_turn, default=0.0),
+    )
 
 
 def _facts(group: Group, spread: _Spread) -> str:
     succeeded = sum(1 for t in group if t.success)
     known = sum(1 for t in group if t.success is not None)
     unscored = len(group) - len(spread.scored)
-    facts = [words.count(len(group), "attempt"),
-             f"{succeeded} of {known} succeeded" if known else "success not known",
-             f"reward mean {words.signed(spread.mean)}, std {words.fixed(spread.std)}",
-             *([f"{unscored} not scored (outside of mean and std)"] if unscored else [])]
+    facts = [
+        words.count(len(group), "attempt"),
+        f"{succeeded} of {known} succeeded" if known else "success not known",
+        f"reward mean {words.signed(spread.mean)}, std {words.fixed(spread.std)}",
+        *([f"{unscored} not scored (outside of mean and std)"] if unscored else []),
+    ]
     return " · ".join(facts)
 
 
@@ -86,17 +121,27 @@ def _row(t: Trajectory, spread: _Spread, kept: Sequence[doc.Cell]) -> list[str |
     turns = [_turn_reward(turn, spread.turn_scale) for turn in t.turns[:MOST_TURNS]]
     if len(t.turns) > MOST_TURNS:
         turns.append(doc.Styled(f"… {len(t.turns) - MOST_TURNS} more turns"))
-    return [str(t.attempt), doc.Cell(words.success_mark(t.success), parts=(outcome_badge(t),)), words.signed(t.reward),
-            doc.Cell(words.signed(away), look), *kept, str(len(t.turns)), str(t.num_sampled), t.stop_reason.value,
-            doc.Cell(" ".join(words.signed(turn.reward) for turn in t.turns), parts=tuple(turns))]
+    return [
+        str(t.attempt),
+        doc.Cell(words.success_mark(t.success), parts=(outcome_badge(t),)),
+        words.signed(t.reward),
+        doc.Cell(words.signed(away), look),
+        *kept,
+        str(len(t.turns)),
+        str(t.num_sampled),
+        t.stop_reason.value,
+        doc.Cell(" ".join(words.signed(turn.reward) for turn in t.turns), parts=tuple(turns)),
+    ]
 
 
 def _turn_reward(turn: Turn, scale: float) -> doc.Styled:
     colours = (None, None) if words.missing(turn.reward) else red_blue(turn.reward, scale)
     edge = f"1px solid {LINE}"
-    return doc.Styled(f" {words.signed(turn.reward)} ", Look(*colours, mono=True, top=edge, below=edge, left=edge,
-                                                            right=edge),
-                      title=f"turn {turn.index}: {', '.join(moves_of(turn))}")
+    return doc.Styled(
+        f" {words.signed(turn.reward)} ",
+        Look(*colours, mono=True, top=edge, below=edge, left=edge, right=edge),
+        title=f"turn {turn.index}: {', '.join(moves_of(turn))}",
+    )
 
 
 def _kept(mark: bool | None) -> doc.Cell:

@@ -1,7 +1,8 @@
 """A document as HTML that survives: an untrusted JupyterLab, a dark theme, and a page that drops every style.
 
-    shown(document)     the `View`: this HTML, the text of `text.py`, and the picture
+shown(document)     the `View`: this HTML, the text of `text.py`, and the picture
 """
+
 from __future__ import annotations
 
 import base64
@@ -58,15 +59,21 @@ class InteractiveView(View):
     @cached_property
     def html(self) -> Html:
         drawn = replace(self._document.picture, png=self.png)
-        return card([drawn if part is self._document.picture else part for part in self._document.parts])
+        return card(
+            [drawn if part is self._document.picture else part for part in self._document.parts]
+        )
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
         picture = self._document.picture
         rest = card([part for part in self._document.parts if part is not picture])
-        display({PLOTLY: picture.figure, "image/png": self.png, "text/plain": picture.alt}, raw=True)
-        display({"text/html": rest, "text/plain": self.text, "image/png": text_png(self.text)}, raw=True)
+        display(
+            {PLOTLY: picture.figure, "image/png": self.png, "text/plain": picture.alt}, raw=True
+        )
+        display(
+            {"text/html": rest, "text/plain": self.text, "image/png": text_png(self.text)}, raw=True
+        )
 
 
 def _png_of(picture: doc.Picture) -> bytes:
@@ -75,9 +82,14 @@ def _png_of(picture: doc.Picture) -> bytes:
 
 def card(parts: Sequence[doc.Part | None]) -> Html:
     """The root of every view: its own paper and ink, so that it reads on a light and on a dark page."""
-    return tag("div", parts_html(parts), style=(
-        f"{PAPER};border:1px solid {LINE};border-radius:6px;padding:10px 14px;font-family:{SANS};font-size:13px;"
-        "line-height:1.45;max-width:1180px;overflow-x:auto;text-align:left"))
+    return tag(
+        "div",
+        parts_html(parts),
+        style=(
+            f"{PAPER};border:1px solid {LINE};border-radius:6px;padding:10px 14px;font-family:{SANS};font-size:13px;"
+            "line-height:1.45;max-width:1180px;overflow-x:auto;text-align:left"
+        ),
+    )
 
 
 def parts_html(parts: Sequence[doc.Part | doc.Inline | None]) -> Html:
@@ -92,55 +104,95 @@ def line_html(line: doc.Line) -> Html:
 
 
 def _badge(part: doc.Badge) -> Html:
-    return tag("span", part.text, title=part.title, style=(
-        f"background-color:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
-        "margin:0 4px 0 0;font-size:12px;font-weight:600;display:inline-block;white-space:nowrap"))
+    return tag(
+        "span",
+        part.text,
+        title=part.title,
+        style=(
+            f"background-color:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
+            "margin:0 4px 0 0;font-size:12px;font-weight:600;display:inline-block;white-space:nowrap"
+        ),
+    )
 
 
 def _bar(part: doc.Bar) -> Html:
-    boxes = [tag("span", style=f"display:inline-block;height:{part.height}px;width:{width}px;"
-                               f"background-color:{colour};vertical-align:middle")
-             for width, colour in part.stretches if width > 0]
-    return tag("span", *boxes, style=f"display:inline-block;margin:{part.margin};white-space:nowrap")
+    boxes = [
+        tag(
+            "span",
+            style=f"display:inline-block;height:{part.height}px;width:{width}px;"
+            f"background-color:{colour};vertical-align:middle",
+        )
+        for width, colour in part.stretches
+        if width > 0
+    ]
+    return tag(
+        "span", *boxes, style=f"display:inline-block;margin:{part.margin};white-space:nowrap"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ lines and blocks
 
 
 def _heading(part: doc.Heading) -> Html:
-    return tag("div", line_html(part.content), style="font-size:15px;font-weight:600;margin:0 0 2px 0")
+    return tag(
+        "div", line_html(part.content), style="font-size:15px;font-weight:600;margin:0 0 2px 0"
+    )
 
 
 def _note(part: doc.Note) -> Html:
-    return tag("div", line_html(part.content), style=(
-        f"color:{MUTED};font-family:{SANS};font-size:12px;margin:2px 0 6px 0"))
+    return tag(
+        "div",
+        line_html(part.content),
+        style=(f"color:{MUTED};font-family:{SANS};font-size:12px;margin:2px 0 6px 0"),
+    )
 
 
 def _warn(part: doc.WarningLine) -> Html:
-    return tag("div", "⚠ ", part.content, style=(
-        "background-color:#fff3d6;color:#4a3200;border:1px solid #e0b64a;border-radius:4px;padding:2px 8px;"
-        "margin:4px 0;font-size:12px"))
+    return tag(
+        "div",
+        "⚠ ",
+        part.content,
+        style=(
+            "background-color:#fff3d6;color:#4a3200;border:1px solid #e0b64a;border-radius:4px;padding:2px 8px;"
+            "margin:4px 0;font-size:12px"
+        ),
+    )
 
 
 def _block(part: doc.Block) -> Html:
     wraps = "white-space:pre-wrap;overflow-wrap:break-word;word-break:normal"
-    return tag("div", line_html(part.content), style=(
-        f"background-color:{PANEL};color:{INK};font-family:{MONO};font-size:12px;line-height:1.4;padding:4px 8px;"
-        f"border-radius:4px;margin:2px 0;{wraps if part.wraps else 'white-space:pre;overflow-x:auto'}"
-        f"{';font-weight:600' if part.bold else ''}"))
+    return tag(
+        "div",
+        line_html(part.content),
+        style=(
+            f"background-color:{PANEL};color:{INK};font-family:{MONO};font-size:12px;line-height:1.4;padding:4px 8px;"
+            f"border-radius:4px;margin:2px 0;{wraps if part.wraps else 'white-space:pre;overflow-x:auto'}"
+            f"{';font-weight:600' if part.bold else ''}"
+        ),
+    )
 
 
 def _quoted(part: doc.Quoted) -> Html:
-    return tag("div", _badge(doc.Badge(part.badge)), _block(doc.Block(part.text)), style="margin:4px 0")
+    return tag(
+        "div", _badge(doc.Badge(part.badge)), _block(doc.Block(part.text)), style="margin:4px 0"
+    )
 
 
 def _fold(part: doc.Fold) -> Html:
-    line = tag("summary", part.summary, style=f"background-color:{CARD};color:{MUTED};cursor:pointer;font-size:12px")
+    line = tag(
+        "summary",
+        part.summary,
+        style=f"background-color:{CARD};color:{MUTED};cursor:pointer;font-size:12px",
+    )
     return tag("details", line, parts_html(part.parts), style=f"{PAPER};margin:4px 0")
 
 
 def _section(part: doc.Section) -> Html:
-    ruled = "margin:2px 0 6px 16px" if part.inset else f"border-top:1px solid {LINE};padding:6px 0 2px 0;margin:4px 0 0"
+    ruled = (
+        "margin:2px 0 6px 16px"
+        if part.inset
+        else f"border-top:1px solid {LINE};padding:6px 0 2px 0;margin:4px 0 0"
+    )
     return tag("div", parts_html(part.parts), style=ruled)
 
 
@@ -148,16 +200,26 @@ def _section(part: doc.Section) -> Html:
 
 
 def _table(table: doc.Table) -> Html:
-    columns = [column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns]
+    columns = [
+        column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns
+    ]
     rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
     head = None
     if table.header:
-        names = [_td("th", (column.name,), column, Look(PANEL, INK, bold=True)) for column in columns]
+        names = [
+            _td("th", (column.name,), column, Look(PANEL, INK, bold=True)) for column in columns
+        ]
         head = tag("thead", tag("tr", *names, style=f"background-color:{CARD}"))
     body = tag("tbody", *(_row(row, columns, table.dense) for row in rows))
-    return tag("table", head, body, style=(
-        f"border-collapse:collapse;table-layout:auto;margin:6px 0;{PAPER};font-size:12px;"
-        f"font-family:{MONO if table.dense else SANS}"))
+    return tag(
+        "table",
+        head,
+        body,
+        style=(
+            f"border-collapse:collapse;table-layout:auto;margin:6px 0;{PAPER};font-size:12px;"
+            f"font-family:{MONO if table.dense else SANS}"
+        ),
+    )
 
 
 def _row(row: doc.TableRow, columns: Sequence[doc.Column], dense: bool) -> Html:
@@ -171,18 +233,29 @@ def _row(row: doc.TableRow, columns: Sequence[doc.Column], dense: bool) -> Html:
     return tag("tr", *cells, style=f"background-color:{CARD}")
 
 
-def _td(name: str, parts: Sequence[doc.Part | doc.Inline], column: doc.Column, look: Look, title: str = "",
-        dense: bool = False) -> Html:
+def _td(
+    name: str,
+    parts: Sequence[doc.Part | doc.Inline],
+    column: doc.Column,
+    look: Look,
+    title: str = "",
+    dense: bool = False,
+) -> Html:
     """Names both colours: the theme's striped rows would shine through otherwise."""
     paper = f"background-color:{look.background or CARD};color:{look.foreground or column.look.foreground or INK}"
     style = f"{paper};text-align:{'right' if column.number else 'left'};padding:{'3px' if dense else '4px'} 8px"
     if not dense:
-        bold, mono = look.bold or column.look.bold, name == "td" and (look.mono or column.look.mono or column.number)
+        bold, mono = (
+            look.bold or column.look.bold,
+            name == "td" and (look.mono or column.look.mono or column.number),
+        )
         # Figures stay in one line; the words above them may break, or a table of many columns leaves the page.
         nowrap = (column.number and name == "td") or look.nowrap or column.look.nowrap
-        style += (f";vertical-align:{'bottom' if name == 'th' else 'top'};border-bottom:1px solid {LINE};"
-                  f"font-weight:{'600' if bold else '400'};white-space:{'nowrap' if nowrap else 'normal'}"
-                  + (f";font-family:{MONO}" if mono else ""))
+        style += (
+            f";vertical-align:{'bottom' if name == 'th' else 'top'};border-bottom:1px solid {LINE};"
+            f"font-weight:{'600' if bold else '400'};white-space:{'nowrap' if nowrap else 'normal'}"
+            + (f";font-family:{MONO}" if mono else "")
+        )
     elif name == "td":
         style += ";white-space:nowrap"
     return tag(name, parts_html(parts), title=title, style=style)
@@ -205,17 +278,32 @@ def _ledger(part: doc.Ledger) -> Html:
 
 def _tokens(part: doc.Tokens) -> Html:
     """The mark of each run in the margin, its tokens beside it."""
-    margin = (f"{PAPER};text-align:right;vertical-align:top;padding:3px 8px;line-height:1.9;font-family:{MONO};"
-              "font-size:11px;white-space:nowrap")
-    beside = (f"{PAPER};text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;font-family:{MONO};"
-              f"font-size:12px;white-space:pre-wrap;overflow-wrap:break-word;border-left:2px solid {LINE}")
+    margin = (
+        f"{PAPER};text-align:right;vertical-align:top;padding:3px 8px;line-height:1.9;font-family:{MONO};"
+        "font-size:11px;white-space:nowrap"
+    )
+    beside = (
+        f"{PAPER};text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;font-family:{MONO};"
+        f"font-size:12px;white-space:pre-wrap;overflow-wrap:break-word;border-left:2px solid {LINE}"
+    )
     rows = []
     for run in part.runs:
-        mark, spans = ("…", [_warn(run)]) if isinstance(run, doc.WarningLine) else (run.mark, _run_spans(run))
+        mark, spans = (
+            ("…", [_warn(run)]) if isinstance(run, doc.WarningLine) else (run.mark, _run_spans(run))
+        )
         first, _, was = mark.partition(", was ")
-        label = [tag("span", first, style=f"color:{MUTED}"), tag("div", f"was {was}") if was else None]
-        rows.append(tag("tr", tag("td", *label, style=margin), tag("td", *spans, style=beside),
-                        style=f"background-color:{CARD}"))
+        label = [
+            tag("span", first, style=f"color:{MUTED}"),
+            tag("div", f"was {was}") if was else None,
+        ]
+        rows.append(
+            tag(
+                "tr",
+                tag("td", *label, style=margin),
+                tag("td", *spans, style=beside),
+                style=f"background-color:{CARD}",
+            )
+        )
     return tag("table", tag("tbody", *rows), style=f"border-collapse:collapse;margin:6px 0;{PAPER}")
 
 
@@ -227,67 +315,148 @@ def _run_spans(run: doc.TokenRun) -> list[Html]:
         if index == len(run.tokens) - 1:
             text = text.removesuffix("\n")
         below = "4px" if token.look.below else "1px"
-        spans.append(tag("span", text, title=token.title, style=f"{css(token.look)};padding:1px 0 {below}"))
+        spans.append(
+            tag("span", text, title=token.title, style=f"{css(token.look)};padding:1px 0 {below}")
+        )
     return spans
 
 
 def _token_line(part: doc.TokenLine) -> Html:
-    spans = [tag("span", token.text.replace("\n", "⏎"), title=token.title, style=f"{css(token.look)};padding:1px 0")
-             for token in part.tokens]
-    label = tag("b", f"{part.label.strip()} ", style=f"color:{MUTED}") if part.label.strip() else None
+    spans = [
+        tag(
+            "span",
+            token.text.replace("\n", "⏎"),
+            title=token.title,
+            style=f"{css(token.look)};padding:1px 0",
+        )
+        for token in part.tokens
+    ]
+    label = (
+        tag("b", f"{part.label.strip()} ", style=f"color:{MUTED}") if part.label.strip() else None
+    )
     hidden = f" … {part.hidden} more" if part.hidden else None
-    return tag("div", label, part.before, *spans, part.after, hidden, style=(
-        f"{PAPER};font-family:{MONO};font-size:12px;line-height:1.9;white-space:pre-wrap;overflow-wrap:break-word"))
+    return tag(
+        "div",
+        label,
+        part.before,
+        *spans,
+        part.after,
+        hidden,
+        style=(
+            f"{PAPER};font-family:{MONO};font-size:12px;line-height:1.9;white-space:pre-wrap;overflow-wrap:break-word"
+        ),
+    )
 
 
 def _legend(part: doc.Legend) -> Html:
-    items = [tag("span", tag("span", mark, style=f"{css(look)};font-family:{MONO};padding:0 5px"), f" {meaning}",
-                 style="margin:0 14px 0 0;display:inline-block") for mark, look, meaning in part.items]
+    items = [
+        tag(
+            "span",
+            tag("span", mark, style=f"{css(look)};font-family:{MONO};padding:0 5px"),
+            f" {meaning}",
+            style="margin:0 14px 0 0;display:inline-block",
+        )
+        for mark, look, meaning in part.items
+    ]
     if part.scale is not None:
         name, values = part.scale
-        steps = [tag("span", value, style=f"background-color:{fill};color:{ink};font-family:{MONO};padding:0 6px")
-                 for value, (fill, ink) in zip(values, RED_BLUE)]
-        items.append(tag("span", f"{name}: ", *steps, style="margin:0 14px 0 0;display:inline-block"))
-    return tag("div", *items, style=f"color:{MUTED};font-size:12px;line-height:1.9;margin:2px 0 6px 0")
+        steps = [
+            tag(
+                "span",
+                value,
+                style=f"background-color:{fill};color:{ink};font-family:{MONO};padding:0 6px",
+            )
+            for value, (fill, ink) in zip(values, RED_BLUE)
+        ]
+        items.append(
+            tag("span", f"{name}: ", *steps, style="margin:0 14px 0 0;display:inline-block")
+        )
+    return tag(
+        "div", *items, style=f"color:{MUTED};font-size:12px;line-height:1.9;margin:2px 0 6px 0"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ pictures
 
 
 def _picture(part: doc.Picture) -> Html:
-    source = {"src": "data:image/png;base64," + base64.b64encode(_png_of(part)).decode("ascii"), "alt": part.alt}
+    source = {
+        "src": "data:image/png;base64," + base64.b64encode(_png_of(part)).decode("ascii"),
+        "alt": part.alt,
+    }
     if not part.labels:
-        return tag("img", attributes=source, style=f"background-color:{CARD};max-width:100%;margin:4px 0")
+        return tag(
+            "img", attributes=source, style=f"background-color:{CARD};max-width:100%;margin:4px 0"
+        )
     # Not scaled to the window, or the labels would leave their rows.
-    lines = [tag("div", label, style=f"height:{part.pitch}px;line-height:{part.pitch}px") for label in part.labels]
-    labels = tag("div", *lines, style=(
-        f"background-color:{CARD};color:{MUTED};font-family:{MONO};font-size:10px;text-align:right;padding:0 6px 0 0;"
-        "display:inline-block;vertical-align:top;min-width:24px"))
-    image = tag("img", attributes=source,
-                style=f"background-color:{CARD};max-width:none;margin:0;vertical-align:top")
-    return tag("div", labels, image, style=f"{PAPER};white-space:nowrap;overflow-x:auto;margin:4px 0")
+    lines = [
+        tag("div", label, style=f"height:{part.pitch}px;line-height:{part.pitch}px")
+        for label in part.labels
+    ]
+    labels = tag(
+        "div",
+        *lines,
+        style=(
+            f"background-color:{CARD};color:{MUTED};font-family:{MONO};font-size:10px;text-align:right;padding:0 6px 0 0;"
+            "display:inline-block;vertical-align:top;min-width:24px"
+        ),
+    )
+    image = tag(
+        "img",
+        attributes=source,
+        style=f"background-color:{CARD};max-width:none;margin:0;vertical-align:top",
+    )
+    return tag(
+        "div", labels, image, style=f"{PAPER};white-space:nowrap;overflow-x:auto;margin:4px 0"
+    )
 
 
 def _squares(part: doc.Squares) -> Html:
     """A small table; the lines between cells and the letters carry the same facts without colour."""
     size, rows = part.size, []
     for row in part.rows:
-        cells = [tag("td", character, title=meaning, style=(
-            f"background-color:{background};color:{ink};width:{size}px;height:{size}px;min-width:{size}px;padding:0;"
-            f"text-align:center;vertical-align:middle;border:1px solid #ffffff;font-family:{MONO};"
-            f"font-size:{size * 5 // 9}px;font-weight:600;line-height:1"))
-            for character, meaning, background, ink in row]
+        cells = [
+            tag(
+                "td",
+                character,
+                title=meaning,
+                style=(
+                    f"background-color:{background};color:{ink};width:{size}px;height:{size}px;min-width:{size}px;padding:0;"
+                    f"text-align:center;vertical-align:middle;border:1px solid #ffffff;font-family:{MONO};"
+                    f"font-size:{size * 5 // 9}px;font-weight:600;line-height:1"
+                ),
+            )
+            for character, meaning, background, ink in row
+        ]
         rows.append(tag("tr", *cells, style=f"background-color:{CARD}"))
-    return tag("table", tag("tbody", *rows), style=(
-        f"border-collapse:collapse;table-layout:auto;margin:0;{PAPER};border:1px solid #9fb0bf"))
+    return tag(
+        "table",
+        tag("tbody", *rows),
+        style=(
+            f"border-collapse:collapse;table-layout:auto;margin:0;{PAPER};border:1px solid #9fb0bf"
+        ),
+    )
 
 
 WRITERS: dict[type, Callable[..., object]] = {
-    str: lambda part: part, doc.Styled: lambda part: tag("span", part.text, title=part.title, style=css(part.look)),
-    doc.Badge: _badge, doc.Bar: _bar, doc.Heading: _heading,
-    doc.Note: _note, doc.WarningLine: _warn, doc.Block: _block, doc.Quoted: _quoted, doc.Fold: _fold,
-    doc.Section: _section, doc.Table: _table, doc.Ledger: _ledger, doc.Tokens: _tokens, doc.TokenLine: _token_line,
-    doc.Legend: _legend, doc.Picture: _picture, doc.Squares: _squares,
+    str: lambda part: part,
+    doc.Styled: lambda part: tag("span", part.text, title=part.title, style=css(part.look)),
+    doc.Badge: _badge,
+    doc.Bar: _bar,
+    doc.Heading: _heading,
+    doc.Note: _note,
+    doc.WarningLine: _warn,
+    doc.Block: _block,
+    doc.Quoted: _quoted,
+    doc.Fold: _fold,
+    doc.Section: _section,
+    doc.Table: _table,
+    doc.Ledger: _ledger,
+    doc.Tokens: _tokens,
+    doc.TokenLine: _token_line,
+    doc.Legend: _legend,
+    doc.Picture: _picture,
+    doc.Squares: _squares,
     doc.PagePart: lambda part: parts_html(part.parts),
     **dict.fromkeys((doc.TextPart, doc.BlankLine), lambda part: ""),
 }

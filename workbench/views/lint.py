@@ -1,10 +1,20 @@
 """What the lint said: every rule's answer, and the tokens that the findings point at, marked where they stand."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from workbench.types import Trajectory, View
-from workbench.types.findings import ERROR, FINDING, NOT_CHECKED, PASSED, TOLD, Answer, Finding, LintReport
+from workbench.types.findings import (
+    ERROR,
+    FINDING,
+    NOT_CHECKED,
+    PASSED,
+    TOLD,
+    Answer,
+    Finding,
+    LintReport,
+)
 from workbench.views import doc
 from workbench.views.html import shown
 from workbench.views.looks import BOLD, CARD, Look
@@ -12,13 +22,23 @@ from workbench.views.tokens import KINDS, TokenTexts, ids_as_texts, kinds_of
 
 AROUND = 24  # tokens drawn on each side of those that a finding points at
 LONGEST = 40  # tokens drawn of those it points at
-MARKS = {PASSED: ("✓", "#00734f"), NOT_CHECKED: ("–", "#5a6775"), ERROR: ("✗", "#b2182b"), "note": ("!", "#b84a00")}
+MARKS = {
+    PASSED: ("✓", "#00734f"),
+    NOT_CHECKED: ("–", "#5a6775"),
+    ERROR: ("✗", "#b2182b"),
+    "note": ("!", "#b84a00"),
+}
 EDGE = f"1px solid {CARD}"
 FOUND = Look("#b2182b", "#ffffff", right=EDGE)  # tokens that a finding points at
 
 
-def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token_texts: TokenTexts | None = None, *,
-              max_findings: int = 4) -> View:
+def show_lint(
+    report: LintReport,
+    trajectories: Sequence[Trajectory] = (),
+    token_texts: TokenTexts | None = None,
+    *,
+    max_findings: int = 4,
+) -> View:
     """One row a rule: passed, not checked (and which evidence was missing), or what it found, where, what that means
     for training and how to mend it. Under it, for the first findings that point at tokens, these tokens in their place.
 
@@ -26,21 +46,41 @@ def show_lint(report: LintReport, trajectories: Sequence[Trajectory] = (), token
     say who wrote them, as in `show_tokens`. `trajectories` are those that were looked at, in the order of the batch.
     """
     counts = report.counts()
-    verdict = (f"{counts['errors']} errors, {counts['notes']} notes; {counts['passed']} rules passed, "
-               f"{counts['not_checked']} not checked")
-    pointed = [(answer, finding) for answer in report.answers for finding in answer.findings
-               if _is_drawable(finding, trajectories)][:max_findings]
+    verdict = (
+        f"{counts['errors']} errors, {counts['notes']} notes; {counts['passed']} rules passed, "
+        f"{counts['not_checked']} not checked"
+    )
+    pointed = [
+        (answer, finding)
+        for answer in report.answers
+        for finding in answer.findings
+        if _is_drawable(finding, trajectories)
+    ][:max_findings]
     parts: list[doc.Part] = []
     for answer, finding in pointed:
-        parts += [doc.Note(f"{answer.rule} at {finding.place}: {finding.what}"),
-                  _tokens(finding, trajectories[finding.place.index], token_texts or ids_as_texts)]
-    table = doc.Table((doc.Column("rule", look=BOLD), "answer", "what it looks for, and what it found"),
-                      [answer_row(answer) for answer in report.answers])
-    return shown(doc.ViewDocument((
-        doc.TextPart(report.text),
-        doc.PagePart((doc.Heading(report.about or "lint"),
-                      doc.Note(verdict) if report.ok else doc.WarningLine(verdict), table)),
-        *parts)))
+        parts += [
+            doc.Note(f"{answer.rule} at {finding.place}: {finding.what}"),
+            _tokens(finding, trajectories[finding.place.index], token_texts or ids_as_texts),
+        ]
+    table = doc.Table(
+        (doc.Column("rule", look=BOLD), "answer", "what it looks for, and what it found"),
+        [answer_row(answer) for answer in report.answers],
+    )
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.TextPart(report.text),
+                doc.PagePart(
+                    (
+                        doc.Heading(report.about or "lint"),
+                        doc.Note(verdict) if report.ok else doc.WarningLine(verdict),
+                        table,
+                    )
+                ),
+                *parts,
+            )
+        )
+    )
 
 
 def answer_row(answer: Answer) -> list[str | doc.Cell]:
@@ -48,15 +88,30 @@ def answer_row(answer: Answer) -> list[str | doc.Cell]:
     mark, colour = MARKS[status]
     said: list[doc.Part | doc.Inline] = [answer.title]
     for finding in answer.findings[:TOLD]:
-        said.append(doc.Section((doc.Note((doc.Styled(f"{finding.severity} ", BOLD),
-                                           f"{finding.place}: {finding.what}")),), inset=True))
+        said.append(
+            doc.Section(
+                (
+                    doc.Note(
+                        (
+                            doc.Styled(f"{finding.severity} ", BOLD),
+                            f"{finding.place}: {finding.what}",
+                        )
+                    ),
+                ),
+                inset=True,
+            )
+        )
     if answer.untold:
         said.append(doc.Note(f"and {answer.untold} more"))
     if answer.findings:
         said += [doc.Note(f"It means: {answer.means}"), doc.Note(f"To mend it: {answer.mend}")]
     if answer.missing:
         said.append(doc.Note(f"missing: {'; '.join(answer.missing)}"))
-    return [answer.rule, doc.Cell("", parts=(doc.Badge(f"{mark} {status}", colour),)), doc.Cell("", parts=tuple(said))]
+    return [
+        answer.rule,
+        doc.Cell("", parts=(doc.Badge(f"{mark} {status}", colour),)),
+        doc.Cell("", parts=tuple(said)),
+    ]
 
 
 def _is_drawable(finding: Finding, trajectories: Sequence[Trajectory]) -> bool:
@@ -66,21 +121,30 @@ def _is_drawable(finding: Finding, trajectories: Sequence[Trajectory]) -> bool:
     trajectory = trajectories[place.index]
     named = f"{trajectory.task.id}/{trajectory.attempt}"
     segment = place.segment or 0
-    return (place.trajectory in (None, named) and segment < len(trajectory.segments)
-            and place.position < len(trajectory.segments[segment]))
+    return (
+        place.trajectory in (None, named)
+        and segment < len(trajectory.segments)
+        and place.position < len(trajectory.segments[segment])
+    )
 
 
 def _tokens(finding: Finding, trajectory: Trajectory, token_texts: TokenTexts) -> doc.TokenLine:
     """The tokens around a place, those of the finding marked."""
     place = finding.place
     segment = trajectory.segments[place.segment or 0]
-    begin, end = place.position, min(len(segment), place.position + min(max(1, place.length), LONGEST))
+    begin, end = (
+        place.position,
+        min(len(segment), place.position + min(max(1, place.length), LONGEST)),
+    )
     low, high = max(0, begin - AROUND), min(len(segment), end + AROUND)
     drawn = []
-    for at, (text, kind) in enumerate(zip(token_texts(segment.token_ids[low:high].tolist()), kinds_of(segment)[low:]),
-                                      start=low):
+    for at, (text, kind) in enumerate(
+        zip(token_texts(segment.token_ids[low:high].tolist()), kinds_of(segment)[low:]), start=low
+    ):
         look = KINDS[kind]
         marked = f"{'▶' * (at == begin)}{text}{'◀' * (at == end - 1)}"
         colours = FOUND if begin <= at < end else Look(look.background, look.foreground, right=EDGE)
         drawn.append(doc.Styled(marked, colours, title=f"token {at}: {look.meaning}"))
-    return doc.TokenLine("     ", tuple(drawn), before="… " if low else "", after=" …" if high < len(segment) else "")
+    return doc.TokenLine(
+        "     ", tuple(drawn), before="… " if low else "", after=" …" if high < len(segment) else ""
+    )

@@ -5,6 +5,7 @@
 
 `Status` is what a notebook's `run.status` is. Everything in it that came from a file or a process is escaped.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,14 @@ from workbench.views.looks import BLUE, BOLD, GREEN, GREY, ORANGE, RED
 from workbench.views.progress_line import bar_of, duration
 
 # Word and colour of each state; the word says it all, the colour only helps.
-STATES = {"running": BLUE, "stopping": ORANGE, "done": GREEN, "stopped": GREY, "failed": RED, "ended": ORANGE}
+STATES = {
+    "running": BLUE,
+    "stopping": ORANGE,
+    "done": GREEN,
+    "stopped": GREY,
+    "failed": RED,
+    "ended": ORANGE,
+}
 LIVE_PANELS = (
     *(panel for panel in PANELS if panel.title != "valid format"),
     Panel("KL(old || new), nats per token", ("approx_kl",)),
@@ -70,9 +78,11 @@ def status_parts(status: Status, hint: str = "") -> tuple[doc.Part, ...]:
     state = doc.Badge(status.state, STATES.get(status.state, GREY), plain=f" [{status.state}]  ")
     share = min(1.0, status.step / status.steps) if status.steps else None
     bar = () if share is None else (bar_of(share, 160, "0 10px 0 6px"),)
-    return (doc.Heading((name, state, *bar, " · ".join(_facts(status)))),
-            *(doc.WarningLine(capped(problem, LONGEST_PROBLEM)) for problem in status.problems),
-            *([doc.Note(hint)] if hint else []))
+    return (
+        doc.Heading((name, state, *bar, " · ".join(_facts(status)))),
+        *(doc.WarningLine(capped(problem, LONGEST_PROBLEM)) for problem in status.problems),
+        *([doc.Note(hint)] if hint else []),
+    )
 
 
 def _facts(status: Status) -> list[str]:
@@ -81,8 +91,10 @@ def _facts(status: Status) -> list[str]:
     if status.running and status.phase != "done":
         facts.append(visible(status.phase, newline=" "))
     if status.running and status.idle is not None:
-        facts.append(f"idle: learner {status.idle['learner_idle']:.0%}, engine {status.idle['engine_idle']:.0%}; sync "
-                     f"{status.idle['sync_share']:.0%}")
+        facts.append(
+            f"idle: learner {status.idle['learner_idle']:.0%}, engine {status.idle['engine_idle']:.0%}; sync "
+            f"{status.idle['sync_share']:.0%}"
+        )
     if status.elapsed_s is not None:
         facts.append(duration(status.elapsed_s))
     return facts
@@ -90,12 +102,20 @@ def _facts(status: Status) -> list[str]:
 
 def live_curves(rows: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Any]) -> list[Curve]:
     """The panels worth drawing while a run trains: not a KL whose every value is zero (one update a step)."""
-    return [curve for curve in curves_of(rows, evaluations, None, LIVE_PANELS)
-            if not curve.panel.title.startswith("KL") or np.nan_to_num(curve.value).any()]
+    return [
+        curve
+        for curve in curves_of(rows, evaluations, None, LIVE_PANELS)
+        if not curve.panel.title.startswith("KL") or np.nan_to_num(curve.value).any()
+    ]
 
 
-def show_live(status: Status, rows: Sequence[Mapping[str, Any]], evaluations: Mapping[str, Any], *,
-              hint: str = "") -> View:
+def show_live(
+    status: Status,
+    rows: Sequence[Mapping[str, Any]],
+    evaluations: Mapping[str, Any],
+    *,
+    hint: str = "",
+) -> View:
     """The status above the curves so far. While the run goes on the curves are words on this page, for a screen draws
     them beside it (`live_figure`); of a run that has ended it is what `show_curves` shows, with a PNG. `hint`: a line
     on what to do."""
@@ -120,5 +140,7 @@ def _words(curves: Sequence[Curve]) -> str:
         known = curve.value[np.isfinite(curve.value)]
         levels = ", ".join(f"{line.name} {words.number(line.value, 3)}" for line in curve.lines)
         now = words.number(float(known[-1]), 3) if len(known) else "not yet"
-        parts.append(visible(f"{curve.panel.title} {now}" + (f" ({levels})" if levels else ""), newline=" "))
+        parts.append(
+            visible(f"{curve.panel.title} {now}" + (f" ({levels})" if levels else ""), newline=" ")
+        )
     return "; ".join(parts)

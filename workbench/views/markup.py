@@ -5,6 +5,7 @@
 - Colours of the house follow a dark theme: each is said twice, plainly and as `light-dark(...)`. JupyterLab's sanitizer drops the
   second, and then the page is the light one as a whole.
 """
+
 from __future__ import annotations
 
 import re
@@ -26,20 +27,34 @@ class Html(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: object, style: str = "", title: str = "", attributes: Mapping[str, str] = {}) -> Html:
+def tag(
+    name: str,
+    *children: object,
+    style: str = "",
+    title: str = "",
+    attributes: Mapping[str, str] = {},
+) -> Html:
     """One element. Children that are `Html` are kept, everything else is escaped; None and "" are left out.
 
     `name` and the attribute names are the caller's literals, never data.
     """
     if style:
-        if (own := _PAPER.search(style)) and any(isinstance(child, Html) and _TWICE in child for child in children):
+        if (own := _PAPER.search(style)) and any(
+            isinstance(child, Html) and _TWICE in child for child in children
+        ):
             style += ";color-scheme:light"  # a paper of its own is light in any theme, and so is what stands on it
         style = style if own else themed(style)
-    pairs = {**({"style": style} if style else {}), **({"title": title} if title else {}), **attributes}
+    pairs = {
+        **({"style": style} if style else {}),
+        **({"title": title} if title else {}),
+        **attributes,
+    }
     written = "".join(f' {key}="{esc(value, newline="⏎")}"' for key, value in pairs.items())
     if name in ("img", "br"):
         return Html(f"<{name}{written}>")
-    inside = "".join(child if isinstance(child, Html) else esc(child) for child in children if child is not None)
+    inside = "".join(
+        child if isinstance(child, Html) else esc(child) for child in children if child is not None
+    )
     return Html(f"<{name}{written}>{inside}</{name}>")
 
 
@@ -64,5 +79,7 @@ def finished(html: Html, text: str, png: bytes | None = None) -> View:
     `visible` changes nothing that it has been through already, so doing it once more here closes every gap at once.
     """
     if not isinstance(html, Html):
-        raise TypeError("a view's html is made by markup.tag, so that everything in it is escaped; got a plain str")
+        raise TypeError(
+            "a view's html is made by markup.tag, so that everything in it is escaped; got a plain str"
+        )
     return View(html, visible(text), png)

@@ -2,6 +2,7 @@
 
 Takes numbers and draws them; `notebook/mask_switches.py` computes them, with the functions of training.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,13 @@ from workbench.views import doc, words
 from workbench.views.html import shown
 from workbench.views.looks import CARD, INK, MUTED, PANEL, Look
 
-LEGEND = ("advantage, return, weight: tokens that change; then the largest change of an action token's advantage; "
-          "last: tokens that a term of the loss is taken over")
-ROUNDING = 1e-9  # a change of an advantage below this is that of sums which were added up in another order
+LEGEND = (
+    "advantage, return, weight: tokens that change; then the largest change of an action token's advantage; "
+    "last: tokens that a term of the loss is taken over"
+)
+ROUNDING = (
+    1e-9  # a change of an advantage below this is that of sums which were added up in another order
+)
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,15 @@ class SwitchEffect:
     variant: str = ""
 
 
-def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, groups: Sequence[str] = (),
-                  told: Sequence[str] = (), remark: str = "") -> View:
+def show_switches(
+    effects: Sequence[SwitchEffect],
+    *,
+    title: str,
+    tokens: str,
+    groups: Sequence[str] = (),
+    told: Sequence[str] = (),
+    remark: str = "",
+) -> View:
     """A row per switch, the groups (named in `groups`) last.
 
     You will see for how many tokens advantage, return and weight change, by how much an action token's advantage
@@ -51,13 +63,25 @@ def show_switches(effects: Sequence[SwitchEffect], *, title: str, tokens: str, g
     """
     settings = list(dict.fromkeys(name for effect in effects for name in effect.largest))
     changes = [f"{name}, {when}" for name in settings for when in ("unwhitened", "whitened")]
-    columns = ["switched to the response", *doc.numbers("advantage", "return", "weight", *changes),
-               "counted in the loss"]
+    columns = [
+        "switched to the response",
+        *doc.numbers("advantage", "return", "weight", *changes),
+        "counted in the loss",
+    ]
     rows = [_row(effect, settings, effect.name in groups) for effect in effects]
-    return shown(doc.ViewDocument((
-        doc.Heading(title), doc.Note(tokens), *(doc.Block(f"→ {sentence}", bold=True) for sentence in told),
-        doc.Note(LEGEND), doc.Table(columns, rows), doc.Note(remark) if remark else None,
-        *(doc.Note(note) for effect in effects for note in _notes(effect)))))
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(title),
+                doc.Note(tokens),
+                *(doc.Block(f"→ {sentence}", bold=True) for sentence in told),
+                doc.Note(LEGEND),
+                doc.Table(columns, rows),
+                doc.Note(remark) if remark else None,
+                *(doc.Note(note) for effect in effects for note in _notes(effect)),
+            )
+        )
+    )
 
 
 def _notes(effect: SwitchEffect) -> list[str]:
@@ -70,19 +94,38 @@ def _notes(effect: SwitchEffect) -> list[str]:
 
 def _row(effect: SwitchEffect, settings: Sequence[str], is_group: bool) -> list[doc.Cell]:
     paper = PANEL if is_group else CARD
-    name = (f"{effect.name} = false" + f", {effect.variant}" * bool(effect.variant)) if is_group else effect.name
+    name = (
+        (f"{effect.name} = false" + f", {effect.variant}" * bool(effect.variant))
+        if is_group
+        else effect.name
+    )
     head = doc.Cell(name, Look(paper, bold=True, mono=True, nowrap=True))
     if effect.error or effect.inert:
-        why = doc.Cell("not possible", Look(paper, INK)) if effect.error else doc.Cell("no effect here",
-                                                                                       Look(paper, MUTED))
+        why = (
+            doc.Cell("not possible", Look(paper, INK))
+            if effect.error
+            else doc.Cell("no effect here", Look(paper, MUTED))
+        )
         return [head, *[doc.Cell("—", Look(paper))] * (3 + 2 * len(settings)), why]
     returns = "—" if effect.returns is None else _count(effect.returns)
-    cells = [doc.Cell(text, Look(paper)) for text in (_count(effect.advantages), returns, _count(effect.weights))]
-    for value in (value for setting in settings for value in effect.largest.get(setting, (None, None))):
+    cells = [
+        doc.Cell(text, Look(paper))
+        for text in (_count(effect.advantages), returns, _count(effect.weights))
+    ]
+    for value in (
+        value for setting in settings for value in effect.largest.get(setting, (None, None))
+    ):
         moved = value is not None and value > ROUNDING
-        cells.append(doc.Cell(_size(value), Look("#fde3c3" if moved else paper),
-                              title="" if value is None else f"largest change {value:.3g}"))
-    counted = ", ".join(f"{term} {before:,} → {after:,}" for term, (before, after) in effect.denominators.items())
+        cells.append(
+            doc.Cell(
+                _size(value),
+                Look("#fde3c3" if moved else paper),
+                title="" if value is None else f"largest change {value:.3g}",
+            )
+        )
+    counted = ", ".join(
+        f"{term} {before:,} → {after:,}" for term, (before, after) in effect.denominators.items()
+    )
     return [head, *cells, doc.Cell(counted or "·", Look(paper, INK if counted else MUTED))]
 
 

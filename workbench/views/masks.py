@@ -2,6 +2,7 @@
 
 Axes: S segments (rows), T tokens (columns).
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -29,15 +30,25 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     what is trained. A batch that trains on prompts or replies, or a group of attempts all alike, catches the eye.
     Long sequences are drawn several tokens to a pixel, and trained ones win; the caption says how many.
     """
-    rows = [(number, t, kinds_of(segment)) for number, group in enumerate(groups) for t in group
-            for segment in t.segments]
+    rows = [
+        (number, t, kinds_of(segment))
+        for number, group in enumerate(groups)
+        for t in group
+        for segment in t.segments
+    ]
     drawn = rows[:max_rows]
     longest = max((len(kind_T) for _, _, kind_T in drawn), default=0)
     if not longest:
         return shown(doc.ViewDocument((doc.Note("no tokens to show"),)))
     per_pixel = -(-longest // max_columns)
-    kind_SX = np.stack([_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in drawn])
-    counts = {kind: int(sum((kind_T == kind).sum() for _, _, kind_T in rows)) for kind in CHARACTERS if kind != NOTHING}
+    kind_SX = np.stack(
+        [_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in drawn]
+    )
+    counts = {
+        kind: int(sum((kind_T == kind).sum() for _, _, kind_T in rows))
+        for kind in CHARACTERS
+        if kind != NOTHING
+    }
     total = sum(counts.values())
     summary = (
         f"{words.count(len(groups), 'group')}, "
@@ -45,20 +56,40 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
         f"{words.count(len(rows), 'segment')}, {words.count(total, 'token')}, {counts[TRAINED]:,} trained "
         f"({words.percent(counts[TRAINED] / total)})"
     )
-    scale_words = "one column is " + words.count(per_pixel, "token") + (", trained ones win" if per_pixel > 1 else "")
-    legend = [(CHARACTERS[kind], Look(PALETTE[kind], "#ffffff" if kind == TRAINED else INK),
-               f"{KINDS[kind].mark}: {count:,}") for kind, count in counts.items()]
-    picture = doc.Picture(_picture(kind_SX, [number for number, _, _ in drawn]), f"Mask overview: {summary}")
-    return shown(doc.ViewDocument((
-        doc.Heading(f"masks: {summary}"), doc.Legend(legend), picture,
-        doc.PagePart((doc.Note(f"rows: segments, in order; {scale_words}"),)), doc.TextPart(_rows(drawn, longest)),
-        doc.first_shown(len(drawn), len(rows), "segments"))))
+    scale_words = (
+        "one column is "
+        + words.count(per_pixel, "token")
+        + (", trained ones win" if per_pixel > 1 else "")
+    )
+    legend = [
+        (
+            CHARACTERS[kind],
+            Look(PALETTE[kind], "#ffffff" if kind == TRAINED else INK),
+            f"{KINDS[kind].mark}: {count:,}",
+        )
+        for kind, count in counts.items()
+    ]
+    picture = doc.Picture(
+        _picture(kind_SX, [number for number, _, _ in drawn]), f"Mask overview: {summary}"
+    )
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(f"masks: {summary}"),
+                doc.Legend(legend),
+                picture,
+                doc.PagePart((doc.Note(f"rows: segments, in order; {scale_words}"),)),
+                doc.TextPart(_rows(drawn, longest)),
+                doc.first_shown(len(drawn), len(rows), "segments"),
+            )
+        )
+    )
 
 
 def _binned(kind_T: np.ndarray, per_pixel: int, width: int) -> np.ndarray:
     """One row of pixels: `per_pixel` tokens each, the kind that comes first in PRECEDENCE."""
     padded = np.full(width * per_pixel, NOTHING, np.int8)
-    padded[:len(kind_T)] = kind_T
+    padded[: len(kind_T)] = kind_T
     bins = padded.reshape(width, per_pixel)
     row = np.full(width, NOTHING, np.int8)
     for kind in reversed(PRECEDENCE):
@@ -75,7 +106,7 @@ def _picture(kind_SX: np.ndarray, group_of_row: Sequence[int]) -> bytes:
     for index in range(rows):
         if index and group_of_row[index] != group_of_row[index - 1]:
             pieces.append(np.full((1, columns * wide), LINE, np.int8))
-        band = np.repeat(np.repeat(kind_SX[index:index + 1], wide, axis=1), tall, axis=0)
+        band = np.repeat(np.repeat(kind_SX[index : index + 1], wide, axis=1), tall, axis=0)
         if tall >= 4:
             band[-1] = NOTHING  # a hair of paper between rows
         pieces.append(band)
@@ -85,7 +116,9 @@ def _picture(kind_SX: np.ndarray, group_of_row: Sequence[int]) -> bytes:
 def _rows(drawn: Sequence, longest: int, *, width: int = 96, max_lines: int = 64) -> str:
     """The picture in characters."""
     per_character = -(-longest // width)
-    keys = "  ".join(f"{CHARACTERS[kind]} {KINDS[kind].mark}" for kind in CHARACTERS if kind != NOTHING)
+    keys = "  ".join(
+        f"{CHARACTERS[kind]} {KINDS[kind].mark}" for kind in CHARACTERS if kind != NOTHING
+    )
     lines = [f"{keys}  (one character is {words.count(per_character, 'token')}, trained ones win)"]
     previous = None
     for number, trajectory, kind_T in drawn[:max_lines]:
@@ -93,9 +126,13 @@ def _rows(drawn: Sequence, longest: int, *, width: int = 96, max_lines: int = 64
             lines.append(f"group {words.name_of(trajectory.task.id)}")
             previous = number
         row = _binned(kind_T, per_character, -(-longest // per_character))
-        lines.append(f"{trajectory.attempt:>4} |" + "".join(CHARACTERS[int(kind)] for kind in row).rstrip())
+        lines.append(
+            f"{trajectory.attempt:>4} |" + "".join(CHARACTERS[int(kind)] for kind in row).rstrip()
+        )
     if len(drawn) > max_lines:
-        lines.append(f"… first {max_lines} rows shown, {len(drawn) - max_lines} more in the picture")
+        lines.append(
+            f"… first {max_lines} rows shown, {len(drawn) - max_lines} more in the picture"
+        )
     return "\n".join(lines)
 
 
@@ -105,15 +142,34 @@ def show_counts(groups: Sequence[Group]) -> View:
     You will see a row per kind of token: how many there are in all and per attempt, and their share. The kind `TRAIN`
     is what the policy sampled in that very segment; `again` are its tokens where they are shown once more.
     """
-    kind_T = np.concatenate([np.zeros(0, np.int8), *(kinds_of(segment) for group in groups for t in group
-                                                     for segment in t.segments)])
+    kind_T = np.concatenate(
+        [
+            np.zeros(0, np.int8),
+            *(kinds_of(segment) for group in groups for t in group for segment in t.segments),
+        ]
+    )
     attempts = len(trajectories_of(groups))
     rows = []
     for kind in (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED):
         count, look = int((kind_T == kind).sum()), KINDS[kind]
-        rows.append([doc.Cell(look.mark, Look(look.background, look.foreground, bold=True, mono=True)), look.meaning,
-                     f"{count:,}", words.percent(count / max(len(kind_T), 1)), f"{count / max(attempts, 1):.1f}"])
-    rows.append([doc.Cell("all", BOLD), "", f"{len(kind_T):,}", "", f"{len(kind_T) / max(attempts, 1):.1f}"])
+        rows.append(
+            [
+                doc.Cell(look.mark, Look(look.background, look.foreground, bold=True, mono=True)),
+                look.meaning,
+                f"{count:,}",
+                words.percent(count / max(len(kind_T), 1)),
+                f"{count / max(attempts, 1):.1f}",
+            ]
+        )
+    rows.append(
+        [doc.Cell("all", BOLD), "", f"{len(kind_T):,}", "", f"{len(kind_T) / max(attempts, 1):.1f}"]
+    )
     columns = ["kind", "who wrote it", *doc.numbers("tokens", "share", "per attempt")]
-    return shown(doc.ViewDocument((doc.Heading(f"tokens of {words.count(attempts, 'attempt')}, by who wrote them"),
-                               doc.Table(columns, rows))))
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(f"tokens of {words.count(attempts, 'attempt')}, by who wrote them"),
+                doc.Table(columns, rows),
+            )
+        )
+    )

@@ -1,7 +1,8 @@
 """Engine against trainer, drawn: the verdict, a waterfall of nats per cause, raw ratios, and the gap on the tokens.
 
-    show_mismatch(report)      `report`: what `wb.audit(...)` gave
+show_mismatch(report)      `report`: what `wb.audit(...)` gave
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from workbench.views.html import shown
 from workbench.views.looks import BOLD, GREEN, INK, MUTED, ORANGE, PANEL, Look, red_blue
 from workbench.views.png import figure, plain, png_of, tidy
 
-TOKENS = 160   # of the ribbon, at most
-LOUD = 0.5     # share of the scale above which a token is marked without colour too
+TOKENS = 160  # of the ribbon, at most
+LOUD = 0.5  # share of the scale above which a token is marked without colour too
 
 
 def show_mismatch(report: Any) -> View:
@@ -29,54 +30,112 @@ def show_mismatch(report: Any) -> View:
     """
     title = f"{'✓' if report.clean else '✗'} engine against trainer: {report.about}"
     header, *waterfall = _waterfall(report)
-    picture = None if report.ratios is None else doc.Picture(
-        _png(report), "what is left of the gap after each cause, and the histogram of raw ratios")
-    control = [] if report.control is None else [
-        f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}"
-        f"{', ' + report.control.about if report.control.about else ''}",
-        *(f"  {line}" for line in report.control.lines)]
-    return shown(doc.ViewDocument((
-        doc.Heading(title), doc.Note(report.verdict) if report.clean else doc.WarningLine(report.verdict, mark=""),
-        *(doc.Note(f"  mend: {cause.mend} ({cause.evidence})") for cause in report.causes), doc.BlankLine(),
-        doc.Table((doc.Column("", look=BOLD), "", ""), _figures(report), header=False),
-        doc.Note(f"alarm: {report.alarm_words}"), picture, doc.BlankLine(),
-        doc.Table((header[0], *doc.numbers(*header[1:])), waterfall), doc.BlankLine(),
-        doc.Note(_histogram_line(report)), *map(doc.Note, control), *_ribbon(report))))
+    picture = (
+        None
+        if report.ratios is None
+        else doc.Picture(
+            _png(report),
+            "what is left of the gap after each cause, and the histogram of raw ratios",
+        )
+    )
+    control = (
+        []
+        if report.control is None
+        else [
+            f"zero-learning-rate control {'passed' if report.control.passed else 'NOT PASSED'}"
+            f"{', ' + report.control.about if report.control.about else ''}",
+            *(f"  {line}" for line in report.control.lines),
+        ]
+    )
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(title),
+                doc.Note(report.verdict)
+                if report.clean
+                else doc.WarningLine(report.verdict, mark=""),
+                *(doc.Note(f"  mend: {cause.mend} ({cause.evidence})") for cause in report.causes),
+                doc.BlankLine(),
+                doc.Table((doc.Column("", look=BOLD), "", ""), _figures(report), header=False),
+                doc.Note(f"alarm: {report.alarm_words}"),
+                picture,
+                doc.BlankLine(),
+                doc.Table((header[0], *doc.numbers(*header[1:])), waterfall),
+                doc.BlankLine(),
+                doc.Note(_histogram_line(report)),
+                *map(doc.Note, control),
+                *_ribbon(report),
+            )
+        )
+    )
 
 
 def _figures(report: Any) -> list[tuple[str, str, str]]:
     gap, ratios, whole = report.gap, report.ratios, report.whole
-    rows = [("gap per token", f"mean {gap.mean:.2g}, largest {gap.largest:.2g} nats",
-             f"{words.count(gap.tokens, 'sampled token')}; alarm at a mean of {report.alarm[0]:g} or "
-             f"{report.alarm[1]:g} at one token")]
+    rows = [
+        (
+            "gap per token",
+            f"mean {gap.mean:.2g}, largest {gap.largest:.2g} nats",
+            f"{words.count(gap.tokens, 'sampled token')}; alarm at a mean of {report.alarm[0]:g} or "
+            f"{report.alarm[1]:g} at one token",
+        )
+    ]
     if report.trainer is not None:
-        rows.append(("trainer's own pass", f"mean {report.trainer.mean:.2g}, largest {report.trainer.largest:.2g} nats",
-                     "the numbers that training uses, beside one plain pass of its weights"))
+        rows.append(
+            (
+                "trainer's own pass",
+                f"mean {report.trainer.mean:.2g}, largest {report.trainer.largest:.2g} nats",
+                "the numbers that training uses, beside one plain pass of its weights",
+            )
+        )
     if ratios is not None:
-        rows.append(("raw ratio", f"mean {ratios.mean:.6g}, {words.percent(ratios.outside)} outside [0.9, 1.1], "
-                     f"largest {ratios.largest:.4g}", "trainer / engine, before any mask, cap or clip"))
-        rows.append(("KL, sampled tokens", f"{ratios.kl:.2g} nats; mean exp|gap| {ratios.mult_error:.6g}",
-                     "mean of r - 1 - log r"))
+        rows.append(
+            (
+                "raw ratio",
+                f"mean {ratios.mean:.6g}, {words.percent(ratios.outside)} outside [0.9, 1.1], "
+                f"largest {ratios.largest:.4g}",
+                "trainer / engine, before any mask, cap or clip",
+            )
+        )
+        rows.append(
+            (
+                "KL, sampled tokens",
+                f"{ratios.kl:.2g} nats; mean exp|gap| {ratios.mult_error:.6g}",
+                "mean of r - 1 - log r",
+            )
+        )
     if whole is None:
         rows.append(("whole vocabulary", "not available", report.whole_missing))
     else:
-        rows.append(("whole vocabulary", f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} "
-                     f"(worst {whole.tv_worst:.2g})", f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; "
-                     f"the likeliest choice differs at {words.percent(whole.first_changed)}, of the five likeliest "
-                     f"{whole.swapped:.2g} are others"))
+        rows.append(
+            (
+                "whole vocabulary",
+                f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} "
+                f"(worst {whole.tv_worst:.2g})",
+                f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; "
+                f"the likeliest choice differs at {words.percent(whole.first_changed)}, of the five likeliest "
+                f"{whole.swapped:.2g} are others",
+            )
+        )
     tried = f"{words.count(report.tried, 'hypothesis', 'hypotheses')} tried"
-    rows.append(("compared with", "; ".join(report.known.values()) or "no other weights known", tried))
+    rows.append(
+        ("compared with", "; ".join(report.known.values()) or "no other weights known", tried)
+    )
     return rows
 
 
 def _waterfall(report: Any) -> list[list[str]]:
     """Header and rows: what was taken, the nats that it explains, what is left."""
     first = report.steps[0].before if report.steps else report.left.mean
-    rows = [["mean |engine - trainer|", "nats explained", "nats left"],
-            ["engine against a plain pass of the trainer's weights", "", f"{first:.3g}"]]
+    rows = [
+        ["mean |engine - trainer|", "nats explained", "nats left"],
+        ["engine against a plain pass of the trainer's weights", "", f"{first:.3g}"],
+    ]
     for step in report.steps:
         declared = " (declared: no fault)" if step.declared else ""
-        rows.append([f"{step.kind}{declared}: {step.words}", f"{step.nats:.3g}", f"{step.after:.3g}"])
+        rows.append(
+            [f"{step.kind}{declared}: {step.words}", f"{step.nats:.3g}", f"{step.after:.3g}"]
+        )
     explained = "rounding" if report.left.within(*report.alarm) else "unexplained"
     return [*rows, [explained, f"{report.left.mean:.3g}", ""]]
 
@@ -84,7 +143,9 @@ def _waterfall(report: Any) -> list[list[str]]:
 def _histogram_line(report: Any) -> str:
     if report.ratios is None:
         return "raw ratios: no comparable token"
-    found = [f"{name}: {count:,}" for name, count in zip(report.bins, report.ratios.histogram) if count]
+    found = [
+        f"{name}: {count:,}" for name, count in zip(report.bins, report.ratios.histogram) if count
+    ]
     return f"raw ratios (trainer / engine): {' · '.join(found)}"
 
 
@@ -98,10 +159,13 @@ def _ribbon(report: Any) -> tuple[doc.Part, ...]:
     same = np.flatnonzero(tokens.trajectory_M == tokens.trajectory_M[worst])
     at = int(np.searchsorted(same, worst))
     low = max(0, min(at - TOKENS // 2, len(same) - TOKENS))
-    drawn = same[low:low + TOKENS]
+    drawn = same[low : low + TOKENS]
     scale = max(float(np.nanmax(np.abs(tokens.gap_M))), 10 * report.alarm[0])
-    texts = report.token_texts(tokens.token_M[drawn].tolist()) if report.token_texts is not None else [
-        f"{token} " for token in tokens.token_M[drawn].tolist()]
+    texts = (
+        report.token_texts(tokens.token_M[drawn].tolist())
+        if report.token_texts is not None
+        else [f"{token} " for token in tokens.token_M[drawn].tolist()]
+    )
     parts: list[doc.Styled] = []
     before = None
     for index, text in zip(drawn.tolist(), texts):
@@ -111,27 +175,42 @@ def _ribbon(report: Any) -> tuple[doc.Part, ...]:
             before = turn
         loud = f"[{'▲' if gap > 0 else '▼'}{gap:+.2g}]" if abs(gap) > LOUD * scale else ""
         colours = red_blue(gap, scale) if abs(gap) > report.alarm[0] else (PANEL, INK)
-        parts.append(doc.Styled(text + loud, Look(*colours), title=f"engine - trainer {gap:+.3g} nats"))
+        parts.append(
+            doc.Styled(text + loud, Look(*colours), title=f"engine - trainer {gap:+.3g} nats")
+        )
     trajectory = report.trajectories[int(tokens.trajectory_M[worst])]
-    label = (f"sampled tokens of {trajectory.task.id}/{trajectory.attempt}, where the largest gap is "
-             f"({tokens.gap_M[worst]:+.3g} nats, turn {int(tokens.turn_M[worst])}); full colour at {scale:.2g} nats, "
-             f"none below {report.alarm[0]:g}")
+    label = (
+        f"sampled tokens of {trajectory.task.id}/{trajectory.attempt}, where the largest gap is "
+        f"({tokens.gap_M[worst]:+.3g} nats, turn {int(tokens.turn_M[worst])}); full colour at {scale:.2g} nats, "
+        f"none below {report.alarm[0]:g}"
+    )
     return doc.BlankLine(), doc.Note(label), doc.TokenLine("", tuple(parts), between="")
 
 
 def _png(report: Any) -> bytes:
     names: list[str] = ["before"] + [f"after {step.kind}" for step in report.steps]
-    left: Sequence[float] = [report.steps[0].before if report.steps else report.left.mean,
-                             *(step.after for step in report.steps)]
+    left: Sequence[float] = [
+        report.steps[0].before if report.steps else report.left.mean,
+        *(step.after for step in report.steps),
+    ]
     drawing = figure(10.5, 1.9 + 0.28 * len(names))
     one, two = drawing.subplots(1, 2, width_ratios=[1.15, 1])
     tidy(one, "What is left of the gap, nats per token (dashed: alarm)")
     alarm, floor = report.alarm[0], 1e-9
     for row, value in enumerate(left):
         loud = value >= alarm
-        one.barh(row, max(value, 2 * floor), left=floor, height=0.62, color=ORANGE if loud else GREEN,
-                 hatch="//" if loud else None, edgecolor="#ffffff")
-        one.text(max(value, 2 * floor) * 1.3, row, f"{value:.2g}", va="center", fontsize=8, color=INK)
+        one.barh(
+            row,
+            max(value, 2 * floor),
+            left=floor,
+            height=0.62,
+            color=ORANGE if loud else GREEN,
+            hatch="//" if loud else None,
+            edgecolor="#ffffff",
+        )
+        one.text(
+            max(value, 2 * floor) * 1.3, row, f"{value:.2g}", va="center", fontsize=8, color=INK
+        )
     one.axvline(alarm, color=INK, linewidth=1.2, linestyle="--")
     one.set_xscale("log")
     one.set_xlim(floor, max(10.0, 30 * max(left)))
@@ -140,6 +219,12 @@ def _png(report: Any) -> bytes:
     tidy(two, f"Raw ratio trainer / engine, mean {report.ratios.mean:.4f}")
     counts = np.array(report.ratios.histogram, float)
     two.bar(range(len(counts)), counts / counts.sum(), color="#0072b2", width=0.8)
-    two.set_xticks(range(len(counts)), [plain(name) for name in report.bins], fontsize=7, rotation=40, ha="right")
+    two.set_xticks(
+        range(len(counts)),
+        [plain(name) for name in report.bins],
+        fontsize=7,
+        rotation=40,
+        ha="right",
+    )
     two.set_ylabel("share of tokens", fontsize=8, color=MUTED)
     return png_of(drawing, colours=48)

@@ -1,4 +1,5 @@
 """Pictures as PNG: panels of curves by matplotlib, strips of tokens by Pillow. Both are imported on first use."""
+
 from __future__ import annotations
 
 import io
@@ -16,8 +17,14 @@ from workbench.views.escape import visible
 from workbench.views.figures import LevelLine, Plot, Trace, lines_of_names, plotly_figure
 from workbench.views.looks import INK, MUTED
 
-DASHES = {"solid": "-", "dash": (0, (4, 3)), "dashdot": (0, (6, 2, 1, 2)), "dot": (0, (1, 1.6)),
-          "longdash": (0, (8, 3)), "longdashdot": (0, (8, 2, 1, 2))}
+DASHES = {
+    "solid": "-",
+    "dash": (0, (4, 3)),
+    "dashdot": (0, (6, 2, 1, 2)),
+    "dot": (0, (1, 1.6)),
+    "longdash": (0, (8, 3)),
+    "longdashdot": (0, (8, 2, 1, 2)),
+}
 
 WIDTH, LEGEND_COLUMNS = 11.1, 4  # inches
 
@@ -30,8 +37,10 @@ def palette_png(pixels_YX: np.ndarray, palette: Sequence[str]) -> bytes:
     if pixels_YX.ndim != 2 or not pixels_YX.size:
         raise DataError(f"a picture is [rows, columns] and not empty, got shape {pixels_YX.shape}")
     if pixels_YX.min() < 0 or pixels_YX.max() >= len(palette) or len(palette) > 256:
-        raise DataError(f"pixels must be indices into {len(palette)} colours (at most 256), got "
-                        f"{pixels_YX.min()}..{pixels_YX.max()}")
+        raise DataError(
+            f"pixels must be indices into {len(palette)} colours (at most 256), got "
+            f"{pixels_YX.min()}..{pixels_YX.max()}"
+        )
     picture, out = Image.fromarray(pixels_YX.astype(np.uint8), "P"), io.BytesIO()
     picture.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in palette))
     picture.save(out, "png")
@@ -47,7 +56,9 @@ def figure(width: float, height: float, layout: str | None = "constrained") -> A
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise WorkbenchError("pictures need matplotlib: pip install matplotlib; the text form needs nothing") from error
+        raise WorkbenchError(
+            "pictures need matplotlib: pip install matplotlib; the text form needs nothing"
+        ) from error
     drawing = Figure(figsize=(width, height), dpi=110, facecolor="#ffffff", layout=layout)
     FigureCanvasAgg(drawing)
     return drawing
@@ -64,10 +75,14 @@ def png_of(drawing: Any, colours: int = 256) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         drawing.canvas.draw()
     size = drawing.canvas.get_width_height()
-    picture = Image.frombuffer("RGBA", size, drawing.canvas.buffer_rgba(), "raw", "RGBA", 0, 1).convert("RGB")
+    picture = Image.frombuffer(
+        "RGBA", size, drawing.canvas.buffer_rgba(), "raw", "RGBA", 0, 1
+    ).convert("RGB")
     few, out = picture.quantize(256, dither=Image.Dither.NONE), io.BytesIO()
     if colours < 256:
-        few = few.convert("RGB").quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        few = few.convert("RGB").quantize(
+            colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
     few.save(out, "png")
     return out.getvalue()
 
@@ -86,9 +101,13 @@ def tidy(axes: Any, title: str = "", x_label: str = "", pad: float = 6.0) -> Non
     axes.set_xlabel(plain(x_label), fontsize=8, color=MUTED)
 
 
-def curves_picture(plots: Sequence[Plot], title: str, told: str, *, columns: int = 3) -> doc.Picture:
+def curves_picture(
+    plots: Sequence[Plot], title: str, told: str, *, columns: int = 3
+) -> doc.Picture:
     """The panels as part of a page, `told` in words where there are no pictures."""
-    return doc.Picture(partial(plots_png, plots, title, columns=columns), told, figure=plotly_figure(plots, title))
+    return doc.Picture(
+        partial(plots_png, plots, title, columns=columns), told, figure=plotly_figure(plots, title)
+    )
 
 
 def plots_png(plots: Sequence[Plot], title: str = "", *, columns: int = 3) -> bytes:
@@ -98,27 +117,62 @@ def plots_png(plots: Sequence[Plot], title: str = "", *, columns: int = 3) -> by
     rows, wide = -(-len(plots) // columns), WIDTH / max(columns, 2)
     own = lines_of_names(plots)
     names = {} if own else dict.fromkeys(part.name for plot in plots for part in plot.parts)
-    entry = 0.6 + 0.075 * max(map(len, names), default=0)  # inches of a name in the legend, with its line
+    entry = 0.6 + 0.075 * max(
+        map(len, names), default=0
+    )  # inches of a name in the legend, with its line
     side_by_side = max(1, min(LEGEND_COLUMNS, int(wide * columns / entry)))
-    above, below, tall = 0.45 if title else 0.2, 0.45 + 0.22 * -(-len(names) // side_by_side), 2.6 + 0.16 * own
+    above, below, tall = (
+        0.45 if title else 0.2,
+        0.45 + 0.22 * -(-len(names) // side_by_side),
+        2.6 + 0.16 * own,
+    )
     width, height = wide * columns, above + tall * rows + below
     drawing = figure(width, height, layout=None)
     handles: dict[str, Any] = {}
     for index, plot in enumerate(plots):
-        left, bottom = wide * (index % columns) + 0.62, below + tall * (rows - 1 - index // columns) + 0.12
-        axes = drawing.add_axes((left / width, bottom / height, (wide - 0.74) / width, (tall - 0.6 - 0.16 * own) / height))
+        left, bottom = (
+            wide * (index % columns) + 0.62,
+            below + tall * (rows - 1 - index // columns) + 0.12,
+        )
+        axes = drawing.add_axes(
+            (
+                left / width,
+                bottom / height,
+                (wide - 0.74) / width,
+                (tall - 0.6 - 0.16 * own) / height,
+            )
+        )
         handles |= _draw_plot(axes, plot, is_last=index >= len(plots) - columns, own=own > 0)
     if title:
-        drawing.suptitle(plain(title), fontsize=11, x=0.01, y=1 - 0.1 / height, ha="left", va="top", fontweight="bold",
-                         color=INK)
-    drawing.legend([handles[name] for name in names], [plain(name) for name in names], loc="lower center",
-                   ncols=side_by_side, fontsize=8, frameon=False)
+        drawing.suptitle(
+            plain(title),
+            fontsize=11,
+            x=0.01,
+            y=1 - 0.1 / height,
+            ha="left",
+            va="top",
+            fontweight="bold",
+            color=INK,
+        )
+    drawing.legend(
+        [handles[name] for name in names],
+        [plain(name) for name in names],
+        loc="lower center",
+        ncols=side_by_side,
+        fontsize=8,
+        frameon=False,
+    )
     return png_of(drawing)
 
 
 def _draw_plot(axes: Any, plot: Plot, is_last: bool, own: bool) -> dict[str, Any]:
     """One panel, with a legend of its own where `own` says so; returns what a legend names."""
-    tidy(axes, plot.title, plot.x_label if is_last else "", pad=6 + 11.5 * own * -(-len(plot.parts) // 2))
+    tidy(
+        axes,
+        plot.title,
+        plot.x_label if is_last else "",
+        pad=6 + 11.5 * own * -(-len(plot.parts) // 2),
+    )
     handles = {level.name: _draw_level(axes, level) for level in plot.levels}
     for trace in plot.traces:
         handles[trace.name] = draw_trace(axes, trace)
@@ -134,26 +188,50 @@ def _draw_plot(axes: Any, plot: Plot, is_last: bool, own: bool) -> dict[str, Any
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:.2g}" if high < 10 * low else "")
     if own:
-        axes.legend(handles.values(), map(plain, handles), loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=2, fontsize=7,
-                    frameon=False, borderpad=0, labelspacing=0.25, columnspacing=1.0, handlelength=2.7)
+        axes.legend(
+            handles.values(),
+            map(plain, handles),
+            loc="lower left",
+            bbox_to_anchor=(-0.02, 1.0),
+            ncols=2,
+            fontsize=7,
+            frameon=False,
+            borderpad=0,
+            labelspacing=0.25,
+            columnspacing=1.0,
+            handlelength=2.7,
+        )
     return handles
 
 
 def _draw_level(axes: Any, level: LevelLine) -> Any:
     if np.isfinite(level.low):
         axes.axhspan(level.low, level.high, color=level.colour, alpha=0.10, linewidth=0)
-    return axes.axhline(level.value, color=level.colour, linestyle=DASHES[level.dash], linewidth=1.4)
+    return axes.axhline(
+        level.value, color=level.colour, linestyle=DASHES[level.dash], linewidth=1.4
+    )
 
 
 def draw_trace(axes: Any, trace: Trace) -> Any:
     """The line or points of a trace, with its band or bars; returns what a legend names."""
     known = np.zeros(len(trace.x), bool) if trace.low is None else np.isfinite(trace.low)
     if known.any():
-        axes.fill_between(trace.x[known], trace.low[known], trace.high[known], color=trace.colour, alpha=0.10,
-                          linewidth=0)
-    look = {"color": trace.colour, "marker": trace.marker or ("." if len(trace.x) == 1 else None), "markersize": 4.5,
-            "linestyle": DASHES[trace.dash] if trace.width else "none", "linewidth": trace.width,
-            "markerfacecolor": "#ffffff" if trace.marker == "s" else trace.colour}
+        axes.fill_between(
+            trace.x[known],
+            trace.low[known],
+            trace.high[known],
+            color=trace.colour,
+            alpha=0.10,
+            linewidth=0,
+        )
+    look = {
+        "color": trace.colour,
+        "marker": trace.marker or ("." if len(trace.x) == 1 else None),
+        "markersize": 4.5,
+        "linestyle": DASHES[trace.dash] if trace.width else "none",
+        "linewidth": trace.width,
+        "markerfacecolor": "#ffffff" if trace.marker == "s" else trace.colour,
+    }
     if not (trace.bars and known.any()):
         return axes.plot(trace.x, trace.y, **look)[0]
     sizes = np.where(known, [trace.y - trace.low, trace.high - trace.y], 0.0)
@@ -178,8 +256,21 @@ class RowMark:
 def draw_rows(axes: Any, names: Sequence[str], marks: Sequence[RowMark]) -> None:
     """Named rows from above, with what is marked in them."""
     for mark in marks:
-        axes.plot([mark.low, mark.high], [mark.place] * 2, color=mark.colour, linewidth=6, alpha=0.3,
-                  solid_capstyle="butt")
-        axes.plot([mark.value], [mark.place], color=mark.colour, marker=mark.marker, markersize=6, linestyle="none")
+        axes.plot(
+            [mark.low, mark.high],
+            [mark.place] * 2,
+            color=mark.colour,
+            linewidth=6,
+            alpha=0.3,
+            solid_capstyle="butt",
+        )
+        axes.plot(
+            [mark.value],
+            [mark.place],
+            color=mark.colour,
+            marker=mark.marker,
+            markersize=6,
+            linestyle="none",
+        )
     axes.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=8)
     axes.set_ylim(len(names) - 0.4, -0.6)

@@ -11,6 +11,7 @@ batch      the same as text, seldom: papermill copies every update into a file
 
 `mode="auto"` chooses by what is there; the variable WORKBENCH_PROGRESS (terminal, notebook, batch, quiet) overrules it.
 """
+
 from __future__ import annotations
 
 import os
@@ -29,7 +30,13 @@ from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD
 
 MODES = ("terminal", "notebook", "batch", "quiet")
-SECONDS_BETWEEN = {"terminal": 0.1, "log": 10.0, "notebook": 0.25, "batch": 5.0, "quiet": float("inf")}
+SECONDS_BETWEEN = {
+    "terminal": 0.1,
+    "log": 10.0,
+    "notebook": 0.25,
+    "batch": 5.0,
+    "quiet": float("inf"),
+}
 
 
 class Progress:
@@ -39,8 +46,15 @@ class Progress:
     threads at once.
     """
 
-    def __init__(self, total: int | None, label: str, show: Callable[[View, bool], None], between: float,
-                 clock: Callable[[], float], make_room: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        total: int | None,
+        label: str,
+        show: Callable[[View, bool], None],
+        between: float,
+        clock: Callable[[], float],
+        make_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.total, self.label, self.done, self.note = total, label, 0, ""
         self._before = 0  # done before this line began: says nothing about how fast it goes
         self._show, self._between, self._clock, self._make_room = show, between, clock, make_room
@@ -88,17 +102,30 @@ class Progress:
         elapsed = now - self._began
         share = min(1.0, self.done / self.total) if self.total else None
         counted = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
-        facts = [counted, *([f"{100 * share:.0f} %"] if share is not None else []), f"{duration(elapsed)} so far"]
+        facts = [
+            counted,
+            *([f"{100 * share:.0f} %"] if share is not None else []),
+            f"{duration(elapsed)} so far",
+        ]
         made = self.done - self._before
         if share and share < 1 and made > 0 and not ending:
             facts.append(f"about {duration(elapsed * (self.total - self.done) / made)} left")
         facts += [part for part in (ending, self.note) if part]
-        blocks = "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
+        blocks = (
+            "" if share is None else "█" * round(20 * share) + "░" * (20 - round(20 * share)) + "  "
+        )
         label = visible(self.label, newline=" ")
         bar = () if share is None else (bar_of(share, 200, "0 10px"),)
-        return shown(doc.ViewDocument((
-            doc.TextPart(f"{label}  {blocks}{visible(' · '.join(facts), newline=' ')}"),
-            doc.PagePart((doc.Note((doc.Styled(f"{label} ", BOLD), *bar, " · ".join(facts))),)))))
+        return shown(
+            doc.ViewDocument(
+                (
+                    doc.TextPart(f"{label}  {blocks}{visible(' · '.join(facts), newline=' ')}"),
+                    doc.PagePart(
+                        (doc.Note((doc.Styled(f"{label} ", BOLD), *bar, " · ".join(facts))),)
+                    ),
+                )
+            )
+        )
 
 
 def bar_of(share: float, width: int, margin: str) -> doc.Bar:
@@ -113,26 +140,48 @@ def duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
-    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    return (
+        f"{minutes}:{rest:02d}"
+        if minutes < 60
+        else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    )
 
 
-def progress(total: int | None, label: str, *, mode: str = "auto", stream: TextIO | None = None,
-             clock: Callable[[], float] = time.monotonic) -> Progress:
+def progress(
+    total: int | None,
+    label: str,
+    *,
+    mode: str = "auto",
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
     """A progress line for where this runs; see the top of this file for the modes."""
     if mode == "auto":
-        mode = os.environ.get("WORKBENCH_PROGRESS") or ("notebook" if getattr(_shell(), "kernel", None) else "terminal")
+        mode = os.environ.get("WORKBENCH_PROGRESS") or (
+            "notebook" if getattr(_shell(), "kernel", None) else "terminal"
+        )
     if mode not in MODES:
-        raise ConfigError(f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode "
-                          "argument and the variable WORKBENCH_PROGRESS")
+        raise ConfigError(
+            f"a progress line is one of {', '.join(MODES)} (or auto), got {mode!r}; see the mode "
+            "argument and the variable WORKBENCH_PROGRESS"
+        )
     if mode in ("notebook", "batch"):
         return Progress(total, label, _notebook_output(mode, stream), SECONDS_BETWEEN[mode], clock)
     if mode == "quiet":
         return Progress(total, label, lambda view, last: None, SECONDS_BETWEEN[mode], clock)
     stream = sys.stderr if stream is None else stream
     if not getattr(stream, "isatty", lambda: False)():
-        return Progress(total, label, _terminal_output(stream, rewrites=False), SECONDS_BETWEEN["log"], clock)
-    return Progress(total, label, _terminal_output(stream, rewrites=True), SECONDS_BETWEEN["terminal"], clock,
-                    make_room=partial(_clear_line, stream))
+        return Progress(
+            total, label, _terminal_output(stream, rewrites=False), SECONDS_BETWEEN["log"], clock
+        )
+    return Progress(
+        total,
+        label,
+        _terminal_output(stream, rewrites=True),
+        SECONDS_BETWEEN["terminal"],
+        clock,
+        make_room=partial(_clear_line, stream),
+    )
 
 
 def _shell() -> Any | None:
@@ -178,7 +227,11 @@ def _notebook_output(mode: str, stream: TextIO | None) -> Callable[[View, bool],
 
     def show(view: View, last: bool) -> None:
         if _shell() is None:
-            return _terminal_output(sys.stderr if stream is None else stream, rewrites=False)(view, last)
-        output.put({"text/plain": view.text, **({} if mode == "batch" else {"text/html": view.html})})
+            return _terminal_output(sys.stderr if stream is None else stream, rewrites=False)(
+                view, last
+            )
+        output.put(
+            {"text/plain": view.text, **({} if mode == "batch" else {"text/html": view.html})}
+        )
 
     return show

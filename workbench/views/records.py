@@ -1,4 +1,5 @@
 """Plain records shown well: the metrics of a step, the configuration of a run with what was changed."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ MEANINGS = {
     "kl_ref": "KL(policy || reference), nats per token, k3 estimate",
     "value_loss": "half the squared error of the critic, per trained token",
     "explained_variance": "of the returns, by the critic's values before the update: 1 perfect, 0 no better than a "
-                          "mean",
+    "mean",
     "critic_grad_norm": "before clipping",
     "value_clip_fraction": "share of trained tokens whose value was held",
     "clip_fraction": "share of trained tokens whose ratio was clipped",
@@ -40,17 +41,29 @@ MEANINGS = {
 }
 
 
-def show_metrics(row: Mapping[str, Any], previous: Mapping[str, Any] | None = None, *, title: str = "metrics") -> View:
+def show_metrics(
+    row: Mapping[str, Any], previous: Mapping[str, Any] | None = None, *, title: str = "metrics"
+) -> View:
     """The numbers of one step, each with what it means; with `previous` also how much it changed.
 
     A number that was not computed is a dash, never zero (law 5).
     """
-    columns = [doc.Column("", look=BOLD), *doc.numbers("value", *(["change"] if previous is not None else [])),
-               doc.Column("meaning", look=QUIET)]
+    columns = [
+        doc.Column("", look=BOLD),
+        *doc.numbers("value", *(["change"] if previous is not None else [])),
+        doc.Column("meaning", look=QUIET),
+    ]
     rows = []
     for name, value in row.items():
         change = [_change(value, previous.get(name))] if previous is not None else []
-        rows.append([str(name), "—" if value is None else _value(value), *change, MEANINGS.get(str(name), "")])
+        rows.append(
+            [
+                str(name),
+                "—" if value is None else _value(value),
+                *change,
+                MEANINGS.get(str(name), ""),
+            ]
+        )
     return shown(doc.ViewDocument((doc.Heading(title), doc.Table(columns, rows, header=False))))
 
 
@@ -72,21 +85,37 @@ def show_config(config: Any, default: Any = None, *, title: str = "configuration
     for name in [*now, *(name for name in before if name not in now)]:
         here = _value(now[name]) if name in now else "not set"
         there = _value(before[name]) if name in before else "not set"
-        differs = default is not None and (name not in now or name not in before or now[name] != before[name])
+        differs = default is not None and (
+            name not in now or name not in before or now[name] != before[name]
+        )
         paper = YELLOW_PAPER if differs else CARD
-        rows.append([doc.Cell("*" if differs else "", Look(paper, bold=True)), doc.Cell(name, Look(paper)),
-                     doc.Cell(here, Look(paper, mono=True, bold=differs)),
-                     doc.Cell(f"default {there}" if differs else "", Look(paper, INK if differs else MUTED))])
-    changed, others = ([row for row in rows if bool(row[0].text) == marked] for marked in (True, False))
+        rows.append(
+            [
+                doc.Cell("*" if differs else "", Look(paper, bold=True)),
+                doc.Cell(name, Look(paper)),
+                doc.Cell(here, Look(paper, mono=True, bold=differs)),
+                doc.Cell(
+                    f"default {there}" if differs else "", Look(paper, INK if differs else MUTED)
+                ),
+            ]
+        )
+    changed, others = (
+        [row for row in rows if bool(row[0].text) == marked] for marked in (True, False)
+    )
     summary = words.count(len(rows), "setting")
     summary += "" if default is None else f", {len(changed)} changed from the default"
     columns = ("", "setting", "value", "")
     page: list[doc.Part] = [doc.Table(columns, changed, header=False)] if changed else []
     rest = doc.Table(columns, others, header=False)
-    page.append(rest if default is None else
-                doc.Fold(words.count(len(others), "setting") + " as in the default", (rest,)))
+    page.append(
+        rest
+        if default is None
+        else doc.Fold(words.count(len(others), "setting") + " as in the default", (rest,))
+    )
     in_order = doc.TextPart("\n".join(lines_of([doc.Table(columns, rows, header=False)])))
-    return shown(doc.ViewDocument((doc.Heading(f"{title}: {summary}"), in_order, doc.PagePart(tuple(page)))))
+    return shown(
+        doc.ViewDocument((doc.Heading(f"{title}: {summary}"), in_order, doc.PagePart(tuple(page))))
+    )
 
 
 def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -111,12 +140,22 @@ def _value(value: Any) -> str:
 def show_rows(rows: list[Mapping[str, Any]], *, title: str = "", max_rows: int = 50) -> View:
     """Any table of records, one line each, at most `max_rows` of them with a notice of how many are hidden."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
-    cells = [[_value(row[name]) if name in row else "" for name in names] for row in rows[:max_rows]]
-    return shown(doc.ViewDocument((
-        doc.Heading(title) if title else None, doc.Table(names, cells) if names else None,
-        doc.first_shown(max_rows, len(rows), "rows"))))
+    cells = [
+        [_value(row[name]) if name in row else "" for name in names] for row in rows[:max_rows]
+    ]
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(title) if title else None,
+                doc.Table(names, cells) if names else None,
+                doc.first_shown(max_rows, len(rows), "rows"),
+            )
+        )
+    )
 
 
 def show_text(text: str, *, title: str = "") -> View:
     """Plain text as a view: for reports that are made of lines."""
-    return shown(doc.ViewDocument((doc.Heading(title) if title else None, doc.Block(text) if text else None)))
+    return shown(
+        doc.ViewDocument((doc.Heading(title) if title else None, doc.Block(text) if text else None))
+    )

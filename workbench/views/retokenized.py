@@ -1,4 +1,5 @@
 """What becomes of sampled tokens when their text is tokenized once more: the bug that law 2 forbids, on purpose."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,25 +46,46 @@ class MaskDamage:
     missed: int
 
 
-def show_retokenized(turns: Sequence[TurnTwice], damage: MaskDamage, token_texts: TokenTexts, *, title: str,
-                     max_turns: int = 4) -> View:
+def show_retokenized(
+    turns: Sequence[TurnTwice],
+    damage: MaskDamage,
+    token_texts: TokenTexts,
+    *,
+    title: str,
+    max_turns: int = 4,
+) -> View:
     """How many turns come back with other ids, and the first of them, both ways, token by token (`▏` between tokens).
 
     You will see the counts, what the recorded mask now marks, and per turn the logprob that was recorded beside the one
     of the ids that a trainer would be given: it would take their ratio for a change of the policy.
     """
     other = [turn for turn in turns if turn.differs]
-    facts = [f"{len(other):,} of {words.count(len(turns), 'turn')} come back with other ids",
-             f"{sum(len(t.sampled) for t in turns):,} tokens were sampled, {sum(len(t.encoded) for t in turns):,} come "
-             "back"]
-    mask = (f"the mask recorded at sampling now marks {damage.right:,} tokens of the policy, {damage.others:,} of "
-            f"somebody else, and misses {damage.missed:,} of the policy's") if other else "the recorded mask still fits"
+    facts = [
+        f"{len(other):,} of {words.count(len(turns), 'turn')} come back with other ids",
+        f"{sum(len(t.sampled) for t in turns):,} tokens were sampled, {sum(len(t.encoded) for t in turns):,} come "
+        "back",
+    ]
+    mask = (
+        (
+            f"the mask recorded at sampling now marks {damage.right:,} tokens of the policy, {damage.others:,} of "
+            f"somebody else, and misses {damage.missed:,} of the policy's"
+        )
+        if other
+        else "the recorded mask still fits"
+    )
     parts: list[doc.Part] = []
     for turn in other[:max_turns]:
-        again = "—" if turn.logp_again is None or not np.isfinite(turn.logp_again) else f"{turn.logp_again:.2f}"
-        parts.append(doc.Note(
-            f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
-            f"logprob {turn.logp:.2f} when it was sampled, {again} for what came back"))
+        again = (
+            "—"
+            if turn.logp_again is None or not np.isfinite(turn.logp_again)
+            else f"{turn.logp_again:.2f}"
+        )
+        parts.append(
+            doc.Note(
+                f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
+                f"logprob {turn.logp:.2f} when it was sampled, {again} for what came back"
+            )
+        )
         same_head, same_tail = _common(turn.sampled, turn.encoded)
         for name, ids in (("sampled", turn.sampled), ("once more", turn.encoded)):
             texts = token_texts(ids)
@@ -84,5 +106,8 @@ def _common(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
 
 def _tokens(label: str, texts: Sequence[str], begin: int, end: int) -> doc.TokenLine:
     """Tokens with a border each, those in begin..end marked."""
-    drawn = tuple(doc.Styled(text, OTHER if begin <= i < end else SAME) for i, text in enumerate(texts[:LONGEST]))
+    drawn = tuple(
+        doc.Styled(text, OTHER if begin <= i < end else SAME)
+        for i, text in enumerate(texts[:LONGEST])
+    )
     return doc.TokenLine(label, drawn, hidden=max(0, len(texts) - LONGEST))

@@ -1,4 +1,5 @@
 """Runs side by side: a row each, as `wb.runs(folder)` reads them."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,16 +32,35 @@ class RunRow:
 def show_runs(rows: Sequence[RunRow]) -> View:
     """A row per run: state, committed steps, and held-out success (or return) when it was last measured, sampled, beside
     random play, the untrained policy and the solver. A dash: not measured. What a damaged run says of itself is below."""
-    columns = [*doc.numbers(""), doc.Column("run", look=BOLD), doc.Column("state"), *doc.numbers("step"), doc.Column("measured"),
-               *doc.numbers("trained", *NEIGHBOURS)]
-    return shown(doc.ViewDocument((
-        doc.Heading(words.count(len(rows), "run")),
-        doc.Table(columns, [_row(number, row) for number, row in enumerate(rows)]) if rows else None,
-        doc.Note("next: wb.show(runs[0]); trained and its neighbours: sampled, the solver as it plays") if rows else None)))
+    columns = [
+        *doc.numbers(""),
+        doc.Column("run", look=BOLD),
+        doc.Column("state"),
+        *doc.numbers("step"),
+        doc.Column("measured"),
+        *doc.numbers("trained", *NEIGHBOURS),
+    ]
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.Heading(words.count(len(rows), "run")),
+                doc.Table(columns, [_row(number, row) for number, row in enumerate(rows)])
+                if rows
+                else None,
+                doc.Note(
+                    "next: wb.show(runs[0]); trained and its neighbours: sampled, the solver as it plays"
+                )
+                if rows
+                else None,
+            )
+        )
+    )
 
 
 def _row(number: int, row: RunRow) -> doc.TableRow:
     state = doc.Cell(row.state, parts=(doc.Badge(row.state, STATES.get(row.state, GREY)),))
     reached = [*row.reached, *[""] * (1 + len(NEIGHBOURS) - len(row.reached))]
-    return doc.TableRow([str(number), capped(row.name, LONGEST_NAME), state, row.steps, row.measured, *reached],
-                        [row.problem] if row.problem else [])
+    return doc.TableRow(
+        [str(number), capped(row.name, LONGEST_NAME), state, row.steps, row.measured, *reached],
+        [row.problem] if row.problem else [],
+    )

@@ -1,4 +1,5 @@
 """The spread of every group over a run, as one picture: a dot a group, and below it what share was flat on which side."""
+
 from __future__ import annotations
 
 
@@ -12,7 +13,12 @@ from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY
 from workbench.views.png import curves_picture
 
-LOOKS = {"": (BLUE, "solid"), "all won": (GREEN, "dash"), "all lost": ("#d55e00", "dot"), "all the same": (GREY, "dashdot")}
+LOOKS = {
+    "": (BLUE, "solid"),
+    "all won": (GREEN, "dash"),
+    "all lost": ("#d55e00", "dot"),
+    "all the same": (GREY, "dashdot"),
+}
 
 
 def show_spread(spread: RunSpread) -> View:
@@ -21,30 +27,59 @@ def show_spread(spread: RunSpread) -> View:
     title, steps = f"{spread.name}: spread of every group", np.array(spread.read, float)
     if not len(steps):
         return shown(doc.ViewDocument((doc.Heading(title), doc.Note("no committed step yet"))))
-    plots = (Plot("std of the rewards in each group", (_dots(spread), _mean(spread, steps))),
-             Plot("share of groups", tuple(_share(spread, side, steps) for side in ("", *SIDES) if any(spread.shares(side)))))
+    plots = (
+        Plot("std of the rewards in each group", (_dots(spread), _mean(spread, steps))),
+        Plot(
+            "share of groups",
+            tuple(_share(spread, side, steps) for side in ("", *SIDES) if any(spread.shares(side))),
+        ),
+    )
     said = _words(spread)
     picture = curves_picture(plots, title, f"{title}. {said}")
-    return shown(doc.ViewDocument((
-        doc.TextPart(title), picture, doc.Fold("The numbers", (_table(spread),)), doc.Note(said),
-        doc.first_shown(len(spread.read), spread.steps, "steps"))))
+    return shown(
+        doc.ViewDocument(
+            (
+                doc.TextPart(title),
+                picture,
+                doc.Fold("The numbers", (_table(spread),)),
+                doc.Note(said),
+                doc.first_shown(len(spread.read), spread.steps, "steps"),
+            )
+        )
+    )
 
 
 def _dots(spread: RunSpread) -> Trace:
     known = [group for group in spread.groups if np.isfinite(group.std)]
-    return Trace("a group", np.array([group.step for group in known], float), np.array([group.std for group in known]), "#9ccbe8",
-                 width=0.0, marker=".")
+    return Trace(
+        "a group",
+        np.array([group.step for group in known], float),
+        np.array([group.std for group in known]),
+        "#9ccbe8",
+        width=0.0,
+        marker=".",
+    )
 
 
 def _mean(spread: RunSpread, steps: np.ndarray) -> Trace:
-    means = [np.nanmean(stds) if np.isfinite(stds := np.array([group.std for group in spread.at(int(step))])).any() else np.nan
-             for step in steps]
+    means = [
+        np.nanmean(stds)
+        if np.isfinite(stds := np.array([group.std for group in spread.at(int(step))])).any()
+        else np.nan
+        for step in steps
+    ]
     return Trace("mean of the step", steps, np.array(means, float), BLUE)
 
 
 def _share(spread: RunSpread, side: str, steps: np.ndarray) -> Trace:
     colour, dash = LOOKS[side]
-    return Trace(f"flat: {side}" if side else "attempts differ", steps, np.array(spread.shares(side)), colour, dash)
+    return Trace(
+        f"flat: {side}" if side else "attempts differ",
+        steps,
+        np.array(spread.shares(side)),
+        colour,
+        dash,
+    )
 
 
 def _words(spread: RunSpread) -> str:
@@ -53,8 +88,11 @@ def _words(spread: RunSpread) -> str:
         return f"no group of {words.count(len(spread.groups), 'group')} was flat"
     sides = [group.side for group in spread.at(first.step) if group.side]
     said = ", ".join(f"{sides.count(side)} {side}" for side in SIDES if side in sides)
-    return (f"first flat groups at step {first.step} ({said}); "
-            + (f"all were flat at step {every}" if every is not None else "at no step were all of them flat"))
+    return f"first flat groups at step {first.step} ({said}); " + (
+        f"all were flat at step {every}"
+        if every is not None
+        else "at no step were all of them flat"
+    )
 
 
 def _table(spread: RunSpread) -> doc.Table:
@@ -63,6 +101,12 @@ def _table(spread: RunSpread) -> doc.Table:
         groups = spread.at(step)
         stds = np.array([group.std for group in groups])
         known = stds[np.isfinite(stds)]
-        rows.append([str(step), str(len(groups)), words.fixed(float(known.mean()) if len(known) else None, 3),
-                     *(str(sum(group.side == side for group in groups)) for side in SIDES)])
+        rows.append(
+            [
+                str(step),
+                str(len(groups)),
+                words.fixed(float(known.mean()) if len(known) else None, 3),
+                *(str(sum(group.side == side for group in groups)) for side in SIDES),
+            ]
+        )
     return doc.Table([*doc.numbers("step", "groups", "mean std", *SIDES)], rows)

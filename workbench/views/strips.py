@@ -1,4 +1,5 @@
 """Strips: the credit of many tokens at one glance, a row of pixels per attempt or estimator."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +14,14 @@ PALETTE = (*(fill for fill, _ in RED_BLUE), CARD, MUTED, "#e3dcea")
 MOST_COLUMNS = 4000  # pixels of a strip
 
 
-def pixels_of(advantage_T: np.ndarray, weight_T: np.ndarray, turn_T: np.ndarray, sampled_T: np.ndarray, scale: float,
-              gaps: bool = True) -> np.ndarray:
+def pixels_of(
+    advantage_T: np.ndarray,
+    weight_T: np.ndarray,
+    turn_T: np.ndarray,
+    sampled_T: np.ndarray,
+    scale: float,
+    gaps: bool = True,
+) -> np.ndarray:
     """One colour per sampled (or widened) token, and a grey one between turns."""
     here = np.flatnonzero(sampled_T | (weight_T != 0))
     row, previous = [], None
@@ -22,7 +29,11 @@ def pixels_of(advantage_T: np.ndarray, weight_T: np.ndarray, turn_T: np.ndarray,
         if gaps and previous is not None and turn_T[t] != previous:
             row.append(GAP)
         previous = turn_T[t]
-        row.append(RED_BLUE.index(red_blue(float(advantage_T[t]), scale)) if weight_T[t] != 0 else UNTRAINED)
+        row.append(
+            RED_BLUE.index(red_blue(float(advantage_T[t]), scale))
+            if weight_T[t] != 0
+            else UNTRAINED
+        )
     return np.array(row, np.uint8)
 
 
@@ -36,7 +47,10 @@ def row_labels(count: int, chosen: int) -> tuple[list[str], int]:
     every few where a strip is lower than a number. The chosen one has an arrow."""
     pitch = tall(count) + 1
     every = -(-11 // pitch)
-    labels = [f"{'→' if first <= chosen < first + every else ''}{first}" for first in range(0, count, every)]
+    labels = [
+        f"{'→' if first <= chosen < first + every else ''}{first}"
+        for first in range(0, count, every)
+    ]
     return labels, every * pitch
 
 
@@ -49,10 +63,14 @@ def stacked(rows: Sequence[np.ndarray], *, widest: int = 1000) -> bytes:
     wide, high = int(np.clip(widest // longest, 1, 9)), tall(len(rows))
     pixels = np.full((len(rows) * (high + 1), longest * wide), PAPER, np.uint8)
     for i, row in enumerate(rows):
-        pixels[i * (high + 1):i * (high + 1) + high, :len(row) * wide] = np.repeat(row, wide)
+        pixels[i * (high + 1) : i * (high + 1) + high, : len(row) * wide] = np.repeat(row, wide)
     return palette_png(pixels[:, :MOST_COLUMNS], PALETTE)
 
 
 def cut_words(tokens: int) -> str:
     """What a caption says where a row of so many tokens does not fit."""
-    return f"; at most the first {MOST_COLUMNS:,} tokens of a row are drawn" if tokens >= MOST_COLUMNS else ""
+    return (
+        f"; at most the first {MOST_COLUMNS:,} tokens of a row are drawn"
+        if tokens >= MOST_COLUMNS
+        else ""
+    )

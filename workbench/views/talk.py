@@ -3,6 +3,7 @@
 The terminal writes each event as it comes (`TalkLines`), the notebook draws all of them again (`show_talk`): both say
 what `said` makes of an event, and both show every character as text (`escape`).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,32 @@ from workbench.views import doc, words
 from workbench.views.escape import capped, visible
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, BOLD, GREEN, INK, ORANGE, RED, Look
-from workbench.views.talk_events import (AnswerEvent, EndEvent, FormatErrorEvent, MessageEvent, MovesEvent,
-                                         QuestionEvent, TalkEvent, TextEvent, ToolCallEvent, ToolResultEvent, TurnEvent)
+from workbench.views.talk_events import (
+    AnswerEvent,
+    EndEvent,
+    FormatErrorEvent,
+    MessageEvent,
+    MovesEvent,
+    QuestionEvent,
+    TalkEvent,
+    TextEvent,
+    ToolCallEvent,
+    ToolResultEvent,
+    TurnEvent,
+)
 from workbench.views.trajectory import written
 
-LONGEST = 4000   # characters of one text that are shown
+LONGEST = 4000  # characters of one text that are shown
 MOST_SHOWN = 30  # questions
-COLOURS = {"you": "1", "policy": "36", "calls": "33", "told": "2", "answer": "1;32", "wrong": "31", "end": "2"}
+COLOURS = {
+    "you": "1",
+    "policy": "36",
+    "calls": "33",
+    "told": "2",
+    "answer": "1;32",
+    "wrong": "31",
+    "end": "2",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +51,9 @@ class TalkExchange(HasView):
 
     @property
     def question(self) -> str:
-        return next((event.question for event in self.events if isinstance(event, QuestionEvent)), "")
+        return next(
+            (event.question for event in self.events if isinstance(event, QuestionEvent)), ""
+        )
 
     @property
     def answer(self) -> str | None:
@@ -40,7 +62,9 @@ class TalkExchange(HasView):
 
     @property
     def trajectory(self) -> Trajectory | None:
-        return next((event.trajectory for event in self.events if isinstance(event, EndEvent)), None)
+        return next(
+            (event.trajectory for event in self.events if isinstance(event, EndEvent)), None
+        )
 
     @property
     def reason(self) -> str:
@@ -71,15 +95,25 @@ def said(event: TalkEvent) -> _Said | None:
     if isinstance(event, ToolCallEvent):
         call = words.call(event.name, event.arguments)
         line = (doc.Badge("calls", ORANGE), doc.Styled(call, Look(mono=True, foreground=INK)))
-        return _Said("  calls    ", call, "calls", (doc.Section((doc.Note(line),), inset=True),), bars=False)
+        return _Said(
+            "  calls    ", call, "calls", (doc.Section((doc.Note(line),), inset=True),), bars=False
+        )
     if isinstance(event, ToolResultEvent):
         name = words.name_of(event.name)
         badge = doc.Badge(f"{name}: {event.error}", RED) if event.error else doc.Badge(name)
-        return _Said(f"  {visible(name)[:20]:<9}", event.text, "wrong" if event.error else "told",
-                     _inset(badge, event.text))
+        return _Said(
+            f"  {visible(name)[:20]:<9}",
+            event.text,
+            "wrong" if event.error else "told",
+            _inset(badge, event.text),
+        )
     if isinstance(event, MessageEvent):
-        return _Said("  told     ", event.text, "told",
-                     _inset(doc.Badge("told", title=words.name_of(event.role)), event.text))
+        return _Said(
+            "  told     ",
+            event.text,
+            "told",
+            _inset(doc.Badge("told", title=words.name_of(event.role)), event.text),
+        )
     if isinstance(event, FormatErrorEvent):
         return _Said("  ! ", event.text, "wrong", (doc.WarningLine(capped(event.text, LONGEST)),))
     if isinstance(event, AnswerEvent):
@@ -126,7 +160,9 @@ class TalkLines:
         if isinstance(event, TextEvent):
             begins = self._shown is None
             self._shown = (self._shown or "") + event.text
-            return ("policy  " if begins else "") + self._in(visible(event.text, newline="\n        "), "policy")
+            return ("policy  " if begins else "") + self._in(
+                visible(event.text, newline="\n        "), "policy"
+            )
         if isinstance(event, TurnEvent):
             return self._rest(event)
         left = "" if self._shown is None else "  (unfinished)\n"  # stopped in the middle of a turn
@@ -138,8 +174,10 @@ class TalkLines:
         shown, self._shown = self._shown, None
         cut = "  (cut: it reached its token limit)" if event.finish == "length" else ""
         first = "policy  " if shown is None else ""
-        rest = event.text[len(shown or ""):]
-        if shown is not None and not event.text.startswith(shown):  # decoded otherwise once it was whole
+        rest = event.text[len(shown or "") :]
+        if shown is not None and not event.text.startswith(
+            shown
+        ):  # decoded otherwise once it was whole
             first, rest = "\npolicy  ", event.text
         return first + self._in(visible(rest, newline="\n        "), "policy") + cut + "\n"
 
@@ -155,7 +193,9 @@ class TalkLines:
         """Each line coloured by itself, so that no colour outlives its line."""
         if not self.colour:
             return text
-        return "\n".join(f"\x1b[{COLOURS[kind]}m{line}\x1b[0m" if line else line for line in text.split("\n"))
+        return "\n".join(
+            f"\x1b[{COLOURS[kind]}m{line}\x1b[0m" if line else line for line in text.split("\n")
+        )
 
 
 # ------------------------------------------------------------------------------------------------ in a notebook
@@ -167,15 +207,20 @@ def show_talk(exchanges: Sequence[TalkExchange], *, title: str = "", remark: str
     You will see, for each question, what the policy wrote turn by turn (thought dimmed, answer in a box), below it each
     tool call with its result, complaints where something could not be read, and why it ended. `remark` stands above.
     """
-    parts: list[doc.Part | None] = [doc.Heading(title) if title else None, doc.Note(remark) if remark else None]
+    parts: list[doc.Part | None] = [
+        doc.Heading(title) if title else None,
+        doc.Note(remark) if remark else None,
+    ]
     hidden = len(exchanges) - MOST_SHOWN
     if hidden > 0:
         parts.append(doc.Note(f"… {words.count(hidden, 'question')} before are not shown …"))
     for exchange in exchanges[-MOST_SHOWN:]:
         asked = capped(exchange.question, LONGEST)
         lines = "".join(map(TalkLines().of, exchange.events)).rstrip("\n")
-        parts += [doc.TextPart(f"you     {visible(asked, newline=chr(10) + ' ' * 8)}\n{lines}"),
-                  doc.PagePart((doc.Section(tuple(_parts(exchange))),))]
+        parts += [
+            doc.TextPart(f"you     {visible(asked, newline=chr(10) + ' ' * 8)}\n{lines}"),
+            doc.PagePart((doc.Section(tuple(_parts(exchange))),)),
+        ]
     if not exchanges:
         parts.append(doc.Note("nothing has been asked yet"))
     return shown(doc.ViewDocument(tuple(parts)))
@@ -192,7 +237,9 @@ def _parts(exchange: TalkExchange) -> Iterator[doc.Part]:
             yield _policy(writing + " …")
         writing = ""
         if isinstance(event, QuestionEvent):
-            yield doc.Block((doc.Badge("you", INK), doc.Styled(capped(event.question, LONGEST), BOLD)))
+            yield doc.Block(
+                (doc.Badge("you", INK), doc.Styled(capped(event.question, LONGEST), BOLD))
+            )
         elif isinstance(event, TurnEvent):
             yield _policy(event.text)
             if event.finish == "length":

@@ -1,7 +1,8 @@
 """What happens in a talk between a person, a policy and its tools: events, frozen values, in their order.
 
-    QuestionEvent · TextEvent TextEvent ... · TurnEvent · ToolCallEvent ToolResultEvent ... · AnswerEvent · EndEvent
+QuestionEvent · TextEvent TextEvent ... · TurnEvent · ToolCallEvent ToolResultEvent ... · AnswerEvent · EndEvent
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -102,5 +103,15 @@ class EndEvent:
     error: str | None = None
 
 
-TalkEvent = (QuestionEvent | TextEvent | TurnEvent | MovesEvent | ToolCallEvent | ToolResultEvent | MessageEvent
-             | FormatErrorEvent | AnswerEvent | EndEvent)
+TalkEvent = (
+    QuestionEvent
+    | TextEvent
+    | TurnEvent
+    | MovesEvent
+    | ToolCallEvent
+    | ToolResultEvent
+    | MessageEvent
+    | FormatErrorEvent
+    | AnswerEvent
+    | EndEvent
+)

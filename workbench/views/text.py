@@ -1,4 +1,5 @@
 """A document as text: for a terminal, a log and a diff. Every character that acts or hides is spelled out."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +18,11 @@ def text_of(document: doc.ViewDocument) -> str:
 
 def markdown_of(document: doc.ViewDocument) -> str:
     """The same lines, its tables as Markdown knows them."""
-    return "\n".join(line for part in document.parts for line in (
-        markdown(_rows(part)) if isinstance(part, doc.Table) else lines_of([part])))
+    return "\n".join(
+        line
+        for part in document.parts
+        for line in (markdown(_rows(part)) if isinstance(part, doc.Table) else lines_of([part]))
+    )
 
 
 def lines_of(parts: Sequence[doc.Part | None]) -> Iterator[str]:
@@ -45,10 +49,13 @@ def _warn(part: doc.WarningLine) -> list[str]:
 
 
 def _table(table: doc.Table) -> list[str]:
-    cells, right = _rows(table), [at for at, column in enumerate(_columns(table).values()) if column.number]
+    cells, right = (
+        _rows(table),
+        [at for at, column in enumerate(_columns(table).values()) if column.number],
+    )
     lines = aligned(cells, right=right, indent=table.indent).split("\n") if cells else []
     written = lines[:1] if table.header else []
-    for row, line in zip(table.rows, lines[len(written):]):
+    for row, line in zip(table.rows, lines[len(written) :]):
         below = row.below if isinstance(row, doc.TableRow) else ()
         written += [line, *(f"    {visible(words)}" for words in below)]
     return written
@@ -56,14 +63,18 @@ def _table(table: doc.Table) -> list[str]:
 
 def _columns(table: doc.Table) -> dict[int, doc.Column]:
     """Those of the text form, by their numbers."""
-    columns = [column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns]
+    columns = [
+        column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns
+    ]
     return {i: column for i, column in enumerate(columns) if not column.on_page}
 
 
 def _rows(table: doc.Table) -> list[list[str]]:
     """The cells as text, the header's first if there is one."""
     columns = _columns(table)
-    head = [[visible(column.name, newline="⏎") for column in columns.values()]] if table.header else []
+    head = (
+        [[visible(column.name, newline="⏎") for column in columns.values()]] if table.header else []
+    )
     rows = [row.cells if isinstance(row, doc.TableRow) else row for row in table.rows]
     return head + [[_cell(cells[i]) for i in columns if i < len(cells)] for cells in rows]
 
@@ -73,9 +84,12 @@ def _cell(cell: str | doc.Cell) -> str:
 
 
 def _tokens(part: doc.Tokens) -> list[str]:
-    return [_warn(run)[0] if isinstance(run, doc.WarningLine) else
-            f"[{run.mark}|{visible(('▏' if run.split else '').join(t.text for t in run.tokens), newline='⏎')}]"
-            for run in part.runs]
+    return [
+        _warn(run)[0]
+        if isinstance(run, doc.WarningLine)
+        else f"[{run.mark}|{visible(('▏' if run.split else '').join(t.text for t in run.tokens), newline='⏎')}]"
+        for run in part.runs
+    ]
 
 
 def _token_line(part: doc.TokenLine) -> list[str]:
@@ -85,22 +99,30 @@ def _token_line(part: doc.TokenLine) -> list[str]:
 
 def _ledger(part: doc.Ledger) -> list[str]:
     """Entries with an empty line between them."""
-    entries = ("\n".join([entry.title, *(_field(fact) for fact in entry.fields if fact.label)])
-               for entry in part.entries)
+    entries = (
+        "\n".join([entry.title, *(_field(fact) for fact in entry.fields if fact.label)])
+        for entry in part.entries
+    )
     return "\n\n".join(entries).split("\n")
 
 
 def _field(field: doc.Field) -> str:
     label = f"  {field.label:<{LABEL}}"
-    return (quoted(visible(field.text), label) if field.quoted else f"{label}{visible(field.text)}") + field.after
+    return (
+        quoted(visible(field.text), label) if field.quoted else f"{label}{visible(field.text)}"
+    ) + field.after
 
 
 WRITERS: dict[type, Callable[..., Sequence[str] | Iterator[str]]] = {
     **dict.fromkeys((doc.Heading, doc.Note, doc.Block), lambda part: [words_of(part.content)]),
-    doc.WarningLine: _warn, doc.Table: _table,
-    doc.Tokens: _tokens, doc.TokenLine: _token_line, doc.Ledger: _ledger,
+    doc.WarningLine: _warn,
+    doc.Table: _table,
+    doc.Tokens: _tokens,
+    doc.TokenLine: _token_line,
+    doc.Ledger: _ledger,
     doc.Quoted: lambda part: [quoted(visible(part.text), visible(part.label))],
     **dict.fromkeys((doc.Fold, doc.Section), lambda part: lines_of(part.parts)),
-    doc.TextPart: lambda part: [visible(part.text)], doc.BlankLine: lambda part: [""],
+    doc.TextPart: lambda part: [visible(part.text)],
+    doc.BlankLine: lambda part: [""],
     **dict.fromkeys((doc.Legend, doc.Picture, doc.Squares, doc.PagePart), lambda part: ()),
 }

@@ -1,4 +1,5 @@
 """A text as a small picture: what a view without a picture of its own shows where a host drops HTML or its styles."""
+
 from __future__ import annotations
 
 import io
@@ -17,7 +18,10 @@ def text_png(text: str) -> bytes:
     """PNG of four greys, one column of monospaced text; of a long one the beginning, with how much is left out."""
     from PIL import Image, ImageDraw
 
-    lines = [line if len(line) <= MOST_COLUMNS else line[:MOST_COLUMNS - 1] + "…" for line in text.split("\n")]
+    lines = [
+        line if len(line) <= MOST_COLUMNS else line[: MOST_COLUMNS - 1] + "…"
+        for line in text.split("\n")
+    ]
     left_out = len(lines) - MOST_LINES
     lines = lines[:MOST_LINES] + ([f"… {left_out} more lines"] if left_out > 0 else [])
     font = _font()
@@ -38,4 +42,6 @@ def _font() -> Any:
     import matplotlib
     from PIL import ImageFont
 
-    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSansMono.ttf"), SIZE)
+    return ImageFont.truetype(
+        str(Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSansMono.ttf"), SIZE
+    )

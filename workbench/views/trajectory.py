@@ -1,7 +1,8 @@
 """A trajectory turn by turn: what the policy saw, what it wrote, what came of it, what it earned.
 
-    show_trajectory(trajectory)
+show_trajectory(trajectory)
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -13,16 +14,21 @@ from workbench.views.grid import Tile, find_grid, legend, squares
 from workbench.views.html import shown
 from workbench.views.looks import BLUE, GREEN, GREY, INK, MUTED, ORANGE, RED, Look
 
-LONGEST_TEXT = 4000   # characters of one message that are shown
-MOST_MOVES = 40       # moves and tool calls of one turn that are shown
+LONGEST_TEXT = 4000  # characters of one message that are shown
+MOST_MOVES = 40  # moves and tool calls of one turn that are shown
 ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
 COLUMNS = ("the policy saw", "and wrote", "moves done", "reward")
 SAW, WROTE, MOVES, REWARD = range(4)
-WRITTEN = {"think": Look(foreground=MUTED, italic=True), "plain": Look(foreground=INK),
-           "answer": Look("#d6e9f8", "#06324f", left=f"3px solid {BLUE}")}
+WRITTEN = {
+    "think": Look(foreground=MUTED, italic=True),
+    "plain": Look(foreground=INK),
+    "answer": Look("#d6e9f8", "#06324f", left=f"3px solid {BLUE}"),
+}
 
 
-def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mapping[str, Tile] | None = None) -> View:
+def show_trajectory(
+    trajectory: Trajectory, *, max_turns: int = 50, tiles: Mapping[str, Tile] | None = None
+) -> View:
     """What one attempt looked like.
 
     You will see one row per turn: the state the policy saw (a grid drawn in cells where its text holds one), the text
@@ -34,30 +40,54 @@ def show_trajectory(trajectory: Trajectory, *, max_turns: int = 50, tiles: Mappi
     hidden = max(0, len(turns) - max_turns)
     first = len(turns) if not hidden else max_turns - max_turns // 2
     states = _states(trajectory)
-    entries = [_turn(turn, states[turn.index], tiles) for turn in (*turns[:first], *turns[first + hidden:])]
+    entries = [
+        _turn(turn, states[turn.index], tiles)
+        for turn in (*turns[:first], *turns[first + hidden :])
+    ]
     if hidden:
         entries.insert(first, doc.LedgerEntry(f"… {words.count(hidden, 'turn')} not shown …", ()))
     entries.append(_end(trajectory, states[-1], tiles))
-    told = [doc.Quoted(f"told ({message.role}) ", message.role, capped(message.text, LONGEST_TEXT))
-            for message in trajectory.first_observation.messages]
+    told = [
+        doc.Quoted(f"told ({message.role}) ", message.role, capped(message.text, LONGEST_TEXT))
+        for message in trajectory.first_observation.messages
+    ]
     roles = ", ".join(message.role for message in trajectory.first_observation.messages)
-    return shown(doc.ViewDocument((
-        *_headline(trajectory), doc.BlankLine(),
-        *((doc.Fold(f"What the policy was told first ({roles})", tuple(told)), doc.BlankLine()) if told else ()),
-        legend(grid for state in states if (grid := find_grid(state, tiles))), doc.Ledger(COLUMNS, tuple(entries)))))
+    return shown(
+        doc.ViewDocument(
+            (
+                *_headline(trajectory),
+                doc.BlankLine(),
+                *(
+                    (
+                        doc.Fold(f"What the policy was told first ({roles})", tuple(told)),
+                        doc.BlankLine(),
+                    )
+                    if told
+                    else ()
+                ),
+                legend(grid for state in states if (grid := find_grid(state, tiles))),
+                doc.Ledger(COLUMNS, tuple(entries)),
+            )
+        )
+    )
 
 
 def outcome_badge(trajectory: Trajectory) -> doc.Badge:
     """Success, failure, fault or not known: by word and sign first, by colour second."""
     colour = {True: GREEN, False: ORANGE}.get(trajectory.success, GREY)
-    return doc.Badge(words.success_words(trajectory), INK if trajectory.stop_reason.is_fault else colour)
+    return doc.Badge(
+        words.success_words(trajectory), INK if trajectory.stop_reason.is_fault else colour
+    )
 
 
 # ------------------------------------------------------------------------------------------------ parts
 
 
 def _headline(trajectory: Trajectory) -> Iterator[doc.Part]:
-    badge, name = outcome_badge(trajectory), f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt}"
+    badge, name = (
+        outcome_badge(trajectory),
+        f"{words.name_of(trajectory.task.id)} · attempt {trajectory.attempt}",
+    )
     yield doc.Heading((f"{name} · ", badge))
     yield doc.Note(" · ".join(_facts(trajectory)))
     if trajectory.outcome is not None:
@@ -71,45 +101,83 @@ def _turn(turn: Turn, state: str, tiles: Mapping[str, Tile] | None) -> doc.Ledge
     cut = turn.finish == "length"
     fields = [
         doc.Field("saw", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True),
-        doc.Field("wrote", capped(turn.text, LONGEST_TEXT), WROTE, (
-            doc.Block(written(turn.text)), *([doc.WarningLine("cut: it reached its token limit")] if cut else [])),
-            quoted=True, after="  (cut: no room left)" if cut else "")]
+        doc.Field(
+            "wrote",
+            capped(turn.text, LONGEST_TEXT),
+            WROTE,
+            (
+                doc.Block(written(turn.text)),
+                *([doc.WarningLine("cut: it reached its token limit")] if cut else []),
+            ),
+            quoted=True,
+            after="  (cut: no room left)" if cut else "",
+        ),
+    ]
     if turn.privileged:
         told = capped(turn.privileged, LONGEST_TEXT)
-        fields.append(doc.Field("critic told", told, SAW, (doc.Note(f"the critic alone was told: {told}"),), quoted=True))
+        fields.append(
+            doc.Field(
+                "critic told",
+                told,
+                SAW,
+                (doc.Note(f"the critic alone was told: {told}"),),
+                quoted=True,
+            )
+        )
     if moves_of(turn):
-        badges = tuple(doc.Badge(f"{ARROWS.get(move.lower(), '')} {move}".strip(), "#e6eaee", INK)
-                       for move in moves_of(turn))
+        badges = tuple(
+            doc.Badge(f"{ARROWS.get(move.lower(), '')} {move}".strip(), "#e6eaee", INK)
+            for move in moves_of(turn)
+        )
         fields.append(doc.Field("moves", ", ".join(moves_of(turn)), MOVES, badges))
     fields += [doc.Field("calls", call, WROTE, (doc.Block(call),)) for call in _calls(turn)]
     fields.append(_reward(turn.reward, turn.reward_parts))
     if complaint := _complaint(turn):
-        fields.append(doc.Field("format", f"! {complaint}", WROTE, (doc.WarningLine(f"format: {complaint}"),)))
+        fields.append(
+            doc.Field("format", f"! {complaint}", WROTE, (doc.WarningLine(f"format: {complaint}"),))
+        )
     if reply := _reply_words(turn):
         reply = capped(reply, LONGEST_TEXT)
-        fields.append(doc.Field("env said", reply, WROTE, (doc.Note(f"env: {reply}"),), quoted=True))
+        fields.append(
+            doc.Field("env said", reply, WROTE, (doc.Note(f"env: {reply}"),), quoted=True)
+        )
     return doc.LedgerEntry(f"turn {turn.index}", tuple(fields))
 
 
 def _reward(reward: float | None, parts: Mapping[str, float]) -> doc.Field:
     colour = GREY if words.missing(reward) or reward == 0 else BLUE if reward > 0 else RED
     total = doc.Styled(words.signed(reward), Look(foreground=colour, bold=True, mono=True))
-    notes = [doc.Note(words.parts_words({name: value})) for name, value in list(parts.items())[:words.MOST_PARTS]]
+    notes = [
+        doc.Note(words.parts_words({name: value}))
+        for name, value in list(parts.items())[: words.MOST_PARTS]
+    ]
     named = f" ({words.parts_words(parts)})" if parts else ""
     return doc.Field("reward", f"{words.signed(reward)}{named}", REWARD, (total, *notes))
 
 
 def _end(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -> doc.LedgerEntry:
     why, total = words.STOP_WORDS[trajectory.stop_reason], words.reward_words(trajectory)
-    fields = [doc.Field("", "", WROTE, (outcome_badge(trajectory), why)),
-              doc.Field("", "", REWARD, (doc.Styled(total, Look(bold=True, mono=True)), doc.Note("in all")))]
+    fields = [
+        doc.Field("", "", WROTE, (outcome_badge(trajectory), why)),
+        doc.Field(
+            "", "", REWARD, (doc.Styled(total, Look(bold=True, mono=True)), doc.Note("in all"))
+        ),
+    ]
     if answered := _answered(trajectory):
-        fields.append(doc.Field("answer", answered, WROTE, (doc.Note(f"answer: {answered}"),), quoted=True))
-    fields.append(doc.Field("state", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True))
-    return doc.LedgerEntry(f"end: {words.success_words(trajectory)}, {why}", tuple(fields), caption="the end")
+        fields.append(
+            doc.Field("answer", answered, WROTE, (doc.Note(f"answer: {answered}"),), quoted=True)
+        )
+    fields.append(
+        doc.Field("state", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True)
+    )
+    return doc.LedgerEntry(
+        f"end: {words.success_words(trajectory)}, {why}", tuple(fields), caption="the end"
+    )
 
 
-def state_parts(state: str, tiles: Mapping[str, Tile] | None = None) -> tuple[doc.Part | doc.Inline, ...]:
+def state_parts(
+    state: str, tiles: Mapping[str, Tile] | None = None
+) -> tuple[doc.Part | doc.Inline, ...]:
     """A state with its grid drawn, where it has one."""
     grid = find_grid(state, tiles)
     if grid is None:
@@ -144,7 +212,10 @@ def _grid_only(text: str) -> str:
 
 def _reply_text(turn: Turn) -> str:
     """What came back; the words of a tool, or of an opponent, behind its name."""
-    return "\n".join(f"{message.name}: {message.text}" if message.name else message.text for message in turn.reply)
+    return "\n".join(
+        f"{message.name}: {message.text}" if message.name else message.text
+        for message in turn.reply
+    )
 
 
 def _reply_words(turn: Turn) -> str:
@@ -173,11 +244,18 @@ def moves_of(turn: Turn) -> tuple[str, ...]:
 def _calls(turn: Turn) -> list[str]:
     """Tool calls as one would write them."""
     noted = turn.info.get("calls")
-    errors = [each.get("error") if isinstance(each, Mapping) else "" for each in noted
-              ] if isinstance(noted, list) else []
-    said = [f" ! {words.name_of(error)}" if error else "" for error in errors] + [""] * len(turn.tool_calls)
-    return [words.call(call.name, call.arguments) + error
-            for call, error in list(zip(turn.tool_calls, said))[:MOST_MOVES]]
+    errors = (
+        [each.get("error") if isinstance(each, Mapping) else "" for each in noted]
+        if isinstance(noted, list)
+        else []
+    )
+    said = [f" ! {words.name_of(error)}" if error else "" for error in errors] + [""] * len(
+        turn.tool_calls
+    )
+    return [
+        words.call(call.name, call.arguments) + error
+        for call, error in list(zip(turn.tool_calls, said))[:MOST_MOVES]
+    ]
 
 
 def _answered(trajectory: Trajectory) -> str:
@@ -188,12 +266,16 @@ def _answered(trajectory: Trajectory) -> str:
     gold = info.get("gold")
     known = [capped(str(each), 200) for each in gold[:5]] if isinstance(gold, list) else []
     said = capped(str(info["answer"]), 300) if "answer" in info else "none"
-    return f"{said} · right: {' or '.join(known)}" if known else f"{said} · nobody knows what is right"
+    return (
+        f"{said} · right: {' or '.join(known)}" if known else f"{said} · nobody knows what is right"
+    )
 
 
 def written(text: str) -> tuple[doc.Inline, ...]:
     """The policy's text with its thought dimmed and its answer in a box."""
-    spans = tuple(doc.Styled(part, WRITTEN[kind]) for kind, part in pieces(capped(text, LONGEST_TEXT)))
+    spans = tuple(
+        doc.Styled(part, WRITTEN[kind]) for kind, part in pieces(capped(text, LONGEST_TEXT))
+    )
     return spans or (doc.Styled("(nothing)", WRITTEN["think"]),)
 
 
@@ -218,8 +300,15 @@ def pieces(text: str) -> list[tuple[str, str]]:
 
 def _facts(trajectory: Trajectory) -> list[str]:
     moves = sum(len(turn.info.get("moves", turn.moves)) for turn in trajectory.turns)
-    return [f"reward {words.reward_words(trajectory)}", words.count(len(trajectory.turns), "turn"),
-            *([words.count(moves, "move")] if moves else []),
-            f"{words.count(trajectory.num_sampled, 'token')} sampled",
-            *([words.count(len(trajectory.segments), "segment")] if len(trajectory.segments) > 1 else []),
-            f"stopped: {trajectory.stop_reason.value} ({words.STOP_WORDS[trajectory.stop_reason]})"]
+    return [
+        f"reward {words.reward_words(trajectory)}",
+        words.count(len(trajectory.turns), "turn"),
+        *([words.count(moves, "move")] if moves else []),
+        f"{words.count(trajectory.num_sampled, 'token')} sampled",
+        *(
+            [words.count(len(trajectory.segments), "segment")]
+            if len(trajectory.segments) > 1
+            else []
+        ),
+        f"stopped: {trajectory.stop_reason.value} ({words.STOP_WORDS[trajectory.stop_reason]})",
+    ]

@@ -1,4 +1,5 @@
 """How numbers, outcomes and tables are put into words: the same in the text form and in the HTML form of a view."""
+
 from __future__ import annotations
 
 import json
@@ -13,7 +14,7 @@ from workbench.views.escape import capped
 
 LONGEST_NAME = 120  # characters of a task's, move's or reward part's name
 LONGEST_ARGUMENTS = 1000  # of a tool call
-MOST_PARTS = 12     # named parts of one reward
+MOST_PARTS = 12  # named parts of one reward
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -102,7 +103,10 @@ def parts_words(parts: object) -> str:
     """`goal +1.00, format 0` for the named parts of a reward."""
     pairs = list(dict(parts).items())
     more = [f"and {len(pairs) - MOST_PARTS} more"] if len(pairs) > MOST_PARTS else []
-    shown = [f"{name_of(name)} {'0' if value == 0 else signed(value)}" for name, value in pairs[:MOST_PARTS]]
+    shown = [
+        f"{name_of(name)} {'0' if value == 0 else signed(value)}"
+        for name, value in pairs[:MOST_PARTS]
+    ]
     return ", ".join(shown + more)
 
 
@@ -117,23 +121,35 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     if not np.isfinite(array).any():
         return ""
     bins = np.array_split(array, min(width, len(array)))
-    means = np.array([np.nanmean(b) if np.isfinite(b).any() else np.nan for b in
-                      (np.where(np.isfinite(b), b, np.nan) for b in bins)])
+    means = np.array(
+        [
+            np.nanmean(b) if np.isfinite(b).any() else np.nan
+            for b in (np.where(np.isfinite(b), b, np.nan) for b in bins)
+        ]
+    )
     low, high = np.nanmin(means), np.nanmax(means)
-    level = np.zeros(len(means)) if high == low else (means - low) / (high - low) * (len(SPARKS) - 1)
+    level = (
+        np.zeros(len(means)) if high == low else (means - low) / (high - low) * (len(SPARKS) - 1)
+    )
     return "".join(" " if math.isnan(x) else SPARKS[int(round(x))] for x in level)
 
 
 def display_width(text: str) -> int:
     """Columns that `text` takes in a terminal: wide characters take two, combining ones none."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
     """Columns of text, two spaces apart; those whose index is in `right` are flush right. No trailing spaces."""
     if not rows:
         return ""
-    widths = [max(display_width(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    widths = [
+        max(display_width(row[i]) for row in rows if i < len(row))
+        for i in range(max(map(len, rows)))
+    ]
     lines = []
     for row in rows:
         padded = []
@@ -147,8 +163,14 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent:
 def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
     """A pipe table, its columns aligned for a terminal; the first line is its head."""
     widths = [max(display_width(line[i]) for line in lines) for i in range(len(lines[0]))]
-    rows = ["| " + " | ".join(cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths)) + " |"
-            for line in lines]
+    rows = [
+        "| "
+        + " | ".join(
+            cell + " " * (width - display_width(cell)) for cell, width in zip(line, widths)
+        )
+        + " |"
+        for line in lines
+    ]
     return [rows[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *rows[1:]]
 
 
@@ -162,4 +184,7 @@ def points(difference: Mapping[str, float | None]) -> str:
 
 def quoted(text: str, first: str) -> str:
     """Every line of `text` behind a bar: `wrote  | ...`, later lines indented alike."""
-    return "\n".join(f"{' ' * len(first) if i else first}| {line}".rstrip() for i, line in enumerate(text.split("\n")))
+    return "\n".join(
+        f"{' ' * len(first) if i else first}| {line}".rstrip()
+        for i, line in enumerate(text.split("\n"))
+    )

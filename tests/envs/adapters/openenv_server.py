@@ -2,6 +2,7 @@
 
 It prints the port that it listens on, which the system chooses. Runs where openenv is installed.
 """
+
 from __future__ import annotations
 
 import random
@@ -38,8 +39,14 @@ class Numbers(Environment):
         super().__init__()
         self._state, self.dice, self.secret = State(), random.Random(), 0
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, dice: int | None = None, most: int = 20,
-              **kwargs: Any) -> Heard:
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        dice: int | None = None,
+        most: int = 20,
+        **kwargs: Any,
+    ) -> Heard:
         self.secret = random.Random(seed).randint(1, most)
         self.dice, self._state = random.Random(dice), State(episode_id=episode_id)
         return Heard(words=f"A number from 1 to {most}.", inner={"left": 6})
@@ -52,9 +59,18 @@ class Numbers(Environment):
         self._state.step_count += 1
         left = 6 - self._state.step_count
         if action.number == self.secret or left == 0:
-            return Heard(words="Over.", inner={"left": left}, done=True, reward=float(action.number == self.secret))
+            return Heard(
+                words="Over.",
+                inner={"left": left},
+                done=True,
+                reward=float(action.number == self.secret),
+            )
         higher = (self.secret > action.number) != (self.dice.random() < 0.2)
-        return Heard(words=f"{'HIGHER' if action.loud else 'higher'}" if higher else "lower", inner={"left": left}, reward=0)
+        return Heard(
+            words=f"{'HIGHER' if action.loud else 'higher'}" if higher else "lower",
+            inner={"left": left},
+            reward=0,
+        )
 
     @property
     def state(self) -> State:
@@ -72,12 +88,21 @@ class Echo(Environment):
         super().__init__()
         self._state = State()
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, over: bool = False, **kwargs: Any) -> Heard:
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        over: bool = False,
+        **kwargs: Any,
+    ) -> Heard:
         return Heard(words="Speak.", done=over)
 
     def step(self, action: Say, timeout_s: float | None = None, **kwargs: Any) -> Heard:
-        return Heard(words=f"You said: {action.text}", reward=True if action.text == "paid" else None,
-                     done=action.text == "bye")
+        return Heard(
+            words=f"You said: {action.text}",
+            reward=True if action.text == "paid" else None,
+            done=action.text == "bye",
+        )
 
     @property
     def state(self) -> State:
@@ -115,7 +140,11 @@ class Ways(Environment):
 
 if __name__ == "__main__":
     kind, sessions = sys.argv[1], int(sys.argv[2])
-    made, action, observation = {"numbers": (Numbers, Guess, Heard), "echo": (Echo, Say, Heard), "ways": (Ways, Go, Board)}[kind]
+    made, action, observation = {
+        "numbers": (Numbers, Guess, Heard),
+        "echo": (Echo, Say, Heard),
+        "ways": (Ways, Go, Board),
+    }[kind]
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
     served = HTTPEnvServer(made, action, observation, max_concurrent_envs=sessions)

@@ -1,4 +1,5 @@
 """Gymnasium's own environments as text: seeds, names, colors, chance as the package plays, a solver."""
+
 import numpy as np
 import pytest
 
@@ -29,13 +30,20 @@ def test_many_attempts_inline_and_in_workers_replay(name, count):
     if name == "baby":
         pytest.importorskip("minigrid", reason="needs the package minigrid")
     family = FAMILIES[name]
-    all_well(family, [answer(action) for action in family.make().names], COUNTS[count], workers=name == "taxi")
+    all_well(
+        family,
+        [answer(action) for action in family.make().names],
+        COUNTS[count],
+        workers=name == "taxi",
+    )
 
 
 def test_chance_is_what_the_package_itself_plays():
     rng, hits = rng_at("gymnasium"), []
     for seed in range(400):
-        hits.append(play(LAKE, LAKE.task(seed), seed, lambda env: LAKE.random_action(env, rng)).success)
+        hits.append(
+            play(LAKE, LAKE.task(seed), seed, lambda env: LAKE.random_action(env, rng)).success
+        )
     env = gymnasium.make("FrozenLake-v1")
     others = []
     for seed in range(400):
@@ -56,7 +64,9 @@ def test_dice_are_not_shared_by_a_group_and_come_from_the_dynamics_seed():
 
     def hands(seed):
         env = CARDS.make()
-        return env.reset(task, seed).messages[0].text, env.step(answer("Hit")).observation.messages[0].text
+        return env.reset(task, seed).messages[0].text, env.step(answer("Hit")).observation.messages[
+            0
+        ].text
 
     seen = [hands(seed_of("dice", seed)) for seed in range(20)]
     assert len({first for first, _ in seen}) == 1 and len({after for _, after in seen}) > 3
@@ -66,19 +76,31 @@ def test_dice_are_not_shared_by_a_group_and_come_from_the_dynamics_seed():
 def test_a_transcript_with_colors_as_words():
     env = SLIDING.make()
     first = env.reset(SLIDING.task(0), 0).messages[0].text
-    assert first.startswith("You play FrozenLake-v1. Actions: Left, Down, Right, Up. One action an answer, 30 answers.")
+    assert first.startswith(
+        "You play FrozenLake-v1. Actions: Left, Down, Right, Up. One action an answer, 30 answers."
+    )
     assert first.endswith("{red:S}FFF\nFHFH\nFFFH\nHFFG\n")
     moved = env.step(answer("down"))
-    assert "(Down)\nSFFF\n{red:F}HFH" in moved.observation.messages[0].text and moved.info["success"] is False
+    assert (
+        "(Down)\nSFFF\n{red:F}HFH" in moved.observation.messages[0].text
+        and moved.info["success"] is False
+    )
     refused = env.step(answer("Down || Down"))
-    assert refused.reward == -0.1 and "more than one" in refused.info["complaint"] and not refused.terminated
+    assert (
+        refused.reward == -0.1
+        and "more than one" in refused.info["complaint"]
+        and not refused.terminated
+    )
     assert refused.observation.messages[0].text.endswith(env._shown)
     with pytest.raises(EnvError, match="over or was never begun"):
         LAKE.make().step("")
 
 
 def test_nested_colors_and_control_characters():
-    assert colors_as_words("\x1b[35m\x1b[43mY\x1b[0m\x1b[0m|\x1b[34;1mR\x1b[0m") == "{magenta yellow:Y}|{blue:R}"
+    assert (
+        colors_as_words("\x1b[35m\x1b[43mY\x1b[0m\x1b[0m|\x1b[34;1mR\x1b[0m")
+        == "{magenta yellow:Y}|{blue:R}"
+    )
     text = TAXI.make().reset(TAXI.task(3), 0).messages[0].text
     assert "\x1b" not in text and "magenta:" in text and "yellow" in text
 
@@ -87,7 +109,10 @@ def test_nested_colors_and_control_characters():
 def test_the_solver_plans_on_the_table(family, least):
     act, rng = family.solver_action, rng_at("solver")
     count = 60 if family is LAKE else 12
-    wins = [play(family, family.task(seed), seed, lambda env: act(env, rng)).success for seed in range(count)]
+    wins = [
+        play(family, family.task(seed), seed, lambda env: act(env, rng)).success
+        for seed in range(count)
+    ]
     assert np.mean(wins) >= least
 
 

@@ -3,6 +3,7 @@
 openenv insists on other versions than ours, so its servers run in an environment of their own: `make test-readers` makes one
 and runs this file in ours. Servers that answer something else are played by websockets' own, in ours.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -35,14 +36,31 @@ PLACE, VARIABLE = ".venv-readers-openenv", "WORKBENCH_OPENENV_PYTHON"
 STARTS_S = 240  # a first import of openenv takes minutes on a busy machine
 WAYS = ("Left", "Down", "Right", "Up")
 GUESSES = tuple(str(number) for number in range(1, 21))
-NUMBERS = OpenEnv(action="number", shown=("words", "inner.left"), dynamics_seed="dice", deterministic=True, success_reward=1.0,
-                  moves=GUESSES, max_turns=8, instructions="Find the number.")
+NUMBERS = OpenEnv(
+    action="number",
+    shown=("words", "inner.left"),
+    dynamics_seed="dice",
+    deterministic=True,
+    success_reward=1.0,
+    moves=GUESSES,
+    max_turns=8,
+    instructions="Find the number.",
+)
 
 
 def served_by_openenv(kind, sessions):
     """The Popen of a real server, and its URL."""
-    server = subprocess.Popen([python_beside(VARIABLE, PLACE), Path(__file__).with_name("openenv_server.py"), kind, str(sessions)],
-                              env=environment_beside(), stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [
+            python_beside(VARIABLE, PLACE),
+            Path(__file__).with_name("openenv_server.py"),
+            kind,
+            str(sessions),
+        ],
+        env=environment_beside(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return server, f"http://127.0.0.1:{int(server.stdout.readline())}"
 
 
@@ -92,7 +110,12 @@ def active(family):
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
 def test_many_attempts_inline_and_in_workers_replay(numbers, count):
-    all_well(numbers, [answer(text) for text in (*GUESSES, "0", "100", "many")], COUNTS[count], at_once=100)
+    all_well(
+        numbers,
+        [answer(text) for text in (*GUESSES, "0", "100", "many")],
+        COUNTS[count],
+        at_once=100,
+    )
     assert active(numbers) == 0
 
 
@@ -104,7 +127,9 @@ def alone(seed, rng):
 
 def test_chance_is_what_the_game_itself_pays(numbers):
     rng, act = rng_at("openenv"), numbers.random_action
-    ours = [play(numbers, numbers.task(seed), seed, lambda env: act(env, rng)) for seed in range(200)]
+    ours = [
+        play(numbers, numbers.task(seed), seed, lambda env: act(env, rng)) for seed in range(200)
+    ]
     theirs = [alone(seed, rng) for seed in range(2_000)]
     error = np.sqrt(np.var(theirs) / 200 + np.var(theirs) / 2_000)
     assert abs(np.mean([result.success for result in ours]) - np.mean(theirs)) < 2.6 * error
@@ -114,28 +139,52 @@ def test_chance_is_what_the_game_itself_pays(numbers):
 def test_a_group_is_one_problem_and_its_dice_differ(numbers):
     def heard(family, dynamics):
         env, first = begun(family, 3, dynamics)
-        texts = [first, *(env.step(answer(text)).observation.messages[0].text for text in ("1", "20", "1", "20", "1"))]
+        texts = [
+            first,
+            *(
+                env.step(answer(text)).observation.messages[0].text
+                for text in ("1", "20", "1", "20", "1")
+            ),
+        ]
         env.close()
         return tuple(texts)
 
     seen = [heard(numbers, dynamics) for dynamics in range(8)]
-    assert len({texts[0] for texts in seen}) == 1 and len(set(seen)) > 1 and seen == [heard(numbers, n) for n in range(8)]
+    assert (
+        len({texts[0] for texts in seen}) == 1
+        and len(set(seen)) > 1
+        and seen == [heard(numbers, n) for n in range(8)]
+    )
 
 
 def test_a_transcript(numbers):
     env, first = begun(replace(numbers, options={"most": 1}, fields={"loud": True}))
-    assert first == ("Find the number.\n\nOne answer a turn, 8 answers at most. Answer like this: "
-                     "<think>plan</think><answer>your action</answer>\n\nA number from 1 to 1.\n6")
-    for text, words in (("no tags", "is missing"), (answer("hundred"), "does not take this action. It says: Input should be"),
-                        (answer("100"), "less than or equal to 99")):
+    assert first == (
+        "Find the number.\n\nOne answer a turn, 8 answers at most. Answer like this: "
+        "<think>plan</think><answer>your action</answer>\n\nA number from 1 to 1.\n6"
+    )
+    for text, words in (
+        ("no tags", "is missing"),
+        (answer("hundred"), "does not take this action. It says: Input should be"),
+        (answer("100"), "less than or equal to 99"),
+    ):
         refused = env.step(text)
-        assert refused.reward == -0.1 and not refused.terminated and refused.info["success"] is False
+        assert (
+            refused.reward == -0.1 and not refused.terminated and refused.info["success"] is False
+        )
         words_seen = refused.observation.messages[0].text
-        assert words in words_seen and words_seen.endswith("A number from 1 to 1.\n6"), "nothing was done"
+        assert words in words_seen and words_seen.endswith("A number from 1 to 1.\n6"), (
+            "nothing was done"
+        )
     missed = env.step(answer("0"))
     assert missed.observation.messages[0].text in ("HIGHER\n5", "lower\n5") and missed.reward == 0.0
     found = env.step(answer(" 1 "))
-    assert (found.reward, found.terminated, found.info["success"], found.info["moves"]) == (1.0, True, True, ["1"])
+    assert (found.reward, found.terminated, found.info["success"], found.info["moves"]) == (
+        1.0,
+        True,
+        True,
+        ["1"],
+    )
     with pytest.raises(EnvError, match="over or was never begun"):
         env.step(answer("1"))
     env.close()
@@ -144,27 +193,40 @@ def test_a_transcript(numbers):
 def test_the_whole_action_as_json_and_the_whole_observation(numbers):
     family = replace(numbers, action="", shown=())
     env, first = begun(family)
-    assert '<answer>{"field": "value"}</answer>' in first and first.endswith('{"words": "A number from 1 to 20.", "inner": '
-                                                                             '{"left": 6}}')
+    assert '<answer>{"field": "value"}</answer>' in first and first.endswith(
+        '{"words": "A number from 1 to 20.", "inner": {"left": 6}}'
+    )
     assert "no JSON object" in env.step(answer("[1]")).info["complaint"]
-    assert "does not take" in env.step(answer('{"nummer": 1}')).info["complaint"], "the policy's own mistake"
-    assert json.loads(env.step(answer('{"number": 0, "loud": false}')).observation.messages[0].text)["inner"] == {"left": 5}
+    assert "does not take" in env.step(answer('{"nummer": 1}')).info["complaint"], (
+        "the policy's own mistake"
+    )
+    assert json.loads(
+        env.step(answer('{"number": 0, "loud": false}')).observation.messages[0].text
+    )["inner"] == {"left": 5}
     env.close()
 
 
 def test_what_the_server_breaks_at_is_a_fault_of_the_attempt(numbers):
     groups = attempts(numbers, [answer("77")], 4)
-    stops = {(t.stop_reason, "seventy-seven breaks it" in (t.error or "")) for group in groups for t in group}
+    stops = {
+        (t.stop_reason, "seventy-seven breaks it" in (t.error or ""))
+        for group in groups
+        for t in group
+    }
     assert stops == {(StopReason.ENV_ERROR, True)} and active(numbers) == 0
     env, _ = begun(replace(numbers, deadline_s=0.5))
     with pytest.raises(EnvError, match="did not answer step within 0.5 s"):
         env.step(answer("66"))
     env.close()
     env, _ = begun(replace(numbers, action="guess"))
-    with pytest.raises(EnvError, match="takes other fields in an action than guess: .*Name them in env.action"):
+    with pytest.raises(
+        EnvError, match="takes other fields in an action than guess: .*Name them in env.action"
+    ):
         env.step(answer("1"))
     env.close()
-    with pytest.raises(EnvError, match="env.shown: the observation has no 'text'; it has inner, metadata, words"):
+    with pytest.raises(
+        EnvError, match="env.shown: the observation has no 'text'; it has inner, metadata, words"
+    ):
         begun(replace(numbers, shown=("text",)))
 
 
@@ -181,14 +243,22 @@ def test_a_server_with_one_session_says_so_and_gives_it_back(echo):
 
 
 def test_no_reward_is_not_zero(echo):
-    for said, rewards in ((("a", "b", "c"), [0.0, 0.0, None]), (("a", "bye"), [0.0, None]), (("paid", "a", "bye"), [1.0, 0.0, 0.0]),
-                          (("a", "b", "paid"), [0.0, 0.0, 1.0])):
+    for said, rewards in (
+        (("a", "b", "c"), [0.0, 0.0, None]),
+        (("a", "bye"), [0.0, None]),
+        (("paid", "a", "bye"), [1.0, 0.0, 0.0]),
+        (("a", "b", "paid"), [0.0, 0.0, 1.0]),
+    ):
         env, _ = begun(echo)
         results = [env.step(answer(text)) for text in said]
         env.close()
-        assert [result.reward for result in results] == rewards and "success" not in results[-1].info
+        assert [result.reward for result in results] == rewards and "success" not in results[
+            -1
+        ].info
     env, _ = begun(echo)
-    assert [env.step("no tags").reward for _ in range(3)] == [-0.1, -0.1, -0.1], "which is no reward that is missing"
+    assert [env.step("no tags").reward for _ in range(3)] == [-0.1, -0.1, -0.1], (
+        "which is no reward that is missing"
+    )
     env.close()
 
 
@@ -198,20 +268,41 @@ def test_the_lint_replays_what_says_that_it_is_the_same_twice_and_is_here(number
     def status(family):
         return check(Evidence(groups, family=family), R20)["R20"].status
 
-    assert status(numbers) == "passed" and status(replace(numbers, deterministic=False)) == "not checked"
-    assert status(replace(numbers, dynamics_seed="")) == "finding", "the dice are others: a false claim is found"
-    elsewhere = [OpenEnv(url, deterministic=True).remote for url in ("https://a.b", "ws://10.0.0.1:8", "http://127.0.0.1.a.b")]
-    assert all(elsewhere) and not any(OpenEnv(url).remote for url in ("http://localhost:1", "ws://[::1]:2", numbers.url))
+    assert (
+        status(numbers) == "passed"
+        and status(replace(numbers, deterministic=False)) == "not checked"
+    )
+    assert status(replace(numbers, dynamics_seed="")) == "finding", (
+        "the dice are others: a false claim is found"
+    )
+    elsewhere = [
+        OpenEnv(url, deterministic=True).remote
+        for url in ("https://a.b", "ws://10.0.0.1:8", "http://127.0.0.1.a.b")
+    ]
+    assert all(elsewhere) and not any(
+        OpenEnv(url).remote for url in ("http://localhost:1", "ws://[::1]:2", numbers.url)
+    )
 
 
 def test_a_policy_is_trained_on_it(tmp_path):
     server, url = served_by_openenv("ways", 48)  # those of the step before may not be free yet
     with ended(server):
-        family = OpenEnv(url, action="way", shown=("board",), max_turns=1, deterministic=True, moves=WAYS)
-        config = wb.load_config("frozenlake", {"train.steps": 2, "train.tasks_per_step": 2, "train.group_size": 8,
-                                               "evaluation.num_tasks": 4})
+        family = OpenEnv(
+            url, action="way", shown=("board",), max_turns=1, deterministic=True, moves=WAYS
+        )
+        config = wb.load_config(
+            "frozenlake",
+            {
+                "train.steps": 2,
+                "train.tasks_per_step": 2,
+                "train.group_size": 8,
+                "evaluation.num_tasks": 4,
+            },
+        )
         run = wb.train_here(replace(config, env=family), tmp_path / "run")
-        assert {0.0, 1.0} <= {t.reward for step in (1, 2) for group in run.groups(step) for t in group}
+        assert {0.0, 1.0} <= {
+            t.reward for step in (1, 2) for group in run.groups(step) for t in group
+        }
         report = wb.lint(tmp_path / "run", step=2)
         assert report.ok and report.report["R20"].status == "passed", report.text
         assert max(run.metrics()["grad_norm"]) > 0
@@ -233,21 +324,41 @@ def says(*answers):
         for text in answers:
             connection.recv()
             connection.send(text)
+
     return handler
 
 
 def seen(**data):
-    return json.dumps({"type": "observation", "data": {"observation": {"words": "hello"}, "reward": None, "done": False} | data})
+    return json.dumps(
+        {
+            "type": "observation",
+            "data": {"observation": {"words": "hello"}, "reward": None, "done": False} | data,
+        }
+    )
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("hello", "expected a JSON object"), ("[1]", "expected a JSON object"), ("[" * 100_000, "expected a JSON object"),
-    ('{"type": "welcome"}', "expected the type 'observation'"), (seen(observation="hi"), "expected an observation"),
-    (seen(reward="much"), "expected an observation"), (seen(reward=float("nan")), "finite number"), (seen(done=1), "true or false"),
-    (" " * 4_000_001, "ended the session"), ('{"type": "error", "data": {"code": "X", "message": "no\\u001b[31m"}}', "X: no .31m"),
-    ('{"type": "error"}', "says of reset"), (None, "ended the session at reset")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello", "expected a JSON object"),
+        ("[1]", "expected a JSON object"),
+        ("[" * 100_000, "expected a JSON object"),
+        ('{"type": "welcome"}', "expected the type 'observation'"),
+        (seen(observation="hi"), "expected an observation"),
+        (seen(reward="much"), "expected an observation"),
+        (seen(reward=float("nan")), "finite number"),
+        (seen(done=1), "true or false"),
+        (" " * 4_000_001, "ended the session"),
+        ('{"type": "error", "data": {"code": "X", "message": "no\\u001b[31m"}}', "X: no .31m"),
+        ('{"type": "error"}', "says of reset"),
+        (None, "ended the session at reset"),
+    ],
+)
 def test_what_is_no_answer_is_named(text, words):
-    with pretended(says(*[] if text is None else [text])) as url, pytest.raises(EnvError, match=words):
+    with (
+        pretended(says(*[] if text is None else [text])) as url,
+        pytest.raises(EnvError, match=words),
+    ):
         begun(OpenEnv(url, deadline_s=5.0))
 
 
@@ -255,15 +366,32 @@ def test_what_is_no_server_is_named_before_a_policy_is_loaded(tmp_path):
     with pytest.raises(ConfigError, match="127.0.0.1:9 cannot be reached"):
         OpenEnv("http://127.0.0.1:9").check_files()
     with pytest.raises(ConfigError, match="cannot be reached"):
-        wb.train_here(replace(wb.load_config("frozenlake"), env=OpenEnv("http://127.0.0.1:9")), tmp_path / "never")
-    with pretended(lambda connection: connection.recv() and connection.recv()) as url, \
-            pytest.raises(ConfigError, match="did not answer state within 0.3 s"):
+        wb.train_here(
+            replace(wb.load_config("frozenlake"), env=OpenEnv("http://127.0.0.1:9")),
+            tmp_path / "never",
+        )
+    with (
+        pretended(lambda connection: connection.recv() and connection.recv()) as url,
+        pytest.raises(ConfigError, match="did not answer state within 0.3 s"),
+    ):
         OpenEnv(url, deadline_s=0.3).check_files()
 
 
-@pytest.mark.parametrize("settings", [{"url": "127.0.0.1:80"}, {"url": "http://a:b"}, {"url": "ftp://a"}, {"url": "http://me@a"},
-                                      {"url": "http://a?key=1"}, {"deadline_s": 0.0}, {"format_penalty": 1.0},
-                                      {"fields": {"message": 1}}, {"options": {"seed": 1}}, {"dynamics_seed": "seed"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "127.0.0.1:80"},
+        {"url": "http://a:b"},
+        {"url": "ftp://a"},
+        {"url": "http://me@a"},
+        {"url": "http://a?key=1"},
+        {"deadline_s": 0.0},
+        {"format_penalty": 1.0},
+        {"fields": {"message": 1}},
+        {"options": {"seed": 1}},
+        {"dynamics_seed": "seed"},
+    ],
+)
 def test_what_cannot_be(settings):
     with pytest.raises(ConfigError):
         OpenEnv(**settings)

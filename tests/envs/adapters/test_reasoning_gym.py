@@ -1,4 +1,5 @@
 """reasoning-gym's data sets: every one of them makes the same question twice and scores its own answer with 1."""
+
 import random
 from collections import Counter
 
@@ -18,7 +19,12 @@ from workbench.types.stats import wilson_interval
 
 gym = pytest.importorskip("reasoning_gym", reason="needs the package reasoning-gym")
 SUMS = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2})
-CHAINS = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 2}  # experiments/chain-sum.toml
+CHAINS = {
+    "min_terms": 2,
+    "max_terms": 4,
+    "min_digits": 1,
+    "max_digits": 2,
+}  # experiments/chain-sum.toml
 ALL = sorted(set(gym.factory.DATASETS) - {"composite"})  # composite is several of the others
 QUICK = ("chain_sum", "leg_counting", "countdown", "propositional_logic", "graph_color")
 NO_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
@@ -32,7 +38,9 @@ def answer(text):
 def test_every_data_set_is_the_same_twice_and_scores_its_answer(name):
     family = ReasoningGym(name)
     task, env = family.task(3), family.make()
-    assert family.task(3) == task and env.reset(task, 0).messages[0].text.startswith(task.payload["question"])
+    assert family.task(3) == task and env.reset(task, 0).messages[0].text.startswith(
+        task.payload["question"]
+    )
     assert known(family) == (() if name in NO_ANSWER else ("random", "solver"))
     if name not in NO_ANSWER:
         result = env.step(family.solver_action(env, None))
@@ -41,7 +49,9 @@ def test_every_data_set_is_the_same_twice_and_scores_its_answer(name):
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
 def test_many_attempts_inline_and_in_workers_replay(count):
-    groups = all_well(SUMS, [answer(str(number)) for number in range(0, 60, 3)], COUNTS[count], workers=False)
+    groups = all_well(
+        SUMS, [answer(str(number)) for number in range(0, 60, 3)], COUNTS[count], workers=False
+    )
     assert {turn.reward for group in groups for t in group for turn in t.turns} >= {0.0}
 
 
@@ -69,8 +79,13 @@ def test_chance_is_what_an_independent_count_says():
 
     frequent = Counter(drawn() for _ in range(100_000))
     chosen = tasks(family, "held-out", 150)
-    exact = np.mean([frequent[int(family.entry(task.task_seed)[1]["answer"])] / 100_000 for task in chosen])
-    hits = sum(play(family, task, 0, lambda env: family.random_action(env, rng)).success for task in chosen * 15)
+    exact = np.mean(
+        [frequent[int(family.entry(task.task_seed)[1]["answer"])] / 100_000 for task in chosen]
+    )
+    hits = sum(
+        play(family, task, 0, lambda env: family.random_action(env, rng)).success
+        for task in chosen * 15
+    )
     low, high = wilson_interval(hits, 15 * len(chosen))
     assert low <= exact <= high and 0.005 < exact < 0.05
     assert not low <= 3 * exact <= high  # the control: another level would be noticed

@@ -1,4 +1,5 @@
 """Games of TextArena: one player and two, dice of their own, chance as the package itself plays."""
+
 import random
 
 import numpy as np
@@ -17,9 +18,12 @@ GUESS = TextArena(moves=tuple(f"[{number}]" for number in range(1, 21)), max_tur
 CROSSES = TextArena("TicTacToe-v0", players=2)
 SECOND = TextArena("TicTacToe-v0", players=2, seat=1)
 POKER = TextArena("KuhnPoker-v0", players=2)
-FAMILIES = {"guess": (GUESS, GUESS.moves), "crosses": (CROSSES, tuple(f"[{n}]" for n in range(9))),
-            "second": (SECOND, tuple(f"[{n}]" for n in range(9))),
-            "poker": (POKER, ("[check]", "[bet]", "[call]", "[fold]"))}
+FAMILIES = {
+    "guess": (GUESS, GUESS.moves),
+    "crosses": (CROSSES, tuple(f"[{n}]" for n in range(9))),
+    "second": (SECOND, tuple(f"[{n}]" for n in range(9))),
+    "poker": (POKER, ("[check]", "[bet]", "[call]", "[fold]")),
+}
 
 
 def answer(text):
@@ -51,7 +55,10 @@ def alone(seed, rng):
 
 def test_chance_is_what_the_package_itself_plays():
     rng, act, state = rng_at("textarena"), CROSSES.random_action, random.getstate()
-    ours = [play(CROSSES, CROSSES.task(seed), seed, lambda env: act(env, rng)).success for seed in range(400)]
+    ours = [
+        play(CROSSES, CROSSES.task(seed), seed, lambda env: act(env, rng)).success
+        for seed in range(400)
+    ]
     assert random.getstate() == state  # Python's generator is as it was
     theirs = [alone(seed, rng) for seed in range(400)]
     error = np.sqrt((np.var(ours) + np.var(theirs)) / 400)
@@ -75,7 +82,9 @@ def test_a_group_is_one_game_and_its_dice_differ():
 
 
 def test_two_games_at_once_do_not_disturb_each_other():
-    alone_first = [play(POKER, POKER.task(1), 5, lambda env: POKER.random_action(env, rng_at("p"))).reward]
+    alone_first = [
+        play(POKER, POKER.task(1), 5, lambda env: POKER.random_action(env, rng_at("p"))).reward
+    ]
     one, other = POKER.make(), POKER.make()
     one.reset(POKER.task(1), 5), other.reset(POKER.task(9), 6)
     total = 0.0
@@ -111,7 +120,10 @@ def test_bad_text_is_refused_and_the_game_goes_on():
 
 def test_what_is_not_known_and_what_cannot_be():
     assert known(GUESS) == ("random",) and known(TextArena("Nim-v0", players=2)) == ()
-    assert listed_moves("Available: '[1]'\nno. Available Actions: [up], [down]") == ["[up]", "[down]"]
+    assert listed_moves("Available: '[1]'\nno. Available Actions: [up], [down]") == [
+        "[up]",
+        "[down]",
+    ]
     assert random_move("nothing", rng_at("x")) == ""
     with pytest.raises(ConfigError, match="none of the 2 seats"):
         TextArena("TicTacToe-v0", players=2, seat=2)

@@ -3,6 +3,7 @@
 It wants other versions than ours of some packages that tests use, so this file runs in environments of its own, twice:
 `make test-readers`.
 """
+
 import importlib.util
 from pathlib import Path
 
@@ -21,24 +22,33 @@ from workbench.types import StopReason
 from workbench.types.errors import ConfigError, EnvError
 from workbench.types.seeds import rng_at
 
-pytest.importorskip("verifiers", reason="needs verifiers, in an environment of its own: make test-readers")
+pytest.importorskip(
+    "verifiers", reason="needs verifiers, in an environment of its own: make test-readers"
+)
 TODAY = importlib.util.find_spec("verifiers.envs") is None
 WORLDS = f"tests.envs.adapters.verifiers_worlds.{'v1' if TODAY else 'v0'}"
 CALL = '<tool_call>{"name": "%s", "arguments": {"a": 1, "b": %d}}</tool_call>'
 NUMBERS = [str(number) for number in range(0, 40, 3)]
 CALLS = [CALL % ("add", 1), CALL % ("add", 2), CALL % ("mul", 2), CALL % ("add", 1) * 2]
-before, today = (pytest.mark.skipif(TODAY is other, reason="of the other version") for other in (True, False))
+before, today = (
+    pytest.mark.skipif(TODAY is other, reason="of the other version") for other in (True, False)
+)
 
 
 def world(name, **settings):
     return Verifiers(f"{WORLDS}:{name}", **({"turns": 4} if TODAY else {}) | settings)
 
 
-QUESTIONS = world("Sums" if TODAY else "questions", success="correct", solver=f"{WORLDS}:solve",
-                  random_play=f"{WORLDS}:any_number")
+QUESTIONS = world(
+    "Sums" if TODAY else "questions",
+    success="correct",
+    solver=f"{WORLDS}:solve",
+    random_play=f"{WORLDS}:any_number",
+)
 TOOLS = world("ToolSums" if TODAY else "tools")
 FAMILIES = {"questions": (QUESTIONS, NUMBERS), "tools": (TOOLS, [*NUMBERS, *CALLS])} | (
-    {} if TODAY else {"guessing": (world("guessing"), NUMBERS[:3])})
+    {} if TODAY else {"guessing": (world("guessing"), NUMBERS[:3])}
+)
 
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
@@ -60,39 +70,65 @@ def test_a_question_with_its_rubric():
     task = tasks(QUESTIONS, "train", 1)[0]
     with opened(QUESTIONS) as env:
         seen, [result] = told(env, task, f" {task.payload['answer']} ")
-    assert [(m.role, m.text) for m in seen.messages] == [("system", "Be short."), ("user", seen.messages[1].text)]
+    assert [(m.role, m.text) for m in seen.messages] == [
+        ("system", "Be short."),
+        ("user", seen.messages[1].text),
+    ]
     assert seen.messages[1].text.startswith("What is ") and seen.tools == ()
-    assert result.reward == 1.25 and result.reward_parts == {"correct": 1.0, "short": 0.25} and result.terminated
+    assert (
+        result.reward == 1.25
+        and result.reward_parts == {"correct": 1.0, "short": 0.25}
+        and result.terminated
+    )
     assert result.info["success"] is True
-    assert result.info["metrics"]["length"] == len(f" {task.payload['answer']} ".strip()) + task.payload.get("info", {}).get(
-        "even", 0), "a metric has no weight"
+    assert result.info["metrics"]["length"] == len(
+        f" {task.payload['answer']} ".strip()
+    ) + task.payload.get("info", {}).get("even", 0), "a metric has no weight"
     with opened(QUESTIONS) as env, pytest.raises(EnvError, match="over or was never begun"):
         env.step("4")
 
 
 def test_tools_have_their_schemas_and_the_environment_answers_what_they_cannot_do():
     with opened(TOOLS) as env:
-        seen, (added, unknown, over) = told(env, tasks(TOOLS, "train", 1)[0], f"Let me see.\n{CALL % ('add', 4)}",
-                                            CALL % ("mul", 1), '<tool_call>{"name"</tool_call>')
+        seen, (added, unknown, over) = told(
+            env,
+            tasks(TOOLS, "train", 1)[0],
+            f"Let me see.\n{CALL % ('add', 4)}",
+            CALL % ("mul", 1),
+            '<tool_call>{"name"</tool_call>',
+        )
     [tool] = seen.tools
-    assert tool["function"]["name"] == "add" and set(tool["function"]["parameters"]["properties"]) == {"a", "b"}
+    assert tool["function"]["name"] == "add" and set(
+        tool["function"]["parameters"]["properties"]
+    ) == {"a", "b"}
     [reply] = added.observation.messages
     assert (reply.role, reply.text, reply.name, reply.tool_call_id) == ("tool", "5", "add", "t0c0")
-    assert added.tool_calls[0].arguments == {"a": 1, "b": 4} and added.reward == 0.0 and not added.terminated
+    assert (
+        added.tool_calls[0].arguments == {"a": 1, "b": 4}
+        and added.reward == 0.0
+        and not added.terminated
+    )
     assert "mul" in unknown.observation.messages[0].text and not unknown.terminated
-    assert over.terminated and not over.info["valid_format"] and over.info["complaint"].startswith("The call is no JSON")
+    assert (
+        over.terminated
+        and not over.info["valid_format"]
+        and over.info["complaint"].startswith("The call is no JSON")
+    )
 
 
 def test_limits_of_turns():
     assert QUESTIONS.max_turns == (4 if TODAY else 1) and TOOLS.max_turns == 4
     with opened(TOOLS) as env:
         _, results = told(env, tasks(TOOLS, "train", 1)[0], *[CALL % ("add", 1)] * 4)
-    assert [result.truncated for result in results] == [False, False, False, True] and results[-1].info["stop"] in (
-        "max_turns_reached", "max_turns")
+    assert [result.truncated for result in results] == [False, False, False, True] and results[
+        -1
+    ].info["stop"] in ("max_turns_reached", "max_turns")
     fewer = world("ToolSums" if TODAY else "tools", turns=2)
     with opened(fewer) as env:
         _, results = told(env, tasks(fewer, "train", 1)[0], *[CALL % ("add", 1)] * 2)
-    assert fewer.max_turns == 2 and results[-1].truncated and results[-1].reward is not None, "the rubric is asked"
+    assert fewer.max_turns == 2 and results[-1].truncated and results[-1].reward is not None, (
+        "the rubric is asked"
+    )
     if TODAY:
         with pytest.raises(ConfigError, match="say one: env.turns"):
             world("Sums", turns=0).max_turns
@@ -101,12 +137,16 @@ def test_limits_of_turns():
 def test_rows_have_ids_and_splits():
     table = QUESTIONS.data.open()
     assert len({row.id for row in table.rows}) == len(table.rows) == (40 if TODAY else 48)
-    train, held_out = (tasks(QUESTIONS, split, 38 if split == "train" else 5) for split in ("train", "held-out"))
+    train, held_out = (
+        tasks(QUESTIONS, split, 38 if split == "train" else 5) for split in ("train", "held-out")
+    )
     assert not {t.payload["answer"] + str(t.payload["prompt"]) for t in train} & {
-        t.payload["answer"] + str(t.payload["prompt"]) for t in held_out}
+        t.payload["answer"] + str(t.payload["prompt"]) for t in held_out
+    }
     if not TODAY:  # two rows stand in both sets
-        assert len({t.payload["question"] for t in train}) == 38 and {row.id.split("-")[0] for row in table.rows} == {
-            "train", "held"}
+        assert len({t.payload["question"] for t in train}) == 38 and {
+            row.id.split("-")[0] for row in table.rows
+        } == {"train", "held"}
     assert tasks(QUESTIONS, "train", 5, seed=1) != train[:5] == tasks(QUESTIONS, "train", 5)
 
 
@@ -126,6 +166,7 @@ def test_an_attempt_that_our_own_limit_cuts_is_scored_by_the_rubric():
     [group] = attempts(TOOLS, [CALL % ("add", 1)], 4)
     whole = next(t for t in group if len(t.turns) == 4)
     from dataclasses import replace
+
     cut = replace(whole, turns=whole.turns[:2], stop_reason=StopReason.CONTEXT_FULL)
     loop = EventLoop()
     try:
@@ -142,10 +183,20 @@ def test_an_attempt_that_our_own_limit_cuts_is_scored_by_the_rubric():
 
 def test_a_tiny_policy_trains(tmp_path):
     policy = Path(__file__).parents[3] / "data" / "policies" / "search-tiny"
-    config = wb.load_config("frozenlake", {
-        "env.kind": "verifiers", "env.load": QUESTIONS.load, "env.turns": 1, "env.success": "correct",
-        "policy.name": str(policy), "train.steps": 1, "train.tasks_per_step": 2, "train.group_size": 2,
-        "collect.max_turn_tokens": 8})
+    config = wb.load_config(
+        "frozenlake",
+        {
+            "env.kind": "verifiers",
+            "env.load": QUESTIONS.load,
+            "env.turns": 1,
+            "env.success": "correct",
+            "policy.name": str(policy),
+            "train.steps": 1,
+            "train.tasks_per_step": 2,
+            "train.group_size": 2,
+            "collect.max_turn_tokens": 8,
+        },
+    )
     run = wb.train_here(config, tmp_path / "run")
     groups = run.groups(1)
     assert len(groups) == 2 and all(t.reward is not None for group in groups for t in group)
@@ -173,8 +224,16 @@ def test_the_environments_state_and_its_last_word():
     with opened(family) as env:
         seen, (low, words, right) = told(env, task, str(number - 1), "please", str(number))
     assert [m.role for m in seen.messages] == ["user", "assistant", "user"]
-    assert [r.observation.messages[0].text for r in (low, words, right)] == ["Higher.", "A number, please.", "Right."]
-    assert right.terminated and right.reward_parts == {"won": 1.0} and right.info["metrics"]["num_turns"] == 3.0
+    assert [r.observation.messages[0].text for r in (low, words, right)] == [
+        "Higher.",
+        "A number, please.",
+        "Right.",
+    ]
+    assert (
+        right.terminated
+        and right.reward_parts == {"won": 1.0}
+        and right.info["metrics"]["num_turns"] == 3.0
+    )
 
 
 @before

@@ -1,4 +1,5 @@
 """Programs to write: tasks that are made here, files in two forms, and what an attempt may do."""
+
 from __future__ import annotations
 
 import json
@@ -24,13 +25,15 @@ NUMBERS, TEXTS = [[3, -4, 4, 9, 9, 0, 12, 15], [-1], []], ["red Apple moon", "Ic
 
 
 def call(code):
-    return f'<tool_call>{json.dumps({"name": "python", "arguments": {"code": code}})}</tool_call>'
+    return f"<tool_call>{json.dumps({'name': 'python', 'arguments': {'code': code}})}</tool_call>"
 
 
 # ------------------------------------------------------------------------------------------------ made here
 
 
-@pytest.mark.parametrize("step", [*ON_NUMBERS, *END_NUMBERS, *ON_TEXT, *END_TEXT], ids=lambda step: step.words)
+@pytest.mark.parametrize(
+    "step", [*ON_NUMBERS, *END_NUMBERS, *ON_TEXT, *END_TEXT], ids=lambda step: step.words
+)
 def test_words_python_and_function_of_a_step_say_the_same(step):
     on_text = step in (*ON_TEXT, *END_TEXT)
     for number in step.numbers:
@@ -55,7 +58,9 @@ def test_vague_words_leave_two_programs_and_the_example_tells_which_is_meant():
     family, meant = PRESETS["code-vague"], []
     for task in (*tasks(family, "train", 20), *tasks(family, "held-out", 20)):
         env, rivals = family.make(), task.payload["rivals"]
-        asked, gives = re.search(r"For example, (solve\(.*\)) gives (.*)\.$", task.payload["question"]).groups()
+        asked, gives = re.search(
+            r"For example, (solve\(.*\)) gives (.*)\.$", task.payload["question"]
+        ).groups()
         said = []
         for program in rivals:
             world = {}
@@ -65,7 +70,9 @@ def test_vague_words_leave_two_programs_and_the_example_tells_which_is_meant():
         assert rivals[said.index(gives)] == task.payload["reference"]
         env.reset(task, 0)
         meant.append(env.step(f"<answer>{rivals[0]}</answer>").info["success"])
-        assert meant[-1] == (rivals[0] == task.payload["reference"])  # a rival passes all tests only where it is meant
+        assert meant[-1] == (
+            rivals[0] == task.payload["reference"]
+        )  # a rival passes all tests only where it is meant
     assert 10 < sum(meant) < 30
     with pytest.raises(ConfigError, match="least_steps has no effect"):
         load_config("code", {"env.words": "vague", "env.least_steps": 2})
@@ -74,10 +81,16 @@ def test_vague_words_leave_two_programs_and_the_example_tells_which_is_meant():
 def test_to_know_the_example_by_heart_earns_nothing():
     family = PRESETS["code-vague"]
     env, task = family.make(), family.task(3)
-    asked, gives = re.search(r"For example, solve\((.*)\) gives (.*)\.$", task.payload["question"]).groups()
+    asked, gives = re.search(
+        r"For example, solve\((.*)\) gives (.*)\.$", task.payload["question"]
+    ).groups()
     env.reset(task, 0)
     result = env.step(f"<answer>def solve(x): return {gives} if x == {asked} else None</answer>")
-    assert result.reward == 0 and not result.info["success"] and result.info["tests"]["why"].startswith("test 1: AssertionError")
+    assert (
+        result.reward == 0
+        and not result.info["success"]
+        and result.info["tests"]["why"].startswith("test 1: AssertionError")
+    )
 
 
 def test_what_is_shown_holds_no_test_and_no_program():
@@ -85,7 +98,11 @@ def test_what_is_shown_holds_no_test_and_no_program():
     observation = FAMILY.make().reset(task, 0)
     shown = "".join(part.text for message in observation.messages for part in message.content)
     assert task.payload["question"] in shown and task.payload["reference"] not in shown
-    assert not [test for test in task.payload["tests"] if test in shown or test.removeprefix("assert ").split(" == ")[0] in shown]
+    assert not [
+        test
+        for test in task.payload["tests"]
+        if test in shown or test.removeprefix("assert ").split(" == ")[0] in shown
+    ]
 
 
 def test_a_solver_passes_and_the_share_of_tests_can_be_paid():
@@ -93,12 +110,20 @@ def test_a_solver_passes_and_the_share_of_tests_can_be_paid():
     env = FAMILY.make()
     env.reset(task, 0)
     won = env.step(FAMILY.solver_action(env, rng))
-    assert won.reward == 1.0 and won.info["success"] and won.info["tests"] == {"passed": 6, "of": 6, "why": ""}
+    assert (
+        won.reward == 1.0
+        and won.info["success"]
+        and won.info["tests"] == {"passed": 6, "of": 6, "why": ""}
+    )
     shared = Code(pay="share").make()
     shared.reset(task, 0)
     nothing = task.payload["tests"][-1].split(" == ")[1]
     part = shared.step(f"<answer>def solve(x): return {nothing}</answer>")
-    assert 0 < part.reward < 1 and not part.info["success"] and part.info["tests"]["why"].startswith("test 1: AssertionError")
+    assert (
+        0 < part.reward < 1
+        and not part.info["success"]
+        and part.info["tests"]["why"].startswith("test 1: AssertionError")
+    )
 
 
 def test_programs_are_tried_and_what_they_define_is_kept():
@@ -107,7 +132,9 @@ def test_programs_are_tried_and_what_they_define_is_kept():
     env.step(call("def twice(x): return 2 * x"))
     result = env.step(call("print(twice(21)); 1 / 0"))
     text = result.observation.messages[0].content[0].text
-    assert text.startswith("42\nTraceback") and result.info["calls"] == [{"name": "python", "error": "raised"}]
+    assert text.startswith("42\nTraceback") and result.info["calls"] == [
+        {"name": "python", "error": "raised"}
+    ]
     lost = env.step(call("import os; os._exit(0)"))
     assert "is lost" in lost.observation.messages[0].content[0].text
     sandbox = env.executor.tools["python"].state.sandbox
@@ -121,7 +148,10 @@ def test_a_snapshot_is_the_programs_that_made_the_state():
     env.step(call("import random; x = random.random()"))
     taken = json.loads(json.dumps(env.snapshot()))
     other.restore(taken)
-    said = [each.step(call("x, random.random()")).observation.messages[0].content[0].text for each in (env, other)]
+    said = [
+        each.step(call("x, random.random()")).observation.messages[0].content[0].text
+        for each in (env, other)
+    ]
     assert said[0] == said[1] and other.state_key() == env.state_key()
     chance = Code(sandbox=SandboxSettings(deterministic=False)).make()
     chance.reset(FAMILY.task(1), 0)
@@ -142,7 +172,10 @@ def test_the_tool_is_there_by_name_for_any_environment():
     assert tool.call({"code": "1 + 1"}).text == "2\n"
     mine = tool.for_attempt(Task("t", "t", 0, {}))
     mine.call({"code": "x = 1"})
-    assert mine.call({"code": "x"}).text == "1\n" and "NameError" in tool.for_attempt(Task("u", "u", 0, {})).call({"code": "x"}).text
+    assert (
+        mine.call({"code": "x"}).text == "1\n"
+        and "NameError" in tool.for_attempt(Task("u", "u", 0, {})).call({"code": "x"}).text
+    )
     mine.close()
 
 
@@ -155,13 +188,30 @@ def test_the_examples_of_the_guide_run(capsys):
 
 # ------------------------------------------------------------------------------------------------ files
 
-HUMANEVAL = {"task_id": "Made/0", "prompt": "def add_up(numbers):\n    \"\"\"The sum of all numbers.\n    >>> add_up([1, 2])\n    3\n"
-             "    \"\"\"\n", "entry_point": "add_up", "canonical_solution": "    return sum(numbers)\n",
-             "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate([1, 2]) == 3\n    assert abs(candidate([0.5]) - 0.5) < 1e-6\n"}
-MBPP = {"task_id": 601, "text": "Write a function to find the larger of two numbers.", "code": "def larger(a, b):\r\n  return max(a, b)",
-        "test_list": ["assert larger(1, 2) == 2", "assert larger(-1, -2) == -1"], "test_setup_code": "", "challenge_test_list": []}
-SANITIZED = {"task_id": 602, "prompt": "Write a function that gives back the square root.", "code": "def root(x):\n  return x ** 0.5",
-             "test_imports": ["import math"], "test_list": ["assert math.isclose(root(2.0), 1.41421356, rel_tol=1e-6)"], "source_file": "x"}
+HUMANEVAL = {
+    "task_id": "Made/0",
+    "prompt": 'def add_up(numbers):\n    """The sum of all numbers.\n    >>> add_up([1, 2])\n    3\n'
+    '    """\n',
+    "entry_point": "add_up",
+    "canonical_solution": "    return sum(numbers)\n",
+    "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate([1, 2]) == 3\n    assert abs(candidate([0.5]) - 0.5) < 1e-6\n",
+}
+MBPP = {
+    "task_id": 601,
+    "text": "Write a function to find the larger of two numbers.",
+    "code": "def larger(a, b):\r\n  return max(a, b)",
+    "test_list": ["assert larger(1, 2) == 2", "assert larger(-1, -2) == -1"],
+    "test_setup_code": "",
+    "challenge_test_list": [],
+}
+SANITIZED = {
+    "task_id": 602,
+    "prompt": "Write a function that gives back the square root.",
+    "code": "def root(x):\n  return x ** 0.5",
+    "test_imports": ["import math"],
+    "test_list": ["assert math.isclose(root(2.0), 1.41421356, rel_tol=1e-6)"],
+    "source_file": "x",
+}
 
 
 def written(path, *rows):
@@ -169,7 +219,9 @@ def written(path, *rows):
     return str(path)
 
 
-@pytest.mark.parametrize(("form", "rows"), [("humaneval", [HUMANEVAL]), ("mbpp", [MBPP, SANITIZED])])
+@pytest.mark.parametrize(
+    ("form", "rows"), [("humaneval", [HUMANEVAL]), ("mbpp", [MBPP, SANITIZED])]
+)
 def test_problems_of_a_file_are_solved_by_their_own_programs(tmp_path, form, rows):
     family = Code(file=written(tmp_path / "problems.jsonl", *rows), format=form)
     family.check_files()
@@ -188,14 +240,27 @@ def test_problems_of_a_file_are_solved_by_their_own_programs(tmp_path, form, row
 
 def test_the_rest_of_a_function_is_an_answer(tmp_path):
     [problem] = read_problems(written(tmp_path / "problems.jsonl", HUMANEVAL), "humaneval")
-    assert problem.program("    return sum(numbers)") == HUMANEVAL["prompt"] + "    return sum(numbers)"
+    assert (
+        problem.program("    return sum(numbers)")
+        == HUMANEVAL["prompt"] + "    return sum(numbers)"
+    )
     assert problem.program("def add_up(n): return 1") == "def add_up(n): return 1"
 
 
-@pytest.mark.parametrize(("line", "what"), [
-    ("[1, 2]", "JSON object"), ("{", "Expecting|JSON"), ('{"prompt": "x"}', "test_list"),
-    ('{"text": "x", "code": "def f(): pass", "test_list": ["assert g() == 1"]}', "no test calls"),
-    ('{"text": "x", "code": "def f(", "test_list": ["assert f() == 1"]}', "was never closed"), ("[" * 100_000, "deep|nested|recursion")])
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("[1, 2]", "JSON object"),
+        ("{", "Expecting|JSON"),
+        ('{"prompt": "x"}', "test_list"),
+        (
+            '{"text": "x", "code": "def f(): pass", "test_list": ["assert g() == 1"]}',
+            "no test calls",
+        ),
+        ('{"text": "x", "code": "def f(", "test_list": ["assert f() == 1"]}', "was never closed"),
+        ("[" * 100_000, "deep|nested|recursion"),
+    ],
+)
 def test_a_line_that_holds_no_problem_is_named(tmp_path, line, what):
     (tmp_path / "bad.jsonl").write_text(line)
     with pytest.raises(DataError, match=rf"line 1: no problem in the form 'mbpp'.*({what})"):

@@ -1,4 +1,5 @@
 """The shop: pages and actions, the published reward on worked cases, goals that can be met, chance as it is."""
+
 import json
 import pickle
 import re
@@ -17,15 +18,35 @@ from workbench.types.seeds import rng_at
 
 # Computed by the library itself (thefuzz 0.22, token_set_ratio).
 LIKENESS = [
-    ("dishwasher safe", "dishwasher-safe", 100), ("non slip", "non slip sole", 100),
-    ("machine wash", "machine washable", 86), ("red", "dark red", 100), ("long lasting", "long-lasting battery", 100), ("gluten free", "free of gluten", 100),
-    ("x large", "xx large", 93), ("cotton", "cotton blend", 100), ("polyester", "cotton", 27), ("5 pack", "6 pack", 83),
-    ("blue | white", "white | blue", 100), ("usb port", "usb ports", 94), ("hand wash", "hand wash only", 100),
-    ("water resistant", "water resistent", 93), ("", "x", 0), ("ab cd", "ab ce", 80),
-    ("noise cancelling", "noise canceling", 97)]
-MUG = Product("A1", "Norvik coffee mug, easy clean", "coffee mug", "Home & Kitchen › Dining › coffee mug",
-              "For tea, too.", ("Easy clean", "Lead free"), ("easy clean", "lead free"),
-              (("color", ("red", "dark blue")), ("size", ("small", "large"))), 12.5)
+    ("dishwasher safe", "dishwasher-safe", 100),
+    ("non slip", "non slip sole", 100),
+    ("machine wash", "machine washable", 86),
+    ("red", "dark red", 100),
+    ("long lasting", "long-lasting battery", 100),
+    ("gluten free", "free of gluten", 100),
+    ("x large", "xx large", 93),
+    ("cotton", "cotton blend", 100),
+    ("polyester", "cotton", 27),
+    ("5 pack", "6 pack", 83),
+    ("blue | white", "white | blue", 100),
+    ("usb port", "usb ports", 94),
+    ("hand wash", "hand wash only", 100),
+    ("water resistant", "water resistent", 93),
+    ("", "x", 0),
+    ("ab cd", "ab ce", 80),
+    ("noise cancelling", "noise canceling", 97),
+]
+MUG = Product(
+    "A1",
+    "Norvik coffee mug, easy clean",
+    "coffee mug",
+    "Home & Kitchen › Dining › coffee mug",
+    "For tea, too.",
+    ("Easy clean", "Lead free"),
+    ("easy clean", "lead free"),
+    (("color", ("red", "dark blue")), ("size", ("small", "large"))),
+    12.5,
+)
 GOAL = ShopGoal("A1", "Find a mug", ("easy clean", "lead free"), ("blue", "large"), 20.0)
 
 
@@ -43,35 +64,65 @@ def test_likeness_is_the_librarys(one, other, ratio):
 
 
 def changed(product, **fields):
-    return Product(**{**{name: getattr(product, name) for name in Product.__dataclass_fields__}, **fields})
+    return Product(
+        **{**{name: getattr(product, name) for name in Product.__dataclass_fields__}, **fields}
+    )
 
 
-@pytest.mark.parametrize(("bought", "chosen", "expected"), [
-    (MUG, {"color": "dark blue", "size": "large"}, 5 / 5),              # a color by its basic color
-    (MUG, {"color": "red", "size": "large"}, 4 / 5),
-    (MUG, {}, 3 / 5),
-    (changed(MUG, price=20.01), {"color": "dark blue", "size": "large"}, 4 / 5),
-    (changed(MUG, attributes=("easy cleaning",), features=()), {}, 2 / 5),                # alike; in the name, too
-    (changed(MUG, name="Orlo soup bowl", query="soup bowl"), {"size": "large"}, 0.0),     # no word of the goal's name
-    (changed(MUG, name="Norvik wool hat", query="hat", path="Clothing"), {}, 3 / 10),     # a fifth, no more: r_type 0.5
-    (changed(MUG, name="Norvik tea mug", query="x", path="y"), {}, 3 / 5),                # two fifths: r_type 1
-])
+@pytest.mark.parametrize(
+    ("bought", "chosen", "expected"),
+    [
+        (MUG, {"color": "dark blue", "size": "large"}, 5 / 5),  # a color by its basic color
+        (MUG, {"color": "red", "size": "large"}, 4 / 5),
+        (MUG, {}, 3 / 5),
+        (changed(MUG, price=20.01), {"color": "dark blue", "size": "large"}, 4 / 5),
+        (
+            changed(MUG, attributes=("easy cleaning",), features=()),
+            {},
+            2 / 5,
+        ),  # alike; in the name, too
+        (
+            changed(MUG, name="Orlo soup bowl", query="soup bowl"),
+            {"size": "large"},
+            0.0,
+        ),  # no word of the goal's name
+        (
+            changed(MUG, name="Norvik wool hat", query="hat", path="Clothing"),
+            {},
+            3 / 10,
+        ),  # a fifth, no more: r_type 0.5
+        (
+            changed(MUG, name="Norvik tea mug", query="x", path="y"),
+            {},
+            3 / 5,
+        ),  # two fifths: r_type 1
+    ],
+)
 def test_the_published_reward_on_worked_cases(bought, chosen, expected):
     assert reward_of(bought, chosen, GOAL, MUG).reward == pytest.approx(expected)
 
 
 def test_kinds_as_published():
     long = changed(MUG, name="one two three four five six mug", query="x", path="a")
-    assert type_reward(changed(MUG, query="z", path="b", name="mug"), long) == 0.5            # a seventh, nothing else
-    assert type_reward(changed(MUG, query="x", path="b", name="mug"), long) == 1.0            # the same query
+    assert (
+        type_reward(changed(MUG, query="z", path="b", name="mug"), long) == 0.5
+    )  # a seventh, nothing else
+    assert type_reward(changed(MUG, query="x", path="b", name="mug"), long) == 1.0  # the same query
     many = changed(long, name=" ".join(f"word{chr(97 + at)}" for at in range(11)) + " mug")
     assert type_reward(changed(MUG, query="y", name="mug"), many) == 0.1
     assert basic_color("steelivy fuchsia") == "fuchsia"
     assert basic_color("webshop") == "webshop" and basic_color("black forest") == "black"
     size = changed(MUG, options=(("size", ("large", "x-large")),))
-    assert reward_of(size, {"size": "x-large"}, GOAL, size).options == 0                      # sizes must be the same
-    assert reward_of(changed(MUG, name="Norvik blue large mug"), {"color": "blue", "size": "large", "more": "large"},
-                     GOAL, MUG).options == 2  # never more than asked for
+    assert reward_of(size, {"size": "x-large"}, GOAL, size).options == 0  # sizes must be the same
+    assert (
+        reward_of(
+            changed(MUG, name="Norvik blue large mug"),
+            {"color": "blue", "size": "large", "more": "large"},
+            GOAL,
+            MUG,
+        ).options
+        == 2
+    )  # never more than asked for
 
 
 def test_a_purchase_as_a_transcript():
@@ -80,15 +131,35 @@ def test_a_purchase_as_a_transcript():
     env = family.make()
     first = env.reset(task, 0).messages[0].text
     assert f"{family.max_turns} answers" in first and first.endswith(
-        f"{task.payload['instruction']}\n\nSearch bar: search[words]")
+        f"{task.payload['instruction']}\n\nSearch bar: search[words]"
+    )
     wanted = family.open().by_id[task.payload["product"]]
-    env, page = does(f"search[{wanted.name}]", f"CLICK[{wanted.id}]".replace("CLICK", "click"), task=task)
-    assert page.observation.messages[0].text.startswith(f"{wanted.name} ${wanted.price:.2f}\ncolor: [")
+    env, page = does(
+        f"search[{wanted.name}]", f"CLICK[{wanted.id}]".replace("CLICK", "click"), task=task
+    )
+    assert page.observation.messages[0].text.startswith(
+        f"{wanted.name} ${wanted.price:.2f}\ncolor: ["
+    )
     env, page = does(f"search[{wanted.name}]", f"click[{wanted.id}]", "click[features]", task=task)
-    assert page.observation.messages[0].text == "\n".join(wanted.features) + "\n[< Prev] [Back to Search]"
-    env, page = does(f"search[{wanted.name}]", f"click[{wanted.id}]", "click[description]", "click[< Prev]",
-                     f"click[{task.payload['options'][0]}]", "click[buy now]", task=task)
-    assert page.terminated and 0 < page.reward < 1 and not page.info["success"] and page.info["bought"] == wanted.id
+    assert (
+        page.observation.messages[0].text
+        == "\n".join(wanted.features) + "\n[< Prev] [Back to Search]"
+    )
+    env, page = does(
+        f"search[{wanted.name}]",
+        f"click[{wanted.id}]",
+        "click[description]",
+        "click[< Prev]",
+        f"click[{task.payload['options'][0]}]",
+        "click[buy now]",
+        task=task,
+    )
+    assert (
+        page.terminated
+        and 0 < page.reward < 1
+        and not page.info["success"]
+        and page.info["bought"] == wanted.id
+    )
     with pytest.raises(EnvError, match="over or was never begun"):
         env.step("")
 
@@ -96,18 +167,37 @@ def test_a_purchase_as_a_transcript():
 def test_pages_go_forth_and_back():
     env, _ = does("search[size small]", "click[next >]")
     assert env.number == 2 and "< Prev" in env.clicks() and len(env.found) == 50
-    env, _ = does("search[size small]", "click[Next >]", "click[Next >]", "click[Next >]", "click[Next >]")
+    env, _ = does(
+        "search[size small]", "click[Next >]", "click[Next >]", "click[Next >]", "click[Next >]"
+    )
     assert "Next >" not in env.clicks() and env.number == 5
     env, _ = does("search[size small]", "click[Next >]", "click[< Prev]", "click[Back to Search]")
     assert env.page == "search" and not env.clicks()
 
 
-@pytest.mark.parametrize("action", ["click[Buy Now]", "search[]", "search[ ]", "buy", "click[B000]",
-                                    "search[" + "x" * 300 + "]", "search", "click[search]", ""])
+@pytest.mark.parametrize(
+    "action",
+    [
+        "click[Buy Now]",
+        "search[]",
+        "search[ ]",
+        "buy",
+        "click[B000]",
+        "search[" + "x" * 300 + "]",
+        "search",
+        "click[search]",
+        "",
+    ],
+)
 def test_what_cannot_be_done_is_answered_and_does_nothing(action):
     family = Shop(format_penalty=-0.1)
     env, result = does(action, family=family)
-    assert result.reward == -0.1 and not result.info["valid_format"] and not result.terminated and env.page == "search"
+    assert (
+        result.reward == -0.1
+        and not result.info["valid_format"]
+        and not result.terminated
+        and env.page == "search"
+    )
     assert "Nothing was done" in result.observation.messages[0].text
     assert does(action)[1].reward == 0.0  # as published
 
@@ -119,8 +209,10 @@ def test_nothing_found_and_an_empty_page():
 
 def test_every_goal_can_be_met_and_the_solver_meets_it():
     family, rng = PRESETS["shop"], rng_at("solver")
-    attempts = [play(family, task, 0, lambda env: family.solver_action(env, rng))
-                for task in tasks(family, "held-out", 150)]
+    attempts = [
+        play(family, task, 0, lambda env: family.solver_action(env, rng))
+        for task in tasks(family, "held-out", 150)
+    ]
     assert np.mean([attempt.success for attempt in attempts]) == 1.0
 
 
@@ -132,11 +224,15 @@ def alone(family, task, rng):
     for _ in range(family.max_turns):
         if place == "search":
             start = rng.integers(len(words))
-            query = " ".join(words[start:start + rng.integers(1, 4)])
-            found, number, place = [hit.document.id for hit in shop.searcher.search(query, 50)], 0, "results"
+            query = " ".join(words[start : start + rng.integers(1, 4)])
+            found, number, place = (
+                [hit.document.id for hit in shop.searcher.search(query, 50)],
+                0,
+                "results",
+            )
             continue
         if place == "results":
-            page = found[number * family.results:(number + 1) * family.results]
+            page = found[number * family.results : (number + 1) * family.results]
             more = ["next"] * ((number + 1) * family.results < len(found))
             choices = page + more + ["prev"] * (number > 0) + ["search"]
             pick = choices[rng.integers(len(choices))]
@@ -154,10 +250,16 @@ def alone(family, task, rng):
         pick = choices[rng.integers(len(choices))]
         if pick == "buy":
             said = " ".join([item.name, item.description, *item.features]).lower()
-            kind = bool(set(re.findall("[a-z]+", shop.by_id[goal["product"]].name.lower()))
-                        & set(re.findall("[a-z]+", item.name.lower())))
+            kind = bool(
+                set(re.findall("[a-z]+", shop.by_id[goal["product"]].name.lower()))
+                & set(re.findall("[a-z]+", item.name.lower()))
+            )
             options = sum(value in goal["options"] or value in said for value in chosen.values())
-            hits = sum(each in said for each in goal["attributes"]) + options + (item.price <= goal["price_limit"])
+            hits = (
+                sum(each in said for each in goal["attributes"])
+                + options
+                + (item.price <= goal["price_limit"])
+            )
             return kind * hits / (len(goal["attributes"]) + len(goal["options"]) + 1)
         if isinstance(pick, tuple):
             chosen[pick[0]] = pick[1]
@@ -169,7 +271,12 @@ def alone(family, task, rng):
 def test_chance_is_what_another_simulation_says():
     family, rng = PRESETS["shop"], rng_at("chance")
     chosen = tasks(family, "held-out", 60) * 20
-    ours = np.array([play(family, task, 0, lambda env: family.random_action(env, rng)).reward for task in chosen])
+    ours = np.array(
+        [
+            play(family, task, 0, lambda env: family.random_action(env, rng)).reward
+            for task in chosen
+        ]
+    )
     theirs = np.array([alone(family, task, rng) for task in chosen])
     error = 1.96 * np.sqrt((ours.var() + theirs.var()) / len(chosen))
     assert abs(ours.mean() - theirs.mean()) < 1.5 * error and ours.mean() > 3 * error
@@ -178,12 +285,18 @@ def test_chance_is_what_another_simulation_says():
 
 def test_the_catalogue_is_the_same_for_a_seed_and_goals_are_theirs():
     shop = made(0, 400)
-    assert len(shop.products) == 400 and len(shop.goals) > 1_100 and len({each.query for each in shop.products}) == 25
+    assert (
+        len(shop.products) == 400
+        and len(shop.goals) > 1_100
+        and len({each.query for each in shop.products}) == 25
+    )
     assert made.__wrapped__(0, 400).goals == shop.goals != made(1, 400).goals
     for goal in shop.goals:
         product = shop.by_id[goal.product]
         assert set(goal.attributes) <= set(product.attributes) and product.price < goal.price_limit
-    assert price_limit(985.0, rng_at("x")) == NO_LIMIT and 30 <= price_limit(12.5, rng_at("x")) <= 50
+    assert (
+        price_limit(985.0, rng_at("x")) == NO_LIMIT and 30 <= price_limit(12.5, rng_at("x")) <= 50
+    )
 
 
 def test_splits_by_product_and_snapshots():

@@ -5,6 +5,7 @@
 Commands as another user are started as that user of the box's own (`open_sandbox(users=True)`). Where none can be had, since that takes root,
 they are refused (`SandboxUserUnsupportedError`), as the contract allows.
 """
+
 from __future__ import annotations
 
 import builtins
@@ -16,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, SandboxUserUnsupportedError
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxEnvironmentLimits,
+    SandboxUserUnsupportedError,
+)
 from inspect_ai.util._sandbox import self_check
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -25,7 +32,15 @@ from workbench.envs.sandbox.boxes import WORK, CallOutcome, Sandbox, SandboxSett
 from workbench.envs.sandbox.programs import PART  # noqa: E402
 from workbench.types.errors import ToolError  # noqa: E402
 
-SETTINGS = SandboxSettings(programs=True, deterministic=False, seconds=120.0, memory_mb=1024, disk_mb=256, processes=32, warm=0)
+SETTINGS = SandboxSettings(
+    programs=True,
+    deterministic=False,
+    seconds=120.0,
+    memory_mb=1024,
+    disk_mb=256,
+    processes=32,
+    warm=0,
+)
 SLOW_S = 120.0
 MOST_OUTPUT = 10 << 20
 GIVEN = "/tmp/.given"
@@ -49,19 +64,45 @@ class BoxEnvironment(SandboxEnvironment):
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
 
-    async def exec(self, cmd: list[str], input: str | bytes | None = None, cwd: str | None = None, env: dict[str, str] | None = None,
-                   user: str | None = None, timeout: int | None = None, timeout_retry: bool = True, concurrency: bool = True
-                   ) -> ExecResult[str]:
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
         if user is not None and not self.sandbox.users:
-            raise SandboxUserUnsupportedError("a box has one user where no range of user numbers can be had")
-        return await anyio.to_thread.run_sync(lambda: self._exec(cmd, input, cwd, env, timeout, user))
+            raise SandboxUserUnsupportedError(
+                "a box has one user where no range of user numbers can be had"
+            )
+        return await anyio.to_thread.run_sync(
+            lambda: self._exec(cmd, input, cwd, env, timeout, user)
+        )
 
-    def _exec(self, words: list[str], given: str | bytes | None, folder: str | None, environment: dict[str, str] | None,
-              seconds: float | None, user: str | None) -> ExecResult[str]:
+    def _exec(
+        self,
+        words: list[str],
+        given: str | bytes | None,
+        folder: str | None,
+        environment: dict[str, str] | None,
+        seconds: float | None,
+        user: str | None,
+    ) -> ExecResult[str]:
         if given is not None:
             self._write(GIVEN, given.encode() if isinstance(given, str) else given)
-        ran = self.sandbox.start(words, folder=_inside(folder or ""), environment=environment or {}, seconds=seconds or SLOW_S,
-                                 most=MOST_OUTPUT, given=None if given is None else GIVEN, user=user)
+        ran = self.sandbox.start(
+            words,
+            folder=_inside(folder or ""),
+            environment=environment or {},
+            seconds=seconds or SLOW_S,
+            most=MOST_OUTPUT,
+            given=None if given is None else GIVEN,
+            user=user,
+        )
         if ran.error in ("late", "timeout"):
             raise TimeoutError
         if ran.error:
@@ -71,17 +112,29 @@ class BoxEnvironment(SandboxEnvironment):
                 return ExecResult(False, 1, "", ran.said)
             raise _error(ran.said)
         if ran.cut:
-            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, ran.out.decode("utf-8", "replace"))
+            raise OutputLimitExceededError(
+                SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR,
+                ran.out.decode("utf-8", "replace"),
+            )
         status = ran.status if ran.status >= 0 else 128 - ran.status
-        return ExecResult(status == 0, status, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+        return ExecResult(
+            status == 0,
+            status,
+            ran.out.decode("utf-8", "replace"),
+            ran.err.decode("utf-8", "replace"),
+        )
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         data = contents.encode() if isinstance(contents, str) else contents
         await anyio.to_thread.run_sync(lambda: self._write(_inside(file), data))
 
     def _write(self, name: str, data: bytes) -> None:
-        pieces = iter([data[at:at + PART] for at in range(0, len(data), PART)])
-        _checked(self.sandbox.run(WRITE.format(name=name), seconds=SLOW_S, answer=lambda: next(pieces, b"")))
+        pieces = iter([data[at : at + PART] for at in range(0, len(data), PART)])
+        _checked(
+            self.sandbox.run(
+                WRITE.format(name=name), seconds=SLOW_S, answer=lambda: next(pieces, b"")
+            )
+        )
 
     async def read_file(self, file: str, text: bool = True) -> Any:
         data = await anyio.to_thread.run_sync(lambda: self._read(_inside(file)))
@@ -102,7 +155,9 @@ class BoxEnvironment(SandboxEnvironment):
         return b"".join(came)
 
     @classmethod
-    async def sample_cleanup(cls, task_name: str, config: Any, environments: Any, interrupted: bool) -> None:
+    async def sample_cleanup(
+        cls, task_name: str, config: Any, environments: Any, interrupted: bool
+    ) -> None:
         for each in environments.values():
             each.sandbox.close()
 
@@ -122,7 +177,11 @@ def _error(said: str) -> Exception:
     kind = getattr(builtins, name, RuntimeError)
     if name == "IsADirectoryError":
         words = words.replace("Is a directory", "it is a directory")
-    return kind(words) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(said)
+    return (
+        kind(words)
+        if isinstance(kind, type) and issubclass(kind, Exception)
+        else RuntimeError(said)
+    )
 
 
 def opened() -> Sandbox:
@@ -133,7 +192,7 @@ def opened() -> Sandbox:
 
 
 async def check(name: str) -> str:
-    """"" or why it failed; each in a box of its own."""
+    """ "" or why it failed; each in a box of its own."""
     with opened() as sandbox:
         try:
             await getattr(self_check, name)(BoxEnvironment(sandbox))

@@ -1,7 +1,8 @@
 """Runs where Inspect is installed: what its own readers find in a log.
 
-    python read_inspect.py LOG.eval
+python read_inspect.py LOG.eval
 """
+
 import json
 import sys
 
@@ -19,9 +20,35 @@ def message_of(message):
     return [message.role, message.text, calls, message.source]
 
 
-print(json.dumps({
-    "status": log.status, "model": log.eval.model, "task": log.eval.task, "metadata": log.eval.metadata,
-    "scores": {score.name: [score.metrics["mean"].value, score.scored_samples, score.unscored_samples] for score in log.results.scores},
-    "samples": [{"id": s.id, "epoch": s.epoch, "scores": {name: score.value for name, score in (s.scores or {}).items()},
-                 "metadata": s.metadata, "target": s.target, "input": len(s.input), "error": s.error and s.error.message,
-                 "output": s.output.completion, "messages": [message_of(message) for message in s.messages]} for s in log.samples]}))
+print(
+    json.dumps(
+        {
+            "status": log.status,
+            "model": log.eval.model,
+            "task": log.eval.task,
+            "metadata": log.eval.metadata,
+            "scores": {
+                score.name: [
+                    score.metrics["mean"].value,
+                    score.scored_samples,
+                    score.unscored_samples,
+                ]
+                for score in log.results.scores
+            },
+            "samples": [
+                {
+                    "id": s.id,
+                    "epoch": s.epoch,
+                    "scores": {name: score.value for name, score in (s.scores or {}).items()},
+                    "metadata": s.metadata,
+                    "target": s.target,
+                    "input": len(s.input),
+                    "error": s.error and s.error.message,
+                    "output": s.output.completion,
+                    "messages": [message_of(message) for message in s.messages],
+                }
+                for s in log.samples
+            ],
+        }
+    )
+)

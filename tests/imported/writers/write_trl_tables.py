@@ -5,6 +5,7 @@
 Once as it comes (it generates itself: texts), once with a `rollout_func` that hands out the recorded attempts and a
 reward function that logs their ids, masks and logprobs.
 """
+
 import json
 import shutil
 import sys
@@ -23,7 +24,7 @@ def whole_of(rollout):
     """The completion of all turns, its mask and its logprobs (0 where nothing was sampled)."""
     ids, mask, logprobs, start = [], [], [], len(rollout["turns"][0]["prompt_ids"])
     for turn in rollout["turns"]:
-        between = turn["prompt_ids"][start + len(ids):]
+        between = turn["prompt_ids"][start + len(ids) :]
         ids += between + turn["completion_ids"]
         mask += [0] * len(between) + [1] * len(turn["completion_ids"])
         logprobs += [0.0] * len(between) + turn["logprobs"]
@@ -40,11 +41,17 @@ def rollout_func_of(rollouts):
         drawn = {key: iter(values) for key, values in by_prompt.items()}
         taken = [next(drawn[prompt[0]["content"]]) for prompt in prompts]
         whole = [whole_of(rollout) for rollout in taken]
-        return {"prompt_ids": [r["turns"][0]["prompt_ids"] for r in taken], "completion_ids": [w[0] for w in whole],
-                "logprobs": [w[2] for w in whole], "env_mask": [w[1] for w in whole],
-                # under names of their own, for the reward function to log
-                "logged_prompt_ids": [r["turns"][0]["prompt_ids"] for r in taken], "logged_mask": [w[1] for w in whole],
-                "logged_logprobs": [w[2] for w in whole], "earned": [r["reward"] for r in taken]}
+        return {
+            "prompt_ids": [r["turns"][0]["prompt_ids"] for r in taken],
+            "completion_ids": [w[0] for w in whole],
+            "logprobs": [w[2] for w in whole],
+            "env_mask": [w[1] for w in whole],
+            # under names of their own, for the reward function to log
+            "logged_prompt_ids": [r["turns"][0]["prompt_ids"] for r in taken],
+            "logged_mask": [w[1] for w in whole],
+            "logged_logprobs": [w[2] for w in whole],
+            "earned": [r["reward"] for r in taken],
+        }
 
     return rollout_func
 
@@ -53,7 +60,9 @@ def short_answers(completions, **kwargs):
     return [-float(len(completion[0]["content"])) / 100 for completion in completions]
 
 
-def earned_and_logged(completion_ids, log_extra, earned, logged_prompt_ids, logged_mask, logged_logprobs, **kwargs):
+def earned_and_logged(
+    completion_ids, log_extra, earned, logged_prompt_ids, logged_mask, logged_logprobs, **kwargs
+):
     log_extra("completion_ids", completion_ids)
     log_extra("prompt_ids", logged_prompt_ids)
     log_extra("completion_mask", logged_mask)
@@ -66,13 +75,30 @@ def table(policy, rollouts, reward, rollout_func=None):
     prompts = list(dict.fromkeys(r["turns"][0]["messages"][0]["content"] for r in rollouts))
     folder = Path(tempfile.mkdtemp(prefix="trl-"))
     config = GRPOConfig(
-        output_dir=str(folder), per_device_train_batch_size=len(prompts) * ATTEMPTS, num_generations=ATTEMPTS,
-        max_steps=1, max_completion_length=64, log_completions=True, logging_steps=1, report_to="none",
-        save_strategy="no", use_cpu=True, seed=0, shuffle_dataset=False, num_completions_to_print=1)
+        output_dir=str(folder),
+        per_device_train_batch_size=len(prompts) * ATTEMPTS,
+        num_generations=ATTEMPTS,
+        max_steps=1,
+        max_completion_length=64,
+        log_completions=True,
+        logging_steps=1,
+        report_to="none",
+        save_strategy="no",
+        use_cpu=True,
+        seed=0,
+        shuffle_dataset=False,
+        num_completions_to_print=1,
+    )
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(policy), reward_funcs=reward, args=config,
-        processing_class=AutoTokenizer.from_pretrained(policy), rollout_func=rollout_func,
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in prompts]))
+        model=AutoModelForCausalLM.from_pretrained(policy),
+        reward_funcs=reward,
+        args=config,
+        processing_class=AutoTokenizer.from_pretrained(policy),
+        rollout_func=rollout_func,
+        train_dataset=Dataset.from_list(
+            [{"prompt": [{"role": "user", "content": text}]} for text in prompts]
+        ),
+    )
     trainer.train()
     return folder / "completions" / "completions_00001.parquet"
 
@@ -81,8 +107,10 @@ def main(recorded, out):
     data = json.loads(Path(recorded).read_text())
     rollouts, policy = data["rollouts"], data["policy"]
     shutil.copyfile(table(policy, rollouts, short_answers), Path(out) / "trl_completions.parquet")
-    shutil.copyfile(table(policy, rollouts, earned_and_logged, rollout_func_of(rollouts)),
-                    Path(out) / "trl_completions_with_ids.parquet")
+    shutil.copyfile(
+        table(policy, rollouts, earned_and_logged, rollout_func_of(rollouts)),
+        Path(out) / "trl_completions_with_ids.parquet",
+    )
     print(f"trl {trl.__version__}")
 
 

@@ -3,6 +3,7 @@ the trainer (a tokenizer, a step number, a thread that writes) and a real DataPr
 
     python write_verl_generations.py RECORDED.json OUT_FOLDER
 """
+
 import json
 import sys
 from pathlib import Path
@@ -19,7 +20,9 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 def padded(rows, value, left=False):
     width = max(map(len, rows))
-    return torch.tensor([[value] * (width - len(r)) + r if left else r + [value] * (width - len(r)) for r in rows])
+    return torch.tensor(
+        [[value] * (width - len(r)) + r if left else r + [value] * (width - len(r)) for r in rows]
+    )
 
 
 def batch_of(rollouts, tokenizer):
@@ -31,16 +34,20 @@ def batch_of(rollouts, tokenizer):
         scores[row, len(responses[row]) - 1] = rollout["reward"]
     truths = np.array([{"ground_truth": f"lake {r['task']}"} for r in rollouts], dtype=object)
     return DataProto.from_dict(
-        tensors={"prompts": padded(prompts, tokenizer.pad_token_id, left=True),
-                 "responses": padded(responses, tokenizer.pad_token_id), "token_level_scores": scores},
-        non_tensors={"reward_model": truths})
+        tensors={
+            "prompts": padded(prompts, tokenizer.pad_token_id, left=True),
+            "responses": padded(responses, tokenizer.pad_token_id),
+            "token_level_scores": scores,
+        },
+        non_tensors={"reward_model": truths},
+    )
 
 
 def whole_of(rollout):
     """The response of all turns, its mask and its logprobs (0 where nothing was sampled)."""
     ids, mask, logprobs, start = [], [], [], len(rollout["turns"][0]["prompt_ids"])
     for turn in rollout["turns"]:
-        between = turn["prompt_ids"][start + len(ids):]
+        between = turn["prompt_ids"][start + len(ids) :]
         ids += between + turn["completion_ids"]
         mask += [0] * len(between) + [1] * len(turn["completion_ids"])
         logprobs += [0.0] * len(between) + turn["logprobs"]
@@ -49,7 +56,9 @@ def whole_of(rollout):
 
 def trainer_of(cls, tokenizer, step):
     """A stand-in with what the writing methods use, and those methods of `cls` themselves."""
-    trainer = SimpleNamespace(tokenizer=tokenizer, global_steps=step, _write_generations=cls._write_generations)
+    trainer = SimpleNamespace(
+        tokenizer=tokenizer, global_steps=step, _write_generations=cls._write_generations
+    )
     trainer._dump_generations = lambda **kwargs: cls._dump_generations(trainer, **kwargs)
     cls._init_dump_executor(trainer)
     return trainer
@@ -63,8 +72,11 @@ def main(recorded, out):
     whole = [whole_of(rollout) for rollout in rollouts]
     extra = {  # what a reward manager of one's own may put into reward_extra_info
         "prompt_ids": [json.dumps(r["turns"][0]["prompt_ids"]) for r in rollouts],
-        **{key: [json.dumps(w[column]) for w in whole]
-           for column, key in enumerate(("response_ids", "response_mask", "rollout_log_probs"))}}
+        **{
+            key: [json.dumps(w[column]) for w in whole]
+            for column, key in enumerate(("response_ids", "response_mask", "rollout_log_probs"))
+        },
+    }
     for step, infos in ((1, {"acc": [r["reward"] for r in rollouts]}), (2, extra)):
         trainer = trainer_of(RayPPOTrainer, tokenizer, step)
         RayPPOTrainer._log_rollout_data(trainer, batch, infos, {}, str(out))
@@ -75,10 +87,14 @@ def main(recorded, out):
     # there.
     trainer = trainer_of(PPOTrainer, tokenizer, 3)
     PPOTrainer._dump_generations(
-        trainer, inputs=tokenizer.batch_decode(batch.batch["prompts"], skip_special_tokens=True),
+        trainer,
+        inputs=tokenizer.batch_decode(batch.batch["prompts"], skip_special_tokens=True),
         outputs=tokenizer.batch_decode(batch.batch["responses"], skip_special_tokens=True),
-        gts=[f"lake {r['task']}" for r in rollouts], scores=[r["reward"] for r in rollouts],
-        reward_extra_infos_dict={"uid": [f"lake{r['task']}_{r['attempt']}_0" for r in rollouts]}, dump_path=str(out))
+        gts=[f"lake {r['task']}" for r in rollouts],
+        scores=[r["reward"] for r in rollouts],
+        reward_extra_infos_dict={"uid": [f"lake{r['task']}_{r['attempt']}_0" for r in rollouts]},
+        dump_path=str(out),
+    )
     PPOTrainer._shutdown_dump_executor(trainer)
     (out / "3.jsonl").rename(out / "verl_generations.jsonl")
     print(f"verl {verl.__version__}")

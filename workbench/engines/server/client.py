@@ -3,6 +3,7 @@
 Requests run in a thread of their own, so that whoever asks for a turn goes on; what came back is fetched with `answers`.
 Each has a deadline and a bound on its bytes.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -17,9 +18,9 @@ import httpx
 from workbench.types.bounded_http import MOST_BYTES, AnswerError, async_hooks, in_short, own_words
 from workbench.types.errors import EngineError
 
-HEALTH_S = 5.0           # a server that samples still says that it is there within this
-TOKEN_BYTES = 1_000      # of a turn's answer, at most: a token with its logprobs
-WHOLE_BYTES = 64 << 20   # ... where the logprobs of the whole vocabulary were asked for
+HEALTH_S = 5.0  # a server that samples still says that it is there within this
+TOKEN_BYTES = 1_000  # of a turn's answer, at most: a token with its logprobs
+WHOLE_BYTES = 64 << 20  # ... where the logprobs of the whole vocabulary were asked for
 GENERATE = "/inference/v1/generate"
 DEAD = "EngineCore encountered an issue"  # the words of vLLM's front end where the process behind it has ended
 
@@ -40,11 +41,19 @@ class ServerClient:
         self._came: queue.Queue[tuple[str, dict[str, Any] | EngineError]] = queue.Queue()
         self._asked: dict[str, asyncio.Task] = {}  # of the loop's thread only
         self._loop = asyncio.new_event_loop()
-        self._rows = asyncio.Semaphore(rows)  # that the server decodes at once: who waits for one is not late yet
-        self._http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=httpx.Timeout(None, connect=HEALTH_S),
-                                       limits=httpx.Limits(max_connections=None, max_keepalive_connections=rows),
-                                       event_hooks=async_hooks(self.url))
-        self._thread = threading.Thread(target=self._loop.run_forever, name="workbench-server-client", daemon=True)
+        self._rows = asyncio.Semaphore(
+            rows
+        )  # that the server decodes at once: who waits for one is not late yet
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            trust_env=False,
+            timeout=httpx.Timeout(None, connect=HEALTH_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=rows),
+            event_hooks=async_hooks(self.url),
+        )
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="workbench-server-client", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -55,27 +64,62 @@ class ServerClient:
 
     # ------------------------------------------------------------------------------------------ one call at a time
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, seconds: float = HEALTH_S,
-             query: Mapping[str, str] = {}, plain: bool = False, most_bytes: int = MOST_BYTES) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        seconds: float = HEALTH_S,
+        query: Mapping[str, str] = {},
+        plain: bool = False,
+        most_bytes: int = MOST_BYTES,
+    ) -> Any:
         """The answer's JSON (None where it is empty, or `plain` text). Raises ServerError, or EngineError for a refusal."""
-        asked = self._exchange(method, path, body, seconds, f"{path}: no answer within {seconds:g} s", query, plain, most_bytes)
+        asked = self._exchange(
+            method,
+            path,
+            body,
+            seconds,
+            f"{path}: no answer within {seconds:g} s",
+            query,
+            plain,
+            most_bytes,
+        )
         coming = asyncio.run_coroutine_threadsafe(asked, self._loop)
         try:
             return coming.result()
         finally:
             coming.cancel()  # whoever waited was interrupted
 
-    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float, late: str,
-                        query: Mapping[str, str] = {}, plain: bool = False, most_bytes: int = MOST_BYTES) -> Any:
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        seconds: float,
+        late: str,
+        query: Mapping[str, str] = {},
+        plain: bool = False,
+        most_bytes: int = MOST_BYTES,
+    ) -> Any:
         try:
-            async with asyncio.timeout(seconds):  # by the wall clock, whatever trickles in; the connection is closed
-                answer = await self._http.request(method, path, json=body, params=query, extensions={"most_bytes": most_bytes})
+            async with asyncio.timeout(
+                seconds
+            ):  # by the wall clock, whatever trickles in; the connection is closed
+                answer = await self._http.request(
+                    method, path, json=body, params=query, extensions={"most_bytes": most_bytes}
+                )
         except TimeoutError as error:
             raise ServerDeadlineError(f"{self.url}{late}") from error
         except AnswerError as error:
             raise EngineError(str(error)) from error
         except httpx.HTTPError as error:
-            how = "cannot be reached" if isinstance(error, httpx.ConnectError) else "broke off in the middle of its answer"
+            how = (
+                "cannot be reached"
+                if isinstance(error, httpx.ConnectError)
+                else "broke off in the middle of its answer"
+            )
             raise ServerError(f"{self.url} {how} ({in_short(error)})") from error
         return _read(self.url + path, answer, plain)
 
@@ -92,11 +136,15 @@ class ServerClient:
     def ask(self, name: str, body: Mapping[str, Any]) -> None:
         """Have a turn sampled; its answer comes under `name`."""
         turn = self._turn(name, dict(body))
-        self._loop.call_soon_threadsafe(lambda: self._asked.update({name: self._loop.create_task(turn)}))
+        self._loop.call_soon_threadsafe(
+            lambda: self._asked.update({name: self._loop.create_task(turn)})
+        )
 
     def drop(self, name: str) -> None:
         """Forget what was asked under `name`: the connection is closed, and the server stops sampling for it."""
-        self._loop.call_soon_threadsafe(lambda: (task := self._asked.pop(name, None)) and task.cancel())
+        self._loop.call_soon_threadsafe(
+            lambda: (task := self._asked.pop(name, None)) and task.cancel()
+        )
 
     def answers(self, wait_s: float) -> list[tuple[str, dict[str, Any] | EngineError]]:
         """What came since the last call; waits so long for a first one."""
@@ -125,7 +173,9 @@ class ServerClient:
         late = f": a turn was not over after {self._answer_s:g} s (layout.answer_deadline_s)"
         try:
             async with self._rows:
-                answer = await self._exchange("POST", GENERATE, body, self._answer_s, late, most_bytes=_most_bytes(body))
+                answer = await self._exchange(
+                    "POST", GENERATE, body, self._answer_s, late, most_bytes=_most_bytes(body)
+                )
             if not isinstance(answer, dict):
                 answer = EngineError(f"{self.url}{GENERATE} sent no JSON object")
         except EngineError as error:
@@ -143,12 +193,18 @@ def _most_bytes(body: Mapping[str, Any]) -> int:
 
 def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
     if answer.status_code == 503 or answer.status_code == 500 and DEAD in answer.text:
-        raise ServerError(f"{address}: the server takes nothing at the moment (HTTP status {answer.status_code})")
+        raise ServerError(
+            f"{address}: the server takes nothing at the moment (HTTP status {answer.status_code})"
+        )
     if answer.status_code in (401, 403, 404):
-        raise EngineError(f"{address} is not open (HTTP status {answer.status_code}: {in_short(answer.text)}); a server of ours is "
-                          "started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md has the command")
+        raise EngineError(
+            f"{address} is not open (HTTP status {answer.status_code}: {in_short(answer.text)}); a server of ours is "
+            "started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md has the command"
+        )
     if answer.status_code != 200:
-        raise EngineError(f"{address} answered with HTTP status {answer.status_code}: {own_words(answer)}")
+        raise EngineError(
+            f"{address} answered with HTTP status {answer.status_code}: {own_words(answer)}"
+        )
     if plain or not answer.content:
         return None
     try:

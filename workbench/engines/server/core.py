@@ -7,6 +7,7 @@ A server that we started and that is gone, or whose sync failed, is started anew
 flight is asked again, with the same seeds (without them it is another turn, and as good: nothing of the first is kept). Of a
 server that somebody else started it is only said what is wrong with it.
 """
+
 from __future__ import annotations
 
 import shutil
@@ -27,9 +28,11 @@ from workbench.engines.server.transfer import WeightTransfer
 from workbench.engines.vllm_core import WHOLE, VllmOutput
 from workbench.types.errors import EngineError
 
-MOST_TRIES = 4      # of the same turn
-WAIT_S = 0.02       # for a first answer, in a poll
-REJOIN_S = 30.0     # that another learner process waits until the first one has started the server anew
+MOST_TRIES = 4  # of the same turn
+WAIT_S = 0.02  # for a first answer, in a poll
+REJOIN_S = (
+    30.0  # that another learner process waits until the first one has started the server anew
+)
 
 
 @dataclass
@@ -46,10 +49,24 @@ class _Asked:
 class ServerCore:
     """One server. `process` is None for one that somebody else started, and on all learner processes but the first."""
 
-    def __init__(self, url: str, layout: LayoutConfig, *, rows: int, cache_tokens: int, ranks: ServerRanks,
-                 folder: str = "", process: ServerProcess | None = None, adapters: AdapterTransfer) -> None:
+    def __init__(
+        self,
+        url: str,
+        layout: LayoutConfig,
+        *,
+        rows: int,
+        cache_tokens: int,
+        ranks: ServerRanks,
+        folder: str = "",
+        process: ServerProcess | None = None,
+        adapters: AdapterTransfer,
+    ) -> None:
         """`folder`: where weights are written, by the process that speaks; it is taken away with the server."""
-        self.cache_tokens, self.patience_s, self.layout = cache_tokens, layout.answer_deadline_s, layout
+        self.cache_tokens, self.patience_s, self.layout = (
+            cache_tokens,
+            layout.answer_deadline_s,
+            layout,
+        )
         self._ranks, self._process, self._adapters = ranks, process, adapters
         self._client = ServerClient(url, rows=rows, answer_s=layout.answer_deadline_s)
         self._run = ranks.hear(uuid.uuid4().hex[:8])
@@ -67,9 +84,14 @@ class ServerCore:
         self._ranks.meet()
         self._client.call("GET", "/health")
         self.makes_generators, room = (
-            self._client.call("POST", "/collective_rpc", {"method": f"workbench_{what}"},
-                              seconds=self.layout.sync_deadline_s)["results"][0]
-            for what in ("makes_generators", "adapter_room"))
+            self._client.call(
+                "POST",
+                "/collective_rpc",
+                {"method": f"workbench_{what}"},
+                seconds=self.layout.sync_deadline_s,
+            )["results"][0]
+            for what in ("makes_generators", "adapter_room")
+        )
         self._adapters.refuse_without(room, self._client.url)
 
     # ------------------------------------------------------------------------------------------ turns
@@ -104,9 +126,16 @@ class ServerCore:
         # Keys and values of another version are another prefix: a cache that was not dropped cannot be hit (R34). And of
         # another process, whose probe after a sync must find nothing that this one's has left.
         salt = f"{self._transfer.label or 'none'}.{self._ranks.rank}"
-        self._client.ask(asked.ticket, {"request_id": asked.ticket, "token_ids": asked.prompt, "cache_salt": salt,
-                                        **self._transfer.whom,
-                                        "sampling_params": {**asked.params, "detokenize": False}})
+        self._client.ask(
+            asked.ticket,
+            {
+                "request_id": asked.ticket,
+                "token_ids": asked.prompt,
+                "cache_salt": salt,
+                **self._transfer.whom,
+                "sampling_params": {**asked.params, "detokenize": False},
+            },
+        )
 
     def _ask_again(self, broken: list[tuple[str, ServerError]]) -> None:
         """Turns whose answer broke off. A turn is its seed: asked again, it is the same one. Without, none is asked for being long."""
@@ -115,14 +144,22 @@ class ServerCore:
             return
         for name, error in broken:
             asked = self._asked[name]
-            if asked.tries >= MOST_TRIES or isinstance(error, ServerDeadlineError) and "seed" not in asked.params:
-                raise EngineError(f"{error}; asked {asked.tries} times. {_what_to_do(self._process, self.layout)}")
+            if (
+                asked.tries >= MOST_TRIES
+                or isinstance(error, ServerDeadlineError)
+                and "seed" not in asked.params
+            ):
+                raise EngineError(
+                    f"{error}; asked {asked.tries} times. {_what_to_do(self._process, self.layout)}"
+                )
             asked.tries += 1
             self._ask(name, asked)
 
     # ------------------------------------------------------------------------------------------ weights
 
-    def load(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> dict[str, str]:
+    def load(
+        self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None
+    ) -> dict[str, str]:
         """Bring these weights into the server; the digests of what arrived. Afterwards it is paused until `resume`. With
         an `adapter` it alone is brought, beside the first weights that the server had: the two come to `weights`.
 
@@ -132,7 +169,11 @@ class ServerCore:
         told: tuple[dict[str, str] | None, str, str] = (None, "", "")
         if self._ranks.speaks:
             try:
-                told = self._send(weights, version, adapter), self._transfer.label, self._transfer.model
+                told = (
+                    self._send(weights, version, adapter),
+                    self._transfer.label,
+                    self._transfer.model,
+                )
             except EngineError as error:
                 told = None, str(error), ""
         arrived, label, model = self._ranks.hear(told)
@@ -150,7 +191,9 @@ class ServerCore:
             self._client.call("POST", "/resume")
         self._ranks.meet()
 
-    def _send(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None) -> dict[str, str]:
+    def _send(
+        self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None
+    ) -> dict[str, str]:
         if self._process is None:
             self._transfer.refuse_a_stranger()
         self._transfer.prepare(weights, version, adapter)
@@ -158,7 +201,9 @@ class ServerCore:
             return self._transfer.send()
         except EngineError as error:
             if self._process is None:
-                raise EngineError(f"{error}. It may hold half of the weights now, so it was not resumed: restart it") from error
+                raise EngineError(
+                    f"{error}. It may hold half of the weights now, so it was not resumed: restart it"
+                ) from error
             return self._restart(f"its sync to version {version} failed: {error}")
 
     # ------------------------------------------------------------------------------------------ a server that is gone
@@ -173,7 +218,9 @@ class ServerCore:
         for name, asked in list(self._asked.items()):
             asked.tries += 1
             if asked.tries > MOST_TRIES:
-                raise EngineError(f"{why}, {MOST_TRIES} times in one turn. {_what_to_do(self._process, self.layout)}")
+                raise EngineError(
+                    f"{why}, {MOST_TRIES} times in one turn. {_what_to_do(self._process, self.layout)}"
+                )
             self._ask(name, asked)
 
     def _restart(self, why: str) -> dict[str, str]:
@@ -202,7 +249,9 @@ def _what_to_do(process: ServerProcess | None, layout: LayoutConfig) -> str:
     return "It was started by somebody else: see that it runs, then resume this run"
 
 
-def _let_go(client: ServerClient, process: ServerProcess | None, folder: str, transfer: WeightTransfer) -> None:
+def _let_go(
+    client: ServerClient, process: ServerProcess | None, folder: str, transfer: WeightTransfer
+) -> None:
     client.close()
     transfer.begin_anew()
     if process is not None:
@@ -219,19 +268,43 @@ def output_of(name: str, answer: Mapping[str, Any] | EngineError, label: str) ->
         choice = answer["choices"][0]
         content = (choice["logprobs"] or {}).get("content") or []
         spans = choice.get("weight_versions") or []
-        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        cached = ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get(
+            "cached_tokens"
+        ) or 0
         scored = answer.get("prompt_logprobs")
         whole = any(len(each.get("top_logprobs") or ()) > WHOLE for each in content)
         output = VllmOutput(
-            name, [int(token) for token in choice["token_ids"]], [float(each["logprob"]) for each in content],
-            choice["finish_reason"] or "none", int(cached),
-            None if scored is None else [float(next(iter(each.values()))["logprob"]) for each in scored[1:]],
-            [{int(one["token_id"]): float(one["logprob"]) for one in each["top_logprobs"]} for each in content] if whole else None)
+            name,
+            [int(token) for token in choice["token_ids"]],
+            [float(each["logprob"]) for each in content],
+            choice["finish_reason"] or "none",
+            int(cached),
+            None
+            if scored is None
+            else [float(next(iter(each.values()))["logprob"]) for each in scored[1:]],
+            [
+                {int(one["token_id"]): float(one["logprob"]) for one in each["top_logprobs"]}
+                for each in content
+            ]
+            if whole
+            else None,
+        )
         others = [span for span in spans if label and span["version"] != label]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return VllmOutput(name, [], [], "error", 0, None, error=f"the server's answer is none of its kind ({type(error).__name__}: "
-                          f"{error}): {str(dict(answer))[:200]}")
+        return VllmOutput(
+            name,
+            [],
+            [],
+            "error",
+            0,
+            None,
+            error=f"the server's answer is none of its kind ({type(error).__name__}: "
+            f"{error}): {str(dict(answer))[:200]}",
+        )
     if others:
-        return replace(output, error=f"tokens {others[0]['start']} to {others[0]['end']} were sampled from the weights "
-                       f"{others[0]['version']!r}, and {label!r} were asked for; does another run use this server?")
+        return replace(
+            output,
+            error=f"tokens {others[0]['start']} to {others[0]['end']} were sampled from the weights "
+            f"{others[0]['version']!r}, and {label!r} were asked for; does another run use this server?",
+        )
     return output

@@ -6,6 +6,7 @@ Standard input is a pipe: it ends when the other side has died, however it died,
 command ends by itself, no process of the group is left; and of FOLDERS (separated as in PATH) nothing, unless a byte was
 written into the pipe before it was closed.
 """
+
 from __future__ import annotations
 
 import os
@@ -20,7 +21,9 @@ GRACE_S = 3.0  # between asking and killing
 
 
 def main(folders: str, *command: str) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is the one that is left when the group is told to end
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # it is the one that is left when the group is told to end
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], 0.5)

@@ -1,4 +1,5 @@
 """A vLLM server and the engine over it: started here, or joined where it runs."""
+
 from __future__ import annotations
 
 import copy
@@ -29,8 +30,9 @@ OWNER = "owner"  # a file in such a folder, locked by the learner process while 
 JUST_MADE_S = 60.0  # a folder as young as this may not be locked yet
 
 
-def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig,
-                       adapter_rank: int = 0) -> VllmEngine:
+def open_server_engine(
+    model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, adapter_rank: int = 0
+) -> VllmEngine:
     """An engine whose vLLM is a server. Every learner process calls it; the first one starts the server, unless
     `layout.url` names one. `adapter_rank`: of adapters that are sent to it alone; 0: none are. Raises EngineError."""
     check_model(model)
@@ -41,15 +43,27 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
             try:
                 if layout.has_files:
                     folder, held = _transfer_folder(layout)
-                process = None if layout.url else _process(model, config, layout, context, folder, adapter_rank)
+                process = (
+                    None
+                    if layout.url
+                    else _process(model, config, layout, context, folder, adapter_rank)
+                )
                 told = (layout.url or process.url), ""
             except EngineError as error:
                 told = "", str(error)
         url, why = ranks.hear(told)
         if not url:
             raise EngineError(why)
-        core = ServerCore(url, layout, rows=config.max_rows, cache_tokens=config.cache_tokens, ranks=ranks, folder=folder,
-                          process=process, adapters=AdapterTransfer(adapter_rank, config.dtype, folder))
+        core = ServerCore(
+            url,
+            layout,
+            rows=config.max_rows,
+            cache_tokens=config.cache_tokens,
+            ranks=ranks,
+            folder=folder,
+            process=process,
+            adapters=AdapterTransfer(adapter_rank, config.dtype, folder),
+        )
     except BaseException:
         if process is not None:
             process.close()
@@ -65,18 +79,32 @@ def open_server_engine(model: torch.nn.Module, config: VllmEngineConfig, layout:
         raise
 
 
-def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutConfig, context: int, folder: str,
-             adapter_rank: int) -> ServerProcess:
+def _process(
+    model: torch.nn.Module,
+    config: VllmEngineConfig,
+    layout: LayoutConfig,
+    context: int,
+    folder: str,
+    adapter_rank: int,
+) -> ServerProcess:
     check_vllm()
     hf_config = copy.deepcopy(model.config)
     hf_config.architectures = [type(model).__name__]
-    arguments = CONTROL | server_arguments(model.config.get_text_config(decoder=True), config, context + 1)
+    arguments = CONTROL | server_arguments(
+        model.config.get_text_config(decoder=True), config, context + 1
+    )
     if layout.data_parallel > 1:
         arguments["data_parallel_size"] = layout.data_parallel
     if adapter_rank:
         arguments |= adapter_arguments(adapter_rank)
-    process = ServerProcess(hf_config.save_pretrained, arguments, devices=layout.devices, port=layout.port, weights=folder,
-                            renewed=lambda: renewed_arguments(config))
+    process = ServerProcess(
+        hf_config.save_pretrained,
+        arguments,
+        devices=layout.devices,
+        port=layout.port,
+        weights=folder,
+        renewed=lambda: renewed_arguments(config),
+    )
     process.start()
     return process
 
@@ -84,7 +112,9 @@ def _process(model: torch.nn.Module, config: VllmEngineConfig, layout: LayoutCon
 def _transfer_folder(layout: LayoutConfig) -> tuple[str, IO[bytes]]:
     """A new folder where weights pass: in the one that the layout names, else in shared memory where there is some. And its
     lock, held while the second is open."""
-    within = layout.folder or (str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else tempfile.gettempdir())
+    within = layout.folder or (
+        str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else tempfile.gettempdir()
+    )
     try:
         clear_left_over(Path(within))
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=within)
@@ -92,8 +122,10 @@ def _transfer_folder(layout: LayoutConfig) -> tuple[str, IO[bytes]]:
         fcntl.flock(held, fcntl.LOCK_EX)
         return folder, held
     except OSError as error:
-        raise EngineError(f"weights cannot pass through {within} ({error.strerror}); layout.folder names a folder that is there, "
-                          "and that this process writes") from error
+        raise EngineError(
+            f"weights cannot pass through {within} ({error.strerror}); layout.folder names a folder that is there, "
+            "and that this process writes"
+        ) from error
 
 
 def clear_left_over(within: Path) -> None:

@@ -1,4 +1,5 @@
 """A vLLM server that we started: its command, its log, whether it lives, its end."""
+
 from __future__ import annotations
 
 import contextlib
@@ -18,27 +19,42 @@ from workbench.engines.adapter_route import ALLOW
 from workbench.engines.vllm_words import BACKEND, EXTENSION
 from workbench.types.errors import EngineError
 
-HOST = "127.0.0.1"   # nobody else's: its control routes have no key
-MODEL = "policy"     # the name that requests know it by
-LAST_LINES = 12      # of its log, in an error
+HOST = "127.0.0.1"  # nobody else's: its control routes have no key
+MODEL = "policy"  # the name that requests know it by
+LAST_LINES = 12  # of its log, in an error
 # Arguments of a server that weights are sent to.
-CONTROL = {"enable_scale_out": True, "enable_prompt_tokens_details": True, "weight_transfer_config": json.dumps({"backend": BACKEND}),
-           "worker_extension_cls": EXTENSION}
+CONTROL = {
+    "enable_scale_out": True,
+    "enable_prompt_tokens_details": True,
+    "weight_transfer_config": json.dumps({"backend": BACKEND}),
+    "worker_extension_cls": EXTENSION,
+}
 
 
 class ServerProcess:
     """Started by `start`, also once more after its end. Not thread-safe."""
 
-    def __init__(self, write: Callable[[str], Any], arguments: Mapping[str, Any], *, devices: str = "", port: int = 0,
-                 weights: str = "", name: str = MODEL, renewed: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], Any],
+        arguments: Mapping[str, Any],
+        *,
+        devices: str = "",
+        port: int = 0,
+        weights: str = "",
+        name: str = MODEL,
+        renewed: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
         """`write` puts the model that is served into a folder; `name` is what requests call it. `arguments`: as in vLLM's
         EngineArgs, and options of its server; `renewed` gives those that are others at every start.
         `devices`: its CUDA_VISIBLE_DEVICES ("": all that this process has). `port`: 0 takes a free one, and keeps it.
         `weights`: a folder that goes with the server, should this process be killed. Raises EngineError for a port that
         is taken."""
         if port and not is_free(port):
-            raise EngineError(f"layout.port = {port} is taken on this machine: end what holds it, name another one, or 0 for "
-                              "any that is free")
+            raise EngineError(
+                f"layout.port = {port} is taken on this machine: end what holds it, name another one, or 0 for "
+                "any that is free"
+            )
         self._arguments, self._renewed, self._devices = dict(arguments), renewed, devices
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-server-")
         self._model, self._name = os.path.join(self._folder.name, "model"), name
@@ -51,36 +67,73 @@ class ServerProcess:
     def start(self) -> None:
         """Begin to start it, once more if need be: at the same address."""
         self._end(keep=True)
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", self._model,
-                   "--host", HOST, "--port", str(self._port), "--served-model-name", self._name, *flags(self._arguments | dict(self._renewed()))]
-        environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1",
-                       "VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": _import_path()}
+        command = [
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--model",
+            self._model,
+            "--host",
+            HOST,
+            "--port",
+            str(self._port),
+            "--served-model-name",
+            self._name,
+            *flags(self._arguments | dict(self._renewed())),
+        ]
+        environment = {
+            **os.environ,
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "PYTHONPATH": _import_path(),
+        }
         if CONTROL.items() <= self._arguments.items():
             environment["VLLM_SERVER_DEV_MODE"] = "1"  # has the control routes
         if "enable_lora" in self._arguments:
             environment[ALLOW] = "1"
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",  # the learner's, not its own
-                     "VLLM_ENABLE_V1_MULTIPROCESSING"):  # of a vLLM that was opened in this process
+        for name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "MASTER_ADDR",
+            "MASTER_PORT",  # the learner's, not its own
+            "VLLM_ENABLE_V1_MULTIPROCESSING",
+        ):  # of a vLLM that was opened in this process
             environment.pop(name, None)
         if self._devices:
             environment["CUDA_VISIBLE_DEVICES"] = self._devices
         with self._log.open("wb") as log:
-            keeper = [sys.executable, "-m", "workbench.engines.server.keeper", os.pathsep.join([self._folder.name, self._weights])]
-            self._child = subprocess.Popen([*keeper, *command], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
-                                           env=environment, start_new_session=True)
+            keeper = [
+                sys.executable,
+                "-m",
+                "workbench.engines.server.keeper",
+                os.pathsep.join([self._folder.name, self._weights]),
+            ]
+            self._child = subprocess.Popen(
+                [*keeper, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
 
     def wait(self, answers: Callable[[], bool], seconds: float) -> None:
         """Until `answers` says so. Raises EngineError where it ends before, or takes longer; it is stopped then."""
         ends = time.monotonic() + seconds
         while not answers():
             if not self.lives:
-                raise EngineError(f"vLLM's server ended while it was starting. If somebody ended it, start or resume the run once "
-                                  f"more; else its log says why: {self.last_words}")
+                raise EngineError(
+                    f"vLLM's server ended while it was starting. If somebody ended it, start or resume the run once "
+                    f"more; else its log says why: {self.last_words}"
+                )
             if time.monotonic() > ends:
                 words = self.last_words
                 self._end(keep=True)
-                raise EngineError(f"vLLM's server did not answer within {seconds:g} s of being started "
-                                  f"(layout.start_deadline_s): {words}")
+                raise EngineError(
+                    f"vLLM's server did not answer within {seconds:g} s of being started "
+                    f"(layout.start_deadline_s): {words}"
+                )
             time.sleep(0.1)
 
     @property
@@ -94,7 +147,9 @@ class ServerProcess:
             lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return "it left no log"
-        told = [line for line in lines if "Error" in line and "Traceback" not in line] or lines[-LAST_LINES:]
+        told = [line for line in lines if "Error" in line and "Traceback" not in line] or lines[
+            -LAST_LINES:
+        ]
         return " ".join(told[-1].split())[-600:] if told else "it said nothing"
 
     def close(self) -> None:

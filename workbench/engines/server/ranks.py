@@ -1,4 +1,5 @@
 """The learner's processes as one server sees them: the first one speaks for all, the others hear what came of it."""
+
 from __future__ import annotations
 
 import os

@@ -1,6 +1,7 @@
 """Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it.
 
 By which way they go (`ways`) makes no difference here; adapters that go alone have their own (`adapter_route`)."""
+
 from __future__ import annotations
 
 import contextlib
@@ -18,29 +19,39 @@ from workbench.engines.server.client import ServerClient
 from workbench.engines.server.ways import transfer_by
 from workbench.types.errors import EngineError
 
-LOAD_RATE = 100e6   # bytes a second that a transfer makes at least: larger weights have longer
+LOAD_RATE = 100e6  # bytes a second that a transfer makes at least: larger weights have longer
 HEAD_BYTES = 256 << 20  # that a server may answer about its head: some rows of the whole vocabulary
 
 
 class WeightTransfer:
     """What one run sends to one server: the newest weights are kept (in `folder`, if as files), so that they can be sent again."""
 
-    def __init__(self, client: ServerClient, run: str, folder: str, layout: LayoutConfig,
-                 adapters: AdapterTransfer) -> None:
+    def __init__(
+        self,
+        client: ServerClient,
+        run: str,
+        folder: str,
+        layout: LayoutConfig,
+        adapters: AdapterTransfer,
+    ) -> None:
         """`run` is of this run alone: weights of two that use one server by mistake must not be taken for each other's."""
         self._client, self._run, self._deadline_s = client, run, layout.sync_deadline_s
         self._way, self._adapters = transfer_by(layout.transfer, client, folder), adapters
-        self.label = ""                     # of the newest weights that arrived, as the server calls them
-        self.model = ""                     # as it calls their adapter, if that came alone
+        self.label = ""  # of the newest weights that arrived, as the server calls them
+        self.model = ""  # as it calls their adapter, if that came alone
         self._sent: Mapping[str, str] = {}  # digests of those that are kept, by name
-        self._is_base = self._is_new = False  # what is kept: is it what adapters are beside; was it not sent yet
+        self._is_base = self._is_new = (
+            False  # what is kept: is it what adapters are beside; was it not sent yet
+        )
 
     @property
     def whom(self) -> dict[str, str]:
         """What a request says of the weights that it is for."""
         return {"model": self.model} if self.model else {}
 
-    def prepare(self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None) -> None:
+    def prepare(
+        self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None
+    ) -> None:
         """Keep the weights, or an adapter of the first ones, for `send`. Raises EngineError where they find no room; the
         server was not asked then."""
         label = f"{self._run}:{version}"
@@ -84,9 +95,13 @@ class WeightTransfer:
         arrived, *others = post("/collective_rpc", {"method": method})["results"]
         for other in others:  # of a server with several workers
             if why := unequal(arrived, other):
-                raise EngineError(f"the workers of {self._client.url} do not agree: {why} (rule R33)")
+                raise EngineError(
+                    f"the workers of {self._client.url} do not agree: {why} (rule R33)"
+                )
         if why := unequal(sent, arrived):
-            raise EngineError(f"{self._client.url} did not get the weights {self._next}: {why} (rule R33)")
+            raise EngineError(
+                f"{self._client.url} did not get the weights {self._next}: {why} (rule R33)"
+            )
         return arrived
 
     def begin_anew(self) -> None:
@@ -98,16 +113,20 @@ class WeightTransfer:
         """Raise EngineError where somebody else has put weights into this server since."""
         held = self._client.call("GET", "/weight_info")["weight_version"]
         if self.label and held.partition(":")[0] != self._run:
-            raise EngineError(f"{self._client.url} holds the weights {held!r}, and this run gave it {self.label!r}: another run "
-                              "uses the same server. Give each run a server of its own")
+            raise EngineError(
+                f"{self._client.url} holds the weights {held!r}, and this run gave it {self.label!r}: another run "
+                "uses the same server. Give each run a server of its own"
+            )
 
     def comes_back(self, seconds: float) -> bool:
         """Wait for another process to start the server anew, with the weights that it had."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             with contextlib.suppress(EngineError):
-                if (self._client.call("GET", "/weight_info")["weight_version"] == self.label
-                        and not self._client.call("GET", "/is_paused")["is_paused"]):
+                if (
+                    self._client.call("GET", "/weight_info")["weight_version"] == self.label
+                    and not self._client.call("GET", "/is_paused")["is_paused"]
+                ):
                     return True
             time.sleep(0.2)
         return False
@@ -115,5 +134,8 @@ class WeightTransfer:
     def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
         """What the server's output head makes of hidden states, float32 [N, V]."""
         body = {"method": "workbench_head_logits", "args": [json.dumps(hidden_ND.float().tolist())]}
-        return torch.tensor(self._client.call("POST", "/collective_rpc", body, seconds=self._deadline_s,
-                                              most_bytes=HEAD_BYTES)["results"][0])
+        return torch.tensor(
+            self._client.call(
+                "POST", "/collective_rpc", body, seconds=self._deadline_s, most_bytes=HEAD_BYTES
+            )["results"][0]
+        )

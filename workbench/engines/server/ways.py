@@ -2,6 +2,7 @@
 
 Each keeps the newest weights, because a server that is started anew is given them again.
 """
+
 from __future__ import annotations
 
 import threading
@@ -24,9 +25,11 @@ class Transfer(Protocol):
     size: int  # bytes of the weights that are kept
 
     def keep(self, weights: Mapping[str, torch.Tensor], version: int) -> None: ...
-    def hand_over(self, post: Post, seconds: float) -> None: ...  # within an update that was started
+    def hand_over(
+        self, post: Post, seconds: float
+    ) -> None: ...  # within an update that was started
     def arrived(self) -> None: ...  # they did: nothing older is needed
-    def leave(self) -> None: ...    # the server is gone
+    def leave(self) -> None: ...  # the server is gone
 
 
 def transfer_by(way: str, client: ServerClient, folder: str) -> Transfer:
@@ -39,17 +42,23 @@ class FileTransfer:
 
     def __init__(self, folder: str) -> None:
         self._folder, self.size = folder, 0
-        self._path: Path | None = None   # of the newest
-        self._older: Path | None = None  # of those before, while it is not known whether the newest arrived
+        self._path: Path | None = None  # of the newest
+        self._older: Path | None = (
+            None  # of those before, while it is not known whether the newest arrived
+        )
 
     def keep(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         path = Path(self._folder, f"{version}.safetensors")
         try:
-            save_file({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, path)
+            save_file(
+                {name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, path
+            )
         except (OSError, RuntimeError) as error:  # safetensors' own error is a RuntimeError
             path.unlink(missing_ok=True)
-            raise EngineError(f"the weights of version {version} do not fit into {path.parent} ({error}); name a folder with "
-                              "room that the server reads too: layout.folder") from error
+            raise EngineError(
+                f"the weights of version {version} do not fit into {path.parent} ({error}); name a folder with "
+                "room that the server reads too: layout.folder"
+            ) from error
         self._remove_older()
         self._older, self._path, self.size = self._path, path, path.stat().st_size
 
@@ -74,13 +83,15 @@ class LineTransfer:
 
     def __init__(self, client: ServerClient) -> None:
         self._client, self.size = client, 0
-        self._line: Line | None = None              # to this server; None: not met yet
+        self._line: Line | None = None  # to this server; None: not met yet
         self._new: Mapping[str, torch.Tensor] = {}  # not sent yet
         self._kept: Mapping[str, torch.Tensor] = {}
 
     def keep(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._new = dict(weights)
-        self._kept = {name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()}
+        self._kept = {
+            name: tensor.detach().to("cpu", copy=True) for name, tensor in weights.items()
+        }
         self._backend = "nccl" if any(tensor.is_cuda for tensor in weights.values()) else "gloo"
         self.size = sum(tensor.nbytes for tensor in self._kept.values())
 
@@ -89,7 +100,11 @@ class LineTransfer:
         update = {"update_info": {"told": announced(weights)}}
         try:
             line = self._line = self._line or self._meet(post, seconds)
-            _both(lambda: line.send(weights.values()), lambda: post("/update_weights", update), seconds)
+            _both(
+                lambda: line.send(weights.values()),
+                lambda: post("/update_weights", update),
+                seconds,
+            )
         except BaseException:  # an interrupt as well: what was under way may still pass
             self.leave()
             raise
@@ -108,11 +123,22 @@ class LineTransfer:
             host = own_address(*self._client.address)
             store, port = gate(host, seconds)
         except (OSError, RuntimeError) as error:
-            raise EngineError(f"no line to {self._client.url} could be opened ({error}); layout.transfer = 'files' needs "
-                              "none") from error
-        place = {"host": host, "port": port, "world": 1 + workers, "backend": self._backend, "seconds": seconds}
-        return _both(lambda: Line(store, 0, 1 + workers, backend=self._backend, host=host, seconds=seconds),
-                     lambda: post("/init_weight_transfer_engine", {"init_info": place}), seconds)
+            raise EngineError(
+                f"no line to {self._client.url} could be opened ({error}); layout.transfer = 'files' needs "
+                "none"
+            ) from error
+        place = {
+            "host": host,
+            "port": port,
+            "world": 1 + workers,
+            "backend": self._backend,
+            "seconds": seconds,
+        }
+        return _both(
+            lambda: Line(store, 0, 1 + workers, backend=self._backend, host=host, seconds=seconds),
+            lambda: post("/init_weight_transfer_engine", {"init_info": place}),
+            seconds,
+        )
 
 
 def _both(own: Callable[[], Any], ask: Callable[[], Any], seconds: float) -> Any:
@@ -131,9 +157,19 @@ def _both(own: Callable[[], Any], ask: Callable[[], Any], seconds: float) -> Any
     try:
         ask()
     except EngineError as error:
-        told = done[0] if done and isinstance(done[0], EngineError) else "the learner's side was still waiting"
+        told = (
+            done[0]
+            if done and isinstance(done[0], EngineError)
+            else "the learner's side was still waiting"
+        )
         raise EngineError(f"{error}; {told}") from error
     thread.join(seconds)
     if not done or isinstance(done[0], EngineError):
-        raise done[0] if done else EngineError(f"the server says that all came, and {seconds:g} s later the broadcast is not over")
+        raise (
+            done[0]
+            if done
+            else EngineError(
+                f"the server says that all came, and {seconds:g} s later the broadcast is not over"
+            )
+        )
     return done[0]

@@ -14,6 +14,7 @@ return. Random play draws actions uniformly. The solver is there where the envir
 
 Source: gymnasium.farama.org, minigrid.farama.org.
 """
+
 from __future__ import annotations
 
 import re
@@ -32,8 +33,11 @@ from workbench.types.settings import check_settings
 
 # Names that the packages' documentation, not their code, gives to actions.
 ACTIONS: dict[str, tuple[str, ...]] = {
-    "FrozenLake": ("Left", "Down", "Right", "Up"), "CliffWalking": ("Up", "Right", "Down", "Left"),
-    "Taxi": ("South", "North", "East", "West", "Pickup", "Dropoff"), "Blackjack": ("Stick", "Hit")}
+    "FrozenLake": ("Left", "Down", "Right", "Up"),
+    "CliffWalking": ("Up", "Right", "Down", "Left"),
+    "Taxi": ("South", "North", "East", "West", "Pickup", "Dropoff"),
+    "Blackjack": ("Stick", "Hit"),
+}
 _MINIGRID = ("MiniGrid-", "BabyAI-")
 _STYLE = re.compile(r"\x1b\[([0-9;]*)m")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -47,8 +51,12 @@ class Gymnasium:
 
     id: Annotated[str, "in the registry"] = "FrozenLake-v1"
     options: Annotated[Mapping[str, Any], "handed to gymnasium.make"] = field(default_factory=dict)
-    actions: Annotated[tuple[str, ...], "names of the actions, in order; none: the environment's own"] = ()
-    success_reward: Annotated[float | None, "success: some step pays at least this; none: not known"] = None
+    actions: Annotated[
+        tuple[str, ...], "names of the actions, in order; none: the environment's own"
+    ] = ()
+    success_reward: Annotated[
+        float | None, "success: some step pays at least this; none: not known"
+    ] = None
     max_turns: MaxTurns = 50
     think: Think = True
     format_penalty: FormatPenalty = -0.1
@@ -59,8 +67,10 @@ class Gymnasium:
     def __post_init__(self) -> None:
         check_settings(self)
         if ":" in self.id:
-            raise ConfigError(f"env.id names an environment of the registry; {self.id!r} would import code. Write a family "
-                              "of your own that imports it: subclass Gymnasium and name it module:Name in env.kind")
+            raise ConfigError(
+                f"env.id names an environment of the registry; {self.id!r} would import code. Write a family "
+                "of your own that imports it: subclass Gymnasium and name it module:Name in env.kind"
+            )
 
     @property
     def label(self) -> str:
@@ -73,27 +83,43 @@ class Gymnasium:
             package("minigrid", "minigrid")  # registers them
         try:
             spec = gym.spec(self.id)
-            text = {"render_mode": "ansi"} if not self.id.startswith(_MINIGRID) and "ansi" in _modes(spec) else {}
+            text = (
+                {"render_mode": "ansi"}
+                if not self.id.startswith(_MINIGRID) and "ansi" in _modes(spec)
+                else {}
+            )
             env = gym.make(self.id, disable_env_checker=True, **text, **self.options)
         except (gym.error.Error, TypeError) as error:
-            raise ConfigError(f"gymnasium cannot make {self.id!r} with {dict(self.options)}: {error}") from error
+            raise ConfigError(
+                f"gymnasium cannot make {self.id!r} with {dict(self.options)}: {error}"
+            ) from error
         if not isinstance(env.action_space, gym.spaces.Discrete):
-            raise ConfigError(f"{self.id} has the action space {env.action_space}; only Discrete ones are played")
+            raise ConfigError(
+                f"{self.id} has the action space {env.action_space}; only Discrete ones are played"
+            )
         return env
 
     def names_of(self, env: Any) -> tuple[str, ...]:
         """The names of its actions."""
         count, known = int(env.action_space.n), ACTIONS.get(self.id.split("-")[0], ())
-        own = [each.name for each in getattr(env.unwrapped, "actions", ())] if self.id.startswith(_MINIGRID) else []
+        own = (
+            [each.name for each in getattr(env.unwrapped, "actions", ())]
+            if self.id.startswith(_MINIGRID)
+            else []
+        )
         names = tuple(self.actions or own or known or map(str, range(count)))
         if len(names) != count or len({name.lower() for name in names}) != count:
-            raise ConfigError(f"{self.id} has {count} actions, and needs as many different names; env.actions has {names}")
+            raise ConfigError(
+                f"{self.id} has {count} actions, and needs as many different names; env.actions has {names}"
+            )
         return names
 
     # -------------------------------------------------------------------------------------------- tasks and baselines
 
     def task(self, task_seed: int) -> Task:
-        return Task(f"{self.id}/{task_seed}", self.name, int(task_seed), {"seed": int(task_seed) % SEEDS})
+        return Task(
+            f"{self.id}/{task_seed}", self.name, int(task_seed), {"seed": int(task_seed) % SEEDS}
+        )
 
     def make(self) -> GymnasiumEnv:
         return GymnasiumEnv(self)
@@ -123,17 +149,23 @@ class GymnasiumEnv:
         self.env.unwrapped.np_random = np.random.Generator(np.random.PCG64(dynamics_seed))
         self.turns, self.success, self.finished = 0, False, False
         names = ", ".join(self.names)
-        instructions = (f"You play {self.family.id}. Actions: {names}. One action an answer, {self.family.max_turns} "
-                        f"answers.\nAnswer like this: {self._example}\n\n")
+        instructions = (
+            f"You play {self.family.id}. Actions: {names}. One action an answer, {self.family.max_turns} "
+            f"answers.\nAnswer like this: {self._example}\n\n"
+        )
         self._shown = shown_state(self.env, seen)
         return user_message(Text(instructions), Text(self._shown))
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         self.turns += 1
         parsed = parse_action(action_text, self.names, think=self.family.think)
-        complaint = parsed.complaint or ("The answer names more than one action." if len(parsed.moves) > 1 else "")
+        complaint = parsed.complaint or (
+            "The answer names more than one action." if len(parsed.moves) > 1 else ""
+        )
         known = {} if self.family.success_reward is None else {"success": self.success}
         if complaint:
             penalty = float(self.family.format_penalty)
@@ -144,13 +176,27 @@ class GymnasiumEnv:
         if known:
             self.success |= float(reward) >= self.family.success_reward
             known = {"success": self.success}
-        info = {**known, "moves": list(parsed.moves), "valid_format": True, "complaint": "", "effective": True}
-        return StepResult(user_message(Text(self._shown)), float(reward), {"reward": float(reward), "format": 0.0},
-                          bool(terminated), bool(truncated), info)
+        info = {
+            **known,
+            "moves": list(parsed.moves),
+            "valid_format": True,
+            "complaint": "",
+            "effective": True,
+        }
+        return StepResult(
+            user_message(Text(self._shown)),
+            float(reward),
+            {"reward": float(reward), "format": 0.0},
+            bool(terminated),
+            bool(truncated),
+            info,
+        )
 
     def best_action(self) -> int:
         """Of an environment with a table of transitions, for the answers that are left."""
-        return best_actions(self.family)[max(self.family.max_turns - self.turns, 1)][int(self.env.unwrapped.s)]
+        return best_actions(self.family)[max(self.family.max_turns - self.turns, 1)][
+            int(self.env.unwrapped.s)
+        ]
 
     def close(self) -> None:
         self.env.close()
@@ -178,7 +224,9 @@ def colors_as_words(text: str) -> str:
         for code in (int(code or 0) for code in codes[:40].split(";")):
             if not code:
                 colors = []
-            elif code // 10 in (3, 4) and code % 10 < len(_COLORS):  # 30 to 37 the letter, 40 to 47 the ground
+            elif code // 10 in (3, 4) and code % 10 < len(
+                _COLORS
+            ):  # 30 to 37 the letter, 40 to 47 the ground
                 colors = [*colors, _COLORS[code % 10]]
         words.append(f"{{{' '.join(colors)}:{piece}}}" if colors and piece else piece)
     return "".join(words)
@@ -195,7 +243,9 @@ def _plain(value: Any) -> Any:
 
 def _modes(spec: Any) -> Sequence[str]:
     module, _, name = str(spec.entry_point).partition(":")
-    return getattr(package(module, "gymnasium"), name).metadata.get("render_modes", ()) if name else ()
+    return (
+        getattr(package(module, "gymnasium"), name).metadata.get("render_modes", ()) if name else ()
+    )
 
 
 _PLANS: dict[str, list[list[int]]] = {}
@@ -208,9 +258,18 @@ def best_actions(family: Gymnasium) -> list[list[int]]:
         table = family.opened().unwrapped.P
         values, plans = np.zeros(len(table)), [[0] * len(table)]
         for _ in range(family.max_turns):
-            worth = np.array([[sum(chance * (reward + (0.0 if done else values[after]))
-                                   for chance, after, reward, done in table[state][action]) for action in table[state]]
-                              for state in range(len(table))])
+            worth = np.array(
+                [
+                    [
+                        sum(
+                            chance * (reward + (0.0 if done else values[after]))
+                            for chance, after, reward, done in table[state][action]
+                        )
+                        for action in table[state]
+                    ]
+                    for state in range(len(table))
+                ]
+            )
             plans.append(worth.argmax(axis=1).tolist())
             values = worth.max(axis=1)
         _PLANS[key] = plans

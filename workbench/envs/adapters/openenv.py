@@ -16,6 +16,7 @@ which, else attempts of a group share their dice. Whether it does the same again
 here: `deterministic` says so. The lint replays attempts where it does, and where the server is on this machine.
 Source: github.com/huggingface/OpenEnv (openenv 0.10).
 """
+
 from __future__ import annotations
 
 import json
@@ -42,21 +43,46 @@ MOST_CHARACTERS = 20_000  # that are shown of an observation
 class OpenEnv:
     """One server's environment. The fields are the only configuration."""
 
-    url: Annotated[str, "of the server: http://HOST:PORT, or https, ws, wss"] = "http://127.0.0.1:8000"
-    action: Annotated[str, "field of the action that takes the answer's text; empty: the answer is the action, a JSON "
-                      "object"] = "message"
-    fields: Annotated[Mapping[str, Any], "other fields of the action, the same in every step"] = field(default_factory=dict)
-    shown: Annotated[tuple[str, ...], "fields of the observation that are shown, as a.b where one lies in another; none: all "
-                     "of it, as JSON"] = ()
+    url: Annotated[str, "of the server: http://HOST:PORT, or https, ws, wss"] = (
+        "http://127.0.0.1:8000"
+    )
+    action: Annotated[
+        str,
+        "field of the action that takes the answer's text; empty: the answer is the action, a JSON "
+        "object",
+    ] = "message"
+    fields: Annotated[Mapping[str, Any], "other fields of the action, the same in every step"] = (
+        field(default_factory=dict)
+    )
+    shown: Annotated[
+        tuple[str, ...],
+        "fields of the observation that are shown, as a.b where one lies in another; none: all "
+        "of it, as JSON",
+    ] = ()
     instructions: Annotated[str, "your words before the first observation"] = ""
-    options: Annotated[Mapping[str, Any], "other arguments of the server's reset"] = field(default_factory=dict)
-    seed: Annotated[str, "argument of the server's reset that takes the task's seed; empty: none does"] = "seed"
-    dynamics_seed: Annotated[str, "argument of it that takes the attempt's dynamics seed; empty: none does, and a group "
-                             "shares its dice"] = ""
-    deterministic: Annotated[bool, "the server does the same again from the same seeds and actions"] = False
-    success_reward: Annotated[float | None, "success: some step pays at least this; none: not known"] = None
-    moves: Annotated[tuple[str, ...], "answers that random play draws from; none: there is no random play"] = ()
-    deadline_s: Annotated[float, above(0), "of connecting and of each answer, in seconds of the wall clock"] = 30.0
+    options: Annotated[Mapping[str, Any], "other arguments of the server's reset"] = field(
+        default_factory=dict
+    )
+    seed: Annotated[
+        str, "argument of the server's reset that takes the task's seed; empty: none does"
+    ] = "seed"
+    dynamics_seed: Annotated[
+        str,
+        "argument of it that takes the attempt's dynamics seed; empty: none does, and a group "
+        "shares its dice",
+    ] = ""
+    deterministic: Annotated[
+        bool, "the server does the same again from the same seeds and actions"
+    ] = False
+    success_reward: Annotated[
+        float | None, "success: some step pays at least this; none: not known"
+    ] = None
+    moves: Annotated[
+        tuple[str, ...], "answers that random play draws from; none: there is no random play"
+    ] = ()
+    deadline_s: Annotated[
+        float, above(0), "of connecting and of each answer, in seconds of the wall clock"
+    ] = 30.0
     max_turns: MaxTurns = 20
     think: Think = True
     format_penalty: FormatPenalty = -0.1
@@ -67,11 +93,17 @@ class OpenEnv:
     def __post_init__(self) -> None:
         check_settings(self)
         if address_of(self.url) is None:
-            raise ConfigError(f"env.url is http://HOST:PORT of an OpenEnv server (or https, ws, wss), got {self.url!r}")
-        taken = {self.seed, self.dynamics_seed} - {""} & set(self.options) or self.action in self.fields
+            raise ConfigError(
+                f"env.url is http://HOST:PORT of an OpenEnv server (or https, ws, wss), got {self.url!r}"
+            )
+        taken = {self.seed, self.dynamics_seed} - {""} & set(
+            self.options
+        ) or self.action in self.fields
         if taken or self.seed and self.seed == self.dynamics_seed:
-            raise ConfigError(f"what a server is told has one source: env.action = {self.action!r} and env.fields, or env.seed "
-                              f"= {self.seed!r}, env.dynamics_seed = {self.dynamics_seed!r} and env.options, name a field twice")
+            raise ConfigError(
+                f"what a server is told has one source: env.action = {self.action!r} and env.fields, or env.seed "
+                f"= {self.seed!r}, env.dynamics_seed = {self.dynamics_seed!r} and env.options, name a field twice"
+            )
 
     @property
     def remote(self) -> bool:
@@ -98,7 +130,9 @@ class OpenEnv:
             session.close()
 
     def task(self, task_seed: int) -> Task:
-        return Task(f"openenv/{task_seed}", self.name, int(task_seed), {"seed": int(task_seed) % SEEDS})
+        return Task(
+            f"openenv/{task_seed}", self.name, int(task_seed), {"seed": int(task_seed) % SEEDS}
+        )
 
     def make(self) -> OpenEnvEnv:
         return OpenEnvEnv(self)
@@ -108,7 +142,9 @@ class OpenEnv:
         """AttributeError, so none known, where nothing says what may be drawn."""
         if not self.moves:
             raise AttributeError("an OpenEnv server lists no actions; name answers in env.moves")
-        return lambda env, rng: format_action([self.moves[rng.integers(len(self.moves))]], think=self.think)
+        return lambda env, rng: format_action(
+            [self.moves[rng.integers(len(self.moves))]], think=self.think
+        )
 
     def action_of(self, answer: str) -> Mapping[str, Any] | None:
         """What the server is sent; None where the answer should be a JSON object, and is none."""
@@ -131,32 +167,56 @@ class OpenEnvEnv:
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         family = self.family
-        seeds = {family.seed: task.payload["seed"], family.dynamics_seed: int(dynamics_seed) % SEEDS}
+        seeds = {
+            family.seed: task.payload["seed"],
+            family.dynamics_seed: int(dynamics_seed) % SEEDS,
+        }
         self.session.open()
-        data = self.session.ask("reset", {**family.options, **{name: seed for name, seed in seeds.items() if name}})
+        data = self.session.ask(
+            "reset", {**family.options, **{name: seed for name, seed in seeds.items() if name}}
+        )
         if data["done"]:
-            raise EnvError(f"{family.url}: task {task.id!r} is over before it began: reset answered with done = true")
+            raise EnvError(
+                f"{family.url}: task {task.id!r} is over before it began: reset answered with done = true"
+            )
         self.finished, self.success, self.acted = False, False, False
         self.turns, self.paid = 0, data["reward"] is not None
         self._seen = shown_observation(data["observation"], family.shown)
         words = f"{family.instructions}\n\n" if family.instructions else ""
-        return user_message(Text(words), Text(f"One answer a turn, {family.max_turns} answers at most. Answer like this: "
-                                              f"{self._example}\n\n", trusted=True), Text(self._seen))
+        return user_message(
+            Text(words),
+            Text(
+                f"One answer a turn, {family.max_turns} answers at most. Answer like this: "
+                f"{self._example}\n\n",
+                trusted=True,
+            ),
+            Text(self._seen),
+        )
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         self.turns += 1
         parsed = parse_answer(action_text, think=self.family.think)
         answer = parsed.moves[0] if parsed.valid else ""
         action = self.family.action_of(answer) if parsed.valid else None
-        complaint = parsed.complaint or ("" if action is not None else "The answer is no JSON object.")
+        complaint = parsed.complaint or (
+            "" if action is not None else "The answer is no JSON object."
+        )
         data, quote = ({}, parsed.quote) if complaint else self._taken(action)
         known = {} if self.family.success_reward is None else {"success": self.success}
         if not complaint and not quote:
             return self._result(data, answer, known)
-        result = refused(complaint or "The environment does not take this action.", quote, self._example,
-                         float(self.family.format_penalty), self._seen, known)
+        result = refused(
+            complaint or "The environment does not take this action.",
+            quote,
+            self._example,
+            float(self.family.format_penalty),
+            self._seen,
+            known,
+        )
         return replace(result, reward=None, reward_parts={}) if self._unscored else result
 
     def _taken(self, action: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -166,10 +226,16 @@ class OpenEnvEnv:
         except ActionRefused as refusal:
             own = self.family.action
             for error in refusal.errors:
-                if own and ((error.get("loc") or [own])[0] != own or error.get("type") == "missing"):
-                    raise EnvError(f"{self.family.url} takes other fields in an action than {', '.join(action)}: {refusal}. "
-                                   "Name them in env.action and env.fields") from refusal
-            return {}, "; ".join(str(error.get("msg", "")) for error in refusal.errors)[:SAID] or "not valid"
+                if own and (
+                    (error.get("loc") or [own])[0] != own or error.get("type") == "missing"
+                ):
+                    raise EnvError(
+                        f"{self.family.url} takes other fields in an action than {', '.join(action)}: {refusal}. "
+                        "Name them in env.action and env.fields"
+                    ) from refusal
+            return {}, "; ".join(str(error.get("msg", "")) for error in refusal.errors)[
+                :SAID
+            ] or "not valid"
 
     def _result(self, data: Mapping[str, Any], answer: str, known: dict[str, Any]) -> StepResult:
         reward, self.finished = data["reward"], data["done"]
@@ -191,7 +257,9 @@ class OpenEnvEnv:
     @property
     def _unscored(self) -> bool:
         """Whether it is over, and of all that it did nothing was told a reward."""
-        return self.acted and not self.paid and (self.finished or self.turns >= self.family.max_turns)
+        return (
+            self.acted and not self.paid and (self.finished or self.turns >= self.family.max_turns)
+        )
 
     @property
     def _example(self) -> str:
@@ -201,13 +269,20 @@ class OpenEnvEnv:
 
 def shown_observation(seen: Mapping[str, Any], names: Sequence[str]) -> str:
     """An observation as text: the named fields, one below the other, or all but empty metadata as JSON."""
+
     def value_of(name: str) -> Any:
         try:
             return reduce(lambda value, part: value[part], name.split("."), seen)
         except (KeyError, TypeError):
-            raise EnvError(f"env.shown: the observation has no {name!r}; it has {', '.join(sorted(seen))}") from None
+            raise EnvError(
+                f"env.shown: the observation has no {name!r}; it has {', '.join(sorted(seen))}"
+            ) from None
 
-    values = [value_of(name) for name in names] or [{name: value for name, value in seen.items() if value != {}}]
-    text = "\n".join(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
+    values = [value_of(name) for name in names] or [
+        {name: value for name, value in seen.items() if value != {}}
+    ]
+    text = "\n".join(
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for value in values
+    )
     return text[:MOST_CHARACTERS]
-

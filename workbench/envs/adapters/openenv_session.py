@@ -5,6 +5,7 @@
 The server makes an environment for each session. Everything about it is bounded: how long it is waited for, and the
 bytes that are read.
 """
+
 from __future__ import annotations
 
 import json
@@ -21,8 +22,8 @@ from workbench.envs.format import shown
 from workbench.types.errors import EnvError
 
 _MOST_BYTES = 4_000_000  # of one message of the server
-SAID = 300               # characters of the server's own words in an error
-_FREED_S = 5.0           # within which a server gives back the session of an attempt that is over
+SAID = 300  # characters of the server's own words in an error
+_FREED_S = 5.0  # within which a server gives back the session of an attempt that is over
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
@@ -38,7 +39,12 @@ def address_of(url: str) -> SplitResult | None:
     """Of the server's WebSocket; None where `url` names no server."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme in _SCHEMES and parts.hostname and parts.port != 0 and parts.username is None
+        good = (
+            parts.scheme in _SCHEMES
+            and parts.hostname
+            and parts.port != 0
+            and parts.username is None
+        )
     except ValueError:  # a port that is no number
         return None
     if not good or parts.query or parts.fragment:
@@ -59,27 +65,44 @@ class OpenEnvSession:
         client = package("websockets.sync.client", "'agent-rl-workbench[worlds]'")
         address = address_of(self.url)
         try:  # with a socket of our own no redirect is followed, and no proxy is asked
-            plain = socket.create_connection((address.hostname, address.port or (443 if address.scheme == "wss" else 80)),
-                                             timeout=self.deadline_s)
+            plain = socket.create_connection(
+                (address.hostname, address.port or (443 if address.scheme == "wss" else 80)),
+                timeout=self.deadline_s,
+            )
             self._held.enter_context(plain)
             plain.settimeout(None)
-            self._socket = self._held.enter_context(client.connect(
-                address.geturl(), sock=plain, open_timeout=self.deadline_s, close_timeout=_FREED_S, max_size=_MOST_BYTES))
+            self._socket = self._held.enter_context(
+                client.connect(
+                    address.geturl(),
+                    sock=plain,
+                    open_timeout=self.deadline_s,
+                    close_timeout=_FREED_S,
+                    max_size=_MOST_BYTES,
+                )
+            )
         except TimeoutError as error:
-            raise EnvError(f"{self.url} did not answer within {self.deadline_s:g} s (env.deadline_s)") from error
+            raise EnvError(
+                f"{self.url} did not answer within {self.deadline_s:g} s (env.deadline_s)"
+            ) from error
         except OSError as error:
-            raise EnvError(f"{self.url} cannot be reached ({error}); is the server running, and is the address right?"
-                           ) from error
+            raise EnvError(
+                f"{self.url} cannot be reached ({error}); is the server running, and is the address right?"
+            ) from error
         except package("websockets.exceptions", "websockets").WebSocketException as error:
-            raise EnvError(f"{self.url} is no OpenEnv server: {address.path} is no WebSocket ({shown(str(error), SAID)})"
-                           ) from error
+            raise EnvError(
+                f"{self.url} is no OpenEnv server: {address.path} is no WebSocket ({shown(str(error), SAID)})"
+            ) from error
 
-    def ask(self, kind: str, data: Mapping[str, Any] | None, expected: str = "observation") -> Mapping[str, Any]:
+    def ask(
+        self, kind: str, data: Mapping[str, Any] | None, expected: str = "observation"
+    ) -> Mapping[str, Any]:
         """The data of the server's answer; of an observation: `observation`, `reward` (a number or None) and `done`.
         Raises ActionRefused, and EnvError for whatever else is no answer."""
         until = time.monotonic() + _FREED_S
         while True:
-            answer = self._exchanged({"type": kind} if data is None else {"type": kind, "data": data})
+            answer = self._exchanged(
+                {"type": kind} if data is None else {"type": kind, "data": data}
+            )
             said = answer.get("data") if isinstance(answer.get("data"), dict) else {}
             if answer.get("type") != "error":
                 break
@@ -88,8 +111,10 @@ class OpenEnvSession:
             time.sleep(0.05)  # an attempt that is over gives back its session a moment later
             self.open()
         if answer.get("type") != expected:
-            raise EnvError(f"{self.url} answered {kind} with {shown(answer, SAID)}, expected the type {expected!r}; is it an "
-                           "OpenEnv server?")
+            raise EnvError(
+                f"{self.url} answered {kind} with {shown(answer, SAID)}, expected the type {expected!r}; is it an "
+                "OpenEnv server?"
+            )
         return self._observed(said) if expected == "observation" else said
 
     def _exchanged(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -99,38 +124,55 @@ class OpenEnvSession:
                 self._socket.send(json.dumps(message))
             text = self._socket.recv(timeout=self.deadline_s)
         except TimeoutError as error:
-            raise EnvError(f"{self.url} did not answer {message['type']} within {self.deadline_s:g} s (env.deadline_s)"
-                           ) from error
+            raise EnvError(
+                f"{self.url} did not answer {message['type']} within {self.deadline_s:g} s (env.deadline_s)"
+            ) from error
         except closed as error:
-            raise EnvError(f"{self.url} ended the session at {message['type']} ({shown(str(error), SAID)}); did the server "
-                           "stop?") from error
+            raise EnvError(
+                f"{self.url} ended the session at {message['type']} ({shown(str(error), SAID)}); did the server "
+                "stop?"
+            ) from error
         try:
             answer = json.loads(text)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise EnvError(f"{self.url} answered {message['type']} with {shown(str(text), SAID)}, expected a JSON object; is "
-                           "it an OpenEnv server?")
+            raise EnvError(
+                f"{self.url} answered {message['type']} with {shown(str(text), SAID)}, expected a JSON object; is "
+                "it an OpenEnv server?"
+            )
         return answer
 
     def _error(self, kind: str, said: Mapping[str, Any]) -> EnvError:
         code, errors = said.get("code"), said.get("errors")
-        if code == "VALIDATION_ERROR" and kind == "step" and isinstance(errors, list) and all(
-                isinstance(error, dict) for error in errors):
+        if (
+            code == "VALIDATION_ERROR"
+            and kind == "step"
+            and isinstance(errors, list)
+            and all(isinstance(error, dict) for error in errors)
+        ):
             return ActionRefused(errors)
         words = shown(said.get("message", said), SAID)
         if code == "CAPACITY_REACHED":
-            return EnvError(f"{self.url} has no session left ({words}). Each attempt under way holds one: start the server "
-                            "with max_concurrent_envs of at least that many (and SUPPORTS_CONCURRENT_SESSIONS = True)")
+            return EnvError(
+                f"{self.url} has no session left ({words}). Each attempt under way holds one: start the server "
+                "with max_concurrent_envs of at least that many (and SUPPORTS_CONCURRENT_SESSIONS = True)"
+            )
         return EnvError(f"{self.url} says of {kind}: {shown(code, SAID)}: {words}")
 
     def _observed(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         seen, reward, done = data.get("observation"), data.get("reward"), data.get("done", False)
         good = isinstance(reward, (int, float)) and math.isfinite(reward) or reward is None
         if not isinstance(seen, dict) or not good or not isinstance(done, bool):
-            raise EnvError(f"{self.url} answered with {shown(data, SAID)}, expected an observation (an object), a reward (a "
-                           "finite number or null) and done (true or false)")
-        return {"observation": seen, "reward": None if reward is None else float(reward), "done": done}
+            raise EnvError(
+                f"{self.url} answered with {shown(data, SAID)}, expected an observation (an object), a reward (a "
+                "finite number or null) and done (true or false)"
+            )
+        return {
+            "observation": seen,
+            "reward": None if reward is None else float(reward),
+            "done": done,
+        }
 
     def close(self) -> None:
         """The server's environment is given back. May be called from another thread while one waits for an answer."""

@@ -8,6 +8,7 @@ The scorer reads what the policy wrote. A few (countdown, simple_equations ...) 
 evaluates Python: run those in worker processes (`collect.env_runner = "processes"`). Source: github.com/open-
 thought/reasoning-gym.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -31,7 +32,9 @@ class ReasoningGym:
     """Questions of one data set. `options` are the fields of the data set's own configuration."""
 
     dataset: Annotated[str, "its name in reasoning-gym"] = "chain_sum"
-    options: Annotated[Mapping[str, Any], "of the data set's own configuration"] = field(default_factory=dict)
+    options: Annotated[Mapping[str, Any], "of the data set's own configuration"] = field(
+        default_factory=dict
+    )
     think: Think = True
 
     name: ClassVar[str] = "reasoning_gym"
@@ -54,15 +57,24 @@ class ReasoningGym:
         """(data set, its one entry) of a seed. Raises ConfigError for a name or options that the package refuses."""
         gym = package("reasoning_gym", "reasoning-gym")
         try:
-            dataset = gym.create_dataset(self.dataset, size=1, seed=task_seed % SEEDS, **self.options)
+            dataset = gym.create_dataset(
+                self.dataset, size=1, seed=task_seed % SEEDS, **self.options
+            )
         except (ValueError, TypeError, AssertionError) as error:
-            raise ConfigError(f"reasoning-gym refuses the data set {self.dataset!r} with the options "
-                              f"{dict(self.options)}: {error}") from error
+            raise ConfigError(
+                f"reasoning-gym refuses the data set {self.dataset!r} with the options "
+                f"{dict(self.options)}: {error}"
+            ) from error
         return dataset, dataset[0]
 
     def task(self, task_seed: int) -> Task:
         entry = self.entry(task_seed)[1]
-        return Task(f"{self.dataset}/{task_seed}", self.name, int(task_seed), {"question": entry["question"]})
+        return Task(
+            f"{self.dataset}/{task_seed}",
+            self.name,
+            int(task_seed),
+            {"question": entry["question"]},
+        )
 
     def make(self) -> ReasoningGymEnv:
         return ReasoningGymEnv(self)
@@ -78,7 +90,9 @@ class ReasoningGym:
         """What is right by chance alone: the answer of another question, drawn as tasks are. AttributeError like the
         solver's."""
         self._needs_answers()
-        return lambda env, rng: format_action([str(self.entry(int(rng.integers(SEEDS)))[1]["answer"])], think=self.think)
+        return lambda env, rng: format_action(
+            [str(self.entry(int(rng.integers(SEEDS)))[1]["answer"])], think=self.think
+        )
 
     def _needs_answers(self) -> None:
         if self.entry(0)[1]["answer"] is None:
@@ -96,14 +110,20 @@ class ReasoningGymEnv:
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         self.dataset, self.entry = self.family.entry(task.task_seed)
         if self.entry["question"] != task.payload.get("question"):
-            raise EnvError(f"reasoning-gym makes another question of seed {task.task_seed} than the one of task "
-                           f"{task.id!r}; was it made by another version, or with other options?")
-        return user_message(Text(f"{self.entry['question']}\n"),
-                            Text(f"Answer like this: {self.family.example}", trusted=True))
+            raise EnvError(
+                f"reasoning-gym makes another question of seed {task.task_seed} than the one of task "
+                f"{task.id!r}; was it made by another version, or with other options?"
+            )
+        return user_message(
+            Text(f"{self.entry['question']}\n"),
+            Text(f"Answer like this: {self.family.example}", trusted=True),
+        )
 
     def step(self, action_text: str) -> StepResult:
         if self.dataset is None:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         parsed = parse_answer(action_text, think=self.family.think)
         answer, score, error = parsed.moves[0].strip() if parsed.valid else "", 0.0, ""
         if parsed.valid and len(answer) <= LONGEST_ANSWER:
@@ -112,8 +132,12 @@ class ReasoningGymEnv:
             except Exception as raised:  # the scorer's own fault, whatever it is
                 score, error = None, f"{type(raised).__name__}: {raised}"
         self.dataset = None
-        info = {"success": score is not None and score >= 1.0, "valid_format": parsed.valid,
-                "complaint": parsed.complaint, "moves": [answer] if parsed.valid else [], "gold": str(self.entry["answer"])} | (
-                    {"scorer_error": error} if error else {})
+        info = {
+            "success": score is not None and score >= 1.0,
+            "valid_format": parsed.valid,
+            "complaint": parsed.complaint,
+            "moves": [answer] if parsed.valid else [],
+            "gold": str(self.entry["answer"]),
+        } | ({"scorer_error": error} if error else {})
         over = user_message(Text("The attempt is over."))
         return StepResult(over, score, {"score": score}, terminated=True, info=info)

@@ -16,6 +16,7 @@ Seeds (law 7): the games draw from Python's global generator. It is theirs only 
 the start, by the dynamics seed from then on, and put back as it was after every call, so that attempts share no dice.
 Source: Guertler et al. 2025 (TextArena, arXiv 2504.11442).
 """
+
 from __future__ import annotations
 
 import random
@@ -40,8 +41,8 @@ from workbench.types.settings import at_least, check_settings
 
 _GLOBAL = threading.Lock()  # Python's generator belongs to one game at a time
 _MOVE = re.compile(r"\[[^\[\]\n]{1,30}\]")
-_MOST_REPLIES = 500         # of opponents in a row
-MOST_CHARACTERS = 20_000    # of what a game says in a turn
+_MOST_REPLIES = 500  # of opponents in a row
+MOST_CHARACTERS = 20_000  # of what a game says in a turn
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,11 @@ class TextArena:
     options: Annotated[Mapping[str, Any], "handed to textarena.make"] = field(default_factory=dict)
     players: Annotated[int, at_least(1), "of the game"] = 1
     seat: Annotated[int, at_least(0), "that the policy plays"] = 0
-    opponent: Annotated[str, "who plays the other seats: random, package.module:function, or another policy: "
-                        "workbench.rollouts.opponents:policy(NAME OR FOLDER)"] = "random"
+    opponent: Annotated[
+        str,
+        "who plays the other seats: random, package.module:function, or another policy: "
+        "workbench.rollouts.opponents:policy(NAME OR FOLDER)",
+    ] = "random"
     moves: Annotated[tuple[str, ...], "that random play draws from where the game lists none"] = ()
     max_turns: MaxTurns = 20
     think: Think = True
@@ -64,9 +68,13 @@ class TextArena:
     def __post_init__(self) -> None:
         check_settings(self)
         if self.seat >= self.players:
-            raise ConfigError(f"env.seat = {self.seat} is none of the {self.players} seats, which count from 0")
+            raise ConfigError(
+                f"env.seat = {self.seat} is none of the {self.players} seats, which count from 0"
+            )
         if self.opponent != "random" and ":" not in self.opponent:
-            raise ConfigError(f"env.opponent is random or package.module:function, got {self.opponent!r}")
+            raise ConfigError(
+                f"env.opponent is random or package.module:function, got {self.opponent!r}"
+            )
 
     @property
     def deterministic(self) -> bool:
@@ -75,11 +83,17 @@ class TextArena:
 
     @property
     def label(self) -> str:
-        against = f", {self.players} players, seat {self.seat}, against {self.opponent}" if self.players > 1 else ""
+        against = (
+            f", {self.players} players, seat {self.seat}, against {self.opponent}"
+            if self.players > 1
+            else ""
+        )
         return f"TextArena: {self.id}{against}"
 
     def task(self, task_seed: int) -> Task:
-        return Task(f"{self.id}/{task_seed}", self.name, int(task_seed), {"seed": int(task_seed) % SEEDS})
+        return Task(
+            f"{self.id}/{task_seed}", self.name, int(task_seed), {"seed": int(task_seed) % SEEDS}
+        )
 
     def make(self) -> TextArenaEnv:
         return TextArenaEnv(self)
@@ -92,7 +106,9 @@ class TextArena:
             env.reset(self.task(0), 0)
             if not listed_moves(env.said):
                 raise AttributeError(f"{self.id} lists no moves; name them in env.moves")
-        return lambda env, rng: format_action([random_move(env.said, rng, self.moves)], think=self.think)
+        return lambda env, rng: format_action(
+            [random_move(env.said, rng, self.moves)], think=self.think
+        )
 
 
 class TextArenaEnv:
@@ -106,7 +122,9 @@ class TextArenaEnv:
         try:
             self.game = arena.make(f"{family.id}-raw", **family.options)  # only what is new is said
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"TextArena cannot make {family.id!r} with {dict(family.options)}: {error}") from error
+            raise ConfigError(
+                f"TextArena cannot make {family.id!r} with {dict(family.options)}: {error}"
+            ) from error
         self.said, self.turns, self.finished, self._dice = "", 0, True, random.Random(0).getstate()
         self._over = True  # the game; in the opening it can be before the policy's first turn, which then ends the attempt
 
@@ -124,15 +142,25 @@ class TextArenaEnv:
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         self.turns += 1
         parsed = parse_answer(action_text, think=self.family.think)
-        info = {"success": False, "valid_format": parsed.valid, "complaint": parsed.complaint,
-                "moves": [part.strip() for part in parsed.moves]}
+        info = {
+            "success": False,
+            "valid_format": parsed.valid,
+            "complaint": parsed.complaint,
+            "moves": [part.strip() for part in parsed.moves],
+        }
         if not parsed.valid:
             words = refusal(parsed.complaint, parsed.quote, self._example)
-            return StepResult(user_message(*words, Text(self.said)), float(self.family.format_penalty),
-                              {"game": 0.0, "format": float(self.family.format_penalty)}, info=info)
+            return StepResult(
+                user_message(*words, Text(self.said)),
+                float(self.family.format_penalty),
+                {"game": 0.0, "format": float(self.family.format_penalty)},
+                info=info,
+            )
         if not self._over:
             with self._own_dice():
                 self._over = bool(self.game.step(parsed.moves[0].strip())[0])
@@ -141,8 +169,13 @@ class TextArenaEnv:
         self.finished = self._over
         reward = self._reward() if self.finished else 0.0
         self.said = self._heard(self.family.seat) or "The game is over." * self.finished
-        return StepResult(user_message(Text(self.said)), reward, {"game": reward, "format": 0.0}, self.finished,
-                          info=info | {"success": self.finished and reward >= 1.0})
+        return StepResult(
+            user_message(Text(self.said)),
+            reward,
+            {"game": reward, "format": 0.0},
+            self.finished,
+            info=info | {"success": self.finished and reward >= 1.0},
+        )
 
     def close(self) -> None:
         self.finished = True
@@ -153,8 +186,10 @@ class TextArenaEnv:
 
     @property
     def _manner(self) -> Text:
-        return Text(f"One answer a turn, {self.family.max_turns} answers at most. Answer like this: {self._example}\n\n",
-                    trusted=True)
+        return Text(
+            f"One answer a turn, {self.family.max_turns} answers at most. Answer like this: {self._example}\n\n",
+            trusted=True,
+        )
 
     def _is_my_turn(self) -> bool:
         return self.game.state.current_player_id == self.family.seat
@@ -167,7 +202,9 @@ class TextArenaEnv:
                 self._over = bool(self.game.step(action)[0])
             if self._over or self._is_my_turn():
                 return
-        raise EnvError(f"{self.family.id}: {_MOST_REPLIES} actions of opponents, and it is still not the policy's turn")
+        raise EnvError(
+            f"{self.family.id}: {_MOST_REPLIES} actions of opponents, and it is still not the policy's turn"
+        )
 
     def _action_of(self, seat: int, rng: np.random.Generator) -> str:
         """Of an opponent. One that converses is shown its whole conversation."""
@@ -204,7 +241,11 @@ class TextArenaEnv:
 
 def listed_moves(said: str) -> list[str]:
     """The moves in brackets behind the last "available" in what a game says."""
-    return _MOVE.findall(said[said.lower().rfind("available"):]) if "available" in said.lower() else []
+    return (
+        _MOVE.findall(said[said.lower().rfind("available") :])
+        if "available" in said.lower()
+        else []
+    )
 
 
 def random_move(said: str, rng: np.random.Generator, otherwise: tuple[str, ...] = ()) -> str:

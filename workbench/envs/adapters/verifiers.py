@@ -17,6 +17,7 @@ its content.
 Solver, random play and success are not known, unless you name them. The package hands no seed to an environment: one that
 draws chance says `deterministic = false`. Source: github.com/PrimeIntellect-ai/verifiers.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -47,15 +48,30 @@ _LOADING = threading.RLock()
 class Verifiers(RowFamily):
     """One environment of verifiers. The fields are the only configuration."""
 
-    load: Annotated[str, "module:function that makes an environment (load_environment), or module:Taskset"] = ""
+    load: Annotated[
+        str, "module:function that makes an environment (load_environment), or module:Taskset"
+    ] = ""
     args: Annotated[Mapping[str, Any], "handed to it"] = field(default_factory=dict)
-    turns: Annotated[int, at_least(0), "most answers of an attempt; 0: the environment's own limit"] = 0
-    success: Annotated[str, "reward function or metric whose value of 1 or more is success; empty: not known"] = ""
-    solver: Annotated[str, "module:function of (row, conversation, generator) that answers best; empty: none known"] = ""
-    random_play: Annotated[str, "module:function like it, that answers at random; empty: none known"] = ""
+    turns: Annotated[
+        int, at_least(0), "most answers of an attempt; 0: the environment's own limit"
+    ] = 0
+    success: Annotated[
+        str, "reward function or metric whose value of 1 or more is success; empty: not known"
+    ] = ""
+    solver: Annotated[
+        str,
+        "module:function of (row, conversation, generator) that answers best; empty: none known",
+    ] = ""
+    random_play: Annotated[
+        str, "module:function like it, that answers at random; empty: none known"
+    ] = ""
     most_rows: Annotated[int, at_least(1), "rows that are taken; tasksets may be endless"] = 100_000
-    shuffle: Annotated[bool, "every epoch has an order of its own; false: that of the dataset"] = True
-    deterministic: Annotated[bool, "false: it does not say or pay the same twice; the lint then replays nothing"] = True
+    shuffle: Annotated[bool, "every epoch has an order of its own; false: that of the dataset"] = (
+        True
+    )
+    deterministic: Annotated[
+        bool, "false: it does not say or pay the same twice; the lint then replays nothing"
+    ] = True
 
     name: ClassVar[str] = "verifiers"
     serves_many: ClassVar[bool] = True
@@ -105,8 +121,10 @@ class Verifiers(RowFamily):
         if attempt.stop_reason in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED):
             return {}
         if not self.deterministic:
-            raise EnvError("a limit cut this attempt before the rubric was asked, and env.deterministic = false: it cannot be "
-                           "played again")
+            raise EnvError(
+                "a limit cut this attempt before the rubric was asked, and env.deterministic = false: it cannot be "
+                "played again"
+            )
         rollouts = self.make_shared()
         try:
             verdict = await self._played_again(rollouts, attempt)
@@ -120,9 +138,13 @@ class Verifiers(RowFamily):
         seen = await rollouts.reset("again", attempt.task, attempt.dynamics_seed)
         same = seen == attempt.first_observation
         for turn in attempt.turns:
-            same = same and (await rollouts.step("again", turn.text)).observation.messages == tuple(turn.reply)
+            same = same and (await rollouts.step("again", turn.text)).observation.messages == tuple(
+                turn.reply
+            )
         if not same:
-            raise EnvError("a limit cut this attempt, and it does not go the same way twice; say env.deterministic = false")
+            raise EnvError(
+                "a limit cut this attempt, and it does not go the same way twice; say env.deterministic = false"
+            )
         return await rollouts.cut("again")
 
     @property
@@ -139,13 +161,16 @@ class Verifiers(RowFamily):
         if not getattr(self, setting):
             raise AttributeError(f"env.{setting} names nothing")
         play: Callable[[Mapping[str, Any], list[Words], np.random.Generator], str] = load_named(
-            getattr(self, setting), f"env.{setting}")
+            getattr(self, setting), f"env.{setting}"
+        )
         return lambda env, rng: str(play(*env.served.row_and_said(env.key), rng))
 
     def _named(self) -> Any:
         package("verifiers", "verifiers")
         if not self.load:
-            raise ConfigError("env.load names no environment of verifiers: my_env:load_environment, or my_tasks:MyTaskset")
+            raise ConfigError(
+                "env.load names no environment of verifiers: my_env:load_environment, or my_tasks:MyTaskset"
+            )
         return load_named(self.load, "env.load")
 
 
@@ -160,7 +185,9 @@ class _Loaded:
 
     @classmethod
     def of(cls, family: Verifiers, named: Any) -> _Loaded:
-        is_taskset = inspect.isclass(named) and any(base.__name__ == "Taskset" for base in named.__mro__)
+        is_taskset = inspect.isclass(named) and any(
+            base.__name__ == "Taskset" for base in named.__mro__
+        )
         if is_taskset:
             from workbench.envs.adapters.verifiers_v1 import VerifiersTaskset as Source
         else:
@@ -171,8 +198,9 @@ class _Loaded:
         except ConfigError:
             raise
         except Exception as error:  # its author's code
-            raise ConfigError(f"{family.load} with the arguments {dict(family.args)} fails: {type(error).__name__}: {error}"
-                              ) from error
+            raise ConfigError(
+                f"{family.load} with the arguments {dict(family.args)} fails: {type(error).__name__}: {error}"
+            ) from error
         return cls(source, *_table(family, found))
 
     def open(self) -> RowTable:
@@ -182,15 +210,23 @@ class _Loaded:
         """The environment's own row of a task. Raises EnvError where it is not the one that the task was made of."""
         row = self.table.row_of(task.task_seed)[0]
         if dict(row.fields) != dict(task.payload):
-            raise EnvError(f"row {row.id!r} of the environment's dataset is not the one of task {task.id!r}; was it made with "
-                           "another version, or other arguments?")
+            raise EnvError(
+                f"row {row.id!r} of the environment's dataset is not the one of task {task.id!r}; was it made with "
+                "another version, or other arguments?"
+            )
         return self.own[row.id]
 
 
-def _table(family: Verifiers, found: Sequence[tuple[str, str, Any]]) -> tuple[dict[str, Any], RowTable]:
+def _table(
+    family: Verifiers, found: Sequence[tuple[str, str, Any]]
+) -> tuple[dict[str, Any], RowTable]:
     own, rows, digest = {}, [], blake2b(digest_size=8)
     contents = [_content(row) for _, _, row in found]
-    held_out = {json.dumps(content, sort_keys=True) for (split, _, _), content in zip(found, contents) if split == "held-out"}
+    held_out = {
+        json.dumps(content, sort_keys=True)
+        for (split, _, _), content in zip(found, contents)
+        if split == "held-out"
+    }
     for number, ((split, name, row), fields) in enumerate(zip(found, contents)):
         text = json.dumps(fields, sort_keys=True)
         if split == "train" and text in held_out:
@@ -198,7 +234,11 @@ def _table(family: Verifiers, found: Sequence[tuple[str, str, Any]]) -> tuple[di
         identity = f"{split}-{name}" if split else name
         identity = identity if identity not in own else f"{identity}~{number}"
         own[identity] = row
-        rows.append(DataRow(identity, fields, split or content_split(text), 1.0, f"{family.load}, row {number}"))
+        rows.append(
+            DataRow(
+                identity, fields, split or content_split(text), 1.0, f"{family.load}, row {number}"
+            )
+        )
         digest.update(f"{identity} {text}".encode())
     if not rows:
         raise ConfigError(f"{family.load} has no rows")
@@ -207,7 +247,9 @@ def _table(family: Verifiers, found: Sequence[tuple[str, str, Any]]) -> tuple[di
 
 def _content(row: Any) -> dict[str, Any]:
     """The columns of a row that JSON can hold, without its number."""
-    columns = row if isinstance(row, Mapping) else row.data.model_dump(mode="json", exclude_none=True)
+    columns = (
+        row if isinstance(row, Mapping) else row.data.model_dump(mode="json", exclude_none=True)
+    )
     kept = {}
     for name, value in columns.items():
         try:

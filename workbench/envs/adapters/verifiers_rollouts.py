@@ -10,6 +10,7 @@ of judges) is opened once, and ended with the process.
 A turn with calls is read as vLLM's parser for `<tool_call>` reads it: calls that are in order are handed over with
 what was written before the first one; where one is not, the whole turn is an answer in words.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -24,9 +25,11 @@ from workbench.envs.tools.formats import CALL, Hermes
 from workbench.types import Message, Observation, StepResult, Task, Text, ToolCall
 from workbench.types.errors import EnvError
 
-HOME = EventLoop()      # where all environments of verifiers live
-ENDING_S = 5.0          # for what they hold, when the process ends
-Words = dict[str, Any]  # a message: role, content (text), calls ((name, arguments as JSON) ...), call_id
+HOME = EventLoop()  # where all environments of verifiers live
+ENDING_S = 5.0  # for what they hold, when the process ends
+Words = dict[
+    str, Any
+]  # a message: role, content (text), calls ((name, arguments as JSON) ...), call_id
 
 
 class ContextLimit(Exception):
@@ -44,7 +47,10 @@ class PolicyAnswer:
     @property
     def wire_calls(self) -> list[tuple[str, str, str]]:
         """(id, name, arguments as JSON) of each call."""
-        return [(call.call_id, call.name, json.dumps(dict(call.arguments), ensure_ascii=False)) for call in self.calls]
+        return [
+            (call.call_id, call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
+            for call in self.calls
+        ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,9 @@ class Rollouts:
     success  the reward function whose value of 1 or more is success; "": none is known
     """
 
-    def __init__(self, play: Callable[[Task, Ask], Awaitable[RubricVerdict]], success: str = "") -> None:
+    def __init__(
+        self, play: Callable[[Task, Ask], Awaitable[RubricVerdict]], success: str = ""
+    ) -> None:
         self.play, self.success = play, success
         self._attempts: dict[str, _Attempt] = {}
 
@@ -135,7 +143,9 @@ class Rollouts:
         if not self.success or verdict.parts is None:
             return {}
         if self.success not in verdict.metrics:
-            raise EnvError(f"env.success names no reward or metric of this environment; it has {', '.join(verdict.metrics)}")
+            raise EnvError(
+                f"env.success names no reward or metric of this environment; it has {', '.join(verdict.metrics)}"
+            )
         return {"success": verdict.metrics[self.success] >= 1.0}
 
     # -------------------------------------------------------------------------------------------- in the loop
@@ -145,14 +155,18 @@ class Rollouts:
         attempt = self._attempts[key] = _Attempt(task)
         attempt.work = asyncio.ensure_future(self.play(task, attempt.ask))
         if (verdict := await attempt.proceed()) is not None:
-            raise EnvError(f"the environment ended task {task.id!r} ({verdict.stop or 'nothing says why'}) before it asked "
-                           "for an answer")
+            raise EnvError(
+                f"the environment ended task {task.id!r} ({verdict.stop or 'nothing says why'}) before it asked "
+                "for an answer"
+            )
         return Observation(messages_of(attempt.request.words), tuple(attempt.request.tools))
 
     async def _step(self, key: str, action_text: str) -> StepResult:
         attempt = self._attempts.get(key)
         if attempt is None or attempt.request is None:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         before, answer = attempt.request, read_answer(action_text, attempt.turns)
         attempt.turns += 1
         before.answer.set_result(answer)
@@ -161,14 +175,21 @@ class Rollouts:
         if verdict is not None:
             return self._over(verdict, info, answer)
         new = messages_of(_appended(before, answer, attempt.request), answer.calls)
-        return StepResult(Observation(new), 0.0, {}, tool_calls=answer.calls,
-                          info=info | ({"success": False} if self.success else {}))
+        return StepResult(
+            Observation(new),
+            0.0,
+            {},
+            tool_calls=answer.calls,
+            info=info | ({"success": False} if self.success else {}),
+        )
 
     async def _cut(self, key: str) -> RubricVerdict:
         attempt = self._attempts[key]
         attempt.request.answer.set_exception(ContextLimit())
         if (verdict := await attempt.proceed()) is None:
-            raise EnvError("the environment asks for another answer, although there is no more room for one")
+            raise EnvError(
+                "the environment asks for another answer, although there is no more room for one"
+            )
         return verdict
 
     async def _close(self, key: str) -> None:
@@ -177,13 +198,22 @@ class Rollouts:
             attempt.work.cancel()
             await asyncio.gather(attempt.work, return_exceptions=True)
 
-    def _over(self, verdict: RubricVerdict, info: dict[str, Any], answer: PolicyAnswer) -> StepResult:
+    def _over(
+        self, verdict: RubricVerdict, info: dict[str, Any], answer: PolicyAnswer
+    ) -> StepResult:
         info |= {"stop": verdict.stop, "metrics": dict(verdict.metrics), **self.succeeded(verdict)}
         if verdict.error:
             info["scorer_error"] = verdict.error
         reward = None if verdict.parts is None else sum(verdict.parts.values())
-        return StepResult(Observation(messages_of(verdict.last, answer.calls)), reward, verdict.parts or {},
-                          terminated=not verdict.cut, truncated=verdict.cut, info=info, tool_calls=answer.calls)
+        return StepResult(
+            Observation(messages_of(verdict.last, answer.calls)),
+            reward,
+            verdict.parts or {},
+            terminated=not verdict.cut,
+            truncated=verdict.cut,
+            info=info,
+            tool_calls=answer.calls,
+        )
 
 
 def _at_home(work: Coroutine) -> Awaitable[Any]:
@@ -193,6 +223,7 @@ def _at_home(work: Coroutine) -> Awaitable[Any]:
 @atexit.register
 def _leave() -> None:
     """Give back what environments hold: tool servers are processes."""
+
     async def ended() -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -210,26 +241,46 @@ def read_answer(text: str, turn: int) -> PolicyAnswer:
     """A turn as an environment is told of it."""
     parsed = Hermes().parse(text)
     if parsed.bad_calls or not parsed.calls:
-        return PolicyAnswer(text, complaint=parsed.bad_calls[0].complaint if parsed.bad_calls else "")
-    calls = tuple(ToolCall(call.name, call.arguments, f"t{turn}c{n}") for n, call in enumerate(parsed.calls))
-    return PolicyAnswer(text[:text.index(CALL)].strip(), calls)
+        return PolicyAnswer(
+            text, complaint=parsed.bad_calls[0].complaint if parsed.bad_calls else ""
+        )
+    calls = tuple(
+        ToolCall(call.name, call.arguments, f"t{turn}c{n}") for n, call in enumerate(parsed.calls)
+    )
+    return PolicyAnswer(text[: text.index(CALL)].strip(), calls)
 
 
-def words_of(role: str, content: Any, calls: Sequence[tuple[str, str]] = (), call_id: str | None = None) -> Words:
+def words_of(
+    role: str, content: Any, calls: Sequence[tuple[str, str]] = (), call_id: str | None = None
+) -> Words:
     """A message in plain values. Raises EnvError for pictures and sounds, which no policy here could see."""
     parts = content if isinstance(content, list) else [content or ""]
     texts = [part if isinstance(part, str) else _field(part, "text") for part in parts]
     if None in texts:
         kind = _field(parts[texts.index(None)], "type")
-        raise EnvError(f"a message of the environment holds a part of type {kind!r}; policies here read text alone")
-    return {"role": role, "content": "\n".join(texts), "calls": tuple(map(tuple, calls)), "call_id": call_id}
+        raise EnvError(
+            f"a message of the environment holds a part of type {kind!r}; policies here read text alone"
+        )
+    return {
+        "role": role,
+        "content": "\n".join(texts),
+        "calls": tuple(map(tuple, calls)),
+        "call_id": call_id,
+    }
 
 
 def messages_of(words: Sequence[Words], calls: Sequence[ToolCall] = ()) -> tuple[Message, ...]:
     """Messages of ours. Calls of examples in a prompt are written as a policy writes them."""
     names = {call.call_id: call.name for call in calls}
-    return tuple(Message(each["role"], (Text("\n".join(filter(None, (each["content"], *map(_written, each["calls"]))))),),
-                         names.get(each["call_id"]), each["call_id"]) for each in words)
+    return tuple(
+        Message(
+            each["role"],
+            (Text("\n".join(filter(None, (each["content"], *map(_written, each["calls"]))))),),
+            names.get(each["call_id"]),
+            each["call_id"],
+        )
+        for each in words
+    )
 
 
 def _written(call: tuple[str, str]) -> str:
@@ -247,11 +298,16 @@ def _appended(before: _Request, answer: PolicyAnswer, now: _Request) -> list[Wor
     """What a request shows beyond the one before and its answer. Raises EnvError for a rewritten history."""
     own = words_of("assistant", answer.content, [call[1:] for call in answer.wire_calls])
     known = [*before.words, own]
-    shown = now.words[:len(known)]
+    shown = now.words[: len(known)]
     if [(each["role"], each["content"].strip()) for each in shown] != [
-            (each["role"], each["content"].strip()) for each in known]:
-        raise EnvError("this environment rewrites its conversation between turns; only one that appends to it can be played, "
-                       "as a policy's tokens are trained where they were sampled")
+        (each["role"], each["content"].strip()) for each in known
+    ]:
+        raise EnvError(
+            "this environment rewrites its conversation between turns; only one that appends to it can be played, "
+            "as a policy's tokens are trained where they were sampled"
+        )
     if now.tools != before.tools:
-        raise EnvError("this environment offers other tools in the middle of an attempt; a prompt is written once")
-    return now.words[len(known):]
+        raise EnvError(
+            "this environment offers other tools in the middle of an attempt; a prompt is written once"
+        )
+    return now.words[len(known) :]

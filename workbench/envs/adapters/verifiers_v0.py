@@ -4,6 +4,7 @@ The loop is `env.rollout(row, client, ...)` itself, with a client that is a queu
 `env.rubric.score_rollout(state)`, right after it, on the live state. In that package a reward function that raises
 counts as 0 and a log line; here it is tried again, as often as rewards are, and then the attempt is unscored (law 5).
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -17,13 +18,25 @@ from types import SimpleNamespace
 from typing import Any
 
 from workbench.envs.adapters.packages import package
-from workbench.envs.adapters.verifiers_rollouts import Ask, ContextLimit, Rollouts, RubricVerdict, Words, words_of
+from workbench.envs.adapters.verifiers_rollouts import (
+    Ask,
+    ContextLimit,
+    Rollouts,
+    RubricVerdict,
+    Words,
+    words_of,
+)
 from workbench.envs.scoring import PAUSE_S, RETRIES
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
 
 # Stops that are limits. A limit of one turn is none: it is what a question with one answer is.
-LIMITS = ("max_turns_reached", "timeout_reached", "prompt_too_long", "max_total_completion_tokens_reached")
+LIMITS = (
+    "max_turns_reached",
+    "timeout_reached",
+    "prompt_too_long",
+    "max_total_completion_tokens_reached",
+)
 _SCORES: ContextVar[_Scores] = ContextVar("scores")
 
 
@@ -38,28 +51,46 @@ class _Scores:
 class VerifiersEnvironment:
     """One environment, loaded. `turns`: a limit below its own, 0 for none."""
 
-    def __init__(self, load: Callable[..., Any], args: Mapping[str, Any], turns: int, success: str) -> None:
+    def __init__(
+        self, load: Callable[..., Any], args: Mapping[str, Any], turns: int, success: str
+    ) -> None:
         self.vf = package("verifiers", "verifiers")
         with _signals_left_alone():
             self.env = load(**args)
         if not hasattr(self.env, "rollout") or not hasattr(self.env, "rubric"):
-            raise ConfigError(f"env.load made {type(self.env).__name__}; expected an Environment of verifiers or a Taskset")
+            raise ConfigError(
+                f"env.load made {type(self.env).__name__}; expected an Environment of verifiers or a Taskset"
+            )
         if self.env.rubric.has_group_rewards:
-            raise ConfigError("this environment's rubric has reward functions of whole groups, and attempts are scored one by "
-                              "one here; give it functions of one attempt (an algorithm compares the attempts of a group)")
+            raise ConfigError(
+                "this environment's rubric has reward functions of whole groups, and attempts are scored one by "
+                "one here; give it functions of one attempt (an algorithm compares the attempts of a group)"
+            )
         own = getattr(self.env, "max_turns", -1)
         self.limit = min([each for each in (own, turns) if each > 0], default=0)
         if self.limit and own >= 0:
             self.env.max_turns = self.limit
         for rubric in _rubrics_of(self.env):
-            rubric.funcs = [_watched(function, rubric, n) for n, function in enumerate(rubric.funcs)]
+            rubric.funcs = [
+                _watched(function, rubric, n) for n, function in enumerate(rubric.funcs)
+            ]
         self.success = success
 
     def rows(self) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         """(split, "" where the environment has one set of rows; id; row) of every row."""
-        own = {"train": (self.env.dataset, self.env.dataset_source, self.env.get_dataset),
-               "held-out": (self.env.eval_dataset, self.env.eval_dataset_source, self.env.get_eval_dataset)}
-        sets = {split: get() for split, (built, source, get) in own.items() if built is not None or source is not None}
+        own = {
+            "train": (self.env.dataset, self.env.dataset_source, self.env.get_dataset),
+            "held-out": (
+                self.env.eval_dataset,
+                self.env.eval_dataset_source,
+                self.env.get_eval_dataset,
+            ),
+        }
+        sets = {
+            split: get()
+            for split, (built, source, get) in own.items()
+            if built is not None or source is not None
+        }
         for split, rows in sets.items():
             for number in range(len(rows)):
                 row = rows[number]
@@ -68,10 +99,16 @@ class VerifiersEnvironment:
     def rollouts(self, row_of: Callable[[Task], Mapping[str, Any]]) -> Rollouts:
         return Rollouts(functools.partial(self._play, row_of), self.success)
 
-    async def _play(self, row_of: Callable[[Task], Mapping[str, Any]], task: Task, ask: Ask) -> RubricVerdict:
-        state = await self.env.rollout(dict(row_of(task)), _client(self.vf, ask), "policy", dict(self.env.sampling_args))
+    async def _play(
+        self, row_of: Callable[[Task], Mapping[str, Any]], task: Task, ask: Ask
+    ) -> RubricVerdict:
+        state = await self.env.rollout(
+            dict(row_of(task)), _client(self.vf, ask), "policy", dict(self.env.sampling_args)
+        )
         if (error := state.get("error")) is not None:
-            raise EnvError(f"verifiers ended this attempt with {type(error).__name__}: {error.__cause__ or error}")
+            raise EnvError(
+                f"verifiers ended this attempt with {type(error).__name__}: {error.__cause__ or error}"
+            )
         stop = state.get("stop_condition") or ""
         last = tuple(map(_words, self._final(state)))
         try:
@@ -111,6 +148,7 @@ class VerifiersEnvironment:
 
 def _watched(function: Callable, rubric: Any, place: int) -> Callable:
     """A reward function that leaves word of what it said, and of what it raised."""
+
     @functools.wraps(function)
     async def call(*args: Any, **named: Any) -> float:
         scores = _SCORES.get()
@@ -152,16 +190,34 @@ def _client(vf: Any, ask: Ask) -> Any:
     types = package("verifiers.types", "verifiers")
 
     class Policy(vf.Client):
-        async def get_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
-            offered = [{"type": "function", "function": {"name": tool.name, "description": tool.description,
-                                                         "parameters": dict(tool.parameters)}} for tool in tools or ()]
+        async def get_response(
+            self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any
+        ) -> Any:
+            offered = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": dict(tool.parameters),
+                    },
+                }
+                for tool in tools or ()
+            ]
             try:
                 answer = await ask([_words(message) for message in prompt], offered)
             except ContextLimit:
                 raise vf.OverlongPromptError("the policy's context is full") from None
-            calls = [types.ToolCall(id=each, name=name, arguments=arguments) for each, name, arguments in answer.wire_calls]
-            message = types.ResponseMessage(content=answer.content, tool_calls=calls or None, is_truncated=False,
-                                            finish_reason="tool_calls" if calls else "stop")
+            calls = [
+                types.ToolCall(id=each, name=name, arguments=arguments)
+                for each, name, arguments in answer.wire_calls
+            ]
+            message = types.ResponseMessage(
+                content=answer.content,
+                tool_calls=calls or None,
+                is_truncated=False,
+                finish_reason="tool_calls" if calls else "stop",
+            )
             return types.Response(id="", created=0, model=model, message=message)
 
         def setup_client(self, config: Any) -> None: ...

@@ -5,6 +5,7 @@ package would start as a process of its own for each attempt, runs here: the loo
 model through the interception server and the task's tools by MCP. The model that it finds at the endpoint is the policy.
 Tasks that need a container, or an `Env` of several agents, are not played.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -16,11 +17,25 @@ from types import SimpleNamespace
 from typing import Any
 
 from workbench.envs.adapters.packages import package
-from workbench.envs.adapters.verifiers_rollouts import Ask, ContextLimit, Rollouts, RubricVerdict, Words, words_of
+from workbench.envs.adapters.verifiers_rollouts import (
+    Ask,
+    ContextLimit,
+    Rollouts,
+    RubricVerdict,
+    Words,
+    words_of,
+)
 from workbench.types import Task
 from workbench.types.errors import ConfigError, EnvError
 
-LIMITS = ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "agent_timeout")
+LIMITS = (
+    "max_turns",
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_total_tokens",
+    "context_length",
+    "agent_timeout",
+)
 
 
 class VerifiersTaskset:
@@ -29,14 +44,24 @@ class VerifiersTaskset:
 
     def __init__(self, taskset: type, args: Mapping[str, Any], turns: int, success: str) -> None:
         self.vf = package("verifiers.v1", "verifiers")
-        config = package("verifiers.v1.utils.generic", "verifiers").concrete_type(
-            taskset, self.vf.TasksetConfig, origin=self.vf.Taskset) or self.vf.TasksetConfig
-        self.taskset, self.limit, self.success = taskset(config(**{"id": taskset.__module__, **args})), turns, success
-        self._asks: dict[str, Ask] = {}          # by the id of the attempt's trace
-        self._up: asyncio.Future | None = None   # what serves all attempts
+        config = (
+            package("verifiers.v1.utils.generic", "verifiers").concrete_type(
+                taskset, self.vf.TasksetConfig, origin=self.vf.Taskset
+            )
+            or self.vf.TasksetConfig
+        )
+        self.taskset, self.limit, self.success = (
+            taskset(config(**{"id": taskset.__module__, **args})),
+            turns,
+            success,
+        )
+        self._asks: dict[str, Ask] = {}  # by the id of the attempt's trace
+        self._up: asyncio.Future | None = None  # what serves all attempts
         if taskset.task_type().NEEDS_CONTAINER:
-            raise ConfigError(f"tasks of {taskset.__name__} need a container, and attempts are played in this environment's "
-                              "own processes; play tasks that need none")
+            raise ConfigError(
+                f"tasks of {taskset.__name__} need a container, and attempts are played in this environment's "
+                "own processes; play tasks that need none"
+            )
 
     def rows(self) -> Iterator[tuple[str, str, Any]]:
         """(split: none is known; id; task) of every task."""
@@ -67,7 +92,9 @@ class VerifiersTaskset:
             try:
                 tools = await stack.enter_async_context(serve_shared(toolsets)) if toolsets else {}
                 secrets = tuple(each.state_secret for each in tools.values() if each.state_secret)
-                interception = await stack.enter_async_context(InterceptionServer(state_service_secrets=secrets))
+                interception = await stack.enter_async_context(
+                    InterceptionServer(state_service_secrets=secrets)
+                )
                 url = await self._endpoint(stack)
             except Exception as error:
                 return up.set_exception(error)
@@ -93,19 +120,41 @@ class VerifiersTaskset:
 
         ask, body = self._asks.get(request.headers.get("X-Session-ID", "")), await request.json()
         if ask is None:
-            return web.json_response({"error": {"message": "no attempt asks by this id"}}, status=404)
+            return web.json_response(
+                {"error": {"message": "no attempt asks by this id"}}, status=404
+            )
         try:
             answer = await ask(list(map(_words, body["messages"])), body.get("tools") or [])
         except ContextLimit:
-            return web.json_response({"error": {"message": "the maximum context length is reached", "code":
-                                                "context_length_exceeded"}}, status=400)
+            return web.json_response(
+                {
+                    "error": {
+                        "message": "the maximum context length is reached",
+                        "code": "context_length_exceeded",
+                    }
+                },
+                status=400,
+            )
         message: dict[str, Any] = {"role": "assistant", "content": answer.content}
         if answer.calls:
-            message["tool_calls"] = [{"id": each, "type": "function", "function": {"name": name, "arguments": arguments}}
-                                     for each, name, arguments in answer.wire_calls]
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if answer.calls else "stop"}
-        return web.json_response({"id": "turn", "object": "chat.completion", "created": 0, "model": "policy",
-                                  "choices": [choice]})
+            message["tool_calls"] = [
+                {"id": each, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for each, name, arguments in answer.wire_calls
+            ]
+        choice = {
+            "index": 0,
+            "message": message,
+            "finish_reason": "tool_calls" if answer.calls else "stop",
+        }
+        return web.json_response(
+            {
+                "id": "turn",
+                "object": "chat.completion",
+                "created": 0,
+                "model": "policy",
+                "choices": [choice],
+            }
+        )
 
     async def _play(self, row_of: Callable[[Task], Any], task: Task, ask: Ask) -> RubricVerdict:
         up = await self._servers()
@@ -131,11 +180,20 @@ class VerifiersTaskset:
 
         vf, harness = self.vf, _harness()
         here = resolve_runtime_config(vf.SubprocessConfig(), task)
-        agent = vf.AgentConfig(harness=harness.config, runtime=here, model="policy", client=up.client)
-        return Rollout(task=task, agent_config=agent, harness=harness, ctx=vf.ModelContext("policy", up.client),
-                       runtime_config=here, timeouts=resolve_rollout_timeouts(TimeoutConfig(), task),
-                       limits=RolloutLimits(max_turns=self.limit or None), shared_tools=up.tools,
-                       interception=up.interception)
+        agent = vf.AgentConfig(
+            harness=harness.config, runtime=here, model="policy", client=up.client
+        )
+        return Rollout(
+            task=task,
+            agent_config=agent,
+            harness=harness,
+            ctx=vf.ModelContext("policy", up.client),
+            runtime_config=here,
+            timeouts=resolve_rollout_timeouts(TimeoutConfig(), task),
+            limits=RolloutLimits(max_turns=self.limit or None),
+            shared_tools=up.tools,
+            interception=up.interception,
+        )
 
 
 def _verdict(trace: Any) -> RubricVerdict:
@@ -144,16 +202,28 @@ def _verdict(trace: Any) -> RubricVerdict:
     words = f"{fault.type}: {fault.message}" if fault else ""
     if not trace.ok and not trace.timing.scoring.start:
         raise EnvError(f"verifiers ended this attempt with {words or trace.stop_condition}")
-    metrics = dict(trace.metrics) | {name: each.score for name, each in trace.rewards.items() if each is not None}
-    parts = {name: each.score * each.weight for name, each in trace.rewards.items() if each is not None}
+    metrics = dict(trace.metrics) | {
+        name: each.score for name, each in trace.rewards.items() if each is not None
+    }
+    parts = {
+        name: each.score * each.weight for name, each in trace.rewards.items() if each is not None
+    }
     stop = trace.stop_condition or ""
     scored = trace.ok and all(value is not None for value in trace.rewards.values())
-    return RubricVerdict(parts if scored else None, {name: value for name, value in metrics.items() if value is not None}, stop,
-                   stop in LIMITS, error="" if scored else words or "a reward was not computed")
+    return RubricVerdict(
+        parts if scored else None,
+        {name: value for name, value in metrics.items() if value is not None},
+        stop,
+        stop in LIMITS,
+        error="" if scored else words or "a reward was not computed",
+    )
 
 
 def _words(message: Mapping[str, Any]) -> Words:
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls") or ()
+    ]
     return words_of(message["role"], message.get("content"), calls, message.get("tool_call_id"))
 
 
@@ -166,39 +236,68 @@ def _harness() -> Any:
     from verifiers.v1.runtimes import ProgramResult
 
     class Here(NullHarness):
-        SUPPORTS_TOOL_INTERCEPTION = False  # a stop or a rewrite before a call ends the attempt instead
+        SUPPORTS_TOOL_INTERCEPTION = (
+            False  # a stop or a rewrite before a call ends the attempt instead
+        )
 
         async def setup(self, runtime: Any) -> None: ...
 
-        async def launch(self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Mapping[str, str],
-                         data: Any) -> Any:
+        async def launch(
+            self,
+            ctx: Any,
+            trace: Any,
+            runtime: Any,
+            endpoint: str,
+            secret: str,
+            mcp_urls: Mapping[str, str],
+            data: Any,
+        ) -> Any:
             from verifiers.v1.dialects.chat import message_to_wire
 
             system, prompt = self.resolve_prompt(data)
             messages = [{"role": "system", "content": system}] if system else []
-            messages += [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or ())
+            messages += (
+                [{"role": "user", "content": prompt}]
+                if isinstance(prompt, str)
+                else map(message_to_wire, prompt or ())
+            )
             await _chat(endpoint, secret, list(messages), mcp_urls, self.config.tool_timeout)
             return ProgramResult(exit_code=0, stdout="", stderr="")
 
     return Here(NullHarnessConfig(id="null"))
 
 
-async def _chat(endpoint: str, secret: str, messages: list[dict], mcp_urls: Mapping[str, str], tool_timeout: float) -> None:
+async def _chat(
+    endpoint: str,
+    secret: str,
+    messages: list[dict],
+    mcp_urls: Mapping[str, str],
+    tool_timeout: float,
+) -> None:
     """Ask and call until an answer without calls, or a limit of the rollout."""
     import httpx
     from verifiers.v1.harnesses.utils.compaction import bound_tool_message
     from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 
-    servers = {"mcpServers": {name: {"url": url, "timeout": tool_timeout} for name, url in mcp_urls.items()}}
+    servers = {
+        "mcpServers": {
+            name: {"url": url, "timeout": tool_timeout} for name, url in mcp_urls.items()
+        }
+    }
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(
-            base_url=endpoint, headers={"Authorization": f"Bearer {secret}"}, timeout=None))
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(
+                base_url=endpoint, headers={"Authorization": f"Bearer {secret}"}, timeout=None
+            )
+        )
         tools, dispatch, connections = await connect_mcp(servers, stack)
         call = partial(call_mcp, connections, dispatch)
         while True:
             body = {"model": "policy", "messages": messages} | ({"tools": tools} if tools else {})
             response = await http.post("/chat/completions", json=body)
-            if response.status_code == 400:  # a limit, a stop, or a context that is full: the rollout knows which
+            if (
+                response.status_code == 400
+            ):  # a limit, a stop, or a context that is full: the rollout knows which
                 return
             response.raise_for_status()
             message = response.json()["choices"][0]["message"]
@@ -206,7 +305,22 @@ async def _chat(endpoint: str, secret: str, messages: list[dict], mcp_urls: Mapp
             if not message.get("tool_calls"):
                 return
             for each in message["tool_calls"]:
-                name, arguments = each["function"]["name"], json.loads(each["function"]["arguments"])
-                content = await call(name, arguments) if name in dispatch else f"error: unknown tool {name!r}"
-                messages.append(bound_tool_message({"role": "tool", "tool_call_id": each["id"], "content": content,
-                                                    "name": name}))
+                name, arguments = (
+                    each["function"]["name"],
+                    json.loads(each["function"]["arguments"]),
+                )
+                content = (
+                    await call(name, arguments)
+                    if name in dispatch
+                    else f"error: unknown tool {name!r}"
+                )
+                messages.append(
+                    bound_tool_message(
+                        {
+                            "role": "tool",
+                            "tool_call_id": each["id"],
+                            "content": content,
+                            "name": name,
+                        }
+                    )
+                )

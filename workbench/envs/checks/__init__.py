@@ -5,6 +5,7 @@
 What it finds it has seen: attempts that part, a reward that was paid, a limit that ended them. What cannot be seen here (no
 solver, no tokenizer, an environment that is not the same twice) is said to be not checked.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -20,7 +21,13 @@ from workbench.envs.checks.farm import PolicyEstimate, all_earned, check_farming
 from workbench.envs.checks.given import CheckInput
 from workbench.envs.checks.shown import check_context, check_leaks, check_messages_said, check_text
 from workbench.envs.checks.tasks import check_splits, check_tasks
-from workbench.envs.checks.upkeep import StepCost, check_cost, check_left_behind, check_workers, cost_of
+from workbench.envs.checks.upkeep import (
+    StepCost,
+    check_cost,
+    check_left_behind,
+    check_workers,
+    cost_of,
+)
 from workbench.types import Observation
 from workbench.types.findings import Answer, Finding, LintReport, RuleResult, answered, heard_out
 
@@ -36,57 +43,147 @@ class EnvCheck(NamedTuple):
 
 
 CHECKS: tuple[EnvCheck, ...] = (
-    EnvCheck("E1", "a task is a function of its seed", "the same step draws other tasks in another process or after a resume, and "
-             "a stored attempt cannot be played again",
-             "Draw everything in task(task_seed) from rng_at('my_env', task_seed) (workbench.types.seeds), put plain JSON values "
-             "that make the problem into the payload, and read nothing else in reset.", check_tasks),
-    EnvCheck("E2", "held-out tasks are not training tasks", "evaluation tells what was remembered, not what was learned",
-             "Let split_of(task) decide by what the task asks (content_split of workbench.envs.splits), never by its seed.",
-             check_splits),
-    EnvCheck("E3", "the same task, chance and actions go the same way", "a group compares attempts at different problems; what was "
-             "stored cannot be replayed", "Draw all chance from rng_at('my_env', dynamics_seed, turn) or a generator made of "
-             "dynamics_seed in reset; let the first observation depend on the task alone. Of an environment that cannot be the "
-             "same twice, the family says deterministic = False.", check_replays),
-    EnvCheck("E4", "chance comes from dynamics_seed", "attempts of a group differ in nothing but the policy's words, and luck "
-             "belongs to the task: no baseline averages over it", "Seed what is drawn in step() with dynamics_seed, and draw what "
-             "belongs to the problem in task(task_seed). Use a generator of the environment's own, never random or numpy.random.",
-             check_chance),
-    EnvCheck("E5", "attempts do not act on each other", "replies and rewards belong to somebody else's actions",
-             "Make everything that changes in __init__ or reset, never in the class, the module or the family.", check_isolation),
-    EnvCheck("E6", "what is shown can be read", "tokens are spent on codes that say nothing, and foreign text acts in a terminal",
-             "Strip or translate codes where the observation is built; decode bytes with their own encoding.", check_text),
-    EnvCheck("E7", "every observation says something, in a role that it may have", "the policy answers nobody, or is shown words "
-             "as its own that it did not sample", "End every observation with a message by 'user' (or 'tool', after a call) that "
-             "says what is the case now.", check_messages_said),
-    EnvCheck("E8", "prompts fit the context", "attempts end without a turn, or in the middle",
-             "Shorten prompts and replies, or raise collect.max_context.", check_context),
-    EnvCheck("E9", "no answer is shown before it is earned", "the policy is paid for reading it off: success rises at once, and "
-             "nothing of it is left elsewhere", "Keep the answer out of prompts, refusals and hints; info is for people and is "
-             "shown to no policy.", check_leaks),
-    EnvCheck("E10", "success is said, and agrees with the reward", "what is learned is not what is reported",
-             "Put info={'success': bool} into every StepResult, true from where the task is solved on, and pay most for it.",
-             check_success),
-    EnvCheck("E11", "rewards are numbers, within their bounds", "an attempt ends as a fault, or one outlier decides the update",
-             "Return a finite number, or None where the reward could not be computed; let reward_parts sum to it; state the "
-             "bounds of a whole attempt as reward_range = (low, high), or mend what exceeds them.", check_rewards),
-    EnvCheck("E12", "the reward cannot be farmed", "the policy will find it: its return rises and it solves nothing",
-             "Pay for what solves the task, once; compare the whole answer and not words in it; pay nothing for form, length or "
-             "turns alone, or far less than for success.", check_farming),
-    EnvCheck("E13", "an attempt ends, once", "attempts go on after they are over, and turns are paid that mean nothing",
-             "Return terminated=True with the last reward, and raise EnvError in a step after it.", check_ends),
-    EnvCheck("E14", "limits are said, and are the real ones", "the policy is cut off by something that it could not know",
-             "State the number of answers and moves in the first prompt, from the same settings that enforce them.", check_limits),
-    EnvCheck("E15", "bad texts are answered, not raised", "early in training most attempts would be faults, without a reward",
-             "Say in words what was expected; quote the policy's words in a Text that is not trusted.", check_bad_texts),
-    EnvCheck("E16", "time and memory", "training waits for the environment, or runs out of memory",
-             "Make what is costly once for each family (functools.cache), keep nothing of an attempt in class or module, and "
-             "step slow ones in workers.", check_cost),
-    EnvCheck("E17", "what an attempt held is given back", "the machine runs out of threads, processes or files in the middle of a "
-             "run, or the process never ends", "Define close(): end threads and processes that the attempt started, close files "
-             "and connections.", check_left_behind),
-    EnvCheck("E18", "worker processes can run it", "collect.env_runner = 'processes' fails, or plays something else",
-             "Define the family in a file, as a frozen dataclass whose fields are plain values; use no hash() of a text and no "
-             "order of a set.", check_workers),
+    EnvCheck(
+        "E1",
+        "a task is a function of its seed",
+        "the same step draws other tasks in another process or after a resume, and "
+        "a stored attempt cannot be played again",
+        "Draw everything in task(task_seed) from rng_at('my_env', task_seed) (workbench.types.seeds), put plain JSON values "
+        "that make the problem into the payload, and read nothing else in reset.",
+        check_tasks,
+    ),
+    EnvCheck(
+        "E2",
+        "held-out tasks are not training tasks",
+        "evaluation tells what was remembered, not what was learned",
+        "Let split_of(task) decide by what the task asks (content_split of workbench.envs.splits), never by its seed.",
+        check_splits,
+    ),
+    EnvCheck(
+        "E3",
+        "the same task, chance and actions go the same way",
+        "a group compares attempts at different problems; what was stored cannot be replayed",
+        "Draw all chance from rng_at('my_env', dynamics_seed, turn) or a generator made of "
+        "dynamics_seed in reset; let the first observation depend on the task alone. Of an environment that cannot be the "
+        "same twice, the family says deterministic = False.",
+        check_replays,
+    ),
+    EnvCheck(
+        "E4",
+        "chance comes from dynamics_seed",
+        "attempts of a group differ in nothing but the policy's words, and luck "
+        "belongs to the task: no baseline averages over it",
+        "Seed what is drawn in step() with dynamics_seed, and draw what "
+        "belongs to the problem in task(task_seed). Use a generator of the environment's own, never random or numpy.random.",
+        check_chance,
+    ),
+    EnvCheck(
+        "E5",
+        "attempts do not act on each other",
+        "replies and rewards belong to somebody else's actions",
+        "Make everything that changes in __init__ or reset, never in the class, the module or the family.",
+        check_isolation,
+    ),
+    EnvCheck(
+        "E6",
+        "what is shown can be read",
+        "tokens are spent on codes that say nothing, and foreign text acts in a terminal",
+        "Strip or translate codes where the observation is built; decode bytes with their own encoding.",
+        check_text,
+    ),
+    EnvCheck(
+        "E7",
+        "every observation says something, in a role that it may have",
+        "the policy answers nobody, or is shown words as its own that it did not sample",
+        "End every observation with a message by 'user' (or 'tool', after a call) that "
+        "says what is the case now.",
+        check_messages_said,
+    ),
+    EnvCheck(
+        "E8",
+        "prompts fit the context",
+        "attempts end without a turn, or in the middle",
+        "Shorten prompts and replies, or raise collect.max_context.",
+        check_context,
+    ),
+    EnvCheck(
+        "E9",
+        "no answer is shown before it is earned",
+        "the policy is paid for reading it off: success rises at once, and "
+        "nothing of it is left elsewhere",
+        "Keep the answer out of prompts, refusals and hints; info is for people and is "
+        "shown to no policy.",
+        check_leaks,
+    ),
+    EnvCheck(
+        "E10",
+        "success is said, and agrees with the reward",
+        "what is learned is not what is reported",
+        "Put info={'success': bool} into every StepResult, true from where the task is solved on, and pay most for it.",
+        check_success,
+    ),
+    EnvCheck(
+        "E11",
+        "rewards are numbers, within their bounds",
+        "an attempt ends as a fault, or one outlier decides the update",
+        "Return a finite number, or None where the reward could not be computed; let reward_parts sum to it; state the "
+        "bounds of a whole attempt as reward_range = (low, high), or mend what exceeds them.",
+        check_rewards,
+    ),
+    EnvCheck(
+        "E12",
+        "the reward cannot be farmed",
+        "the policy will find it: its return rises and it solves nothing",
+        "Pay for what solves the task, once; compare the whole answer and not words in it; pay nothing for form, length or "
+        "turns alone, or far less than for success.",
+        check_farming,
+    ),
+    EnvCheck(
+        "E13",
+        "an attempt ends, once",
+        "attempts go on after they are over, and turns are paid that mean nothing",
+        "Return terminated=True with the last reward, and raise EnvError in a step after it.",
+        check_ends,
+    ),
+    EnvCheck(
+        "E14",
+        "limits are said, and are the real ones",
+        "the policy is cut off by something that it could not know",
+        "State the number of answers and moves in the first prompt, from the same settings that enforce them.",
+        check_limits,
+    ),
+    EnvCheck(
+        "E15",
+        "bad texts are answered, not raised",
+        "early in training most attempts would be faults, without a reward",
+        "Say in words what was expected; quote the policy's words in a Text that is not trusted.",
+        check_bad_texts,
+    ),
+    EnvCheck(
+        "E16",
+        "time and memory",
+        "training waits for the environment, or runs out of memory",
+        "Make what is costly once for each family (functools.cache), keep nothing of an attempt in class or module, and "
+        "step slow ones in workers.",
+        check_cost,
+    ),
+    EnvCheck(
+        "E17",
+        "what an attempt held is given back",
+        "the machine runs out of threads, processes or files in the middle of a "
+        "run, or the process never ends",
+        "Define close(): end threads and processes that the attempt started, close files "
+        "and connections.",
+        check_left_behind,
+    ),
+    EnvCheck(
+        "E18",
+        "worker processes can run it",
+        "collect.env_runner = 'processes' fails, or plays something else",
+        "Define the family in a file, as a frozen dataclass whose fields are plain values; use no hash() of a text and no "
+        "order of a set.",
+        check_workers,
+    ),
 )
 
 
@@ -106,9 +203,16 @@ class EnvReport:
         return self.findings.ok
 
 
-def check_family(family: EnvFamily, *, count_tokens: Callable[[Observation], int] | None = None,
-                 max_context: int | None = None, max_turn_tokens: int = 0, tasks: int = 12, budget_s: float = 3.0,
-                 only: tuple[str, ...] = ()) -> EnvReport:
+def check_family(
+    family: EnvFamily,
+    *,
+    count_tokens: Callable[[Observation], int] | None = None,
+    max_context: int | None = None,
+    max_turn_tokens: int = 0,
+    tasks: int = 12,
+    budget_s: float = 3.0,
+    only: tuple[str, ...] = (),
+) -> EnvReport:
     """Play `family` and ask every check (or those of `only`, by id).
 
     `count_tokens(observation)`: tokens of a prompt that begins with it; with `max_context` and `max_turn_tokens` it says
@@ -123,10 +227,18 @@ def check_family(family: EnvFamily, *, count_tokens: Callable[[Observation], int
         first = CHECKS[0]
         what = Finding(f"task(task_seed) raises: {type(error).__name__}: {error}")
         return EnvReport(LintReport((_answer(first, [what]),), about), baselines=missing)
-    answers = tuple(_answer(each, heard_out(each.check, given, "the check itself failed"))
-                    for each in CHECKS if not only or each.id in only)
-    return EnvReport(LintReport(answers, about), tuple(all_earned(given)), cost_of(given), missing,
-                     (len(set(given.problems)), len(given.tasks)))
+    answers = tuple(
+        _answer(each, heard_out(each.check, given, "the check itself failed"))
+        for each in CHECKS
+        if not only or each.id in only
+    )
+    return EnvReport(
+        LintReport(answers, about),
+        tuple(all_earned(given)),
+        cost_of(given),
+        missing,
+        (len(set(given.problems)), len(given.tasks)),
+    )
 
 
 def _answer(check: EnvCheck, results: list[RuleResult]) -> Answer:

@@ -5,6 +5,7 @@ the interpreter tells (`sys.setprofile`). numpy's are not told of, so generators
 made of a class that notes what is drawn (`_noting`); one that was made before is not seen, and attempts that it joins are
 found by playing them.
 """
+
 from __future__ import annotations
 
 import random
@@ -21,10 +22,34 @@ from workbench.envs.base import EnvFamily
 from workbench.envs.checks.scripts import Script
 from workbench.envs.shared import opened
 
-NO_DRAW = ("seed", "getstate", "setstate", "spawn", "get_state", "set_state", "jumped", "__reduce__")
-OTHER_SOURCES = {"urandom": "os.urandom", "getrandom": "os.urandom", "uuid4": "uuid", "time": "the clock",
-                 "time_ns": "the clock", "perf_counter": "the clock"}
-PASSED_BY = ("types/seeds.py", "tempfile.py", "uuid.py", "threading.py", "selectors.py", "base_events.py", "subprocess.py", "logging/")
+NO_DRAW = (
+    "seed",
+    "getstate",
+    "setstate",
+    "spawn",
+    "get_state",
+    "set_state",
+    "jumped",
+    "__reduce__",
+)
+OTHER_SOURCES = {
+    "urandom": "os.urandom",
+    "getrandom": "os.urandom",
+    "uuid4": "uuid",
+    "time": "the clock",
+    "time_ns": "the clock",
+    "perf_counter": "the clock",
+}
+PASSED_BY = (
+    "types/seeds.py",
+    "tempfile.py",
+    "uuid.py",
+    "threading.py",
+    "selectors.py",
+    "base_events.py",
+    "subprocess.py",
+    "logging/",
+)
 
 
 class Draw(NamedTuple):
@@ -105,15 +130,23 @@ def _numpy_noted(noted: Callable[[str, Any], None]) -> Iterator[None]:
     def made(seed: Any = None) -> np.random.Generator:
         return seed if isinstance(seed, generator) else noting(make(seed).bit_generator)
 
-    instead: dict[int, Any] = {id(generator): noting, id(state): _noting(state, noted), id(make): made}
+    instead: dict[int, Any] = {
+        id(generator): noting,
+        id(state): _noting(state, noted),
+        id(make): made,
+    }
     kept: list[Any] = [generator, state, make]
     for name in _drawing(state):
         if hasattr(np.random, name):
             drawn = getattr(np.random, name)
             kept.append(drawn)
             instead[id(drawn)] = _global(drawn, noted)
-    changed = [(module, name, value) for module in list(sys.modules.values()) for name, value in _names_of(module)
-               if id(value) in instead]
+    changed = [
+        (module, name, value)
+        for module in list(sys.modules.values())
+        for name, value in _names_of(module)
+        if id(value) in instead
+    ]
     for module, name, value in changed:
         setattr(module, name, instead[id(value)])
     try:
@@ -124,12 +157,20 @@ def _numpy_noted(noted: Callable[[str, Any], None]) -> Iterator[None]:
 
 
 def _names_of(module: Any) -> list[tuple[str, Any]]:
-    own = module.__name__.startswith("numpy") and module.__name__ != "numpy.random" if hasattr(module, "__name__") else True
+    own = (
+        module.__name__.startswith("numpy") and module.__name__ != "numpy.random"
+        if hasattr(module, "__name__")
+        else True
+    )
     return [] if own or module.__name__ == __name__ else list(vars(module).items())
 
 
 def _drawing(kind: type) -> list[str]:
-    return [name for name in vars(kind) if not name.startswith("_") and name not in NO_DRAW and callable(getattr(kind, name))]
+    return [
+        name
+        for name in vars(kind)
+        if not name.startswith("_") and name not in NO_DRAW and callable(getattr(kind, name))
+    ]
 
 
 def _noting(kind: type, noted: Callable[[str, Any], None]) -> type:

@@ -1,4 +1,5 @@
 """What can be earned without solving anything (E12): by nothing, by one text for all tasks, by saying it again, by length."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +12,10 @@ from workbench.envs.checks.playing import PlayedAttempt, is_number
 from workbench.types.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.types.stats import Estimate, mean_interval, share
 
-LEAST = 4             # attempts by which a way to play is judged
-AS_GOOD = 0.9         # of the solver's success (or return), which a constant comes up to
+LEAST = 4  # attempts by which a way to play is judged
+AS_GOOD = 0.9  # of the solver's success (or return), which a constant comes up to
 MUCH, SOME = 0.5, 0.2  # of what the solver earns, paid to attempts that fail
-FEW_PROBLEMS = 8      # or fewer: then one text may well be the answer to them
+FEW_PROBLEMS = 8  # or fewer: then one text may well be the answer to them
 FILLER = " and so on" * 60
 
 
@@ -32,8 +33,13 @@ class PolicyEstimate(NamedTuple):
 def earned(policy: str, attempts: Sequence[PlayedAttempt]) -> PolicyEstimate:
     said = [float(each.success) for each in attempts if each.success is not None]
     paid = [each.reward for each in attempts if each.reward is not None]
-    return PolicyEstimate(policy, len(attempts), share(said) if said else None, mean_interval(paid) if paid else None,
-                  float(np.mean([len(each.results) for each in attempts])) if attempts else 0.0)
+    return PolicyEstimate(
+        policy,
+        len(attempts),
+        share(said) if said else None,
+        mean_interval(paid) if paid else None,
+        float(np.mean([len(each.results) for each in attempts])) if attempts else 0.0,
+    )
 
 
 def _mean(estimate: Estimate | None) -> float:
@@ -43,7 +49,9 @@ def _mean(estimate: Estimate | None) -> float:
 def all_earned(given: CheckInput) -> list[PolicyEstimate]:
     """Random play and the solver first, then the fixed answers, the one that earns most before the others."""
     fixed = [earned(name, attempts) for name, attempts in given.fixed.items()]
-    order = sorted(fixed, key=lambda each: (each.policy != EMPTY, -_mean(each.success), -_mean(each.reward)))
+    order = sorted(
+        fixed, key=lambda each: (each.policy != EMPTY, -_mean(each.success), -_mean(each.reward))
+    )
     return [*(earned(name, attempts) for name, attempts in given.own.items()), *order]
 
 
@@ -53,23 +61,41 @@ def check_farming(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(sum(each.attempts for each in made.values()))
     yield from _no_signal(given, made)
     few = len(set(given.problems)) <= FEW_PROBLEMS
-    found = [*_constants(given, made, solver, few), *_paid_for_failing(given, made, solver),
-             *_again_and_again(given, solver), *_by_length(given, solver)]
+    found = [
+        *_constants(given, made, solver, few),
+        *_paid_for_failing(given, made, solver),
+        *_again_and_again(given, solver),
+        *_by_length(given, solver),
+    ]
     yield from found
 
 
 def _no_signal(given: CheckInput, made: Mapping[str, PolicyEstimate]) -> Iterator[RuleResult]:
-    paid = [each.reward for attempts in given.plays.values() for each in attempts if each.reward is not None]
+    paid = [
+        each.reward
+        for attempts in given.plays.values()
+        for each in attempts
+        if each.reward is not None
+    ]
     ways = [name for name, each in made.items() if each.reward is not None]
-    if len(ways) >= 4 and ("solver" in made or "random" in made) and len(paid) >= 2 * LEAST and np.ptp(paid) == 0:
-        yield Finding(f"all {len(paid)} attempts, by {len(ways)} ways to play, earn {paid[0]:g}: nothing can be learned from it",
-                      severity=ERROR if "solver" in made else NOTE)
+    if (
+        len(ways) >= 4
+        and ("solver" in made or "random" in made)
+        and len(paid) >= 2 * LEAST
+        and np.ptp(paid) == 0
+    ):
+        yield Finding(
+            f"all {len(paid)} attempts, by {len(ways)} ways to play, earn {paid[0]:g}: nothing can be learned from it",
+            severity=ERROR if "solver" in made else NOTE,
+        )
 
 
 # ------------------------------------------------------------------------------------------------ one text for all
 
 
-def _constants(given: CheckInput, made: Mapping[str, PolicyEstimate], solver: PolicyEstimate | None, few: bool) -> Iterator[Finding]:
+def _constants(
+    given: CheckInput, made: Mapping[str, PolicyEstimate], solver: PolicyEstimate | None, few: bool
+) -> Iterator[Finding]:
     """A fixed text that succeeds about as often as the solver, or earns as much."""
     best: tuple[float, str] | None = None
     for name in given.fixed:
@@ -89,14 +115,25 @@ def _constants(given: CheckInput, made: Mapping[str, PolicyEstimate], solver: Po
     kind = "succeeds at" if made[name].success is not None else "earns"
     shown = f"{value:.0%}" if made[name].success is not None else f"{value:.3g}"
     solved = "" if solver is None else f", the solver {_of(solver, made[name].success is not None)}"
-    many = "" if not few else (f" (there are no more than {len(set(given.problems))} problems among {len(given.tasks)} tasks, so "
-                               "that one text can be the answer)")
-    yield Finding(f"{name} {kind} {shown} of {made[name].attempts} attempts at different tasks{solved}{many}" if made[
-        name].success is not None else f"{name} {kind} {shown} on average{solved}{many}",
-                  severity=NOTE if few and not name.startswith(EVERYTHING) and name != EMPTY else ERROR)
+    many = (
+        ""
+        if not few
+        else (
+            f" (there are no more than {len(set(given.problems))} problems among {len(given.tasks)} tasks, so "
+            "that one text can be the answer)"
+        )
+    )
+    yield Finding(
+        f"{name} {kind} {shown} of {made[name].attempts} attempts at different tasks{solved}{many}"
+        if made[name].success is not None
+        else f"{name} {kind} {shown} on average{solved}{many}",
+        severity=NOTE if few and not name.startswith(EVERYTHING) and name != EMPTY else ERROR,
+    )
 
 
-def _return_like_the_solver(each: PolicyEstimate, empty: PolicyEstimate, solver: PolicyEstimate | None) -> float | None:
+def _return_like_the_solver(
+    each: PolicyEstimate, empty: PolicyEstimate, solver: PolicyEstimate | None
+) -> float | None:
     if solver is None or solver.reward is None or each.reward is None:
         return None
     floor = min(0.0, empty.reward.mean if empty.reward else 0.0)
@@ -106,7 +143,13 @@ def _return_like_the_solver(each: PolicyEstimate, empty: PolicyEstimate, solver:
 
 def _of(solver: PolicyEstimate, by_success: bool) -> str:
     value = solver.success if by_success else solver.reward
-    return "none known" if value is None else f"{value.mean:.0%}" if by_success else f"{value.mean:.3g}"
+    return (
+        "none known"
+        if value is None
+        else f"{value.mean:.0%}"
+        if by_success
+        else f"{value.mean:.3g}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ paid for failing
@@ -120,24 +163,40 @@ def _scale(given: CheckInput, solver: PolicyEstimate | None) -> float:
     return float(np.mean(won)) if won else 0.0
 
 
-def _paid_for_failing(given: CheckInput, made: Mapping[str, PolicyEstimate], solver: PolicyEstimate | None) -> Iterator[Finding]:
+def _paid_for_failing(
+    given: CheckInput, made: Mapping[str, PolicyEstimate], solver: PolicyEstimate | None
+) -> Iterator[Finding]:
     """A fixed text that fails and is paid all the same."""
     scale, worst = _scale(given, solver), None
     for name, attempts in given.fixed.items():
-        paid = [each.reward for each in attempts if each.success is False and each.reward is not None]
+        paid = [
+            each.reward for each in attempts if each.success is False and each.reward is not None
+        ]
         if len(paid) >= LEAST and np.mean(paid) > 0 and (worst is None or np.mean(paid) > worst[0]):
             worst = float(np.mean(paid)), name, len(paid)
     if worst is not None and (scale <= 0 or worst[0] >= SOME * scale):
         much = scale <= 0 or worst[0] >= MUCH * scale
         beside = f"success is worth {scale:.3g}" if scale > 0 else "nobody succeeded"
-        yield Finding(f"{worst[1]} fails and earns {worst[0]:.3g} on average of {worst[2]} attempts; {beside}",
-                      severity=ERROR if much else NOTE)
-    unknown = [each for name, each in made.items() if name in given.fixed and each.success is None and each.reward
-               and each.reward.mean > 0 and each.attempts >= LEAST]
+        yield Finding(
+            f"{worst[1]} fails and earns {worst[0]:.3g} on average of {worst[2]} attempts; {beside}",
+            severity=ERROR if much else NOTE,
+        )
+    unknown = [
+        each
+        for name, each in made.items()
+        if name in given.fixed
+        and each.success is None
+        and each.reward
+        and each.reward.mean > 0
+        and each.attempts >= LEAST
+    ]
     if unknown and (solver is None or solver.reward is None):
         most = max(unknown, key=lambda each: each.reward.mean)
-        yield Finding(f"{most.policy} earns {most.reward.mean:.3g} on average, and there is no solver or success to hold it "
-                      "against", severity=NOTE)
+        yield Finding(
+            f"{most.policy} earns {most.reward.mean:.3g} on average, and there is no solver or success to hold it "
+            "against",
+            severity=NOTE,
+        )
 
 
 def _again_and_again(given: CheckInput, solver: PolicyEstimate | None) -> Iterator[Finding]:
@@ -146,32 +205,54 @@ def _again_and_again(given: CheckInput, solver: PolicyEstimate | None) -> Iterat
     for name, attempts in given.fixed.items():
         long = [each for each in attempts if len(each.results) >= 3 and not each.success]
         gains = [[r.reward for r in each.results[1:]] for each in long]
-        gains = [paid for paid in gains if all(map(is_number, paid)) and sum(value > 0 for value in paid) >= 2
-                 and min(paid) >= 0]
+        gains = [
+            paid
+            for paid in gains
+            if all(map(is_number, paid))
+            and sum(value > 0 for value in paid) >= 2
+            and min(paid) >= 0
+        ]
         if len(gains) < 2 or 2 * len(gains) < len(long):
             continue
         total = float(np.mean([sum(paid) for paid in gains]))
         turns = float(np.mean([len(paid) for paid in gains]))
         known_to_fail = all(each.success is False for each in long)
         severe = known_to_fail and (scale <= 0 or total >= MUCH * scale)
-        yield Finding(f"{name} is paid for again in every turn, and solves nothing: {total:.3g} in {turns:.0f} further turns"
-                      + (f"; success is worth {scale:.3g}" if scale > 0 else ""), severity=ERROR if severe else NOTE)
+        yield Finding(
+            f"{name} is paid for again in every turn, and solves nothing: {total:.3g} in {turns:.0f} further turns"
+            + (f"; success is worth {scale:.3g}" if scale > 0 else ""),
+            severity=ERROR if severe else NOTE,
+        )
         return
 
 
 def _by_length(given: CheckInput, solver: PolicyEstimate | None) -> Iterator[Finding]:
     """The same words, with filler behind them, earn more."""
-    ways = [(name, text) for name, text in given.constants.items() if not name.startswith(EVERYTHING)]
+    ways = [
+        (name, text) for name, text in given.constants.items() if not name.startswith(EVERYTHING)
+    ]
     chosen = ways[:3]
     scale = max(_scale(given, solver), 0.0)
     for name, text in chosen:
         tasks = [each.task for each in given.fixed[name]][:LEAST]
         longer = given.play(f"{name}, longer", lambda env, rng, text=text: text + FILLER, tasks)
-        pairs = [(a.reward, b.reward) for a, b in zip(given.fixed[name], longer)
-                 if a.task.id == b.task.id and a.reward is not None and b.reward is not None and not b.success]
-        if len(pairs) >= 3 and all(b > a + 1e-9 for a, b in pairs) and np.mean([b for _, b in pairs]) > 0:
+        pairs = [
+            (a.reward, b.reward)
+            for a, b in zip(given.fixed[name], longer)
+            if a.task.id == b.task.id
+            and a.reward is not None
+            and b.reward is not None
+            and not b.success
+        ]
+        if (
+            len(pairs) >= 3
+            and all(b > a + 1e-9 for a, b in pairs)
+            and np.mean([b for _, b in pairs]) > 0
+        ):
             gain = float(np.mean([b - a for a, b in pairs]))
             if gain >= 0.05 * scale:
-                yield Finding(f"{name} earns {gain:.3g} more with {len(FILLER.split())} words of filler behind it, and solves "
-                              "nothing: the reward grows with length")
+                yield Finding(
+                    f"{name} earns {gain:.3g} more with {len(FILLER.split())} words of filler behind it, and solves "
+                    "nothing: the reward grows with length"
+                )
                 return

@@ -1,6 +1,7 @@
 """One attempt, played without a policy: what was said, answered, paid and raised, and how long it took. Nothing here raises for
 an environment's sake.
 """
+
 from __future__ import annotations
 
 import math
@@ -56,7 +57,11 @@ class PlayedAttempt:
 
     @property
     def shown(self) -> list[Observation]:
-        return [each for each in (self.opening, *(result.observation for result in self.results)) if each is not None]
+        return [
+            each
+            for each in (self.opening, *(result.observation for result in self.results))
+            if each is not None
+        ]
 
     @property
     def script(self) -> Script:
@@ -64,11 +69,17 @@ class PlayedAttempt:
 
     @property
     def trajectory(self) -> Trajectory:
-        return trajectory_of(self.task, self.seed, self.opening, list(zip(self.texts, self.results)))
+        return trajectory_of(
+            self.task, self.seed, self.opening, list(zip(self.texts, self.results))
+        )
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, (int, float, np.number))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    )
 
 
 def clocks() -> tuple[float, float]:
@@ -83,7 +94,9 @@ def spent(began: tuple[float, float]) -> float:
 
 
 def text_of(observation: Observation | None) -> str:
-    return "" if observation is None else "\n".join(message.text for message in observation.messages)
+    return (
+        "" if observation is None else "\n".join(message.text for message in observation.messages)
+    )
 
 
 def same(one: Any, other: Any) -> bool:
@@ -97,10 +110,14 @@ def same(one: Any, other: Any) -> bool:
 def _written(value: Any) -> Any:
     """`repr` of all that is in it: that of an observation or a result is made for people, and cut."""
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value).__qualname__, [(each.name, _written(getattr(value, each.name))) for each in fields(value)]
+        return type(value).__qualname__, [
+            (each.name, _written(getattr(value, each.name))) for each in fields(value)
+        ]
     if isinstance(value, (list, tuple)):
         return type(value).__name__, [_written(each) for each in value]
-    return repr({key: _written(each) for key, each in value.items()} if isinstance(value, dict) else value)
+    return repr(
+        {key: _written(each) for key, each in value.items()} if isinstance(value, dict) else value
+    )
 
 
 # ------------------------------------------------------------------------------------------------ global generators
@@ -126,10 +143,22 @@ def _global_states() -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ one attempt
 
 
-def play(family: EnvFamily, task: Task, seed: int, policy: str, act: Callable[[Any], str], most: int | None = None
-         ) -> PlayedAttempt:
+def play(
+    family: EnvFamily,
+    task: Task,
+    seed: int,
+    policy: str,
+    act: Callable[[Any], str],
+    most: int | None = None,
+) -> PlayedAttempt:
     """Play `task` once, for at most `most` actions (None: the family's turns)."""
-    facts: dict[str, Any] = {"texts": [], "results": [], "seconds": [], "where": "make", "error": ""}
+    facts: dict[str, Any] = {
+        "texts": [],
+        "results": [],
+        "seconds": [],
+        "where": "make",
+        "error": "",
+    }
     before = _global_states()
     try:
         with opened(family) as env:
@@ -138,15 +167,23 @@ def play(family: EnvFamily, task: Task, seed: int, policy: str, act: Callable[[A
         facts["error"] = f"{type(error).__name__}: {error}"
     changed = tuple(name for name, state in _global_states().items() if state != before[name])
     facts |= {name: tuple(facts[name]) for name in ("texts", "results", "seconds")}
-    facts["texts"] = facts["texts"][:len(facts["results"]) + (facts["where"].startswith("step"))]
+    facts["texts"] = facts["texts"][: len(facts["results"]) + (facts["where"].startswith("step"))]
     results = facts["results"]
     success = results[-1].info.get("success") if results else None
-    played = PlayedAttempt(policy, task, seed, changed=changed, success=success if isinstance(success, bool) else None,
-                           **facts)
+    played = PlayedAttempt(
+        policy,
+        task,
+        seed,
+        changed=changed,
+        success=success if isinstance(success, bool) else None,
+        **facts,
+    )
     return _with_outcome(family, played)
 
 
-def _steps(env: Any, task: Task, seed: int, act: Callable[[Any], str], most: int, facts: dict[str, Any]) -> None:
+def _steps(
+    env: Any, task: Task, seed: int, act: Callable[[Any], str], most: int, facts: dict[str, Any]
+) -> None:
     def timed(where: str, call: Callable[[], Any]) -> Any:
         facts["where"] = where
         began = time.perf_counter()
@@ -158,7 +195,9 @@ def _steps(env: Any, task: Task, seed: int, act: Callable[[Any], str], most: int
     for k in range(most):
         facts["where"] = "the policy"
         facts["texts"].append(act(env))
-        result = _checked(timed(f"step {k}", lambda: env.step(facts["texts"][-1])), StepResult, "step")
+        result = _checked(
+            timed(f"step {k}", lambda: env.step(facts["texts"][-1])), StepResult, "step"
+        )
         facts["results"].append(result)
         if result.terminated or result.truncated:
             break

@@ -1,4 +1,5 @@
 """Every object that can change and that can be reached from another one; and what it is now, to compare with later."""
+
 from __future__ import annotations
 
 import logging
@@ -16,11 +17,31 @@ import numpy as np
 
 MOST_PARTS = 20_000  # objects that are looked at
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
-FIXED = (*PLAIN, type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, Enum,
-         np.generic, np.dtype, range, property, staticmethod, classmethod,
-         # Made to be shared: what is logged and who waits for whom is nobody's state.
-         logging.Filterer, logging.Formatter, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()),
-         threading.Condition, threading.Semaphore, weakref.finalize, weakref.ref)
+FIXED = (
+    *PLAIN,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    Enum,
+    np.generic,
+    np.dtype,
+    range,
+    property,
+    staticmethod,
+    classmethod,
+    # Made to be shared: what is logged and who waits for whom is nobody's state.
+    logging.Filterer,
+    logging.Formatter,
+    logging.LoggerAdapter,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    threading.Condition,
+    threading.Semaphore,
+    weakref.finalize,
+    weakref.ref,
+)
 FIXED_CONTAINERS = (tuple, frozenset, types.MappingProxyType)
 CONTAINERS = (list, dict, set, bytearray, deque)
 
@@ -79,10 +100,14 @@ def _of_classes(value: Any) -> list[tuple[str, Any]]:
     """What stands in the classes of an object and is no method: `class Lake.counter`; those of containers are Python's."""
     if isinstance(value, (*CONTAINERS, *FIXED_CONTAINERS, np.ndarray)):
         return []
-    return [(f"class {kind.__name__}.{name}", item) for kind in type(value).__mro__ if kind.__module__ != "builtins"
-            for name, item in vars(kind).items()
-            if not name.startswith("__") and isinstance(item, (*CONTAINERS, np.ndarray, np.random.Generator,
-                                                               random.Random))]
+    return [
+        (f"class {kind.__name__}.{name}", item)
+        for kind in type(value).__mro__
+        if kind.__module__ != "builtins"
+        for name, item in vars(kind).items()
+        if not name.startswith("__")
+        and isinstance(item, (*CONTAINERS, np.ndarray, np.random.Generator, random.Random))
+    ]
 
 
 class StateRecord(NamedTuple):
@@ -98,4 +123,6 @@ def state_of(value: Any) -> StateRecord:
         return StateRecord(False, pickle.dumps(value))
     except Exception:  # what cannot be pickled says so in many ways
         inner = list(value.items()) if isinstance(value, dict) else _attributes(value)
-        return StateRecord(True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode())
+        return StateRecord(
+            True, repr([(name, item) for name, item in inner if isinstance(item, PLAIN)]).encode()
+        )

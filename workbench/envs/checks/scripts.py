@@ -1,4 +1,5 @@
 """An attempt that is played by a script: everything that its environment answers, to be compared with another time."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -42,8 +43,9 @@ def played_alone(family: EnvFamily, script: Script) -> list[Any]:
     return said
 
 
-def played_at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, Script],
-                   patience: int = 1) -> dict[str, list[Any]]:
+def played_at_once(
+    runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, Script], patience: int = 1
+) -> dict[str, list[Any]]:
     """What a runner answers to several attempts that are stepped in turns, by their keys. `patience`: how often it is asked
     for an answer that does not come."""
     said: dict[str, list[Any]] = {key: [] for key in scripts}
@@ -69,7 +71,10 @@ def played_at_once(runner: EnvRunner, family: EnvFamily, scripts: Mapping[str, S
 def _answer(answer: EnvAnswer) -> Any:
     if answer.error is not None:
         return answer.error.partition(":")[0]
-    return (plain_answer(answer.result if answer.result is not None else answer.observation), answer.state_key)
+    return (
+        plain_answer(answer.result if answer.result is not None else answer.observation),
+        answer.state_key,
+    )
 
 
 def said_by(env: Any, answer: Observation | StepResult) -> Any:
@@ -79,8 +84,14 @@ def said_by(env: Any, answer: Observation | StepResult) -> Any:
 def plain_answer(answer: Observation | StepResult | Any) -> Any:
     if not isinstance(answer, StepResult):
         return answer
-    return (answer.observation, answer.reward, dict(answer.reward_parts), answer.terminated, answer.truncated,
-            dict(answer.info))
+    return (
+        answer.observation,
+        answer.reward,
+        dict(answer.reward_parts),
+        answer.terminated,
+        answer.truncated,
+        dict(answer.info),
+    )
 
 
 def parting(expected: list[Any], found: list[Any]) -> str:

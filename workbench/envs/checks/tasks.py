@@ -1,4 +1,5 @@
 """Tasks: functions of their seed, told apart by their content, and held out where they are said to be (E1, E2)."""
+
 from __future__ import annotations
 
 import json
@@ -13,8 +14,8 @@ from workbench.types.canonical_json import plain
 from workbench.types.errors import WorkbenchError
 from workbench.types.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
 
-DRAWN = 32          # tasks of each split
-FEW_PROBLEMS = 8    # of which a family has no more: then held-out tasks cannot be others
+DRAWN = 32  # tasks of each split
+FEW_PROBLEMS = 8  # of which a family has no more: then held-out tasks cannot be others
 PATIENCE_S = 3.0
 
 
@@ -25,14 +26,20 @@ def check_tasks(given: CheckInput) -> Iterator[RuleResult]:
             again = family.task(seed)
         yield Checked(1)
         if not same(_content(task), _content(again)):
-            yield Finding(f"task({seed}) is another one each time: {shortened(dict(task.payload))} and "
-                          f"{shortened(dict(again.payload))}")
+            yield Finding(
+                f"task({seed}) is another one each time: {shortened(dict(task.payload))} and "
+                f"{shortened(dict(again.payload))}"
+            )
             return
         if task.env != family.name:
-            yield Finding(f"task({seed}) says env = {task.env!r}, and the family is called {family.name!r}")
+            yield Finding(
+                f"task({seed}) says env = {task.env!r}, and the family is called {family.name!r}"
+            )
             return
         if task.task_seed != seed:
-            yield Finding(f"task({seed}) says task_seed = {task.task_seed!r}: it could not be made again from what is stored")
+            yield Finding(
+                f"task({seed}) says task_seed = {task.task_seed!r}: it could not be made again from what is stored"
+            )
             return
         try:
             stored = plain(task.payload, "the payload")
@@ -42,7 +49,9 @@ def check_tasks(given: CheckInput) -> Iterator[RuleResult]:
         contents[task.id].add(json.dumps(stored, sort_keys=True))
     for name, found in contents.items():
         if len(found) > 1:
-            yield Finding(f"{len(found)} different tasks have the id {name!r}, which is all that an attempt is known by")
+            yield Finding(
+                f"{len(found)} different tasks have the id {name!r}, which is all that an attempt is known by"
+            )
             return
     yield from _from_its_payload(given)
 
@@ -55,17 +64,29 @@ def _from_its_payload(given: CheckInput) -> Iterator[RuleResult]:
     """What an environment plays is made of the task that it is handed, stored and read again."""
     shown = defaultdict(set)
     for task in given.tasks[:4]:
-        stored = Task(task.id, task.env, task.task_seed, json.loads(json.dumps(dict(task.payload))), dict(task.metadata))
+        stored = Task(
+            task.id,
+            task.env,
+            task.task_seed,
+            json.loads(json.dumps(dict(task.payload))),
+            dict(task.metadata),
+        )
         one, other = (play(given.family, each, 0, "", lambda env: "", 1) for each in (task, stored))
-        if one.opening is not None and (other.opening is None or text_of(one.opening) != text_of(other.opening)):
-            yield Finding(f"task {task.id!r}, stored as JSON and read again, begins otherwise: "
-                          f"{shortened(text_of(one.opening)[-120:])} and "
-                          f"{shortened(other.error or text_of(other.opening)[-120:])}")
+        if one.opening is not None and (
+            other.opening is None or text_of(one.opening) != text_of(other.opening)
+        ):
+            yield Finding(
+                f"task {task.id!r}, stored as JSON and read again, begins otherwise: "
+                f"{shortened(text_of(one.opening)[-120:])} and "
+                f"{shortened(other.error or text_of(other.opening)[-120:])}"
+            )
             return
         shown[json.dumps(stored.payload, sort_keys=True)].add(text_of(one.opening))
     if any(len(found) > 1 for found in shown.values()):
-        yield Finding("tasks of equal payloads begin otherwise: what makes the problem is not in the payload, by which "
-                      "training and held-out tasks are told apart")
+        yield Finding(
+            "tasks of equal payloads begin otherwise: what makes the problem is not in the payload, by which "
+            "training and held-out tasks are told apart"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ splits
@@ -80,8 +101,10 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
         one, other = split_of(family, task), split_of(family, family.task(task.task_seed))
         yield Checked(1)
         if one not in SPLITS or one != other:
-            yield Finding(f"split_of says {one!r}, then {other!r}, of task {task.id!r}: expected one of {SPLITS}, always the "
-                          "same")
+            yield Finding(
+                f"split_of says {one!r}, then {other!r}, of task {task.id!r}: expected one of {SPLITS}, always the "
+                "same"
+            )
             return
     began = clocks()
     family.task(given.seeds[0])
@@ -113,7 +136,13 @@ def _met(found: dict[str, dict[str, Task]]) -> Iterator[RuleResult]:
     yield Checked(len(train) + len(held_out))
     if both:
         few = len(train.keys() | held_out.keys()) <= FEW_PROBLEMS
-        yield Finding(f"{len(both)} of {len(held_out)} problems that are held out are trained on, under other seeds: "
-                      f"{held_out[both[0]].id!r} asks what {train[both[0]].id!r} asks"
-                      + (f". There are no more than {len(train.keys() | held_out.keys())} problems in all" if few else ""),
-                      severity=NOTE if few else "error")
+        yield Finding(
+            f"{len(both)} of {len(held_out)} problems that are held out are trained on, under other seeds: "
+            f"{held_out[both[0]].id!r} asks what {train[both[0]].id!r} asks"
+            + (
+                f". There are no more than {len(train.keys() | held_out.keys())} problems in all"
+                if few
+                else ""
+            ),
+            severity=NOTE if few else "error",
+        )

@@ -1,5 +1,6 @@
 """What an environment costs and leaves behind: time, memory, threads, processes, files; and whether workers can run it
 (E16 to E18)."""
+
 from __future__ import annotations
 
 import gc
@@ -26,11 +27,11 @@ from workbench.types.findings import NOTE, Checked, Finding, NotChecked, RuleRes
 from workbench.types.plugins import name_of, not_importable
 
 SLOW_STEP_S, SLOW_RESET_S = 0.5, 5.0
-KEPT_BYTES = 100_000     # of an attempt that is over and closed
-ROUNDS = 3               # of the same attempts
+KEPT_BYTES = 100_000  # of an attempt that is over and closed
+ROUNDS = 3  # of the same attempts
 PATIENCE_S = 5.0
 WORKER_S = 20.0
-UNLIKE = ("Python's hash() of a text, the order of a set and what a module was told before differ from process to process")
+UNLIKE = "Python's hash() of a text, the order of a set and what a module was told before differ from process to process"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,12 @@ def cost_of(given: CheckInput) -> StepCost:
     """Memory is measured in one attempt that is played again: noting it makes everything slower."""
     resets = [each.seconds[0] for each in given.attempts if each.seconds]
     steps = [second for each in given.attempts for second in each.seconds[1:]]
-    return StepCost(float(np.mean(resets)) if resets else 0.0, float(np.mean(steps)) if steps else 0.0,
-                    max(steps, default=0.0), _peak(given))
+    return StepCost(
+        float(np.mean(resets)) if resets else 0.0,
+        float(np.mean(steps)) if steps else 0.0,
+        max(steps, default=0.0),
+        _peak(given),
+    )
 
 
 def _peak(given: CheckInput) -> int | None:
@@ -68,15 +73,24 @@ def check_cost(given: CheckInput) -> Iterator[RuleResult]:
     cost = cost_of(given)
     yield Checked(len(given.attempts))
     if cost.step_s > SLOW_STEP_S or cost.reset_s > SLOW_RESET_S:
-        yield Finding(f"a step takes {cost.step_s:.2f} s on average ({cost.longest_s:.2f} s at most), a reset {cost.reset_s:.2f} s: "
-                      "set collect.env_runner = 'processes' (or 'threads'), so that no other attempt waits for it", severity=NOTE)
-    if given.step_s * max((len(s.texts) for s in given.scripts), default=0) * ROUNDS * 4 > PATIENCE_S:
+        yield Finding(
+            f"a step takes {cost.step_s:.2f} s on average ({cost.longest_s:.2f} s at most), a reset {cost.reset_s:.2f} s: "
+            "set collect.env_runner = 'processes' (or 'threads'), so that no other attempt waits for it",
+            severity=NOTE,
+        )
+    if (
+        given.step_s * max((len(s.texts) for s in given.scripts), default=0) * ROUNDS * 4
+        > PATIENCE_S
+    ):
         yield NotChecked("steps quick enough to play attempts again and see what memory they keep")
         return
     kept = _kept(given)
     if kept is not None and kept > KEPT_BYTES:
-        yield Finding(f"each attempt that is over keeps {kept / 1000:.0f} kB that was not there before it, though the same ones "
-                      "were played before", severity="error" if kept > 10 * KEPT_BYTES else NOTE)
+        yield Finding(
+            f"each attempt that is over keeps {kept / 1000:.0f} kB that was not there before it, though the same ones "
+            "were played before",
+            severity="error" if kept > 10 * KEPT_BYTES else NOTE,
+        )
 
 
 def _kept(given: CheckInput) -> float | None:
@@ -101,7 +115,11 @@ def _kept(given: CheckInput) -> float | None:
 
 def check_left_behind(given: CheckInput) -> Iterator[RuleResult]:
     """Threads, processes and open files that are there after attempts were closed, and more with every attempt."""
-    scripts = [Script(task, 0, texts) for task in given.tasks[:2] for texts in ((), *(s.texts for s in given.scripts[:1]))]
+    scripts = [
+        Script(task, 0, texts)
+        for task in given.tasks[:2]
+        for texts in ((), *(s.texts for s in given.scripts[:1]))
+    ]
     if given.scripts and given.step_s * len(given.scripts[0].texts) * 8 > PATIENCE_S:
         scripts = [Script(task, 0, ()) for task in given.tasks[:4]]
     held = []
@@ -112,23 +130,38 @@ def check_left_behind(given: CheckInput) -> Iterator[RuleResult]:
         held.append(_settled(held[-1] if held else None))
     before, after = held
     yield Checked(2 * len(scripts))
-    for what, mend in (("threads", "end it in close()"), ("processes", "end it in close()"), ("open files", "close it in close()")):
+    for what, mend in (
+        ("threads", "end it in close()"),
+        ("processes", "end it in close()"),
+        ("open files", "close it in close()"),
+    ):
         more = len(after[what]) - len(before[what])
         if more >= len(scripts) / 2:
             new = [each for each in after[what] if each not in before[what]]
             named = f", such as {new[0][1]}" if new else ""
             daemon = what == "threads" and all(each[2] for each in new)
-            yield Finding(f"{len(scripts)} attempts that were closed leave {more} {what} behind{named}: {mend}",
-                          severity=NOTE if daemon else "error")
+            yield Finding(
+                f"{len(scripts)} attempts that were closed leave {more} {what} behind{named}: {mend}",
+                severity=NOTE if daemon else "error",
+            )
 
 
 def _settled(before: dict[str, list[Any]] | None) -> dict[str, list[Any]]:
     """What there is, once threads that are about to end have ended."""
     until = time.monotonic() + 1.0
     while True:
-        now = {"threads": [(each.ident, f"{each.name!r}", each.daemon) for each in threading.enumerate()],
-               "processes": _children(), "open files": _open_files()}
-        if before is None or time.monotonic() > until or all(len(now[what]) <= len(before[what]) for what in now):
+        now = {
+            "threads": [
+                (each.ident, f"{each.name!r}", each.daemon) for each in threading.enumerate()
+            ],
+            "processes": _children(),
+            "open files": _open_files(),
+        }
+        if (
+            before is None
+            or time.monotonic() > until
+            or all(len(now[what]) <= len(before[what]) for what in now)
+        ):
             return now
         time.sleep(0.05)
 
@@ -202,21 +235,29 @@ def _in_a_worker(given: CheckInput) -> Iterator[RuleResult]:
     asked = {"tasks": Script(given.tasks[0], 0, ())}
     try:
         drawn = played_at_once(runner, tasks, asked, patience=int(2 * WORKER_S / 0.2))["tasks"][0]
-        there = played_at_once(runner, family, dict(zip(keys, scripts)), patience=int(2 * WORKER_S / 0.2))
+        there = played_at_once(
+            runner, family, dict(zip(keys, scripts)), patience=int(2 * WORKER_S / 0.2)
+        )
     except WorkbenchError as error:
         yield Finding(f"a worker process cannot run it: {error}")
         return
     finally:
         runner.shutdown()
     yield Checked(len(scripts))
-    if not same(drawn, here := played_alone(tasks, asked["tasks"])[0]) and same(here, played_alone(tasks, asked["tasks"])[0]):
-        yield Finding(f"task(task_seed) makes other tasks in a worker process than here: {_first_difference(here, drawn)}. "
-                      f"{UNLIKE}")
+    if not same(drawn, here := played_alone(tasks, asked["tasks"])[0]) and same(
+        here, played_alone(tasks, asked["tasks"])[0]
+    ):
+        yield Finding(
+            f"task(task_seed) makes other tasks in a worker process than here: {_first_difference(here, drawn)}. "
+            f"{UNLIKE}"
+        )
         return
     for key, script, expected in zip(keys, scripts, alone):
         if not same(expected, there[key]) and same(expected, played_alone(given.family, script)):
-            yield Finding(f"an attempt at task {script.task.id!r} goes another way in a worker process than here: "
-                          f"{parting(expected, there[key])}. {UNLIKE}")
+            yield Finding(
+                f"an attempt at task {script.task.id!r} goes another way in a worker process than here: "
+                f"{parting(expected, there[key])}. {UNLIKE}"
+            )
             return
 
 

@@ -8,6 +8,7 @@ has failed. An object whose `==` says yes to everything does not cross at all; i
 What it cannot judge: tests of a program that changes its arguments in place, and tests of which exception is raised.
 Both count as failed.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -37,8 +38,13 @@ class CodeVerdict:
         return self.passed == self.of
 
 
-def judge(program: str, names: Sequence[str], tests: Sequence[str], setup: str = "",
-          settings: SandboxSettings = SandboxSettings()) -> CodeVerdict:
+def judge(
+    program: str,
+    names: Sequence[str],
+    tests: Sequence[str],
+    setup: str = "",
+    settings: SandboxSettings = SandboxSettings(),
+) -> CodeVerdict:
     """`names`: the functions that the tests call, of the program; `tests`: programs, each passed where it raises
     nothing; `setup`: run before them. Raises ToolError where no sandbox can be had, which is no failure of the
     program's."""
@@ -66,7 +72,9 @@ def _verdict(theirs: Sandbox, ours: Sandbox, tests: Sequence[str]) -> CodeVerdic
             ran, good = CallOutcome(""), False
         passed += good
         if not good and not first:
-            first = f"test {number}: {caller.why or ran.said or 'not run: its process had ended'}"[:MOST_WORDS]
+            first = f"test {number}: {caller.why or ran.said or 'not run: its process had ended'}"[
+                :MOST_WORDS
+            ]
     return CodeVerdict(passed, len(tests), first)
 
 
@@ -94,7 +102,11 @@ class _Caller:
         ran = self.theirs.run(_CALL, answer=answer)
         self.lost |= ran.lost
         if ran.error or not came:
-            self.why = f"ended itself by {ran.said}" if ran.error == "exit" else ran.said or "it gave nothing back"
+            self.why = (
+                f"ended itself by {ran.said}"
+                if ran.error == "exit"
+                else ran.said or "it gave nothing back"
+            )
             raise ValueError(self.why)
         if isinstance(came[-1], Other):
             self.why = f"gave back {came[-1]!r}, which is no plain value"

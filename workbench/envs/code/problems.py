@@ -6,6 +6,7 @@
 
 One JSON object a line. Nothing in a file is run here: its tests run in a sandbox (`judging`).
 """
+
 from __future__ import annotations
 
 import ast
@@ -52,12 +53,18 @@ def read_problems(path: str, form: str) -> tuple[CodeTask, ...]:
     try:
         data = read_regular(Path(path), most=MOST_BYTES)
     except OSError as error:
-        raise ConfigError(f"env.file: cannot read {path!r} (looked for in {Path.cwd()}): "
-                          f"{error.strerror or error}") from error
+        raise ConfigError(
+            f"env.file: cannot read {path!r} (looked for in {Path.cwd()}): "
+            f"{error.strerror or error}"
+        ) from error
     lines = enumerate(data.decode("utf-8", "replace").splitlines(), 1)
-    found = [_problem(line, f"{path}, line {number}", form) for number, line in lines if line.strip()]
+    found = [
+        _problem(line, f"{path}, line {number}", form) for number, line in lines if line.strip()
+    ]
     if not found:
-        raise ConfigError(f"{path} holds no problems; expected a JSON object a line, in the form {form!r}")
+        raise ConfigError(
+            f"{path} holds no problems; expected a JSON object a line, in the form {form!r}"
+        )
     return tuple(found)
 
 
@@ -66,8 +73,10 @@ def _problem(line: str, where: str, form: str) -> CodeTask:
         row = parse_json(line)
         return _of_humaneval(row, where) if form == "humaneval" else _of_mbpp(row, where)
     except (ValueError, SyntaxError, RecursionError) as error:
-        raise DataError(f"{where}: no problem in the form {form!r}: {error}. env.format is "
-                        f"{' or '.join(FORMATS)}") from error
+        raise DataError(
+            f"{where}: no problem in the form {form!r}: {error}. env.format is "
+            f"{' or '.join(FORMATS)}"
+        ) from error
 
 
 def _of_humaneval(row: Any, where: str) -> CodeTask:
@@ -75,25 +84,49 @@ def _of_humaneval(row: Any, where: str) -> CodeTask:
     if not entry.isidentifier():
         raise ValueError(f"entry_point is the name of a function, got {entry[:40]!r}")
     rest = row.get("canonical_solution") or ""
-    return CodeTask(str(row.get("task_id", where)), f"Complete this function.\n\n{prompt}", (entry,),
-                   (f"{test}\ncheck({entry})\n",), "", prompt, prompt + rest if rest else "")
+    return CodeTask(
+        str(row.get("task_id", where)),
+        f"Complete this function.\n\n{prompt}",
+        (entry,),
+        (f"{test}\ncheck({entry})\n",),
+        "",
+        prompt,
+        prompt + rest if rest else "",
+    )
 
 
 def _of_mbpp(row: Any, where: str) -> CodeTask:
-    asked = row.get("text") or _text(row, "prompt") if isinstance(row, Mapping) else _text(row, "text")
+    asked = (
+        row.get("text") or _text(row, "prompt") if isinstance(row, Mapping) else _text(row, "text")
+    )
     tests = row.get("test_list")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
         raise ValueError("test_list is a list of texts, each an assert, and not empty")
     code = _text(row, "code")
-    called = [node.func.id for test in tests for node in ast.walk(ast.parse(test))
-              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    defined = {node.name for node in ast.parse(code).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    called = [
+        node.func.id
+        for test in tests
+        for node in ast.walk(ast.parse(test))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    defined = {
+        node.name
+        for node in ast.parse(code).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
     names = tuple(dict.fromkeys(name for name in called if name in defined))
     if not names:
         raise ValueError("no test calls a function that the code defines")
     setup = "\n".join([*row.get("test_imports", []), row.get("test_setup_code") or ""])
-    return CodeTask(str(row.get("task_id", where)), f"{asked}\nThe function is called `{names[0]}`.", names,
-                    tuple(tests), setup, "", code)
+    return CodeTask(
+        str(row.get("task_id", where)),
+        f"{asked}\nThe function is called `{names[0]}`.",
+        names,
+        tuple(tests),
+        setup,
+        "",
+        code,
+    )
 
 
 def _text(row: Any, name: str) -> str:

@@ -9,6 +9,7 @@ other). Values that tests expect come from the functions.
 Vague words leave open which of two steps is meant ("change each by 3"). The example tells: they do not come to the same
 there. Whoever does not look at it is right in one of two.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -32,50 +33,133 @@ class Step:
 _VOWELS = "aeiouAEIOU"
 
 ON_NUMBERS = (
-    Step("keep only the even ones", "[n for n in x if n % 2 == 0]", lambda x, k: [n for n in x if n % 2 == 0]),
-    Step("keep only the odd ones", "[n for n in x if n % 2 == 1]", lambda x, k: [n for n in x if n % 2 == 1]),
-    Step("keep only those greater than {k}", "[n for n in x if n > {k}]", lambda x, k: [n for n in x if n > k],
-         tuple(range(-3, 8))),
-    Step("keep only those less than {k}", "[n for n in x if n < {k}]", lambda x, k: [n for n in x if n < k],
-         tuple(range(-1, 10))),
-    Step("keep only the multiples of {k}", "[n for n in x if n % {k} == 0]", lambda x, k: [n for n in x if n % k == 0],
-         (3, 4, 5)),
-    Step("multiply each by {k}", "[n * {k} for n in x]", lambda x, k: [n * k for n in x], (2, 3, 4, 5, 10)),
-    Step("add {k} to each", "[n + {k} for n in x]", lambda x, k: [n + k for n in x], tuple(range(1, 10))),
+    Step(
+        "keep only the even ones",
+        "[n for n in x if n % 2 == 0]",
+        lambda x, k: [n for n in x if n % 2 == 0],
+    ),
+    Step(
+        "keep only the odd ones",
+        "[n for n in x if n % 2 == 1]",
+        lambda x, k: [n for n in x if n % 2 == 1],
+    ),
+    Step(
+        "keep only those greater than {k}",
+        "[n for n in x if n > {k}]",
+        lambda x, k: [n for n in x if n > k],
+        tuple(range(-3, 8)),
+    ),
+    Step(
+        "keep only those less than {k}",
+        "[n for n in x if n < {k}]",
+        lambda x, k: [n for n in x if n < k],
+        tuple(range(-1, 10)),
+    ),
+    Step(
+        "keep only the multiples of {k}",
+        "[n for n in x if n % {k} == 0]",
+        lambda x, k: [n for n in x if n % k == 0],
+        (3, 4, 5),
+    ),
+    Step(
+        "multiply each by {k}",
+        "[n * {k} for n in x]",
+        lambda x, k: [n * k for n in x],
+        (2, 3, 4, 5, 10),
+    ),
+    Step(
+        "add {k} to each",
+        "[n + {k} for n in x]",
+        lambda x, k: [n + k for n in x],
+        tuple(range(1, 10)),
+    ),
     Step("square each", "[n * n for n in x]", lambda x, k: [n * n for n in x]),
-    Step("replace each by its absolute value", "[abs(n) for n in x]", lambda x, k: [abs(n) for n in x]),
-    Step("replace each by its remainder when divided by {k}", "[n % {k} for n in x]", lambda x, k: [n % k for n in x],
-         (2, 3, 4, 5, 7)),
+    Step(
+        "replace each by its absolute value",
+        "[abs(n) for n in x]",
+        lambda x, k: [abs(n) for n in x],
+    ),
+    Step(
+        "replace each by its remainder when divided by {k}",
+        "[n % {k} for n in x]",
+        lambda x, k: [n % k for n in x],
+        (2, 3, 4, 5, 7),
+    ),
     Step("sort them, smallest first", "sorted(x)", lambda x, k: sorted(x)),
-    Step("sort them, largest first", "sorted(x, reverse=True)", lambda x, k: sorted(x, reverse=True)),
+    Step(
+        "sort them, largest first", "sorted(x, reverse=True)", lambda x, k: sorted(x, reverse=True)
+    ),
     Step("reverse their order", "x[::-1]", lambda x, k: x[::-1]),
-    Step("drop repeats, keeping the first of each", "list(dict.fromkeys(x))", lambda x, k: list(dict.fromkeys(x))),
+    Step(
+        "drop repeats, keeping the first of each",
+        "list(dict.fromkeys(x))",
+        lambda x, k: list(dict.fromkeys(x)),
+    ),
     Step("leave out the first {k}", "x[{k}:]", lambda x, k: x[k:], (1, 2)),
     Step("take every second one, beginning with the first", "x[::2]", lambda x, k: x[::2]),
-    Step("replace each by the sum of all up to it", "[sum(x[:i + 1]) for i in range(len(x))]",
-         lambda x, k: list(accumulate(x))))
+    Step(
+        "replace each by the sum of all up to it",
+        "[sum(x[:i + 1]) for i in range(len(x))]",
+        lambda x, k: list(accumulate(x)),
+    ),
+)
 END_NUMBERS = (
     Step("return the list", "x", lambda x, k: x),
     Step("return their sum", "sum(x)", lambda x, k: sum(x)),
     Step("return how many there are", "len(x)", lambda x, k: len(x)),
-    Step("return the largest, or None where there is none", "max(x, default=None)", lambda x, k: max(x, default=None)),
-    Step("return the smallest, or None where there is none", "min(x, default=None)", lambda x, k: min(x, default=None)))
+    Step(
+        "return the largest, or None where there is none",
+        "max(x, default=None)",
+        lambda x, k: max(x, default=None),
+    ),
+    Step(
+        "return the smallest, or None where there is none",
+        "min(x, default=None)",
+        lambda x, k: min(x, default=None),
+    ),
+)
 ON_TEXT = (
     Step("turn it into upper case", "x.upper()", lambda x, k: x.upper()),
     Step("turn it into lower case", "x.lower()", lambda x, k: x.lower()),
     Step("reverse it", "x[::-1]", lambda x, k: x[::-1]),
-    Step("remove all vowels", f"''.join(c for c in x if c not in '{_VOWELS}')",
-         lambda x, k: "".join(c for c in x if c not in _VOWELS)),
-    Step("replace every space by an underscore", "x.replace(' ', '_')", lambda x, k: x.replace(" ", "_")),
+    Step(
+        "remove all vowels",
+        f"''.join(c for c in x if c not in '{_VOWELS}')",
+        lambda x, k: "".join(c for c in x if c not in _VOWELS),
+    ),
+    Step(
+        "replace every space by an underscore",
+        "x.replace(' ', '_')",
+        lambda x, k: x.replace(" ", "_"),
+    ),
     Step("leave out the first {k} characters", "x[{k}:]", lambda x, k: x[k:], (1, 2, 3)),
-    Step("write every character twice", "''.join(c * 2 for c in x)", lambda x, k: "".join(c * 2 for c in x)),
-    Step("put its words in reverse order", "' '.join(x.split(' ')[::-1])", lambda x, k: " ".join(x.split(" ")[::-1])),
-    Step("swap upper and lower case", "x.swapcase()", lambda x, k: x.swapcase()))
+    Step(
+        "write every character twice",
+        "''.join(c * 2 for c in x)",
+        lambda x, k: "".join(c * 2 for c in x),
+    ),
+    Step(
+        "put its words in reverse order",
+        "' '.join(x.split(' ')[::-1])",
+        lambda x, k: " ".join(x.split(" ")[::-1]),
+    ),
+    Step("swap upper and lower case", "x.swapcase()", lambda x, k: x.swapcase()),
+)
 END_TEXT = (
     Step("return the text", "x", lambda x, k: x),
     Step("return its length", "len(x)", lambda x, k: len(x)),
-    Step("return the list of its words, which single spaces separate", "x.split(' ')", lambda x, k: x.split(" ")),
-    Step("return how many vowels it has", f"sum(c in '{_VOWELS}' for c in x)", lambda x, k: sum(c in _VOWELS for c in x)))
+    Step(
+        "return the list of its words, which single spaces separate",
+        "x.split(' ')",
+        lambda x, k: x.split(" "),
+    ),
+    Step(
+        "return how many vowels it has",
+        f"sum(c in '{_VOWELS}' for c in x)",
+        lambda x, k: sum(c in _VOWELS for c in x),
+    ),
+)
+
 
 @dataclass(frozen=True)
 class VagueStep:
@@ -92,10 +176,26 @@ def _steps(*begins: str) -> tuple[Step, ...]:
 
 VAGUE = (
     VagueStep("change each by {k}", _steps("multiply each", "add {k}"), tuple(range(2, 10))),
-    VagueStep("keep only those that {k} lets through", _steps("keep only those"), tuple(range(2, 8))),
-    VagueStep("leave some of them out", _steps("keep only the even", "keep only the odd")))
+    VagueStep(
+        "keep only those that {k} lets through", _steps("keep only those"), tuple(range(2, 8))
+    ),
+    VagueStep("leave some of them out", _steps("keep only the even", "keep only the odd")),
+)
 
-_WORDS = ("red", "Apple", "moon", "Quiet", "river", "stone", "Orange", "bird", "umbrella", "Ice", "lamp", "tree")
+_WORDS = (
+    "red",
+    "Apple",
+    "moon",
+    "Quiet",
+    "river",
+    "stone",
+    "Orange",
+    "bird",
+    "umbrella",
+    "Ice",
+    "lamp",
+    "tree",
+)
 
 
 @dataclass(frozen=True)
@@ -116,13 +216,19 @@ class CodePlan:
         said[0] = self.vague or said[0]
         takes = "a text" if self.on_text else "a list of whole numbers"
         before = ", then ".join(said[:-1])
-        return (f"Write a function `solve({self.argument})`. It takes {takes}. "
-                f"{before[:1].upper()}{before[1:]}, and {said[-1]}.")
+        return (
+            f"Write a function `solve({self.argument})`. It takes {takes}. "
+            f"{before[:1].upper()}{before[1:]}, and {said[-1]}."
+        )
 
     @property
     def source(self) -> str:
         lines = [f"    x = {step.source.format(k=number)}" for step, number in self.steps]
-        return f"def solve({self.argument}):\n    x = {self.argument}\n" + "\n".join(lines) + "\n    return x\n"
+        return (
+            f"def solve({self.argument}):\n    x = {self.argument}\n"
+            + "\n".join(lines)
+            + "\n    return x\n"
+        )
 
     def value(self, x: Any) -> Any:
         for step, number in self.steps:
@@ -137,7 +243,9 @@ def drawn_program(rng: np.random.Generator, least: int, most: int) -> CodePlan:
     count = int(rng.integers(least, most + 1))
     steps = [choice[int(place)] for place in rng.permutation(len(choice))[:count]]
     steps.append(ends[int(rng.integers(len(ends)))])
-    return CodePlan(on_text, tuple((step, step.numbers[int(rng.integers(len(step.numbers)))]) for step in steps))
+    return CodePlan(
+        on_text, tuple((step, step.numbers[int(rng.integers(len(step.numbers)))]) for step in steps)
+    )
 
 
 def drawn_vague(rng: np.random.Generator) -> tuple[CodePlan, tuple[CodePlan, ...], list[int]]:
@@ -147,9 +255,14 @@ def drawn_vague(rng: np.random.Generator) -> tuple[CodePlan, tuple[CodePlan, ...
     while True:
         vague, end = (choice[int(rng.integers(len(choice)))] for choice in (VAGUE, END_NUMBERS[1:]))
         number = vague.numbers[int(rng.integers(len(vague.numbers)))]
-        rivals = tuple(CodePlan(False, ((step, number), (end, 0)), vague.words.format(k=number)) for step in vague.steps)
+        rivals = tuple(
+            CodePlan(False, ((step, number), (end, 0)), vague.words.format(k=number))
+            for step in vague.steps
+        )
         for _ in range(4):
-            example = [int(each) for each in rng.permutation(np.arange(-9, 16))[:int(rng.integers(3, 5))]]
+            example = [
+                int(each) for each in rng.permutation(np.arange(-9, 16))[: int(rng.integers(3, 5))]
+            ]
             if len({repr(plan.value(example)) for plan in rivals}) == len(rivals):
                 return rivals[int(rng.integers(len(rivals)))], rivals, example
 
@@ -159,7 +272,10 @@ def drawn_inputs(rng: np.random.Generator, on_text: bool, count: int) -> list[An
     found: list[Any] = []
     while len(found) < count - 1:
         if on_text:
-            one: Any = " ".join(_WORDS[int(place)] for place in rng.integers(len(_WORDS), size=int(rng.integers(1, 5))))
+            one: Any = " ".join(
+                _WORDS[int(place)]
+                for place in rng.integers(len(_WORDS), size=int(rng.integers(1, 5)))
+            )
         else:
             one = [int(number) for number in rng.integers(-9, 16, size=int(rng.integers(3, 9)))]
         if one not in found:

@@ -6,6 +6,7 @@
 Tasks are made here (`programs`) or come from a file (`problems`). What is paid is paid once, when the attempt ends: all
 or nothing, or the share of tests that passed. Where the sandbox itself fails the attempt is unscored (law 5).
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -39,19 +40,29 @@ class Code:
     """A family of programs to write. The fields are its only configuration."""
 
     file: Annotated[str, "of problems, one JSON object a line; empty: tasks are made here"] = ""
-    heldout: Annotated[str, "file of the problems to evaluate on; empty: one problem in five is held out"] = ""
+    heldout: Annotated[
+        str, "file of the problems to evaluate on; empty: one problem in five is held out"
+    ] = ""
     format: Annotated[str, one_of(*FORMATS), "of these files"] = "mbpp"
     least_steps: Annotated[int, at_least(1, most=4), "of a task that is made here, from"] = 1
     most_steps: Annotated[int, at_least(1, most=4), "up to"] = 3
-    words: Annotated[str, one_of("full", "vague"), "of a task that is made here. vague: one step, of which the words leave "
-                     "open two; the example tells which"] = "full"
+    words: Annotated[
+        str,
+        one_of("full", "vague"),
+        "of a task that is made here. vague: one step, of which the words leave "
+        "open two; the example tells which",
+    ] = "full"
     tests: Annotated[int, at_least(2), "hidden, of a task that is made here"] = 6
     tool: Annotated[bool, "a Python tool to try programs in"] = True
     turns: Annotated[int, at_least(1), "of an attempt, the answering one included"] = 4
-    pay: Annotated[str, one_of("all", "share"), "all: 1 where every test passes, else 0; share: of the tests that "
-                   "pass"] = "all"
-    format_penalty: Annotated[float, at_most(0, why="more would pay for garbage"), "for a turn that is not in "
-                              "order"] = -0.1
+    pay: Annotated[
+        str,
+        one_of("all", "share"),
+        "all: 1 where every test passes, else 0; share: of the tests that pass",
+    ] = "all"
+    format_penalty: Annotated[
+        float, at_most(0, why="more would pay for garbage"), "for a turn that is not in order"
+    ] = -0.1
     calls: CallSettings = field(default_factory=CallSettings)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
 
@@ -61,10 +72,14 @@ class Code:
     def __post_init__(self) -> None:
         check_settings(self, "env")
         if self.least_steps > self.most_steps:
-            raise ConfigError(f"env.least_steps = {self.least_steps} exceeds env.most_steps = {self.most_steps}; set both "
-                              "to the same number, or swap them")
+            raise ConfigError(
+                f"env.least_steps = {self.least_steps} exceeds env.most_steps = {self.most_steps}; set both "
+                "to the same number, or swap them"
+            )
         if self.heldout and not self.file:
-            raise ConfigError("env.heldout names a file of problems to evaluate on; name those to train on in env.file")
+            raise ConfigError(
+                "env.heldout names a file of problems to evaluate on; name those to train on in env.file"
+            )
 
     @property
     def max_turns(self) -> int:
@@ -76,23 +91,42 @@ class Code:
 
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
-        made = [Inert(name, bool(self.file), "env.file brings the tasks")
-                for name in ("least_steps", "most_steps", "words", "tests")]
-        made += [Inert(name, self.words == "vague", "env.words = 'vague' asks for one step")
-                 for name in ("least_steps", "most_steps")]
-        idle = [Inert(f"calls.{name}", not self.tool, "env.tool = false leaves nothing to call")
-                for name in ("most_calls", "most_bytes", "show_schemas", "recall")]
-        never = [Inert("calls.deadline_s", True, "env.sandbox.seconds is the deadline of a program"),
-                 Inert("calls.workers", True, "programs run in boxes, not in worker processes")]
-        return [*made, *idle, *never, Inert("format", not self.file, "env.file names no file"),
-                Inert("sandbox.seed", not self.sandbox.deterministic, "env.sandbox.deterministic = false draws anew")]
+        made = [
+            Inert(name, bool(self.file), "env.file brings the tasks")
+            for name in ("least_steps", "most_steps", "words", "tests")
+        ]
+        made += [
+            Inert(name, self.words == "vague", "env.words = 'vague' asks for one step")
+            for name in ("least_steps", "most_steps")
+        ]
+        idle = [
+            Inert(f"calls.{name}", not self.tool, "env.tool = false leaves nothing to call")
+            for name in ("most_calls", "most_bytes", "show_schemas", "recall")
+        ]
+        never = [
+            Inert("calls.deadline_s", True, "env.sandbox.seconds is the deadline of a program"),
+            Inert("calls.workers", True, "programs run in boxes, not in worker processes"),
+        ]
+        return [
+            *made,
+            *idle,
+            *never,
+            Inert("format", not self.file, "env.file names no file"),
+            Inert(
+                "sandbox.seed",
+                not self.sandbox.deterministic,
+                "env.sandbox.deterministic = false draws anew",
+            ),
+        ]
 
     def check_files(self) -> None:
         """Raise ConfigError for a file that is not there."""
         for path in filter(None, (self.file, self.heldout)):
             if not Path(path).is_file():
-                raise ConfigError(f"there is no file {path!r} (looked for in {Path.cwd()}); env.file and env.heldout name "
-                                  "files of problems, where they are")
+                raise ConfigError(
+                    f"there is no file {path!r} (looked for in {Path.cwd()}); env.file and env.heldout name "
+                    "files of problems, where they are"
+                )
 
     # -------------------------------------------------------------------------------------------- tasks
 
@@ -100,9 +134,17 @@ class Code:
         rng = rng_at("code.task", task_seed)
         problem, split, *rivals = self._read(rng) if self.file else self._made(rng)
         more = {"rivals": rivals} if rivals else {}
-        payload = {"question": problem.question, "answers": [], "support": [], **more,
-                   **{name: list(value) if isinstance(value, tuple) else value
-                      for name, value in vars(problem).items() if name in _OF_PROBLEM}}
+        payload = {
+            "question": problem.question,
+            "answers": [],
+            "support": [],
+            **more,
+            **{
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in vars(problem).items()
+                if name in _OF_PROBLEM
+            },
+        }
         name = f"code/{problem.id}/{task_seed}" if self.file else f"code/{task_seed}"
         return Task(name, self.name, int(task_seed), payload, {"split": split})
 
@@ -114,7 +156,9 @@ class Code:
         else:
             program, rivals = drawn_program(rng, self.least_steps, self.most_steps), ()
             example, *inputs = drawn_inputs(rng, program.on_text, self.tests + 1)
-        question = f"{program.words} For example, solve({example!r}) gives {program.value(example)!r}."
+        question = (
+            f"{program.words} For example, solve({example!r}) gives {program.value(example)!r}."
+        )
         tests = tuple(f"assert solve({one!r}) == {program.value(one)!r}" for one in inputs)
         problem = CodeTask("made", question, ("solve",), tests, reference=program.source)
         return problem, content_split(program.words), *(plan.source for plan in rivals)
@@ -141,25 +185,37 @@ class Code:
 
     def solver_action(self, env: CodeEnv, rng: np.random.Generator) -> str:
         """An oracle, no solver: it is handed a program that passes."""
-        return env.format.write_answer(env.payload["reference"] or "pass", "known" if self.calls.think else "")
+        return env.format.write_answer(
+            env.payload["reference"] or "pass", "known" if self.calls.think else ""
+        )
 
     @property
     def example(self) -> str:
         return format_for(self.calls.format, (), think=self.calls.think).write_answer(
-            "def name(argument): ...", "why" if self.calls.think else "")
+            "def name(argument): ...", "why" if self.calls.think else ""
+        )
 
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt."""
         tries = "You may run programs first, by the tool. " if self.tool else ""
-        return (f"Write a program in Python. {tries}It is judged by tests that you do not see. When it is done, write "
-                f"it like this: {self.example}\n\n")
+        return (
+            f"Write a program in Python. {tries}It is judged by tests that you do not see. When it is done, write "
+            f"it like this: {self.example}\n\n"
+        )
 
     @property
     def label(self) -> str:
-        steps = "one step in vague words" if self.words == "vague" else f"{self.least_steps} to {self.most_steps} steps"
-        source = (f"Programs of {Path(self.file).name} ({self.format})" if self.file
-                  else f"Programs of {steps}, {self.tests} hidden tests")
+        steps = (
+            "one step in vague words"
+            if self.words == "vague"
+            else f"{self.least_steps} to {self.most_steps} steps"
+        )
+        source = (
+            f"Programs of {Path(self.file).name} ({self.format})"
+            if self.file
+            else f"Programs of {steps}, {self.tests} hidden tests"
+        )
         return f"{source}, {'a Python tool' if self.tool else 'no tool'}, {self.turns} turns"
 
 
@@ -168,8 +224,13 @@ class CodeEnv(ToolEnv):
 
     def __init__(self, family: Code) -> None:
         self.family, self.verdict = family, None
-        super().__init__((PythonTool(family.sandbox),) if family.tool else (), max_turns=family.turns,
-                         calls=family.calls, rewards=AnswerRewards(format_penalty=family.format_penalty), reward=self._paid)
+        super().__init__(
+            (PythonTool(family.sandbox),) if family.tool else (),
+            max_turns=family.turns,
+            calls=family.calls,
+            rewards=AnswerRewards(format_penalty=family.format_penalty),
+            reward=self._paid,
+        )
 
     @property
     def payload(self) -> Mapping[str, Any]:
@@ -199,7 +260,9 @@ class CodeEnv(ToolEnv):
         """The state of the tool is the programs that made it, which are run again: not there where that would make
         another."""
         if self.tools and not self.family.deterministic:
-            raise AttributeError("an environment whose sandbox is not deterministic has no snapshot")
+            raise AttributeError(
+                "an environment whose sandbox is not deterministic has no snapshot"
+            )
         cells = [list(tool.cells) for tool in self.executor.tools.values()]
         return lambda: {**self.attempt_values(), "cells": cells}
 
@@ -218,13 +281,24 @@ class CodeEnv(ToolEnv):
 
     def judged(self, answer: str) -> CodeVerdict:
         """What the hidden tests say of an answer."""
-        held = {name: tuple(value) if isinstance(value, (list, tuple)) else value
-                for name, value in self.payload.items() if name in _OF_PROBLEM}
+        held = {
+            name: tuple(value) if isinstance(value, (list, tuple)) else value
+            for name, value in self.payload.items()
+            if name in _OF_PROBLEM
+        }
         problem = CodeTask("", self.payload["question"], **held)
-        return judge(problem.program(answer), problem.names, problem.tests, problem.setup, self.family.sandbox)
+        return judge(
+            problem.program(answer),
+            problem.names,
+            problem.tests,
+            problem.setup,
+            self.family.sandbox,
+        )
 
 
-PRESETS: Mapping[str, Code] = MappingProxyType({
-    "code-small": Code(least_steps=1, most_steps=2),
-    "code-vague": Code(words="vague", calls=CallSettings(show_schemas=False)),
-})
+PRESETS: Mapping[str, Code] = MappingProxyType(
+    {
+        "code-small": Code(least_steps=1, most_steps=2),
+        "code-vague": Code(words="vague", calls=CallSettings(show_schemas=False)),
+    }
+)

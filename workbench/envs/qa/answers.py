@@ -13,6 +13,7 @@ empty answer is never right.
 
 Sources: Rajpurkar et al. 2016 (arXiv 1606.05250); Yang et al. 2018 (arXiv 1809.09600), `hotpot_evaluate_v1.py`.
 """
+
 from __future__ import annotations
 
 import re

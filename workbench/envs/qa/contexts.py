@@ -1,4 +1,5 @@
 """The four ways to put a question: with tools, with nothing, beside what one search brings, beside what it takes."""
+
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -11,10 +12,15 @@ from workbench.types import Task
 from workbench.types.settings import Inert, at_least, one_of
 
 CONTEXTS = ("search", "closed", "rag", "gold")
-Context = Annotated[str, one_of(*CONTEXTS),
-                    "search: tools; closed: none; rag: one search for the question's own words, in the prompt; gold: the "
-                    "supporting documents, in the prompt"]
-Turns = Annotated[int, at_least(1), "with tools, the answering one included; without them there is one"]
+Context = Annotated[
+    str,
+    one_of(*CONTEXTS),
+    "search: tools; closed: none; rag: one search for the question's own words, in the prompt; gold: the "
+    "supporting documents, in the prompt",
+]
+Turns = Annotated[
+    int, at_least(1), "with tools, the answering one included; without them there is one"
+]
 
 
 class QuestionFamily:
@@ -27,9 +33,14 @@ class QuestionFamily:
 
     def inert_settings(self) -> list[Inert]:
         """What cannot act beside the other settings."""
-        return [Inert("turns", self.context != "search", "without the tool there is one turn"),
-                Inert("documents", self.context in ("closed", "gold"),
-                      "nothing is searched; set env.context='search' or 'rag'")]
+        return [
+            Inert("turns", self.context != "search", "without the tool there is one turn"),
+            Inert(
+                "documents",
+                self.context in ("closed", "gold"),
+                "nothing is searched; set env.context='search' or 'rag'",
+            ),
+        ]
 
 
 class QuestionEnv(ToolEnv):
@@ -39,8 +50,14 @@ class QuestionEnv(ToolEnv):
     def __init__(self, family: QuestionFamily, search: Tool | None, **settings: Any) -> None:
         names = family.tools if family.context == "search" else ()
         tools = [search if name == "search" else tools_named([name])[0] for name in names]
-        super().__init__(tools, max_turns=family.max_turns, calls=family.calls, rewards=family.rewards,
-                         opening=self._found_before, **settings)
+        super().__init__(
+            tools,
+            max_turns=family.max_turns,
+            calls=family.calls,
+            rewards=family.rewards,
+            opening=self._found_before,
+            **settings,
+        )
         self.family = family
 
     def _found_before(self, task: Task) -> str:
@@ -50,7 +67,9 @@ class QuestionEnv(ToolEnv):
             return self.family.search_tool(task).call({"query": query}).text
         if self.family.context == "gold":
             corpus = self.family.corpus_of(task)
-            return lines_of([corpus[each] for each in task.payload["support"]], self.family.most_chars)[0]
+            return lines_of(
+                [corpus[each] for each in task.payload["support"]], self.family.most_chars
+            )[0]
         return ""
 
     def search(self, query: str) -> str:

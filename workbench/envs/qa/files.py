@@ -12,6 +12,7 @@ that is not as published is an error that names file, record and field: half a d
 Sources: Yang et al. 2018 (arXiv 1809.09600), Ho et al. 2020 (arXiv 2011.01060), Trivedi et al. 2022 (arXiv 2108.00573),
 Thakur et al. 2021 (arXiv 2104.08663).
 """
+
 from __future__ import annotations
 
 import re
@@ -76,7 +77,10 @@ def read_2wiki(path: Path | str, aliases: Path | str | None = None) -> Iterator[
             raise record.wrong("evidences", "a list of [subject, relation, object]")
         answer_id = record.fields.get("answer_id")
         if names and "answer_id" not in record.fields:
-            raise record.wrong("answer_id", "the answer's entity, as in the files that came with id_aliases.json (data_ids)")
+            raise record.wrong(
+                "answer_id",
+                "the answer's entity, as in the files that came with id_aliases.json (data_ids)",
+            )
         if answer_id is not None and not isinstance(answer_id, str):
             raise record.wrong("answer_id", "text or null")
         others = [name for name in names.get(answer_id, ()) if name not in question.answers]
@@ -85,8 +89,10 @@ def read_2wiki(path: Path | str, aliases: Path | str | None = None) -> Iterator[
 
 def read_2wiki_aliases(path: Path | str) -> dict[str, tuple[str, ...]]:
     """{entity id: its other names} of id_aliases.json, which holds a record a line."""
-    return {record.text("Q_id"): (*record.texts("aliases"), *record.texts("demonyms"))
-            for record in records(path, id_field="Q_id")}
+    return {
+        record.text("Q_id"): (*record.texts("aliases"), *record.texts("demonyms"))
+        for record in records(path, id_field="Q_id")
+    }
 
 
 def read_musique(path: Path | str) -> Iterator[FileQuestion]:
@@ -123,16 +129,23 @@ def read_qrels(path: Path | str) -> dict[str, list[str]]:
         if line == 1 and row[0] in ("query-id", "query_id"):
             continue
         if len(row) != 3 or not re.fullmatch(r"-?\d+", row[2]):
-            raise DataError(f"{path}, line {line}: expected query-id, corpus-id and a whole number, with tabs between; "
-                            f"found {row!r:.100}")
+            raise DataError(
+                f"{path}, line {line}: expected query-id, corpus-id and a whole number, with tabs between; "
+                f"found {row!r:.100}"
+            )
         scores.setdefault(row[0], {})[row[1]] = int(row[2])
-    return {query: [document for document, score in sorted(found.items(), key=lambda item: -item[1]) if score > 0]
-            for query, found in scores.items()}
+    return {
+        query: [
+            document
+            for document, score in sorted(found.items(), key=lambda item: -item[1])
+            if score > 0
+        ]
+        for query, found in scores.items()
+    }
 
 
 def read_plain(path: Path | str) -> Iterator[FileQuestion]:
-    """Lines {"question": ..., "answers": [...]}; `id`, `support` (titles or document ids), `hops` and `kind` may be there.
-    """
+    """Lines {"question": ..., "answers": [...]}; `id`, `support` (titles or document ids), `hops` and `kind` may be there."""
     for record in records(path, id_field="id"):
         hops = record.fields.get("hops", 0)
         if isinstance(hops, bool) or not isinstance(hops, int) or hops < 0:
@@ -141,15 +154,30 @@ def read_plain(path: Path | str) -> Iterator[FileQuestion]:
         support = record.texts("support", optional=True)
         if not isinstance(name, (str, int)):
             raise record.wrong("id", "text")
-        yield FileQuestion(str(name), record.text("question"), record.texts("answers"), support,
-                       hops=hops or len(support), kind=record.text("kind", ""))
+        yield FileQuestion(
+            str(name),
+            record.text("question"),
+            record.texts("answers"),
+            support,
+            hops=hops or len(support),
+            kind=record.text("kind", ""),
+        )
 
 
-FORMATS: Mapping[str, Callable[..., Iterator[FileQuestion]]] = MappingProxyType({
-    "hotpotqa": read_hotpotqa, "2wiki": read_2wiki, "musique": read_musique, "beir": read_beir, "jsonl": read_plain})
+FORMATS: Mapping[str, Callable[..., Iterator[FileQuestion]]] = MappingProxyType(
+    {
+        "hotpotqa": read_hotpotqa,
+        "2wiki": read_2wiki,
+        "musique": read_musique,
+        "beir": read_beir,
+        "jsonl": read_plain,
+    }
+)
 
 
-def read_questions(path: Path | str, format: str, *, beside: Path | str | None = None) -> Iterator[FileQuestion]:
+def read_questions(
+    path: Path | str, format: str, *, beside: Path | str | None = None
+) -> Iterator[FileQuestion]:
     """The questions of a file. `beside`: the second file of a format that has one (2wiki: id_aliases.json; beir: qrels).
     Raises DataError for an unknown format, an unfitting second file, and whatever is wrong in the files."""
     if format not in FORMATS:
@@ -157,7 +185,9 @@ def read_questions(path: Path | str, format: str, *, beside: Path | str | None =
     if not beside:
         return FORMATS[format](path)
     if format not in ("2wiki", "beir"):
-        raise DataError(f"questions of format {format!r} have no second file; found {str(beside)!r}")
+        raise DataError(
+            f"questions of format {format!r} have no second file; found {str(beside)!r}"
+        )
     return FORMATS[format](path, beside)
 
 
@@ -173,7 +203,9 @@ def read_corpus(path: Path | str) -> Iterator[Document]:
             title, _, text = record.text("contents").partition("\n")
             yield Document(str(name), title.strip().strip('"'), text)
         else:
-            yield Document(str(name), record.text("title", "", empty=True), record.text("text", empty=True))
+            yield Document(
+                str(name), record.text("title", "", empty=True), record.text("text", empty=True)
+            )
 
 
 # ------------------------------------------------------------------------------------------------ their documents
@@ -211,7 +243,10 @@ def pooled(questions: Iterable[FileQuestion]) -> tuple[list[FileQuestion], Corpu
 
 def without_paragraphs(question: FileQuestion) -> FileQuestion:
     """The question for another corpus than its own paragraphs: its support are titles (or ids) now."""
-    titles = (question.paragraphs[each].title if isinstance(each, int) else each for each in question.support)
+    titles = (
+        question.paragraphs[each].title if isinstance(each, int) else each
+        for each in question.support
+    )
     return replace(question, support=tuple(dict.fromkeys(titles)), paragraphs=())
 
 
@@ -219,7 +254,9 @@ def resolved(question: FileQuestion, corpus: Corpus, by_title: Mapping[str, str]
     """The question with the ids in `corpus` of its support, as far as they are there: named by their id, or by a title
     that one document has (`title_ids`)."""
     found = (each if each in corpus.index_of else by_title.get(each) for each in question.support)
-    return replace(question, support=tuple(dict.fromkeys(name for name in found if name is not None)))
+    return replace(
+        question, support=tuple(dict.fromkeys(name for name in found if name is not None))
+    )
 
 
 def title_ids(corpus: Corpus) -> dict[str, str]:
@@ -245,9 +282,15 @@ def _hotpot_question(record: Record) -> FileQuestion:
         paragraphs.append(Paragraph(title, " ".join(sentence.strip() for sentence in sentences)))
     places = {paragraph.title: place for place, paragraph in reversed(list(enumerate(paragraphs)))}
     titles = dict.fromkeys(title for title, _ in record.pairs("supporting_facts", int, _FACTS))
-    return FileQuestion(record.text("_id"), record.text("question"), (answer,),
-                    tuple(places.get(title, title) for title in titles), tuple(paragraphs), len(titles),
-                    record.text("type", ""))
+    return FileQuestion(
+        record.text("_id"),
+        record.text("question"),
+        (answer,),
+        tuple(places.get(title, title) for title in titles),
+        tuple(paragraphs),
+        len(titles),
+        record.text("type", ""),
+    )
 
 
 def _musique_question(record: Record) -> FileQuestion:
@@ -255,19 +298,33 @@ def _musique_question(record: Record) -> FileQuestion:
     if not isinstance(answer, str) or not answer.strip():
         raise record.wrong("answer", f"text that is not empty{_NO_GOLD}")
     places, paragraphs = {}, []
-    for place, entry in enumerate(record.objects("paragraphs", "a list of {idx, title, paragraph_text, is_supporting}")):
+    for place, entry in enumerate(
+        record.objects("paragraphs", "a list of {idx, title, paragraph_text, is_supporting}")
+    ):
         number = entry.fields.get("idx")
         if isinstance(number, bool) or not isinstance(number, int) or number in places:
-            raise entry.wrong("idx", f"a whole number of its own in paragraph {place} of 'paragraphs'")
+            raise entry.wrong(
+                "idx", f"a whole number of its own in paragraph {place} of 'paragraphs'"
+            )
         places[number] = place
-        paragraphs.append(Paragraph(entry.text("title", empty=True), entry.text("paragraph_text", empty=True)))
+        paragraphs.append(
+            Paragraph(entry.text("title", empty=True), entry.text("paragraph_text", empty=True))
+        )
     support = []
-    for hop in record.objects("question_decomposition", "a list of {id, question, answer, paragraph_support_idx}"):
+    for hop in record.objects(
+        "question_decomposition", "a list of {id, question, answer, paragraph_support_idx}"
+    ):
         number = hop.fields.get("paragraph_support_idx")
         if not isinstance(number, int) or number not in places:
             raise hop.wrong("paragraph_support_idx", "the idx of one of the paragraphs")
         support.append(places[number])
     name = record.text("id")
-    return FileQuestion(name, record.text("question"), tuple(dict.fromkeys((answer, *record.texts("answer_aliases")))),
-                    tuple(dict.fromkeys(support)), tuple(paragraphs), len(support), name.partition("__")[0])
-
+    return FileQuestion(
+        name,
+        record.text("question"),
+        tuple(dict.fromkeys((answer, *record.texts("answer_aliases")))),
+        tuple(dict.fromkeys(support)),
+        tuple(paragraphs),
+        len(support),
+        name.partition("__")[0],
+    )

@@ -1,4 +1,5 @@
 """Files of questions and documents, opened once a process: checked, read, and made searchable."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,7 +8,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from workbench.envs.qa.files import (
-    FileQuestion, pooled, read_corpus, read_questions, resolved, title_ids, without_paragraphs,
+    FileQuestion,
+    pooled,
+    read_corpus,
+    read_questions,
+    resolved,
+    title_ids,
+    without_paragraphs,
 )
 from workbench.envs.search import Bm25, Corpus, Searcher
 from workbench.envs.search.dense import Dense
@@ -44,7 +51,9 @@ class QuestionPool:
 
 def check_files(files: QuestionFiles) -> None:
     if not files.questions:
-        raise ConfigError("env.questions names no file; for HotpotQA, say --set env.questions=hotpot_train_v1.1.json")
+        raise ConfigError(
+            "env.questions names no file; for HotpotQA, say --set env.questions=hotpot_train_v1.1.json"
+        )
     for name in ("questions", "heldout", "beside", "corpus"):
         path = getattr(files, name)
         if path and path != OWN and not Path(path).is_file():
@@ -52,15 +61,20 @@ def check_files(files: QuestionFiles) -> None:
 
 
 def no_file(name: str, path: str) -> ConfigError:
-    return ConfigError(f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); fetch it, or name it where it "
-                       "is. docs/guides/search.md, \"Questions from files\", says where the data sets are published")
+    return ConfigError(
+        f"env.{name}: there is no file {path!r} (looked for in {Path.cwd()}); fetch it, or name it where it "
+        'is. docs/guides/search.md, "Questions from files", says where the data sets are published'
+    )
 
 
 @lru_cache(maxsize=4)
 def _read(files: QuestionFiles) -> QuestionPool:
     check_files(files)
-    sources = [(path, read_questions(path, files.format, beside=files.beside))
-               for path in (files.questions, files.heldout) if path]
+    sources = [
+        (path, read_questions(path, files.format, beside=files.beside))
+        for path in (files.questions, files.heldout)
+        if path
+    ]
     origin: list[int] = []  # of every question: the number of its file
 
     def all_questions() -> Iterator[FileQuestion]:
@@ -74,8 +88,10 @@ def _read(files: QuestionFiles) -> QuestionPool:
     if files.corpus == OWN:
         found, corpus = pooled(all_questions())
         if not len(corpus):
-            raise ConfigError(f"the questions of {files.questions} come without paragraphs; name the documents to search "
-                              "in env.corpus")
+            raise ConfigError(
+                f"the questions of {files.questions} come without paragraphs; name the documents to search "
+                "in env.corpus"
+            )
     else:
         found = [without_paragraphs(question) for question in all_questions()]
         corpus = Corpus(tuple(read_corpus(files.corpus)) if files.corpus else ())
@@ -86,7 +102,9 @@ def _read(files: QuestionFiles) -> QuestionPool:
             splits[number].append(resolved(question, corpus, by_title))
     for (path, _), answered in zip(sources, splits):
         if not answered:
-            raise ConfigError(f"no question of {path} has a known answer, so that nothing could be scored; name another file")
+            raise ConfigError(
+                f"no question of {path} has a known answer, so that nothing could be scored; name another file"
+            )
     return QuestionPool(tuple(splits[0]), tuple(splits[1]) if len(splits) > 1 else (), corpus)
 
 
@@ -96,12 +114,17 @@ def open_files(files: QuestionFiles, needs_support: str) -> QuestionPool:
     opened = _read(files)
     if needs_support:
         questions = opened.train + opened.heldout
-        known = sum(bool(question.support) and len(question.support) >= question.hops for question in questions)
+        known = sum(
+            bool(question.support) and len(question.support) >= question.hops
+            for question in questions
+        )
         if known < (len(questions) if needs_support == "gold" else 1):
             asks = "env.context = 'gold'" if needs_support == "gold" else "env.rewards.process"
-            raise ConfigError(f"{asks} needs the documents that support an answer, but only {known:,} of {len(questions):,} "
-                              f"questions have all of theirs in env.corpus = {files.corpus!r}; take env.corpus = 'contexts', "
-                              "or a corpus with their titles")
+            raise ConfigError(
+                f"{asks} needs the documents that support an answer, but only {known:,} of {len(questions):,} "
+                f"questions have all of theirs in env.corpus = {files.corpus!r}; take env.corpus = 'contexts', "
+                "or a corpus with their titles"
+            )
     return opened
 
 
@@ -109,8 +132,14 @@ def open_files(files: QuestionFiles, needs_support: str) -> QuestionPool:
 def open_searcher(corpus: Corpus, encoder: str, index: str) -> Searcher:
     if not encoder:
         return Bm25(corpus)
-    encode = load_called(encoder, "env.encoder")  # by name: it needs a tensor library, which this room does without
-    return Dense.load(index, corpus, encode, encoder=encoder) if index else Dense(corpus, encode, encoder=encoder)
+    encode = load_called(
+        encoder, "env.encoder"
+    )  # by name: it needs a tensor library, which this room does without
+    return (
+        Dense.load(index, corpus, encode, encoder=encoder)
+        if index
+        else Dense(corpus, encode, encoder=encoder)
+    )
 
 
 @lru_cache(maxsize=2)
@@ -118,5 +147,7 @@ def own_searcher(corpus: Corpus, name: str) -> Searcher:
     """What "module:name" gives when it is called with the corpus. Raises ConfigError."""
     made = load_named(name, "env.searcher")(corpus)
     if not callable(getattr(made, "search", None)):
-        raise ConfigError(f"env.searcher {name!r} gave {made!r:.80}, which has no search(query, k) -> list[Hit]")
+        raise ConfigError(
+            f"env.searcher {name!r} gave {made!r:.80}, which has no search(query, k) -> list[Hit]"
+        )
     return made

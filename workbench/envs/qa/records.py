@@ -3,6 +3,7 @@
 A file is a JSON list or a record a line, plain or gzipped; its first character says which. The official
 training files are one JSON list of half a gigabyte, which `json.load` would hold twice over.
 """
+
 from __future__ import annotations
 
 import gzip
@@ -32,18 +33,23 @@ class Record:
     DataError, which says what was expected."""
 
     path: Path
-    number: int                # from 1
+    number: int  # from 1
     fields: Mapping[str, Any]
     id_field: str = "_id"
     within: Record | None = None  # of what stands inside another: that one
 
     def wrong(self, field: str, expected: str) -> DataError:
         """The error for a field: expected this, found that."""
-        found = f"found {_shown(self.fields[field])}" if field in self.fields else (
-            f"it is missing (there are: {', '.join(map(str, self.fields)) or 'none'})")
+        found = (
+            f"found {_shown(self.fields[field])}"
+            if field in self.fields
+            else (f"it is missing (there are: {', '.join(map(str, self.fields)) or 'none'})")
+        )
         known = (self.within or self).fields.get(self.id_field)
         named = f" (id {known!r:.60})" if isinstance(known, (str, int)) else ""
-        return DataError(f"{self.path}, record {self.number}{named}, field {field!r}: expected {expected}; {found}")
+        return DataError(
+            f"{self.path}, record {self.number}{named}, field {field!r}: expected {expected}; {found}"
+        )
 
     def text(self, field: str, default: str | None = None, *, empty: bool = False) -> str:
         """Text; where there is no such field (or it is null) the default, if there is one."""
@@ -67,8 +73,12 @@ class Record:
         """A list of pairs of a text and a `second`."""
         value = self.fields.get(field)
         if not isinstance(value, list) or not all(
-                isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], second)
-                for pair in value):
+            isinstance(pair, list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and isinstance(pair[1], second)
+            for pair in value
+        ):
             raise self.wrong(field, expected)
         return [(pair[0], pair[1]) for pair in value]
 
@@ -90,13 +100,19 @@ def records(path: Path | str, id_field: str = "_id") -> Iterator[Record]:
         with _opened(path) as stream:
             is_list = stream.read(_PIECE).lstrip().startswith("[")
             stream.seek(0)
-            for number, value in enumerate((_list_items if is_list else _lines)(stream, path), start=1):
+            for number, value in enumerate(
+                (_list_items if is_list else _lines)(stream, path), start=1
+            ):
                 if not isinstance(value, dict):
-                    raise DataError(f"{path}, record {number}: expected a JSON object with fields, found {_shown(value)}")
+                    raise DataError(
+                        f"{path}, record {number}: expected a JSON object with fields, found {_shown(value)}"
+                    )
                 yield Record(path, number, value, id_field)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected UTF-8, found the byte {error.object[error.start]:#04x} soon after record "
-                        f"{number}; is it in another encoding, or compressed?") from error
+        raise DataError(
+            f"{path}: expected UTF-8, found the byte {error.object[error.start]:#04x} soon after record "
+            f"{number}; is it in another encoding, or compressed?"
+        ) from error
 
 
 def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
@@ -111,10 +127,12 @@ def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
     try:
-        with open_stream(path) as file, (gzip.open(file) if path.suffix == ".gz" else file) as raw:
+        with open_stream(path) as file, gzip.open(file) if path.suffix == ".gz" else file as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from error
+        raise DataError(
+            f"{path}: the compressed file is damaged or cut short ({error}); fetch it again"
+        ) from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -133,8 +151,10 @@ def _lines(stream: TextIO, path: Path) -> Iterator[Any]:
             try:
                 yield json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {number}: expected one JSON object a line, found {_shown(line)} "
-                                f"({error}); a file that ends in the middle was not fetched whole") from error
+                raise DataError(
+                    f"{path}, line {number}: expected one JSON object a line, found {_shown(line)} "
+                    f"({error}); a file that ends in the middle was not fetched whole"
+                ) from error
 
 
 def _list_items(stream: TextIO, path: Path) -> Iterator[Any]:
@@ -154,14 +174,16 @@ def _list_items(stream: TextIO, path: Path) -> Iterator[Any]:
         while True:
             place = _WHITE_SPACE.match(text, place).end()
             if place < len(text) or not read_on():
-                return text[place:place + 1]
+                return text[place : place + 1]
 
     while (mark := next_mark()) != "]":
         if number:
             if mark != ",":
-                found = _shown(text[place:place + _SHOWN]) if mark else "the end of the file"
-                raise DataError(f"{path}: expected a comma or the end of the list after record {number}, found {found}; "
-                                "was the file fetched whole?")
+                found = _shown(text[place : place + _SHOWN]) if mark else "the end of the file"
+                raise DataError(
+                    f"{path}: expected a comma or the end of the list after record {number}, found {found}; "
+                    "was the file fetched whole?"
+                )
             place += 1
             next_mark()
         number += 1
@@ -171,30 +193,42 @@ def _list_items(stream: TextIO, path: Path) -> Iterator[Any]:
             if not is_sure and len(text) > LONGEST_RECORD:
                 raise _endless(path, f"record {number}")
         if isinstance(value, Exception):
-            raise DataError(f"{path}, record {number}: expected JSON, found {_shown(text[place:place + _SHOWN])} "
-                            f"({value}); was the file fetched whole?") from value
+            raise DataError(
+                f"{path}, record {number}: expected JSON, found {_shown(text[place : place + _SHOWN])} "
+                f"({value}); was the file fetched whole?"
+            ) from value
         place += length
         yield value
     place += 1
     if next_mark():
-        raise DataError(f"{path}: expected nothing after the list of {number} records, found "
-                        f"{_shown(text[place:place + _SHOWN])}")
+        raise DataError(
+            f"{path}: expected nothing after the list of {number} records, found "
+            f"{_shown(text[place : place + _SHOWN])}"
+        )
 
 
 def _decoded(text: str, place: int) -> tuple[Any, int, bool]:
     """The JSON value that begins at `place`, or the error; its length; whether further text could not change that."""
     try:
         value, end = _DECODER.raw_decode(text, place)
-        return value, end - place, end < len(text)  # what ends with the text (a number, say) might go on
+        return (
+            value,
+            end - place,
+            end < len(text),
+        )  # what ends with the text (a number, say) might go on
     except (ValueError, RecursionError) as error:
         is_cut = isinstance(error, json.JSONDecodeError) and (
-            error.pos >= len(text) - len("\\uD83D\\uDE00") or error.msg.startswith("Unterminated string"))
+            error.pos >= len(text) - len("\\uD83D\\uDE00")
+            or error.msg.startswith("Unterminated string")
+        )
         return error, 0, not is_cut
 
 
 def _endless(path: Path, what: str) -> DataError:
-    return DataError(f"{path}, {what}: more than {LONGEST_RECORD:,} characters and still not whole; expected a JSON list "
-                     "of records, or one record a line")
+    return DataError(
+        f"{path}, {what}: more than {LONGEST_RECORD:,} characters and still not whole; expected a JSON list "
+        "of records, or one record a line"
+    )
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,7 @@ fixed set of names instead of learning to copy them, hence worlds without end: a
 Two shapes. `plain`: one fact a subject, so that its name finds its only document. `hard`: several facts a subject, so
 that one must choose which of several documents the question is about.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -66,29 +67,52 @@ _SHARED = {
     "lies": Relation("city", "country", "{} lies in {}."),
     "borders": Relation("country", "country", "{} borders {}."),  # leads past the answer
 }
-SHAPES: Mapping[str, Shape] = MappingProxyType({
-    "plain": Shape(
-        {"resident": 440, "worker": 160, "firm": 220, "city": 60, "country": 24},
-        {"lives": Relation("resident", "city", "{} lives in {}."), "works": Relation("worker", "firm", "{} works for {}."),
-         **_SHARED},
-        {"lives": Chain("In which country does {} live?", ("lives", "lies")),
-         "works": Chain("In which country does {} work?", ("works", "sits", "lies"))}),
-    "hard": Shape(
-        {"person": 200, "firm": 60, "city": 40, "country": 24},
-        {"lives": Relation("person", "city", "{} lives in {}."), "born": Relation("person", "city", "{} was born in {}."),
-         "works": Relation("person", "firm", "{} works for {}."),
-         "teacher": Relation("person", "person", "{} learned from {}."),
-         "grew": Relation("firm", "city", "{} was founded in {}."), **_SHARED},
-        {"lives": Chain("In which country does {} live?", ("lives", "lies")),
-         "born": Chain("In which country was {} born?", ("born", "lies")),
-         "works": Chain("In which country does {} work?", ("works", "sits", "lies")),
-         "teacher": Chain("In which country does the teacher of {} live?", ("teacher", "lives", "lies"))}),
-})
+SHAPES: Mapping[str, Shape] = MappingProxyType(
+    {
+        "plain": Shape(
+            {"resident": 440, "worker": 160, "firm": 220, "city": 60, "country": 24},
+            {
+                "lives": Relation("resident", "city", "{} lives in {}."),
+                "works": Relation("worker", "firm", "{} works for {}."),
+                **_SHARED,
+            },
+            {
+                "lives": Chain("In which country does {} live?", ("lives", "lies")),
+                "works": Chain("In which country does {} work?", ("works", "sits", "lies")),
+            },
+        ),
+        "hard": Shape(
+            {"person": 200, "firm": 60, "city": 40, "country": 24},
+            {
+                "lives": Relation("person", "city", "{} lives in {}."),
+                "born": Relation("person", "city", "{} was born in {}."),
+                "works": Relation("person", "firm", "{} works for {}."),
+                "teacher": Relation("person", "person", "{} learned from {}."),
+                "grew": Relation("firm", "city", "{} was founded in {}."),
+                **_SHARED,
+            },
+            {
+                "lives": Chain("In which country does {} live?", ("lives", "lies")),
+                "born": Chain("In which country was {} born?", ("born", "lies")),
+                "works": Chain("In which country does {} work?", ("works", "sits", "lies")),
+                "teacher": Chain(
+                    "In which country does the teacher of {} live?", ("teacher", "lives", "lies")
+                ),
+            },
+        ),
+    }
+)
 
 
-_TAKEN = frozenset(word.capitalize() for shape in SHAPES.values() for text in (
-    *(chain.question for chain in shape.chains.values()), *(relation.sentence for relation in shape.relations.values()))
-    for word in text.rstrip("?.").split())
+_TAKEN = frozenset(
+    word.capitalize()
+    for shape in SHAPES.values()
+    for text in (
+        *(chain.question for chain in shape.chains.values()),
+        *(relation.sentence for relation in shape.relations.values()),
+    )
+    for word in text.rstrip("?.").split()
+)
 
 
 @dataclass(frozen=True)
@@ -138,14 +162,21 @@ class World:
 
     def corpus(self) -> Corpus:
         """Every fact as a document of one sentence."""
-        documents = [Document(f"{relation}/{subject}", subject, self.shape.relations[relation].sentence.format(subject, thing))
-                     for relation, facts in self.facts.items() for subject, thing in facts.items()]
+        documents = [
+            Document(
+                f"{relation}/{subject}",
+                subject,
+                self.shape.relations[relation].sentence.format(subject, thing),
+            )
+            for relation, facts in self.facts.items()
+            for subject, thing in facts.items()
+        ]
         order = rng_at("world.order", self.seed).permutation(len(documents))
         return Corpus(tuple(documents[index] for index in order))
 
 
 def split_of_world(seed: int) -> str:
-    """"held-out" for the first HELD_OUT_WORLDS seeds, else "train"."""
+    """ "held-out" for the first HELD_OUT_WORLDS seeds, else "train"."""
     return "held-out" if 0 <= seed < HELD_OUT_WORLDS else "train"
 
 
@@ -161,12 +192,16 @@ def world(kind: str, seed: int) -> World:
         raise ConfigError(f"no worlds of shape {kind!r}; known: {', '.join(SHAPES)}")
     shape, rng = SHAPES[kind], rng_at("world", kind, seed)
     invented = iter(invented_names(sum(shape.counts.values()), split_of_world(seed), rng))
-    names = {kind: tuple(next(invented) for _ in range(count)) for kind, count in shape.counts.items()}
+    names = {
+        kind: tuple(next(invented) for _ in range(count)) for kind, count in shape.counts.items()
+    }
     facts = {name: _facts(relation, names, rng) for name, relation in shape.relations.items()}
     return World(shape, seed, MappingProxyType(names), MappingProxyType(facts))
 
 
-def _facts(relation: Relation, names: Mapping[str, tuple[str, ...]], rng: np.random.Generator) -> Mapping[str, str]:
+def _facts(
+    relation: Relation, names: Mapping[str, tuple[str, ...]], rng: np.random.Generator
+) -> Mapping[str, str]:
     """An object for each subject, never itself; every object about equally often, so that guessing does not pay."""
     subjects, objects = names[relation.subject], names[relation.object]
     if relation.subject == relation.object:  # around a circle in random order
@@ -182,7 +217,9 @@ def invented_names(count: int, split: str, rng: np.random.Generator) -> list[str
     found: dict[str, None] = {}
     while len(found) < count:
         for first, second, third, long in rng.integers((70, 70, 70, 2), size=(2 * count, 4)):
-            name = (SYLLABLES[first] + SYLLABLES[second] + (SYLLABLES[third] if long else "")).capitalize()
+            name = (
+                SYLLABLES[first] + SYLLABLES[second] + (SYLLABLES[third] if long else "")
+            ).capitalize()
             if name not in _TAKEN and split_of_name(name) == split:
                 found[name] = None
     return list(found)[:count]

@@ -8,6 +8,7 @@
 Nothing that code does is raised: what went wrong is said in `CallOutcome.error`. A call that is late, or that killed
 its process, takes the box with it, its forks included. Raises ToolError where no box can be had on this machine.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -26,9 +27,9 @@ from workbench.envs.sandbox.supply import Box, BoxPool, shared_supply
 from workbench.envs.sandbox.values import decoded, encoded
 from workbench.types.errors import ConfigError, ToolError
 
-MOST_FRAME = 4 << 20   # bytes of one message out of a box
+MOST_FRAME = 4 << 20  # bytes of one message out of a box
 FORK_S = 10.0
-GRACE_S = 2.0          # in which a box says that its program was late
+GRACE_S = 2.0  # in which a box says that its program was late
 WORK = "/work"
 _START = """
 from workbench.envs.sandbox.programs import PART, run_program
@@ -85,10 +86,25 @@ class ProgramOutcome:
 class Sandbox:
     """One state: names, and files in /work. Used by one thread at a time."""
 
-    def __init__(self, box: Box, connection: socket.socket, name: str, settings: SandboxSettings,
-                 origin: Sandbox | None = None, users: bool = False) -> None:
-        self.box, self.connection, self.name, self.settings, self.users = box, connection, name, settings, users
-        self.origin = origin  # kept, because the box ends when nobody holds the state that it began with
+    def __init__(
+        self,
+        box: Box,
+        connection: socket.socket,
+        name: str,
+        settings: SandboxSettings,
+        origin: Sandbox | None = None,
+        users: bool = False,
+    ) -> None:
+        self.box, self.connection, self.name, self.settings, self.users = (
+            box,
+            connection,
+            name,
+            settings,
+            users,
+        )
+        self.origin = (
+            origin  # kept, because the box ends when nobody holds the state that it began with
+        )
 
     @property
     def tier(self) -> str:
@@ -98,7 +114,9 @@ class Sandbox:
     def alive(self) -> bool:
         return not self.box.closed
 
-    def run(self, code: str, *, seconds: float | None = None, answer: Answer | None = None) -> CallOutcome:
+    def run(
+        self, code: str, *, seconds: float | None = None, answer: Answer | None = None
+    ) -> CallOutcome:
         """`answer(*question)`: called with plain values that the code hands to its function `ask`, gives a plain
         value."""
         began = time.monotonic()
@@ -109,7 +127,10 @@ class Sandbox:
             ran = self._answers(deadline, answer)
             self.box.halt(deadline)
         except TimeoutError:
-            ran = {"error": "timeout", "said": f"it gave no answer within {deadline - began:g} s and was stopped"}
+            ran = {
+                "error": "timeout",
+                "said": f"it gave no answer within {deadline - began:g} s and was stopped",
+            }
         except (OSError, ValueError, EOFError) as error:
             ran = {"error": "died", "said": str(error) or "its process ended"}
         if "text" not in ran:
@@ -120,10 +141,14 @@ class Sandbox:
         """The same names and files in a process of its own. Raises ToolError where the tier, or the box's bounds, have
         no room for it."""
         if self.tier != "namespaces":
-            raise ToolError(f"a box of tier {self.tier!r} cannot be forked; sandbox.tier = 'namespaces' can, where it "
-                            "works (workbench doctor)")
+            raise ToolError(
+                f"a box of tier {self.tier!r} cannot be forked; sandbox.tier = 'namespaces' can, where it "
+                "works (workbench doctor)"
+            )
         if self.users:
-            raise ToolError("a box with users of its own cannot be forked; open_sandbox(users=False) can")
+            raise ToolError(
+                "a box with users of its own cannot be forked; open_sandbox(users=False) can"
+            )
         name, deadline = str(next(_NAMES)), time.monotonic() + FORK_S
         ours, theirs = socket.socketpair()
         try:
@@ -138,39 +163,72 @@ class Sandbox:
             self.box.halt(deadline)
         except (OSError, ValueError, EOFError) as error:
             self.box.close()
-            raise ToolError(f"the box ended while it was forked: {error or 'its process ended'}") from error
+            raise ToolError(
+                f"the box ended while it was forked: {error or 'its process ended'}"
+            ) from error
         if why:
-            raise ToolError(f"the box could not be forked: {str(why)[:100]}; sandbox.processes = {self.settings.processes} "
-                            f"and sandbox.memory_mb = {self.settings.memory_mb} are all that it has")
+            raise ToolError(
+                f"the box could not be forked: {str(why)[:100]}; sandbox.processes = {self.settings.processes} "
+                f"and sandbox.memory_mb = {self.settings.memory_mb} are all that it has"
+            )
         return Sandbox(self.box, ours, name, self.settings, self)
 
-    def start(self, words: Sequence[str], *, folder: str = WORK, environment: Mapping[str, str] = {}, seconds: float | None = None,
-              most: int | None = None, given: str | None = None, user: str | None = None) -> ProgramOutcome:
+    def start(
+        self,
+        words: Sequence[str],
+        *,
+        folder: str = WORK,
+        environment: Mapping[str, str] = {},
+        seconds: float | None = None,
+        most: int | None = None,
+        given: str | None = None,
+        user: str | None = None,
+    ) -> ProgramOutcome:
         """Run a program of the machine (`SandboxSettings.programs`) until it ends. `given`: a file that it reads from;
         `most`: bytes of each of its outputs that are kept. `user`: one of the box's own (`open_sandbox(users=True)`),
         by name: root, or whom root has made; None: the one that its code is run as."""
         limit = self.settings.seconds if seconds is None else seconds
-        asked = (list(words), folder, dict(environment), limit, self.settings.output_bytes if most is None else most, given)
+        asked = (
+            list(words),
+            folder,
+            dict(environment),
+            limit,
+            self.settings.output_bytes if most is None else most,
+            given,
+        )
         came: list[tuple[str, Any]] = []
         try:
             runner = self if user is None else self.as_user(user)
         except (OSError, ValueError, EOFError) as error:
             return ProgramOutcome(None, error="raised", said=f"{error or 'its process ended'}")
-        ran = runner.run(_START % (asked,), seconds=limit + GRACE_S, answer=lambda *each: came.append(each))
+        ran = runner.run(
+            _START % (asked,), seconds=limit + GRACE_S, answer=lambda *each: came.append(each)
+        )
         if runner is not self:
             runner.connection.close()
         said = dict(came[-2:]) if not ran.error else {}
         if {"status", "cut"} - said.keys():
-            return ProgramOutcome(None, error=ran.error or "died", said=ran.said or "it sent what is no answer")
-        out, err = (b"".join(value for name, value in came if name == which and isinstance(value, bytes)) for which in ("out", "err"))
-        return ProgramOutcome(said["status"], out, err, said["cut"], "late" if said["status"] is None else "")
+            return ProgramOutcome(
+                None, error=ran.error or "died", said=ran.said or "it sent what is no answer"
+            )
+        out, err = (
+            b"".join(value for name, value in came if name == which and isinstance(value, bytes))
+            for which in ("out", "err")
+        )
+        return ProgramOutcome(
+            said["status"], out, err, said["cut"], "late" if said["status"] is None else ""
+        )
 
     def as_user(self, user: str) -> Sandbox:
         """The same files, in a process of this user's, until its connection is closed. Raises OSError and ValueError."""
         if not self.users:
-            raise ValueError(f"user = {user!r} needs a box with users of its own: open_sandbox(users=True)")
+            raise ValueError(
+                f"user = {user!r} needs a box with users of its own: open_sandbox(users=True)"
+            )
         deadline = time.monotonic() + FORK_S
-        runner = Sandbox(self.box, self.box.as_user(user, deadline), self.name, self.settings, self, users=True)
+        runner = Sandbox(
+            self.box, self.box.as_user(user, deadline), self.name, self.settings, self, users=True
+        )
         _, why = self._receive(runner.connection, deadline)
         if why:
             runner.connection.close()
@@ -212,7 +270,9 @@ class Sandbox:
                 if answer is None:
                     raise ValueError("nobody answers here")
                 reply = [True, encoded(answer(*decoded(told)))]
-            except Exception as error:  # of the code's question, or of what answers: the code is told
+            except (
+                Exception
+            ) as error:  # of the code's question, or of what answers: the code is told
                 reply = [False, f"{error}"[:300]]
             self._send(["told", *reply], deadline)
 
@@ -247,19 +307,27 @@ def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
 def _read_done(told: Any) -> dict[str, Any]:
     """What a box said of a call: it may be a lie, but it has the form of an answer. Raises ValueError."""
     kinds = {"text": str, "cut": int, "error": str, "said": str}
-    if not (isinstance(told, dict) and {name: type(value) for name, value in told.items()} == kinds
-            and told["error"] in ("", "raised", "exit")):
+    if not (
+        isinstance(told, dict)
+        and {name: type(value) for name, value in told.items()} == kinds
+        and told["error"] in ("", "raised", "exit")
+    ):
         raise ValueError("it sent what is no answer")
     texts = {name: told[name].encode("utf-8", "replace").decode() for name in ("text", "said")}
     return {**told, **texts, "said": texts["said"][:300]}
 
 
-def open_sandbox(settings: SandboxSettings = SandboxSettings(), supply: BoxPool | None = None,
-                 users: bool = False) -> Sandbox:
+def open_sandbox(
+    settings: SandboxSettings = SandboxSettings(),
+    supply: BoxPool | None = None,
+    users: bool = False,
+) -> Sandbox:
     """A new state, in a box of its own. `users`: with a root and users of its own, for programs (`Sandbox.start`); its
     code is run as one of them that may do no more than in any box. Raises ToolError where none can be had."""
     if users and not settings.programs:
-        raise ConfigError("open_sandbox(users=True) needs SandboxSettings(programs=True): users start programs")
+        raise ConfigError(
+            "open_sandbox(users=True) needs SandboxSettings(programs=True): users start programs"
+        )
     box = (supply or shared_supply()).take(settings.tier, asdict(settings), users)
     sandbox = Sandbox(box, box.states["0"], "0", settings, users=users)
     weakref.finalize(sandbox, box.close_in, os.getpid())

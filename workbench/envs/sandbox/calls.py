@@ -2,6 +2,7 @@
 
 Each raises OSError, with the name of what was asked for.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -14,7 +15,13 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 MS_REC, MS_BIND, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_RDONLY = 0x4000, 0x1000, 1 << 18, 2, 4, 1
 MNT_DETACH = 2
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
-    0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000)
+    0x00020000,
+    0x04000000,
+    0x08000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
@@ -35,8 +42,12 @@ def _checked(result: int, what: str) -> int:
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    _checked(LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()),
-             f"mount {kind or source} on {target}")
+    _checked(
+        LIBC.mount(
+            source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
+        ),
+        f"mount {kind or source} on {target}",
+    )
 
 
 def unmount(target: str) -> None:
@@ -46,8 +57,12 @@ def unmount(target: str) -> None:
 def protect_mount(target: str, attributes: int, deep: bool = True) -> None:
     """Read-only and such, for a mount and, where `deep`, for all that is mounted below it."""
     value = struct.pack("QQQQ", attributes, 0, 0, 0)
-    _checked(LIBC.syscall(_MOUNT_SETATTR, -100, target.encode(), AT_RECURSIVE if deep else 0, value, len(value)),
-             f"mount_setattr {target}")
+    _checked(
+        LIBC.syscall(
+            _MOUNT_SETATTR, -100, target.encode(), AT_RECURSIVE if deep else 0, value, len(value)
+        ),
+        f"mount_setattr {target}",
+    )
 
 
 def pivot_root() -> None:
@@ -78,7 +93,9 @@ def fix_addresses() -> None:
 def drop_capabilities(kept: tuple[int, ...] = ()) -> None:
     """All of them but `kept` (numbers below 32), and for good."""
     for number in set(range(LAST_CAPABILITY + 1)) - set(kept):
-        LIBC.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)  # not permitted without any: then there is nothing to drop
+        LIBC.prctl(
+            PR_CAPBSET_DROP, number, 0, 0, 0
+        )  # not permitted without any: then there is nothing to drop
     bits = sum(1 << number for number in kept)
     header, left = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", bits, bits, 0, 0, 0, 0)
     _checked(LIBC.syscall(_CAPSET[os.uname().machine], header, left), "capset")
@@ -109,10 +126,14 @@ def landlock(readable: list[int]) -> None:
     if not version:
         raise OSError("this kernel has no Landlock")
     files = (1 << 13) - 1
-    files |= (1 << 13 if version >= 2 else 0) | (1 << 14 if version >= 3 else 0) | (1 << 15 if version >= 5 else 0)
+    files |= (
+        (1 << 13 if version >= 2 else 0)
+        | (1 << 14 if version >= 3 else 0)
+        | (1 << 15 if version >= 5 else 0)
+    )
     # Handled: all that is done with files, TCP, and from version 6 on abstract sockets and signals.
     rules = struct.pack("QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    rules = rules[:24 if version >= 6 else 16 if version >= 4 else 8]
+    rules = rules[: 24 if version >= 6 else 16 if version >= 4 else 8]
     ruleset = _checked(LIBC.syscall(_LANDLOCK[0], rules, len(rules), 0), "landlock_create_ruleset")
     for fd in readable:
         rule = struct.pack("=Qi", 1 << 2 | 1 << 3, fd)  # read files, list folders

@@ -5,6 +5,7 @@ in further, as a box of tier `landlock` does (bounds, a list of calls, no privil
 code. It speaks over its standard input and output, since no other descriptor reaches a container. /work is a disk of its
 own. What it cannot do: forks, and programs of the machine.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -36,7 +37,9 @@ from workbench.envs.sandbox import zygote
 zygote.alone(sys.argv[3]) if sys.argv[2] == "alone" else zygote.main(int(sys.argv[2]), int(sys.argv[3]))
 """
 _INSIDE = ("-S", "-s", "-B", "-P", "-c", START, "/box", "alone", "{order}")
-_NUMBERS = itertools.count()  # of this process, whatever supply a box is of: names of containers are told apart by them
+_NUMBERS = (
+    itertools.count()
+)  # of this process, whatever supply a box is of: names of containers are told apart by them
 # Of Docker and Apptainer, which bring an interpreter along: this one's version, out of the usual image.
 _IMAGE = f"python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
 
@@ -54,39 +57,150 @@ class BoxCommand:
 
 
 COMMANDS: Mapping[str, BoxCommand] = {
-    "bubblewrap": BoxCommand("bwrap", "Debian: apt-get install bubblewrap", (
-        "{spaces}", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session",
-        "--clearenv", "--setenv", "PYTHONHASHSEED", "0", "--setenv", "LANG", "C.UTF-8", "{library}",
-        "--ro-bind", "{folder}", "/box/envs/sandbox", "--dev-bind", "/dev/null", "/dev/null", "--dir", "/work", "--remount-ro", "/",
-        "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--", "{python}", *_INSIDE), makes_disk=True),
-    "docker": BoxCommand("docker", "https://docs.docker.com/engine/install", (
-        "run", "--interactive", "--rm", "--pull", "never", "--name", "{name}", "--network", "none", "--ipc", "none", "--read-only", "--cap-drop", "ALL",
-        "--security-opt", "no-new-privileges", "--user", "65432:65432", "--pids-limit", "16", "--memory", "{memory_mb}m",
-        "--tmpfs", "/work:size={disk_mb}m,nr_inodes=2048,mode=0700,uid=65432,gid=65432", "--volume", "{folder}:/box/envs/sandbox:ro",
-        "--env", "PYTHONHASHSEED=0", _IMAGE, "python", *_INSIDE), end=("kill", "{name}")),
-    "apptainer": BoxCommand("apptainer", "https://apptainer.org/docs/admin/main/installation.html", (
-        "exec", "--containall", "--cleanenv", "--no-home", "--net", "--network", "none", "--drop-caps", "all", "--scratch", "/work",
-        "--bind", "{folder}:/box/envs/sandbox:ro", "--env", "PYTHONHASHSEED=0", f"docker://{_IMAGE}", "python", *_INSIDE)),
+    "bubblewrap": BoxCommand(
+        "bwrap",
+        "Debian: apt-get install bubblewrap",
+        (
+            "{spaces}",
+            "--unshare-ipc",
+            "--unshare-pid",
+            "--unshare-net",
+            "--unshare-uts",
+            "--unshare-cgroup-try",
+            "--die-with-parent",
+            "--new-session",
+            "--clearenv",
+            "--setenv",
+            "PYTHONHASHSEED",
+            "0",
+            "--setenv",
+            "LANG",
+            "C.UTF-8",
+            "{library}",
+            "--ro-bind",
+            "{folder}",
+            "/box/envs/sandbox",
+            "--dev-bind",
+            "/dev/null",
+            "/dev/null",
+            "--dir",
+            "/work",
+            "--remount-ro",
+            "/",
+            "--cap-add",
+            "CAP_SYS_ADMIN",
+            "--cap-add",
+            "CAP_SETUID",
+            "--cap-add",
+            "CAP_SETGID",
+            "--",
+            "{python}",
+            *_INSIDE,
+        ),
+        makes_disk=True,
+    ),
+    "docker": BoxCommand(
+        "docker",
+        "https://docs.docker.com/engine/install",
+        (
+            "run",
+            "--interactive",
+            "--rm",
+            "--pull",
+            "never",
+            "--name",
+            "{name}",
+            "--network",
+            "none",
+            "--ipc",
+            "none",
+            "--read-only",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            "--user",
+            "65432:65432",
+            "--pids-limit",
+            "16",
+            "--memory",
+            "{memory_mb}m",
+            "--tmpfs",
+            "/work:size={disk_mb}m,nr_inodes=2048,mode=0700,uid=65432,gid=65432",
+            "--volume",
+            "{folder}:/box/envs/sandbox:ro",
+            "--env",
+            "PYTHONHASHSEED=0",
+            _IMAGE,
+            "python",
+            *_INSIDE,
+        ),
+        end=("kill", "{name}"),
+    ),
+    "apptainer": BoxCommand(
+        "apptainer",
+        "https://apptainer.org/docs/admin/main/installation.html",
+        (
+            "exec",
+            "--containall",
+            "--cleanenv",
+            "--no-home",
+            "--net",
+            "--network",
+            "none",
+            "--drop-caps",
+            "all",
+            "--scratch",
+            "/work",
+            "--bind",
+            "{folder}:/box/envs/sandbox:ro",
+            "--env",
+            "PYTHONHASHSEED=0",
+            f"docker://{_IMAGE}",
+            "python",
+            *_INSIDE,
+        ),
+    ),
 }
 
 
 def why_not_installed(tier: str) -> str:
-    """"" where the program of this tier is on the path."""
+    """ "" where the program of this tier is on the path."""
     command = COMMANDS[tier]
-    return "" if shutil.which(command.program) else f"{command.program} is not installed here ({command.install})"
+    return (
+        ""
+        if shutil.which(command.program)
+        else f"{command.program} is not installed here ({command.install})"
+    )
 
 
 def command_of(order: Mapping[str, Any], python: str, as_root: bool) -> dict[str, list[str]]:
     """{"command", "end"} of a box, for whoever starts it. `python`: the interpreter in it, where it is one of this machine."""
     tier, limits = COMMANDS[order["tier"]], order["limits"]
     program = shutil.which(tier.program) or tier.program
-    told = json.dumps({"tier": order["tier"], "limits": limits, "seed": order["seed"], "disk": tier.makes_disk})
-    given = {"name": f"workbench-box-{os.getpid()}-{next(_NUMBERS)}", "folder": str(Path(__file__).parent), "python": os.path.realpath(python),
-             "order": told, "memory_mb": 2 * limits["memory_mb"], "disk_mb": limits["disk_mb"]}
+    told = json.dumps(
+        {"tier": order["tier"], "limits": limits, "seed": order["seed"], "disk": tier.makes_disk}
+    )
+    given = {
+        "name": f"workbench-box-{os.getpid()}-{next(_NUMBERS)}",
+        "folder": str(Path(__file__).parent),
+        "python": os.path.realpath(python),
+        "order": told,
+        "memory_mb": 2 * limits["memory_mb"],
+        "disk_mb": limits["disk_mb"],
+    }
     # Root mounts as root, and is nobody inside; anybody else needs a user space for it.
-    several = {"{spaces}": [] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"], "{library}": _library(given["python"])}
-    return {"command": [program, *(made for word in tier.words for made in several.get(word, [_filled(word, given)]))],
-            "end": [program, *(_filled(word, given) for word in tier.end)] if tier.end else []}
+    several = {
+        "{spaces}": [] if as_root else ["--unshare-user", "--uid", "1000", "--gid", "1000"],
+        "{library}": _library(given["python"]),
+    }
+    return {
+        "command": [
+            program,
+            *(made for word in tier.words for made in several.get(word, [_filled(word, given)])),
+        ],
+        "end": [program, *(_filled(word, given) for word in tier.end)] if tier.end else [],
+    }
 
 
 def _filled(word: str, given: Mapping[str, Any]) -> str:
@@ -98,6 +212,14 @@ def _filled(word: str, given: Mapping[str, Any]) -> str:
 def _library(python: str) -> list[str]:
     """What an interpreter needs to read, as bubblewrap is told it: in folders that whoever root becomes may enter, too."""
     own = (python, str(Path(python).parents[1] / "lib"))
-    above = dict.fromkeys(str(folder) for path in own for folder in reversed(Path(path).parents[:-1]))
-    return [*(word for path in above for word in ("--perms", "0755", "--dir", path)),
-            *(word for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", *own) for word in ("--ro-bind-try", path, path))]
+    above = dict.fromkeys(
+        str(folder) for path in own for folder in reversed(Path(path).parents[:-1])
+    )
+    return [
+        *(word for path in above for word in ("--perms", "0755", "--dir", path)),
+        *(
+            word
+            for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", *own)
+            for word in ("--ro-bind-try", path, path)
+        ),
+    ]

@@ -7,6 +7,7 @@
 Both: a list of the calls that may be made, no privileges and none to be had, bounds on memory, time, files. Whoever is
 root becomes a user that owns nothing first.
 """
+
 from __future__ import annotations
 
 import os
@@ -18,10 +19,17 @@ from typing import Any
 from workbench.envs.sandbox import calls, users
 from workbench.envs.sandbox.filters import filter_program
 
-NOBODYS = 65432     # the user that root becomes, known as `users.INSIDE` in a user space of its own; it owns no file
+NOBODYS = 65432  # the user that root becomes, known as `users.INSIDE` in a user space of its own; it owns no file
 ROOT_BYTES, ROOT_FILES = 1 << 20, 4096
 MOST_WORK_FILES = 2048
-PROGRAMS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib64", "/etc/alternatives")  # where a box that may start programs finds them
+PROGRAMS = (
+    "/bin",
+    "/sbin",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib64",
+    "/etc/alternatives",
+)  # where a box that may start programs finds them
 TEMPORARY = ".tmp"  # a folder of /work, and /tmp where there are programs
 DISK, WORK = "/kept/disk", "/work"  # of all forks, out of reach; of the one whose turn it is
 
@@ -31,21 +39,37 @@ def open_library(programs: bool = False, makers: bool = False) -> dict[str, int]
     `programs`: those of the machine, too; `makers`: and what those that make users rest on.
 
     Opened by whoever starts the box: the interpreter may lie in a home folder that nobody else may enter."""
-    found = sorted({os.path.realpath(path) for path in (os.path.dirname(os.__file__), *sys.path)
-                    if os.path.isdir(path)})
-    wanted = ["/lib", "/lib64", "/usr/lib", *(PROGRAMS if programs else ()), *(users.MAKERS if makers else ()), *found]
+    found = sorted(
+        {
+            os.path.realpath(path)
+            for path in (os.path.dirname(os.__file__), *sys.path)
+            if os.path.isdir(path)
+        }
+    )
+    wanted = [
+        "/lib",
+        "/lib64",
+        "/usr/lib",
+        *(PROGRAMS if programs else ()),
+        *(users.MAKERS if makers else ()),
+        *found,
+    ]
     return {path: os.open(path, os.O_PATH) for path in dict.fromkeys(wanted) if os.path.isdir(path)}
 
 
 def import_by_descriptor(library: Mapping[str, int]) -> None:
     """Where this user may not enter the folder that the interpreter lies in, modules are found by descriptor from now
     on."""
-    closed = {path: f"/proc/self/fd/{fd}" for path, fd in library.items() if not os.access(path, os.R_OK | os.X_OK)}
+    closed = {
+        path: f"/proc/self/fd/{fd}"
+        for path, fd in library.items()
+        if not os.access(path, os.R_OK | os.X_OK)
+    }
 
     def reached(place: str) -> str:
         inside = [path for path in closed if place == path or place.startswith(f"{path}/")]
         best = max(inside, key=len, default="")
-        return closed[best] + place[len(best):] if inside else place
+        return closed[best] + place[len(best) :] if inside else place
 
     sys.path[:] = [reached(os.path.realpath(path)) for path in sys.path]
     for module in list(sys.modules.values()):
@@ -93,9 +117,13 @@ def enter_namespaces(limits: Mapping[str, Any]) -> None:
         _enter(spaces, process)
     _make_root(limits, NOBODYS if is_root else users.INSIDE, first)
     if first is not None:
-        most = limits["processes"] + 2  # bounded here, it holds for all users of the new space together
+        most = (
+            limits["processes"] + 2
+        )  # bounded here, it holds for all users of the new space together
         resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-        users.enter(process, first, lambda: (become_nobody(first + users.INSIDE), calls.unshare(spaces)))
+        users.enter(
+            process, first, lambda: (become_nobody(first + users.INSIDE), calls.unshare(spaces))
+        )
     elif is_root:
         become_nobody()
         _enter(spaces, process)
@@ -105,7 +133,9 @@ def enter_namespaces(limits: Mapping[str, Any]) -> None:
     give_work("0")
     if first is not None:
         os.chmod(WORK, 0o755)
-        calls.mount("none", os.path.dirname(DISK), "tmpfs", calls.MS_RDONLY, "size=4k,mode=0")  # shut for its root, too
+        calls.mount(
+            "none", os.path.dirname(DISK), "tmpfs", calls.MS_RDONLY, "size=4k,mode=0"
+        )  # shut for its root, too
 
 
 def _enter(spaces: int, process: int) -> None:
@@ -121,11 +151,18 @@ def _make_root(limits: Mapping[str, Any], owner: int, first: int | None) -> None
     nowhere = os.open("/dev/null", os.O_PATH)
     quiet = calls.MS_NOSUID | calls.MS_NODEV
     calls.mount("none", "/", "", calls.MS_REC | calls.MS_PRIVATE)
-    calls.mount("box", "/tmp", "tmpfs", quiet, f"size={ROOT_BYTES},nr_inodes={ROOT_FILES},mode=0755")
+    calls.mount(
+        "box", "/tmp", "tmpfs", quiet, f"size={ROOT_BYTES},nr_inodes={ROOT_FILES},mode=0755"
+    )
     for name in ("dev", DISK[1:], WORK[1:]):
         os.makedirs(f"/tmp/{name}")
-    calls.mount("disk", f"/tmp{DISK}", "tmpfs", quiet,
-                f"size={limits['disk_mb'] << 20},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
+    calls.mount(
+        "disk",
+        f"/tmp{DISK}",
+        "tmpfs",
+        quiet,
+        f"size={limits['disk_mb'] << 20},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}",
+    )
     if first is not None:
         users.make_folders(f"/tmp{DISK}", "/tmp", first)
     elif programs:
@@ -145,15 +182,22 @@ def _make_root(limits: Mapping[str, Any], owner: int, first: int | None) -> None
     os.chdir("/tmp")
     calls.pivot_root()
     os.chown(os.path.dirname(DISK), owner, owner)
-    os.chmod(os.path.dirname(DISK), 0)  # the root is read-only from here on, so its owner cannot change that again
+    os.chmod(
+        os.path.dirname(DISK), 0
+    )  # the root is read-only from here on, so its owner cannot change that again
     calls.protect_mount("/", calls.ATTR_RDONLY | calls.ATTR_NOSUID | calls.ATTR_NODEV, deep=False)
 
 
 def mount_work(disk_bytes: int) -> None:
     """A disk of its own at /work, for whom root is about to become."""
     owner = NOBODYS if os.geteuid() == 0 else os.geteuid()
-    calls.mount("disk", WORK, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV,
-                f"size={disk_bytes},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}")
+    calls.mount(
+        "disk",
+        WORK,
+        "tmpfs",
+        calls.MS_NOSUID | calls.MS_NODEV,
+        f"size={disk_bytes},nr_inodes={MOST_WORK_FILES},mode=0700,uid={owner},gid={owner}",
+    )
 
 
 def _bind_readable(source: int, target: str) -> None:
@@ -177,9 +221,17 @@ def give_work(name: str) -> None:
 def give_up_everything(limits: Mapping[str, Any], processes: bool, root: bool = False) -> None:
     """Bounds, privileges, calls: what comes after this may be anybody's code. `root`: the box's, which keeps three."""
     whole = resource.RLIM_INFINITY
-    for kind, most in (("AS", limits["memory_mb"] << 20), ("CPU", limits["cpu_s"]), ("FSIZE", limits["disk_mb"] << 20),
-                       ("NOFILE", limits["files"]), ("CORE", 0), ("MEMLOCK", 0), ("MSGQUEUE", 0), ("SIGPENDING", 64),
-                       *([("NPROC", limits["processes"] + 1)] if processes else [])):
+    for kind, most in (
+        ("AS", limits["memory_mb"] << 20),
+        ("CPU", limits["cpu_s"]),
+        ("FSIZE", limits["disk_mb"] << 20),
+        ("NOFILE", limits["files"]),
+        ("CORE", 0),
+        ("MEMLOCK", 0),
+        ("MSGQUEUE", 0),
+        ("SIGPENDING", 64),
+        *([("NPROC", limits["processes"] + 1)] if processes else []),
+    ):
         number = getattr(resource, f"RLIMIT_{kind}", None)
         if number is not None:
             hard = resource.getrlimit(number)[1]
@@ -188,4 +240,3 @@ def give_up_everything(limits: Mapping[str, Any], processes: bool, root: bool = 
     calls.drop_capabilities(users.OF_ROOT if root else ())
     calls.keep_privileges_down()
     calls.install_filter(filter_program(processes, processes and limits["programs"], root))
-

@@ -9,6 +9,7 @@
 Whatever the code does to this process, it can spoil no more than its own answers: who reads them believes nothing but
 their length.
 """
+
 from __future__ import annotations
 
 import ast
@@ -26,7 +27,7 @@ from typing import Any
 from workbench.envs.sandbox.values import decoded, encoded
 
 LENGTH = struct.Struct(">I")
-SAID = 300            # characters of what an exception says
+SAID = 300  # characters of what an exception says
 
 
 def framed(message: Any) -> bytes:
@@ -50,7 +51,7 @@ class _Output(io.TextIOBase):
 
     def write(self, text: str) -> int:
         data = text.encode("utf-8", "replace")
-        fits = data[:max(0, self.most - self.size)]
+        fits = data[: max(0, self.most - self.size)]
         if fits:
             self.kept.append(fits)
         self.size += len(fits)
@@ -66,9 +67,11 @@ class Pipes:
 
     def sendall(self, data: bytes) -> None:
         while data:
-            data = data[os.write(self._out, data):]
+            data = data[os.write(self._out, data) :]
 
-    def recvmsg(self, most: int, ancillary: int = 0, flags: int = 0) -> tuple[bytes, list, int, None]:
+    def recvmsg(
+        self, most: int, ancillary: int = 0, flags: int = 0
+    ) -> tuple[bytes, list, int, None]:
         return os.read(self._in, most), [], 0, None
 
     def fds(self) -> tuple[int, int]:
@@ -79,9 +82,18 @@ class BoxProcess:
     """The process of one state."""
 
     def __init__(self, connection: socket.socket, most_output: int) -> None:
-        self.connection, self.most_output, self.cells, self.where = connection, most_output, 0, os.getcwd()
+        self.connection, self.most_output, self.cells, self.where = (
+            connection,
+            most_output,
+            0,
+            os.getcwd(),
+        )
         self.offered: socket.socket | None = None
-        self.world: dict[str, Any] = {"__name__": "__main__", "ask": self.ask, "QuestionError": QuestionError}
+        self.world: dict[str, Any] = {
+            "__name__": "__main__",
+            "ask": self.ask,
+            "QuestionError": QuestionError,
+        }
 
     def serve(self) -> None:
         """Until the other end is closed."""
@@ -176,7 +188,9 @@ def _trace(raised: BaseException) -> str:
     """The traceback, by the lines of the program alone: the same wherever the library and this file lie."""
     try:
         told = traceback.TracebackException.from_exception(raised, limit=-20)
-        told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if frame.filename.startswith("<")])
+        told.stack = traceback.StackSummary.from_list(
+            [frame for frame in told.stack if frame.filename.startswith("<")]
+        )
         return "".join(told.format(chain=False))
     except BaseException:
         return f"{_words(raised)}\n"

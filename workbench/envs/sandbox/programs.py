@@ -3,6 +3,7 @@
 Imported before the clock of the box is made to stand still: what bounds a program is the wall clock. What a program leaves
 running in the background goes on with the box's next call, unless it was late: then its group is killed.
 """
+
 from __future__ import annotations
 
 import os
@@ -19,13 +20,26 @@ PIECE = 1 << 16
 PART = 500_000  # bytes of one value that is told outside
 
 
-def run_program(words: Sequence[str], folder: str, environment: Mapping[str, str], seconds: float, most: int,
-                given: str | None = None) -> dict[str, Any]:
+def run_program(
+    words: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    seconds: float,
+    most: int,
+    given: str | None = None,
+) -> dict[str, Any]:
     """`given`: a file that is its standard input. {"status": as of `subprocess`, None if it was late; "out", "err": bytes,
     of each at most `most`; "cut": how many more came}. Raises OSError where it cannot be started."""
     with open(given or os.devnull, "rb") as source:
-        process = subprocess.Popen(list(words), stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-                                   env={**os.environ, **environment}, start_new_session=True)
+        process = subprocess.Popen(
+            list(words),
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
     ended = _Ended(process, most)
     until, poll = _clock() + seconds, select.poll()
     for fd in ended.kept:
@@ -60,7 +74,7 @@ class _Ended:
         except BlockingIOError:
             return False
         kept = self.kept[fd]
-        fits = piece[:max(0, self.most - len(kept))]
+        fits = piece[: max(0, self.most - len(kept))]
         kept += fits
         self.cut += len(piece) - len(fits)
         return bool(piece)

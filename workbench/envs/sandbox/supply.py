@@ -2,6 +2,7 @@
 
 Thread-safe. A process that was forked from this one has a supply of its own.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -28,8 +29,10 @@ BEGIN_S = 20.0
 MOST_UNANSWERED = 4
 MOST_WORDS = 1_000  # bytes of why a program could not begin a box
 OF_A_BOX = ("cpu_s", "memory_mb", "disk_mb", "processes", "files", "output_bytes", "programs")
-ADVICE = ("Code of an agent's is run in a sandbox or not at all. namespaces needs user namespaces (kernel 5.12; not as "
-          "kernel.apparmor_restrict_unprivileged_userns=1 and most containers have it), landlock a kernel from 5.13 on")
+ADVICE = (
+    "Code of an agent's is run in a sandbox or not at all. namespaces needs user namespaces (kernel 5.12; not as "
+    "kernel.apparmor_restrict_unprivileged_userns=1 and most containers have it), landlock a kernel from 5.13 on"
+)
 
 
 class Box:
@@ -69,7 +72,9 @@ class Box:
         said = b""
         try:
             while len(said) < MOST_WORDS and said != BEGUN:
-                piece = self.channel.recv(len(BEGUN) - len(said) if BEGUN.startswith(said) else MOST_WORDS)
+                piece = self.channel.recv(
+                    len(BEGUN) - len(said) if BEGUN.startswith(said) else MOST_WORDS
+                )
                 if not piece:
                     break
                 said += piece
@@ -77,11 +82,15 @@ class Box:
             said += f" ({error})".encode()
         if said != BEGUN:
             self.close()
-            raise ToolError(" ".join(said.decode("utf-8", "replace").split()) or "it ended without a word")
+            raise ToolError(
+                " ".join(said.decode("utf-8", "replace").split()) or "it ended without a word"
+            )
 
     def go(self, name: str, deadline: float) -> None:
         """The box's processes run, with the files of this state."""
-        self._order(["go", name], deadline, wait=name != self.current)  # never with the files of another
+        self._order(
+            ["go", name], deadline, wait=name != self.current
+        )  # never with the files of another
         self.current = name
 
     def halt(self, deadline: float) -> None:
@@ -143,8 +152,11 @@ class BoxPool:
         """A box that has begun; `users`: with a root and users of its own. Raises ToolError where none can be had."""
         with self._lock:
             tier = self.tier_for("namespaces" if settings["programs"] else tier)
-            order = {"tier": tier, "limits": {name: settings[name] for name in OF_A_BOX} | {"users": users},
-                     "seed": settings["seed"] if settings["deterministic"] else None}
+            order = {
+                "tier": tier,
+                "limits": {name: settings[name] for name in OF_A_BOX} | {"users": users},
+                "seed": settings["seed"] if settings["deterministic"] else None,
+            }
             ready = self._ready.setdefault(json.dumps(order), [])
             box = ready.pop(0) if ready else self._order(order)
             while len(ready) < settings["warm"]:
@@ -158,11 +170,15 @@ class BoxPool:
         for tier, why in found.items():
             if not why:
                 return tier
-        raise ToolError("; ".join(f"sandbox.tier = {tier!r} does not work here: {why}" for tier, why in found.items())
-                        + f". {ADVICE}")
+        raise ToolError(
+            "; ".join(
+                f"sandbox.tier = {tier!r} does not work here: {why}" for tier, why in found.items()
+            )
+            + f". {ADVICE}"
+        )
 
     def why_not(self, tier: str) -> str:
-        """"" where boxes of this tier can be begun here; found out by beginning one, once."""
+        """ "" where boxes of this tier can be begun here; found out by beginning one, once."""
         with self._lock:
             if tier not in self._works:
                 self._works[tier] = self._try(tier)
@@ -173,7 +189,15 @@ class BoxPool:
             return why
         if sys.platform != "linux" or not is_known(os.uname().machine):
             return f"it is made for Linux on x86_64 and aarch64, and this is {sys.platform}"
-        limits = {"cpu_s": 5, "memory_mb": 256, "disk_mb": 1, "processes": 2, "files": 64, "output_bytes": 100, "programs": False}
+        limits = {
+            "cpu_s": 5,
+            "memory_mb": 256,
+            "disk_mb": 1,
+            "processes": 2,
+            "files": 64,
+            "output_bytes": 100,
+            "programs": False,
+        }
         try:
             box = self._order({"tier": tier, "limits": limits, "seed": None})
             box.begin()
@@ -189,7 +213,9 @@ class BoxPool:
         ours, theirs = socket.socketpair()
         with theirs:
             if order["tier"] in BY_COMMAND:
-                order = order | command_of(order, self.python, (os.geteuid() if self.user is None else self.user) == 0)
+                order = order | command_of(
+                    order, self.python, (os.geteuid() if self.user is None else self.user) == 0
+                )
             line = json.dumps({"number": number, **order}).encode() + b"\n"
             socket.send_fds(self._control, [line], [theirs.fileno()])
         return Box(self, number, order["tier"], ours)
@@ -200,10 +226,28 @@ class BoxPool:
         folder = str(Path(__file__).parents[2])
         with theirs:
             self._process = subprocess.Popen(
-                [self.python, "-S", "-s", "-B", "-P", "-c", START, folder, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True, cwd="/",
-                user=self.user, group=self.user, extra_groups=None if self.user is None else [],
-                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"})
+                [
+                    self.python,
+                    "-S",
+                    "-s",
+                    "-B",
+                    "-P",
+                    "-c",
+                    START,
+                    folder,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+                cwd="/",
+                user=self.user,
+                group=self.user,
+                extra_groups=None if self.user is None else [],
+                env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
+            )
         self._control.settimeout(BEGIN_S)
         self._lines = self._control.makefile("rb")
 

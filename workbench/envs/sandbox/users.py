@@ -5,6 +5,7 @@ root may write the box's /etc, and has three capabilities, over the files of the
 trace, signal or become another user: only the keeper starts a process as one, and only when whoever opened the box says
 so. Standard library only.
 """
+
 from __future__ import annotations
 
 import grp
@@ -15,31 +16,63 @@ from collections.abc import Callable, Mapping
 
 from workbench.envs.sandbox import calls
 
-INSIDE = 1000                       # the number that the box's code is run as
-COUNT = 1 << 12                     # numbers of a box, from its root's, 0, on
-FIRST, BOXES = 0x70000000, 1 << 16  # the machine's: a range for each box, of those that no system gives out
+INSIDE = 1000  # the number that the box's code is run as
+COUNT = 1 << 12  # numbers of a box, from its root's, 0, on
+FIRST, BOXES = (
+    0x70000000,
+    1 << 16,
+)  # the machine's: a range for each box, of those that no system gives out
 OF_ROOT = (calls.CAP_CHOWN, calls.CAP_DAC_OVERRIDE, calls.CAP_FOWNER)
 MAKERS = ("/usr/share/perl", "/usr/share/perl5")  # what Debian's adduser rests on
-MOST_PASSWD = 1 << 16               # bytes
-_FOLDERS = {"etc": 0o755, "etc/skel": 0o755, "etc/pam.d": 0o755, "home": 0o755, "home/root": 0o700, "run": 0o755,
-            "tmp": 0o1777}
-_ACCOUNTS = {"passwd": f"agent:x:{INSIDE}:{INSIDE}::/work:/bin/sh\n", "group": f"agent:x:{INSIDE}:\n"}
-_OF_ROOT = {"passwd": "root:x:0:0::/home/root:/bin/sh\n", "group": "root:x:0:\n", "pam.d/other":  # which chfn asks
-            "auth required pam_rootok.so\naccount required pam_permit.so\nsession required pam_permit.so\n"}
+MOST_PASSWD = 1 << 16  # bytes
+_FOLDERS = {
+    "etc": 0o755,
+    "etc/skel": 0o755,
+    "etc/pam.d": 0o755,
+    "home": 0o755,
+    "home/root": 0o700,
+    "run": 0o755,
+    "tmp": 0o1777,
+}
+_ACCOUNTS = {
+    "passwd": f"agent:x:{INSIDE}:{INSIDE}::/work:/bin/sh\n",
+    "group": f"agent:x:{INSIDE}:\n",
+}
+_OF_ROOT = {
+    "passwd": "root:x:0:0::/home/root:/bin/sh\n",
+    "group": "root:x:0:\n",
+    "pam.d/other":  # which chfn asks
+    "auth required pam_rootok.so\naccount required pam_permit.so\nsession required pam_permit.so\n",
+}
 
 
 def first_number() -> int:
     """Where the machine's numbers begin that this process's box is given. Raises OSError where there are none."""
     if os.geteuid() != 0:
-        raise OSError("users of a box's own need a range of user numbers, and only root can give one: this is not root")
+        raise OSError(
+            "users of a box's own need a range of user numbers, and only root can give one: this is not root"
+        )
     first = FIRST + os.getpid() % BOXES * COUNT
     for path in ("/proc/self/uid_map", "/proc/self/gid_map"):
-        if not any(start <= first and first + COUNT <= start + count for start, _, count in read_numbers(path, None)):
-            raise OSError(f"users of a box's own need user numbers from {first} on, and there are none here ({path})")
-    taken = [(each.pw_uid, 1) for each in pwd.getpwall()] + [(each.gr_gid, 1) for each in grp.getgrall()]
-    taken += [(start, count) for path in ("/etc/subuid", "/etc/subgid") for _, start, count in read_numbers(path, ":")]
+        if not any(
+            start <= first and first + COUNT <= start + count
+            for start, _, count in read_numbers(path, None)
+        ):
+            raise OSError(
+                f"users of a box's own need user numbers from {first} on, and there are none here ({path})"
+            )
+    taken = [(each.pw_uid, 1) for each in pwd.getpwall()] + [
+        (each.gr_gid, 1) for each in grp.getgrall()
+    ]
+    taken += [
+        (start, count)
+        for path in ("/etc/subuid", "/etc/subgid")
+        for _, start, count in read_numbers(path, ":")
+    ]
     if any(start < first + COUNT and first < start + count for start, count in taken):
-        raise OSError(f"users of a box's own would stand for user numbers that are somebody's: {first} and on")
+        raise OSError(
+            f"users of a box's own would stand for user numbers that are somebody's: {first} and on"
+        )
     return first
 
 
@@ -48,7 +81,10 @@ def read_numbers(path: str, between: str | None) -> list[list[int]]:
     if not os.path.exists(path):
         return []
     with open(path) as file:
-        rows = [[int(word) if word.isdecimal() else 0 for word in line.strip().split(between)] for line in file]
+        rows = [
+            [int(word) if word.isdecimal() else 0 for word in line.strip().split(between)]
+            for line in file
+        ]
     return [row for row in rows if len(row) == 3]
 
 
@@ -77,7 +113,9 @@ def enter(process: int, first: int, enter_space: Callable[[], None]) -> None:
     os.close(asked)
     os.close(ask)
     if os.waitpid(child, 0)[1]:
-        raise OSError(f"the user numbers from {first} on could not be given to the box's users (uid_map)")
+        raise OSError(
+            f"the user numbers from {first} on could not be given to the box's users (uid_map)"
+        )
 
 
 def make_folders(disk: str, target: str, first: int) -> None:
@@ -110,11 +148,16 @@ def become(name: str) -> None:
     with open(fd, "rb") as file:
         text = file.read(MOST_PASSWD) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     rows = [line.split(":") for line in text.decode("utf-8", "replace").splitlines()]
-    found = [(int(row[2]), int(row[3]), row[5]) for row in rows
-             if len(row) == 7 and row[0] == name and row[2].isdecimal() and row[3].isdecimal()]
+    found = [
+        (int(row[2]), int(row[3]), row[5])
+        for row in rows
+        if len(row) == 7 and row[0] == name and row[2].isdecimal() and row[3].isdecimal()
+    ]
     if not found or max(found[0][:2]) >= COUNT:
         raise ValueError(f"the box has no user {name!r} with numbers below {COUNT}")
     user, group, home = found[0]
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
-    os.environ.update({"HOME": home, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin" if user == 0 else "/usr/bin:/bin"})
+    os.environ.update(
+        {"HOME": home, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin" if user == 0 else "/usr/bin:/bin"}
+    )

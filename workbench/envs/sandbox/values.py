@@ -6,6 +6,7 @@
 A value is what its class says exactly: an instance of a class of the program's own, derived from int and equal to
 everything, is `Other`. Standard library only.
 """
+
 from __future__ import annotations
 
 import math
@@ -40,7 +41,9 @@ def encoded(value: Any) -> Any:
 def _encoded(value: Any, depth: int, left: list[int]) -> Any:
     left[0] -= 1
     if depth < 0 or left[0] < 0:
-        raise SizeError(f"a value has at most {MOST_PARTS:,} parts, and {MOST_DEPTH} in one another")
+        raise SizeError(
+            f"a value has at most {MOST_PARTS:,} parts, and {MOST_DEPTH} in one another"
+        )
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -61,8 +64,13 @@ def _encoded(value: Any, depth: int, left: list[int]) -> Any:
     if kind in _GROUPS:
         return [_GROUPS[kind], *(_encoded(each, depth - 1, left) for each in value)]
     if kind is dict:
-        return ["d", *([_encoded(key, depth - 1, left), _encoded(each, depth - 1, left)]
-                       for key, each in value.items())]
+        return [
+            "d",
+            *(
+                [_encoded(key, depth - 1, left), _encoded(each, depth - 1, left)]
+                for key, each in value.items()
+            ),
+        ]
     return ["o", str(kind.__name__)[:100]]
 
 
@@ -84,7 +92,9 @@ def _decoded(content: Any, depth: int, left: list[int]) -> Any:
     if mark in _MADE:
         return _MADE[mark](_decoded(each, depth - 1, left) for each in parts)
     if mark == "d":
-        return {_decoded(key, depth - 1, left): _decoded(value, depth - 1, left) for key, value in parts}
+        return {
+            _decoded(key, depth - 1, left): _decoded(value, depth - 1, left) for key, value in parts
+        }
     if mark == "i":
         return int(parts[0], 16)
     if mark == "n":

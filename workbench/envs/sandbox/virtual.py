@@ -8,6 +8,7 @@ What does not: addresses of objects (they are the same more often than not), tim
 Python (ctypes) or use threads. This is a service to programs that want to be repeated, not part of what shuts them in.
 Standard library only.
 """
+
 from __future__ import annotations
 
 import os
@@ -22,13 +23,18 @@ import random  # noqa: E402  (here, so that it does not draw a new seed in every
 import uuid  # noqa: E402
 
 os.register_at_fork = _at_fork
-sys.modules["_datetime"] = None  # the one in C reads the machine's clock; the one in Python asks `time`
+sys.modules["_datetime"] = (
+    None  # the one in C reads the machine's clock; the one in Python asks `time`
+)
 import datetime as _in_python  # noqa: E402
 
-del sys.modules["datetime"], sys.modules["_datetime"]  # whoever is not made the same twice imports the usual one
+del (
+    sys.modules["datetime"],
+    sys.modules["_datetime"],
+)  # whoever is not made the same twice imports the usual one
 
 START = 1_767_225_600  # seconds: 2026-01-01, 00:00 UTC
-STEP = 1_000           # nanoseconds that each look at the clock takes
+STEP = 1_000  # nanoseconds that each look at the clock takes
 
 
 def install(seed: int, alone: bool) -> None:
@@ -70,7 +76,9 @@ def _fix_clock() -> None:
     time.clock_gettime = lambda clock: (now() if clock == time.CLOCK_REALTIME else look()) / 1e9
     time.clock_gettime_ns = lambda clock: now() if clock == time.CLOCK_REALTIME else look()
     time.localtime, time.gmtime, time.ctime = map(of_now, (time.localtime, time.gmtime, time.ctime))
-    time.strftime = lambda form, moment=None: strftime(form, time.localtime() if moment is None else moment)
+    time.strftime = lambda form, moment=None: strftime(
+        form, time.localtime() if moment is None else moment
+    )
     time.asctime = lambda moment=None: asctime(time.localtime() if moment is None else moment)
 
 

@@ -13,6 +13,7 @@ The keeper runs no code of anybody's. It may mount, which states may not:
 
 It begins as `python -c commands.START`, which re-executes itself without random addresses. Standard library only.
 """
+
 from __future__ import annotations
 
 import gc
@@ -31,8 +32,29 @@ from workbench.envs.sandbox import calls, confine, users, virtual
 from workbench.envs.sandbox.guest import LENGTH, BoxProcess, Pipes, framed
 
 # What programs import: done once, here, and not in every box. None of these reads the clock or chance when imported.
-USUAL = ("abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "heapq", "itertools", "json", "math",
-         "operator", "random", "re", "statistics", "string", "typing", "fractions", "decimal", "linecache", "traceback")
+USUAL = (
+    "abc",
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "random",
+    "re",
+    "statistics",
+    "string",
+    "typing",
+    "fractions",
+    "decimal",
+    "linecache",
+    "traceback",
+)
 LOOK_S = 0.25
 BEGUN = b"\0\0begun"  # what a box says first that a program of the machine began
 
@@ -47,7 +69,9 @@ def main(control_fd: int, trainer: int) -> None:
     calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)  # it adopts the keepers
     gc.collect()
     gc.freeze()
-    boxes: dict[int, tuple[int, list[str]]] = {}  # the process to kill a box by, and what else ends it
+    boxes: dict[
+        int, tuple[int, list[str]]
+    ] = {}  # the process to kill a box by, and what else ends it
     held, fds = bytearray(), []
     try:
         while os.getppid() == trainer:
@@ -71,7 +95,12 @@ def main(control_fd: int, trainer: int) -> None:
         os._exit(0)
 
 
-def _follow(order: dict[str, Any], fds: list[int], boxes: dict[int, tuple[int, list[str]]], control: socket.socket) -> None:
+def _follow(
+    order: dict[str, Any],
+    fds: list[int],
+    boxes: dict[int, tuple[int, list[str]]],
+    control: socket.socket,
+) -> None:
     if "kill" in order:
         if (found := boxes.pop(order["kill"], None)) is not None:
             _kill(*found)
@@ -134,7 +163,11 @@ def _begin(order: dict[str, Any], connection: int) -> tuple[int, str]:
         words = pipe.read(2000).decode("utf-8", "replace")
     if order["tier"] == "namespaces":
         os.waitpid(first, 0)
-        return (int(words), "") if words.isdigit() else (0, words or "it died while it was being set up")
+        return (
+            (int(words), "")
+            if words.isdigit()
+            else (0, words or "it died while it was being set up")
+        )
     if words == "ready":
         return first, ""
     _kill(first)
@@ -166,7 +199,11 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
         calls.keep_privileges_down()
         calls.landlock(list(library.values()))
         confine.give_up_everything(limits, processes=False)
-        _serve(order, socket.socket(fileno=connection), lambda: (os.write(tell, b"ready"), os.close(tell)))
+        _serve(
+            order,
+            socket.socket(fileno=connection),
+            lambda: (os.write(tell, b"ready"), os.close(tell)),
+        )
     confine.enter_namespaces(limits)
     os.umask(0o077)
     keeper = os.fork()
@@ -189,7 +226,11 @@ def _prepare(order: dict[str, Any]) -> None:
         virtual.install(order["seed"], alone=order["tier"] != "namespaces")
 
 
-def _serve(order: dict[str, Any], connection: socket.socket | Pipes, ready: Callable[[], None] = lambda: None) -> None:
+def _serve(
+    order: dict[str, Any],
+    connection: socket.socket | Pipes,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     if order["seed"] is None:
         virtual.random.seed()
     guest = BoxProcess(connection, order["limits"]["output_bytes"])
@@ -268,7 +309,9 @@ def _state(order: dict[str, Any], user: str, *others: socket.socket) -> None:
             theirs.sendall(framed(["user", str(error)]))
             os._exit(0)
         theirs.sendall(framed(["user", ""]))
-    confine.give_up_everything(order["limits"], processes=True, root=bool(user) and os.geteuid() == 0)
+    confine.give_up_everything(
+        order["limits"], processes=True, root=bool(user) and os.geteuid() == 0
+    )
     _serve(order, theirs)
 
 
@@ -280,8 +323,13 @@ def _keep_order(verb: str, rest: list[str], current: str) -> str:
         return current
     if verb == "copy":
         source, target = rest
-        shutil.copytree(f"{confine.DISK}/{source}", f"{confine.DISK}/{target}", symlinks=True, dirs_exist_ok=True,
-                        ignore_dangling_symlinks=True)
+        shutil.copytree(
+            f"{confine.DISK}/{source}",
+            f"{confine.DISK}/{target}",
+            symlinks=True,
+            dirs_exist_ok=True,
+            ignore_dangling_symlinks=True,
+        )
         return current
     if rest[0] != current:
         confine.give_work(rest[0])

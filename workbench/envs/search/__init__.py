@@ -1,4 +1,5 @@
 """Finding documents: BM25 in this process, dense vectors with FAISS, or a server. No policy, no tool, no tensor library."""
+
 from __future__ import annotations
 
 from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Corpus, Document, Hit, Searcher

@@ -3,6 +3,7 @@
 A searcher is any object with `search(query, k)`. Its answer is a function of corpus and query, and documents that score
 the same stand in the order of the corpus: a reward that hangs on what was found would else be noise.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
@@ -60,7 +61,9 @@ class Corpus:
         if len(self.index_of) != len(self.documents):
             seen: set[str] = set()
             twice = next(d.id for d in self.documents if d.id in seen or seen.add(d.id))
-            raise DataError(f"a corpus has one document for each id, this one has {twice!r} twice; make ids unique")
+            raise DataError(
+                f"a corpus has one document for each id, this one has {twice!r} twice; make ids unique"
+            )
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -97,7 +100,7 @@ def best_first(scores: np.ndarray, k: int, above: float = -np.inf) -> np.ndarray
     if len(places) > k > 0:
         kth = np.partition(scores[places], len(places) - k)[len(places) - k]
         places = places[scores[places] >= kth]
-    return places[np.argsort(-scores[places], kind="stable")][:max(k, 0)]
+    return places[np.argsort(-scores[places], kind="stable")][: max(k, 0)]
 
 
 def hits(documents: Sequence[Document], scores: np.ndarray, places: Iterable[int]) -> list[Hit]:

@@ -8,6 +8,7 @@ among equals.
 
 Source: Robertson and Zaragoza 2009; Lucene's variant of idf, which is never negative; Lu 2024 (bm25s, arXiv 2407.03618).
 """
+
 from __future__ import annotations
 
 import re
@@ -24,7 +25,9 @@ _MOST_QUERY_WORDS = 512
 
 def words_of(text: str) -> list[str]:
     """The words of a text, as they are compared: letters and digits, without case, compatibility forms made one."""
-    return _WORD.findall(text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold())
+    return _WORD.findall(
+        text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    )
 
 
 class _WordIds:
@@ -33,7 +36,9 @@ class _WordIds:
     def __init__(self, corpus: Corpus, vocabulary: dict[str, int]) -> None:
         self._numbers, self._ends = array("i"), array("q", [0])
         for document in corpus.documents:
-            self._numbers.extend([vocabulary.setdefault(word, len(vocabulary)) for word in words_of(document.words)])
+            self._numbers.extend(
+                [vocabulary.setdefault(word, len(vocabulary)) for word in words_of(document.words)]
+            )
             self._ends.append(len(self._numbers))
 
     def __len__(self) -> int:
@@ -62,7 +67,9 @@ class Bm25:
 
     def __init__(self, corpus: Corpus, k1: float = 1.5, b: float = 0.75) -> None:
         if not 0 <= k1 < float("inf") or not 0 <= b <= 1:
-            raise ConfigError(f"BM25 takes k1 from 0 on and b from 0 to 1, got k1 = {k1!r} and b = {b!r}")
+            raise ConfigError(
+                f"BM25 takes k1 from 0 on and b from 0 to 1, got k1 = {k1!r} and b = {b!r}"
+            )
         import bm25s  # here, because it takes a tenth of a second that only those pay who search
 
         self.corpus = corpus

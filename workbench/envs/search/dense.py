@@ -7,6 +7,7 @@ the score is the cosine.
 An index file is a line of JSON (which corpus, which encoder, how wide) and then what FAISS itself writes; a bare file that
 `faiss.write_index` wrote (of any kind: IVF, PQ, HNSW) is read too, and taken at its word.
 """
+
 from __future__ import annotations
 
 import json
@@ -23,8 +24,10 @@ from workbench.types.regular_files import open_stream
 Encode = Callable[[Sequence[str], bool], np.ndarray]
 
 FORMAT = 1
-_AT_ONCE = 1024    # texts that are handed to `encode`
-_DECIMALS = 6      # what is nearer than that is equal: the last bits depend on how a product is cut into blocks
+_AT_ONCE = 1024  # texts that are handed to `encode`
+_DECIMALS = (
+    6  # what is nearer than that is equal: the last bits depend on how a product is cut into blocks
+)
 _LONGEST_HEADER = 4096
 
 
@@ -33,8 +36,10 @@ def faiss_module() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise ConfigError("dense search needs FAISS, which is not installed here; pip install 'agent-rl-workbench[dense]', "
-                          f"or search by words (bm25) ({error})") from error
+        raise ConfigError(
+            "dense search needs FAISS, which is not installed here; pip install 'agent-rl-workbench[dense]', "
+            f"or search by words (bm25) ({error})"
+        ) from error
     return faiss
 
 
@@ -49,7 +54,9 @@ class Dense:
     remote = False
     read_only = True  # after it is made, so that all attempts may search in the same one
 
-    def __init__(self, corpus: Corpus, encode: Encode, *, encoder: str = "", index: Any = None) -> None:
+    def __init__(
+        self, corpus: Corpus, encode: Encode, *, encoder: str = "", index: Any = None
+    ) -> None:
         faiss = faiss_module()
         self.corpus, self.encode, self.encoder = corpus, encode, encoder
         if index is None:
@@ -58,11 +65,15 @@ class Dense:
                 if index is None:
                     index = faiss.IndexFlatIP(vectors.shape[1])
                 elif index.d != vectors.shape[1]:
-                    raise ConfigError(f"encode gave vectors of width {index.d} and then of {vectors.shape[1]}; expected one")
+                    raise ConfigError(
+                        f"encode gave vectors of width {index.d} and then of {vectors.shape[1]}; expected one"
+                    )
                 index.add(vectors)
         if index is not None and index.ntotal != len(corpus):
-            raise ConfigError(f"this index holds {index.ntotal:,} vectors, the corpus {len(corpus):,} documents; make the "
-                              "index anew, or name the corpus that it was made of")
+            raise ConfigError(
+                f"this index holds {index.ntotal:,} vectors, the corpus {len(corpus):,} documents; make the "
+                "index anew, or name the corpus that it was made of"
+            )
         self.index = index
 
     def search(self, query: str, k: int) -> list[Hit]:
@@ -71,8 +82,10 @@ class Dense:
             return []
         vector = self._vectors([query], query=True)
         if vector.shape[1] != self.index.d:
-            raise ConfigError(f"the query's vector has width {vector.shape[1]}, those of the index {self.index.d}; take the "
-                              "encoder that the index was made with")
+            raise ConfigError(
+                f"the query's vector has width {vector.shape[1]}, those of the index {self.index.d}; take the "
+                "encoder that the index was made with"
+            )
         scores, places = self._candidates(vector, k)
         order = np.argsort(places)
         scores, places = scores[order], places[order]
@@ -92,8 +105,11 @@ class Dense:
     def _vectors(self, texts: Sequence[str], query: bool) -> np.ndarray:
         vectors = np.array(self.encode(texts, query), np.float32, ndmin=2)
         if vectors.shape[0] != len(texts) or vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise ConfigError(f"encode makes one vector of finite numbers a text; {len(texts)} texts gave an array of shape "
-                              f"{vectors.shape}" + ("" if np.isfinite(vectors).all() else " with numbers that are not finite"))
+            raise ConfigError(
+                f"encode makes one vector of finite numbers a text; {len(texts)} texts gave an array of shape "
+                f"{vectors.shape}"
+                + ("" if np.isfinite(vectors).all() else " with numbers that are not finite")
+            )
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
     # -------------------------------------------------------------------------------------------- files
@@ -102,7 +118,12 @@ class Dense:
         """The bytes of an index file. Takes the index's memory once more."""
         if self.index is None:
             raise DataError("an empty corpus has no index to write")
-        header = {"format": FORMAT, "corpus": self.corpus.digest, "encoder": self.encoder, "width": self.index.d}
+        header = {
+            "format": FORMAT,
+            "corpus": self.corpus.digest,
+            "encoder": self.encoder,
+            "width": self.index.d,
+        }
         yield json.dumps(header).encode() + b"\n"
         yield memoryview(faiss_module().serialize_index(self.index))
 
@@ -120,13 +141,16 @@ class Dense:
         except OSError as error:
             raise DataError(f"cannot read the index {path}: {error.strerror or error}") from error
         except RuntimeError as error:  # FAISS's own; its text holds the place in its source
-            raise DataError(f"{path} is no FAISS index, or not whole ({str(error).splitlines()[0][-120:]}); make it anew"
-                            ) from error
+            raise DataError(
+                f"{path} is no FAISS index, or not whole ({str(error).splitlines()[0][-120:]}); make it anew"
+            ) from error
         if header is not None:
             for what, mine in (("format", FORMAT), ("corpus", corpus.digest), ("encoder", encoder)):
                 if header.get(what) != mine:
-                    raise ConfigError(f"the index {path} was made with {what} {header.get(what)!r:.80}, here it is "
-                                      f"{mine!r:.80}; make the index anew, or name what it was made of")
+                    raise ConfigError(
+                        f"the index {path} was made with {what} {header.get(what)!r:.80}, here it is "
+                        f"{mine!r:.80}; make the index anew, or name what it was made of"
+                    )
         return cls(corpus, encode, encoder=encoder, index=index)
 
 
@@ -139,4 +163,4 @@ def _header(line: bytes) -> dict[str, Any] | None:
 
 
 def _portions(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (texts[start:start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))
+    return (texts[start : start + _AT_ONCE] for start in range(0, len(texts), _AT_ONCE))

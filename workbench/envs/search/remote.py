@@ -7,6 +7,7 @@ cause and cure, which the tool executor turns into words that an agent can act o
 
 Nothing here is cached, and answers come by the wall clock: attempts that search remotely are addressed, not bit-exact.
 """
+
 from __future__ import annotations
 
 import http.client
@@ -25,7 +26,7 @@ from workbench.types.deadlines import Deadline
 from workbench.types.errors import ConfigError, SearchError
 from workbench.types.settings import above, at_least, check_settings
 
-KEY_VARIABLE = "WORKBENCH_RETRIEVER_KEY"      # a key in a config would be stored with every run
+KEY_VARIABLE = "WORKBENCH_RETRIEVER_KEY"  # a key in a config would be stored with every run
 HOSTS_VARIABLE = "WORKBENCH_RETRIEVER_HOSTS"  # whom it is for: a url comes from a config, which may be a stranger's
 _RETRIED = (502, 503, 504)
 _PAUSE_S = 0.05
@@ -39,8 +40,12 @@ class RemoteSearcher:
 
     url: str
     deadline_s: Annotated[float, above(0), "of a whole search, in seconds of the wall clock"] = 5.0
-    retries: Annotated[int, at_least(0), "of a connection that fails or breaks, and of an answer 502, 503 or 504, as "
-                       "long as there is time"] = 2
+    retries: Annotated[
+        int,
+        at_least(0),
+        "of a connection that fails or breaks, and of an answer 502, 503 or 504, as "
+        "long as there is time",
+    ] = 2
     most_bytes: Annotated[int, at_least(1), "of an answer"] = 2_000_000
     key: str = field(default="", repr=False)  # taken along to the process that asks
 
@@ -49,8 +54,10 @@ class RemoteSearcher:
     def __post_init__(self) -> None:
         parts = _split(self.url)
         if _origin(self.url) is None or parts.query or parts.fragment:
-            raise ConfigError(f"a retriever is named by http://HOST:PORT (or https, and a path in front of /search), got "
-                              f"{self.url!r}")
+            raise ConfigError(
+                f"a retriever is named by http://HOST:PORT (or https, and a path in front of /search), got "
+                f"{self.url!r}"
+            )
         check_settings(self)
         if not self.key:
             object.__setattr__(self, "key", key_for(self.url))
@@ -68,7 +75,9 @@ class RemoteSearcher:
         with Deadline(self.deadline_s) as deadline:
             return self._ask_until(deadline, method, path, body)
 
-    def _ask_until(self, deadline: Deadline, method: str, path: str, body: bytes | None) -> Mapping[str, Any]:
+    def _ask_until(
+        self, deadline: Deadline, method: str, path: str, body: bytes | None
+    ) -> Mapping[str, Any]:
         until, last = deadline.until, ""
         for attempt in range(self.retries + 1):
             try:
@@ -84,13 +93,23 @@ class RemoteSearcher:
                 break
             time.sleep(pause)
         if time.monotonic() >= until - _PAUSE_S:
-            raise SearchError(f"{self.url} gave no whole answer within {self.deadline_s:g} s ({last}); is it overloaded?")
-        raise SearchError(f"{self.url} cannot be asked ({last}); is it running? workbench retriever --corpus FILE starts one")
+            raise SearchError(
+                f"{self.url} gave no whole answer within {self.deadline_s:g} s ({last}); is it overloaded?"
+            )
+        raise SearchError(
+            f"{self.url} cannot be asked ({last}); is it running? workbench retriever --corpus FILE starts one"
+        )
 
-    def _once(self, method: str, path: str, body: bytes | None, deadline: Deadline) -> tuple[int, bytes]:
+    def _once(
+        self, method: str, path: str, body: bytes | None, deadline: Deadline
+    ) -> tuple[int, bytes]:
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=deadline.left)
-        headers = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "Connection": "close",
+        }
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
@@ -101,7 +120,11 @@ class RemoteSearcher:
             while len(data) <= self.most_bytes and (piece := response.read1(_PIECE)):
                 data += piece
             announced = response.headers.get("Content-Length")
-            if deadline.passed or announced is not None and len(data) < min(int(announced), self.most_bytes):
+            if (
+                deadline.passed
+                or announced is not None
+                and len(data) < min(int(announced), self.most_bytes)
+            ):
                 raise http.client.HTTPException("the connection ended in the middle of the answer")
             return response.status, bytes(data)
         except ValueError as error:  # a Content-Length that is no number
@@ -111,44 +134,67 @@ class RemoteSearcher:
 
     def _connected(self, parts: SplitResult, deadline: Deadline) -> socket.socket:
         secure = parts.scheme == "https"
-        sock = socket.create_connection((parts.hostname, parts.port or (443 if secure else 80)), deadline.left)
+        sock = socket.create_connection(
+            (parts.hostname, parts.port or (443 if secure else 80)), deadline.left
+        )
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         deadline.watch(sock)
-        return ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname) if secure else sock
+        return (
+            ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
+            if secure
+            else sock
+        )
 
     def _value(self, status: int, data: bytes) -> Mapping[str, Any]:
         if len(data) > self.most_bytes:
-            raise SearchError(f"{self.url} answered with more than {self.most_bytes:,} bytes; ask for fewer or shorter "
-                              "documents")
+            raise SearchError(
+                f"{self.url} answered with more than {self.most_bytes:,} bytes; ask for fewer or shorter "
+                "documents"
+            )
         try:
             value = json.loads(data)
         except (ValueError, RecursionError):
             value = None
         if status in (401, 403):
-            raise SearchError(f"{self.url} wants another key (status {status}); put the one that it was started with into "
-                              f"the environment, {KEY_VARIABLE}, and whom it is for: {HOSTS_VARIABLE}={_origin(self.url)}")
+            raise SearchError(
+                f"{self.url} wants another key (status {status}); put the one that it was started with into "
+                f"the environment, {KEY_VARIABLE}, and whom it is for: {HOSTS_VARIABLE}={_origin(self.url)}"
+            )
         if status != 200:
             said = value.get("error") if isinstance(value, dict) else None
-            raise SearchError(f"{self.url} answered with status {status}"
-                              + (f": {said[:200]}" if isinstance(said, str) else "; is it a retriever?"))
+            raise SearchError(
+                f"{self.url} answered with status {status}"
+                + (f": {said[:200]}" if isinstance(said, str) else "; is it a retriever?")
+            )
         if not isinstance(value, dict):
-            raise SearchError(f"{self.url} answered with {data[:60]!r}, expected a JSON object; is it a retriever?")
+            raise SearchError(
+                f"{self.url} answered with {data[:60]!r}, expected a JSON object; is it a retriever?"
+            )
         return value
 
     def _hits(self, answer: Mapping[str, Any], k: int) -> list[Hit]:
         results = answer.get("results")
         if not isinstance(results, list):
-            raise SearchError(f"{self.url} answered without a list of 'results', but with {', '.join(map(str, answer))!r:.100}")
+            raise SearchError(
+                f"{self.url} answered without a list of 'results', but with {', '.join(map(str, answer))!r:.100}"
+            )
         return [self._hit(number, entry) for number, entry in enumerate(results[:k])]
 
     def _hit(self, number: int, entry: Any) -> Hit:
         entry = entry if isinstance(entry, dict) else {}
         title, text = entry.get("title", ""), entry.get("text", entry.get("content"))
         name, score = entry.get("id", title), entry.get("score", -float(number))
-        if not isinstance(title, str) or not isinstance(text, str) or not isinstance(name, (str, int)) or \
-                isinstance(score, bool) or not isinstance(score, (int, float)):
-            raise SearchError(f"{self.url}, result {number}: expected id, title and text (texts) and score (a number), got "
-                              f"{str(entry)[:100]}")
+        if (
+            not isinstance(title, str)
+            or not isinstance(text, str)
+            or not isinstance(name, (str, int))
+            or isinstance(score, bool)
+            or not isinstance(score, (int, float))
+        ):
+            raise SearchError(
+                f"{self.url}, result {number}: expected id, title and text (texts) and score (a number), got "
+                f"{str(entry)[:100]}"
+            )
         return Hit(Document(str(name), title, text), float(score))
 
 
@@ -157,15 +203,22 @@ def key_for(url: str) -> str:
     servers that is none."""
     named = [each.strip() for each in os.environ.get(HOSTS_VARIABLE, "").split(",") if each.strip()]
     if wrong := [each for each in named if _origin(each) is None]:
-        raise ConfigError(f"{HOSTS_VARIABLE} names the servers that {KEY_VARIABLE} is for, as http://HOST:PORT, separated by "
-                          f"commas; got {wrong[0]!r} in it")
+        raise ConfigError(
+            f"{HOSTS_VARIABLE} names the servers that {KEY_VARIABLE} is for, as http://HOST:PORT, separated by "
+            f"commas; got {wrong[0]!r} in it"
+        )
     return os.environ.get(KEY_VARIABLE, "") if _origin(url) in map(_origin, named) else ""
 
 
 def _origin(url: str) -> str | None:
     """Scheme, host and port of an address: what a key belongs to."""
     parts = _split(url)
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    if (
+        parts is None
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.username is not None
+    ):
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port or {'http': 80, 'https': 443}[parts.scheme]}"
@@ -178,4 +231,3 @@ def _split(url: Any) -> Any:
     except (ValueError, AttributeError, TypeError):
         return None
     return parts
-

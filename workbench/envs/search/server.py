@@ -9,6 +9,7 @@ Whoever can reach the port can read the corpus, so it listens on the loopback de
 request then carries: `Authorization: Bearer KEY`. The content type is demanded because a page in a browser cannot send
 it to another origin without being allowed to, which nothing here does.
 """
+
 from __future__ import annotations
 
 import hmac
@@ -28,10 +29,10 @@ from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Searcher
 from workbench.types.errors import ConfigError
 
 MOST_K = 100
-MOST_BODY_BYTES = 32_000   # a query of 1,000 characters, however it is escaped
-IDLE_S = 30.0              # for a request as a whole, and without one, before a connection is given up
-MOST_CONNECTIONS = 256     # at a time; for one beyond, the one that has been waiting longest for its request is closed
-ROOM_S = 1.0               # that a new connection waits until there is room
+MOST_BODY_BYTES = 32_000  # a query of 1,000 characters, however it is escaped
+IDLE_S = 30.0  # for a request as a whole, and without one, before a connection is given up
+MOST_CONNECTIONS = 256  # at a time; for one beyond, the one that has been waiting longest for its request is closed
+ROOM_S = 1.0  # that a new connection waits until there is room
 SHORTEST_KEY = 12
 
 
@@ -50,28 +51,46 @@ class RetrievalServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024  # a connection that finds no place here comes again a second later
 
-    def __init__(self, searcher: Searcher, host: str = "127.0.0.1", port: int = 0, *, k: int = 5,
-                 key: str | None = None, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        searcher: Searcher,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        k: int = 5,
+        key: str | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         if not 1 <= k <= MOST_K:
             raise ConfigError(f"a retriever answers with 1 to {MOST_K} documents, got k = {k}")
         if key is None and not is_loopback(host):
-            raise ConfigError(f"{host!r} can be reached from other machines, and whoever reaches it reads the corpus; "
-                              "give a key that every request must carry, or listen on 127.0.0.1")
-        if key is not None and (len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key):
-            raise ConfigError(f"a key is at least {SHORTEST_KEY} printable ASCII characters without spaces; got "
-                              f"{len(key)} characters")
+            raise ConfigError(
+                f"{host!r} can be reached from other machines, and whoever reaches it reads the corpus; "
+                "give a key that every request must carry, or listen on 127.0.0.1"
+            )
+        if key is not None and (
+            len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key
+        ):
+            raise ConfigError(
+                f"a key is at least {SHORTEST_KEY} printable ASCII characters without spaces; got "
+                f"{len(key)} characters"
+            )
         self.searcher, self.k, self.key, self.about = searcher, k, key, dict(about or {})
         self.searches = 0
         self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._waiting: dict[socket.socket, float] = {}  # for a request, or its rest: since when; the longest first
+        self._waiting: dict[
+            socket.socket, float
+        ] = {}  # for a request, or its rest: since when; the longest first
         self._guard, self.lock = threading.Lock(), threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror or error}; name another --port (0: "
-                              "any free one)") from error
+            raise ConfigError(
+                f"cannot listen on {host} port {port}: {error.strerror or error}; name another --port (0: "
+                "any free one)"
+            ) from error
 
     @property
     def url(self) -> str:
@@ -144,7 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "workbench-retriever", ""
     timeout = IDLE_S
-    disable_nagle_algorithm = True  # head and body are two writes; the second would wait 40 ms for the client's word
+    disable_nagle_algorithm = (
+        True  # head and body are two writes; the second would wait 40 ms for the client's word
+    )
     server: RetrievalServer
 
     def handle_one_request(self) -> None:
@@ -155,9 +176,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.has_asked(self.connection)
         if self._may_ask():
             if self.path != "/health":
-                return self._answer(404 if self.path != "/search" else 405, _error(
-                    f"expected GET /health or POST /search, got GET {self.path[:80]}"))
-            self._answer(200, {"status": "ok", "searches": self.server.searches, **self.server.about})
+                return self._answer(
+                    404 if self.path != "/search" else 405,
+                    _error(f"expected GET /health or POST /search, got GET {self.path[:80]}"),
+                )
+            self._answer(
+                200, {"status": "ok", "searches": self.server.searches, **self.server.about}
+            )
 
     def do_POST(self) -> None:
         body = self._body()
@@ -174,8 +199,20 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             found = self.server.searcher.search(query, k)
             self.server.searches += 1
-        self._answer(200, {"results": [{"id": hit.document.id, "title": hit.document.title, "text": hit.document.text,
-                                        "score": hit.score} for hit in found]})
+        self._answer(
+            200,
+            {
+                "results": [
+                    {
+                        "id": hit.document.id,
+                        "title": hit.document.title,
+                        "text": hit.document.text,
+                        "score": hit.score,
+                    }
+                    for hit in found
+                ]
+            },
+        )
 
     def _body(self) -> bytes | None:
         """The request's body; None where it was refused, and the connection with it: its rest was not read."""
@@ -185,15 +222,24 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(411, _error("expected a Content-Length"))
         if int(length) > MOST_BODY_BYTES:
             self.close_connection = True
-            return self._answer(413, _error(f"expected at most {MOST_BODY_BYTES} bytes, got {int(length)}"))
+            return self._answer(
+                413, _error(f"expected at most {MOST_BODY_BYTES} bytes, got {int(length)}")
+            )
         return self.rfile.read(int(length))
 
     def _may_ask(self) -> bool:
         key = self.server.key
         said = self.headers.get("Authorization", "")
-        if key is None or hmac.compare_digest(said.encode("utf-8", "replace"), f"Bearer {key}".encode()):
+        if key is None or hmac.compare_digest(
+            said.encode("utf-8", "replace"), f"Bearer {key}".encode()
+        ):
             return True
-        self._answer(401, _error("expected the key that the server was started with, as Authorization: Bearer KEY"))
+        self._answer(
+            401,
+            _error(
+                "expected the key that the server was started with, as Authorization: Bearer KEY"
+            ),
+        )
         return False
 
     def _question(self, body: bytes) -> tuple[str | None, int]:
@@ -201,9 +247,18 @@ class _Handler(BaseHTTPRequestHandler):
             asked = json.loads(body)
         except (ValueError, RecursionError):
             asked = None
-        query, k = (asked.get("query"), asked.get("k", self.server.k)) if isinstance(asked, dict) else (None, None)
+        query, k = (
+            (asked.get("query"), asked.get("k", self.server.k))
+            if isinstance(asked, dict)
+            else (None, None)
+        )
         if not isinstance(query, str) or len(query) > MOST_QUERY_CHARACTERS:
-            self._answer(400, _error(f'expected {{"query": text of at most {MOST_QUERY_CHARACTERS} characters, "k": number}}'))
+            self._answer(
+                400,
+                _error(
+                    f'expected {{"query": text of at most {MOST_QUERY_CHARACTERS} characters, "k": number}}'
+                ),
+            )
             return None, 0
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= MOST_K:
             self._answer(400, _error(f"expected k from 1 to {MOST_K}, a whole number"))

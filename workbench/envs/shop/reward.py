@@ -13,6 +13,7 @@ Two differences: the published code takes a name's nouns from a tagger (spaCy, e
 few common ones count, so that r_type needs no language model; and where a product has more options than were asked for,
 the published code may count more of them than there are in U_opt, which the formula forbids and this does not do.
 """
+
 from __future__ import annotations
 
 import re
@@ -21,10 +22,12 @@ from dataclasses import asdict, dataclass
 
 from workbench.envs.shop.catalogue import Product, ShopGoal
 
-ALIKE = 85            # a token set ratio above this counts as the same
-_LONGEST = 200        # characters of a text that are compared
+ALIKE = 85  # a token set ratio above this counts as the same
+_LONGEST = 200  # characters of a text that are compared
 _WORD = re.compile(r"[^\W\d_]+")
-_COMMON = frozenset("a an and as at by for from in into is it its of on or our that the this to with you your".split())
+_COMMON = frozenset(
+    "a an and as at by for from in into is it its of on or our that the this to with you your".split()
+)
 # The published list, in its order: the first of them that stands in a value is taken for it.
 BASIC_COLORS = (
     "alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo "
@@ -33,7 +36,8 @@ BASIC_COLORS = (
     "indigo ivory ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha "
     "multicolor mushroom mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal "
     "rust sand sapphire seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise "
-    "violet walnut wheat white wine yellow").split()
+    "violet walnut wheat white wine yellow"
+).split()
 
 
 @dataclass(frozen=True)
@@ -51,13 +55,20 @@ class PurchaseReward:
         return asdict(self)
 
 
-def reward_of(bought: Product, chosen: Mapping[str, str], goal: ShopGoal, wanted: Product) -> PurchaseReward:
+def reward_of(
+    bought: Product, chosen: Mapping[str, str], goal: ShopGoal, wanted: Product
+) -> PurchaseReward:
     """What `bought` earns with the options `chosen` ({name: value}), for a goal that was made from `wanted`."""
     text = " ".join((bought.name, *bought.features, bought.description)).lower()
-    attributes = sum(any(token_set_ratio(has, asked) > ALIKE for has in bought.attributes) or asked in text
-                     for asked in goal.attributes)
+    attributes = sum(
+        any(token_set_ratio(has, asked) > ALIKE for has in bought.attributes) or asked in text
+        for asked in goal.attributes
+    )
     asked_options = [basic_color(value) for value in goal.options]
-    options = sum(_option_counts(name, basic_color(value), asked_options, text) for name, value in chosen.items())
+    options = sum(
+        _option_counts(name, basic_color(value), asked_options, text)
+        for name, value in chosen.items()
+    )
     options = min(options, len(asked_options))
     price, kind = bought.price <= goal.price_limit, type_reward(bought, wanted)
     total = kind * (attributes + options + price) / (len(goal.attributes) + len(asked_options) + 1)
@@ -65,7 +76,11 @@ def reward_of(bought: Product, chosen: Mapping[str, str], goal: ShopGoal, wanted
 
 
 def _option_counts(name: str, value: str, asked: Sequence[str], text: str) -> bool:
-    same = value in asked if name.lower() == "size" else any(token_set_ratio(each, value) > ALIKE for each in asked)
+    same = (
+        value in asked
+        if name.lower() == "size"
+        else any(token_set_ratio(each, value) > ALIKE for each in asked)
+    )
     return same or value in text
 
 

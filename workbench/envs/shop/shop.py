@@ -16,6 +16,7 @@ asked for in training.
 
 Source: Yao et al. 2022 (arXiv 2207.01206); nine turns: RAGEN (arXiv 2504.20073).
 """
+
 from __future__ import annotations
 
 import re
@@ -39,8 +40,8 @@ from workbench.types.settings import Inert, at_least, check_settings
 
 BUY, NEXT, BACK, SEARCH_AGAIN = "Buy Now", "Next >", "< Prev", "Back to Search"
 DESCRIPTION, FEATURES = "Description", "Features"
-MOST_FOUND = 50          # products that a search brings, as published
-LONGEST_QUERY = 200      # characters
+MOST_FOUND = 50  # products that a search brings, as published
+LONGEST_QUERY = 200  # characters
 _ACTION = re.compile(r"\s*(search|click)\[(.*)\]\s*", re.DOTALL)
 _OPENED: dict[tuple[str, int], Catalogue] = {}
 
@@ -51,7 +52,9 @@ class Shop:
 
     products: Annotated[int, at_least(10, most=files.MOST_PRODUCTS), "of the catalogue"] = 400
     catalogue_seed: Annotated[int, at_least(0), "of the catalogue that is made here"] = 0
-    shelves: Annotated[int, at_least(1, most=len(SHELVES)), "parts of the shop that is made here"] = len(SHELVES)
+    shelves: Annotated[
+        int, at_least(1, most=len(SHELVES)), "parts of the shop that is made here"
+    ] = len(SHELVES)
     data: Annotated[str, "a folder with WebShop's own files; none: the catalogue is made here"] = ""
     results: Annotated[int, at_least(1, most=MOST_FOUND), "products on a page of results"] = 10
     max_turns: MaxTurns = 9
@@ -103,17 +106,21 @@ class Shop:
             return self._act(f"click[{clicks[rng.integers(len(clicks))]}]")
         words = re.findall(r"\w+", env.goal.instruction)
         first = int(rng.integers(len(words)))
-        return self._act(f"search[{' '.join(words[first:first + int(rng.integers(1, 4))])}]")
+        return self._act(f"search[{' '.join(words[first : first + int(rng.integers(1, 4))])}]")
 
     def solver_action(self, env: ShopEnv, rng: np.random.Generator) -> str:
-        """An oracle: it searches for the product that the goal was made from by its name, and chooses what was asked.
-        """
+        """An oracle: it searches for the product that the goal was made from by its name, and chooses what was asked."""
         wanted, clicks = self.open().by_id[env.goal.product], env.clicks()
         if env.page == "results" and wanted.id in clicks:
             return self._act(f"click[{wanted.id}]")
         if env.page == "item" and env.item == wanted.id:
-            left = [value for name, values in wanted.options if name not in env.chosen for value in values
-                    if value in env.goal.options]
+            left = [
+                value
+                for name, values in wanted.options
+                if name not in env.chosen
+                for value in values
+                if value in env.goal.options
+            ]
             return self._act(f"click[{left[0] if left else BUY}]")
         if env.page == "results" and NEXT in clicks:
             return self._act(f"click[{NEXT}]")
@@ -132,9 +139,11 @@ class Shop:
     @property
     def instructions(self) -> str:
         """The trusted part of the first prompt. The limits in it are those that are enforced."""
-        return ("Buy what is asked for. search[words] finds products; click[name] clicks what stands in [] on the "
-                f"page. Choose options, then click[{BUY}]. One action an answer, {self.max_turns} answers.\n"
-                f"Answer like this: {self.example}\n\n")
+        return (
+            "Buy what is asked for. search[words] finds products; click[name] clicks what stands in [] on the "
+            f"page. Choose options, then click[{BUY}]. One action an answer, {self.max_turns} answers.\n"
+            f"Answer like this: {self.example}\n\n"
+        )
 
     @property
     def example(self) -> str:
@@ -154,31 +163,50 @@ class ShopEnv:
         self.goal = _goal_of(task, self.family.open())
         self.finished = False
         self._to_search()
-        return user_message(Text(self.family.instructions, trusted=True),
-                            Text(f"{self.goal.instruction}\n\n{self.draw()}"))
+        return user_message(
+            Text(self.family.instructions, trusted=True),
+            Text(f"{self.goal.instruction}\n\n{self.draw()}"),
+        )
 
     def step(self, action_text: str) -> StepResult:
         if self.finished:
-            raise EnvError("this attempt is over or was never begun; call reset(task, dynamics_seed) first")
+            raise EnvError(
+                "this attempt is over or was never begun; call reset(task, dynamics_seed) first"
+            )
         parsed = parse_answer(action_text, think=self.family.think)
         complaint, quote = parsed.complaint, parsed.quote
         if parsed.valid:
             complaint, quote = self._act(parsed.moves[0])
         penalty = float(self.family.format_penalty) if complaint else 0.0
-        bought = reward_of(self._item, self.chosen, self.goal, self._catalogue.by_id[self.goal.product]) \
-            if self.finished else None
+        bought = (
+            reward_of(self._item, self.chosen, self.goal, self._catalogue.by_id[self.goal.product])
+            if self.finished
+            else None
+        )
         parts = {"purchase": bought.reward if bought else 0.0, "format": penalty}
         words = refusal(complaint, quote, self.family.example) if complaint else []
         if self.family.show_rewards:
             words.append(Text(f"Reward: {sum(parts.values()):g}\n"))
-        info = {"success": bool(bought) and bought.reward == 1.0, "effective": not complaint, "complaint": complaint,
-                "moves": [] if complaint else [parsed.moves[0].strip()], "valid_format": not complaint,
-                "state": self.page} | ({"bought": self.item, "purchase": dict(bought.facts)} if bought else {})
-        return StepResult(user_message(*words, Text(self.draw())), sum(parts.values()), parts, self.finished, info=info)
+        info = {
+            "success": bool(bought) and bought.reward == 1.0,
+            "effective": not complaint,
+            "complaint": complaint,
+            "moves": [] if complaint else [parsed.moves[0].strip()],
+            "valid_format": not complaint,
+            "state": self.page,
+        } | ({"bought": self.item, "purchase": dict(bought.facts)} if bought else {})
+        return StepResult(
+            user_message(*words, Text(self.draw())),
+            sum(parts.values()),
+            parts,
+            self.finished,
+            info=info,
+        )
 
     def snapshot(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("family", "goal")} | {
-            "chosen": dict(self.chosen), "found": list(self.found), "goal": asdict(self.goal)}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("family", "goal")
+        } | {"chosen": dict(self.chosen), "found": list(self.found), "goal": asdict(self.goal)}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         for name, value in snapshot.items():
@@ -199,8 +227,16 @@ class ShopEnv:
             less = {BACK: "page"} if self.number > 1 else {}
             return dict.fromkeys(self._shown(), "item") | more | less | {SEARCH_AGAIN: "search"}
         if self.page == "item":
-            values = {value: f"option {name}" for name, values in self._item.options for value in values}
-            return values | {DESCRIPTION: "page", FEATURES: "page", BUY: "buy", BACK: "page", SEARCH_AGAIN: "search"}
+            values = {
+                value: f"option {name}" for name, values in self._item.options for value in values
+            }
+            return values | {
+                DESCRIPTION: "page",
+                FEATURES: "page",
+                BUY: "buy",
+                BACK: "page",
+                SEARCH_AGAIN: "search",
+            }
         return {BACK: "page", SEARCH_AGAIN: "search"}
 
     def draw(self) -> str:
@@ -209,7 +245,9 @@ class ShopEnv:
             return f"You bought {self.item}."
         if self.page == "search":
             return "Search bar: search[words]"
-        foot = " ".join(f"[{name}]" for name, kind in self.clicks().items() if kind in ("page", "search", "buy"))
+        foot = " ".join(
+            f"[{name}]" for name, kind in self.clicks().items() if kind in ("page", "search", "buy")
+        )
         if self.page == "results":
             products = [self._catalogue.by_id[name] for name in self._shown()]
             lines = [f"[{each.id}] {each.name} ${each.price:.2f}" for each in products]
@@ -217,8 +255,11 @@ class ShopEnv:
             return "\n".join((head, *lines, foot))
         item = self._item
         if self.page == "item":
-            offered = [f"{name}: {' '.join(f'[{value}]' for value in values)}" + (
-                f" chosen: {self.chosen[name]}" if name in self.chosen else "") for name, values in item.options]
+            offered = [
+                f"{name}: {' '.join(f'[{value}]' for value in values)}"
+                + (f" chosen: {self.chosen[name]}" if name in self.chosen else "")
+                for name, values in item.options
+            ]
             return "\n".join((f"{item.name} ${item.price:.2f}", *offered, foot))
         text = item.description if self.page == DESCRIPTION else "\n".join(item.features)
         return f"{text or 'Nothing is said.'}\n{foot}"
@@ -234,7 +275,9 @@ class ShopEnv:
                 return f"A search has 1 to {LONGEST_QUERY} characters.", ""
             self._to_search()
             self.page, self.query = "results", " ".join(name.split())
-            self.found = [hit.document.id for hit in self._catalogue.searcher.search(self.query, MOST_FOUND)]
+            self.found = [
+                hit.document.id for hit in self._catalogue.searcher.search(self.query, MOST_FOUND)
+            ]
             return "", ""
         for offered, kind in self.clicks().items():
             if offered.lower() == name.lower():
@@ -259,10 +302,19 @@ class ShopEnv:
             self.chosen[kind.removeprefix("option ")] = name
 
     def _to_search(self) -> None:
-        self.page, self.query, self.found, self.number, self.item, self.chosen = "search", "", [], 1, "", {}
+        self.page, self.query, self.found, self.number, self.item, self.chosen = (
+            "search",
+            "",
+            [],
+            1,
+            "",
+            {},
+        )
 
     def _shown(self) -> list[str]:
-        return self.found[(self.number - 1) * self.family.results:self.number * self.family.results]
+        return self.found[
+            (self.number - 1) * self.family.results : self.number * self.family.results
+        ]
 
     @property
     def _catalogue(self) -> Catalogue:
@@ -274,17 +326,26 @@ class ShopEnv:
 
 
 def _goal_of(task: Task, catalogue: Catalogue) -> ShopGoal:
-    if set(task.payload) != {field.name for field in fields(ShopGoal)} or task.payload["product"] not in catalogue.by_id:
-        raise EnvError(f"the payload of a shop task is a goal about a product of this catalogue; task {task.id!r} has "
-                       f"{dict(task.payload)!r:.300}")
+    if (
+        set(task.payload) != {field.name for field in fields(ShopGoal)}
+        or task.payload["product"] not in catalogue.by_id
+    ):
+        raise EnvError(
+            f"the payload of a shop task is a goal about a product of this catalogue; task {task.id!r} has "
+            f"{dict(task.payload)!r:.300}"
+        )
     return _goal(task.payload)
 
 
 def _goal(payload: Mapping[str, Any]) -> ShopGoal:
-    return ShopGoal(**dict(payload) | {name: tuple(payload[name]) for name in ("attributes", "options")})
+    return ShopGoal(
+        **dict(payload) | {name: tuple(payload[name]) for name in ("attributes", "options")}
+    )
 
 
-PRESETS: Mapping[str, Shop] = MappingProxyType({
-    "shop": Shop(),
-    "shop-small": Shop(products=1_000, shelves=2, results=4),
-})
+PRESETS: Mapping[str, Shop] = MappingProxyType(
+    {
+        "shop": Shop(),
+        "shop-small": Shop(products=1_000, shelves=2, results=4),
+    }
+)

@@ -7,6 +7,7 @@ integer where one is expected, as the standard says, and is handed over as one.
 Schemas may come from elsewhere, so what could run away is shown to the agent and left to the tool to check: patterns
 (backtracking). Those of a typed function are pydantic's, whose patterns cannot.
 """
+
 from __future__ import annotations
 
 import json
@@ -20,19 +21,36 @@ from typing import TYPE_CHECKING, Any
 from workbench.envs.format import shown
 from workbench.envs.tools.schema import fields_of, is_plain_dataclass, schema_of_type
 
-if TYPE_CHECKING:  # imported where something is checked: with Jupyter's packages around it takes a second
+if (
+    TYPE_CHECKING
+):  # imported where something is checked: with Jupyter's packages around it takes a second
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
 
-MOST_COMPLAINTS = 5     # of one call
+MOST_COMPLAINTS = 5  # of one call
 
-_WORDS = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false",
-          "null": "null", "object": "an object", "array": "a list"}
+_WORDS = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
+    "object": "an object",
+    "array": "a list",
+}
 _RUNAWAY = ("pattern", "patternProperties")
-_RULES = {"minimum": "at least {}", "maximum": "at most {}", "exclusiveMinimum": "more than {}",
-          "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "at least {} characters",
-          "maxLength": "at most {} characters", "minItems": "at least {} items", "maxItems": "at most {} items",
-          "uniqueItems": "no item twice"}
+_RULES = {
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "uniqueItems": "no item twice",
+}
 
 
 def from_json(hint: Any, value: Any) -> Any:
@@ -41,7 +59,11 @@ def from_json(hint: Any, value: Any) -> Any:
     if origin is typing.Annotated:
         return from_json(inner[0], value)
     if origin in (typing.Union, types.UnionType):
-        fitting = (option for option in inner if not mismatches(validator_of(schema_of_type(option, "")), value))
+        fitting = (
+            option
+            for option in inner
+            if not mismatches(validator_of(schema_of_type(option, "")), value)
+        )
         return from_json(next(fitting, None), value)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
@@ -71,15 +93,22 @@ def _validator_class() -> type[Draft202012Validator]:
     return extend(Draft202012Validator, {"uniqueItems": _unique_items})
 
 
-def _unique_items(validator: Any, wanted: bool, items: Any, schema: Any) -> Iterator[ValidationError]:
+def _unique_items(
+    validator: Any, wanted: bool, items: Any, schema: Any
+) -> Iterator[ValidationError]:
     from jsonschema.exceptions import ValidationError
 
-    if wanted and isinstance(items, list) and len({_as_one_text(item) for item in items}) < len(items):
+    if (
+        wanted
+        and isinstance(items, list)
+        and len({_as_one_text(item) for item in items}) < len(items)
+    ):
         yield ValidationError("an item stands twice")
 
 
 def _as_one_text(value: Any) -> str:
     """Equal for equal JSON values: 1 and 1.0 are."""
+
     def plain(item: Any) -> Any:
         if isinstance(item, dict):
             return {name: plain(inner) for name, inner in item.items()}
@@ -96,17 +125,25 @@ def _bounded(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     # What is called like that in "properties" is an argument's name, not a rule.
-    names = {name: {key: _bounded(item) for key, item in schema[name].items()}
-             for name in ("properties", "$defs") if isinstance(schema.get(name), dict)}
+    names = {
+        name: {key: _bounded(item) for key, item in schema[name].items()}
+        for name in ("properties", "$defs")
+        if isinstance(schema.get(name), dict)
+    }
     left_out = (*_RUNAWAY, "additionalProperties") if "patternProperties" in schema else _RUNAWAY
-    return {name: names.get(name, value if name in ("enum", "const", "default") else _bounded(value))
-            for name, value in schema.items() if name not in left_out}
+    return {
+        name: names.get(name, value if name in ("enum", "const", "default") else _bounded(value))
+        for name, value in schema.items()
+        if name not in left_out
+    }
 
 
 def mismatches(validator: Draft202012Validator, arguments: Any) -> str:
-    """"" where the arguments fit, else what was expected and what came, a sentence each; never raises."""
+    """ "" where the arguments fit, else what was expected and what came, a sentence each; never raises."""
     try:
-        errors = sorted(validator.iter_errors(arguments), key=lambda error: [str(part) for part in error.path])
+        errors = sorted(
+            validator.iter_errors(arguments), key=lambda error: [str(part) for part in error.path]
+        )
     except RecursionError:
         return "The arguments could not be checked: the tool's schema refers to itself without end."
     return together(_sentence(error) for error in errors)
@@ -121,15 +158,21 @@ def together(sentences: Iterable[str]) -> str:
 
 def _sentence(error: ValidationError) -> str:
     place = ".".join(str(part) for part in error.absolute_path)
-    of, came, rule = f'"{shown(place)}"' if place else "the arguments", shown(error.instance), error.validator_value
+    of, came, rule = (
+        f'"{shown(place)}"' if place else "the arguments",
+        shown(error.instance),
+        error.validator_value,
+    )
     if error.validator == "required":
         missing = [name for name in rule if name not in error.instance]
         return f"Missing{f' in {of}' if place else ''}: {', '.join(missing)}."
     if error.validator == "additionalProperties" and rule is False:
         known = list(error.schema.get("properties", {}))
         extra = [shown(name) for name in error.instance if name not in known]
-        return (f"Not {'there' if place else 'an argument'}: {', '.join(extra[:MOST_COMPLAINTS])}. "
-                f"There {'is' if len(known) == 1 else 'are'}: {', '.join(known) or 'none'}.")
+        return (
+            f"Not {'there' if place else 'an argument'}: {', '.join(extra[:MOST_COMPLAINTS])}. "
+            f"There {'is' if len(known) == 1 else 'are'}: {', '.join(known) or 'none'}."
+        )
     if error.validator == "type":
         wanted = [rule] if isinstance(rule, str) else rule
         return f"Expected {' or '.join(_WORDS.get(kind, kind) for kind in wanted)} for {of}, got {came}."
@@ -149,9 +192,15 @@ def _of_one_option(error: ValidationError) -> ValidationError | None:
     options: dict[Any, list[ValidationError]] = {}
     for each in error.context:
         options.setdefault(each.relative_schema_path[0], []).append(each)
-    of_kind = [found for found in options.values()
-               if not any(each.validator in ("type", "const", "enum") and len(each.path) <= 1 - (each.validator == "type")
-                          for each in found)]
+    of_kind = [
+        found
+        for found in options.values()
+        if not any(
+            each.validator in ("type", "const", "enum")
+            and len(each.path) <= 1 - (each.validator == "type")
+            for each in found
+        )
+    ]
     return of_kind[0][0] if len(of_kind) == 1 else None
 
 

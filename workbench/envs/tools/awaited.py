@@ -2,6 +2,7 @@
 
 One event loop a process, kept from call to call: what a tool with state opened in one must still be there in the next.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -24,6 +25,8 @@ def settled(value: Any, deadline_s: float | None = None) -> Any:
     came, in_time = loop.settle_within(value, deadline_s)
     if not in_time:
         if not loop.settle_within(asyncio.sleep(0), ALIVE_S)[1]:
-            _LOOPS.pop(os.getpid(), None)  # blocked by a tool that does not wait for what it waits for
+            _LOOPS.pop(
+                os.getpid(), None
+            )  # blocked by a tool that does not wait for what it waits for
         raise DeadlineError
     return came

@@ -10,6 +10,7 @@ OpenAI's description of it, `tool(function, spec={"type": "function", "function"
 A call that goes wrong is no error of ours: it is a `ToolResult` with the kind of the error and words that the agent can
 act on (law 10). Whether a tool may run in this thread is declared by its author (`trusted`), never guessed.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -60,8 +61,7 @@ class Tool(Protocol):
     stateful: bool
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Text, a ToolResult or a JSON value, or an awaitable that gives one; may raise. `arguments` fit `parameters`.
-        """
+        """Text, a ToolResult or a JSON value, or an awaitable that gives one; may raise. `arguments` fit `parameters`."""
 
     def for_attempt(self, task: Task) -> Tool:
         """The tool for one attempt at `task`: a fresh one where it is stateful, else itself."""
@@ -87,26 +87,38 @@ class FunctionTool:
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
         if inspect.isclass(self.function):
-            raise ToolError(f"tool {self.name!r} has state: ask for_attempt(task) for one of its own, and call that")
+            raise ToolError(
+                f"tool {self.name!r} has state: ask for_attempt(task) for one of its own, and call that"
+            )
         known = _arguments(self.function)
         given = {name: _as_annotated(known.get(name), value) for name, value in arguments.items()}
-        defaults = {name: deepcopy(argument.default) for name, argument in known.items() if name not in given
-                    and argument.adapter is not None and argument.default is not inspect.Parameter.empty}
+        defaults = {
+            name: deepcopy(argument.default)
+            for name, argument in known.items()
+            if name not in given
+            and argument.adapter is not None
+            and argument.default is not inspect.Parameter.empty
+        }
         return self.function(**defaults | given, **self._handed_in(self.function))
 
     def complaint(self, arguments: Mapping[str, Any]) -> str:
         """What is wrong with arguments that fit the schema, in words: a pattern, a date that is none, what a validator of
         the author's says. "" where nothing is."""
         known = _arguments(self.function.call if inspect.isclass(self.function) else self.function)
-        return together(f'{message} for "{place}", got {shown(came)}.' for name, value in arguments.items()
-                        if name in known and known[name].adapter is not None
-                        for place, message, came in complaints(known[name].adapter, name, value))
+        return together(
+            f'{message} for "{place}", got {shown(came)}.'
+            for name, value in arguments.items()
+            if name in known and known[name].adapter is not None
+            for place, message, came in complaints(known[name].adapter, name, value)
+        )
 
     def for_attempt(self, task: Task) -> FunctionTool:
         given = replace(self, task=task)
         if not inspect.isclass(self.function):
             return given if task_arguments(self.function) else self
-        return replace(given, function=self.function(**given._handed_in(self.function.__init__)).call)
+        return replace(
+            given, function=self.function(**given._handed_in(self.function.__init__)).call
+        )
 
     def _handed_in(self, function: Callable) -> dict[str, Task | None]:
         return dict.fromkeys(task_arguments(function), self.task)
@@ -116,8 +128,15 @@ class FunctionTool:
         return self.function(*arguments, **named)
 
 
-def tool(function: Any = None, *, name: str | None = None, description: str | None = None,
-         parameters: Mapping[str, Any] | None = None, trusted: bool = False, spec: Mapping[str, Any] | None = None) -> Any:
+def tool(
+    function: Any = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    trusted: bool = False,
+    spec: Mapping[str, Any] | None = None,
+) -> Any:
     """A tool from a typed function, or from a class whose instances have a typed method `call`; also as `@tool`. Or from
     an object with a name, a description and `invoke` or `ainvoke`, as LangChain's tools are.
 
@@ -126,22 +145,34 @@ def tool(function: Any = None, *, name: str | None = None, description: str | No
     if spec is not None:
         name, description, parameters = _of_spec(spec, name, description, parameters)
     if function is None:
-        return lambda function: tool(function, name=name, description=description, parameters=parameters, trusted=trusted)
+        return lambda function: tool(
+            function, name=name, description=description, parameters=parameters, trusted=trusted
+        )
     if isinstance(function, Mapping):
-        raise ToolError("a description alone cannot be called: write tool(function, spec={...}), with the function that "
-                        "does what it says")
+        raise ToolError(
+            "a description alone cannot be called: write tool(function, spec={...}), with the function that "
+            "does what it says"
+        )
     if _is_invoked(function):
         return _invoking(function, name, description, parameters, trusted)
     stateful = inspect.isclass(function)
     name = getattr(function, "__name__", "") if name is None else name
     check_name(name)
     if stateful and not callable(getattr(function, "call", None)):
-        raise ToolError(f"tool {name!r}: a class that is a tool has a method call(self, ...), typed like a function")
-    if not callable(function) or inspect.isasyncgenfunction(function.call if stateful else function):
-        raise ToolError(f"tool {name!r}: expected a function (async or not) or a class, and no async generator, got "
-                        f"{function!r}")
+        raise ToolError(
+            f"tool {name!r}: a class that is a tool has a method call(self, ...), typed like a function"
+        )
+    if not callable(function) or inspect.isasyncgenfunction(
+        function.call if stateful else function
+    ):
+        raise ToolError(
+            f"tool {name!r}: expected a function (async or not) or a class, and no async generator, got "
+            f"{function!r}"
+        )
     if parameters is None:
-        parameters = parameters_of(function.call, is_method=True) if stateful else parameters_of(function)
+        parameters = (
+            parameters_of(function.call, is_method=True) if stateful else parameters_of(function)
+        )
     else:
         parameters = checked_parameters(parameters, f"tool {name!r}")
     if description is None:
@@ -153,31 +184,57 @@ def _of_spec(spec: Mapping[str, Any], *given: Any) -> tuple[Any, Any, Any]:
     """(name, description, parameters) as OpenAI writes them: with `function` around them, or without."""
     inner = spec.get("function", spec)
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
-        raise ToolError('spec is OpenAI\'s description of a function, {"type": "function", "function": {"name": ..., '
-                        f'"description": ..., "parameters": ...}}}}; got {shown(spec)}')
-    told = (inner["name"], inner.get("description") or "", inner.get("parameters") or {"type": "object"})
+        raise ToolError(
+            'spec is OpenAI\'s description of a function, {"type": "function", "function": {"name": ..., '
+            f'"description": ..., "parameters": ...}}}}; got {shown(spec)}'
+        )
+    told = (
+        inner["name"],
+        inner.get("description") or "",
+        inner.get("parameters") or {"type": "object"},
+    )
     return tuple(theirs if ours is None else ours for ours, theirs in zip(given, told, strict=True))
 
 
 def _is_invoked(tool: Any) -> bool:
-    return not inspect.isclass(tool) and isinstance(getattr(tool, "name", None), str) and hasattr(
-        tool, "description") and any(callable(getattr(tool, each, None)) for each in ("invoke", "ainvoke"))
+    return (
+        not inspect.isclass(tool)
+        and isinstance(getattr(tool, "name", None), str)
+        and hasattr(tool, "description")
+        and any(callable(getattr(tool, each, None)) for each in ("invoke", "ainvoke"))
+    )
 
 
-def _invoking(theirs: Any, name: str | None, description: str | None, parameters: Mapping[str, Any] | None,
-              trusted: bool) -> FunctionTool:
+def _invoking(
+    theirs: Any,
+    name: str | None,
+    description: str | None,
+    parameters: Mapping[str, Any] | None,
+    trusted: bool,
+) -> FunctionTool:
     """A tool of another framework, called by its own `invoke` or `ainvoke` with the arguments as one dict."""
     name = theirs.name if name is None else name
     check_name(name)
     if parameters is None:  # what the model gives, without what the framework would inject
-        parameters = getattr(theirs, "tool_call_schema", None) or getattr(theirs, "args_schema", None) or {"type": "object"}
-        parameters = without_titles(parameters.model_json_schema() if hasattr(parameters, "model_json_schema")
-                                    else parameters)
+        parameters = (
+            getattr(theirs, "tool_call_schema", None)
+            or getattr(theirs, "args_schema", None)
+            or {"type": "object"}
+        )
+        parameters = without_titles(
+            parameters.model_json_schema()
+            if hasattr(parameters, "model_json_schema")
+            else parameters
+        )
     parameters = checked_parameters(parameters, f"tool {name!r}")
-    stated = {key: each["default"] for key, each in parameters.get("properties", {}).items()
-              if isinstance(each, Mapping) and "default" in each}  # not every framework fills in what its schema promises
+    stated = {
+        key: each["default"]
+        for key, each in parameters.get("properties", {}).items()
+        if isinstance(each, Mapping) and "default" in each
+    }  # not every framework fills in what its schema promises
     is_async = not callable(getattr(theirs, "invoke", None)) or (
-        getattr(theirs, "coroutine", None) is not None and getattr(theirs, "func", None) is None)
+        getattr(theirs, "coroutine", None) is not None and getattr(theirs, "func", None) is None
+    )
 
     def invoke(**arguments: Any) -> Any:
         arguments = {**stated, **arguments}
@@ -190,7 +247,11 @@ def _invoking(theirs: Any, name: str | None, description: str | None, parameters
 def _as_annotated(argument: Argument | None, value: Any) -> Any:
     if argument is None:
         return value
-    return from_json(argument.hint, value) if argument.adapter is None else read(argument.adapter, value)
+    return (
+        from_json(argument.hint, value)
+        if argument.adapter is None
+        else read(argument.adapter, value)
+    )
 
 
 def _arguments(function: Callable) -> Mapping[str, Argument]:
@@ -205,26 +266,39 @@ def _arguments_once(function: Callable, is_method: bool) -> Mapping[str, Argumen
 
 def task_arguments(function: Callable) -> tuple[str, ...]:
     """The arguments annotated `Task`: no agent gives them; the attempt's task is handed in."""
-    return tuple(name for name, hint in hints_of(function).items() if hint is Task and name != "return")
+    return tuple(
+        name for name, hint in hints_of(function).items() if hint is Task and name != "return"
+    )
 
 
 def check_name(name: Any) -> None:
     """Raises ToolError for a name that a call could not carry."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ToolError(f"a tool's name is 1 to 64 of A-Z a-z 0-9 _ - and begins with a letter or _, got {name!r}; "
-                        "pass name=...")
+        raise ToolError(
+            f"a tool's name is 1 to 64 of A-Z a-z 0-9 _ - and begins with a letter or _, got {name!r}; "
+            "pass name=..."
+        )
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
     """The tool as it is shown to a policy: OpenAI's form of function calling."""
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description,
-                                             "parameters": dict(tool.parameters)}}
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": dict(tool.parameters),
+        },
+    }
 
 
 # ------------------------------------------------------------------------------------------------ by name
 
-OWN: Mapping[str, str] = {"calculator": "workbench.envs.tools.calculator:calculator",
-                          "python": "workbench.envs.tools.python:python", "shell": "workbench.envs.tools.shell:shell"}
+OWN: Mapping[str, str] = {
+    "calculator": "workbench.envs.tools.calculator:calculator",
+    "python": "workbench.envs.tools.python:python",
+    "shell": "workbench.envs.tools.shell:shell",
+}
 
 
 def tools_named(names: Sequence[str]) -> tuple[Tool, ...]:
@@ -241,7 +315,9 @@ def tools_named(names: Sequence[str]) -> tuple[Tool, ...]:
 def _named(name: str) -> tuple[Tool, ...]:
     place = OWN.get(name, name)
     if not is_named(place):
-        raise ToolError(f"there is no tool {name!r}; there are {', '.join(OWN)}, and 'package.module:attribute'")
+        raise ToolError(
+            f"there is no tool {name!r}; there are {', '.join(OWN)}, and 'package.module:attribute'"
+        )
     try:
         value = load_named(place, "tool")
     except ConfigError as error:
@@ -259,9 +335,15 @@ def refusal_of(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult | None:
     """Why a call cannot be made, in words to act on; None where it can: the tool is known and its arguments fit."""
     known = tools.get(call.name)
     if known is None:
-        return ToolResult(f"Error: there is no tool {shown(call.name)}. There are: {', '.join(tools) or 'none'}.",
-                          error="unknown_tool")
+        return ToolResult(
+            f"Error: there is no tool {shown(call.name)}. There are: {', '.join(tools) or 'none'}.",
+            error="unknown_tool",
+        )
     wrong = mismatches(validator_of(known.parameters), dict(call.arguments))
     if not wrong and hasattr(known, "complaint"):
         wrong = known.complaint(call.arguments)
-    return ToolResult(f"Error: {known.name} was not called. {wrong}", error="bad_arguments") if wrong else None
+    return (
+        ToolResult(f"Error: {known.name} was not called. {wrong}", error="bad_arguments")
+        if wrong
+        else None
+    )

@@ -3,6 +3,7 @@
 Such a tool counts as trusted, in the words of `base`: the tool itself is ours and bounded; what it runs is shut in. Where no
 sandbox can be had on this machine it refuses (ToolError): code of an agent's is never run without one.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -51,7 +52,9 @@ class BoxedTool:
                     self._run(state, each)
             return self._run(state, text)
         finally:
-            if self.state is None and state.sandbox is not None:  # asked outside of an attempt: nothing is kept
+            if (
+                self.state is None and state.sandbox is not None
+            ):  # asked outside of an attempt: nothing is kept
                 state.sandbox.close()
 
     def _run(self, state: BoxState, text: str) -> Any:

@@ -6,6 +6,7 @@ What makes a calculator hang is never one operation on what is written, but one 
 and one that would exceed `MOST_BITS` is refused, not run. Floats bound themselves: an overflow, a domain error or a
 division by zero becomes a message. What `^` means (a power, exclusive or) is not guessed.
 """
+
 from __future__ import annotations
 
 import ast
@@ -17,11 +18,11 @@ from collections.abc import Callable, Sequence
 from workbench.envs.format import shown
 from workbench.envs.tools.base import ToolResult, tool
 
-LONGEST = 500         # characters of an expression
-MOST_PARTS = 200      # nodes of its syntax tree
-MOST_BITS = 4_000     # of a whole number: about 1,200 digits
+LONGEST = 500  # characters of an expression
+MOST_PARTS = 200  # nodes of its syntax tree
+MOST_BITS = 4_000  # of a whole number: about 1,200 digits
 MOST_FACTORIAL = 400
-MOST_ROUNDED = 400    # digits that round() is asked for
+MOST_ROUNDED = 400  # digits that round() is asked for
 
 Number = int | float
 
@@ -47,7 +48,9 @@ def evaluate(expression: str) -> Number:
     """The value of an expression, a finite number. Raises ValueError, saying what is wrong, and nothing else; never
     slow."""
     if len(expression) > LONGEST:
-        raise ValueError(f"the expression has {len(expression)} characters; at most {LONGEST} are computed")
+        raise ValueError(
+            f"the expression has {len(expression)} characters; at most {LONGEST} are computed"
+        )
     try:
         return _value(_tree(expression))
     except _Refused as refused:
@@ -65,7 +68,9 @@ def evaluate(expression: str) -> Number:
 
 # A number stands alone (1if and 0x1f are no numbers here); nothing of Python but these signs comes through.
 _TOKENS = re.compile(
-    r"(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|\*\*|//|<<|>>|[-+*/%(),&|~]|[ \t\n])*", re.ASCII)
+    r"(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z_]\w*|\*\*|//|<<|>>|[-+*/%(),&|~]|[ \t\n])*",
+    re.ASCII,
+)
 
 
 def _tree(expression: str) -> ast.expr:
@@ -77,7 +82,9 @@ def _tree(expression: str) -> ast.expr:
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _Refused(f"{shown(text)!r} is no arithmetic expression; write one such as (1 + 2) * 3") from None
+        raise _Refused(
+            f"{shown(text)!r} is no arithmetic expression; write one such as (1 + 2) * 3"
+        ) from None
     if sum(1 for _ in ast.walk(tree)) > MOST_PARTS:
         raise _Refused(f"the expression has more than {MOST_PARTS} parts")
     return tree.body
@@ -91,7 +98,9 @@ def _value(node: ast.expr) -> Number:
         return _number(node.value)
     if isinstance(node, ast.Name):
         if node.id not in CONSTANTS:
-            raise _Refused(f"there is no {shown(node.id)!r}; there are {', '.join(CONSTANTS)} and {_functions()}")
+            raise _Refused(
+                f"there is no {shown(node.id)!r}; there are {', '.join(CONSTANTS)} and {_functions()}"
+            )
         return CONSTANTS[node.id]
     if isinstance(node, ast.UnaryOp) and type(node.op) in UNARY:
         return _number(UNARY[type(node.op)](_value(node.operand)))
@@ -100,8 +109,12 @@ def _value(node: ast.expr) -> Number:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         return _called(node.func.id, [_value(argument) for argument in node.args])
     if isinstance(node, ast.Tuple):
-        raise _Refused("a comma stands between the arguments of a function only; write 1000 for 1,000")
-    raise _Refused(f"only numbers, + - * / // % ** << >> & |, parentheses and these are computed: {_functions()}")
+        raise _Refused(
+            "a comma stands between the arguments of a function only; write 1000 for 1,000"
+        )
+    raise _Refused(
+        f"only numbers, + - * / // % ** << >> & |, parentheses and these are computed: {_functions()}"
+    )
 
 
 def _called(name: str, arguments: Sequence[Number]) -> Number:
@@ -109,7 +122,13 @@ def _called(name: str, arguments: Sequence[Number]) -> Number:
         raise _Refused(f"there is no function {shown(name)!r}; there are {_functions()}")
     function, least, most = FUNCTIONS[name]
     if not least <= len(arguments) <= most:
-        takes = f"{least}" if least == most else f"{least} or more" if most > 2 else f"{least} or {most}"
+        takes = (
+            f"{least}"
+            if least == most
+            else f"{least} or more"
+            if most > 2
+            else f"{least} or {most}"
+        )
         raise _Refused(f"{name} takes {takes} numbers, got {len(arguments)}")
     return _number(function(*arguments))
 
@@ -142,7 +161,7 @@ def _multiply(a: Number, b: Number) -> Number:
 def _power(a: Number, b: Number) -> Number:
     if isinstance(a, int) and isinstance(b, int) and b > 0 and abs(a) > 1:
         _room((_bits(a) - 1) * b)  # the fewest bits it can have
-    return a ** b
+    return a**b
 
 
 def _shift_left(a: Number, b: Number) -> Number:
@@ -165,19 +184,46 @@ def _factorial(value: Number) -> int:
 
 
 CONSTANTS: dict[str, float] = {"pi": math.pi, "e": math.e}
-UNARY: dict[type, Callable] = {ast.UAdd: operator.pos, ast.USub: operator.neg, ast.Invert: operator.invert}
+UNARY: dict[type, Callable] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+    ast.Invert: operator.invert,
+}
 BINARY: dict[type, Callable] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _multiply, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: _power, ast.LShift: _shift_left,
-    ast.RShift: operator.rshift, ast.BitAnd: operator.and_, ast.BitOr: operator.or_,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: _multiply,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+    ast.LShift: _shift_left,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
 }
 # name: (function, fewest arguments, most)
 FUNCTIONS: dict[str, tuple[Callable, int, int]] = {
-    "abs": (abs, 1, 1), "round": (_round, 1, 2), "min": (min, 2, MOST_PARTS), "max": (max, 2, MOST_PARTS),
-    "floor": (math.floor, 1, 1), "ceil": (math.ceil, 1, 1), "sqrt": (math.sqrt, 1, 1), "exp": (math.exp, 1, 1),
-    "log": (math.log, 1, 2), "log2": (math.log2, 1, 1), "log10": (math.log10, 1, 1), "sin": (math.sin, 1, 1),
-    "cos": (math.cos, 1, 1), "tan": (math.tan, 1, 1), "asin": (math.asin, 1, 1), "acos": (math.acos, 1, 1),
-    "atan": (math.atan, 1, 1), "pow": (_power, 2, 2), "gcd": (math.gcd, 2, 2), "factorial": (_factorial, 1, 1),
+    "abs": (abs, 1, 1),
+    "round": (_round, 1, 2),
+    "min": (min, 2, MOST_PARTS),
+    "max": (max, 2, MOST_PARTS),
+    "floor": (math.floor, 1, 1),
+    "ceil": (math.ceil, 1, 1),
+    "sqrt": (math.sqrt, 1, 1),
+    "exp": (math.exp, 1, 1),
+    "log": (math.log, 1, 2),
+    "log2": (math.log2, 1, 1),
+    "log10": (math.log10, 1, 1),
+    "sin": (math.sin, 1, 1),
+    "cos": (math.cos, 1, 1),
+    "tan": (math.tan, 1, 1),
+    "asin": (math.asin, 1, 1),
+    "acos": (math.acos, 1, 1),
+    "atan": (math.atan, 1, 1),
+    "pow": (_power, 2, 2),
+    "gcd": (math.gcd, 2, 2),
+    "factorial": (_factorial, 1, 1),
 }
 
 

@@ -4,6 +4,7 @@ Nothing that a tool does is raised: whatever goes wrong is a `ToolResult` with t
 agent can act on. Trusted tools run in the caller's thread, one after the other, so that they are bit-exact (law 8); all
 others run side by side in worker processes, and one that misses its deadline is killed.
 """
+
 from __future__ import annotations
 
 import itertools
@@ -25,7 +26,7 @@ from workbench.types.canonical_json import plain
 from workbench.types.errors import StoreError, ToolError
 from workbench.types.settings import above, at_least, check_settings
 
-WAIT_S = 0.02      # how often to ask for a worker, where all are busy for others
+WAIT_S = 0.02  # how often to ask for a worker, where all are busy for others
 _NUMBERS = itertools.count()
 
 
@@ -33,12 +34,22 @@ _NUMBERS = itertools.count()
 class ToolLimits:
     """What one call may take."""
 
-    deadline_s: Annotated[float, above(0), "seconds of the wall clock, from when the call begins"] = 5.0
-    most_bytes: Annotated[int, at_least(1), "of its text (UTF-8); the rest is cut, with a mark"] = 2000
+    deadline_s: Annotated[
+        float, above(0), "seconds of the wall clock, from when the call begins"
+    ] = 5.0
+    most_bytes: Annotated[int, at_least(1), "of its text (UTF-8); the rest is cut, with a mark"] = (
+        2000
+    )
     most_calls: Annotated[int, at_least(1), "in one turn; the rest is not run"] = 4
-    workers: Annotated[int, at_least(1), "calls at work at once in worker processes, for all executors together"] = 2
-    open_s: Annotated[float, above(0), "seconds in which a tool must be ready for its first call in a worker"] = 30.0
-    most_memory: Annotated[int, at_least(1), "bytes of address space on top of what the worker has"] = 2 << 30
+    workers: Annotated[
+        int, at_least(1), "calls at work at once in worker processes, for all executors together"
+    ] = 2
+    open_s: Annotated[
+        float, above(0), "seconds in which a tool must be ready for its first call in a worker"
+    ] = 30.0
+    most_memory: Annotated[
+        int, at_least(1), "bytes of address space on top of what the worker has"
+    ] = 2 << 30
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -52,15 +63,21 @@ class ToolExecutor:
     imported by a worker process.
     """
 
-    def __init__(self, tools: Sequence[Tool], limits: ToolLimits = ToolLimits(), task: Task | None = None) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], limits: ToolLimits = ToolLimits(), task: Task | None = None
+    ) -> None:
         names = [tool.name for tool in tools]
         if len(set(names)) < len(names):
-            raise ToolError(f"every tool of an executor has a name of its own, got {', '.join(names)}")
+            raise ToolError(
+                f"every tool of an executor has a name of its own, got {', '.join(names)}"
+            )
         self.limits, self.number = limits, next(_NUMBERS)
         self._described = {tool.name: describe_tool(tool) for tool in tools if not tool.trusted}
         self._task = None if task is None else describe_task(task)
         self.tools: dict[str, Tool] = {
-            tool.name: tool.for_attempt(task) if tool.trusted and task is not None else tool for tool in tools}
+            tool.name: tool.for_attempt(task) if tool.trusted and task is not None else tool
+            for tool in tools
+        }
         self._release = weakref.finalize(self, _release, self.number)
 
     def run(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
@@ -69,8 +86,11 @@ class ToolExecutor:
         waiting: list[_WaitingCall] = []
         for index, call in enumerate(calls):
             if index >= self.limits.most_calls:
-                results[index] = ToolResult(f"Error: not run: {len(calls)} calls in one turn, and at most "
-                                            f"{self.limits.most_calls} are taken.", error="too_many")
+                results[index] = ToolResult(
+                    f"Error: not run: {len(calls)} calls in one turn, and at most "
+                    f"{self.limits.most_calls} are taken.",
+                    error="too_many",
+                )
             elif call.name not in self._described:
                 results[index] = self._run_here(call)
             else:
@@ -98,17 +118,27 @@ class ToolExecutor:
             came = settled(self.tools[call.name].call(call.arguments), self.limits.deadline_s)
             return as_result(came, self.limits.most_bytes)
         except DeadlineError:
-            return ToolResult(f"Error: {call.name} gave no answer within {self.limits.deadline_s:g} s and was stopped.",
-                              error="timeout")
-        except (Exception, SystemExit) as error:  # a tool may raise anything (law 10); Ctrl-C is the user's
+            return ToolResult(
+                f"Error: {call.name} gave no answer within {self.limits.deadline_s:g} s and was stopped.",
+                error="timeout",
+            )
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a tool may raise anything (law 10); Ctrl-C is the user's
             return raised(call.name, error, self.limits.most_bytes)
 
     def _waiting_call(self, index: int, call: ToolCall) -> _WaitingCall:
         """Raises StoreError for arguments that JSON would lose."""
         tool = self._described[call.name]
         arguments = plain(dict(call.arguments), f"the arguments of {call.name}")
-        return _WaitingCall(index, tool, (self.number, tool.home) if tool.stateful else None,
-                            self._task if tool.asks else None, arguments)
+        return _WaitingCall(
+            index,
+            tool,
+            (self.number, tool.home) if tool.stateful else None,
+            self._task if tool.asks else None,
+            arguments,
+        )
 
 
 def _release(number: int) -> None:
@@ -135,7 +165,9 @@ class ToolTurn:
     A worker that does not have the tool yet gets two calls, to open it and to call it, each with a deadline.
     """
 
-    def __init__(self, workers: ToolWorkers, limits: ToolLimits, waiting: list[_WaitingCall]) -> None:
+    def __init__(
+        self, workers: ToolWorkers, limits: ToolLimits, waiting: list[_WaitingCall]
+    ) -> None:
         self.workers, self.limits, self.waiting = workers, limits, waiting
         self.in_flight: dict[Worker, _WaitingCall] = {}
         self.results: dict[int, ToolResult] = {}
@@ -160,7 +192,9 @@ class ToolTurn:
 
     def _begin_calls(self) -> None:
         for call in list(self.waiting):
-            if call.owner is not None and any(call.owner == other.owner for other in self.in_flight.values()):
+            if call.owner is not None and any(
+                call.owner == other.owner for other in self.in_flight.values()
+            ):
                 continue  # calls of a tool with state come one after the other, in their order
             tool, limits = call.tool, self.limits
             worker = self.workers.take(tool.key, call.owner, limits.workers)
@@ -170,9 +204,18 @@ class ToolTurn:
             self.in_flight[worker] = call
             to_open, to_call = (call.task, None) if tool.stateful else (None, call.task)
             if tool.key not in worker.residents:
-                worker.send(["open", tool.key, tool.content, to_open], WorkerCall("open", limits.open_s, _complaint))
-            worker.send(["call", tool.key, to_call, call.arguments, limits.most_bytes, limits.most_memory],
-                        WorkerCall("call", limits.deadline_s, lambda content, _: from_json(content, limits.most_bytes)))
+                worker.send(
+                    ["open", tool.key, tool.content, to_open],
+                    WorkerCall("open", limits.open_s, _complaint),
+                )
+            worker.send(
+                ["call", tool.key, to_call, call.arguments, limits.most_bytes, limits.most_memory],
+                WorkerCall(
+                    "call",
+                    limits.deadline_s,
+                    lambda content, _: from_json(content, limits.most_bytes),
+                ),
+            )
 
     def _on_answer(self, event: WorkerAnswer) -> None:
         worker, call = event.worker, self.in_flight[event.worker]
@@ -180,8 +223,9 @@ class ToolTurn:
             worker.residents.add(call.tool.key)
         elif event.call.owner == "open":
             self._kill(worker)
-            self.results[call.index] = ToolResult(f"Error: {call.tool.name} could not be started: {event.value}",
-                                                  error="raised")
+            self.results[call.index] = ToolResult(
+                f"Error: {call.tool.name} could not be started: {event.value}", error="raised"
+            )
         else:
             self.results[call.index] = event.value
             # What stands behind a tool may have died too, and what was left unread is no answer to a later call.
@@ -207,8 +251,10 @@ class ToolTurn:
         else:
             what = f"gave no answer within {limits.deadline_s:g} s and was stopped"
         lost = " Its state is lost: the next call begins anew." if call.tool.stateful else ""
-        self.results[call.index] = ToolResult(f"Error: {call.tool.name} {what}.{lost}",
-                                              error="timeout" if event.how == "late" else "died")
+        self.results[call.index] = ToolResult(
+            f"Error: {call.tool.name} {what}.{lost}",
+            error="timeout" if event.how == "late" else "died",
+        )
 
     def _kill(self, worker: Worker) -> _WaitingCall:
         """The call that it was busy with."""

@@ -1,9 +1,10 @@
 """How calls and answers are written, and how each kind of call is read. `turns` reads the turn around them.
 
-    hermes   <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>      as Qwen and Hermes write
-    tags     <search>...</search>                                        a tag per tool, its one argument inside
-    both     <answer>...</answer>, and <think>...</think> before it all
+hermes   <tool_call>{"name": "search", "arguments": {"query": "..."}}</tool_call>      as Qwen and Hermes write
+tags     <search>...</search>                                        a tag per tool, its one argument inside
+both     <answer>...</answer>, and <think>...</think> before it all
 """
+
 from __future__ import annotations
 
 import json
@@ -15,7 +16,15 @@ from typing import Any, ClassVar, Protocol
 from workbench.envs.format import shown
 from workbench.envs.tools.base import NAME, Tool
 from workbench.envs.tools.strict_json import MOST_CALL, QUOTE, CallError, check_characters, json_at
-from workbench.envs.tools.turns import ANSWER, END_ANSWER, END_THINK, THINK, CallReader, ParsedTurn, read_turn
+from workbench.envs.tools.turns import (
+    ANSWER,
+    END_ANSWER,
+    END_THINK,
+    THINK,
+    CallReader,
+    ParsedTurn,
+    read_turn,
+)
 from workbench.types import ToolCall
 from workbench.types.errors import ToolError
 
@@ -77,30 +86,40 @@ def _hermes_call(text: str, start: int) -> tuple[ToolCall | CallError, int]:
         end = _after_space(text, end)
         if text.startswith(END_CALL, end):
             return _as_call(value), end + len(END_CALL)
-        refused = CallError("There is something behind the JSON object of the call.", text[end:end + QUOTE + 1])
+        refused = CallError(
+            "There is something behind the JSON object of the call.", text[end : end + QUOTE + 1]
+        )
     except CallError as wrong:
         refused = wrong
     return _given_up(text, start, refused, CALL, END_CALL)
 
 
-def _given_up(text: str, start: int, refused: CallError, opening: str, closing: str) -> tuple[CallError, int]:
+def _given_up(
+    text: str, start: int, refused: CallError, opening: str, closing: str
+) -> tuple[CallError, int]:
     """What is wrong with the call, and where reading goes on: behind its closing tag, if it has one of its own."""
     end, following = text.find(closing, start), text.find(opening, start)
     if end < 0 or 0 <= following < end:
-        quote = text[_after_space(text, start):][:QUOTE + 1]
-        return CallError(f"The tag {opening} is not closed by {closing}.", quote), \
-            following if following >= 0 else len(text)
+        quote = text[_after_space(text, start) :][: QUOTE + 1]
+        return CallError(
+            f"The tag {opening} is not closed by {closing}.", quote
+        ), following if following >= 0 else len(text)
     return refused, end + len(closing)
 
 
 def _as_call(value: Any) -> ToolCall:
     if isinstance(value, str):
-        raise CallError("A call is a JSON object, but it is written as text; leave out the quotes around it.", value)
+        raise CallError(
+            "A call is a JSON object, but it is written as text; leave out the quotes around it.",
+            value,
+        )
     if not isinstance(value, dict):
         raise CallError('A call is a JSON object with "name" and "arguments".', shown(value))
     missing = [key for key in ("name", "arguments") if key not in value]
     if missing:
-        raise CallError(f'The call has no "{missing[0]}"; it is a JSON object with "name" and "arguments".')
+        raise CallError(
+            f'The call has no "{missing[0]}"; it is a JSON object with "name" and "arguments".'
+        )
     extra = [key for key in value if key not in ("name", "arguments")]
     if extra:
         raise CallError('A call has "name" and "arguments" and nothing else.', extra[0])
@@ -108,8 +127,11 @@ def _as_call(value: Any) -> ToolCall:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise CallError('The "name" of a call is the name of a tool.', shown(name))
     if isinstance(arguments, str):
-        raise CallError('The "arguments" are a JSON object, but they are written as text; leave out the quotes around '
-                        "it.", arguments)
+        raise CallError(
+            'The "arguments" are a JSON object, but they are written as text; leave out the quotes around '
+            "it.",
+            arguments,
+        )
     if not isinstance(arguments, dict):
         raise CallError('The "arguments" of a call are a JSON object.', shown(arguments))
     return ToolCall(name, arguments)
@@ -133,8 +155,10 @@ class Tags:
     def __post_init__(self) -> None:
         for tool, _ in self.arguments:
             if tool in ("answer", "think"):
-                raise ToolError(f"a tool cannot be called {tool!r} where calls are written as tags: <{tool}> means "
-                                "something else; use another name, or calls.format='hermes'")
+                raise ToolError(
+                    f"a tool cannot be called {tool!r} where calls are written as tags: <{tool}> means "
+                    "something else; use another name, or calls.format='hermes'"
+                )
 
     def parse(self, text: str) -> ParsedTurn:
         readers = {f"<{tool}>": _tag_reader(tool, argument) for tool, argument in self.arguments}
@@ -142,11 +166,17 @@ class Tags:
 
     def write_call(self, name: str, arguments: Mapping[str, Any], thought: str = "") -> str:
         argument = dict(self.arguments).get(name, "")
-        inside = str(arguments[argument]) if argument else json.dumps(dict(arguments), ensure_ascii=False)
+        inside = (
+            str(arguments[argument])
+            if argument
+            else json.dumps(dict(arguments), ensure_ascii=False)
+        )
         text = f"{_thought(self.think, thought)}<{name}>{inside}</{name}>"
         if self.parse(text).calls != (ToolCall(name, dict(arguments)),):
-            raise ToolError(f"the call {name}({shown(inside)}) cannot be written as tags: its own tags, outer spaces "
-                            "or nothing at all stand between them")
+            raise ToolError(
+                f"the call {name}({shown(inside)}) cannot be written as tags: its own tags, outer spaces "
+                "or nothing at all stand between them"
+            )
         return text
 
     def write_answer(self, text: str, thought: str = "") -> str:
@@ -162,7 +192,9 @@ def _tag_reader(tool: str, argument: str) -> CallReader:
             return _given_up(text, start, CallError(""), opening, closing)
         inside, end = text[start:end].strip(), end + len(closing)
         try:
-            return ToolCall(tool, {argument: _argument_text(inside)} if argument else _arguments(inside)), end
+            return ToolCall(
+                tool, {argument: _argument_text(inside)} if argument else _arguments(inside)
+            ), end
         except CallError as refused:
             return refused, end
 
@@ -181,7 +213,9 @@ def _argument_text(inside: str) -> str:
 def _arguments(inside: str) -> dict[str, Any]:
     value, end = json_at(inside, 0, END_CALL)
     if inside[end:].strip():
-        raise CallError("There is something behind the JSON object of the arguments.", inside[end:].strip())
+        raise CallError(
+            "There is something behind the JSON object of the arguments.", inside[end:].strip()
+        )
     if not isinstance(value, dict):
         raise CallError("The arguments between the tags are a JSON object.", shown(value))
     return value
@@ -204,5 +238,11 @@ def format_for(name: str, tools: Sequence[Tool] = (), *, think: bool = False) ->
 def text_argument(tool: Tool) -> str:
     """The name of a tool's only argument if it is text, else ""."""
     properties = tool.parameters.get("properties", {})
-    return next((name for name, entry in properties.items()
-                 if len(properties) == 1 and isinstance(entry, Mapping) and entry.get("type") == "string"), "")
+    return next(
+        (
+            name
+            for name, entry in properties.items()
+            if len(properties) == 1 and isinstance(entry, Mapping) and entry.get("type") == "string"
+        ),
+        "",
+    )

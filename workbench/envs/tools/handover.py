@@ -1,4 +1,5 @@
 """A tool as JSON, which a worker process makes the same tool of: nothing that crosses can execute anything."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,7 +12,9 @@ from workbench.envs.workers.values import describe, import_named, name_of, rebui
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import EnvError, ToolError
 
-OTHERWISE = "mark it trusted=True: then it runs in this process, and cannot be stopped where it hangs"
+OTHERWISE = (
+    "mark it trusted=True: then it runs in this process, and cannot be stopped where it hangs"
+)
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,29 @@ def describe_tool(tool: Tool) -> ToolRecipe:
     where = f"tool {tool.name!r}"
     try:
         if isinstance(tool, FunctionTool):
-            content = {"function": _place_of(tool, where), "name": tool.name, "description": tool.description,
-                       "parameters": dict(tool.parameters)}
+            content = {
+                "function": _place_of(tool, where),
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": dict(tool.parameters),
+            }
             asks = bool(tool.stateful or task_arguments(tool.function))
             return ToolRecipe(tool.name, content, tool.stateful, asks, tool.name)
         if not is_dataclass(tool):
-            raise ToolError(f"{where} is a {type(tool).__name__}, which worker processes cannot be handed: write it as a "
-                            f"function or a class with a method call, both by @tool, or as a frozen dataclass; or {OTHERWISE}")
+            raise ToolError(
+                f"{where} is a {type(tool).__name__}, which worker processes cannot be handed: write it as a "
+                f"function or a class with a method call, both by @tool, or as a frozen dataclass; or {OTHERWISE}"
+            )
         described = describe(tool, where, OTHERWISE)
     except (EnvError, AttributeError) as error:
         raise ToolError(str(error)) from error
-    return ToolRecipe(tool.name, {"tool": described}, tool.stateful, tool.stateful, getattr(tool, "home", tool.name))
+    return ToolRecipe(
+        tool.name,
+        {"tool": described},
+        tool.stateful,
+        tool.stateful,
+        getattr(tool, "home", tool.name),
+    )
 
 
 def _place_of(tool: FunctionTool, where: str) -> str:
@@ -63,5 +78,9 @@ def made_of(described: Mapping[str, Any]) -> Tool:
     if "tool" in described:
         return rebuild(described["tool"])
     found = import_named(described["function"])
-    function = getattr(found, "function", found)  # decorated with @tool, the name is that of the tool itself
-    return tool_of(function, **{name: described[name] for name in ("name", "description", "parameters")})
+    function = getattr(
+        found, "function", found
+    )  # decorated with @tool, the name is that of the tool itself
+    return tool_of(
+        function, **{name: described[name] for name in ("name", "description", "parameters")}
+    )

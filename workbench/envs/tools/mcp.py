@@ -11,6 +11,7 @@ schemas and results are the server's words: untrusted text (law 9).
 What the parts are for: `McpServer` says where, as settings that a worker can be handed; `McpTool` is one of its tools;
 the connection lives in a worker (`mcp_connection`).
 """
+
 from __future__ import annotations
 
 import json
@@ -30,8 +31,8 @@ from workbench.envs.tools.shared_workers import shared_workers
 from workbench.types import Task, ToolCall
 from workbench.types.errors import ToolError
 
-MOST_LISTED = 2_000_000    # bytes that the names, words and schemas of a server's tools may take
-MOST_DESCRIPTION = 2_000   # characters of a tool's description that are kept
+MOST_LISTED = 2_000_000  # bytes that the names, words and schemas of a server's tools may take
+MOST_DESCRIPTION = 2_000  # characters of a tool's description that are kept
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,20 @@ class McpTool:
         """Runs in a worker process. A server that is gone is an error of this call; the next one starts it again."""
         try:
             return KINDS[self.kind](connection(self.server), self.theirs, dict(arguments))
-        except Exception as error:  # whatever the client raises for a server that broke off, or answered nonsense
+        except (
+            Exception
+        ) as error:  # whatever the client raises for a server that broke off, or answered nonsense
             if is_answer(error):
-                return ToolResult(f"Error: the server refused the call of {self.name}: {error}", error="raised")
+                return ToolResult(
+                    f"Error: the server refused the call of {self.name}: {error}", error="raised"
+                )
             words = forget(self.server)
             state = " Its state is lost." if self.stateful else ""
-            return ToolResult(f"Error: the server of {self.name} broke off ({in_short(error)}).{state}",
-                              {"stderr": words} if words else None, error="died")
+            return ToolResult(
+                f"Error: the server of {self.name} broke off ({in_short(error)}).{state}",
+                {"stderr": words} if words else None,
+                error="died",
+            )
 
     def for_attempt(self, task: Task) -> McpTool:
         return self
@@ -92,12 +100,24 @@ class Mount:
     def close(self) -> None:
         """End the connections that idle workers of this process hold, and the servers started for them. A call after it
         connects anew."""
-        shared_workers().forget({describe_tool(tool).key for tool in (*self.tools, _Listing(self.server))})
+        shared_workers().forget(
+            {describe_tool(tool).key for tool in (*self.tools, _Listing(self.server))}
+        )
 
 
-def mount(command: Any = (), url: str = "", *, environment: Mapping[str, str] | None = None, folder: str = "",
-          headers: Mapping[str, str] | None = None, stateful: bool = False, prefix: str = "",
-          resources: bool = False, prompts: bool = False, limits: ToolLimits = ToolLimits()) -> Mount:
+def mount(
+    command: Any = (),
+    url: str = "",
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: str = "",
+    headers: Mapping[str, str] | None = None,
+    stateful: bool = False,
+    prefix: str = "",
+    resources: bool = False,
+    prompts: bool = False,
+    limits: ToolLimits = ToolLimits(),
+) -> Mount:
     """The tools that a server offers, as it describes them; see `McpServer` for what the arguments mean.
 
     `resources`: two tools more, list_resources and read_resource. `prompts`: one more for each prompt of the server,
@@ -108,45 +128,83 @@ def mount(command: Any = (), url: str = "", *, environment: Mapping[str, str] | 
     offered to a policy: then with the server's own last words.
     """
     if find_spec("mcp") is None:
-        raise ToolError("tools of an MCP server need the package mcp: pip install 'agent-rl-workbench[mcp]'")
+        raise ToolError(
+            "tools of an MCP server need the package mcp: pip install 'agent-rl-workbench[mcp]'"
+        )
     server = McpServer(command, url, dict(environment or {}), folder, dict(headers or {}), stateful)
-    executor = ToolExecutor([_Listing(server)], ToolLimits(
-        limits.deadline_s, MOST_LISTED, workers=limits.workers, open_s=limits.open_s, most_memory=limits.most_memory))
+    executor = ToolExecutor(
+        [_Listing(server)],
+        ToolLimits(
+            limits.deadline_s,
+            MOST_LISTED,
+            workers=limits.workers,
+            open_s=limits.open_s,
+            most_memory=limits.most_memory,
+        ),
+    )
     [listed] = executor.run([ToolCall("list_tools")])
     executor.close()
     if listed.error or listed.cut_bytes:
-        why = listed.text.removeprefix("Error: list_tools ") if listed.error else f"more than {MOST_LISTED:,} bytes of them"
+        why = (
+            listed.text.removeprefix("Error: list_tools ")
+            if listed.error
+            else f"more than {MOST_LISTED:,} bytes of them"
+        )
         raise ToolError(f"the MCP server {str(server)!r} did not list its tools: {why}")
     tools = _offered(server, prefix, json.loads(listed.text), resources=resources, prompts=prompts)
     names = [tool.name for tool in tools]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ToolError(f"the MCP server {str(server)!r} has several tools that would be called {', '.join(twice)} here")
+        raise ToolError(
+            f"the MCP server {str(server)!r} has several tools that would be called {', '.join(twice)} here"
+        )
     return Mount(server, tools)
 
 
-def _offered(server: McpServer, prefix: str, listed: Mapping[str, Any], *, resources: bool, prompts: bool
-             ) -> tuple[McpTool, ...]:
+def _offered(
+    server: McpServer, prefix: str, listed: Mapping[str, Any], *, resources: bool, prompts: bool
+) -> tuple[McpTool, ...]:
     """Raises ToolError where there is nothing of what was asked for."""
     for asked, what in ((resources, "resources"), (prompts, "prompts")):
         if asked and not listed[what]:
-            raise ToolError(f"the MCP server {str(server)!r} has no {what}; mount it without {what}=True")
+            raise ToolError(
+                f"the MCP server {str(server)!r} has no {what}; mount it without {what}=True"
+            )
     tools = [_tool(server, prefix, **each) for each in listed["tools"]]
     if resources:
         uri = {"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
-        tools += [_tool(server, prefix, "list_resources", "What there is to read: each with its URI.", {"type": "object"},
-                        "list"), _tool(server, prefix, "read_resource", "Read a resource by its URI.", uri, "resource")]
+        tools += [
+            _tool(
+                server,
+                prefix,
+                "list_resources",
+                "What there is to read: each with its URI.",
+                {"type": "object"},
+                "list",
+            ),
+            _tool(server, prefix, "read_resource", "Read a resource by its URI.", uri, "resource"),
+        ]
     if prompts:
-        tools += [replace(_tool(server, f"{prefix}prompt_", **each, kind="prompt"), theirs=each["name"])
-                  for each in listed["prompts"]]
+        tools += [
+            replace(_tool(server, f"{prefix}prompt_", **each, kind="prompt"), theirs=each["name"])
+            for each in listed["prompts"]
+        ]
     return tuple(tools)
 
 
-def _tool(server: McpServer, prefix: str, name: str, description: str, parameters: Mapping[str, Any],
-          kind: str = "tool") -> McpTool:
+def _tool(
+    server: McpServer,
+    prefix: str,
+    name: str,
+    description: str,
+    parameters: Mapping[str, Any],
+    kind: str = "tool",
+) -> McpTool:
     ours = re.sub(r"[^A-Za-z0-9_-]", "_", prefix + name)[:64]
     if not NAME.fullmatch(ours):
-        raise ToolError(f"the tool {name!r} of the MCP server {str(server)!r} needs a name that begins with a letter or _; "
-                        "mount it with a prefix")
+        raise ToolError(
+            f"the tool {name!r} of the MCP server {str(server)!r} needs a name that begins with a letter or _; "
+            "mount it with a prefix"
+        )
     schema = checked_parameters(parameters, f"tool {name!r} of the MCP server {str(server)!r}")
     return McpTool(server, ours, description[:MOST_DESCRIPTION], schema, name, kind=kind)
 
@@ -167,11 +225,25 @@ class _Listing:
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
         here = connection(self.server)
-        return {"tools": [{"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-                          for tool in here.tools],
-                "prompts": [{"name": prompt.name, "description": prompt.description or "", "parameters": _arguments(prompt)}
-                            for prompt in here.list_all("prompts")],
-                "resources": bool(here.list_all("resources") or here.list_all("resource_templates"))}
+        return {
+            "tools": [
+                {
+                    "name": tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
+                }
+                for tool in here.tools
+            ],
+            "prompts": [
+                {
+                    "name": prompt.name,
+                    "description": prompt.description or "",
+                    "parameters": _arguments(prompt),
+                }
+                for prompt in here.list_all("prompts")
+            ],
+            "resources": bool(here.list_all("resources") or here.list_all("resource_templates")),
+        }
 
     def for_attempt(self, task: Task) -> Tool:
         return self
@@ -180,9 +252,15 @@ class _Listing:
 def _arguments(prompt: Any) -> dict[str, Any]:
     """A prompt's arguments, which are all text."""
     given = prompt.arguments or []
-    return {"type": "object", "required": [each.name for each in given if each.required],
-            "properties": {each.name: {"type": "string"} | ({"description": each.description} if each.description else {})
-                           for each in given}}
+    return {
+        "type": "object",
+        "required": [each.name for each in given if each.required],
+        "properties": {
+            each.name: {"type": "string"}
+            | ({"description": each.description} if each.description else {})
+            for each in given
+        },
+    }
 
 
 # ------------------------------------------------------------------------------------------------ results
@@ -192,8 +270,13 @@ def _listed(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
     """A line for each resource, and for each pattern of URIs that have some."""
     found = [(each.uri, each) for each in here.list_all("resources")]
     found += [(each.uri_template, each) for each in here.list_all("resource_templates")]
-    return ToolResult("\n".join(f"{uri} {each.name}" + (f": {each.description}" if each.description else "")
-                                for uri, each in found) or "There is nothing to read.")
+    return ToolResult(
+        "\n".join(
+            f"{uri} {each.name}" + (f": {each.description}" if each.description else "")
+            for uri, each in found
+        )
+        or "There is nothing to read."
+    )
 
 
 def _read(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
@@ -207,8 +290,11 @@ def _prompted(here: Any, theirs: str, arguments: dict[str, Any]) -> ToolResult:
 
 # What a tool may ask its server.
 KINDS: Mapping[str, Callable[[Any, str, dict[str, Any]], ToolResult]] = {
-    "tool": lambda here, theirs, arguments: _result(here.ask("call_tool", theirs, arguments)), "list": _listed,
-    "resource": _read, "prompt": _prompted}
+    "tool": lambda here, theirs, arguments: _result(here.ask("call_tool", theirs, arguments)),
+    "list": _listed,
+    "resource": _read,
+    "prompt": _prompted,
+}
 
 
 def _result(answer: Any) -> ToolResult:
@@ -218,7 +304,11 @@ def _result(answer: Any) -> ToolResult:
     if value is not None and len(json.dumps(value)) > MOST_VALUE_BYTES:
         value = None
     text = "\n".join(parts) if parts else json.dumps(answer.structured_content, ensure_ascii=False)
-    return ToolResult(f"Error: {text}" if answer.is_error else text, value, error="raised" if answer.is_error else "")
+    return ToolResult(
+        f"Error: {text}" if answer.is_error else text,
+        value,
+        error="raised" if answer.is_error else "",
+    )
 
 
 def _text_of(part: Any) -> str:

@@ -2,6 +2,7 @@
 
 A worker has one connection for all tools of one server. It is foreign code, so it never runs in the trainer's process.
 """
+
 from __future__ import annotations
 
 import asyncio
@@ -19,8 +20,10 @@ from workbench.types.bounded_http import MOST_BYTES, async_hooks
 from workbench.types.canonical_json import json_bytes
 from workbench.types.errors import ToolError
 
-LINE_S = 30.0              # in which a line of a server's must end: a call's own deadline is mostly shorter
-LAST_WORDS = 1_000         # bytes of what a server last printed on stderr, for the error that says why it failed
+LINE_S = 30.0  # in which a line of a server's must end: a call's own deadline is mostly shorter
+LAST_WORDS = (
+    1_000  # bytes of what a server last printed on stderr, for the error that says why it failed
+)
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,20 @@ class McpServer:
     stateful: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "command", (self.command,) if isinstance(self.command, str) else tuple(self.command))
+        object.__setattr__(
+            self,
+            "command",
+            (self.command,) if isinstance(self.command, str) else tuple(self.command),
+        )
         if bool(self.command) == bool(self.url):
-            raise ToolError("an MCP server is started by command=[...] or found at url=..., one of the two; got "
-                            f"command={list(self.command)} and url={self.url!r}")
+            raise ToolError(
+                "an MCP server is started by command=[...] or found at url=..., one of the two; got "
+                f"command={list(self.command)} and url={self.url!r}"
+            )
         if self.url and not re.match(r"https?://", self.url):
-            raise ToolError(f"the URL of an MCP server begins with http:// or https://, got {self.url!r}")
+            raise ToolError(
+                f"the URL of an MCP server begins with http:// or https://, got {self.url!r}"
+            )
 
     @property
     def key(self) -> str:
@@ -87,19 +98,25 @@ class _Connection:
         self.tools: list[Any] = []
         self._failure: BaseException | None = None
         self._words = _LastWords()
-        self._thread = threading.Thread(target=self._serve, args=(server,), daemon=True, name=f"mcp {server}")
+        self._thread = threading.Thread(
+            target=self._serve, args=(server,), daemon=True, name=f"mcp {server}"
+        )
         self._thread.start()
         self._ready.wait()
         if self._client is None:
             words = self._words.close()
-            raise ConnectionError(f"the server did not begin: {in_short(self._failure)}"
-                                  + (f"; it printed: {last_line_first(words)}" if words else ""))
+            raise ConnectionError(
+                f"the server did not begin: {in_short(self._failure)}"
+                + (f"; it printed: {last_line_first(words)}" if words else "")
+            )
 
     def ask(self, what: str, *arguments: Any) -> Any:
         """Call a method of the client, and wait for what comes of it."""
         if not self._thread.is_alive():
             raise ConnectionError("its connection has ended")
-        return asyncio.run_coroutine_threadsafe(getattr(self._client, what)(*arguments), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(
+            getattr(self._client, what)(*arguments), self._loop
+        ).result()
 
     def list_all(self, what: str) -> list[Any]:
         """All "prompts", "resources" or "resource_templates" of the server, whatever number of pages they take; [] where
@@ -118,7 +135,9 @@ class _Connection:
     def _serve(self, server: McpServer) -> None:
         try:
             self._loop.run_until_complete(self._hold(server))
-        except BaseException as error:  # whatever it is, it is the server's; who waits for it gets to know
+        except (
+            BaseException
+        ) as error:  # whatever it is, it is the server's; who waits for it gets to know
             self._failure = error
         finally:
             self._ready.set()
@@ -132,13 +151,28 @@ class _Connection:
 
         async with AsyncExitStack() as held:
             if server.url:
-                http = await held.enter_async_context(create_mcp_http_client(headers=dict(server.headers)))
+                http = await held.enter_async_context(
+                    create_mcp_http_client(headers=dict(server.headers))
+                )
                 http.event_hooks = async_hooks(server.url, library=httpx2)
                 transport = streamable_http_client(server.url, http_client=http)
             else:
-                transport = stdio_client(StdioServerParameters(
-                    command=sys.executable, args=["-I", "-S", mcp_lines.__file__, str(MOST_BYTES), str(LINE_S), *server.command], env=dict(server.environment), cwd=server.folder or None),
-                    errlog=self._words.file)
+                transport = stdio_client(
+                    StdioServerParameters(
+                        command=sys.executable,
+                        args=[
+                            "-I",
+                            "-S",
+                            mcp_lines.__file__,
+                            str(MOST_BYTES),
+                            str(LINE_S),
+                            *server.command,
+                        ],
+                        env=dict(server.environment),
+                        cwd=server.folder or None,
+                    ),
+                    errlog=self._words.file,
+                )
             client = await held.enter_async_context(Client(transport, cache=None))
             if client.server_capabilities.tools is not None:
                 self.tools = await _all_of(client, "tools")
@@ -173,14 +207,19 @@ class _LastWords:
 
     def close(self) -> str:
         self.file.close()
-        self._thread.join(0.5)  # a process that the server let loose may hold it open: not waited for
+        self._thread.join(
+            0.5
+        )  # a process that the server let loose may hold it open: not waited for
         return self._tail.decode("utf-8", "replace").strip()
 
 
 def last_line_first(words: str) -> str:
     """What a server printed, the line that says most in front: of a traceback the exception, which is its last line."""
     lines = words.splitlines()
-    last = next((index for index in reversed(range(len(lines))) if re.search(r"\w", lines[index])), len(lines) - 1)
+    last = next(
+        (index for index in reversed(range(len(lines))) if re.search(r"\w", lines[index])),
+        len(lines) - 1,
+    )
     before = "\n".join(lines[:last])
     return lines[last].strip(" |+-") + (f"\nBefore that: {before}" if before else "")
 
@@ -197,4 +236,6 @@ def in_short(error: BaseException | None) -> str:
     """The innermost of an error and of the groups around it, on one line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"[:300].replace("\n", " ") if error else "no reason given"
+    return (
+        f"{type(error).__name__}: {error}"[:300].replace("\n", " ") if error else "no reason given"
+    )

@@ -6,6 +6,7 @@ A message of the server's is a line, and the official client keeps what has come
 that has more bytes, or is not ended so many seconds after it began, ends the server, with the reason as its last words.
 Standard library only: it is begun as a file, without this package.
 """
+
 from __future__ import annotations
 
 import os
@@ -23,14 +24,19 @@ def pass_on(source: int, target: int, most: int, seconds: float) -> None:
     """All lines that come, until there is no more. Raises _LineError."""
     held, ends = bytearray(), None
     while True:
-        if ends is not None and not select.select([source], [], [], max(0.0, ends - time.monotonic()))[0]:
+        if (
+            ends is not None
+            and not select.select([source], [], [], max(0.0, ends - time.monotonic()))[0]
+        ):
             raise _LineError(f"it did not end a line within {seconds:g} s of beginning it")
         data = os.read(source, 1 << 16)
         if not data:
             return
         whole, newline, rest = data.rpartition(b"\n")
         if len(held) + len(data.partition(b"\n")[0]) > most:
-            raise _LineError(f"it sent a line of more than {most:,} bytes, which is the most that is read")
+            raise _LineError(
+                f"it sent a line of more than {most:,} bytes, which is the most that is read"
+            )
         if newline:
             _write(target, bytes(held) + whole + newline)
             held, ends = bytearray(), None
@@ -42,7 +48,7 @@ def pass_on(source: int, target: int, most: int, seconds: float) -> None:
 def _write(target: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
-        left = left[os.write(target, left):]
+        left = left[os.write(target, left) :]
 
 
 def main(most: int, seconds: float, command: list[str]) -> int:

@@ -1,5 +1,6 @@
 """Python as a tool: an agent's programs run in a sandbox of its attempt, and what they define is kept from call to
 call."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -18,20 +19,29 @@ class PythonTool(BoxedTool):
     """Runs a program and gives back what it printed, and the value of its last line."""
 
     name: ClassVar[str] = "python"
-    description: ClassVar[str] = ("Run a Python program; get what it prints, and the value of its last line. Names are "
-                                  "kept from call to call. There is no network.")
+    description: ClassVar[str] = (
+        "Run a Python program; get what it prints, and the value of its last line. Names are "
+        "kept from call to call. There is no network."
+    )
     parameters: ClassVar[Mapping[str, Any]] = {
-        "type": "object", "properties": {"code": {"type": "string", "description": "The program."}},
-        "required": ["code"], "additionalProperties": False}
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "The program."}},
+        "required": ["code"],
+        "additionalProperties": False,
+    }
 
     def call(self, arguments: Mapping[str, Any]) -> ToolResult:
         ran = self._outcome(arguments["code"])
         if ran.lost:
-            return ToolResult(f"Error: {self.name}: {ran.said}. What it had defined is lost: the next call begins anew.",
-                              error=SAID[ran.error])
+            return ToolResult(
+                f"Error: {self.name}: {ran.said}. What it had defined is lost: the next call begins anew.",
+                error=SAID[ran.error],
+            )
         cut = f"\n[cut: {ran.cut:,} more bytes]" if ran.cut else ""
         left = f"The program ended itself by {ran.said}.\n" if ran.error == "exit" else ""
-        return ToolResult(f"{ran.text}{cut}{left}" or "(nothing was printed)", error=SAID.get(ran.error, ""))
+        return ToolResult(
+            f"{ran.text}{cut}{left}" or "(nothing was printed)", error=SAID.get(ran.error, "")
+        )
 
     def _run(self, state: BoxState, text: str) -> CallOutcome:
         ran = state.sandbox.run(text)

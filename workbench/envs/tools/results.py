@@ -2,6 +2,7 @@
 
 A text is bounded while it is read: a tool may give back an iterator of pieces, of which no more is taken than fits.
 """
+
 from __future__ import annotations
 
 import json
@@ -15,8 +16,8 @@ from workbench.envs.tools.base import ERRORS, ToolResult
 from workbench.types.canonical_json import json_bytes, plain
 from workbench.types.errors import StoreError
 
-MARK_BYTES = 80            # that the mark of a cut text has room for
-SPARE = 4096               # bytes of a result's names
+MARK_BYTES = 80  # that the mark of a cut text has room for
+SPARE = 4096  # bytes of a result's names
 MOST_VALUE_BYTES = 100_000  # of `ToolResult.value`, as JSON: it is stored with every turn
 
 
@@ -27,7 +28,9 @@ def cut_text(text: str, most_bytes: int) -> tuple[str, int]:
     data = text.encode("utf-8", "replace")
     if len(data) <= most_bytes:
         return data.decode(), 0
-    kept = data[:most_bytes].decode("utf-8", "ignore")  # what is ignored is the first part of a character
+    kept = data[:most_bytes].decode(
+        "utf-8", "ignore"
+    )  # what is ignored is the first part of a character
     size = len(kept.encode())
     return kept + cut_mark(size, len(data)), len(data) - size
 
@@ -55,7 +58,9 @@ def _gathered(pieces: Iterator, most_bytes: int) -> ToolResult:
     kept, size = [], 0
     for piece in pieces:
         if not isinstance(piece, str):
-            raise TypeError(f"a tool that gives back pieces gives pieces of text, not {type(piece).__name__}")
+            raise TypeError(
+                f"a tool that gives back pieces gives pieces of text, not {type(piece).__name__}"
+            )
         kept.append(piece.encode("utf-8", "replace"))
         size += len(kept[-1])
         if size > most_bytes:
@@ -67,20 +72,34 @@ def _gathered(pieces: Iterator, most_bytes: int) -> ToolResult:
 
 def _checked(result: ToolResult, most_bytes: int) -> ToolResult:
     if not isinstance(result.text, str) or not isinstance(result.error, str):
-        raise TypeError(f"text and error of a ToolResult are strings, got {type(result.text).__name__} and "
-                        f"{type(result.error).__name__}")
+        raise TypeError(
+            f"text and error of a ToolResult are strings, got {type(result.text).__name__} and "
+            f"{type(result.error).__name__}"
+        )
     if result.error and result.error not in ERRORS:
         raise TypeError(f"the error of a ToolResult is one of {', '.join(ERRORS)}, or empty")
     reward = result.reward
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float))
-                               or not math.isfinite(reward)):
-        raise TypeError(f"the reward of a ToolResult is None or a finite number, got {type(reward).__name__}")
+    if reward is not None and (
+        isinstance(reward, bool)
+        or not isinstance(reward, (int, float))
+        or not math.isfinite(reward)
+    ):
+        raise TypeError(
+            f"the reward of a ToolResult is None or a finite number, got {type(reward).__name__}"
+        )
     value = _json_value(result.value)
     if value is not None and (size := len(json.dumps(value))) > MOST_VALUE_BYTES:
-        raise TypeError(f"the value of a ToolResult takes {size:,} bytes; at most {MOST_VALUE_BYTES:,} are kept")
+        raise TypeError(
+            f"the value of a ToolResult takes {size:,} bytes; at most {MOST_VALUE_BYTES:,} are kept"
+        )
     text, cut = cut_text(result.text, most_bytes)
-    return replace(result, text=text, value=value, reward=None if reward is None else float(reward),
-                   cut_bytes=cut + int(result.cut_bytes))
+    return replace(
+        result,
+        text=text,
+        value=value,
+        reward=None if reward is None else float(reward),
+        cut_bytes=cut + int(result.cut_bytes),
+    )
 
 
 def _json_value(value: Any) -> Any:
@@ -98,7 +117,11 @@ def raised(name: str, error: BaseException, most_bytes: int) -> ToolResult:
     except BaseException:  # the exception is the tool's, and so is what its __str__ raises
         words = f"{type(error).__name__}, whose text cannot be read"
     steps = traceback.extract_tb(error.__traceback__)[-1:]
-    value = {"raised_at": f"{steps[0].filename.rsplit('/', 1)[-1]}:{steps[0].lineno}"} if steps else None
+    value = (
+        {"raised_at": f"{steps[0].filename.rsplit('/', 1)[-1]}:{steps[0].lineno}"}
+        if steps
+        else None
+    )
     text, cut = cut_text(f"Error: {name} raised {words}" if name else words, most_bytes)
     return ToolResult(text, value, error="raised", cut_bytes=cut)
 

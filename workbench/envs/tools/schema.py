@@ -7,6 +7,7 @@ annotation JSON cannot name is pydantic's as a whole (`rich_types`).
 
 Whether arguments fit a schema is `workbench.envs.tools.arguments`' business.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -26,7 +27,7 @@ from workbench.types.errors import ToolError
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-DEEPEST = 16            # objects in one another, in a type or a schema
+DEEPEST = 16  # objects in one another, in a type or a schema
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
@@ -39,8 +40,10 @@ def hints_of(function: Callable) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        raise ToolError(f"tool {getattr(function, '__name__', function)!r}: its annotations cannot be read ({error}); "
-                        "use types that its module imports") from None
+        raise ToolError(
+            f"tool {getattr(function, '__name__', function)!r}: its annotations cannot be read ({error}); "
+            "use types that its module imports"
+        ) from None
 
 
 def adapter_of(hint: Any, where: str) -> TypeAdapter | None:
@@ -59,29 +62,44 @@ class _Unnamed(ToolError):
 def schema_of_type(hint: Any, where: str, depth: int = 0) -> dict[str, Any]:
     """The schema of one annotation; `where` begins the message of the ToolError for a type that JSON does not have."""
     if depth > DEEPEST:
-        raise ToolError(f"{where}: {hint!r} holds itself; a tool's arguments are not nested deeper than {DEEPEST}")
+        raise ToolError(
+            f"{where}: {hint!r} holds itself; a tool's arguments are not nested deeper than {DEEPEST}"
+        )
     origin, inner, depth = typing.get_origin(hint), typing.get_args(hint), depth + 1
     if hint is Any:
         return {}
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     if is_annotated(hint):
-        words = [each if isinstance(each, str) else getattr(each, "documentation", None) for each in inner[1:]]
+        words = [
+            each if isinstance(each, str) else getattr(each, "documentation", None)
+            for each in inner[1:]
+        ]
         if not all(isinstance(each, str) for each in words):
             raise _Unnamed(f"{where}: {hint!r} has no JSON type; {KNOWN}")
         return schema_of_type(inner[0], where, depth) | {"description": words[0]}
     if origin is typing.Literal and all(is_json(value) for value in inner):
         return {"enum": list(inner)}
-    if isinstance(hint, type) and issubclass(hint, Enum) and all(is_json(member.value) for member in hint):
+    if (
+        isinstance(hint, type)
+        and issubclass(hint, Enum)
+        and all(is_json(member.value) for member in hint)
+    ):
         return {"enum": [member.value for member in hint]}
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [schema_of_type(option, where, depth) for option in inner]}
     if hint is list or origin in (list, Sequence):
-        return {"type": "array"} | ({"items": schema_of_type(inner[0], where, depth)} if inner else {})
+        return {"type": "array"} | (
+            {"items": schema_of_type(inner[0], where, depth)} if inner else {}
+        )
     if hint is dict or origin in (dict, Mapping):
         if inner and inner[0] is not str:
-            raise ToolError(f"{where}: the keys of a JSON object are text, so write dict[str, ...] in place of {hint}")
-        return {"type": "object"} | ({"additionalProperties": schema_of_type(inner[1], where, depth)} if inner else {})
+            raise ToolError(
+                f"{where}: the keys of a JSON object are text, so write dict[str, ...] in place of {hint}"
+            )
+        return {"type": "object"} | (
+            {"additionalProperties": schema_of_type(inner[1], where, depth)} if inner else {}
+        )
     if typing.is_typeddict(hint) or is_plain_dataclass(hint):
         return _schema_of_fields(hint, where, depth)
     if hint in (bytes, bytearray):
@@ -96,16 +114,29 @@ def is_annotated(hint: Any) -> bool:
 
 def is_plain_dataclass(hint: Any) -> bool:
     """Not one of pydantic's, which check their values."""
-    return isinstance(hint, type) and dataclasses.is_dataclass(hint) and not hasattr(hint, "__pydantic_validator__")
+    return (
+        isinstance(hint, type)
+        and dataclasses.is_dataclass(hint)
+        and not hasattr(hint, "__pydantic_validator__")
+    )
 
 
 def fields_of(hint: Any) -> dict[str, tuple[Any, bool]]:
     """Of a dataclass or a TypedDict: name -> (its annotation, whether it must be given)."""
     hints = hints_of(hint)
     if typing.is_typeddict(hint):
-        return {name: _without_qualifiers(inner, name in hint.__required_keys__) for name, inner in hints.items()}
-    return {field.name: (hints[field.name], field.default is field.default_factory is dataclasses.MISSING)
-            for field in dataclasses.fields(hint) if field.init}
+        return {
+            name: _without_qualifiers(inner, name in hint.__required_keys__)
+            for name, inner in hints.items()
+        }
+    return {
+        field.name: (
+            hints[field.name],
+            field.default is field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(hint)
+        if field.init
+    }
 
 
 def _without_qualifiers(hint: Any, required: bool) -> tuple[Any, bool]:
@@ -119,7 +150,10 @@ def _schema_of_fields(hint: type, where: str, depth: int) -> dict[str, Any]:
     found = fields_of(hint)
     return {
         "type": "object",
-        "properties": {name: schema_of_type(inner, f"{where}.{name}", depth) for name, (inner, _) in found.items()},
+        "properties": {
+            name: schema_of_type(inner, f"{where}.{name}", depth)
+            for name, (inner, _) in found.items()
+        },
         "required": [name for name, (_, required) in found.items() if required],
         "additionalProperties": False,
     }
@@ -136,14 +170,17 @@ def is_json(value: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ from a docstring
 
 
-_LINE = re.compile(r"""
+_LINE = re.compile(
+    r"""
     [-*]?\s*
     (?: :param\s+ (?:[^:\s]+\s+)? (?P<sphinx>\w+) \s*:\s*      # :param query: words    :param str query: words
       | [`*]{0,2}(?P<name>\w+)[`*]{0,2}
         (?: \s*\([^()]*\)\s*:\s* | \s*:\s* | \s{2,} )           # query: words    query (str): words    query    words
     )
     (?P<words>.*)
-""", re.VERBOSE)
+""",
+    re.VERBOSE,
+)
 _UNDERLINE = re.compile(r"\s*-{3,}\s*")
 
 
@@ -182,20 +219,33 @@ def checked_parameters(parameters: Any, where: str) -> dict[str, Any]:
     try:
         schema = json.loads(json.dumps(parameters, allow_nan=False, default=_as_plain))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolError(f"{where}: its parameters are no JSON ({error}); hand over a JSON schema as a dict") from None
+        raise ToolError(
+            f"{where}: its parameters are no JSON ({error}); hand over a JSON schema as a dict"
+        ) from None
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise ToolError(f'{where}: the parameters of a tool are a JSON schema of an object, so they say "type": '
-                        f'"object"; got {shown(schema)}')
+        raise ToolError(
+            f'{where}: the parameters of a tool are a JSON schema of an object, so they say "type": '
+            f'"object"; got {shown(schema)}'
+        )
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         place = "/".join(map(str, error.path)) or "the top"
-        raise ToolError(f"{where}: its parameters are no JSON schema (draft 2020-12): at {place}: "
-                        f"{shown(error.message, 200)}") from None
+        raise ToolError(
+            f"{where}: its parameters are no JSON schema (draft 2020-12): at {place}: "
+            f"{shown(error.message, 200)}"
+        ) from None
     for reference in _references(schema):
         _check_reference(reference, schema, where)
-    return {"type": "object", "properties": {}} | ({} if "additionalProperties" in schema or "$ref" in schema else
-                                                   {"additionalProperties": False}) | schema
+    return (
+        {"type": "object", "properties": {}}
+        | (
+            {}
+            if "additionalProperties" in schema or "$ref" in schema
+            else {"additionalProperties": False}
+        )
+        | schema
+    )
 
 
 def _as_plain(value: Any) -> Any:
@@ -215,7 +265,11 @@ def _references(schema: Any) -> Iterator[Any]:
 def _check_reference(reference: Any, schema: dict[str, Any], where: str) -> None:
     """A reference leads to a place in the same schema: nothing is fetched from anywhere."""
     place: Any = schema
-    steps = reference.split("/")[1:] if isinstance(reference, str) and re.match(r"#(/|$)", reference) else [None]
+    steps = (
+        reference.split("/")[1:]
+        if isinstance(reference, str) and re.match(r"#(/|$)", reference)
+        else [None]
+    )
     for step in steps:
         step = step.replace("~1", "/").replace("~0", "~") if step is not None else None
         if isinstance(place, list) and (step or "").isdecimal() and int(step) < len(place):
@@ -223,5 +277,7 @@ def _check_reference(reference: Any, schema: dict[str, Any], where: str) -> None
         elif isinstance(place, dict) and step in place:
             place = place[step]
         else:
-            raise ToolError(f"{where}: its parameters refer to {shown(reference)}, which is no place in them; a $ref "
-                            "is written #/$defs/NAME and stays inside the schema")
+            raise ToolError(
+                f"{where}: its parameters refer to {shown(reference)}, which is no place in them; a $ref "
+                "is written #/$defs/NAME and stays inside the schema"
+            )

@@ -3,6 +3,7 @@
 The text is plain and short, because a policy pays for every token of it: no JSON, no scores, no numbers. `value` names
 the documents for people and for rewards that pay for finding them.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +31,22 @@ class SearchTool:
     most_chars: int = 2_000
     name: str = "search"
     description: str = "Find documents about a query."
-    parameters: Mapping[str, Any] = field(default_factory=lambda: {
-        "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"],
-        "additionalProperties": False})
+    parameters: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "type": "object",
+            "properties": {"query": {"type": "string"}},
+            "required": ["query"],
+            "additionalProperties": False,
+        }
+    )
     stateful: bool = False
 
     def __post_init__(self) -> None:
         if self.k < 1 or self.most_chars < 1:
-            raise ConfigError(f"SearchTool finds at least 1 document and shows at least 1 character, got k = {self.k!r} "
-                              f"and most_chars = {self.most_chars!r}")
+            raise ConfigError(
+                f"SearchTool finds at least 1 document and shows at least 1 character, got k = {self.k!r} "
+                f"and most_chars = {self.most_chars!r}"
+            )
 
     @property
     def trusted(self) -> bool:
@@ -49,11 +57,16 @@ class SearchTool:
         """The documents found, one a line. A query that is too long is answered, not raised."""
         query = arguments["query"]
         if len(query) > MOST_QUERY_CHARACTERS:
-            return ToolResult(f"Error: the query has {len(query)} characters; at most {MOST_QUERY_CHARACTERS} are "
-                              "searched. Ask for less.", error="bad_arguments")
+            return ToolResult(
+                f"Error: the query has {len(query)} characters; at most {MOST_QUERY_CHARACTERS} are "
+                "searched. Ask for less.",
+                error="bad_arguments",
+            )
         found = [hit.document for hit in self.searcher.search(query, self.k)]
         text, cut_bytes = lines_of(found, self.most_chars)
-        return ToolResult(text or NOTHING, {"documents": [document.id for document in found]}, cut_bytes=cut_bytes)
+        return ToolResult(
+            text or NOTHING, {"documents": [document.id for document in found]}, cut_bytes=cut_bytes
+        )
 
     def for_attempt(self, task: Task) -> SearchTool:
         return self
@@ -61,7 +74,9 @@ class SearchTool:
 
 def line_of(document: Document) -> str:
     """A document on one line: its text, after its title where it has one."""
-    return " ".join((f"{document.title}: {document.text}" if document.title else document.text).split())
+    return " ".join(
+        (f"{document.title}: {document.text}" if document.title else document.text).split()
+    )
 
 
 def lines_of(documents: Sequence[Document], most_chars: int) -> tuple[str, int]:
@@ -84,7 +99,7 @@ def _cut(line: str, most: int) -> str:
     """The first words of a line, with "..." where something is missing."""
     if len(line) <= most:
         return line
-    head = line[:max(most - 3, 0)]
+    head = line[: max(most - 3, 0)]
     return (head.rpartition(" ")[0] or head) + "..."[:most]
 
 

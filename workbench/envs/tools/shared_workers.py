@@ -7,6 +7,7 @@ Tools with state have workers of their own: of one attempt, killed when its exec
 A call that has run for `PATIENCE_S` no longer counts against `workers`: what hangs does not keep others waiting until
 its deadline.
 """
+
 from __future__ import annotations
 
 import os
@@ -18,7 +19,9 @@ from workbench.envs.workers.pool import WorkerPool, room_for_another
 from workbench.envs.workers.worker import Worker
 
 SERVE = "workbench.envs.tools.worker:serve"
-PATIENCE_S = 1.0       # how long a call counts as one of those at work; then another one may begin beside it
+PATIENCE_S = (
+    1.0  # how long a call counts as one of those at work; then another one may begin beside it
+)
 Owner = tuple[int, str]  # the number of an executor, and the home of its tools with state
 
 
@@ -36,9 +39,14 @@ class ToolWorkers:
         are at work. An owner's worker is handed over dead or alive: what it held is lost then, and the call tells."""
         with self._lock:
             late = time.monotonic() - PATIENCE_S
-            if not room_for_another(len(self._busy), sum(since <= late for since in self._busy.values()), most):
+            if not room_for_another(
+                len(self._busy), sum(since <= late for since in self._busy.values()), most
+            ):
                 return None
-            fit = sorted(self._idle(lambda other: other == owner), key=lambda worker: key not in worker.residents)
+            fit = sorted(
+                self._idle(lambda other: other == owner),
+                key=lambda worker: key not in worker.residents,
+            )
             for worker in fit:
                 if worker.is_silent or owner is not None:
                     break
@@ -74,15 +82,18 @@ class ToolWorkers:
                     self.kill(worker)
 
     def shutdown(self) -> None:
-        """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it.
-        """
+        """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it."""
         with self._lock:
             for worker in self._idle(lambda owner: True):
                 self.kill(worker)
             self.pool.shutdown()
 
     def _idle(self, whose: Callable[[Owner | None], bool]) -> list[Worker]:
-        return [worker for worker in self.pool.workers.values() if worker not in self._busy and whose(worker.owner)]
+        return [
+            worker
+            for worker in self.pool.workers.values()
+            if worker not in self._busy and whose(worker.owner)
+        ]
 
 
 _SHARED: dict[int, ToolWorkers] = {}

@@ -4,6 +4,7 @@ The machine's own programs (/usr/bin) are there to be run, read-only; the networ
 (`SandboxSettings.programs`), and refuses where none can be had (ToolError).
 Programs read the machine's clock: what they say of it differs from replay to replay.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -38,23 +39,34 @@ class ShellTool(BoxedTool):
 
     new_state: ClassVar[type[BoxState]] = ShellState
     name: ClassVar[str] = "shell"
-    description: ClassVar[str] = ("Run a command by bash; get what it prints, errors too. Files and the folder are kept from "
-                                  "call to call, variables are not. There is no network.")
+    description: ClassVar[str] = (
+        "Run a command by bash; get what it prints, errors too. Files and the folder are kept from "
+        "call to call, variables are not. There is no network."
+    )
     parameters: ClassVar[Mapping[str, Any]] = {
-        "type": "object", "properties": {"command": {"type": "string", "description": "The command."}},
-        "required": ["command"], "additionalProperties": False}
+        "type": "object",
+        "properties": {"command": {"type": "string", "description": "The command."}},
+        "required": ["command"],
+        "additionalProperties": False,
+    }
 
     def call(self, arguments: Mapping[str, Any]) -> ToolResult:
         ran = self._outcome(arguments["command"])
         if ran.lost:
-            return ToolResult(f"Error: {self.name}: {ran.said}. Its files are lost: the next call begins anew.", error=ran.error)
+            return ToolResult(
+                f"Error: {self.name}: {ran.said}. Its files are lost: the next call begins anew.",
+                error=ran.error,
+            )
         if ran.error == "raised":
             return ToolResult(f"Error: {self.name}: {ran.said}", error="raised")
         text = ran.out.decode("utf-8", "replace") + ran.err.decode("utf-8", "replace")
         cut = f"\n[cut: {ran.cut:,} more bytes]" if ran.cut else ""
         if ran.error == "late":
-            return ToolResult(f"{text}{cut}\nError: {self.name}: it did not end within {self.settings.seconds:g} s and was stopped. "
-                              "Its files are kept.", error="timeout")
+            return ToolResult(
+                f"{text}{cut}\nError: {self.name}: it did not end within {self.settings.seconds:g} s and was stopped. "
+                "Its files are kept.",
+                error="timeout",
+            )
         left = f"[exit status {ran.status}]\n" if ran.status else ""
         return ToolResult(f"{text}{cut}{left}" or "(nothing was printed)")
 
@@ -69,8 +81,14 @@ class ShellTool(BoxedTool):
             return ran
         state.ran.append(text)
         left = state.sandbox.read_file(FOLDER)
-        if left is not None and len(left) < 4096:  # nothing in it: the folder that bash was in is gone
-            state.folder = left.decode("utf-8", "surrogateescape").rstrip("\n") if left.startswith(b"/") else WORK
+        if (
+            left is not None and len(left) < 4096
+        ):  # nothing in it: the folder that bash was in is gone
+            state.folder = (
+                left.decode("utf-8", "surrogateescape").rstrip("\n")
+                if left.startswith(b"/")
+                else WORK
+            )
         return ran
 
 

@@ -3,6 +3,7 @@
 No key twice, no NaN, no number beyond float, nothing repaired, nothing decoded twice. What is wrong is a `CallError`
 with a complaint, and nothing else is raised (law 10), whatever the text; sizes are bounded before they cost anything.
 """
+
 from __future__ import annotations
 
 import json
@@ -11,10 +12,10 @@ from typing import Any
 
 from workbench.envs.format import shown
 
-MOST_CALL = 32_000      # characters of one call
-MOST_DEPTH = 16         # of lists and objects in one another
-MOST_DIGITS = 400       # of a whole number
-QUOTE = 20              # characters of the policy's text in a complaint
+MOST_CALL = 32_000  # characters of one call
+MOST_DEPTH = 16  # of lists and objects in one another
+MOST_DIGITS = 400  # of a whole number
+QUOTE = 20  # characters of the policy's text in a complaint
 
 
 class CallError(Exception):
@@ -28,15 +29,17 @@ class CallError(Exception):
 def json_at(text: str, start: int, closing: str) -> tuple[Any, int]:
     """The JSON value that begins at `start`, and where it ends. `closing` ends the call that it stands in. Raises
     CallError, and nothing else."""
-    window = text[start:start + MOST_CALL]
+    window = text[start : start + MOST_CALL]
     _check_depth(window)
     try:
         value, end = _DECODER.raw_decode(window)
     except json.JSONDecodeError as error:
         if len(window) == MOST_CALL and ("Unterminated" in error.msg or error.pos > MOST_CALL - 10):
             raise CallError(f"The call is longer than {MOST_CALL} characters.") from None
-        raise CallError(f"The call is no JSON: {error.msg}, at character {error.pos + 1}.",
-                        window[error.pos:error.pos + QUOTE + len(closing)].split(closing)[0]) from None
+        raise CallError(
+            f"The call is no JSON: {error.msg}, at character {error.pos + 1}.",
+            window[error.pos : error.pos + QUOTE + len(closing)].split(closing)[0],
+        ) from None
     if "\\u" in window:
         check_characters(json.dumps(value, ensure_ascii=False))
     return value, start + end
@@ -73,7 +76,10 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         names = [name for name, _ in pairs]
-        raise CallError("A name stands twice in one JSON object.", next(name for name in names if names.count(name) > 1))
+        raise CallError(
+            "A name stands twice in one JSON object.",
+            next(name for name in names if names.count(name) > 1),
+        )
     return value
 
 
@@ -94,4 +100,6 @@ def _int(digits: str) -> int:
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_float, parse_int=_int)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_pairs, parse_constant=_constant, parse_float=_float, parse_int=_int
+)

@@ -7,6 +7,7 @@ contradict each other (an answer that does not wait for its calls), so then noth
 
 Nothing here raises (law 10), whatever the text; sizes are bounded before they cost anything.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,8 +20,8 @@ from workbench.types import ToolCall
 THINK, END_THINK = "<think>", "</think>"
 ANSWER, END_ANSWER = "<answer>", "</answer>"
 
-MOST_TEXT = 100_000     # characters of a turn
-MOST_CALLS = 16         # of one turn are read
+MOST_TEXT = 100_000  # characters of a turn
+MOST_CALLS = 16  # of one turn are read
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,18 @@ class _Found:
         self.complaints.append((complaint, shown(quote, QUOTE)))
 
 
-CallReader = Callable[[str, int], "tuple[ToolCall | CallError, int]"]  # text, where the opening tag ends
+CallReader = Callable[
+    [str, int], "tuple[ToolCall | CallError, int]"
+]  # text, where the opening tag ends
 
 
 def read_turn(text: str, think: bool, readers: Mapping[str, CallReader]) -> ParsedTurn:
     """`think`: it has to begin with a thought. `readers`: what reads a call, by the tag that opens it."""
     if len(text) > MOST_TEXT:
-        return ParsedTurn(valid=False, complaint=f"The turn is longer than {MOST_TEXT} characters; nothing was read.")
+        return ParsedTurn(
+            valid=False,
+            complaint=f"The turn is longer than {MOST_TEXT} characters; nothing was read.",
+        )
     found = _Found()
     thought, start = _read_thought(text, think, found)
     if start is not None:
@@ -83,10 +89,12 @@ def _read_thought(text: str, think: bool, found: _Found) -> tuple[str, int | Non
     leads = opening >= 0 and not text[:opening].strip()
     if leads and closing < 0:
         found.complain(f"The tag {THINK} is not closed by {END_THINK}.")
-        return text[opening + len(THINK):], None
+        return text[opening + len(THINK) :], None
     if leads and closing > opening:
-        return text[opening + len(THINK):closing], closing + len(END_THINK)
-    if closing >= 0 and not 0 <= opening < closing:  # opened by the template, at the end of the prompt
+        return text[opening + len(THINK) : closing], closing + len(END_THINK)
+    if (
+        closing >= 0 and not 0 <= opening < closing
+    ):  # opened by the template, at the end of the prompt
         return text[:closing], closing + len(END_THINK)
     if think:
         found.complain(f"The turn does not begin with {THINK}...{END_THINK}.")
@@ -105,7 +113,9 @@ def _read_body(text: str, at: int, readers: Mapping[str, CallReader], found: _Fo
         if tag == ANSWER:
             at = _read_answer(text, inner, found)
         elif len(found.attempts) == MOST_CALLS:
-            return found.complain(f"There are more than {MOST_CALLS} calls in one turn; the rest was not read.")
+            return found.complain(
+                f"There are more than {MOST_CALLS} calls in one turn; the rest was not read."
+            )
         else:
             attempt, at = readers[tag](text, inner)
             found.attempts.append(attempt)
@@ -148,12 +158,27 @@ def _turn(thought: str, found: _Found) -> ParsedTurn:
     if len(found.answers) > 1:
         return ParsedTurn(thought, valid=False, complaint="There is more than one answer.")
     if found.answers and found.attempts:
-        return ParsedTurn(thought, valid=False, complaint="There are calls and an answer in one turn; call first, and "
-                          "answer when the results are there.")
+        return ParsedTurn(
+            thought,
+            valid=False,
+            complaint="There are calls and an answer in one turn; call first, and "
+            "answer when the results are there.",
+        )
     if not found.attempts and not found.answers and not found.complaints:
         found.complain("There is neither a call nor an answer.")
     calls = tuple(attempt for attempt in found.attempts if isinstance(attempt, ToolCall))
-    bad = tuple(BadCall(index, attempt.complaint, attempt.quote) for index, attempt in enumerate(found.attempts)
-                if isinstance(attempt, CallError))
+    bad = tuple(
+        BadCall(index, attempt.complaint, attempt.quote)
+        for index, attempt in enumerate(found.attempts)
+        if isinstance(attempt, CallError)
+    )
     complaint, quote = found.complaints[0] if found.complaints else ("", "")
-    return ParsedTurn(thought, calls, bad, found.answers[0] if found.answers else None, not complaint, complaint, quote)
+    return ParsedTurn(
+        thought,
+        calls,
+        bad,
+        found.answers[0] if found.answers else None,
+        not complaint,
+        complaint,
+        quote,
+    )

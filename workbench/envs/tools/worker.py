@@ -3,6 +3,7 @@
 Whatever a tool raises is an answer, KeyboardInterrupt and SystemExit too: Ctrl-C never gets here. What it prints is
 dropped (it could flood a terminal as well as a result); what it gives back is bounded here, before it is sent.
 """
+
 from __future__ import annotations
 
 import os
@@ -81,8 +82,14 @@ def _open(tools: dict[str, Tool], key: str, described: Any, task: dict | None) -
         return json_bytes({"complaint": raised("", error, MOST_COMPLAINT).text}, "a complaint")
 
 
-def _call(tool: Tool, task: dict | None, arguments: Mapping[str, Any], most_bytes: int, most_memory: int, size: int
-          ) -> bytes:
+def _call(
+    tool: Tool,
+    task: dict | None,
+    arguments: Mapping[str, Any],
+    most_bytes: int,
+    most_memory: int,
+    size: int,
+) -> bytes:
     """`most_memory`: bytes of address space on top of `size`, what this process took when its tools were open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     try:

@@ -11,6 +11,7 @@
 The other user is `workbench.envs.tools.executor`, for tools. A worker is a fence against accidents, not against malice:
 its code runs with the rights of the user who started the run.
 """
+
 from workbench.envs.workers.env_runner import ProcessRunner
 
 __all__ = ["ProcessRunner"]

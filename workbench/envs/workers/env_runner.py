@@ -6,6 +6,7 @@ Which attempt lives in which worker is `env_slots`'s business. What a worker's e
     siblings   what else lived there is run again in another worker, when its turn comes; it is charged with nothing
     crash      the attempt whose call a worker died in is run again too, at most `retries` times
 """
+
 from __future__ import annotations
 
 import time
@@ -22,7 +23,7 @@ from workbench.types import Task
 from workbench.types.errors import EnvError
 
 SERVE = "workbench.envs.workers.env_wire:serve"  # what every worker does
-MOST_SUPERVISORS = 5       # supervisors that may be killed before the run gives up
+MOST_SUPERVISORS = 5  # supervisors that may be killed before the run gives up
 
 
 class ProcessRunner:
@@ -33,12 +34,24 @@ class ProcessRunner:
     Raises EnvError for others, and where no worker can be started at all.
     """
 
-    def __init__(self, deadline_s: float = 30.0, workers: int = 4, retries: int = 2,
-                 answer_bytes: int = 1_000_000) -> None:
+    def __init__(
+        self,
+        deadline_s: float = 30.0,
+        workers: int = 4,
+        retries: int = 2,
+        answer_bytes: int = 1_000_000,
+    ) -> None:
         if not deadline_s > 0 or workers < 1 or retries < 0 or answer_bytes < 1:
-            raise ValueError("deadline_s and answer_bytes are positive, workers at least 1, retries at least 0; got "
-                             f"{deadline_s}, {answer_bytes}, {workers}, {retries}")
-        self.deadline_s, self.workers, self.retries, self.answer_bytes = deadline_s, workers, retries, answer_bytes
+            raise ValueError(
+                "deadline_s and answer_bytes are positive, workers at least 1, retries at least 0; got "
+                f"{deadline_s}, {answer_bytes}, {workers}, {retries}"
+            )
+        self.deadline_s, self.workers, self.retries, self.answer_bytes = (
+            deadline_s,
+            workers,
+            retries,
+            answer_bytes,
+        )
         self._pool = WorkerPool(SERVE, answer_bytes)
         self._slots = WorkerSlots(self._pool, workers, deadline_s)
         self._attempts: dict[str, RunnerAttempt] = {}
@@ -54,7 +67,9 @@ class ProcessRunner:
     def reset(self, key: str, family: EnvFamily, task: Task, dynamics_seed: int) -> None:
         self.close(key)
         call = env_wire.reset_call(family, task, dynamics_seed)
-        attempt = self._attempts[key] = RunnerAttempt(key, [call], stays=bool(getattr(family, "holds_session", False)))
+        attempt = self._attempts[key] = RunnerAttempt(
+            key, [call], stays=bool(getattr(family, "holds_session", False))
+        )
         self._slots.place(attempt)
 
     def step(self, key: str, action_text: str) -> None:
@@ -65,7 +80,9 @@ class ProcessRunner:
     def poll(self, wait_s: float = 0.0) -> list[EnvAnswer]:
         until, wait_s = time.monotonic() + wait_s, 0.0
         while True:
-            for event in self._pool.listen(self._slots.workers, self.answer_bytes + env_wire.SPARE, wait_s):
+            for event in self._pool.listen(
+                self._slots.workers, self.answer_bytes + env_wire.SPARE, wait_s
+            ):
                 self._on_event(event)
             self._slots.move_away_from_stuck()
             for attempt in list(self._slots.unplaced):
@@ -81,13 +98,17 @@ class ProcessRunner:
             return
         self._ready = [answer for answer in self._ready if answer.key != key]
         worker = attempt.worker
-        first: AttemptCall | None = worker.calls[0].owner if worker is not None and worker.calls else None
+        first: AttemptCall | None = (
+            worker.calls[0].owner if worker is not None and worker.calls else None
+        )
         busy = first is not None and first.wanted and first.attempt is attempt
         self._slots.leave(attempt)
-        if busy:  # closed in the middle of a call (an interrupt): otherwise it might go on without end
+        if (
+            busy
+        ):  # closed in the middle of a call (an interrupt): otherwise it might go on without end
             self._slots.lose(worker)
         if not self._attempts:
-            self._end_workers(self._slots.workers[self.workers:])
+            self._end_workers(self._slots.workers[self.workers :])
 
     def shutdown(self) -> None:
         """Let workers that are in no call close their environments, then kill all of them and the supervisor; returns
@@ -130,9 +151,12 @@ class ProcessRunner:
             self._ready.append(event.value)
         elif difference := env_wire.first_difference(attempt.answers[sent.index], event.content):
             what = f"after action {sent.index}" if sent.index else "at its reset"
-            self._end(attempt, "the environment is not deterministic: run again from its seed by the same actions, it "
-                               f"answered otherwise {what} ({difference}). Its worker had ended, so it cannot go on; "
-                               "draw all chance from task and dynamics_seed, and keep the time out of answers")
+            self._end(
+                attempt,
+                "the environment is not deterministic: run again from its seed by the same actions, it "
+                f"answered otherwise {what} ({difference}). Its worker had ended, so it cannot go on; "
+                "draw all chance from task and dynamics_seed, and keep the time out of answers",
+            )
 
     def _on_deadline(self, worker: Worker) -> None:
         sent: AttemptCall = worker.calls[0].owner
@@ -141,8 +165,12 @@ class ProcessRunner:
         if wanted:
             again = sent.index < len(sent.attempt.answers)
             words = " when it was run again from its seed" if again else ""
-            self._end(sent.attempt, f"no answer within {self.deadline_s:g} s{words}; its worker was killed",
-                      timed_out=True, seconds=time.monotonic() - worker.began)
+            self._end(
+                sent.attempt,
+                f"no answer within {self.deadline_s:g} s{words}; its worker was killed",
+                timed_out=True,
+                seconds=time.monotonic() - worker.began,
+            )
 
     def _on_death(self, worker: Worker, cause: str) -> None:
         """A worker has died by itself. The guilty are the attempt that it was busy with, or all of them if it was idle:
@@ -151,14 +179,23 @@ class ProcessRunner:
         for attempt in self._slots.lose(worker):
             attempt.deaths += attempt in guilty
             if attempt in guilty and attempt.deaths > self.retries and attempt.waits:
-                self._end(attempt, f"its worker process died {attempt.deaths} times, the last time by {cause}; it "
-                                   f"was run again from its seed {self.retries} times (collect.env_retries)")
+                self._end(
+                    attempt,
+                    f"its worker process died {attempt.deaths} times, the last time by {cause}; it "
+                    f"was run again from its seed {self.retries} times (collect.env_retries)",
+                )
 
-    def _end(self, attempt: RunnerAttempt, error: str, *, timed_out: bool = False, seconds: float = 0.0) -> None:
+    def _end(
+        self, attempt: RunnerAttempt, error: str, *, timed_out: bool = False, seconds: float = 0.0
+    ) -> None:
         self._slots.leave(attempt)
-        self._ready.append(EnvAnswer(attempt.key, error=error, timed_out=timed_out, seconds=seconds))
+        self._ready.append(
+            EnvAnswer(attempt.key, error=error, timed_out=timed_out, seconds=seconds)
+        )
 
     def _give_up(self, how: str) -> NoReturn:
         self.shutdown()
-        raise EnvError(f"the process that starts environment workers ended by itself {how}; what it printed says why. "
-                       "Set collect.env_runner='threads' to go on without it")
+        raise EnvError(
+            f"the process that starts environment workers ended by itself {how}; what it printed says why. "
+            "Set collect.env_runner='threads' to go on without it"
+        )

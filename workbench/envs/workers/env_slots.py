@@ -9,6 +9,7 @@ takes its place. What waits behind it moves away as soon as it has waited as lon
 unusual is measured: an environment whose steps all take seconds is slow and not stuck, and more workers would only make
 it slower.
 """
+
 from __future__ import annotations
 
 import math
@@ -22,9 +23,11 @@ from workbench.envs.workers.pool import WorkerPool, room_for_another
 from workbench.envs.workers.worker import Worker, WorkerCall
 
 LEAST_PATIENCE_S = 0.05
-FIRST_PATIENCE_S = 5.0  # while nothing is known; a worker's first call imports what the environment needs
-RECENT = 100            # calls of a kind (a reset, a step) that are remembered
-USUAL = 0.9             # the share of them that took no longer than what is usual
+FIRST_PATIENCE_S = (
+    5.0  # while nothing is known; a worker's first call imports what the environment needs
+)
+RECENT = 100  # calls of a kind (a reset, a step) that are remembered
+USUAL = 0.9  # the share of them that took no longer than what is usual
 
 
 @dataclass(eq=False)
@@ -32,12 +35,14 @@ class RunnerAttempt:
     """One attempt: how to make it again, and where it lives now."""
 
     key: str
-    calls: list[list]                                   # how it is reset, then every action
-    stays: bool = False    # it is not made a second time while the first one may live: `holds_session`
+    calls: list[list]  # how it is reset, then every action
+    stays: bool = (
+        False  # it is not made a second time while the first one may live: `holds_session`
+    )
     answers: list[bytes] = field(default_factory=list)  # one for each call that was answered
     worker: Worker | None = None
-    slot: str = ""         # its name in that worker; another one each time it is made again, "" while it is nowhere
-    seconds: float = 0.0   # what its calls took, and so what making it again will take
+    slot: str = ""  # its name in that worker; another one each time it is made again, "" while it is nowhere
+    seconds: float = 0.0  # what its calls took, and so what making it again will take
     deaths: int = 0
 
     @property
@@ -68,9 +73,13 @@ class WorkerSlots:
 
     def __init__(self, pool: WorkerPool, workers: int, deadline_s: float) -> None:
         self.pool, self.most, self.deadline_s = pool, workers, deadline_s
-        self.unplaced: dict[RunnerAttempt, None] = {}     # attempts that wait and are nowhere, in order
+        self.unplaced: dict[
+            RunnerAttempt, None
+        ] = {}  # attempts that wait and are nowhere, in order
         # Seconds of answered calls, of resets (True) and of steps (False).
-        self.recent: dict[bool, deque[float]] = {kind: deque(maxlen=RECENT) for kind in (True, False)}
+        self.recent: dict[bool, deque[float]] = {
+            kind: deque(maxlen=RECENT) for kind in (True, False)
+        }
         self._numbers = 0
 
     @property
@@ -82,9 +91,14 @@ class WorkerSlots:
         self.unplaced.pop(attempt, None)
         workers, stuck = self.workers, self.stuck()
         fit = [worker for worker in workers if not worker.cut_off and worker not in stuck]
-        best = min(fit, key=lambda worker: (len(worker.calls), len(worker.residents), worker.number), default=None)
-        if (best is None or best.calls or best.residents) \
-                and room_for_another(len(workers), len(workers) - len(fit), self.most):
+        best = min(
+            fit,
+            key=lambda worker: (len(worker.calls), len(worker.residents), worker.number),
+            default=None,
+        )
+        if (best is None or best.calls or best.residents) and room_for_another(
+            len(workers), len(workers) - len(fit), self.most
+        ):
             best = self.pool.start()
         if best is None:  # as many as may be are stuck: later, when a deadline has passed
             self.unplaced[attempt] = None
@@ -141,20 +155,28 @@ class WorkerSlots:
         """Those that are stuck, with the patience that each was granted."""
         now = time.monotonic()
         busy = {worker: self.patience(worker) for worker in self.workers if worker.calls}
-        return {worker: patience for worker, patience in busy.items() if worker.began < now - patience}
+        return {
+            worker: patience for worker, patience in busy.items() if worker.began < now - patience
+        }
 
     def move_away_from_stuck(self) -> None:
         """Wait for a stuck worker as long as making the attempt again would take, then make it again elsewhere."""
         now = time.monotonic()
         for worker, patience in self.stuck().items():
-            behind = {call.owner.attempt: call for call in reversed(worker.calls) if call.owner.wanted}
+            behind = {
+                call.owner.attempt: call for call in reversed(worker.calls) if call.owner.wanted
+            }
             behind.pop(worker.calls[0].owner.attempt, None)
             for attempt, first in reversed(behind.items()):
-                if not attempt.stays and now - max(first.at, worker.began) >= max(patience, attempt.seconds):
+                if not attempt.stays and now - max(first.at, worker.began) >= max(
+                    patience, attempt.seconds
+                ):
                     self.leave(attempt)
                     self.unplaced[attempt] = None
 
     def seconds_to_look(self, most: float) -> float:
         """Within which to look again whether something may move away, where something may."""
-        may_move = any(len(worker.calls) > 1 or worker.calls and self.unplaced for worker in self.workers)
+        may_move = any(
+            len(worker.calls) > 1 or worker.calls and self.unplaced for worker in self.workers
+        )
         return min(most, LEAST_PATIENCE_S / 2) if may_move else most

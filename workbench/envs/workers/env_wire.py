@@ -2,6 +2,7 @@
 
 No pickle: families go by class and fields (`workbench.envs.workers.values`), and an answer can carry values but no code.
 """
+
 from __future__ import annotations
 
 import json
@@ -87,12 +88,16 @@ def _encoded(answer: EnvAnswer, answer_bytes: int) -> bytes:
         content = encode_answer(answer)
     except WorkbenchError as error:
         content = encode_answer(EnvAnswer(answer.key, error=str(error)))
-    except BaseException as error:  # a mapping of the environment's own may raise anything when it is read (law 10)
+    except (
+        BaseException
+    ) as error:  # a mapping of the environment's own may raise anything when it is read (law 10)
         words = f"its answer cannot be sent: {type(error).__name__}"
         content = encode_answer(EnvAnswer(answer.key, error=words))
     if len(content) > answer_bytes:
-        words = (f"its answer takes {len(content):,} bytes; at most {answer_bytes:,} are taken "
-                 "(collect.env_answer_bytes)")
+        words = (
+            f"its answer takes {len(content):,} bytes; at most {answer_bytes:,} are taken "
+            "(collect.env_answer_bytes)"
+        )
         content = encode_answer(EnvAnswer(answer.key, error=words))
     return content
 
@@ -103,11 +108,16 @@ def _encoded(answer: EnvAnswer, answer_bytes: int) -> bytes:
 def encode_answer(answer: EnvAnswer) -> bytes:
     """The content of an answer, without its times. Raises StoreError for values that JSON would lose."""
     what = "StepResult" if answer.result is not None else "Observation"
-    return json_bytes({
-        "error": answer.error, "state_key": answer.state_key, "privileged": answer.privileged,
-        "observation": answer.observation and _observation(answer.observation),
-        "result": answer.result and _result(answer.result),
-    }, f"the {what}")
+    return json_bytes(
+        {
+            "error": answer.error,
+            "state_key": answer.state_key,
+            "privileged": answer.privileged,
+            "observation": answer.observation and _observation(answer.observation),
+            "result": answer.result and _result(answer.result),
+        },
+        f"the {what}",
+    )
 
 
 def _observation(observation: Observation) -> dict:
@@ -116,40 +126,65 @@ def _observation(observation: Observation) -> dict:
 
 
 def _result(result: StepResult) -> dict:
-    held = {name: plain(getattr(result, name), f"{name} of a StepResult")
-            for name in ("reward", "reward_parts", "terminated", "truncated", "info", "if_cut")}
-    return {"observation": _observation(result.observation), **held,
-            "tool_calls": list(map(call_to_json, result.tool_calls))}
+    held = {
+        name: plain(getattr(result, name), f"{name} of a StepResult")
+        for name in ("reward", "reward_parts", "terminated", "truncated", "info", "if_cut")
+    }
+    return {
+        "observation": _observation(result.observation),
+        **held,
+        "tool_calls": list(map(call_to_json, result.tool_calls)),
+    }
 
 
 def decode_answer(key: str, content: bytes, seconds: float) -> EnvAnswer:
-    """What `encode_answer` wrote. Raises ValueError for anything else (an environment may write where it should not).
-    """
+    """What `encode_answer` wrote. Raises ValueError for anything else (an environment may write where it should not)."""
     try:
         held = json.loads(content)
         observation, result = held["observation"], held["result"]
         if held["error"] is not None:
             return EnvAnswer(key, error=str(held["error"]), seconds=seconds)
-        answer = EnvAnswer(key, observation and observation_from_json(observation.values()), result and _to_result(result),
-                           state_key=held["state_key"], privileged=held["privileged"], seconds=seconds)
+        answer = EnvAnswer(
+            key,
+            observation and observation_from_json(observation.values()),
+            result and _to_result(result),
+            state_key=held["state_key"],
+            privileged=held["privileged"],
+            seconds=seconds,
+        )
         if (answer.observation is None) == (answer.result is None):
             raise ValueError("neither an observation nor a result")
         check_messages(answer.observation or answer.result.observation)
         return answer
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, WorkbenchError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        WorkbenchError,
+    ) as error:
         raise ValueError(f"no answer of this program: {type(error).__name__}: {error}") from error
 
 
 def _to_result(held: dict) -> StepResult:
-    return StepResult(**held | {"observation": observation_from_json(held["observation"].values()),
-                                "tool_calls": tuple(ToolCall(*call) for call in held["tool_calls"])})
+    return StepResult(
+        **held
+        | {
+            "observation": observation_from_json(held["observation"].values()),
+            "tool_calls": tuple(ToolCall(*call) for call in held["tool_calls"]),
+        }
+    )
 
 
 def first_difference(before: bytes, after: bytes) -> str | None:
     """Which value of two answers differs first, with both values; None if the answers are equal."""
     if before == after:
         return None
-    return _difference(json.loads(before), json.loads(after), "the answer") or "the order of names in the answer"
+    return (
+        _difference(json.loads(before), json.loads(after), "the answer")
+        or "the order of names in the answer"
+    )
 
 
 def _difference(a: Any, b: Any, where: str) -> str | None:

@@ -2,6 +2,7 @@
 
 And the loop inside every worker process: calls are answered one after the other, in the order in which they come.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -13,9 +14,11 @@ import sys
 import time
 from collections.abc import Callable
 
-LENGTH = struct.Struct(">I")   # of a frame's content
-LOOK_IN = "look in"            # begins a message that is no call: the folders in which to look for modules from now on
-TIMES = struct.Struct(">dd")   # begins an answer of a worker: seconds it took, and when it was ready (monotonic clock)
+LENGTH = struct.Struct(">I")  # of a frame's content
+LOOK_IN = "look in"  # begins a message that is no call: the folders in which to look for modules from now on
+TIMES = struct.Struct(
+    ">dd"
+)  # begins an answer of a worker: seconds it took, and when it was ready (monotonic clock)
 
 
 def frame(content: bytes) -> bytes:
@@ -68,7 +71,9 @@ def serve_calls(connection: socket.socket, answer: Callable[..., bytes | None]) 
             importlib.invalidate_caches()
             continue
         answered = answer(verb, *arguments)
-        if os.getpid() != own:  # the code that was called forked, and this is its child: it must not answer too
+        if (
+            os.getpid() != own
+        ):  # the code that was called forked, and this is its child: it must not answer too
             os._exit(0)
         if answered is not None:
             ready = time.monotonic()

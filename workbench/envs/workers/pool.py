@@ -8,6 +8,7 @@ means, is for its two users to say:
 
 No thread is started: the caller that waits for a worker listens to it.
 """
+
 from __future__ import annotations
 
 import os
@@ -24,8 +25,10 @@ from typing import Any
 from workbench.envs.workers.supervisor import ORDER, REPORT, cause_of, release, start_supervisor
 from workbench.envs.workers.worker import READ, Worker, WorkerAnswer, WorkerFailure
 
-MOST_PER_WORKER = 16   # processes there may be for each one that is asked for: the others are stuck in a call
-REPORT_WAIT_S = 0.01   # how often to look for the report on a worker whose connection has ended: others read it too
+MOST_PER_WORKER = (
+    16  # processes there may be for each one that is asked for: the others are stuck in a call
+)
+REPORT_WAIT_S = 0.01  # how often to look for the report on a worker whose connection has ended: others read it too
 
 
 def room_for_another(at_work: int, stuck: int, most: int) -> bool:
@@ -48,7 +51,7 @@ class WorkerPool:
         self.lock = threading.RLock()
         self.workers: dict[int, Worker] = {}
         self.supervisors = 0  # started so far
-        self._ready = False   # has the newest supervisor said that it is
+        self._ready = False  # has the newest supervisor said that it is
         self._numbers = 0
         self._control: socket.socket | None = None
         self._process: subprocess.Popen | None = None
@@ -75,13 +78,18 @@ class WorkerPool:
                 self._start_supervisor()
             self._numbers += 1
             ours, theirs = socket.socketpair()
-            with theirs, suppress(OSError):  # a supervisor that has just died is noticed by its silence
+            with (
+                theirs,
+                suppress(OSError),
+            ):  # a supervisor that has just died is noticed by its silence
                 socket.send_fds(self._control, [ORDER.pack(b"+", self._numbers)], [theirs.fileno()])
             ours.setblocking(False)
             worker = self.workers[self._numbers] = Worker(self._numbers, ours, owner)
             return worker
 
-    def listen(self, workers: Sequence[Worker], most_bytes: int, wait_s: float) -> list[WorkerAnswer | WorkerFailure]:
+    def listen(
+        self, workers: Sequence[Worker], most_bytes: int, wait_s: float
+    ) -> list[WorkerAnswer | WorkerFailure]:
         """What these workers have answered, and which of them have ended; waits up to `wait_s` for the first of it.
 
         Answers that a worker gave before it ended come before its end. One that has ended is killed for good here.
@@ -93,7 +101,9 @@ class WorkerPool:
             if worker.cut_off:
                 wait_s = min(wait_s, REPORT_WAIT_S)
             else:
-                poll.register(worker.connection, select.POLLIN | (select.POLLOUT if worker.outgoing else 0))
+                poll.register(
+                    worker.connection, select.POLLIN | (select.POLLOUT if worker.outgoing else 0)
+                )
             if worker.calls:
                 wait_s = min(wait_s, worker.late_at - looked)
         with self.lock:
@@ -102,7 +112,9 @@ class WorkerPool:
         poll.poll(1000 * max(0.0, wait_s))
         with self.lock:
             self._read_reports()
-        return [event for worker in workers for event in self._events_of(worker, most_bytes, looked)]
+        return [
+            event for worker in workers for event in self._events_of(worker, most_bytes, looked)
+        ]
 
     def kill(self, worker: Worker) -> None:
         """Kill a worker with all that it has started. It is no longer listened to."""
@@ -126,16 +138,20 @@ class WorkerPool:
             time.sleep(REPORT_WAIT_S)
 
     def shutdown(self) -> None:
-        """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it.
-        """
+        """Kill all workers and the supervisor; returns once they are gone. A call that is still going on dies with it."""
         with self.lock:
             self._supervisor_is_gone()
             self.workers = {}
 
-    def _events_of(self, worker: Worker, most_bytes: int, looked: float) -> list[WorkerAnswer | WorkerFailure]:
+    def _events_of(
+        self, worker: Worker, most_bytes: int, looked: float
+    ) -> list[WorkerAnswer | WorkerFailure]:
         """`looked`: when this look began. Deadlines are judged by that time: the trainer may have been away, and what
         was answered meanwhile counts."""
-        report, was_cut_off = worker.report, worker.cut_off  # before the answers: then none is left unread behind it
+        report, was_cut_off = (
+            worker.report,
+            worker.cut_off,
+        )  # before the answers: then none is left unread behind it
         events: list[WorkerAnswer | WorkerFailure] = [*worker.take_in(most_bytes)]
         end = report
         if worker.garbled:
@@ -145,7 +161,9 @@ class WorkerPool:
         if end is not None:
             self.kill(worker)
             events.append(end)
-        elif worker.cut_off and not was_cut_off:  # dying, or it has closed what it should not: make sure
+        elif (
+            worker.cut_off and not was_cut_off
+        ):  # dying, or it has closed what it should not: make sure
             with self.lock:
                 self._order_kill(worker)
         return events

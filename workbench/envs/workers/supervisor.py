@@ -7,6 +7,7 @@ each one died of. And it outlives a trainer that is killed just long enough to t
     trainer -> supervisor   "+" number, with the worker's end of a socket · "-" number: kill it
     supervisor -> trainer   "!" 0 0: ready · "x" number status: that worker has ended
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -35,8 +36,10 @@ REPORT = struct.Struct(">cIi")
 LOOK_S = 0.25  # how often to see whether the trainer is still there, should its end of the socket be held by others
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
-_START = ("import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.envs.workers.supervisor import supervise; "
-          "supervise(sys.argv[2], *map(int, sys.argv[3:]))")
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.envs.workers.supervisor import supervise; "
+    "supervise(sys.argv[2], *map(int, sys.argv[3:]))"
+)
 
 
 def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, socket.socket]:
@@ -50,14 +53,30 @@ def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, sock
     those that are on a list (`variables`): no keys.
     """
     ours, theirs = socket.socketpair()
-    one_thread = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-                                                               "MKL_NUM_THREADS")}
+    one_thread = {
+        name: os.environ.get(name, "1")
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    }
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(import_path()), serve,
-             *map(str, (theirs.fileno(), os.getpid(), *settings))],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2, start_new_session=True,
-            env={**passed_on(os.environ), **one_thread, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")})
+            [
+                sys.executable,
+                "-c",
+                _START,
+                json.dumps(import_path()),
+                serve,
+                *map(str, (theirs.fileno(), os.getpid(), *settings)),
+            ],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            start_new_session=True,
+            env={
+                **passed_on(os.environ),
+                **one_thread,
+                "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
+            },
+        )
     return process, ours
 
 
@@ -89,7 +108,9 @@ def supervise(serve: str, control_fd: int, trainer: int, *settings: int) -> None
                 if order == b"+":
                     fd = connections.pop(0)
                     unneeded = [control.fileno(), woken, wake, *connections]
-                    pids[number] = _fork_worker(fd, lambda connection: work(connection, *settings), unneeded)
+                    pids[number] = _fork_worker(
+                        fd, lambda connection: work(connection, *settings), unneeded
+                    )
                     os.close(fd)
                 elif number in pids:
                     _kill(pids[number])
@@ -121,7 +142,9 @@ def _fork_worker(fd: int, work: Callable[[socket.socket], None], unneeded: list[
     try:
         os.setsid()  # a group of its own: what it starts is killed with it
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what it lets loose stays its own, and falls to the supervisor at its end
+        _prctl(
+            PR_SET_CHILD_SUBREAPER, 1
+        )  # what it lets loose stays its own, and falls to the supervisor at its end
         if os.getppid() != supervisor:
             os._exit(status)
         signal.set_wakeup_fd(-1)
@@ -133,7 +156,9 @@ def _fork_worker(fd: int, work: Callable[[socket.socket], None], unneeded: list[
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         random.seed()  # else all workers would draw alike, and an environment that uses them would look deterministic
         np.random.seed()
-        with suppress(OSError, ValueError):  # the trainer is gone, or something else has used the connection
+        with suppress(
+            OSError, ValueError
+        ):  # the trainer is gone, or something else has used the connection
             work(socket.socket(fileno=fd))
         status = 0
     finally:
@@ -154,7 +179,11 @@ def _kill(pid: int) -> None:
 def _children(pid: int) -> list[int]:
     """Linux only; none elsewhere."""
     try:
-        return [int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+        return [
+            int(child)
+            for path in Path(f"/proc/{pid}/task").glob("*/children")
+            for child in path.read_text().split()
+        ]
     except OSError:  # it has ended meanwhile
         return []
 
@@ -176,7 +205,9 @@ def _reap(pids: dict[int, int], control: socket.socket) -> None:
             _, status = os.waitpid(found.si_pid, 0)
             if found.si_pid in numbers:
                 del pids[numbers[found.si_pid]]
-                control.sendall(REPORT.pack(b"x", numbers[found.si_pid], os.waitstatus_to_exitcode(status)))
+                control.sendall(
+                    REPORT.pack(b"x", numbers[found.si_pid], os.waitstatus_to_exitcode(status))
+                )
                 _kill_orphans(pids)
 
 

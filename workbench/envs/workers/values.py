@@ -3,6 +3,7 @@
 No pickle: a value is named by its class and its fields, which are its only configuration, and built again on the other
 side. So a worker needs neither the trainer's memory nor its trust.
 """
+
 from __future__ import annotations
 
 import os
@@ -25,8 +26,11 @@ def describe(value: Any, where: str, otherwise: str) -> Any:
     import, and for fields that are no settings, saying what to do.
     """
     if is_dataclass(value) and not isinstance(value, type):
-        settings = {f.name: describe(getattr(value, f.name), f"{where}.{f.name}", otherwise)
-                    for f in fields(value) if f.init}
+        settings = {
+            f.name: describe(getattr(value, f.name), f"{where}.{f.name}", otherwise)
+            for f in fields(value)
+            if f.init
+        }
         return {"class": name_of(type(value), where, otherwise), "fields": settings}
     if isinstance(value, (type, types.FunctionType)):
         return {"name": name_of(value, where, otherwise)}
@@ -35,22 +39,33 @@ def describe(value: Any, where: str, otherwise: str) -> Any:
     if isinstance(value, list):
         return [describe(item, where, otherwise) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: describe(item, f"{where}.{key}", otherwise) for key, item in value.items()}}
+        return {
+            "dict": {
+                key: describe(item, f"{where}.{key}", otherwise) for key, item in value.items()
+            }
+        }
     try:
         return plain(value, where)
     except WorkbenchError as error:
-        raise EnvError(f"worker processes are handed {where} as settings, but {error}. Keep settings in fields and make "
-                       f"everything else where it is used, or {otherwise}") from error
+        raise EnvError(
+            f"worker processes are handed {where} as settings, but {error}. Keep settings in fields and make "
+            f"everything else where it is used, or {otherwise}"
+        ) from error
 
 
 def describe_task(task: Task) -> dict[str, Any]:
     """The arguments by which `Task` makes an equal one. Its payload and metadata are JSON already."""
-    return {"id": task.id, "env": task.env, "task_seed": task.task_seed, "payload": task.payload,
-            "metadata": task.metadata}
+    return {
+        "id": task.id,
+        "env": task.env,
+        "task_seed": task.task_seed,
+        "payload": task.payload,
+        "metadata": task.metadata,
+    }
 
 
 def name_of(thing: Any, where: str, otherwise: str) -> str:
-    """"module:name" of a class or function, by which another process can import it; EnvError where none can."""
+    """ "module:name" of a class or function, by which another process can import it; EnvError where none can."""
     name = plugins.name_of(thing)
     if reason := plugins.not_importable(name):
         raise EnvError(f"{where} is handed to worker processes, but {reason}, or {otherwise}")
@@ -82,4 +97,6 @@ def import_named(name: str) -> Any:
     try:
         return plugins.load_named(name, "code")
     except ConfigError as error:
-        raise EnvError(f"in a worker process, which sees the same sys.path and folder as the run, {error}") from error
+        raise EnvError(
+            f"in a worker process, which sees the same sys.path and folder as the run, {error}"
+        ) from error

@@ -3,6 +3,7 @@
 A worker answers its calls in the order in which it was sent them, and a deadline counts from when the worker begins a
 call, not from when it was sent. Nothing here waits: the socket is non-blocking.
 """
+
 from __future__ import annotations
 
 import select
@@ -17,8 +18,8 @@ from workbench.envs.workers.frames import LOOK_IN, TIMES, frame, take_frames
 from workbench.envs.workers.values import import_path
 from workbench.types.canonical_json import json_bytes
 
-START_S = 60.0   # within which a worker must have started, on a machine however busy
-READ = 1 << 16   # bytes; more than that may have been more than a connection holds
+START_S = 60.0  # within which a worker must have started, on a machine however busy
+READ = 1 << 16  # bytes; more than that may have been more than a connection holds
 
 
 @dataclass(frozen=True)
@@ -67,19 +68,21 @@ class Worker:
 
     number: int
     connection: socket.socket
-    owner: Any = None                                        # who alone may use it, as its user names that
+    owner: Any = None  # who alone may use it, as its user names that
     calls: deque[WorkerCall] = field(default_factory=deque)  # answered in this order
-    residents: set = field(default_factory=set)              # what lives in it, as its user names that
+    residents: set = field(default_factory=set)  # what lives in it, as its user names that
     incoming: bytearray = field(default_factory=bytearray)
     outgoing: bytearray = field(default_factory=bytearray)
     born: float = field(default_factory=time.monotonic)
     last_ended: float | None = None  # its last call, or its start; None: it has not begun to work
-    has_answered: bool = False       # any call
-    answering: float | None = None   # when the first part of an answer was read whose rest is still to come
-    read: int = 0                    # bytes, in the newest look at its connection
-    looks_in: list[str] | None = None    # the folders that it was last told to look for modules in
-    cut_off: bool = False            # its connection has ended; the supervisor will say why
-    garbled: str = ""                # what it sent that is no answer
+    has_answered: bool = False  # any call
+    answering: float | None = (
+        None  # when the first part of an answer was read whose rest is still to come
+    )
+    read: int = 0  # bytes, in the newest look at its connection
+    looks_in: list[str] | None = None  # the folders that it was last told to look for modules in
+    cut_off: bool = False  # its connection has ended; the supervisor will say why
+    garbled: str = ""  # what it sent that is no answer
     report: WorkerFailure | None = None  # what the supervisor said of its end
 
     @property
@@ -156,8 +159,10 @@ class Worker:
         seconds, ready = TIMES.unpack_from(content)
         answers = []
         if self.last_ended is not None:
-            body = content[TIMES.size:]
-            answers = [WorkerAnswer(self, self.calls[0], self.calls[0].read(body, seconds), body, seconds)]
+            body = content[TIMES.size :]
+            answers = [
+                WorkerAnswer(self, self.calls[0], self.calls[0].read(body, seconds), body, seconds)
+            ]
             self.calls.popleft()
             self.has_answered = True
         # With much to read the worker may have waited for the trainer: then its next call begins only now.

@@ -6,6 +6,7 @@ are summed up, which of them take part, which attempts are learned from, and the
 
 Every setting has one name, whichever part holds it: `algorithm.clip_high` in a configuration, `GRPO.clip_high` here.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,9 +14,28 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from workbench.learn.algorithms.base import Credit, LossInputs, TokenLoss, demand_attempts, demand_facts, demand_greedy
-from workbench.learn.algorithms.credit import credit_inputs, critic_targets, notes_of, updates_of_a_pass
-from workbench.learn.algorithms.parts import LOSS_MASK, CriticLoss, Filter, Masks, ReferenceKL, Rewards
+from workbench.learn.algorithms.base import (
+    Credit,
+    LossInputs,
+    TokenLoss,
+    demand_attempts,
+    demand_facts,
+    demand_greedy,
+)
+from workbench.learn.algorithms.credit import (
+    credit_inputs,
+    critic_targets,
+    notes_of,
+    updates_of_a_pass,
+)
+from workbench.learn.algorithms.parts import (
+    LOSS_MASK,
+    CriticLoss,
+    Filter,
+    Masks,
+    ReferenceKL,
+    Rewards,
+)
 from workbench.learn.algorithms.estimators import Estimator
 from workbench.learn.algorithms.objectives import ClipObjective, Objective, sampler_weight
 from workbench.learn.algorithms.settings import declared_settings, with_settings
@@ -38,17 +58,25 @@ class Algorithm:
     estimator: Estimator
     critic: CriticLoss | None = None
     objective: Objective = ClipObjective()
-    sampler_cap: Annotated[float, at_least(0), "most that a token weighs for a sampler unlike the trainer; 0: off"] = 0.0
-    reduction: Annotated[str, one_of(*REDUCTIONS), "how losses of tokens are summed up: learn/ops/loss.py"] = "token-mean"
+    sampler_cap: Annotated[
+        float, at_least(0), "most that a token weighs for a sampler unlike the trainer; 0: off"
+    ] = 0.0
+    reduction: Annotated[
+        str, one_of(*REDUCTIONS), "how losses of tokens are summed up: learn/ops/loss.py"
+    ] = "token-mean"
     fixed_length: Annotated[int, at_least(0), "tokens, of the reduction 'fixed-length'"] = 0
     entropy_coef: Annotated[float, at_least(0), "nats of entropy are worth this much loss"] = 0.0
     reference: ReferenceKL = ReferenceKL()
     epochs: Annotated[int, at_least(1), "passes over a step's trajectories"] = 1
     minibatches: Annotated[int, at_least(1), "updates per pass"] = 1
-    minibatch_size: Annotated[int, at_least(0), "or: trajectories per update, of which a filter then leaves fewer"] = 0
+    minibatch_size: Annotated[
+        int, at_least(0), "or: trajectories per update, of which a filter then leaves fewer"
+    ] = 0
     masks: Annotated[Masks, "which tokens take part in what"] = Masks()
     rewards: Annotated[Rewards, "normalisation of rewards before credit is given"] = Rewards()
-    filter: Annotated[Filter, "which groups or attempts are trained on, by the spread of their raw rewards"] = Filter()
+    filter: Annotated[
+        Filter, "which groups or attempts are trained on, by the spread of their raw rewards"
+    ] = Filter()
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm")
@@ -57,20 +85,30 @@ class Algorithm:
         if self.estimator.critic and self.critic is None:
             object.__setattr__(self, "critic", CriticLoss())
         if self.critic is not None and not self.estimator.critic:
-            raise ConfigError(f"algorithm {self.name!r} has settings of a critic, but its estimator reads no values")
+            raise ConfigError(
+                f"algorithm {self.name!r} has settings of a critic, but its estimator reads no values"
+            )
         if (self.reduction == "fixed-length") != (self.fixed_length > 0):
-            raise ConfigError("algorithm.reduction = 'fixed-length' and algorithm.fixed_length (tokens, at least 1) go "
-                              f"together; got {self.reduction!r} and {self.fixed_length}")
+            raise ConfigError(
+                "algorithm.reduction = 'fixed-length' and algorithm.fixed_length (tokens, at least 1) go "
+                f"together; got {self.reduction!r} and {self.fixed_length}"
+            )
         if self.minibatch_size and self.minibatches > 1:
-            raise ConfigError("algorithm.minibatches (updates per pass) and algorithm.minibatch_size (trajectories per "
-                              f"update) say the same thing twice; got {self.minibatches} and {self.minibatch_size}")
+            raise ConfigError(
+                "algorithm.minibatches (updates per pass) and algorithm.minibatch_size (trajectories per "
+                f"update) say the same thing twice; got {self.minibatches} and {self.minibatch_size}"
+            )
         if self.filter.equal_updates and not self.minibatch_size:
-            raise ConfigError("algorithm.filter.equal_updates has no effect: with algorithm.minibatches a filter never "
-                              "removes an update, only makes each smaller. Set algorithm.minibatch_size, or remove it")
+            raise ConfigError(
+                "algorithm.filter.equal_updates has no effect: with algorithm.minibatches a filter never "
+                "removes an update, only makes each smaller. Set algorithm.minibatch_size, or remove it"
+            )
         if self.reference.in_reward and self.estimator.says("divides"):
-            raise ConfigError("algorithm.kl_in = 'reward' with algorithm.normalize_std divides the pull by its own "
-                              "spread wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
-                              "rounding is trained on; set algorithm.normalize_std=false, or algorithm.kl_in='loss'")
+            raise ConfigError(
+                "algorithm.kl_in = 'reward' with algorithm.normalize_std divides the pull by its own "
+                "spread wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
+                "rounding is trained on; set algorithm.normalize_std=false, or algorithm.kl_in='loss'"
+            )
 
     # -------------------------------------------------------------------------------------------- settings
 
@@ -82,7 +120,10 @@ class Algorithm:
     def __getattr__(self, name: str) -> Any:
         """A setting, whichever part holds it."""
         if name.startswith("_") or "estimator" not in vars(self) or name not in self.settings:
-            raise AttributeError(f"algorithm {vars(self).get('name')!r} has no setting or attribute {name!r}", name=name)
+            raise AttributeError(
+                f"algorithm {vars(self).get('name')!r} has no setting or attribute {name!r}",
+                name=name,
+            )
         return self.settings[name]
 
     def __call__(self, **settings: Any) -> Algorithm:
@@ -148,18 +189,31 @@ class Algorithm:
             return (self.masks.tokens(switch, batch) & kept_T).double()
 
         weight_T = weight("loss_over")
-        advantage_T = torch.zeros_like(weight_T).index_copy(0, inputs.token_A, found.advantage_A) * weight_T
-        others = {"entropy_weight_T": weight("entropy_over") if self.entropy_coef else None,
-                  "kl_weight_T": weight("kl_loss_over") if self.reference.in_loss else None}
+        advantage_T = (
+            torch.zeros_like(weight_T).index_copy(0, inputs.token_A, found.advantage_A) * weight_T
+        )
+        others = {
+            "entropy_weight_T": weight("entropy_over") if self.entropy_coef else None,
+            "kl_weight_T": weight("kl_loss_over") if self.reference.in_loss else None,
+        }
         return_T = None
         if found.target_A is not None:
             return_T = critic_targets(inputs, found.target_A, weight("critic_over"))
             others["critic_weight_T"] = (~return_T.isnan()).double()
-        others = {name: None if other is None or torch.equal(other, weight_T) else other
-                  for name, other in others.items()}
+        others = {
+            name: None if other is None or torch.equal(other, weight_T) else other
+            for name, other in others.items()
+        }
         count, notes = updates_of_a_pass(self, batch, kept_N)
-        return Credit(advantage_T, weight_T, notes_of(self, inputs) | notes, return_T, self.masks.widened(LOSS_MASK),
-                      minibatches=count, **others)
+        return Credit(
+            advantage_T,
+            weight_T,
+            notes_of(self, inputs) | notes,
+            return_T,
+            self.masks.widened(LOSS_MASK),
+            minibatches=count,
+            **others,
+        )
 
     # -------------------------------------------------------------------------------------------- loss
 
@@ -168,12 +222,19 @@ class Algorithm:
         held = self.objective.loss(inputs)
         loss_M, figures = held.loss, {}
         if self.sampler_cap:
-            weight_M = sampler_weight(inputs.old_logp_M, inputs.rollout_logp_M, cap=self.sampler_cap)
+            weight_M = sampler_weight(
+                inputs.old_logp_M, inputs.rollout_logp_M, cap=self.sampler_cap
+            )
             loss_M = loss_M * weight_M
-            figures = {"sampler_weight": weight_M, "sampler_weight_capped": (weight_M >= self.sampler_cap).float()}
+            figures = {
+                "sampler_weight": weight_M,
+                "sampler_weight_capped": (weight_M >= self.sampler_cap).float(),
+            }
         kl_loss_M, kl_figures = self.reference.loss(inputs)
         entropy_loss_M = -self.entropy_coef * inputs.entropy_M if self.entropy_coef else None
-        return TokenLoss(loss_M, held.ratio.detach(), held.state, figures | kl_figures, entropy_loss_M, kl_loss_M)
+        return TokenLoss(
+            loss_M, held.ratio.detach(), held.state, figures | kl_figures, entropy_loss_M, kl_loss_M
+        )
 
     def value_loss(self, value_M: Tensor, old_value_M: Tensor, target_M: Tensor) -> ValueLoss:
         """What the critic is fitted with, per token."""
@@ -181,4 +242,6 @@ class Algorithm:
 
     def reduction_of(self, counts_T: Tensor, batch: Batch) -> Reduction:
         """The scale per token and the denominator of one term of one update, over the tokens that it counts [T]."""
-        return reduction(self.reduction, counts_T, batch.trajectory_of_token_T, fixed_length=self.fixed_length)
+        return reduction(
+            self.reduction, counts_T, batch.trajectory_of_token_T, fixed_length=self.fixed_length
+        )

@@ -4,6 +4,7 @@ micro-batch. An algorithm (algorithm.py) never sees a model or an optimizer.
 Axis letters: N trajectories · K turns (flat) · T tokens of the whole batch (flat) · A tokens that get credit, in the
 order of time (the timeline) · P turns with at least one of them · M trained tokens of one micro-batch (flat).
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -77,17 +78,19 @@ class CreditInputs:
     """
 
     batch: Batch
-    kept_N: Tensor      # bool
-    group_N: Tensor     # int64
+    kept_N: Tensor  # bool
+    group_N: Tensor  # int64
     reward_N: Tensor
-    token_A: Tensor     # int64, indices into T, ascending
-    row_A: Tensor       # int64, the trajectory of each; does not decrease
-    turn_A: Tensor      # int64
+    token_A: Tensor  # int64, indices into T, ascending
+    row_A: Tensor  # int64, the trajectory of each; does not decrease
+    turn_A: Tensor  # int64
     reward_A: Tensor
     value_A: Tensor | None
     final_value_N: Tensor | None
-    whiten_T: Tensor    # bool [T]: the tokens that statistics of whitening are taken over
-    greedy_N: Tensor | None = None  # what the greedy attempt earned, on the same scale; NaN: unscored, or none made
+    whiten_T: Tensor  # bool [T]: the tokens that statistics of whitening are taken over
+    greedy_N: Tensor | None = (
+        None  # what the greedy attempt earned, on the same scale; NaN: unscored, or none made
+    )
 
     @cached_property
     def turns(self) -> TurnSpans:
@@ -101,8 +104,7 @@ class CreditInputs:
 
     @cached_property
     def state_P(self) -> Tensor:
-        """int64 [P]: which turns stood in the same state of the same task, by number; -1: the environment did not say.
-        """
+        """int64 [P]: which turns stood in the same state of the same task, by number; -1: the environment did not say."""
         turns, batch = self.turns, self.batch
         return batch.state_of_turn_K[batch.turn_offsets[:-1][turns.row_P] + turns.turn_P]
 
@@ -115,7 +117,9 @@ class CreditInputs:
         timeline count as 0."""
         over_A = self.whiten_T[self.token_A]
         strangers = int(self.whiten_T.sum()) - int(over_A.sum())
-        return whiten(advantage_A, over=torch.cat([advantage_A[over_A], advantage_A.new_zeros(strangers)]))
+        return whiten(
+            advantage_A, over=torch.cat([advantage_A[over_A], advantage_A.new_zeros(strangers)])
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,25 +181,34 @@ def missing_facts(algorithm: Algorithm, batch: Batch) -> list[str]:
 def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
     """Raises DataError naming what the algorithm requires and the batch does not have."""
     if missing := missing_facts(algorithm, batch):
-        raise DataError(f"{algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
-                        "Learner.facts(batch) makes one that does")
+        raise DataError(
+            f"{algorithm.name} needs {', '.join(missing)}, which this batch does not have: "
+            "Learner.facts(batch) makes one that does"
+        )
 
 
 def demand_greedy(algorithm: Algorithm, batch: Batch) -> None:
     """Raises DataError where the algorithm compares with a greedy attempt at each task, and no task has one."""
     if needs_greedy(algorithm) and batch.greedy_N is None:
-        raise DataError(f"{algorithm.name} compares with what the greedy attempt at a task earned, and no group of this batch "
-                        "has one: collect(..., greedy=True) makes them, and rollout(session) does where the session's "
-                        f"algorithm is {algorithm.name}")
+        raise DataError(
+            f"{algorithm.name} compares with what the greedy attempt at a task earned, and no group of this batch "
+            "has one: collect(..., greedy=True) makes them, and rollout(session) does where the session's "
+            f"algorithm is {algorithm.name}"
+        )
 
 
 def demand_attempts(algorithm: Algorithm, batch: Batch) -> None:
     """Raises DataError where no task was attempted `min_group_size` times."""
     if int(batch.group_of_trajectory_N.bincount().max()) < algorithm.min_group_size:
-        does, cure = (("compares", "an algorithm without a group baseline") if algorithm.estimator.says("compares")
-                      else (f"filters ({algorithm.filter.label}) by the spread of", "no filter"))
-        raise DataError(f"{algorithm.name} {does} attempts at the same task, but every group of this batch has one "
-                        f"attempt: collect at least 2 attempts per task, or use {cure}")
+        does, cure = (
+            ("compares", "an algorithm without a group baseline")
+            if algorithm.estimator.says("compares")
+            else (f"filters ({algorithm.filter.label}) by the spread of", "no filter")
+        )
+        raise DataError(
+            f"{algorithm.name} {does} attempts at the same task, but every group of this batch has one "
+            f"attempt: collect at least 2 attempts per task, or use {cure}"
+        )
 
 
 class Share(NamedTuple):
@@ -205,7 +218,9 @@ class Share(NamedTuple):
     denominator: float
 
 
-def shares_of(algorithm: Algorithm, batch: Batch, credit: Credit, used_T: Tensor) -> dict[str, Share]:
+def shares_of(
+    algorithm: Algorithm, batch: Batch, credit: Credit, used_T: Tensor
+) -> dict[str, Share]:
     """The share of each term ("policy", "entropy", "kl", "critic") in one update, counted over the whole of it (law 4).
 
     A term without a token in this update is left out. A critic is fitted to a mean over tokens whatever the policy's

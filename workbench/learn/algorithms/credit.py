@@ -10,6 +10,7 @@ Axis letters: N trajectories · T tokens of the whole batch (flat) · A timeline
 pay · C tokens that the critic is fitted at ·
 K turns (flat).
 """
+
 from __future__ import annotations
 
 import math
@@ -33,7 +34,9 @@ def credit_inputs(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> CreditI
     change = None
     if algorithm.rewards.normalize != "none":
         change = algorithm.rewards.change(batch.reward_N, group_N, batch.tag_N, kept_N)
-    reward_N = batch.reward_N if change is None else batch.reward_N * change.scale_N + change.shift_N
+    reward_N = (
+        batch.reward_N if change is None else batch.reward_N * change.scale_N + change.shift_N
+    )
     paid_E, acted_E = payments(batch, kept_T, change)
     reward_A = land(paid_E, acted_E, at_A, row_T)
     if algorithm.reference.in_reward:
@@ -41,13 +44,27 @@ def credit_inputs(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> CreditI
         penalty_P = algorithm.reference.price(batch, paying_P)
         reward_A = reward_A - land(penalty_P, paying_P, at_A, row_T)
         reward_N = reward_N - torch.zeros_like(reward_N).index_add(0, row_T[paying_P], penalty_P)
-    value_A, final_N = (None, None) if algorithm.critic is None else critic_values(algorithm, batch, kept_N, at_A)
+    value_A, final_N = (
+        (None, None) if algorithm.critic is None else critic_values(algorithm, batch, kept_N, at_A)
+    )
     whiten_T = algorithm.masks.tokens("whiten_over", batch) & kept_T
     greedy_N = batch.greedy_N
     if greedy_N is not None and change is not None:
         greedy_N = greedy_N * change.scale_N + change.shift_N
-    return CreditInputs(batch, kept_N, group_N, torch.where(kept_N, reward_N, torch.nan), at_A, row_T[at_A],
-                        batch.turn_T[at_A], reward_A, value_A, final_N, whiten_T, greedy_N)
+    return CreditInputs(
+        batch,
+        kept_N,
+        group_N,
+        torch.where(kept_N, reward_N, torch.nan),
+        at_A,
+        row_T[at_A],
+        batch.turn_T[at_A],
+        reward_A,
+        value_A,
+        final_N,
+        whiten_T,
+        greedy_N,
+    )
 
 
 def timeline(algorithm: Algorithm, batch: Batch, kept_T: Tensor) -> Tensor:
@@ -57,7 +74,9 @@ def timeline(algorithm: Algorithm, batch: Batch, kept_T: Tensor) -> Tensor:
     if algorithm.has_timeline:
         timeline_T = masks.tokens("gae_over", batch) & kept_T
     else:
-        timeline_T = (masks.tokens("loss_over", batch) | masks.tokens("whiten_over", batch)) & kept_T
+        timeline_T = (
+            masks.tokens("loss_over", batch) | masks.tokens("whiten_over", batch)
+        ) & kept_T
     return timeline_T.nonzero()[:, 0]
 
 
@@ -67,8 +86,9 @@ def payments(batch: Batch, kept_T: Tensor, change: Change | None) -> tuple[Tenso
     row_T = batch.trajectory_of_token_T
     acted_E = (batch.eligible_T & kept_T).nonzero()[:, 0]
     row_E = row_T[acted_E]
-    paid_E = rewards_at_turn_ends(batch.turn_reward_K, batch.turn_offsets, batch.outcome_N, row_E,
-                                  batch.turn_T[acted_E])
+    paid_E = rewards_at_turn_ends(
+        batch.turn_reward_K, batch.turn_offsets, batch.outcome_N, row_E, batch.turn_T[acted_E]
+    )
     if change is not None:
         paid_E = paid_E * change.scale_N[row_E]
         last_E = torch.ones(len(acted_E), dtype=torch.bool)
@@ -77,8 +97,9 @@ def payments(batch: Batch, kept_T: Tensor, change: Change | None) -> tuple[Tenso
     return paid_E, acted_E
 
 
-def rewards_at_turn_ends(turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N: Tensor, row_A: Tensor,
-                         turn_A: Tensor) -> Tensor:
+def rewards_at_turn_ends(
+    turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N: Tensor, row_A: Tensor, turn_A: Tensor
+) -> Tensor:
     """What was paid, at the token it was paid for [A], float64: a turn's reward on the last token sampled in that turn,
     the outcome on the trajectory's last token. Nothing is lost: a turn without a sampled token pays the last one before
     it (or, where there is none, the first one after).
@@ -87,7 +108,10 @@ def rewards_at_turn_ends(turn_reward_K: Tensor, turn_offsets: Tensor, outcome_N:
     NaN (none given). Trajectories without an action token get nothing. Raises ValueError where tokens are not in order.
     """
     turns_N = turn_offsets.diff()
-    most = max(int(turns_N.max()) if len(turns_N) else 0, int(turn_A.max()) + 1 if len(turn_A) else 0) + 1
+    most = (
+        max(int(turns_N.max()) if len(turns_N) else 0, int(turn_A.max()) + 1 if len(turn_A) else 0)
+        + 1
+    )
     time_A = row_A * most + turn_A  # one number that orders tokens by trajectory, then turn
     if bool((time_A.diff() < 0).any()):
         raise ValueError("action tokens must stand in the order of trajectories and turns")
@@ -120,7 +144,9 @@ def land(amount_P: Tensor, at_P: Tensor, at_A: Tensor, row_T: Tensor) -> Tensor:
     return landed_A.index_add(0, target_P[valid_P], amount_P[valid_P].double())
 
 
-def critic_values(algorithm: Algorithm, batch: Batch, kept_N: Tensor, at_A: Tensor) -> tuple[Tensor, Tensor]:
+def critic_values(
+    algorithm: Algorithm, batch: Batch, kept_N: Tensor, at_A: Tensor
+) -> tuple[Tensor, Tensor]:
     """(value before each token of the timeline [A], value after the end [N]: 0 where nothing comes), float64."""
     final_N = torch.zeros(batch.num_trajectories, dtype=torch.float64)
     cut_N = algorithm.critic.bootstraps_N(batch) & kept_N
@@ -139,23 +165,43 @@ def critic_targets(inputs: CreditInputs, target_A: Tensor, critic_T: Tensor) -> 
     inside_C = next_C < len(inputs.token_A)
     next_C = next_C.clamp(max=max(len(inputs.token_A) - 1, 0))
     same_C = inside_C & (inputs.row_A[next_C] == row_T[at_C]) if len(inputs.token_A) else inside_C
-    after_C = inputs.final_value_N[row_T[at_C]] if inputs.final_value_N is not None else torch.zeros(len(at_C))
-    target_C = torch.where(same_C, target_A[next_C], after_C.double()) if len(target_A) else after_C.double()
-    return torch.full((batch.num_tokens,), torch.nan, dtype=torch.float64).index_copy(0, at_C, target_C)
+    after_C = (
+        inputs.final_value_N[row_T[at_C]]
+        if inputs.final_value_N is not None
+        else torch.zeros(len(at_C))
+    )
+    target_C = (
+        torch.where(same_C, target_A[next_C], after_C.double())
+        if len(target_A)
+        else after_C.double()
+    )
+    return torch.full((batch.num_tokens,), torch.nan, dtype=torch.float64).index_copy(
+        0, at_C, target_C
+    )
 
 
-def updates_of_a_pass(algorithm: Algorithm, batch: Batch, kept_N: Tensor) -> tuple[int | None, dict[str, float]]:
+def updates_of_a_pass(
+    algorithm: Algorithm, batch: Batch, kept_N: Tensor
+) -> tuple[int | None, dict[str, float]]:
     """(updates per epoch where they depend on the number of trajectories, how many the filter took of the step's).
     An update needs a trajectory, so a filter that keeps fewer than there would be updates takes some in any mode.
     """
-    acted_N = torch.zeros_like(kept_N).index_fill(0, batch.trajectory_of_token_T[batch.eligible_T], True)
+    acted_N = torch.zeros_like(kept_N).index_fill(
+        0, batch.trajectory_of_token_T[batch.eligible_T], True
+    )
     scored, kept = int((acted_N & batch.scored_N).sum()), int((acted_N & kept_N).sum())
     whole = wanted = min(algorithm.minibatches, scored)
     if algorithm.minibatch_size:
         whole = math.ceil(scored / algorithm.minibatch_size)
-        wanted = whole if algorithm.filter.equal_updates else math.ceil(kept / algorithm.minibatch_size)
+        wanted = (
+            whole if algorithm.filter.equal_updates else math.ceil(kept / algorithm.minibatch_size)
+        )
     made = min(wanted, kept)
-    removed = {"updates_removed_by_filter": float(algorithm.epochs * (whole - made))} if algorithm.filter.acts else {}
+    removed = (
+        {"updates_removed_by_filter": float(algorithm.epochs * (whole - made))}
+        if algorithm.filter.acts
+        else {}
+    )
     return (max(made, 1) if algorithm.minibatch_size else None), removed
 
 
@@ -167,18 +213,29 @@ def notes_of(algorithm: Algorithm, inputs: CreditInputs) -> dict[str, float]:
         notes |= algorithm.filter.notes(batch.reward_N, inputs.group_N, batch.scored_N, kept_N)
     if inputs.value_A is not None and len(inputs.token_A):
         notes["value_mean"] = float(inputs.value_A.mean())
-        notes["trajectories_bootstrapped"] = float((algorithm.critic.bootstraps_N(batch) & kept_N).sum())
+        notes["trajectories_bootstrapped"] = float(
+            (algorithm.critic.bootstraps_N(batch) & kept_N).sum()
+        )
     if algorithm.estimator.greedy:
-        of_task = torch.zeros(batch.num_groups, dtype=torch.float64).index_copy(0, inputs.group_N, batch.greedy_N)
+        of_task = torch.zeros(batch.num_groups, dtype=torch.float64).index_copy(
+            0, inputs.group_N, batch.greedy_N
+        )
         known = of_task[~of_task.isnan()]
         notes |= {"greedy_unscored": float(len(of_task) - len(known))} | (
-            {"greedy_reward": float(known.mean())} if len(known) else {})
+            {"greedy_reward": float(known.mean())} if len(known) else {}
+        )
     if algorithm.estimator.says("compares"):
         # Groups that teach nothing, by reason, and the spread that the others live on: of the raw rewards.
-        counted_N = kept_N if algorithm.filter.acts else torch.ones_like(kept_N)  # a filter tells of its own
+        counted_N = (
+            kept_N if algorithm.filter.acts else torch.ones_like(kept_N)
+        )  # a filter tells of its own
         statistics = group_statistics(batch.reward_N, inputs.group_N, kept_N)
         spread = statistics.std[statistics.count > 1]
-        notes |= {"groups_flat": float(statistics.flat.sum()),
-                  "groups_without_baseline": float((statistics.count < 2)[inputs.group_N[counted_N].unique()].sum())}
+        notes |= {
+            "groups_flat": float(statistics.flat.sum()),
+            "groups_without_baseline": float(
+                (statistics.count < 2)[inputs.group_N[counted_N].unique()].sum()
+            ),
+        }
         notes |= {"reward_std_in_group": float(spread.mean())} if len(spread) else {}
     return notes

@@ -7,6 +7,7 @@ The keyword-only arguments of the function are its settings. What is known of it
 
 Axis letters: N trajectories · A timeline tokens · P turns that have one.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -75,7 +76,11 @@ class Estimator:
 def settings_class(function: Callable) -> type:
     """A frozen dataclass of the keyword-only arguments of a function, with their annotations and defaults."""
     hints, arguments = annotations_of(function), inspect.signature(function).parameters.values()
-    own = [(each.name, hints.get(each.name, Any), each.default) for each in arguments if each.kind is each.KEYWORD_ONLY]
+    own = [
+        (each.name, hints.get(each.name, Any), each.default)
+        for each in arguments
+        if each.kind is each.KEYWORD_ONLY
+    ]
     return make_dataclass(function.__name__, own, frozen=True)
 
 
@@ -92,8 +97,13 @@ def group_relative(inputs: CreditInputs, *, normalize_std: NormalizeStd = True) 
     is the baseline of Dr. GRPO (arXiv 2503.20783).
     Source: Shao et al. 2024 (arXiv 2402.03300).
     """
-    return Advantages(inputs.of_rows(group_advantage(inputs.reward_N, inputs.group_N, inputs.kept_N,
-                                                     normalize_std=normalize_std)))
+    return Advantages(
+        inputs.of_rows(
+            group_advantage(
+                inputs.reward_N, inputs.group_N, inputs.kept_N, normalize_std=normalize_std
+            )
+        )
+    )
 
 
 def rloo(inputs: CreditInputs) -> Advantages:
@@ -118,9 +128,12 @@ def remax(inputs: CreditInputs) -> Advantages:
 
 
 def reinforce(
-    inputs: CreditInputs, *,
+    inputs: CreditInputs,
+    *,
     gamma: Annotated[float, probability(), "discount per turn"] = 1.0,
-    baseline: Annotated[str, one_of(*BASELINES), "the mean of the others of the group, or nothing"] = "others",
+    baseline: Annotated[
+        str, one_of(*BASELINES), "the mean of the others of the group, or nothing"
+    ] = "others",
 ) -> Advantages:
     """G_k - b for every token of turn k, with G_k = r_k + gamma G_{k+1} over the turns of an attempt.
 
@@ -141,7 +154,9 @@ def reinforce(
         above_N = leave_one_out(start_N, inputs.group_N, inputs.kept_N)
         count_N = group_statistics(start_N, inputs.group_N, inputs.kept_N).count[inputs.group_N]
         # G_k - b in two parts, so that the first turns of attempts that are all the same come out as exact zeros.
-        return_P = (return_P - start_N[turns.row_P] + above_N[turns.row_P]) * (count_N > 1)[turns.row_P]
+        return_P = (return_P - start_N[turns.row_P] + above_N[turns.row_P]) * (count_N > 1)[
+            turns.row_P
+        ]
     return Advantages(return_P[turns.turn_of_A])
 
 
@@ -161,8 +176,12 @@ def reinforce_pp_baseline(inputs: CreditInputs) -> Advantages:
 
 
 def gigpo(
-    inputs: CreditInputs, *, normalize_std: NormalizeStd = True,
-    omega: Annotated[float, at_least(0), "what the comparison of turns counts, beside that of attempts"] = 1.0,
+    inputs: CreditInputs,
+    *,
+    normalize_std: NormalizeStd = True,
+    omega: Annotated[
+        float, at_least(0), "what the comparison of turns counts, beside that of attempts"
+    ] = 1.0,
     gamma: Annotated[float, probability(), "discount per turn, of that comparison"] = 0.95,
 ) -> Advantages:
     """A = (as in GRPO, the same for the whole attempt) + omega (among the turns of the group that stood in the same
@@ -176,11 +195,14 @@ def gigpo(
     """
     turns, state_K = inputs.turns, inputs.batch.state_of_turn_K
     if len(state_K) and not bool((state_K >= 0).any()):
-        raise DataError("gigpo compares turns that stood in the same state, but no turn of this batch names its "
-                        "state: give the environment a state_key(), or take grpo")
+        raise DataError(
+            "gigpo compares turns that stood in the same state, but no turn of this batch names its "
+            "state: give the environment a state_key(), or take grpo"
+        )
     return_P = discounted_return(inputs.reward_P, turns.row_P, gamma=gamma)
-    step_P = anchor_advantage(return_P, inputs.group_N[turns.row_P], inputs.state_P,
-                              normalize_std=normalize_std)
+    step_P = anchor_advantage(
+        return_P, inputs.group_N[turns.row_P], inputs.state_P, normalize_std=normalize_std
+    )
     whole_A = group_relative(inputs, normalize_std=normalize_std).advantage_A
     return Advantages(whole_A + omega * step_P[turns.turn_of_A])
 
@@ -188,34 +210,49 @@ def gigpo(
 # ------------------------------------------------------------------------------------------ returns and critics
 
 
-Lambda = Annotated[float, probability(), "1: rewards to the end minus the value; lower: lean on the critic sooner"]
+Lambda = Annotated[
+    float, probability(), "1: rewards to the end minus the value; lower: lean on the critic sooner"
+]
 Whiten = Annotated[bool, "advantages to mean 0, deviation 1, over the trained tokens of the step"]
 
 
 def reinforce_pp(
-    inputs: CreditInputs, *, gamma: Annotated[float, probability(), "discount per action token"] = 1.0,
+    inputs: CreditInputs,
+    *,
+    gamma: Annotated[float, probability(), "discount per action token"] = 1.0,
 ) -> Advantages:
     """REINFORCE++: the discounted return of each action token, G_j = r_j + gamma G_{j+1}, whitened over the batch. No
     critic, and one attempt per task is enough. What the environment says takes no time (learn/ops/gae.py).
     Source: Hu et al. 2025, "REINFORCE++" (arXiv 2501.03262).
     """
-    return Advantages(inputs.whitened(discounted_return(inputs.reward_A, inputs.row_A, gamma=gamma)))
+    return Advantages(
+        inputs.whitened(discounted_return(inputs.reward_A, inputs.row_A, gamma=gamma))
+    )
 
 
 def token_gae(
-    inputs: CreditInputs, *,
-    gamma: Annotated[float, probability(), "discount per action token; what the environment says takes no time"] = 1.0,
-    lam: Lambda = 1.0, whiten: Whiten = True,
+    inputs: CreditInputs,
+    *,
+    gamma: Annotated[
+        float, probability(), "discount per action token; what the environment says takes no time"
+    ] = 1.0,
+    lam: Lambda = 1.0,
+    whiten: Whiten = True,
 ) -> Advantages:
     """PPO: a critic says what was to be expected at each token, and a token is worth how much better it went on: GAE
     over the timeline. The critic is fitted to what it gives before whitening. Source: see learn/ops/gae.py."""
-    found = gae(inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.row_A, gamma=gamma, lam=lam)
+    found = gae(
+        inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.row_A, gamma=gamma, lam=lam
+    )
     return Advantages(inputs.whitened(found.advantage) if whiten else found.advantage, found.target)
 
 
 def turns_gae(
-    inputs: CreditInputs, *, gamma: Annotated[float, probability(), "discount per turn"] = 1.0,
-    lam: Lambda = 1.0, whiten: Whiten = True,
+    inputs: CreditInputs,
+    *,
+    gamma: Annotated[float, probability(), "discount per turn"] = 1.0,
+    lam: Lambda = 1.0,
+    whiten: Whiten = True,
 ) -> Advantages:
     """PPO where a whole turn is the action: the critic is asked, and fitted, once per turn, before its first token, and
     all tokens of a turn are worth what the turn is worth. What stands inside a turn, or after its last action token,
@@ -224,41 +261,75 @@ def turns_gae(
     Whitening is over tokens here as everywhere (a long turn counts for more); Agent-R1 whitens over turns.
     Source: the step-level training of Agent-R1 (Cheng et al. 2025, arXiv 2511.14460); see learn/ops/turn_gae.py.
     """
-    found = turn_gae(inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.turns, gamma=gamma, lam=lam)
+    found = turn_gae(
+        inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.turns, gamma=gamma, lam=lam
+    )
     return Advantages(inputs.whitened(found.advantage) if whiten else found.advantage, found.target)
 
 
 def two_level_gae(
-    inputs: CreditInputs, *,
+    inputs: CreditInputs,
+    *,
     gamma: Annotated[float, probability(), "discount per action token inside a turn"] = 1.0,
-    lam: Lambda = 1.0, whiten: Whiten = True,
+    lam: Lambda = 1.0,
+    whiten: Whiten = True,
     gamma_turn: Annotated[float, probability(), "discount per turn"] = 0.95,
 ) -> Advantages:
     """PPO where turns are compared first, then the tokens inside each. What comes after a turn is discounted once, by
     `gamma_turn`, however many tokens the turns have. Turn ends are known, so that a turn without a reward is a turn.
     Source: Wang et al. 2025, "VAGEN" (arXiv 2510.16907), as in RAGEN (arXiv 2504.20073); see learn/ops/turn_gae.py.
     """
-    found = bilevel_gae(inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.turns, gamma=gamma, lam=lam,
-                        gamma_turn=gamma_turn)
+    found = bilevel_gae(
+        inputs.reward_A,
+        inputs.value_A,
+        inputs.final_value_N,
+        inputs.turns,
+        gamma=gamma,
+        lam=lam,
+        gamma_turn=gamma_turn,
+    )
     return Advantages(inputs.whitened(found.advantage) if whiten else found.advantage, found.target)
 
 
 # ------------------------------------------------------------------------------------------ what is known of them
 
 
-GROUP_RELATIVE = Estimator(group_relative, plain.group_relative, compares=True, ignores_shifts=True,
-                           divides=lambda normalize_std: normalize_std)
+GROUP_RELATIVE = Estimator(
+    group_relative,
+    plain.group_relative,
+    compares=True,
+    ignores_shifts=True,
+    divides=lambda normalize_std: normalize_std,
+)
 RLOO = Estimator(rloo, plain.rloo, compares=True, ignores_shifts=True)
 REMAX = Estimator(remax, plain.remax, ignores_shifts=True, greedy=True)
-REINFORCE = Estimator(reinforce, plain.reinforce, per="turn", compares=lambda gamma, baseline: baseline == "others",
-                      ignores_shifts=lambda gamma, baseline: baseline == "others" and gamma == 1)
+REINFORCE = Estimator(
+    reinforce,
+    plain.reinforce,
+    per="turn",
+    compares=lambda gamma, baseline: baseline == "others",
+    ignores_shifts=lambda gamma, baseline: baseline == "others" and gamma == 1,
+)
 REINFORCE_PP = Estimator(reinforce_pp, plain.reinforce_pp, per="token", whitens=True)
-REINFORCE_PP_BASELINE = Estimator(reinforce_pp_baseline, plain.reinforce_pp_baseline, compares=True, whitens=True,
-                                  ignores_shifts=True)
-GIGPO = Estimator(gigpo, plain.gigpo, per="turn", compares=True,
-                  ignores_shifts=lambda omega, gamma, **_: not omega or gamma == 1,
-                  divides=lambda normalize_std, **_: normalize_std)
+REINFORCE_PP_BASELINE = Estimator(
+    reinforce_pp_baseline,
+    plain.reinforce_pp_baseline,
+    compares=True,
+    whitens=True,
+    ignores_shifts=True,
+)
+GIGPO = Estimator(
+    gigpo,
+    plain.gigpo,
+    per="turn",
+    compares=True,
+    ignores_shifts=lambda omega, gamma, **_: not omega or gamma == 1,
+    divides=lambda normalize_std, **_: normalize_std,
+)
 GAE = Estimator(token_gae, plain.gae, per="token", critic=True, whitens=lambda whiten, **_: whiten)
-TURN_GAE = Estimator(turns_gae, plain.turn_gae, per="turn", critic=True, whitens=lambda whiten, **_: whiten)
-BILEVEL_GAE = Estimator(two_level_gae, plain.bilevel_gae, per="token", critic=True,
-                        whitens=lambda whiten, **_: whiten)
+TURN_GAE = Estimator(
+    turns_gae, plain.turn_gae, per="turn", critic=True, whitens=lambda whiten, **_: whiten
+)
+BILEVEL_GAE = Estimator(
+    two_level_gae, plain.bilevel_gae, per="token", critic=True, whitens=lambda whiten, **_: whiten
+)

@@ -3,16 +3,28 @@
 What is not said is the default: PPO's clip at 0.2 on both sides, the mean over tokens, one update a step, no filter, no
 pull towards a reference, actions alone.
 """
+
 from __future__ import annotations
 
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.parts import CriticLoss, Filter, ReferenceKL
-from workbench.learn.algorithms.estimators import (BILEVEL_GAE, GAE, GIGPO, GROUP_RELATIVE, REINFORCE, REINFORCE_PP,
-                                                   REINFORCE_PP_BASELINE, REMAX, TURN_GAE)
+from workbench.learn.algorithms.estimators import (
+    BILEVEL_GAE,
+    GAE,
+    GIGPO,
+    GROUP_RELATIVE,
+    REINFORCE,
+    REINFORCE_PP,
+    REINFORCE_PP_BASELINE,
+    REMAX,
+    TURN_GAE,
+)
 from workbench.learn.algorithms.estimators import RLOO as LEAVE_ONE_OUT
 from workbench.learn.algorithms.objectives import CISPOObjective, ClipObjective, GSPOObjective
 
-PAID = ReferenceKL(kl_estimator="k1", kl_in="reward")  # where a pull is asked for, it is paid in the reward, by k1
+PAID = ReferenceKL(
+    kl_estimator="k1", kl_in="reward"
+)  # where a pull is asked for, it is paid in the reward, by k1
 
 # Shao et al. 2024 (arXiv 2402.03300), over whole trajectories of several turns and segments, with the token mean of DAPO
 # instead of a mean per answer.
@@ -22,14 +34,23 @@ GRPO = Algorithm("grpo", GROUP_RELATIVE)
 # group's deviation nor by an attempt's own length, which makes long failures cheap. The length is only a scale of the
 # step size, the same for all. The gradient is that of the objective times (n - 1) / n and 1 / fixed_length, as long as
 # nothing is clipped.
-DrGRPO = Algorithm("dr_grpo", GROUP_RELATIVE.with_settings(normalize_std=False), reduction="fixed-length",
-                   fixed_length=256)
+DrGRPO = Algorithm(
+    "dr_grpo",
+    GROUP_RELATIVE.with_settings(normalize_std=False),
+    reduction="fixed-length",
+    fixed_length=256,
+)
 
 # Yu et al. 2025 (arXiv 2503.14476), section 3, as far as it is about credit: clip-higher, the token mean, no reference,
 # and groups in which all earned the same are left out of the denominator too. The paper samples further prompts until a
 # step is full of groups that teach; here a step has the tasks it has, and those that teach nothing make it smaller. Its
 # penalty for overlong answers would be a reward of the environment.
-DAPO = Algorithm("dapo", GROUP_RELATIVE, objective=ClipObjective(clip_high=0.28), filter=Filter(zero_variance="drop"))
+DAPO = Algorithm(
+    "dapo",
+    GROUP_RELATIVE,
+    objective=ClipObjective(clip_high=0.28),
+    filter=Filter(zero_variance="drop"),
+)
 
 # Zheng et al. 2025 (arXiv 2507.18071), with its bounds. A ratio is over what the model saw in one piece, a segment: in a
 # history that is rewritten each turn has its own, as in StepPO (arXiv 2604.18401).
@@ -46,7 +67,9 @@ ReMax = Algorithm("remax", REMAX)
 
 # Hu et al. 2025 (arXiv 2501.03262): the pull is paid in the reward; with a group baseline it is k2 in the loss.
 ReinforcePP = Algorithm("reinforce_pp", REINFORCE_PP, reference=PAID)
-ReinforcePPBaseline = Algorithm("reinforce_pp_baseline", REINFORCE_PP_BASELINE, reference=ReferenceKL(kl_estimator="k2"))
+ReinforcePPBaseline = Algorithm(
+    "reinforce_pp_baseline", REINFORCE_PP_BASELINE, reference=ReferenceKL(kl_estimator="k2")
+)
 
 GiGPO = Algorithm("gigpo", GIGPO)
 
@@ -70,8 +93,15 @@ BilevelPPO = Algorithm("bilevel_ppo", BILEVEL_GAE, reference=PAID)
 #
 # The paper's learning rates (1e-6, critic 1e-5) belong to its models and are the learner's and the critic's here, as is
 # the gradient's norm of 1; the penalty for a wrong format (-0.1) is the environment's.
-StarPO = Algorithm("starpo", GAE, CriticLoss(bootstrap="never"), ClipObjective(dual_clip=3.0), entropy_coef=0.001,
-                   reference=ReferenceKL(0.001, "k1", "reward"), minibatch_size=32)
+StarPO = Algorithm(
+    "starpo",
+    GAE,
+    CriticLoss(bootstrap="never"),
+    ClipObjective(dual_clip=3.0),
+    entropy_coef=0.001,
+    reference=ReferenceKL(0.001, "k1", "reward"),
+    minibatch_size=32,
+)
 
 # StarPO, stabilised: only the quarter of the prompts whose attempts differ most in raw reward, no reference, and more
 # room above than below. The critic stays.
@@ -89,10 +119,35 @@ StarPO = Algorithm("starpo", GAE, CriticLoss(bootstrap="never"), ClipObjective(d
 # still learns there. `filter.zero_variance="drop"` leaves those out; a step may then keep nothing. The published code
 # chose among *normalised* rewards when they were normalised (in place, before the filter); here the choice is by raw
 # rewards whatever `rewards` says. The paper also tried shares of 50 and 75 %.
-StarPO_S = Algorithm("starpo_s", GAE, CriticLoss(bootstrap="never"), ClipObjective(clip_high=0.28, dual_clip=3.0),
-                     entropy_coef=0.001, reference=PAID, minibatch_size=32, filter=Filter("top_share", share=0.25))
+StarPO_S = Algorithm(
+    "starpo_s",
+    GAE,
+    CriticLoss(bootstrap="never"),
+    ClipObjective(clip_high=0.28, dual_clip=3.0),
+    entropy_coef=0.001,
+    reference=PAID,
+    minibatch_size=32,
+    filter=Filter("top_share", share=0.25),
+)
 
-ALGORITHMS: dict[str, Algorithm] = {each.name: each for each in (
-    GRPO, DrGRPO, DAPO, GSPO, CISPO, RLOO, ReMax, Reinforce, ReinforcePP, ReinforcePPBaseline, GiGPO, PPO, TurnPPO, BilevelPPO,
-    StarPO, StarPO_S,
-)}
+ALGORITHMS: dict[str, Algorithm] = {
+    each.name: each
+    for each in (
+        GRPO,
+        DrGRPO,
+        DAPO,
+        GSPO,
+        CISPO,
+        RLOO,
+        ReMax,
+        Reinforce,
+        ReinforcePP,
+        ReinforcePPBaseline,
+        GiGPO,
+        PPO,
+        TurnPPO,
+        BilevelPPO,
+        StarPO,
+        StarPO_S,
+    )
+}

@@ -6,6 +6,7 @@ no second implementation. A field is set by its own name: `algorithm.clip_high`.
 
 Axis letters: M trained tokens of a micro-batch (flat) · T tokens (flat) · S sequences.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -55,7 +56,9 @@ class ClipObjective:
 
     clip_low: Low = 0.2
     clip_high: High = 0.2
-    dual_clip: Annotated[float, at_least(0), "c > 1: a token with A < 0 costs at most -c A; 0: no such bound"] = 0.0
+    dual_clip: Annotated[
+        float, at_least(0), "c > 1: a token with A < 0 costs at most -c A; 0: no such bound"
+    ] = 0.0
 
     name: ClassVar[str] = "clip"
 
@@ -65,8 +68,14 @@ class ClipObjective:
             raise ConfigError(f"algorithm.dual_clip is 0 (off) or above 1, got {self.dual_clip}")
 
     def loss(self, inputs: LossInputs) -> Clipped:
-        return clipped_surrogate(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M, low=self.clip_low,
-                                 high=self.clip_high, dual=self.dual_clip)
+        return clipped_surrogate(
+            inputs.logp_M,
+            inputs.old_logp_M,
+            inputs.advantage_M,
+            low=self.clip_low,
+            high=self.clip_high,
+            dual=self.dual_clip,
+        )
 
     @property
     def plain(self) -> Callable:
@@ -87,8 +96,15 @@ class GSPOObjective:
         check_settings(self, "algorithm")
 
     def loss(self, inputs: LossInputs) -> Clipped:
-        return sequence_surrogate(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M, inputs.segment_M,
-                                  inputs.counts_M, low=self.clip_low, high=self.clip_high)
+        return sequence_surrogate(
+            inputs.logp_M,
+            inputs.old_logp_M,
+            inputs.advantage_M,
+            inputs.segment_M,
+            inputs.counts_M,
+            low=self.clip_low,
+            high=self.clip_high,
+        )
 
     @property
     def plain(self) -> Callable:
@@ -110,8 +126,13 @@ class CISPOObjective:
         check_settings(self, "algorithm")
 
     def loss(self, inputs: LossInputs) -> Clipped:
-        return weighted_logprob(inputs.logp_M, inputs.old_logp_M, inputs.advantage_M, low=self.clip_low,
-                                high=self.clip_high)
+        return weighted_logprob(
+            inputs.logp_M,
+            inputs.old_logp_M,
+            inputs.advantage_M,
+            low=self.clip_low,
+            high=self.clip_high,
+        )
 
     @property
     def plain(self) -> Callable:
@@ -128,7 +149,13 @@ def probability_ratio(logp_T: Tensor, old_logp_T: Tensor) -> Tensor:
 
 
 def clipped_surrogate(
-    logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, *, low: float, high: float, dual: float = 0.0
+    logp_T: Tensor,
+    old_logp_T: Tensor,
+    advantage_T: Tensor,
+    *,
+    low: float,
+    high: float,
+    dual: float = 0.0,
 ) -> Clipped:
     """L = -min(r A, clip(r, 1 - low, 1 + high) A)
 
@@ -142,8 +169,16 @@ def clipped_surrogate(
     return _surrogate(probability_ratio(logp_T, old_logp_T), advantage_T, low, high, dual)
 
 
-def sequence_surrogate(logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, sequence_T: Tensor, counts_T: Tensor, *,
-                       low: float, high: float) -> Clipped:
+def sequence_surrogate(
+    logp_T: Tensor,
+    old_logp_T: Tensor,
+    advantage_T: Tensor,
+    sequence_T: Tensor,
+    counts_T: Tensor,
+    *,
+    low: float,
+    high: float,
+) -> Clipped:
     """GSPO: the clipped surrogate with one ratio for all tokens of a sequence, their geometric mean,
 
         s = exp(mean over the sequence of (log pi_new - log pi_old))
@@ -162,7 +197,9 @@ def sequence_surrogate(logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, 
     return _surrogate(ratio_T, advantage_T, low, high, 0.0)
 
 
-def weighted_logprob(logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, *, low: float, high: float) -> Clipped:
+def weighted_logprob(
+    logp_T: Tensor, old_logp_T: Tensor, advantage_T: Tensor, *, low: float, high: float
+) -> Clipped:
     """CISPO: L = -sg(clip(r, 1 - low, 1 + high)) A log pi, sg: no gradient
 
     REINFORCE with a bounded importance weight: a token beyond the bounds weighs less, but never drops out. `state` says
@@ -188,7 +225,9 @@ def sampler_weight(old_logp_T: Tensor, rollout_logp_T: Tensor, *, cap: float) ->
     return torch.where(rollout_logp_T.isnan(), 1.0, weight_T)
 
 
-def _surrogate(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float, dual: float) -> Clipped:
+def _surrogate(
+    ratio_T: Tensor, advantage_T: Tensor, low: float, high: float, dual: float
+) -> Clipped:
     free_T = ratio_T * advantage_T
     held_T = ratio_T.clamp(1.0 - low, 1.0 + high) * advantage_T
     loss_T = -torch.minimum(free_T, held_T)

@@ -3,6 +3,7 @@
 What is named may be an `Algorithm`, a class derived from it, a function without arguments that gives one, an `Estimator`
 (with PPO's clip), or the class of an objective (with GRPO's estimator).
 """
+
 from __future__ import annotations
 
 import sys
@@ -23,7 +24,10 @@ TWICE = "__mp_main__"  # what multiprocessing calls the script that was started
 def algorithm_named(reference: str) -> Algorithm:
     """The algorithm that "package.module:Name" names; its own name is then that reference. Raises ConfigError for what
     cannot be imported, and for what is no algorithm and no part of one."""
-    return replace(as_algorithm(load_named(reference, "algorithm.kind"), f"algorithm.kind {reference!r}"), name=reference)
+    return replace(
+        as_algorithm(load_named(reference, "algorithm.kind"), f"algorithm.kind {reference!r}"),
+        name=reference,
+    )
 
 
 def as_algorithm(found: Any, what: str = "algorithm") -> Algorithm:
@@ -31,20 +35,31 @@ def as_algorithm(found: Any, what: str = "algorithm") -> Algorithm:
     try:
         made = _made(found)
     except (TypeError, ConfigError) as error:
-        raise ConfigError(f"{what} gives no algorithm without arguments ({error}); give each of its fields or arguments a "
-                          "default") from error
+        raise ConfigError(
+            f"{what} gives no algorithm without arguments ({error}); give each of its fields or arguments a "
+            "default"
+        ) from error
     if not isinstance(made, Algorithm):
-        raise ConfigError(f"{what} is {made!r:.80}; expected an Algorithm, such as MINE = Algorithm('mine', "
-                          "Estimator(my_estimator)), a class derived from it, an Estimator, or the dataclass of an "
-                          "objective: settings as fields, and loss(inputs)")
+        raise ConfigError(
+            f"{what} is {made!r:.80}; expected an Algorithm, such as MINE = Algorithm('mine', "
+            "Estimator(my_estimator)), a class derived from it, an Estimator, or the dataclass of an "
+            "objective: settings as fields, and loss(inputs)"
+        )
     return made
 
 
 def _made(found: Any) -> Any:
     if isinstance(found, Estimator):
         return Algorithm(found.function.__name__, found)
-    if isinstance(found, type) and is_dataclass(found) and hasattr(found, "loss") and not issubclass(found, Algorithm):
-        return Algorithm(found.name, GROUP_RELATIVE, objective=objective_class(found, "what is named")())
+    if (
+        isinstance(found, type)
+        and is_dataclass(found)
+        and hasattr(found, "loss")
+        and not issubclass(found, Algorithm)
+    ):
+        return Algorithm(
+            found.name, GROUP_RELATIVE, objective=objective_class(found, "what is named")()
+        )
     return found if isinstance(found, Algorithm) or not callable(found) else found()
 
 
@@ -61,9 +76,11 @@ def kind_of(algorithm: Algorithm) -> str:
     for reference, value in _candidates(algorithm):
         if _is_of(algorithm, value) and "<" not in reference:
             return reference
-    raise ConfigError(f"algorithm {algorithm.name!r} is none of the package's and stands under no name in a module, so that "
-                      "a stored run could not find it again; write MINE = Algorithm(...) at the top of a module or of a "
-                      "notebook's cell, and hand over MINE, or MINE(setting=value)")
+    raise ConfigError(
+        f"algorithm {algorithm.name!r} is none of the package's and stands under no name in a module, so that "
+        "a stored run could not find it again; write MINE = Algorithm(...) at the top of a module or of a "
+        "notebook's cell, and hand over MINE, or MINE(setting=value)"
+    )
 
 
 def _candidates(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
@@ -75,8 +92,12 @@ def _candidates(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
             pass
     home = algorithm.estimator.function.__module__
     for module in sorted(sys.modules, key=lambda name: (name == HERE, name != home, name)):
-        for name, value in list(getattr(sys.modules[module], "__dict__", {}).items()) if module != TWICE else ():
-            if issubclass(type(value), Algorithm) and value.name == algorithm.name:  # (isinstance wakes lazy values)
+        for name, value in (
+            list(getattr(sys.modules[module], "__dict__", {}).items()) if module != TWICE else ()
+        ):
+            if (
+                issubclass(type(value), Algorithm) and value.name == algorithm.name
+            ):  # (isinstance wakes lazy values)
                 yield f"{module}:{name}", value
 
 

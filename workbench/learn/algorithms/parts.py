@@ -9,6 +9,7 @@
 Axis letters: N trajectories · G groups · T tokens of the whole batch (flat) · A action tokens · M trained tokens of a
 micro-batch.
 """
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -33,8 +34,13 @@ OVER = ("group", "batch", "tag")
 BOOTSTRAP = ("context_full", "truncated", "never")
 # keep -> the fields that it reads
 READS = {
-    "all": (), "top_share": ("share",), "top_p": ("p", "mass", "slack"), "top_k": ("groups",), "min_p": ("ratio",),
-    "band": ("low", "high"), "within_group": ("attempts",),
+    "all": (),
+    "top_share": ("share",),
+    "top_p": ("p", "mass", "slack"),
+    "top_k": ("groups",),
+    "min_p": ("ratio",),
+    "band": ("low", "high"),
+    "within_group": ("attempts",),
 }
 MASSES = ("linear", "softmax")
 ZERO_VARIANCE = ("drop", "keep")
@@ -55,21 +61,29 @@ class Masks:
     two settings must come from one of the others.
     """
 
-    advantage_mask: Annotated[bool, "false: the four below treat what the environment said as if it were actions"] = True
+    advantage_mask: Annotated[
+        bool, "false: the four below treat what the environment said as if it were actions"
+    ] = True
     loss_mask: Annotated[bool, "false: gradients flow to those tokens, too"] = True
     gae_over: Annotated[str | None, EITHER, "the timeline that discounts and bootstraps"] = None
-    whiten_over: Annotated[str | None, EITHER, "whose advantages the mean and deviation of whitening are taken over"] = None
-    kl_reward_over: Annotated[str | None, EITHER, "which tokens pay for leaving the reference (kl_in = reward)"] = None
+    whiten_over: Annotated[
+        str | None, EITHER, "whose advantages the mean and deviation of whitening are taken over"
+    ] = None
+    kl_reward_over: Annotated[
+        str | None, EITHER, "which tokens pay for leaving the reference (kl_in = reward)"
+    ] = None
     critic_over: Annotated[str | None, EITHER, "where the critic is fitted"] = None
     loss_over: Annotated[str | None, EITHER, "the policy gradient"] = None
     entropy_over: Annotated[str | None, EITHER, "the entropy bonus"] = None
-    kl_loss_over: Annotated[str | None, EITHER, "the pull towards the reference (kl_in = loss)"] = None
+    kl_loss_over: Annotated[str | None, EITHER, "the pull towards the reference (kl_in = loss)"] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm.masks")
 
     def over(self, switch: str) -> str:
-        """"actions" or "response": what a switch stands at, by itself or by its group."""
+        """ "actions" or "response": what a switch stands at, by itself or by its group."""
         group = self.advantage_mask if switch in ADVANTAGE_MASK else self.loss_mask
         return getattr(self, switch) or ("actions" if group else "response")
 
@@ -166,9 +180,14 @@ class CriticLoss:
     Source: the two kinds of limits: Pardo et al. 2018 (arXiv 1712.00378).
     """
 
-    bootstrap: Annotated[str, one_of(*BOOTSTRAP),
-                         "where the critic says what comes after the end; truncated: at every limit"] = "context_full"
-    value_clip: Annotated[float, at_least(0), "a step's updates move a value by at most this; 0: freely"] = 0.5
+    bootstrap: Annotated[
+        str,
+        one_of(*BOOTSTRAP),
+        "where the critic says what comes after the end; truncated: at every limit",
+    ] = "context_full"
+    value_clip: Annotated[
+        float, at_least(0), "a step's updates move a value by at most this; 0: freely"
+    ] = 0.5
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm")
@@ -180,8 +199,11 @@ class CriticLoss:
 
     def bootstraps_N(self, batch: Batch) -> Tensor:
         """bool [N]: attempts that are taken to go on being worth what the critic expects after their last token."""
-        where = {"truncated": batch.truncated_N, "context_full": batch.context_full_N,
-                 "never": torch.zeros_like(batch.truncated_N)}
+        where = {
+            "truncated": batch.truncated_N,
+            "context_full": batch.context_full_N,
+            "never": torch.zeros_like(batch.truncated_N),
+        }
         return where[self.bootstrap]
 
     def loss(self, value_M: Tensor, old_value_M: Tensor, target_M: Tensor) -> ValueLoss:
@@ -217,28 +239,44 @@ class Filter:
     keep: Annotated[str, one_of(*READS), "what is chosen"] = "all"
     share: Annotated[float, SHARE, "of all groups (top_share)"] = 0.25
     p: Annotated[float, SHARE, "of all spread (top_p)"] = 0.9
-    mass: Annotated[str, one_of(*MASSES), "what is shared: the spread, or its softmax (top_p)"] = "linear"
+    mass: Annotated[str, one_of(*MASSES), "what is shared: the spread, or its softmax (top_p)"] = (
+        "linear"
+    )
     slack: Annotated[float, at_least(0), "of linear mass, in units of reward (top_p)"] = 0.01
     groups: Annotated[int, at_least(1), "with the largest spread (top_k)"] = 4
     ratio: Annotated[float, at_least(0, most=1), "of the largest spread (min_p)"] = 0.5
-    low: Annotated[float, at_least(0, most=1), "quantile of spread that a group is above (band)"] = 0.0
+    low: Annotated[
+        float, at_least(0, most=1), "quantile of spread that a group is above (band)"
+    ] = 0.0
     high: Annotated[float, at_least(0, most=1), "... and below (band)"] = 1.0
-    attempts: Annotated[int, at_least(2, why="one attempt alone has nothing to be compared with"),
-                        "of each group (within_group)"] = 4
-    zero_variance: Annotated[str, one_of(*ZERO_VARIANCE), "what becomes of groups in which all earned the same"] = "keep"
+    attempts: Annotated[
+        int,
+        at_least(2, why="one attempt alone has nothing to be compared with"),
+        "of each group (within_group)",
+    ] = 4
+    zero_variance: Annotated[
+        str, one_of(*ZERO_VARIANCE), "what becomes of groups in which all earned the same"
+    ] = "keep"
     equal_updates: Annotated[bool, "as many updates a step as without a filter"] = False
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm.filter")
         if not self.low < self.high:
-            raise ConfigError(f"algorithm.filter.low and high are quantiles, 0 <= low < high <= 1; got {self.low!r}, "
-                              f"{self.high!r}")
+            raise ConfigError(
+                f"algorithm.filter.low and high are quantiles, 0 <= low < high <= 1; got {self.low!r}, "
+                f"{self.high!r}"
+            )
 
     @property
     def acts(self) -> bool:
         """Whether it can leave anything out."""
-        whole = {"all": True, "top_share": self.share == 1, "top_p": self.p == 1,
-                 "band": (self.low, self.high) == (0, 1), "min_p": self.ratio == 0}.get(self.keep, False)
+        whole = {
+            "all": True,
+            "top_share": self.share == 1,
+            "top_p": self.p == 1,
+            "band": (self.low, self.high) == (0, 1),
+            "min_p": self.ratio == 0,
+        }.get(self.keep, False)
         return not whole or self.zero_variance == "drop"
 
     def kept(self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor) -> Tensor:
@@ -271,15 +309,21 @@ class Filter:
                 return filters.quantile_band(std_G, self.low, self.high)
         return ~std_G.isnan()
 
-    def notes(self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor, kept_N: Tensor) -> dict[str, float]:
+    def notes(
+        self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor, kept_N: Tensor
+    ) -> dict[str, float]:
         """What a choice amounts to, for the metrics line: the share of scored attempts and the number of groups that
         are kept, how many groups are flat, and the mean within-group std over all groups and over what is kept."""
         groups = int(group_N.max()) + 1
-        every_G, kept_G = (filters.reward_std(reward_N, group_N, some_N) for some_N in (scored_N, kept_N))
-        found = {"filter_kept": float(kept_N.sum()) / max(int(scored_N.sum()), 1),
-                 "filter_groups_kept": float(len(group_N[kept_N].unique())),
-                 "filter_groups_left_out": float(groups - len(group_N[kept_N].unique())),
-                 "filter_groups_flat": float((every_G == 0).sum())}
+        every_G, kept_G = (
+            filters.reward_std(reward_N, group_N, some_N) for some_N in (scored_N, kept_N)
+        )
+        found = {
+            "filter_kept": float(kept_N.sum()) / max(int(scored_N.sum()), 1),
+            "filter_groups_kept": float(len(group_N[kept_N].unique())),
+            "filter_groups_left_out": float(groups - len(group_N[kept_N].unique())),
+            "filter_groups_flat": float((every_G == 0).sum()),
+        }
         for name, std_G in (("all", every_G), ("kept", kept_G)):
             known = std_G[~std_G.isnan()]
             found |= {f"filter_std_{name}": float(known.mean())} if len(known) else {}
@@ -289,4 +333,10 @@ class Filter:
     def label(self) -> str:
         """The rule in a few words: `top_share, share 0.25, flat groups dropped`."""
         numbers = [f"{name} {getattr(self, name)}" for name in READS[self.keep]]
-        return ", ".join([self.keep, *numbers, *(["flat groups dropped"] if self.zero_variance == "drop" else [])])
+        return ", ".join(
+            [
+                self.keep,
+                *numbers,
+                *(["flat groups dropped"] if self.zero_variance == "drop" else []),
+            ]
+        )

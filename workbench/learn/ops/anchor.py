@@ -2,13 +2,16 @@
 
 Axis letters: P turns (flat) of all trajectories. All arithmetic in float64.
 """
+
 from __future__ import annotations
 
 from workbench.learn.ops.group import group_advantage
 from workbench.types.tensors import Tensor, torch
 
 
-def anchor_advantage(return_P: Tensor, group_P: Tensor, state_P: Tensor, *, normalize_std: bool) -> Tensor:
+def anchor_advantage(
+    return_P: Tensor, group_P: Tensor, state_P: Tensor, *, normalize_std: bool
+) -> Tensor:
     """How much better it went on from a turn than from the others of its group that stood in the same state [P]:
 
         A_k = (G_k - mean G) / (std G + 1e-6)        normalize_std=True

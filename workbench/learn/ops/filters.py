@@ -9,6 +9,7 @@ filter would choose by chance. All arithmetic in float64; nothing is changed in 
 Axis letters: N trajectories · G *groups* (`group_N` numbers them from 0). `std_G` is 0 for a flat group and NaN for one
 without a standard deviation; NaN is never chosen. Where groups are equal, the one that comes first is chosen first.
 """
+
 from __future__ import annotations
 
 import math
@@ -61,7 +62,7 @@ def top_mass(std_G: Tensor, p: float, slack: float) -> Tensor:
     threshold = p * float(mass[-1]) - slack if len(order) else 0.0
     if threshold <= 0:
         return torch.zeros_like(std_G, dtype=torch.bool)
-    return _chosen(std_G, order[:_reaching(mass, threshold)])
+    return _chosen(std_G, order[: _reaching(mass, threshold)])
 
 
 def nucleus(std_G: Tensor, p: float) -> Tensor:
@@ -71,12 +72,11 @@ def nucleus(std_G: Tensor, p: float) -> Tensor:
     group has mass too. Source: RAGEN-2's reward-variance filter, "softmax".
     """
     order = descending(std_G)
-    return _chosen(std_G, order[:_reaching(std_G[order].softmax(0).cumsum(0), p)])
+    return _chosen(std_G, order[: _reaching(std_G[order].softmax(0).cumsum(0), p)])
 
 
 def at_least(std_G: Tensor, ratio: float) -> Tensor:
-    """bool [G]: std >= ratio * (largest std), as in min-p sampling. Where the largest is 0, every group that has a std.
-    """
+    """bool [G]: std >= ratio * (largest std), as in min-p sampling. Where the largest is 0, every group that has a std."""
     known_G = ~std_G.isnan()
     if not bool(known_G.any()):
         return known_G
@@ -92,7 +92,7 @@ def quantile_band(std_G: Tensor, low: float, high: float) -> Tensor:
     """
     order = descending(std_G).flip(0)
     inside = places_in_band(len(order), low, high)
-    return _chosen(std_G, order[inside.start:inside.stop])
+    return _chosen(std_G, order[inside.start : inside.stop])
 
 
 def places_in_band(groups: int, low: float, high: float) -> range:
@@ -130,12 +130,18 @@ def _widest(reward: Tensor, k: int) -> Tensor:
     if len(reward) <= k:
         return torch.arange(len(reward))
     rising = reward.sort().values
-    candidates = [torch.cat([rising[:j], rising[len(rising) - (k - j):]]) for j in range(k + 1)]
+    candidates = [torch.cat([rising[:j], rising[len(rising) - (k - j) :]]) for j in range(k + 1)]
     variances = [float(candidate.var()) for candidate in candidates]
     tolerance = ROUNDING * max(variances)
-    best = next(c for c, variance in zip(candidates, variances) if variance >= max(variances) - tolerance)
+    best = next(
+        c for c, variance in zip(candidates, variances) if variance >= max(variances) - tolerance
+    )
     values, counts = best.unique(return_counts=True)
-    return torch.cat([(reward == value).nonzero()[:count, 0] for value, count in zip(values, counts)]).sort().values
+    return (
+        torch.cat([(reward == value).nonzero()[:count, 0] for value, count in zip(values, counts)])
+        .sort()
+        .values
+    )
 
 
 def _reaching(mass: Tensor, threshold: float) -> int:

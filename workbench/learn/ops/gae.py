@@ -7,6 +7,7 @@ observation neither discounts nor bootstraps, however long it is, and however a 
 Axis letters: A action tokens, trajectory after trajectory, each in the order of time · N trajectories · K turns (flat).
 All arithmetic in float64.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -26,8 +27,15 @@ class Advantage(NamedTuple):
     target: Tensor
 
 
-def gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, row_A: Tensor, *, gamma: float,
-        lam: float) -> Advantage:
+def gae(
+    reward_A: Tensor,
+    value_A: Tensor,
+    final_value_N: Tensor,
+    row_A: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+) -> Advantage:
     """d_j = r_j + gamma V_{j+1} - V_j        A_j = d_j + gamma lam A_{j+1}        target_j = A_j + V_j
 
     where j counts the action tokens of one trajectory, V_j is the value before token j, A after the last token is 0,
@@ -38,7 +46,9 @@ def gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, row_A: Tensor,
     (arXiv 1506.02438), eq. 11-12 and 16; bootstrap at a time limit: Pardo et al. 2018 (arXiv 1712.00378), section 3.2.
     """
     check_timeline(row_A, reward_A, value_A)
-    delta_A = reward_A.double() + gamma * value_after(value_A, row_A, final_value_N) - value_A.double()
+    delta_A = (
+        reward_A.double() + gamma * value_after(value_A, row_A, final_value_N) - value_A.double()
+    )
     advantage_A = discounted_return(delta_A, row_A, gamma=gamma * lam)
     return Advantage(advantage_A, advantage_A + value_A.double())
 
@@ -57,5 +67,7 @@ def whiten(values_A: Tensor, over: Tensor | None = None) -> Tensor:
     over = values_A if over is None else over.double()
     if len(over) < 2:
         return torch.zeros_like(values_A)
-    flat = bool((over == over[0]).all())  # a mean of equal floats may be off by one bit, which must not become credit
+    flat = bool(
+        (over == over[0]).all()
+    )  # a mean of equal floats may be off by one bit, which must not become credit
     return (values_A - (over[0] if flat else over.mean())) / (over.var() + WHITEN_EPSILON).sqrt()

@@ -3,6 +3,7 @@
 Axis letters: N trajectories. `group_N` numbers each trajectory's group from 0; `include_N` says which ones count (an
 unscored attempt does not: it leaves the baseline as well as the loss, law 5). All arithmetic in float64.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -23,9 +24,9 @@ class GroupStatistics(NamedTuple):
     """Per *group*, over the included attempts only."""
 
     count: Tensor  # int64
-    mean: Tensor   # float64; NaN where count is 0
-    std: Tensor    # float64, unbiased (n - 1); NaN where count is below 2
-    flat: Tensor   # bool: at least two attempts, all with the same value (up to rounding)
+    mean: Tensor  # float64; NaN where count is 0
+    std: Tensor  # float64, unbiased (n - 1); NaN where count is below 2
+    flat: Tensor  # bool: at least two attempts, all with the same value (up to rounding)
 
 
 def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> GroupStatistics:
@@ -49,7 +50,9 @@ def comparable(statistics: GroupStatistics, group_N: Tensor, include_N: Tensor) 
     return include_N & ((statistics.count > 1) & ~statistics.flat)[group_N]
 
 
-def group_advantage(value_N: Tensor, group_N: Tensor, include_N: Tensor, *, normalize_std: bool) -> Tensor:
+def group_advantage(
+    value_N: Tensor, group_N: Tensor, include_N: Tensor, *, normalize_std: bool
+) -> Tensor:
     """How much better an attempt did than its siblings [N], float64, never NaN:
 
         A_i = (R_i - mean R) / (std R + 1e-6)        normalize_std=True   (GRPO)
@@ -79,4 +82,6 @@ def leave_one_out(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor
     Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740), section 3.3 (RLOO); Kool et al. 2019.
     """
     count_N = group_statistics(value_N, group_N, include_N).count.clamp(min=2)[group_N]
-    return group_advantage(value_N, group_N, include_N, normalize_std=False) * count_N / (count_N - 1)
+    return (
+        group_advantage(value_N, group_N, include_N, normalize_std=False) * count_N / (count_N - 1)
+    )

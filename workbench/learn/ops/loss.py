@@ -7,6 +7,7 @@ the only shift (law 3).
 
 Axis letters: M chosen tokens (flat) · T tokens (flat) · V vocabulary · N sequences.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -28,7 +29,9 @@ def scoring_position(position_M: Tensor) -> Tensor:
     Positions are counted in the token's own row, from 0. Raises ValueError for position 0, which nothing predicts.
     """
     if bool((position_M < 1).any()):
-        raise ValueError("the token at position 0 of a row has no prediction: nothing stands before it")
+        raise ValueError(
+            "the token at position 0 of a row has no prediction: nothing stands before it"
+        )
     return position_M - 1
 
 
@@ -85,7 +88,9 @@ class ValueLoss(NamedTuple):
     clipped: Tensor
 
 
-def clipped_value_loss(value_M: Tensor, old_value_M: Tensor, target_M: Tensor, *, clip: float) -> ValueLoss:
+def clipped_value_loss(
+    value_M: Tensor, old_value_M: Tensor, target_M: Tensor, *, clip: float
+) -> ValueLoss:
     """L = 1/2 max((V - target)^2, (clip(V, V_old - clip, V_old + clip) - target)^2)
 
     `clip` is in units of value; 0: no clipping, L = 1/2 (V - target)^2. `clipped` is true exactly where the gradient is
@@ -135,7 +140,9 @@ def reduction(kind: str, counts_T: Tensor, row_T: Tensor, *, fixed_length: int =
     if kind not in REDUCTIONS:
         raise ValueError(f"a reduction is one of {', '.join(REDUCTIONS)}, got {kind!r}")
     if kind == "fixed-length" and fixed_length < 1:
-        raise ValueError(f"the reduction 'fixed-length' divides by a length of at least 1 token, got {fixed_length}")
+        raise ValueError(
+            f"the reduction 'fixed-length' divides by a length of at least 1 token, got {fixed_length}"
+        )
     scale_T = torch.ones(len(counts_T), dtype=torch.float64)
     if kind == "token-mean":
         return Reduction(scale_T, float(counts_T.sum()))
@@ -154,9 +161,13 @@ def masked_sum_over(values_T: Tensor, weight_T: Tensor, denominator: float) -> T
     Raises ValueError unless the denominator is positive and finite.
     """
     if values_T.shape != weight_T.shape:
-        raise ValueError(f"values {tuple(values_T.shape)} and weights {tuple(weight_T.shape)} must have the same shape")
+        raise ValueError(
+            f"values {tuple(values_T.shape)} and weights {tuple(weight_T.shape)} must have the same shape"
+        )
     if not 0 < float(denominator) < float("inf"):
-        raise ValueError(f"the denominator is a count of trained tokens, so positive and finite; got {denominator}")
+        raise ValueError(
+            f"the denominator is a count of trained tokens, so positive and finite; got {denominator}"
+        )
     used = weight_T != 0
     products = torch.where(used, values_T, torch.zeros_like(values_T)) * weight_T.to(values_T.dtype)
     return products.sum() / denominator

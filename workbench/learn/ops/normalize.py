@@ -6,6 +6,7 @@ multiplied by `scale`, and `shift`, which belongs to no turn, is paid at the tra
 
 Axis letters: N trajectories.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -45,7 +46,9 @@ def normalization(reward_N: Tensor, set_N: Tensor, include_N: Tensor, method: st
     alone_N, flat_N = (found.count < 2)[set_N], found.flat[set_N]
     if method == "mean":
         scale_N = torch.ones_like(reward_N)
-        shift_N = torch.where(flat_N, -reward_N, -found.mean[set_N])  # the mean of equal floats may be off by a bit
+        shift_N = torch.where(
+            flat_N, -reward_N, -found.mean[set_N]
+        )  # the mean of equal floats may be off by a bit
         none_N = alone_N | ~include_N
     else:
         scale_N = 1.0 / (found.std[set_N] + STD_EPSILON)

@@ -5,13 +5,15 @@ A timeline may count tokens or turns, the walk is the same; what stands between 
 Axis letters: J steps of a timeline, trajectory after trajectory, each in the order of time (A where they are tokens, P
 where they are turns) · N trajectories · L steps of the longest one. All arithmetic in float64.
 """
+
 from __future__ import annotations
 
 from workbench.types.tensors import Tensor, torch
 
 
-
-def discounted_return(reward_J: Tensor, row_J: Tensor, *, gamma: float, after_N: Tensor | None = None) -> Tensor:
+def discounted_return(
+    reward_J: Tensor, row_J: Tensor, *, gamma: float, after_N: Tensor | None = None
+) -> Tensor:
     """G_j = r_j + gamma G_{j+1}        [J], float64
 
     within each trajectory; `row_J` [J] says which one a step belongs to and must not decrease. G after the last step is
@@ -28,8 +30,12 @@ def discounted_return(reward_J: Tensor, row_J: Tensor, *, gamma: float, after_N:
     column_J = torch.arange(len(row_J)) - (length_R.cumsum(0) - length_R)[row_of_J]
     longest = int(length_R.max())
     # One padded table [R, L], walked from right to left; the steps stand at its left, so padding is never read.
-    reward_RL = torch.zeros(len(rows), longest, dtype=torch.float64).index_put((row_of_J, column_J), reward_J.double())
-    after_R = torch.zeros(len(rows), dtype=torch.float64) if after_N is None else after_N[rows].double()
+    reward_RL = torch.zeros(len(rows), longest, dtype=torch.float64).index_put(
+        (row_of_J, column_J), reward_J.double()
+    )
+    after_R = (
+        torch.zeros(len(rows), dtype=torch.float64) if after_N is None else after_N[rows].double()
+    )
     return_RL, running_R = torch.zeros_like(reward_RL), after_R
     for j in reversed(range(longest)):
         running_R = torch.where(j < length_R, reward_RL[:, j] + gamma * running_R, after_R)
@@ -38,8 +44,7 @@ def discounted_return(reward_J: Tensor, row_J: Tensor, *, gamma: float, after_N:
 
 
 def value_after(value_J: Tensor, row_J: Tensor, final_N: Tensor) -> Tensor:
-    """V_{j+1} [J], float64: the value of what comes after each step, in the same trajectory; `final_N` after its last.
-    """
+    """V_{j+1} [J], float64: the value of what comes after each step, in the same trajectory; `final_N` after its last."""
     check_timeline(row_J, value_J)
     last_J = torch.ones(len(row_J), dtype=torch.bool)
     last_J[:-1] = row_J.diff() != 0
@@ -49,7 +54,11 @@ def value_after(value_J: Tensor, row_J: Tensor, final_N: Tensor) -> Tensor:
 def check_timeline(row_J: Tensor, *numbers_J: Tensor) -> None:
     """Raises ValueError unless there is one number per step, trajectory after trajectory."""
     if row_J.ndim != 1 or any(number_J.shape != row_J.shape for number_J in numbers_J):
-        raise ValueError(f"rows {tuple(row_J.shape)} and {[tuple(n.shape) for n in numbers_J]} must be one number per "
-                         "step of the timeline each")
+        raise ValueError(
+            f"rows {tuple(row_J.shape)} and {[tuple(n.shape) for n in numbers_J]} must be one number per "
+            "step of the timeline each"
+        )
     if bool((row_J.diff() < 0).any()):
-        raise ValueError("steps must stand trajectory after trajectory, but the row number decreases")
+        raise ValueError(
+            "steps must stand trajectory after trajectory, but the row number decreases"
+        )

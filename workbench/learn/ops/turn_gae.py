@@ -5,6 +5,7 @@ stands before a token, as everywhere; a turn that comes after the timeline's end
 
 Axis letters: A timeline tokens · P turns that have one (learn/ops/turns.py) · N trajectories. All arithmetic in float64.
 """
+
 from __future__ import annotations
 
 from workbench.learn.ops.gae import Advantage, gae
@@ -13,8 +14,15 @@ from workbench.learn.ops.turns import TurnSpans, sum_over_turns
 from workbench.types.tensors import Tensor, torch
 
 
-def turn_gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, turns: TurnSpans, *, gamma: float,
-             lam: float) -> Advantage:
+def turn_gae(
+    reward_A: Tensor,
+    value_A: Tensor,
+    final_value_N: Tensor,
+    turns: TurnSpans,
+    *,
+    gamma: float,
+    lam: float,
+) -> Advantage:
     """The step-level decision process: a turn is one action, the state is what stood before its first token.
 
         d_k = r_k + gamma V_{k+1} - V_k        A_k = d_k + gamma lam A_{k+1}        target_k = A_k + V_k
@@ -25,14 +33,30 @@ def turn_gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, turns: Tu
     Source: Schulman et al. 2016 (arXiv 1506.02438), eq. 16, over turns; as in Agent-R1's step-level training (Cheng et
     al. 2025, arXiv 2511.14460).
     """
-    found = gae(sum_over_turns(reward_A, turns), value_A[turns.first_P], final_value_N, turns.row_P, gamma=gamma,
-                lam=lam)
+    found = gae(
+        sum_over_turns(reward_A, turns),
+        value_A[turns.first_P],
+        final_value_N,
+        turns.row_P,
+        gamma=gamma,
+        lam=lam,
+    )
     target_A = torch.full((len(value_A),), torch.nan, dtype=torch.float64)
-    return Advantage(found.advantage[turns.turn_of_A], target_A.index_copy(0, turns.first_P, found.target))
+    return Advantage(
+        found.advantage[turns.turn_of_A], target_A.index_copy(0, turns.first_P, found.target)
+    )
 
 
-def bilevel_gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, turns: TurnSpans, *, gamma: float, lam: float,
-                gamma_turn: float) -> Advantage:
+def bilevel_gae(
+    reward_A: Tensor,
+    value_A: Tensor,
+    final_value_N: Tensor,
+    turns: TurnSpans,
+    *,
+    gamma: float,
+    lam: float,
+    gamma_turn: float,
+) -> Advantage:
     """First over turns, then over the tokens of each turn, which end in what the turn level says of their end.
 
         d_k = r_k + gamma_turn (i_{k+1} + V_{k+1}) - V_k        B_k = d_k + gamma_turn lam B_{k+1}
@@ -50,5 +74,11 @@ def bilevel_gae(reward_A: Tensor, value_A: Tensor, final_value_N: Tensor, turns:
     after_P = value_after(inside_P + value_A[end_P], turns.row_P, final_value_N)
     delta_P = reward_A[end_P].double() + gamma_turn * after_P - value_A[end_P]
     worth_P = discounted_return(delta_P, turns.row_P, gamma=gamma_turn * lam) + value_A[end_P]
-    return gae(reward_A.double().index_copy(0, end_P, worth_P), value_A, torch.zeros(len(end_P)), turns.turn_of_A,
-               gamma=gamma, lam=lam)
+    return gae(
+        reward_A.double().index_copy(0, end_P, worth_P),
+        value_A,
+        torch.zeros(len(end_P)),
+        turns.turn_of_A,
+        gamma=gamma,
+        lam=lam,
+    )

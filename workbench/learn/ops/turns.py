@@ -3,6 +3,7 @@
 Axis letters: A timeline tokens, trajectory after trajectory, each in the order of time · P turns that have at least one
 of them, in the same order. A turn without a timeline token is no row here: nothing in it can be given credit.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -10,12 +11,11 @@ from typing import NamedTuple
 from workbench.types.tensors import Tensor, torch
 
 
-
 class TurnSpans(NamedTuple):
     """All int64. `first_P` and `last_P` are indices into A; the tokens of a turn are all those from first to last."""
 
-    row_P: Tensor      # the trajectory it belongs to
-    turn_P: Tensor     # its number there
+    row_P: Tensor  # the trajectory it belongs to
+    turn_P: Tensor  # its number there
     first_P: Tensor
     last_P: Tensor
     turn_of_A: Tensor  # index into P of each token's turn
@@ -28,7 +28,9 @@ def turn_spans(row_A: Tensor, turn_A: Tensor) -> TurnSpans:
     be one stretch of them.
     """
     if row_A.shape != turn_A.shape or row_A.ndim != 1:
-        raise ValueError(f"rows {tuple(row_A.shape)} and turns {tuple(turn_A.shape)} must be one number per token each")
+        raise ValueError(
+            f"rows {tuple(row_A.shape)} and turns {tuple(turn_A.shape)} must be one number per token each"
+        )
     row_A, turn_A = row_A.long(), turn_A.long()
     next_row_A, next_turn_A = row_A.diff(), turn_A.diff()
     if bool(((next_row_A < 0) | ((next_row_A == 0) & (next_turn_A < 0))).any()):

@@ -1,7 +1,8 @@
 """The forms that attempts go out in, and the one function that writes them.
 
-    export_attempts(run, "trl-dpo", "pairs.jsonl")
+export_attempts(run, "trl-dpo", "pairs.jsonl")
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,43 +33,89 @@ class ExportFormat:
 
 
 FORMATS: Mapping[str, ExportFormat] = {
-    "trl-sft": ExportFormat(rows.writer_of(rows.sft), "conversations to imitate", ".jsonl", _JSON, chooses=True),
-    "trl-sft-tokens": ExportFormat(rows.writer_of(rows.sft_tokens), "sequences to imitate, as sampled, with masks",
-                                   ".jsonl", _JSON, chooses=True),
-    "trl-dpo": ExportFormat(rows.writer_of(rows.dpo), "pairs: the best and the worst of a group", ".jsonl", _JSON),
-    "trl-grpo": ExportFormat(rows.writer_of(rows.grpo), "prompts, each once, with their columns", ".jsonl", _JSON),
-    "openai": ExportFormat(rows.writer_of(rows.openai), "conversations to imitate", ".jsonl",
-                           "upload it as a fine-tuning file", chooses=True),
-    "dataset": ExportFormat(dataset.write, "attempts", "", "datasets.load_dataset({dest!r}, split='train')"),
-    "verifiers": ExportFormat(verifiers.write_traces, "episodes", "", "wb.read_rollouts({dest!r}), or verifiers"),
-    "verifiers-v0": ExportFormat(verifiers.write_results, "attempts", "", "wb.read_rollouts({dest!r}), or verifiers"),
-    "inspect": ExportFormat(inspect_log.write, "samples", ".eval", "inspect view --log-dir {folder!r}, or "
-                            "inspect_ai.log.read_eval_log({dest!r})"),
+    "trl-sft": ExportFormat(
+        rows.writer_of(rows.sft), "conversations to imitate", ".jsonl", _JSON, chooses=True
+    ),
+    "trl-sft-tokens": ExportFormat(
+        rows.writer_of(rows.sft_tokens),
+        "sequences to imitate, as sampled, with masks",
+        ".jsonl",
+        _JSON,
+        chooses=True,
+    ),
+    "trl-dpo": ExportFormat(
+        rows.writer_of(rows.dpo), "pairs: the best and the worst of a group", ".jsonl", _JSON
+    ),
+    "trl-grpo": ExportFormat(
+        rows.writer_of(rows.grpo), "prompts, each once, with their columns", ".jsonl", _JSON
+    ),
+    "openai": ExportFormat(
+        rows.writer_of(rows.openai),
+        "conversations to imitate",
+        ".jsonl",
+        "upload it as a fine-tuning file",
+        chooses=True,
+    ),
+    "dataset": ExportFormat(
+        dataset.write, "attempts", "", "datasets.load_dataset({dest!r}, split='train')"
+    ),
+    "verifiers": ExportFormat(
+        verifiers.write_traces, "episodes", "", "wb.read_rollouts({dest!r}), or verifiers"
+    ),
+    "verifiers-v0": ExportFormat(
+        verifiers.write_results, "attempts", "", "wb.read_rollouts({dest!r}), or verifiers"
+    ),
+    "inspect": ExportFormat(
+        inspect_log.write,
+        "samples",
+        ".eval",
+        "inspect view --log-dir {folder!r}, or inspect_ai.log.read_eval_log({dest!r})",
+    ),
 }
 
 
-def export_attempts(run: Run, to: str, dest: str | Path | None, *, steps: Sequence[int] | None = None,
-                    min_reward: float | None = None) -> View:
+def export_attempts(
+    run: Run,
+    to: str,
+    dest: str | Path | None,
+    *,
+    steps: Sequence[int] | None = None,
+    min_reward: float | None = None,
+) -> View:
     """Write the attempts of a run's committed steps into a new file or folder; says what is in it and what is not."""
     form = FORMATS[to]
     if dest is None:
-        raise ConfigError(f"say where to write: workbench export RUN --to {to} DEST"
-                          f"{form.ending or ' (a folder)'}")
+        raise ConfigError(
+            f"say where to write: workbench export RUN --to {to} DEST{form.ending or ' (a folder)'}"
+        )
     dest = Path(dest)
     if form.ending and dest.suffix != form.ending:
-        raise ConfigError(f"a file for {to} ends in {form.ending}, by which its readers know it; got {dest.name}")
+        raise ConfigError(
+            f"a file for {to} ends in {form.ending}, by which its readers know it; got {dest.name}"
+        )
     if min_reward is not None and not form.chooses:
-        raise ConfigError(f"min_reward has no effect: {to} takes attempts whatever they earned; leave it out")
+        raise ConfigError(
+            f"min_reward has no effect: {to} takes attempts whatever they earned; leave it out"
+        )
     refuse_inside(run, dest)
-    if dest.exists() or dest.is_symlink():  # the writer would say so, but only after much has been read
-        raise StoreError(f"{dest} is there already, and an export is never written over one; choose another name")
+    if (
+        dest.exists() or dest.is_symlink()
+    ):  # the writer would say so, but only after much has been read
+        raise StoreError(
+            f"{dest} is there already, and an export is never written over one; choose another name"
+        )
     job = Export(run, dest, _steps(run, steps), min_reward)
     make_folder(dest.absolute().parent)
     form.write(job)
-    lines = [f"{job.count.seen['rows']:,} rows ({form.what}) of {job.count.seen['attempts']:,} attempts of "
-             f"{len(job.steps)} steps are in {dest}"]
+    lines = [
+        f"{job.count.seen['rows']:,} rows ({form.what}) of {job.count.seen['attempts']:,} attempts of "
+        f"{len(job.steps)} steps are in {dest}"
+    ]
     if form.chooses:
-        lines.append("chosen: attempts that " + ("succeeded" if min_reward is None else f"earned {min_reward:g} or more"))
+        lines.append(
+            "chosen: attempts that "
+            + ("succeeded" if min_reward is None else f"earned {min_reward:g} or more")
+        )
     lines += job.count.report()
     lines.append(f"read it: {form.read.format(dest=str(dest), folder=str(dest.parent))}")
     return show_text("\n".join(lines), title=f"{run.name} exported to {to}")
@@ -77,15 +124,21 @@ def export_attempts(run: Run, to: str, dest: str | Path | None, *, steps: Sequen
 def refuse_inside(run: Run, dest: Path) -> None:
     """The run folder holds what the run was and nothing else. Raises StoreError."""
     if run.path.absolute() in (dest.absolute(), *dest.absolute().parents):
-        raise StoreError(f"{dest} is inside the run folder, which holds what the run was and nothing else; choose "
-                         "another place")
+        raise StoreError(
+            f"{dest} is inside the run folder, which holds what the run was and nothing else; choose "
+            "another place"
+        )
 
 
 def _steps(run: Run, steps: Sequence[int] | None) -> tuple[int, ...]:
     committed = run.steps()
     if not committed:
-        raise StoreError(f"run {run.name} has no committed step yet, so there are no attempts; train at least one")
+        raise StoreError(
+            f"run {run.name} has no committed step yet, so there are no attempts; train at least one"
+        )
     unknown = [step for step in steps or () if step not in committed]
     if unknown:
-        raise ConfigError(f"run {run.name} has no committed step {unknown[0]}; it has {committed[0]} to {committed[-1]}")
+        raise ConfigError(
+            f"run {run.name} has no committed step {unknown[0]}; it has {committed[0]} to {committed[-1]}"
+        )
     return tuple(sorted(set(committed if steps is None else steps)))

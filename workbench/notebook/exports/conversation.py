@@ -6,6 +6,7 @@
 A call that the policy wrote as text (`<tool_call>{...}</tool_call>`, `<search>...</search>`) stands in `tool_calls` and is
 cut out of the text. Where the text cannot be told from the call, the turn stays text and has no `tool_calls`.
 """
+
 from __future__ import annotations
 
 import json
@@ -18,12 +19,16 @@ from workbench.envs.tools.turns import END_THINK
 from workbench.types import Message, ToolCall, Trajectory, Turn
 
 # What tokenizers commonly have a control token for. Text stays text here; a reader's tokenizer may see it otherwise.
-CONTROL = re.compile(r"<\|[^|<>\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]")
+CONTROL = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]"
+)
 
 REWRITTEN = "the policy saw a rewritten history (several sequences); the messages are the whole conversation"
 CALLS_AS_TEXT = "calls stay in the text: it cannot be told from them"
-LOOKS_LIKE_CONTROL = ("text looks like control tokens; it is written as text, and most tokenizers will read tokens (only "
-                      "trl-sft-tokens keeps the ids)")
+LOOKS_LIKE_CONTROL = (
+    "text looks like control tokens; it is written as text, and most tokenizers will read tokens (only "
+    "trl-sft-tokens keeps the ids)"
+)
 
 
 def opening(attempt: Trajectory) -> list[dict[str, Any]]:
@@ -40,7 +45,9 @@ def answers(attempt: Trajectory, *, text_arguments: bool) -> list[dict[str, Any]
 def authored(attempt: Trajectory) -> list[tuple[dict[str, Any], bool]]:
     """Every message in OpenAI's form, and whether the policy wrote it. An assistant's message that stands in a prompt
     or a reply was written by somebody else."""
-    return [(message, False) for message in opening(attempt)] + [*_answers(attempt, text_arguments=True)]
+    return [(message, False) for message in opening(attempt)] + [
+        *_answers(attempt, text_arguments=True)
+    ]
 
 
 def _answers(attempt: Trajectory, text_arguments: bool) -> Iterator[tuple[dict[str, Any], bool]]:
@@ -53,27 +60,48 @@ def _answers(attempt: Trajectory, text_arguments: bool) -> Iterator[tuple[dict[s
 def remarks_on(attempt: Trajectory) -> list[str]:
     """What a reader of the messages should know."""
     found = [REWRITTEN] if len(attempt.segments) > 1 else []
-    if any(turn.tool_calls and text_without_calls(turn.text, turn.tool_calls) is None for turn in attempt.turns):
+    if any(
+        turn.tool_calls and text_without_calls(turn.text, turn.tool_calls) is None
+        for turn in attempt.turns
+    ):
         found.append(CALLS_AS_TEXT)
     said = [message.text for message in attempt.first_observation.messages]
-    said += [text for turn in attempt.turns for text in (turn.text, *(message.text for message in turn.reply))]
+    said += [
+        text
+        for turn in attempt.turns
+        for text in (turn.text, *(message.text for message in turn.reply))
+    ]
     return found + [LOOKS_LIKE_CONTROL] * any(CONTROL.search(text) for text in said)
 
 
 def _said(message: Message) -> dict[str, Any]:
     names = {"name": message.name, "tool_call_id": message.tool_call_id}
-    return {"role": message.role, "content": message.text} | {key: value for key, value in names.items() if value}
+    return {"role": message.role, "content": message.text} | {
+        key: value for key, value in names.items() if value
+    }
 
 
 def _written(turn: Turn, text_arguments: bool) -> dict[str, Any]:
     text = text_without_calls(turn.text, turn.tool_calls) if turn.tool_calls else None
     if text is None:
         return {"role": "assistant", "content": turn.text}
-    return {"role": "assistant", "content": text, "tool_calls": [
-        {"id": call.call_id or f"t{turn.index}c{number}", "type": "function", "function": {
-            "name": call.name,
-            "arguments": json.dumps(call.arguments, ensure_ascii=False) if text_arguments else dict(call.arguments)}}
-        for number, call in enumerate(turn.tool_calls)]}
+    return {
+        "role": "assistant",
+        "content": text,
+        "tool_calls": [
+            {
+                "id": call.call_id or f"t{turn.index}c{number}",
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": json.dumps(call.arguments, ensure_ascii=False)
+                    if text_arguments
+                    else dict(call.arguments),
+                },
+            }
+            for number, call in enumerate(turn.tool_calls)
+        ],
+    }
 
 
 def text_without_calls(text: str, calls: Sequence[ToolCall]) -> str | None:

@@ -5,6 +5,7 @@
 `COLUMNS` is the schema, and the table in docs/guides/export.md is made of the same words. Nothing is left out: what was
 not scored has no reward (null, never 0), and the tokens are those that were sampled.
 """
+
 from __future__ import annotations
 
 import json
@@ -19,16 +20,43 @@ from workbench.notebook.exports.job import Export
 from workbench.run.writer import create_folder
 from workbench.types import Segment, Trajectory, Turn
 
-_CALL = pa.struct([("id", pa.string()), ("type", pa.string()),
-                   ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())]))])
-_MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string()), ("name", pa.string()),
-                      ("tool_call_id", pa.string()), ("tool_calls", pa.list_(_CALL)), ("by_policy", pa.bool_())])
-_TURN = pa.struct([("text", pa.string()), ("finish", pa.string()), ("reward", pa.float64()),
-                   ("reward_parts", pa.string()), ("moves", pa.list_(pa.string())), ("state_key", pa.string()),
-                   ("info", pa.string())])
-_SEGMENT = pa.struct([("token_ids", pa.list_(pa.int32())), ("sources", pa.list_(pa.int8())),
-                      ("turns", pa.list_(pa.int32())), ("sampled", pa.list_(pa.bool_())),
-                      ("logprobs", pa.list_(pa.float32()))])
+_CALL = pa.struct(
+    [
+        ("id", pa.string()),
+        ("type", pa.string()),
+        ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())])),
+    ]
+)
+_MESSAGE = pa.struct(
+    [
+        ("role", pa.string()),
+        ("content", pa.string()),
+        ("name", pa.string()),
+        ("tool_call_id", pa.string()),
+        ("tool_calls", pa.list_(_CALL)),
+        ("by_policy", pa.bool_()),
+    ]
+)
+_TURN = pa.struct(
+    [
+        ("text", pa.string()),
+        ("finish", pa.string()),
+        ("reward", pa.float64()),
+        ("reward_parts", pa.string()),
+        ("moves", pa.list_(pa.string())),
+        ("state_key", pa.string()),
+        ("info", pa.string()),
+    ]
+)
+_SEGMENT = pa.struct(
+    [
+        ("token_ids", pa.list_(pa.int32())),
+        ("sources", pa.list_(pa.int8())),
+        ("turns", pa.list_(pa.int32())),
+        ("sampled", pa.list_(pa.bool_())),
+        ("logprobs", pa.list_(pa.float32())),
+    ]
+)
 
 # column -> (type, meaning)
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
@@ -40,36 +68,52 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "task_seed": (pa.int64(), "what made the problem"),
     "payload": (pa.string(), "JSON: what the task holds (question, answers, level ...)"),
     "metadata": (pa.string(), "JSON: what is known of the task besides"),
-    "messages": (pa.list_(_MESSAGE), "the conversation: role, content, name, tool_call_id, tool_calls (id, type, "
-                 "function: name and arguments, JSON text); by_policy: the policy wrote it"),
+    "messages": (
+        pa.list_(_MESSAGE),
+        "the conversation: role, content, name, tool_call_id, tool_calls (id, type, "
+        "function: name and arguments, JSON text); by_policy: the policy wrote it",
+    ),
     "tools": (pa.string(), "JSON: schemas of the tools on offer"),
     "reward": (pa.float64(), "sum over turns and outcome; null: not scored"),
     "outcome": (pa.float64(), "earned by the attempt as a whole; null: none"),
     "outcome_parts": (pa.string(), "JSON: what the outcome is made of"),
     "success": (pa.bool_(), "null: the environment does not say"),
-    "stop_reason": (pa.string(), "terminated, env_truncated, max_turns, context_full, env_error, env_timeout, "
-                    "engine_error"),
+    "stop_reason": (
+        pa.string(),
+        "terminated, env_truncated, max_turns, context_full, env_error, env_timeout, engine_error",
+    ),
     "error": (pa.string(), "of a fault: what happened"),
     "dynamics_seed": (pa.int64(), "what drove the environment's chance"),
-    "turns": (pa.list_(_TURN), "each turn: text as the policy wrote it, finish (stop or length), reward, reward_parts "
-              "(JSON), moves, state_key, info (JSON)"),
-    "segments": (pa.list_(_SEGMENT), "each sequence that the model saw, by token: token_ids, sources (0 prompt, 1 "
-                 "scaffold of the template, 2 policy, 3 environment), turns, sampled (trainable here), logprobs (null "
-                 "where not sampled)"),
+    "turns": (
+        pa.list_(_TURN),
+        "each turn: text as the policy wrote it, finish (stop or length), reward, reward_parts "
+        "(JSON), moves, state_key, info (JSON)",
+    ),
+    "segments": (
+        pa.list_(_SEGMENT),
+        "each sequence that the model saw, by token: token_ids, sources (0 prompt, 1 "
+        "scaffold of the template, 2 policy, 3 environment), turns, sampled (trainable here), logprobs (null "
+        "where not sampled)",
+    ),
 }
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 
 
 def write(job: Export) -> None:
     """The folder, whole or not at all; a file is made when its turn comes."""
-    files = {f"train-{number:05d}-of-{len(job.steps):05d}.parquet": _file(job, step)
-             for number, step in enumerate(job.steps)}
+    files = {
+        f"train-{number:05d}-of-{len(job.steps):05d}.parquet": _file(job, step)
+        for number, step in enumerate(job.steps)
+    }
     create_folder(job.dest, files | {"README.md": _card(job)})
 
 
 def _file(job: Export, step: int) -> Iterator[memoryview]:
-    rows = [json.loads(job.json_of(_row(job, step, number, attempt)))
-            for number, group in enumerate(job.groups_of(step)) for attempt in group]
+    rows = [
+        json.loads(job.json_of(_row(job, step, number, attempt)))
+        for number, group in enumerate(job.groups_of(step))
+        for attempt in group
+    ]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink, compression="zstd")
     yield memoryview(sink.getvalue())
@@ -80,25 +124,52 @@ def _row(job: Export, step: int, number: int, attempt: Trajectory) -> dict[str, 
         if words != conversation.LOOKS_LIKE_CONTROL:  # the ids are here
             job.remark(words)
     task = attempt.task
-    said = [message | {"by_policy": by_policy} for message, by_policy in conversation.authored(attempt)]
+    said = [
+        message | {"by_policy": by_policy} for message, by_policy in conversation.authored(attempt)
+    ]
     return {
-        "step": step, "group": number, "attempt": attempt.attempt, "task_id": task.id, "env": task.env,
-        "task_seed": task.task_seed, "payload": _json(task.payload), "metadata": _json(task.metadata), "messages": said,
-        "tools": _json(list(attempt.first_observation.tools)), "reward": attempt.reward, "outcome": attempt.outcome,
-        "outcome_parts": _json(attempt.outcome_parts), "success": attempt.success,
-        "stop_reason": attempt.stop_reason.value, "error": attempt.error, "dynamics_seed": attempt.dynamics_seed,
-        "turns": [*map(_turn, attempt.turns)], "segments": [*map(_segment, attempt.segments)]}
+        "step": step,
+        "group": number,
+        "attempt": attempt.attempt,
+        "task_id": task.id,
+        "env": task.env,
+        "task_seed": task.task_seed,
+        "payload": _json(task.payload),
+        "metadata": _json(task.metadata),
+        "messages": said,
+        "tools": _json(list(attempt.first_observation.tools)),
+        "reward": attempt.reward,
+        "outcome": attempt.outcome,
+        "outcome_parts": _json(attempt.outcome_parts),
+        "success": attempt.success,
+        "stop_reason": attempt.stop_reason.value,
+        "error": attempt.error,
+        "dynamics_seed": attempt.dynamics_seed,
+        "turns": [*map(_turn, attempt.turns)],
+        "segments": [*map(_segment, attempt.segments)],
+    }
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    return {"text": turn.text, "finish": turn.finish, "reward": turn.reward, "reward_parts": _json(turn.reward_parts),
-            "moves": list(turn.moves), "state_key": turn.state_key, "info": _json(turn.info)}
+    return {
+        "text": turn.text,
+        "finish": turn.finish,
+        "reward": turn.reward,
+        "reward_parts": _json(turn.reward_parts),
+        "moves": list(turn.moves),
+        "state_key": turn.state_key,
+        "info": _json(turn.info),
+    }
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    return {"token_ids": segment.token_ids.tolist(), "sources": segment.sources.tolist(),
-            "turns": segment.turns.tolist(), "sampled": segment.eligible.tolist(),
-            "logprobs": [None if value != value else value for value in segment.logprobs.tolist()]}
+    return {
+        "token_ids": segment.token_ids.tolist(),
+        "sources": segment.sources.tolist(),
+        "turns": segment.turns.tolist(),
+        "sampled": segment.eligible.tolist(),
+        "logprobs": [None if value != value else value for value in segment.logprobs.tolist()],
+    }
 
 
 def _json(value: Any) -> str:
@@ -106,10 +177,24 @@ def _json(value: Any) -> str:
 
 
 def _card(job: Export) -> bytes:
-    lines = ["---", "configs:", "- config_name: default", "  data_files:", "  - split: train", '    path: "train-*.parquet"',
-             "---", "", f"# Attempts of {job.run.name}", "",
-             f"Steps {job.steps[0]} to {job.steps[-1]} of a run of the Agent RL Workbench, a row an attempt.", "",
-             "| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | {'list of structs' if pa.types.is_list(kind) else kind} | {meaning} |"
-              for name, (kind, meaning) in COLUMNS.items()]
+    lines = [
+        "---",
+        "configs:",
+        "- config_name: default",
+        "  data_files:",
+        "  - split: train",
+        '    path: "train-*.parquet"',
+        "---",
+        "",
+        f"# Attempts of {job.run.name}",
+        "",
+        f"Steps {job.steps[0]} to {job.steps[-1]} of a run of the Agent RL Workbench, a row an attempt.",
+        "",
+        "| column | type | meaning |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| `{name}` | {'list of structs' if pa.types.is_list(kind) else kind} | {meaning} |"
+        for name, (kind, meaning) in COLUMNS.items()
+    ]
     return ("\n".join(lines) + "\n").encode("utf-8", "replace")

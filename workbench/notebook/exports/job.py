@@ -1,9 +1,10 @@
 """What is being exported, and the count of what is not.
 
-    job = Export(run, dest, steps, min_reward)
-    for step, groups in job.groups(): ...       one step in memory at a time
-    job.count.report()                          "left out: 12 of 96 attempts: no reward"
+job = Export(run, dest, steps, min_reward)
+for step, groups in job.groups(): ...       one step in memory at a time
+job.count.report()                          "left out: 12 of 96 attempts: no reward"
 """
+
 from __future__ import annotations
 
 import json
@@ -28,9 +29,11 @@ class _Count:
 
     def report(self) -> list[str]:
         """In words, a line each; nothing where all went out as it was."""
-        return [f"{what}{number} of {self.seen[unit]} {unit}: {reason}"
-                for what, counted in (("left out: ", self.left_out), ("note: ", self.remarks))
-                for (unit, reason), number in counted.items()]
+        return [
+            f"{what}{number} of {self.seen[unit]} {unit}: {reason}"
+            for what, counted in (("left out: ", self.left_out), ("note: ", self.remarks))
+            for (unit, reason), number in counted.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,11 @@ class Export:
     def not_good(self, attempt: Trajectory) -> str | None:
         """Why an attempt is no example to follow."""
         if self.min_reward is not None:
-            return None if attempt.reward >= self.min_reward else f"earned less than {self.min_reward:g}"
+            return (
+                None
+                if attempt.reward >= self.min_reward
+                else f"earned less than {self.min_reward:g}"
+            )
         if attempt.success is None:
             return "the environment does not say whether it succeeded; choose by --min-reward"
         return None if attempt.success else "did not succeed"

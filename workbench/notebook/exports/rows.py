@@ -1,11 +1,12 @@
 """Rows to learn from, one JSON object a line: for TRL's trainers and for OpenAI's fine-tuning.
 
-    trl-sft          {"messages", "tools"}                        attempts that succeeded (or earned `min_reward`)
-    trl-sft-tokens   {"input_ids", "assistant_masks"}             the same, as the very ids that were sampled
-    trl-dpo          {"prompt", "chosen", "rejected", "tools"}    best and worst of a group
-    trl-grpo         {"prompt", ...}                              tasks, each once, with the columns of the data
-    openai           {"messages", "tools"}                        attempts as trl-sft
+trl-sft          {"messages", "tools"}                        attempts that succeeded (or earned `min_reward`)
+trl-sft-tokens   {"input_ids", "assistant_masks"}             the same, as the very ids that were sampled
+trl-dpo          {"prompt", "chosen", "rejected", "tools"}    best and worst of a group
+trl-grpo         {"prompt", ...}                              tasks, each once, with the columns of the data
+openai           {"messages", "tools"}                        attempts as trl-sft
 """
+
 from __future__ import annotations
 
 import json
@@ -22,6 +23,7 @@ Row = dict[str, Any]
 
 def writer_of(rows: Callable[[Export], Iterator[Row]]) -> Callable[[Export], None]:
     """What writes such rows to the job's file, one at a time."""
+
     def write(job: Export) -> None:
         write_file(job.dest, (f"{job.json_of(row)}\n".encode() for row in rows(job)))
 
@@ -41,7 +43,12 @@ def _examples(job: Export) -> Iterator[tuple[int, Trajectory]]:
 
 
 def _address(step: int, attempt: Trajectory) -> Row:
-    return {"step": step, "task_id": attempt.task.id, "attempt": attempt.attempt, "reward": attempt.reward}
+    return {
+        "step": step,
+        "task_id": attempt.task.id,
+        "attempt": attempt.attempt,
+        "reward": attempt.reward,
+    }
 
 
 def _remark(job: Export, *attempts: Trajectory) -> None:
@@ -60,7 +67,9 @@ def sft(job: Export) -> Iterator[Row]:
     """TRL's SFTTrainer: whole conversations, of which `assistant_only_loss` trains the assistant's turns."""
     for step, attempt in _examples(job):
         _remark(job, attempt)
-        messages = conversation.opening(attempt) + conversation.answers(attempt, text_arguments=False)
+        messages = conversation.opening(attempt) + conversation.answers(
+            attempt, text_arguments=False
+        )
         yield {"messages": messages} | _tools(attempt) | _address(step, attempt)
 
 
@@ -69,8 +78,11 @@ def sft_tokens(job: Export) -> Iterator[Row]:
     sampled."""
     for step, attempt in _examples(job):
         for number, segment in enumerate(attempt.segments):
-            yield {"input_ids": segment.token_ids.tolist(), "assistant_masks": segment.eligible.astype(int).tolist(),
-                   "segment": number} | _address(step, attempt)
+            yield {
+                "input_ids": segment.token_ids.tolist(),
+                "assistant_masks": segment.eligible.astype(int).tolist(),
+                "segment": number,
+            } | _address(step, attempt)
 
 
 def dpo(job: Export) -> Iterator[Row]:
@@ -83,9 +95,19 @@ def dpo(job: Export) -> Iterator[Row]:
                 continue
             best, worst = pair
             _remark(job, best, worst)
-            chosen, rejected = (conversation.answers(attempt, text_arguments=False) for attempt in pair)
-            yield {"prompt": conversation.opening(best), "chosen": chosen, "rejected": rejected} | _tools(best) | {
-                "step": step, "task_id": group.task.id, "score_chosen": best.reward, "score_rejected": worst.reward}
+            chosen, rejected = (
+                conversation.answers(attempt, text_arguments=False) for attempt in pair
+            )
+            yield (
+                {"prompt": conversation.opening(best), "chosen": chosen, "rejected": rejected}
+                | _tools(best)
+                | {
+                    "step": step,
+                    "task_id": group.task.id,
+                    "score_chosen": best.reward,
+                    "score_rejected": worst.reward,
+                }
+            )
 
 
 def _best_and_worst(job: Export, group: Group) -> tuple[Trajectory, Trajectory] | None:
@@ -110,15 +132,33 @@ def grpo(job: Export) -> Iterator[Row]:
             task = group.task
             first = next((attempt for attempt in group if attempt.first_observation.messages), None)
             if first is None or (task.env, task.id) in known:
-                job.leave_out("no first prompt" if first is None else "the task was met before", "groups")
+                job.leave_out(
+                    "no first prompt" if first is None else "the task was met before", "groups"
+                )
                 continue
             known.add((task.env, task.id))
-            row = {"prompt": conversation.opening(first), "task_id": task.id, "env": task.env,
-                   "task_seed": task.task_seed} | _tools(first)
-            taken = {*row, "completion", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric",
-                     "environments", "images", "image"}
-            yield row | {f"task_{name}" if name in taken else name: _column(value)
-                         for name, value in task.payload.items()}
+            row = {
+                "prompt": conversation.opening(first),
+                "task_id": task.id,
+                "env": task.env,
+                "task_seed": task.task_seed,
+            } | _tools(first)
+            taken = {
+                *row,
+                "completion",
+                "completions",
+                "completion_ids",
+                "trainer_state",
+                "log_extra",
+                "log_metric",
+                "environments",
+                "images",
+                "image",
+            }
+            yield row | {
+                f"task_{name}" if name in taken else name: _column(value)
+                for name, value in task.payload.items()
+            }
 
 
 def _column(value: Any) -> Any:
@@ -137,7 +177,10 @@ def openai(job: Export) -> Iterator[Row]:
         for message, by_policy in conversation.authored(attempt):
             called |= {call["id"] for call in message.get("tool_calls", ())}
             if message["role"] == "tool" and message.get("tool_call_id") not in called:
-                message = {"role": "user", "content": message["content"]}  # a reply to what was no call
+                message = {
+                    "role": "user",
+                    "content": message["content"],
+                }  # a reply to what was no call
             if message["role"] == "assistant" and not by_policy:
                 message |= {"weight": 0}
             messages.append({key: value for key, value in message.items() if key != "name"})

@@ -1,4 +1,5 @@
 """Environments of verifiers 0.1."""
+
 import verifiers as vf
 from datasets import Dataset
 
@@ -6,8 +7,16 @@ BROKEN = []  # how often the fragile reward function has raised
 
 
 def sums(count, first=0):
-    return Dataset.from_list([{"question": f"What is {n} + {n * 7 % 11}?", "answer": str(n + n * 7 % 11),
-                               "info": {"even": n % 2 == 0}} for n in range(first, first + count)])
+    return Dataset.from_list(
+        [
+            {
+                "question": f"What is {n} + {n * 7 % 11}?",
+                "answer": str(n + n * 7 % 11),
+                "info": {"even": n % 2 == 0},
+            }
+            for n in range(first, first + count)
+        ]
+    )
 
 
 def last_words(completion):
@@ -40,12 +49,22 @@ def questions(count=40):
     """SingleTurnEnv: dataset and eval dataset, two weighted functions and a metric."""
     rubric = vf.Rubric(funcs=[correct, short], weights=[1.0, 0.25])
     rubric.add_metric(length)
-    return vf.SingleTurnEnv(dataset=sums(count), eval_dataset=sums(10, count - 2), system_prompt="Be short.", rubric=rubric)
+    return vf.SingleTurnEnv(
+        dataset=sums(count),
+        eval_dataset=sums(10, count - 2),
+        system_prompt="Be short.",
+        rubric=rubric,
+    )
 
 
 def tools():
     """ToolEnv: as many calls as fit into four turns."""
-    return vf.ToolEnv(dataset=sums(40), tools=[add], max_turns=4, rubric=vf.Rubric(funcs=[correct, short], weights=[1.0, 0.25]))
+    return vf.ToolEnv(
+        dataset=sums(40),
+        tools=[add],
+        max_turns=4,
+        rubric=vf.Rubric(funcs=[correct, short], weights=[1.0, 0.25]),
+    )
 
 
 class HigherLower(vf.MultiTurnEnv):
@@ -59,7 +78,10 @@ class HigherLower(vf.MultiTurnEnv):
         if not said.isdigit():
             return [{"role": "user", "content": "A number, please."}]
         if int(said) == state["number"]:
-            state["won"], state["final_env_response"] = True, [{"role": "user", "content": "Right."}]
+            state["won"], state["final_env_response"] = (
+                True,
+                [{"role": "user", "content": "Right."}],
+            )
             return state["final_env_response"]
         return [{"role": "user", "content": "Higher." if int(said) < state["number"] else "Lower."}]
 
@@ -70,8 +92,12 @@ def won(state):
 
 def guessing(max_turns=6, few_shot=False):
     example = [{"role": "user", "content": "Ready?"}, {"role": "assistant", "content": "Yes."}]
-    return HigherLower(dataset=sums(40), max_turns=max_turns, few_shot=example if few_shot else None,
-                       rubric=vf.Rubric(funcs=[won]))
+    return HigherLower(
+        dataset=sums(40),
+        max_turns=max_turns,
+        few_shot=example if few_shot else None,
+        rubric=vf.Rubric(funcs=[won]),
+    )
 
 
 class Forgetful(HigherLower):

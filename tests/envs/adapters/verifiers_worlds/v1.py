@@ -1,4 +1,5 @@
 """Tasksets of today's verifiers."""
+
 import verifiers.v1 as vf
 
 from tests.envs.adapters.verifiers_worlds.v1_tools import Calculator, CalculatorConfig
@@ -31,8 +32,14 @@ class SumsConfig(vf.TasksetConfig):
 class Sums(vf.Taskset[Sum, SumsConfig]):
     def load(self):
         for n in range(self.config.count):
-            yield Sum(SumData(prompt=f"What is {n} + {n * 7 % 11}?", system_prompt="Be short.",
-                              answer=str(n + n * 7 % 11)), self.config.task)
+            yield Sum(
+                SumData(
+                    prompt=f"What is {n} + {n * 7 % 11}?",
+                    system_prompt="Be short.",
+                    answer=str(n + n * 7 % 11),
+                ),
+                self.config.task,
+            )
 
 
 class EndlessSums(Sums):
