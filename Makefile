@@ -39,7 +39,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers resolve clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers resolve clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -65,6 +65,13 @@ test: setup-test  ## the test suite, two workers, one thread each; PYTEST_ARGS="
 test-full: setup-test  ## the fuller counts that make test leaves out, about an hour; SHARE=1/3 for some (.ci/run)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m pytest -n 2 --dist worksteal --durations=10 -m full \
 		$(if $(SHARE),--share $(SHARE)) $(PYTEST_ARGS)
+
+format: setup-test  ## lay out the code (ruff), the only thing that decides on layout
+	@$(VENV)/bin/ruff check --select I --fix --quiet . && $(VENV)/bin/ruff format .
+
+lint: setup-test  ## is it laid out, and does a small set of rules hold?
+	@$(VENV)/bin/ruff format --check --quiet . && $(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff check --isolated --quiet --select F821 notebooks
 
 lab: setup-lab  ## JupyterLab on the notebooks
 	@$(VENV)/bin/jupyter lab --notebook-dir notebooks $(LAB_ARGS)
@@ -122,7 +129,7 @@ hostile: setup-test  ## strangers: every command on 65 bent run folders, 5,000 c
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)
 
-# On SLURM and Ray: as root, with Debian's slurm-wlm and munge, and `pip install -c constraints.txt '.[slurm,ray]'`.
+# On SLURM and Ray: as root, with Debian's slurm-wlm and munge, and `pip install -c constraints.txt '.[ray]'`.
 soak-grids: setup-test  ## kill workers, drivers and kernels of grids of 60 jobs; none may be lost or done twice (GRID_KILLS=, ON=slurm or ray, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.grid_soak --on $(or $(ON),local) --kills $(GRID_KILLS) --seed $(or $(SEED),0)
 
@@ -141,14 +148,11 @@ test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own
 		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py tests/engines/test_server_vllm.py \
 		tests/mismatch/test_audit_vllm.py
 
-test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; a box held to Inspect's contract for sandboxes; environments of verifiers, both generations; OpenEnv's server played
+test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; a sandbox held to Inspect's contract for sandboxes; tasksets of verifiers; OpenEnv's server played
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) \
 		tests/exported/test_readers.py tests/envs/adapters/test_openenv.py tests/sandbox/test_inspect_checks.py
-	@for folder in $(READERS) $(READERS)-v0; do \
-		echo "$$folder: environments of verifiers"; \
-		$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $$folder/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
-			tests/envs/adapters/test_verifiers.py || exit 1; \
-	done
+	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(READERS)/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
+		tests/envs/adapters/test_verifiers.py
 
 # uv, in an environment of its own, because pip would fetch packages whole to ask them what they need.
 RESOLVE_ARGS ?=
@@ -157,7 +161,7 @@ resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is
 	@PATH="$(CURDIR)/.venv-resolve/bin:$$PATH" $(PYTHON) -m tests.resolve $(RESOLVE_ARGS)
 
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-v0 $(READERS)-openenv .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
@@ -214,8 +218,7 @@ setup-vllm:
 	$(VLLM_VENV)/bin/python -m pip uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec; \
 	echo "$$fingerprint" > $(VLLM_VENV)/.ready
 
-# Inspect, verifiers and OpenEnv want other versions of a few packages than ours; so do the two generations of verifiers
-# and OpenEnv of each other. What is not installed there (torch ...) is taken from .venv, behind what is: hence the ceiling
+# Inspect, verifiers and OpenEnv want other versions of a few packages than ours; so does OpenEnv than the other two. What is not installed there (torch ...) is taken from .venv, behind what is: hence the ceiling
 # of transformers, which is ours. What they come to is what pip chooses where both are installed by name. Of OpenEnv only
 # the server of tests/envs/adapters runs there.
 setup-readers: setup-test
@@ -231,5 +234,4 @@ setup-readers: setup-test
 		echo "$$* $$ours $(CURDIR)" > $$folder/.ready; \
 	}; \
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
-	make_one $(READERS)-v0 verifiers==0.1.14; \
 	make_one $(READERS)-openenv openenv==0.10.0

@@ -1,8 +1,8 @@
-"""Random play and the best-known solver in every preset: what any result there has to be read beside (law 12).
+"""Random play and the best-known solver in every preset: what any result there has to be read beside (invariant 12).
 
     python -m experiments.baselines [preset ...] --json FILE [--tasks 512] [--seed 0] [--attempts 1 16]
 
-Held-out tasks, by the function that evaluations use (`evaluate_baselines`), with its seeds. With one attempt a task,
+Held-out tasks, by the function that evaluations use (`evaluate_baselines`), with its seeds. With one trajectory a task,
 random play is the row that an evaluation of as many tasks prints; with more its interval is narrower, and clustered by
 task. Where the exact success of either can be computed (on a frozen lake), averaged over the same tasks, that stands beside it.
 """
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from experiments.exact_values import random_value, solver_value
-from workbench.envs import PRESETS, tasks
-from workbench.envs.frozen_lake import FrozenLake
 from workbench.rollouts.evaluate import Score, evaluate_baselines
-from workbench.types import Task
+from workbench.values import Task
+from workbench.worlds import PRESETS, tasks
+from workbench.worlds.frozen_lake import FrozenLake
 
 
 def measure(preset: str, num_tasks: int, seed: int, attempts: Sequence[int]) -> dict[str, Any]:
-    """The rows of a preset: random play once for each number of attempts, the solver once."""
+    """The rows of a preset: random play once for each number of trajectories, the solver once."""
     family = PRESETS[preset]
     chosen = tasks(family, "held-out", num_tasks)
     rows = []

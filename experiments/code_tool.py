@@ -2,10 +2,10 @@
 
     python -m experiments.code_tool --out runs/code-tool --json FILE [--seeds 0 1 2] [--tasks 512]
 
-One run of the preset `code-vague` a seed, and beside it the control: the same start, tasks, attempts and updates with a
+One run of the preset `code-vague` a seed, and beside it the control: the same start, tasks, trajectories and updates with a
 tool that replies `True` or `False` by chance, whatever the program does (`DrawnReplies`). All are judged on the same
 held-out wordings, which no evaluation of these runs asks with these examples, before and after, sampled and greedy:
-success, the share of attempts that called the tool, success of those that did and of those that did not, sampled tokens.
+success, the share of trajectories that called the tool, success of those that did and of those that did not, sampled tokens.
 Beside them: random play, a program that the words could mean, drawn, and the solver. A run that lies in `--out` whole is
 taken as it is, so what is cut off goes on where it was.
 """
@@ -25,18 +25,18 @@ from pathlib import Path
 from typing import Any
 
 from experiments.discovery import Rows, compared, cpu_seconds, exported, scored, trained
-from workbench.envs import tasks
-from workbench.envs.code import tasks as code_tasks
-from workbench.envs.code.judging import judge
-from workbench.envs.code.tasks import Code, CodeEnv
-from workbench.envs.tools.base import ToolResult
-from workbench.envs.tools.python import PythonTool
-from workbench.notebook.lint import lint
+from workbench.extensions.sandbox.code import tasks as code_tasks
+from workbench.extensions.sandbox.code.judging import judge
+from workbench.extensions.sandbox.code.tasks import Code, CodeEnv
+from workbench.extensions.sandbox.python_tool import PythonTool
+from workbench.look.cells.lint import lint
 from workbench.rollouts.evaluate import Score, evaluate_baselines
+from workbench.tools.base import ToolResult
 from workbench.training.config import load_config
-from workbench.types import Observation, Task, trajectories_of
-from workbench.types.seeds import rng_at
-from workbench.types.stats import wilson_interval
+from workbench.values import Observation, Task, trajectories_of
+from workbench.values.seeds import rng_at
+from workbench.values.stats import wilson_interval
+from workbench.worlds import tasks
 
 PRESET = "code-vague"
 ARMS: Mapping[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ TEST_NOISE = 30_000  # seed of dynamics and sampling in the test, the same for e
 
 @dataclass(frozen=True)
 class DrawnReply(PythonTool):
-    """`python` that runs nothing and says `True` or `False` by chance, by the attempt and the program."""
+    """`python` that runs nothing and says `True` or `False` by chance, by the trajectory and the program."""
 
     seed: int = 0
 
@@ -64,7 +64,7 @@ class DrawnReply(PythonTool):
 
 
 class UninformedEnv(CodeEnv):
-    """An attempt whose tool knows nothing. Its answer is judged as ever."""
+    """A trajectory whose tool knows nothing. Its answer is judged as ever."""
 
     def reset(self, task: Task, dynamics_seed: int) -> Observation:
         self.tools = (DrawnReply(self.family.sandbox, seed=dynamics_seed),)
@@ -86,7 +86,7 @@ def test_tasks(family: Code, count: int) -> list[Task]:
 
 @contextmanager
 def judged_once() -> Iterator[None]:
-    """Within it the hidden tests are run once for each program and task: in deterministic boxes they say the same again.
+    """Within it the hidden tests are run once for each program and task: in deterministic sandboxes they say the same again.
     Of tests alone, never of training, whose replay is to run them anew."""
     code_tasks.judge = VERDICTS
     try:
@@ -103,7 +103,7 @@ def judged(policy: str, settings: Mapping[str, Any], chosen: Sequence[Task]) -> 
 
 
 def called(score: Score) -> dict[str, Any]:
-    """The share of attempts that called the tool in order, and success of those that did and of those that did not."""
+    """The share of trajectories that called the tool in order, and success of those that did and of those that did not."""
     played = trajectories_of(score.played)
     tried = [
         any(
@@ -161,7 +161,7 @@ def by_chance(family: Code, chosen: Sequence[Task]) -> dict[str, float]:
 
 
 def measure(out: Path, arm: str, seed: int, chosen: Sequence[Task], before: Rows) -> dict[str, Any]:
-    """One run and what it came to. `lint`: errors it found; `replay`: how its attempts came out when they were played again
+    """One run and what it came to. `lint`: errors it found; `replay`: how its trajectories came out when they were played again
     (R20)."""
     run = trained(out / f"{arm.replace(' ', '-')}-seed-{seed}", {**ARMS[arm], "seed": seed}, PRESET)
     with exported(run) as policy:

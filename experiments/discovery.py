@@ -24,20 +24,20 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from workbench.envs import tasks
-from workbench.notebook.by_kind import by_kind
-from workbench.notebook.export_policy import export_policy
-from workbench.notebook.train import resume_here, train_here
+from workbench.look.cells.export_policy import export_policy
+from workbench.look.cells.train import resume_here, train_here
+from workbench.look.task_types import by_kind
 from workbench.rollouts.evaluate import Score, evaluate_policy
 from workbench.run.store import Run, open_run
 from workbench.training.config import Config, load_config
 from workbench.training.session import open_session, rollout
-from workbench.types import Task
-from workbench.types.stats import paired_difference
+from workbench.values import Task
+from workbench.values.stats import paired_difference
+from workbench.worlds import tasks
 
 PRESET, KIND = "search-discovery", "3"
 TEST_SEED = 1  # of the questions; evaluations ask those of seed 0
-TAKE_OFF = 0.10  # the first step in which so many of the three-hop attempts succeed
+TAKE_OFF = 0.10  # the first step in which so many of the three-hop trajectories succeed
 TEST_NOISE = 20_000  # seed of dynamics and sampling in the test, the same for every policy
 
 Rows = dict[str, dict[str, Any]]  # mode ("sampled", "greedy") -> what an evaluation says of it

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from workbench.types.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError
 
 
 def says_how_it_ended(main: Callable[..., int]) -> Callable[..., int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.envs import lake_solver
-from workbench.envs.frozen_lake import FrozenLake
-from workbench.types import Task
+from workbench.values import Task
+from workbench.worlds import lake_solver
+from workbench.worlds.frozen_lake import FrozenLake
 
 
 def solver_value(family: FrozenLake, task: Task) -> float:

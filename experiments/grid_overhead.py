@@ -20,16 +20,16 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
 
-from workbench.ablation import work
-from workbench.ablation.cell import result
-from workbench.ablation.door import ask
-from workbench.ablation.drive import JobSettings, drive, states
-from workbench.ablation.forecast import forecast
-from workbench.ablation.plan import Job, Plan
+from workbench.basics.canonical_json import sealed_json
+from workbench.basics.fingerprint import code_fingerprint
+from workbench.extensions.ablation import work
+from workbench.extensions.ablation.cell import result
+from workbench.extensions.ablation.door import ask
+from workbench.extensions.ablation.drive import JobSettings, drive, states
+from workbench.extensions.ablation.forecast import forecast
+from workbench.extensions.ablation.plan import Job, Plan
+from workbench.extensions.ablation.views.plans import show_forecast
 from workbench.run.writer import write_file
-from workbench.types.canonical_json import sealed_json
-from workbench.types.fingerprint import code_fingerprint
-from workbench.views import show_forecast
 
 LEFT, LIMIT_S = 3, 10.0
 JUDGED = {"title": "A thousand jobs", "seeds": 5, "analysis": {"margin": 2}}
@@ -38,7 +38,7 @@ TRAINING = {
     "grid": {
         "learner.lr": {"from": 1e-5, "to": 1e-3, "steps": 10, "scale": "log"},
         "train.steps": {"from": 1, "to": 10, "steps": 10},
-        "algorithm.normalize_std": [True, False],
+        "algorithm.estimator.normalize_std": [True, False],
     },
 }
 

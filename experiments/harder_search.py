@@ -32,7 +32,7 @@ from experiments.discovery import (
 from experiments.transfer import test_tasks
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.training.config import load_config
-from workbench.types import Task
+from workbench.values import Task
 
 PRESET, ENV, START = "search-hard", "world-qa-hard", "search-tiny"
 

@@ -65,7 +65,7 @@ def imported() -> Result:
 
 
 def _stale(session: Any) -> None:
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     kit.sync_one_behind(session)
     for step in (2, 3):
@@ -73,7 +73,7 @@ def _stale(session: Any) -> None:
 
 
 def _left_behind(part: Callable[[str], bool], session: Any) -> None:
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     kit.keep_back(session, part)
     train_step(session, 2)
@@ -113,9 +113,9 @@ CLEAN = (
 def audited(seeds: Sequence[int] = (10, 11, 12)) -> Result:
     """Each fault at each seed, and clean states of two policies: what was named, the mean gap in nats per sampled token,
     and what is left of it once the named cause is accounted for."""
-    from workbench.auditing.report import MismatchReport
     from workbench.engines.gap import TRAINING_LIMITS
-    from workbench.notebook.audit import audit
+    from workbench.extensions.engine_audit.audit import audit
+    from workbench.extensions.engine_audit.report import MismatchReport
     from workbench.training.config import load_config
     from workbench.training.session import open_session
 
@@ -160,18 +160,17 @@ def audited(seeds: Sequence[int] = (10, 11, 12)) -> Result:
 
 
 def credit(edits: int = 40) -> Result:
-    """CPU seconds of drawing the editor anew after each of `edits` changed rewards; what `gae_over` changes before
+    """CPU seconds of drawing the picture anew after each of `edits` changed rewards; what `gae_over` changes before
     whitening, at lambda 1 and 0.5; what comes back when sampled answers are decoded and encoded again."""
     import workbench as wb
+    from workbench.look.cells.credit import edited_groups
 
     session = wb.open_session(wb.load_config("frozenlake"), quiet=True)
     times = {}
     for tasks in (1, 16):
         groups = wb.rollout(session, tasks, group_size=8)
-        editor = wb.credit_editor(
-            groups, "grpo", token_texts=session.chat.token_texts, widgets=False
-        )
-        times[str(8 * tasks)] = [_redrawn(editor, number, 8 * tasks) for number in range(edits)]
+        edited = edited_groups(groups, "grpo", token_texts=session.chat.token_texts)
+        times[str(8 * tasks)] = [_redrawn(edited, number, 8 * tasks) for number in range(edits)]
     again = {}
     for temperature in (1.6, 1.0):
         config = replace(session.config.collect, temperature=temperature)
@@ -184,11 +183,11 @@ def credit(edits: int = 40) -> Result:
     return {"redraw_cpu_s": times, "gae_over": _gae_over(), "again": again}
 
 
-def _redrawn(editor: Any, number: int, attempts: int) -> float:
-    from workbench.views.credit_editor import Edit
+def _redrawn(edited: Any, number: int, attempts: int) -> float:
+    from workbench.look.cells.edits import Edit
 
     began = time.process_time()
-    view = editor.view(Edit("grpo", {}, {(number % attempts, 0): 0.25 + number / 100}))
+    view = edited.view(Edit("grpo", {}, {(number % attempts, 0): 0.25 + number / 100}))
     assert view.html and view.text
     return time.process_time() - began
 
@@ -197,9 +196,9 @@ def _gae_over(steps: int = 4) -> Result:
     """Largest change of an action token's advantage, by lambda, where the timeline of GAE runs over the response."""
     import workbench as wb
     from workbench.learn.algorithms import PPO
-    from workbench.notebook.credit import credited
-    from workbench.notebook.credit_settings import with_settings
-    from workbench.views.credited import largest_change
+    from workbench.look.cells.credit import credited
+    from workbench.look.cells.credit_settings import with_settings
+    from workbench.look.credited import largest_change
 
     session = wb.open_session(
         wb.load_config("frozenlake-ppo", {"train.tasks_per_step": 4}), quiet=True
@@ -209,7 +208,7 @@ def _gae_over(steps: int = 4) -> Result:
     batch = wb.facts(session, wb.rollout(session, 4, group_size=8))
     found = {}
     for lam in (1.0, 0.5):
-        narrow = PPO(gamma=1.0, lam=lam, whiten=False)
+        narrow = PPO(estimator={"gamma": 1.0, "lam": lam, "whiten": False})
         wide = with_settings(narrow, {"masks.gae_over": "response"})
         found[str(lam)] = float(
             largest_change(
@@ -226,12 +225,12 @@ def _gae_over(steps: int = 4) -> Result:
 
 def clean(most: int | None = None) -> Result:
     """Clean rollouts of every template family, history, environment and algorithm, the corpus of
-    `tests/linting/test_clean.py`: how many attempts, and the rules that complained. `most`: only so many recipes."""
+    `tests/linting/test_clean.py`: how many trajectories, and the rules that complained. `most`: only so many recipes."""
     from tests.linting.clean_rollouts import TEMPLATES, collected, recipes
-    from workbench.envs import PRESETS
-    from workbench.linting import RULES, check
+    from workbench.linting import all_rules, check
+    from workbench.worlds import PRESETS
 
-    rules = [rule for rule in RULES.values() if rule.when in ("step", "update")]
+    rules = [rule for rule in all_rules().values() if rule.when in ("step", "update")]
     made = recipes(most or len(TEMPLATES) * len(PRESETS) * 2, TEMPLATES, seed=1000)
     attempts, errors = 0, []
     for recipe in made:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.ablation.verdicts import Analysis, judged
-from workbench.views.words import points
+from workbench.extensions.ablation.verdicts import Analysis, judged
+from workbench.look.words import points
 
 DATA = Path(__file__).resolve().parents[1] / "docs/evidence/data"
 MARGIN = 0.02
@@ -44,7 +44,7 @@ def rejudged() -> list[list[str]]:
 
 def methods() -> list[list[str]]:
     """Three seeds, and neither tasks nor seeds of their differences were kept."""
-    rows = {name: said for name, said in _table("methods", "compared")}
+    rows = dict(_table("methods", "compared"))
     return [
         [
             name.replace("minus", "-"),

@@ -3,7 +3,7 @@
     python -m experiments.statistics [--draws 2000] [--json FILE]        (`make statistics`)
     python -m experiments.statistics --only starts                       warm starts as a factor, alone
 
-Success of an attempt is 0 or 1 with a chance that depends on arm, seed and task, or a normal number of the same
+Success of a trajectory is 0 or 1 with a chance that depends on arm, seed and task, or a normal number of the same
 variances where that is quicker. A difference of two arms has a task deviation of 20 points and 42 of the rest, as
 measured on search. Seed variance "equal": seeds move the mean of a run as much as its tasks do. Exit status 1: a claim
 does not hold.
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.ablation.verdicts import Analysis, found_at, looked
-from workbench.types.crossed import POWER, detectable, parts_of
+from workbench.extensions.ablation.crossed import POWER, detectable, parts_of
+from workbench.extensions.ablation.verdicts import Analysis, found_at, looked
 
 TASK, REST = 0.20**2, 0.42**2
 SEEDS, TASKS, TIMES = (3, 5, 8, 12, 20), (64, 512, 2048), (0, 1, 4)
@@ -204,7 +204,7 @@ def powers(rng: np.random.Generator, draws: int, tasks: int = 512) -> list[dict[
 
 
 def detectables(rng: np.random.Generator, draws: int, tasks: int = 512) -> list[dict[str, Any]]:
-    """The detectable effect as it is stated, and the effect that is found four times in five."""
+    """The detectable effect as it is stated, and the effect that is found with 80 % power."""
     rows = []
     for runs, times in ((5, 0.3), (5, 4), (8, 1), (12, 1)):
         seed = seed_variance(times, tasks)

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.envs import tasks
 from workbench.training.config import PRESETS
-from workbench.types import Task
-from workbench.types.errors import DataError
+from workbench.values import Task
+from workbench.values.errors import DataError
+from workbench.worlds import tasks
 
 
 def size_of(task: Task) -> int:
@@ -34,7 +34,7 @@ def size_of(task: Task) -> int:
 
 def measure(preset: str, table: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The preset's held-out tasks by size: how many, and the share that succeeds, untrained and by arm and seed."""
-    config = PRESETS[preset]()
+    config = PRESETS[preset]
     sizes_N = np.array(
         [size_of(task) for task in tasks(config.env, "held-out", config.evaluation.num_tasks)]
     )

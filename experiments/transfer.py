@@ -36,13 +36,13 @@ from experiments.discovery import (
     scored,
     trained,
 )
-from workbench.envs import tasks
-from workbench.envs.grid_game import GridFamily
+from workbench.basics.canonical_json import json_bytes
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.training.config import Config, load_config
-from workbench.types import Task
-from workbench.types.canonical_json import json_bytes
+from workbench.values import Task
+from workbench.worlds import tasks
+from workbench.worlds.grid_game import GridFamily
 
 Settings = Mapping[str, Any]
 

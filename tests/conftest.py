@@ -102,6 +102,11 @@ def need_debian(*packages: str) -> None:
 # Half a minute and more each. A worker of `make test` takes a whole file at a time, in this order and then the others':
 # a long one that came last would be waited for.
 LONG_FILES = (
+    "test_extensions.py",
+    "test_drive.py",
+    "test_plan.py",
+    "test_discovery.py",
+    "test_alarm.py",
     "test_lab.py",
     "test_lab_tasks.py",
     "test_notebooks.py",
@@ -122,7 +127,6 @@ LONG_FILES = (
     "test_bias_bench.py",
     "test_critic.py",
     "test_train.py",
-    "test_plan.py",
     "test_logprobs.py",
     "test_algorithm_table.py",
     "test_pretrain.py",

@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,20 +17,21 @@ import torch
 from learning_data import make_groups, tiny_model, unscore
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from workbench.learn.algorithms import GRPO, PPO, Credit
 from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
-from workbench.learn.distributed import Ranks, bytes_here, whole
+from workbench.learn.distributed import Ranks, whole
 from workbench.learn.learner import Learner
 from workbench.learn.microbatch import LOGITS_AT_ONCE
 from workbench.learn.optimizer import TrainedWeights
 from workbench.learn.update import GradientPass
-from workbench.notebook.train import train_step
+from workbench.look.cells.train import train_step
 from workbench.training.config import load_config
 from workbench.training.session import open_session
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 LR = 1e-3
 COLUMNS = {
@@ -44,6 +46,11 @@ COLUMNS = {
     "return",
     "ref_logp",
 }
+
+
+def bytes_here(tensors: Iterable[Tensor]) -> int:
+    """What this process holds of them."""
+    return sum(t.to_local().nbytes if isinstance(t, DTensor) else t.nbytes for t in tensors)
 
 
 def lonely() -> Batch:
@@ -74,18 +81,17 @@ SCENARIOS: dict[str, tuple[Batch, GRPO, dict]] = {
     "sequences-and-wide-masks": (
         Batch.from_groups(unscore(make_groups(turns=3, fresh=True), 0, 1)),
         GRPO(
-            objective="gspo",
             reduction="seq-mean-token-mean",
             minibatches=2,
             entropy_coef=0.05,
-            kl_coef=0.05,
             masks=Masks(loss_mask=False),
+            reference={"kl_coef": 0.05},
         ),
         {"micro_batch_tokens": 90},
     ),
     "critic": (
         Batch.from_groups(make_groups(turns=3)),
-        PPO(kl_coef=0.05, lam=0.9),
+        PPO(reference={"kl_coef": 0.05}, estimator={"lam": 0.9}),
         {"micro_batch_tokens": 90},
     ),
     "critic-minibatches": (

@@ -44,7 +44,7 @@ DIVISOR = 1e-8  # added by the reference to the number of things it takes a mean
 HABITS = {
     "alone": "a group of one: the reference takes its mean as 0 and its deviation as 1, so that the reward becomes the "
     "advantage; here what can be compared with nothing gets zero (learn/ops/group.py)",
-    "flat": "a flat group: the mean of equal numbers may be off by one bit, and the reference clips and counts tokens "
+    "flat": "a zero-variance group: the mean of equal numbers may be off by one bit, and the reference clips and counts tokens "
     "by the sign of what is left; here it is exactly zero (learn/ops/group.py)",
     "divisor": "a mean over n + 1e-8: whitening leaves a little of values that are all the same, and a mean over a row "
     "is off by 1e-8 / n of itself; here they are zero and exact (learn/ops/gae.py, learn/ops/loss.py)",

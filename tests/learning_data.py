@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from workbench.learn.ops.loss import entropy_of, logprobs_of, scoring_position
-from workbench.types import (
+from workbench.values import (
     Group,
     Message,
     Observation,
@@ -106,7 +106,7 @@ def make_groups(
     widest: int = 6,
     rewards=None,
 ) -> list[Group]:
-    """Random groups; `rewards[task][attempt]` (None: unscored) or drawn."""
+    """Random groups; `rewards[task][trajectory]` (None: unscored) or drawn."""
     rng = np.random.default_rng(seed)
     drawn = rng.normal(size=(tasks, attempts)).round(3).tolist() if rewards is None else rewards
     return [
@@ -121,7 +121,7 @@ def make_groups(
 
 
 def unscore(groups: list[Group], task: int, attempt: int) -> list[Group]:
-    """The same groups, with one attempt unscored."""
+    """The same groups, with one trajectory unscored."""
     changed = [replace(t, scored=False) if t.attempt == attempt else t for t in groups[task]]
     return [*groups[:task], Group(tuple(changed)), *groups[task + 1 :]]
 

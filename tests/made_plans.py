@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workbench.ablation.plan import Plan
-from workbench.ablation.reading import read_plan
+from workbench.extensions.ablation.plan import Plan
+from workbench.extensions.ablation.reading import read_plan
 
 TWO_ARMS = """[arms.plain]
 label = "plain"
@@ -13,7 +13,7 @@ base = "bandit"
 [arms.std]
 label = "divided"
 base = "bandit"
-set = { "algorithm.normalize_std" = true }
+set = { "algorithm.estimator.normalize_std" = true }
 """
 
 

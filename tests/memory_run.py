@@ -1,7 +1,7 @@
 """A real step of training in this process; prints the most memory it ever had (bytes).
 
 python -m tests.memory_run PRESET KEY=VALUE ...
-python -m tests.memory_run --json FILE             seven such runs beside what was planned: docs/evidence/speed.md
+python -m tests.memory_run --json FILE             seven such runs beside one measured step: docs/evidence/speed.md
 """
 
 import json
@@ -21,17 +21,13 @@ SMALL = {
     "env.max_turns": 2,
 }
 PEAK = "peak:"
-ROOMY = {"host": 10**15, "device": None}
 AS_IT_IS = {
     "train.steps": 1
 }  # with its evaluations of 512 tasks, which are most of what a preset holds
 RUNS = {
     "preset frozenlake with its evaluations of 512 tasks": ("frozenlake", AS_IT_IS),
     "frozenlake-ppo": ("frozenlake-ppo", AS_IT_IS),
-    "bandit (lengths are planned as long as they may be, and it answers briefly)": (
-        "bandit",
-        AS_IT_IS,
-    ),
+    "bandit": ("bandit", AS_IT_IS),
 }
 OTHERWISE = {
     "one of two processes that share the weights": {
@@ -90,68 +86,44 @@ def larger_model(folder):
     }  # random weights earn nothing: without it no update would be made
 
 
-def planned_and_measured(settings, baseline, preset="frozenlake"):
-    """(planned, measured) bytes of a run of one step, measured in processes of its own: the largest of them."""
-    from workbench.doctor.plan import plan
+def step_and_run(settings, preset="frozenlake"):
+    """(by one measured step, by the run) peak bytes of a run of one step, each in processes of its own: the largest of them."""
+    from workbench.extensions.doctor.plan import plan
     from workbench.training.config import load_config
 
     written = [f"{key}={value}" for key, value in settings.items()]
     count = settings.get("learner.num_processes", 1)
-    torchrun = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
-        if count > 1
-        else []
-    )
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
+    start = [sys.executable, *(ranks if count > 1 else ()), "-m", "tests.memory_run"]
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "tests.memory_run", preset, *written],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        timeout=900,
+        [*start, preset, *written], cwd=ROOT, text=True, capture_output=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
-    measured = max(
-        int(line.removeprefix(PEAK)) for line in done.stdout.splitlines() if line.startswith(PEAK)
-    )
-    need = plan(load_config(preset, settings), limits=ROOMY, baseline=baseline).totals["host"][1]
+    peaks = [line for line in done.stdout.splitlines() if line.startswith(PEAK)]
+    run = max(int(line.removeprefix(PEAK)) for line in peaks)
+    measured = plan(load_config(preset, settings))
+    step = max(measured.need(phase, "host") for phase in measured.peaks)
     print(
-        f"planned {need / 1e6:.0f} MB, measured {measured / 1e6:.0f} MB: {need / measured - 1:+.1%}",
-        flush=True,
+        f"a step {step / 1e6:.0f} MB, the run {run / 1e6:.0f} MB: {step / run - 1:+.1%}", flush=True
     )
-    return need, measured
+    return step, run
 
 
 def table(file: Path) -> None:
-    from workbench.doctor.plan import measured_baseline
-
     with tempfile.TemporaryDirectory() as folder:
-        runs, baseline = (
-            RUNS | {LARGER: ("frozenlake", larger_model(Path(folder) / "larger"))},
-            measured_baseline(),
-        )
+        runs = RUNS | {LARGER: ("frozenlake", larger_model(Path(folder) / "larger"))}
         larger = runs[LARGER][1]
-        runs |= {
-            f"the same, {what}": ("frozenlake", larger | settings)
-            for what, settings in OTHERWISE.items()
-        }
-        rows = [
-            dict(
-                zip(
-                    ("planned", "measured"),
-                    planned_and_measured(settings, baseline, preset),
-                    strict=True,
-                ),
-                run=name,
-            )
-            for name, (preset, settings) in runs.items()
-        ]
-    file.write_text(
-        json.dumps({"baseline": baseline, "rows": rows}, indent=1) + "\n", encoding="utf-8"
-    )
+        for name, settings in OTHERWISE.items():
+            runs[f"the same, {name}"] = ("frozenlake", larger | settings)
+        rows = []
+        for name, (preset, settings) in runs.items():
+            step, run = step_and_run(settings, preset)
+            rows.append({"planned": step, "measured": run, "run": name})
+    file.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def main(preset: str, *settings: str) -> None:
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     config = load_config(preset, dict(setting.split("=", 1) for setting in settings))

@@ -75,7 +75,7 @@ def isolated(folder: Path) -> dict[str, str]:
     paths = {name: str(folder / name.lower()) for name in places}
     for path in paths.values():
         Path(path).mkdir(parents=True, exist_ok=True)
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return (
         os.environ

@@ -15,7 +15,7 @@ import sys
 from workbench.training.config import load_config_with_warnings
 from workbench.training.session import open_session
 from workbench.training.starting import refuse_unstartable
-from workbench.types.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError
 
 
 def opened(file: str) -> dict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from workbench.types import (
+from workbench.values import (
     CreditTable,
     Group,
     Message,
@@ -87,11 +87,11 @@ turns = st.builds(
 def groups(draw):
     task = Task(draw(texts), draw(texts), draw(seeds), draw(mappings), draw(mappings))
     first = Observation(draw(st.lists(messages, max_size=2)), draw(st.lists(mappings, max_size=1)))
-    attempts = draw(st.lists(st.integers(0, 99), min_size=1, max_size=2, unique=True))
+    trajectories = draw(st.lists(st.integers(0, 99), min_size=1, max_size=2, unique=True))
     made = tuple(
         Trajectory(
             task,
-            attempt,
+            trajectory,
             draw(seeds),
             first,
             tuple(draw(st.lists(turns, max_size=2))),
@@ -103,7 +103,7 @@ def groups(draw):
             draw(st.none() | st.booleans()),
             draw(st.none() | texts),
         )
-        for attempt in attempts
+        for trajectory in trajectories
     )
     return Group(made[:1], made[1]) if len(made) > 1 and draw(st.booleans()) else Group(made)
 
@@ -122,13 +122,15 @@ def ordinary_step(
     rng = np.random.default_rng(seed)
     return [
         Group(
-            tuple(_attempt(rng, g, a, num_turns, action, reply, prompt) for a in range(group_size))
+            tuple(
+                _trajectory(rng, g, a, num_turns, action, reply, prompt) for a in range(group_size)
+            )
         )
         for g in range(num_groups)
     ]
 
 
-def _attempt(
+def _trajectory(
     rng, g: int, attempt: int, num_turns: int, action: int, reply: int, prompt: int
 ) -> Trajectory:
     spans = [

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.envs.tools.base import tool
-from workbench.notebook.talk import Talk
+from workbench.extensions.talk.talk import Talk
 from workbench.rollouts.config import CollectConfig
-from workbench.types import Task
+from workbench.tools.base import tool
+from workbench.values import Task
+from workbench.worlds.tool_env import CallSettings, ToolEnv
 
 CAPITALS = {"Austria": "Vienna", "Peru": "Lima"}
 CALL = '<tool_call>\n{"name": "capital", "arguments": {"country": "Austria"}}\n</tool_call>'

@@ -13,19 +13,20 @@ from learning_data import make_groups, tiny_model
 from safetensors.torch import load_file
 
 from workbench import cli
-from workbench.engines.transformers_engine import TransformersEngine
 from workbench.engines.config import TransformersEngineConfig
+from workbench.engines.transformers_engine import TransformersEngine
 from workbench.learn.adapters import adapted, merged
 from workbench.learn.algorithms import GRPO, PPO
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.notebook.export_policy import export_policy
-from workbench.notebook.train import train_here, train_step
+from workbench.look.cells.export_policy import export_policy
+from workbench.look.cells.train import train_here, train_step
 from workbench.training import checkpoint
 from workbench.training.config import load_config, to_dict
-from workbench.training.session import open_session, reopen
-from workbench.types.errors import ConfigError, LearnerError
+from workbench.training.reopening import reopen
+from workbench.training.session import open_session
+from workbench.values.errors import ConfigError, LearnerError
 
 LORA = LearnerConfig(lr=1e-2, lora_rank=4, lora_alpha=8.0)
 
@@ -40,13 +41,13 @@ def gpt2():
 
 def moved(model, by=0.3):
     """The model with adapters that do something."""
-    twin = adapted(model, LORA)
+    adapted_model = adapted(model, LORA)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for name, parameter in twin.named_parameters():
+        for name, parameter in adapted_model.named_parameters():
             if parameter.requires_grad:
                 parameter.add_(by * torch.randn(parameter.shape, generator=generator))
-    return twin
+    return adapted_model
 
 
 def logits(model):
@@ -66,21 +67,21 @@ def trained(model=None, algorithm=GRPO(), steps=2, config=LORA, critic=None):
     return learner, batch
 
 
-def test_a_twin_starts_as_the_policy_shares_its_weights_and_leaves_it_alone():
+def test_a_copy_with_adapters_starts_as_the_policy_shares_its_weights_and_leaves_it_alone():
     model = tiny_model()
     state = torch.get_rng_state()
-    twin = adapted(model, LORA)
+    adapted_model = adapted(model, LORA)
     assert torch.equal(torch.get_rng_state(), state), (
         "nothing is drawn from the process's own generator"
     )
-    assert torch.equal(logits(twin), logits(model)) and type(twin) is type(model)
+    assert torch.equal(logits(adapted_model), logits(model)) and type(adapted_model) is type(model)
     assert {
         name.rpartition(".lora_")[0].rpartition(".")[2]
-        for name, p in twin.named_parameters()
+        for name, p in adapted_model.named_parameters()
         if p.requires_grad
     } == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     places = {p.data_ptr() for p in model.parameters()}
-    assert {p.data_ptr() for p in twin.parameters() if not p.requires_grad} == places, (
+    assert {p.data_ptr() for p in adapted_model.parameters() if not p.requires_grad} == places, (
         "no second copy"
     )
     assert all(p.requires_grad for p in model.parameters()) and "lora" not in " ".join(
@@ -103,18 +104,18 @@ def test_adapters_are_drawn_from_their_seed_alone():
 @pytest.mark.parametrize("make", [tiny_model, gpt2])
 def test_merged_weights_are_those_that_peft_merges(make):
     model = make()
-    twin = moved(model)
+    adapted_model = moved(model)
     plain = copy.deepcopy(model)
-    plain.load_state_dict(merged(twin, twin.state_dict()))
-    assert (logits(twin) - logits(model)).abs().max() > 0.05
-    torch.testing.assert_close(logits(plain), logits(twin), atol=2e-5, rtol=1e-5)
+    plain.load_state_dict(merged(adapted_model, adapted_model.state_dict()))
+    assert (logits(adapted_model) - logits(model)).abs().max() > 0.05
+    torch.testing.assert_close(logits(plain), logits(adapted_model), atol=2e-5, rtol=1e-5)
     with torch.no_grad():
-        for layer in twin.modules():
+        for layer in adapted_model.modules():
             if hasattr(layer, "get_delta_weight"):
                 layer.merge(adapter_names=["default"])
     theirs = {
         name.replace("base_layer.", ""): tensor
-        for name, tensor in twin.state_dict().items()
+        for name, tensor in adapted_model.state_dict().items()
         if ".lora_" not in name
     }
     assert theirs.keys() == plain.state_dict().keys()
@@ -125,7 +126,7 @@ def test_merged_weights_are_those_that_peft_merges(make):
 def test_only_adapters_are_trained_and_saved_and_the_policy_is_the_reference():
     model = tiny_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    learner, batch = trained(model, GRPO(kl_coef=0.05))
+    learner, batch = trained(model, GRPO(reference={"kl_coef": 0.05}))
     tensors, state = learner.state()
     assert all(".lora_" in name for name in tensors["model"]) and state["trainable"] == list(
         tensors["model"]
@@ -138,7 +139,7 @@ def test_only_adapters_are_trained_and_saved_and_the_policy_is_the_reference():
     assert moments == {"step", "exp_avg", "exp_avg_sq"}
     found = learner.facts(batch).ref_logp_T
     untrained = Learner(tiny_model(), GRPO(), LearnerConfig()).logprobs(
-        batch, GRPO(kl_coef=0.05).reads_T(batch)
+        batch, GRPO(reference={"kl_coef": 0.05}).reads_T(batch)
     )
     torch.testing.assert_close(found, untrained, equal_nan=True, atol=1e-6, rtol=0)
     now = learner.logprobs(batch, batch.eligible_T)
@@ -243,14 +244,12 @@ def test_another_run_s_state_is_refused():
         Learner(tiny_model(), GRPO(), LORA).load_state(*whole)
 
 
-def test_settings_that_cannot_act_are_refused_and_old_runs_stay_what_they_were():
+def test_settings_that_cannot_act_are_refused_and_every_run_says_whether_it_has_adapters():
     with pytest.raises(ConfigError, match="learner.lora_alpha.*set learner.lora_rank"):
         load_config("frozenlake", {"learner.lora_alpha": 8.0})
     with pytest.raises(ConfigError, match="learner.lora_rank"):
         load_config("frozenlake", {"learner.lora_r": 8})
-    assert not [
-        key for key in to_dict(load_config("frozenlake"))["learner"] if key.startswith("lora")
-    ]
+    assert to_dict(load_config("frozenlake"))["learner"]["lora_rank"] == 0
     chosen = load_config("frozenlake", {"learner.lora_rank": 8, "learner.lora_targets": ["q_proj"]})
     assert to_dict(chosen)["learner"]["lora_rank"] == 8 and chosen.learner.lora_targets == (
         "q_proj",

@@ -11,16 +11,16 @@ import pytest
 from experiments.agent_tables import __main__ as door
 from tests.made_plans import two_arms
 from tests.notebook_kit import faults_of_form
-from workbench.ablation import table as tables
-from workbench.ablation import work
-from workbench.ablation.cells import read_table, train_or_go_on
-from workbench.ablation.plan import ONE_RUN, REPORT, Job, check, config_of, jobs, key_of
-from workbench.ablation.notebooks import Failure
-from workbench.ablation.reading import read_plan
+from workbench.basics.fingerprint import code_fingerprint
+from workbench.extensions.ablation import table as tables
+from workbench.extensions.ablation import work
+from workbench.extensions.ablation.cells import read_table, train_or_go_on
+from workbench.extensions.ablation.notebooks import Failure
+from workbench.extensions.ablation.plan import ONE_RUN, REPORT, Job, check, config_of, jobs, key_of
+from workbench.extensions.ablation.reading import read_plan
 from workbench.learn.algorithms.parts import ADVANTAGE_MASK, Masks
 from workbench.training.config import load_config
-from workbench.types.errors import StoreError
-from workbench.types.fingerprint import code_fingerprint
+from workbench.values.errors import StoreError
 
 TINY = two_arms(
     "Tiny",
@@ -83,7 +83,7 @@ def test_the_masks_are_switched_off_as_the_paper_does_and_one_by_one():
     assert [name for name, algorithm in arms.items() if not algorithm.masks.loss_mask] == [
         "no_masks"
     ]
-    assert arms["ppo"].masks == Masks() and arms["ppo"].lam < 1, (
+    assert arms["ppo"].masks == Masks() and arms["ppo"].estimator.lam < 1, (
         "with lambda = 1 gae_over could do nothing"
     )
     assert [arm.name for arm in plan.arms if arm.inert] == ["kl_reward_over"]

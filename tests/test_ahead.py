@@ -16,12 +16,12 @@ from tests.faults.test_resume import Crash, go_back, same
 from workbench.engines.transformers_engine import TransformersEngine
 from workbench.learn.learner import Learner
 from workbench.linting.in_training import TrainingLint
-from workbench.notebook.lint import lint
-from workbench.notebook.train import resume_here, train_here
+from workbench.look.cells.lint import lint
+from workbench.look.cells.train import resume_here, train_here
 from workbench.run.store import open_run
 from workbench.training.config import load_config
 from workbench.training.session import Session
-from workbench.types.errors import ConfigError, LintError
+from workbench.values.errors import ConfigError, LintError
 
 SETTINGS = {
     "train.steps": 6,
@@ -73,7 +73,7 @@ def test_a_step_is_sampled_by_the_weights_of_the_step_before_the_last(whole):
     assert left[6] >= 4, "where nothing moved, nothing could be behind"
 
 
-def test_nothing_is_thrown_away_and_every_attempt_is_stored_with_its_version(whole):
+def test_nothing_is_thrown_away_and_every_trajectory_is_stored_with_its_version(whole):
     assert all([len(group) for group in whole.groups(step)] == [4, 4] for step in whole.steps())
     assert not threads()
 
@@ -181,7 +181,7 @@ def test_an_error_while_sampling_ahead_is_raised_by_the_step_that_needs_it(tmp_p
 
 
 def test_weights_that_are_older_than_the_setting_says_are_named(tmp_path, monkeypatch):
-    """A sync that never happens: in step 3 the attempts are one step older than they may be."""
+    """A sync that never happens: in step 3 the trajectories are one step older than they may be."""
     monkeypatch.setattr(Session, "sync", lambda self: None)
     with pytest.raises(LintError, match="R17") as raised:
         train_here(
@@ -200,7 +200,7 @@ def test_weights_that_are_older_than_the_setting_says_are_named(tmp_path, monkey
 def test_older_weights_that_nothing_weighs_for_are_refused():
     with pytest.raises(
         ConfigError,
-        match="train.staleness = 1 learns from attempts of older weights.*algorithm.sampler_cap",
+        match="train.staleness = 1 learns from trajectories of older weights.*algorithm.sampler_cap",
     ):
         small(algorithm__sampler_cap=0.0)
     with pytest.raises(ConfigError, match="train.staleness"):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 import workbench as wb
+from workbench.extensions.collapse.alarm import Alarms
+from workbench.extensions.collapse.alarms import PAIRS, THRESHOLDS, alarms_of
+from workbench.extensions.collapse.probes import ProbeRecord
+from workbench.extensions.collapse.signals import SIGNALS
+from workbench.extensions.collapse.step_signals import StepSignals
 from workbench.learn.learner import go_back
-from workbench.rollouts.alarms import PAIRS, THRESHOLDS, alarms_of
 from workbench.training import checkpoint
-from workbench.training.alarm import Alarms
 from workbench.training.resume import resume_here
 from workbench.training.train import train_here
-from workbench.types.errors import ConfigError, LearnerError
-from workbench.types.monitored import SIGNALS, ProbeRecord, StepSignals
+from workbench.values.errors import ConfigError, LearnerError
 
 TINY = {
     "train.steps": 3,
@@ -37,7 +39,7 @@ def ill(monkeypatch, *kinds, step=2):
         seen.append([each.step for each in steps])
         return kinds if steps[-1].step >= step else ()
 
-    monkeypatch.setattr("workbench.training.alarm.alarms_of", look)
+    monkeypatch.setattr("workbench.extensions.collapse.alarm.alarms_of", look)
     return seen
 
 
@@ -144,7 +146,7 @@ def test_going_back_takes_the_best_kept_checkpoint_and_keeps_it(monkeypatch, tmp
     """Weights, moments and the step counter of AdamW are those of then; the version is a new one."""
     ill(monkeypatch, "retreat", step=4)
     monkeypatch.setattr(
-        "workbench.training.alarm.probes_of",
+        "workbench.extensions.collapse.alarm.probes_of",
         lambda reports: [
             ProbeRecord(step, mode, success, 0.0, 0.0, 0.0)
             for step, success in ((1, 0.2), (3, 0.5), (4, 0.1))
@@ -158,7 +160,7 @@ def test_going_back_takes_the_best_kept_checkpoint_and_keeps_it(monkeypatch, tmp
         go_back(learner, tensors, state)
         seen.append((before, learner.version, learner.state()[0]["model"], tensors["model"]))
 
-    monkeypatch.setattr("workbench.training.alarm.go_back", back)
+    monkeypatch.setattr("workbench.extensions.collapse.alarm.go_back", back)
     run = train_here(config("restore", **ACTS | {"train.steps": 8}), tmp_path / "run", on_note=None)
     [(before, after, now, then)] = seen
     assert after == before + 1 and all((now[name] == then[name]).all() for name in then)

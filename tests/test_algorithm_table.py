@@ -1,4 +1,4 @@
-"""Every algorithm beside its neighbours: equal budgets, what is finished is not done again, a verdict that says no."""
+"""Every algorithm beside its baselines: equal budgets, what is finished is not done again, a verdict that says no."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from experiments.algorithms.plan import (
     read_settings,
 )
 from experiments.algorithms.words import in_words, markdown
-from workbench.ablation import pool
-from workbench.envs import tasks as env_tasks
+from workbench.extensions.ablation.schedulers import each_in_processes
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.training.config import to_dict
-from workbench.types.errors import ConfigError, LearnerError
-from workbench.types.stats import clustered_difference
+from workbench.values.errors import ConfigError, LearnerError
+from workbench.values.stats import clustered_difference
+from workbench.worlds import tasks as env_tasks
 
 TINY = """
 [frozenlake]
@@ -70,7 +70,7 @@ def test_an_algorithm_begins_with_its_own_defaults_not_with_the_presets(terms):
         config_of(Job("bandit")).algorithm != ALGORITHMS["grpo"]()
     )  # the preset's, on the same environment
     plain = config_of(Job("bandit", judge.PLAIN)).algorithm  # what the table uses
-    assert plain.normalize_std and not plain.filter.acts
+    assert plain.estimator.normalize_std and not plain.filter.acts
 
 
 def test_the_bandits_held_out_tasks_are_unseen_draws_of_known_names():
@@ -220,21 +220,20 @@ def test_a_run_that_was_cut_off_goes_on_and_ends_as_if_it_had_not_been(
 
 PARENT = """
 import os, pathlib, sys, time
-from workbench.ablation import pool
+from workbench.extensions.ablation.schedulers import each_in_processes
 
 def stay(file):
     pathlib.Path(file).write_text(str(os.getpid()))
     time.sleep(300)
 
 if __name__ == "__main__":
-    list(pool.each([sys.argv[1]], stay, (), 1))
+    list(each_in_processes([sys.argv[1]], stay, (), 1))
 """
 
 
-def test_more_items_than_a_process_takes_are_all_done(monkeypatch):
-    monkeypatch.setattr(pool, "ITEMS_PER_PROCESS", 2)
-    made = list(pool.each(range(7), pow, (2,), 1))
-    assert sorted(made) == [(n, n**2) for n in range(7)]
+def test_more_items_than_processes_are_all_done():
+    made = list(each_in_processes(range(3), pow, (2,), 2))
+    assert sorted(made) == [(n, n**2) for n in range(3)]
 
 
 @pytest.mark.skipif(
@@ -324,7 +323,7 @@ def made_up(wins, *, start=160, random=200, told=None, cost=30.0):
             "algorithm": told
             or {
                 "kind": "x",
-                "normalize_std": True,
+                "estimator": {"normalize_std": True},
                 "filter": {"keep": "all", "zero_variance": "keep"},
             },
             "cpu_seconds": {"training": cost, "measuring": 1.0},
@@ -412,15 +411,30 @@ def test_a_good_table_passes_every_condition():
             "at least 3 others",
         ),
         (
-            {"told": {"normalize_std": False, "filter": {"keep": "all", "zero_variance": "keep"}}},
+            {
+                "told": {
+                    "estimator": {"normalize_std": False},
+                    "filter": {"keep": "all", "zero_variance": "keep"},
+                }
+            },
             "rises above its start",
         ),
         (
-            {"told": {"normalize_std": True, "filter": {"keep": "band", "zero_variance": "keep"}}},
+            {
+                "told": {
+                    "estimator": {"normalize_std": True},
+                    "filter": {"keep": "band", "zero_variance": "keep"},
+                }
+            },
             "rises above its start",
         ),
         (
-            {"told": {"normalize_std": True, "filter": {"keep": "all", "zero_variance": "drop"}}},
+            {
+                "told": {
+                    "estimator": {"normalize_std": True},
+                    "filter": {"keep": "all", "zero_variance": "drop"},
+                }
+            },
             "rises above its start",
         ),
     ],
@@ -468,8 +482,8 @@ def test_seeds_are_pooled_task_by_task_and_intervals_know_the_clusters():
 @pytest.mark.full
 def test_the_door_says_the_reasons_and_ends_with_the_verdict(tmp_path, monkeypatch, capsys):
     shares = {
-        "frozenlake": {name: (200, 205, 195) for name in ALGORITHMS},
-        "bandit": {name: (300, 310, 305) for name in ALGORITHMS} | {"grpo": (20, 30, 40)},
+        "frozenlake": dict.fromkeys(ALGORITHMS, (200, 205, 195)),
+        "bandit": dict.fromkeys(ALGORITHMS, (300, 310, 305)) | {"grpo": (20, 30, 40)},
     }
 
     def invented(todo, terms, out, workers, say):
@@ -496,7 +510,7 @@ def test_the_door_says_the_reasons_and_ends_with_the_verdict(tmp_path, monkeypat
     assert not json.loads((tmp_path / "table.json").read_text())["held"]
 
 
-def test_the_words_hold_every_neighbour_and_every_algorithm_with_its_interval():
+def test_the_words_hold_every_baseline_and_every_algorithm_with_its_interval():
     assert markdown([["a", "b"], ["1", "22"]]) == ["| a | b  |", "|---|----|", "| 1 | 22 |"]
     environments = {}
     for name, made in (("frozenlake", GOOD_LAKE), ("bandit", GOOD_BANDIT | {"dead": (None, None)})):

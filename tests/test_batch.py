@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch, concatenated_ranges, deal
-from workbench.types import (
+from workbench.values import (
     Group,
     Sampling,
     Segment,
@@ -26,7 +26,7 @@ from workbench.types import (
     Turn,
     trajectories_of,
 )
-from workbench.types.errors import DataError
+from workbench.values.errors import DataError
 
 
 def one(segments, **changes) -> Batch:
@@ -139,7 +139,7 @@ def test_no_groups_and_no_tokens():
     assert empty.num_tokens == 0 and not empty.scored_N.any()
 
 
-# ------------------------------------------------------------------------------------------------ frozen (law 6)
+# ------------------------------------------------------------------------------------------------ frozen (invariant 6)
 
 
 def tensors_of(batch: Batch) -> dict[str, Tensor]:

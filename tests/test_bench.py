@@ -23,8 +23,8 @@ from experiments.bench.ratios import GOALS, compare, paired_ratio, unequal_work
 from experiments.bench.work import OurSide, PeerSide, StepWork, Work
 from experiments.bench.worker import BenchError, Worker
 from workbench.learn.packing import Part
-from workbench.types import Message
-from workbench.types.errors import DataError
+from workbench.values import Message
+from workbench.values.errors import DataError
 
 TINY = BenchPolicy(
     embeddings=600, hidden=32, layers=1, heads=2, kv_heads=1, head_dim=16, intermediate=32, steps=0
@@ -73,7 +73,7 @@ def test_both_doors_open_on_the_same_lake(seed):
     assert last.terminated and rewards + last.reward == pytest.approx(other.get_reward())
 
 
-def test_an_answer_without_a_call_ends_an_attempt_unless_the_policy_babbles():
+def test_an_answer_without_a_call_ends_a_trajectory_unless_the_policy_babbles():
     for babble in (False, True):
         env = ToolLake(turns=5, babble=babble).make()
         env.reset(ToolLake().task(0), 0)
@@ -95,7 +95,7 @@ def test_ratios_by_hand():
     ratio = paired_ratio(
         [8.0, 2.0], [2.0, 2.0]
     )  # four times, once: twice on average; t with one degree of freedom
-    half = 12.7062 * (log(4) / sqrt(2)) / sqrt(2)
+    half = 12.706204736174698 * (log(4) / sqrt(2)) / sqrt(2)
     assert (ratio.mean, ratio.n) == (pytest.approx(2.0), 2)
     assert (ratio.low, ratio.high) == (pytest.approx(2 * exp(-half)), pytest.approx(2 * exp(half)))
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import workbench as wb
 
-from workbench.notebook.step_record import StepRecord
+import workbench as wb
+from workbench.look.cells.branch import Branch, BranchedTrajectory, value_of
+from workbench.look.cells.step_record import StepRecord
 from workbench.rollouts.branching import ReplayedFamily, continuations, stored_actions
-from workbench.types import Message, StopReason
-from workbench.types.branches import Branch, BranchedAttempt, value_of
-from workbench.types.errors import DataError, StoreError
-from workbench.types.stats import Estimate, mean_interval
+from workbench.values import Message, StopReason
+from workbench.values.errors import DataError
+from workbench.values.stats import Estimate, mean_interval
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def session(run):
 
 @pytest.fixture(scope="module")
 def place(run):
-    """Address and trajectory of the attempt with the most turns of the first step."""
+    """Address and trajectory of the trajectory with the most turns of the first step."""
     groups = run.groups(1)
     task, number = max(
         ((t, n) for t in range(2) for n in range(4)),
@@ -64,23 +64,24 @@ def collecting(session, **other):
     }
 
 
-def ids(attempt):
-    return [segment.token_ids.tolist() for segment in attempt.segments]
+def ids(trajectory):
+    return [segment.token_ids.tolist() for segment in trajectory.segments]
 
 
 # ------------------------------------------------------------------------------------------------ playing again
 
 
-def test_an_attempt_played_again_to_its_end_is_the_stored_one(session, place):
-    _, attempt = place
-    [again] = continuations(attempt, len(attempt.turns), 1, **collecting(session))
+def test_a_trajectory_played_again_to_its_end_is_the_stored_one(session, place):
+    _, trajectory = place
+    [again] = continuations(trajectory, len(trajectory.turns), 1, **collecting(session))
     assert (
-        ids(again) == ids(attempt)
-        and again.turns == attempt.turns
-        and again.reward == attempt.reward
+        ids(again) == ids(trajectory)
+        and again.turns == trajectory.turns
+        and again.reward == trajectory.reward
     )
     assert (
-        again.stop_reason == attempt.stop_reason and again.dynamics_seed != attempt.dynamics_seed
+        again.stop_reason == trajectory.stop_reason
+        and again.dynamics_seed != trajectory.dynamics_seed
     ), "the environment had the stored one"
 
 
@@ -88,16 +89,16 @@ def test_an_attempt_played_again_to_its_end_is_the_stored_one(session, place):
 def test_continuations_share_the_prefix_to_the_token_and_then_go_their_own_way(
     session, place, turn
 ):
-    _, attempt = place
-    group = continuations(attempt, turn, 8, **collecting(session))
-    prompt = stored_actions(attempt)[turn][0].tolist()
+    _, trajectory = place
+    group = continuations(trajectory, turn, 8, **collecting(session))
+    prompt = stored_actions(trajectory)[turn][0].tolist()
     for made in group:
-        assert made.turns[:turn] == attempt.turns[:turn]
+        assert made.turns[:turn] == trajectory.turns[:turn]
         assert stored_actions(made)[turn][0].tolist() == prompt, (
-            "asked with the very ids that the attempt was"
+            "asked with the very ids that the trajectory was"
         )
         for (_, span), (_, stored) in zip(
-            stored_actions(made)[:turn], stored_actions(attempt)[:turn]
+            stored_actions(made)[:turn], stored_actions(trajectory)[:turn]
         ):
             assert (
                 np.array_equal(span.logprobs, stored.logprobs)
@@ -110,14 +111,14 @@ def test_continuations_share_the_prefix_to_the_token_and_then_go_their_own_way(
 
 
 def test_the_same_call_samples_the_same(session, place):
-    _, attempt = place
+    _, trajectory = place
     assert wb.groups_equal(
-        [continuations(attempt, 1, 4, **collecting(session))],
-        [continuations(attempt, 1, 4, **collecting(session))],
+        [continuations(trajectory, 1, 4, **collecting(session))],
+        [continuations(trajectory, 1, 4, **collecting(session))],
     )
     assert not wb.groups_equal(
-        [continuations(attempt, 1, 4, **collecting(session))],
-        [continuations(attempt, 1, 4, **collecting(session, address=(4, "branch", 1, 0)))],
+        [continuations(trajectory, 1, 4, **collecting(session))],
+        [continuations(trajectory, 1, 4, **collecting(session, address=(4, "branch", 1, 0)))],
     )
 
 
@@ -126,9 +127,9 @@ def test_the_same_call_samples_the_same(session, place):
 
 @pytest.mark.full
 def test_values_are_means_of_what_is_still_earned(run, place):
-    at, attempt = place
+    at, trajectory = place
     branched = wb.branch(run, at=at, k=6)
-    assert [branch.turn for branch in branched.turns] == list(range(len(attempt.turns)))
+    assert [branch.turn for branch in branched.turns] == list(range(len(trajectory.turns)))
     for branch, following in itertools.pairwise(branched.turns):
         rest = [
             made.reward - sum(turn.reward for turn in made.turns[: branch.turn])
@@ -137,25 +138,25 @@ def test_values_are_means_of_what_is_still_earned(run, place):
         assert branch.value == mean_interval(rest) and branch.after == following.value
         assert branch.advantage.mean == branch.earned + following.value.mean - branch.value.mean
     last = branched.turns[-1]
-    assert last.after.mean == (attempt.outcome or 0.0) == last.after.low == last.after.high
+    assert last.after.mean == (trajectory.outcome or 0.0) == last.after.low == last.after.high
     one = wb.branch(run, at=f"{at} / turn 1", k=6)
     assert [branch.turn for branch in one.turns] == [1] and one.turns[0].value == branched.turns[
         1
     ].value
     assert one.turns[0].advantage == branched.turns[1].advantage
     assert (
-        branched.to_frame().shape[0] == len(attempt.turns)
+        branched.to_frame().shape[0] == len(trajectory.turns)
         and "measured advantage" in wb.show(branched).text
     )
 
 
 @pytest.mark.full
-def test_the_value_of_the_beginning_is_that_of_fresh_attempts(run, place):
+def test_the_value_of_the_beginning_is_that_of_fresh_trajectories(run, place):
     """Two estimates of one number by two ways: branching before the first turn, and playing the task anew."""
-    at, attempt = place
+    at, trajectory = place
     session = wb.open_session(wb.load_config("frozenlake", {"seed": 3}), quiet=True)
     branched = wb.branch(run, at=f"{at} / turn 0", k=48, session=session).turns[0].value
-    [fresh] = wb.rollout(session, [attempt.task], group_size=48, purpose="fresh")
+    [fresh] = wb.rollout(session, [trajectory.task], group_size=48, purpose="fresh")
     anew = mean_interval([t.reward for t in fresh])
     assert abs(branched.mean - anew.mean) < math.hypot(
         branched.high - branched.mean, anew.high - anew.mean
@@ -163,7 +164,7 @@ def test_the_value_of_the_beginning_is_that_of_fresh_attempts(run, place):
 
 
 def test_what_was_credited_is_what_was_stored(run, place):
-    at, attempt = place
+    at, trajectory = place
     branched, facts = wb.branch(run, at=at, k=2), StepRecord.of(run, 1)
     task, number = (int(part.split()[1]) for part in at.split(" / ")[1:])
     rows = facts.credit(task, number)
@@ -196,12 +197,12 @@ def test_credit_against_a_measured_sign_is_marked():
     assert good.advantage.mean == pytest.approx(0.8) and good.advantage.low == pytest.approx(
         0.8 - math.hypot(0.1, 0.1)
     )
-    attempt = BranchedAttempt("at", None, (good, bad, unsure), "", 8)
-    apart = attempt.disagreement("a")
+    trajectory = BranchedTrajectory("at", None, (good, bad, unsure), "", 8)
+    apart = trajectory.disagreement("a")
     assert (
         apart[1] == max(apart)
         and apart[0] < apart[1]
-        and all(math.isnan(each) for each in attempt.disagreement("b"))
+        and all(math.isnan(each) for each in trajectory.disagreement("b"))
     )
 
 
@@ -255,16 +256,17 @@ class Forgetful(ReplayedFamily):
 def test_an_environment_that_answers_otherwise_is_refused_with_the_first_difference(
     session, place, what, said
 ):
-    _, attempt = place
-    family = Forgetful(session.config.env, attempt.dynamics_seed, what)
+    _, trajectory = place
+    family = Forgetful(session.config.env, trajectory.dynamics_seed, what)
     with pytest.raises(
-        DataError, match=f"cannot be restored to turn {len(attempt.turns)}: .*{said}.*wb.check_env"
+        DataError,
+        match=f"cannot be restored to turn {len(trajectory.turns)}: .*{said}.*wb.check_env",
     ):
-        continuations(attempt, len(attempt.turns), 1, **collecting(session, family=family))
+        continuations(trajectory, len(trajectory.turns), 1, **collecting(session, family=family))
 
 
 def test_what_says_that_it_cannot_be_restored_is_not_asked(run, place, session, monkeypatch):
-    at, attempt = place
+    at, trajectory = place
 
     def asked(*_):
         raise AssertionError("nothing may be sampled")
@@ -279,8 +281,8 @@ def test_what_says_that_it_cannot_be_restored_is_not_asked(run, place, session, 
             only.setattr(family, name, value, raising=False)
             with pytest.raises(DataError, match=said):
                 wb.branch(run, at=at, session=session)
-    broken = replace(attempt, stop_reason=StopReason.ENV_ERROR, error="it broke")
-    monkeypatch.setattr("workbench.notebook.branch._chosen", lambda *_: broken)
+    broken = replace(trajectory, stop_reason=StopReason.ENV_ERROR, error="it broke")
+    monkeypatch.setattr("workbench.look.cells.branch._trajectory_at", lambda *_: broken)
     with pytest.raises(
         DataError, match=r"ended with env_error \(it broke\): there is nothing to branch from"
     ):
@@ -290,8 +292,8 @@ def test_what_says_that_it_cannot_be_restored_is_not_asked(run, place, session, 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"at": "step 1"}, "branch from an attempt or one of its turns"),
-        ({"at": "step 1 / task 0 / attempt 0 / token 3"}, "branch from an attempt"),
+        ({"at": "step 1"}, "branch from a trajectory or one of its turns"),
+        ({"at": "step 1 / task 0 / attempt 0 / token 3"}, "branch from a trajectory"),
         ({"at": "step 1 / task 9 / attempt 0"}, "there is no task 9"),
         ({"at": "step 1 / task 0 / attempt 9"}, "there is no attempt 9"),
         ({"at": "step 1 / task 0 / attempt 0 / turn 99"}, "there is no turn 99"),
@@ -316,8 +318,7 @@ def test_the_weights_are_those_that_are_asked_for(run, place, tmp_path):
     assert wb.branch(run, at=at, k=2, weights="now").weights == "the newest of the run"
     shutil.copytree(run.path, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints/step-00000001")
-    with pytest.raises(
-        StoreError,
-        match="the weights that step 2 sampled with were not kept.*weights='now', or train with train.checkpoint_every=1",
-    ):
-        wb.branch(tmp_path / "run", at=at)
+    again = wb.branch(tmp_path / "run", at=at, k=2)
+    assert again.weights == "those that step 2 sampled with", (
+        "learned again where they were not kept"
+    )

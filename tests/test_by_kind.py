@@ -1,4 +1,4 @@
-"""Success by kind of task: counted over the stored attempts, the first success where it stands, held-out tasks in pairs."""
+"""Success by kind of task: counted over the stored trajectories, the first success where it stands, held-out tasks in pairs."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import pytest
 
 import workbench as wb
 from tests.store_values import ordinary_step
+from workbench.look.task_types import ByKind
 from workbench.run.recording import create_run
-from workbench.types import Group
-from workbench.types.address import Address
-from workbench.types.errors import DataError
-from workbench.types.kinds import ByKind
-from workbench.types.stats import clustered_difference, paired_difference, share
+from workbench.values import Group
+from workbench.values.address import Address
+from workbench.values.errors import DataError
+from workbench.values.stats import clustered_difference, paired_difference, share
 
 
 def group_of(kind, success):
-    """A group at a task of this kind whose attempts succeeded as told."""
-    attempt = ordinary_step(1)[0][0]
-    task = replace(attempt.task, id=f"task {kind}", payload={"hops": int(kind)})
+    """A group at a task of this kind whose trajectories succeeded as told."""
+    trajectory = ordinary_step(1)[0][0]
+    task = replace(trajectory.task, id=f"task {kind}", payload={"hops": int(kind)})
     return Group(
         tuple(
-            replace(attempt, task=task, attempt=number, success=won)
+            replace(trajectory, task=task, attempt=number, success=won)
             for number, won in enumerate(success)
         )
     )
@@ -30,7 +30,7 @@ def group_of(kind, success):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Three steps; three hops succeed in the second one, in the second attempt of the second task."""
+    """Three steps; three hops succeed in the second one, in the second trajectory of the second task."""
     path = tmp_path_factory.mktemp("kinds") / "run"
     steps = [
         [("2", [True, False]), ("3", [False, False])],
@@ -44,7 +44,7 @@ def run(tmp_path_factory):
     return path
 
 
-def test_attempts_are_counted_by_step_and_kind_and_the_first_success_is_where_it_stands(run):
+def test_trajectories_are_counted_by_step_and_kind_and_the_first_success_is_where_it_stands(run):
     found = wb.by_kind(run, "hops")
     assert found.kinds == ["2", "3"] and found.to_frame().values.tolist() == [
         [1, "2", 2, 1],
@@ -60,7 +60,7 @@ def test_attempts_are_counted_by_step_and_kind_and_the_first_success_is_where_it
         "hops 3: first success in training at step 2 / task 1 / attempt 1" in view.text
         and view.png[:4] == b"\x89PNG"
     )
-    assert "no evaluation kept its attempts" in view.text
+    assert "no evaluation kept its trajectories" in view.text
 
 
 def test_what_tasks_do_not_say_is_an_error_that_says_what_they_do(run):

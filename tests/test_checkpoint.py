@@ -1,4 +1,4 @@
-"""Law 14 for weights: a checkpoint is whole or refused, bit for bit, and nothing in it is ever executed."""
+"""Invariant 14 for weights: a checkpoint is whole or refused, bit for bit, and nothing in it is ever executed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_safetensors
 
 from tests.faults.damage import accepted_although_damaged, same, tensors_of
+from workbench.basics import canonical_json
 from workbench.run import writer
 from workbench.run.recording import create_run
 from workbench.training import checkpoint
-from workbench.types import canonical_json
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -336,7 +336,10 @@ def test_there_is_no_pickle_anywhere():
         if (hits := pickles(path.read_text()))
     }
     # Checks of environments take fingerprints by `pickle.dumps`; nothing is read back.
-    for name in ("workbench/envs/checks/sharing.py", "workbench/envs/checks/reachable.py"):
+    for name in (
+        "workbench/extensions/inspect_worlds/sharing.py",
+        "workbench/extensions/inspect_worlds/reachable.py",
+    ):
         text = (ROOT / name).read_text()
         if "pickle.load" not in text and "Unpickler" not in text:
             found.pop(name, None)

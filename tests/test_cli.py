@@ -12,14 +12,14 @@ import pytest
 from workbench import cli
 from workbench.cli import training
 from workbench.cli.opening import overrides
-from workbench.notebook import demo as demo_cell
-from workbench.notebook import stored as show_cell
+from workbench.look.cells import demo as demo_cell
+from workbench.look.cells import stored as show_cell
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training.config import load_config, to_dict
-from workbench.types import CreditTable
-from workbench.types.errors import LearnerError
+from workbench.values import CreditTable
+from workbench.values.errors import LearnerError
 
 TINY = [
     "train.steps=2",
@@ -65,8 +65,8 @@ def test_train_says_what_it_measured_and_where_the_run_is(workbench):
     assert status == 0
     (path,) = Path("runs").iterdir()
     assert path.name.startswith("frozenlake-seed0-") and f"workbench show runs/{path.name}" in out
-    for neighbour in ("random", "solver", "untrained", "trained"):  # law 12
-        assert neighbour in out
+    for baseline in ("random", "solver", "untrained", "trained"):  # invariant 12
+        assert baseline in out
     assert "trained sampled - untrained sampled" in out and "1/1" in err and "Loading" not in err
 
 
@@ -106,12 +106,12 @@ def test_what_cannot_be_trained_ends_with_2_and_a_sentence(workbench, words, mes
     assert not list(Path("runs").glob("*")) if Path("runs").exists() else True
 
 
-def test_training_says_that_its_attempts_broke_and_of_what(workbench):
+def test_training_says_that_its_trajectorys_broke_and_of_what(workbench):
     Path("broken_env.py").write_text("""
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workbench.types import Message, Observation, Task
+from workbench.values import Message, Observation, Task
 
 
 class Env:
@@ -148,7 +148,7 @@ class Broken:
     )
     assert status == 0
     assert (
-        "! in 2 steps attempts were ended by a fault and are unscored, 100% of those of step 1; the first says: OSError: the "
+        "! in 2 steps trajectories were ended by a fault and are unscored, 100% of those of step 1; the first says: OSError: the "
         "line is dead" in out
     )
 
@@ -200,10 +200,10 @@ def test_evaluate_shows_a_run_beside_the_policy_it_started_from(workbench, train
         (row["policy"], row["mode"]): row
         for row in open_run(trained).evaluations()["step-00000002"]["rows"]
     }
-    assert rows == stored  # law 13: the same function, on the same tasks
+    assert rows == stored  # invariant 13: the same function, on the same tasks
     assert (
         "attempts" not in rows["trained", "sampled"]
-    )  # of one attempt each: the row is what it always was
+    )  # of one trajectory each: the row is what it always was
     status, out, _ = workbench("evaluate", "frozenlake", "--tasks", 2, "--attempts", 3)
     assert (
         status == 0
@@ -213,13 +213,13 @@ def test_evaluate_shows_a_run_beside_the_policy_it_started_from(workbench, train
     assert "pass@2" in out and "pass@4" not in out and "2 x 3" in out
 
 
-def test_rollout_shows_every_attempt_turn_by_turn_or_token_by_token(workbench, trained):
+def test_rollout_shows_every_trajectory_turn_by_turn_or_token_by_token(workbench, trained):
     status, turns, _ = workbench("rollout", trained, "--tasks", 2, "--group", 2)
-    assert status == 0 and turns.count("2 attempts") == 2 and turns.count("attempt 1 ·") == 2
+    assert status == 0 and turns.count("2 trajectories") == 2 and turns.count("attempt 1 ·") == 2
     status, tokens, _ = workbench("rollout", "frozenlake", "--group", 1, "--tokens", *SETTINGS)
     assert status == 0 and "<|im_start|>" in tokens and "[TRAIN turn 0" in tokens
     status, many, _ = workbench("rollout", "frozenlake", "--tasks", 5, "--group", 1, *SETTINGS)
-    assert many.count("1 attempt ·") == 5  # more than a training step has
+    assert many.count("1 trajectory ·") == 5  # more than a training step has
 
 
 def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
@@ -232,7 +232,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["evaluate", "RUN", "--step", "1"], "checkpoints of steps [2]"),
+        (["evaluate", "RUN", "--step", "9"], "no committed step 9"),
         (
             ["evaluate", "frozenlake", "--step", "1", "--tasks", "2"],
             "'frozenlake' is no run folder",
@@ -247,7 +247,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
         (["show", "RUN", "9"], "no committed step 9"),
         (["show", "RUN", "1", "--task", "3"], "no task 3; they are counted from 0 to 2"),
         (["show", "RUN", "1", "--task", "-1"], "no task -1"),
-        (["show", "RUN", "1", "--attempt", "4"], "no attempt 4; they are counted from 0 to 3"),
+        (["show", "RUN", "1", "--attempt", "4"], "no trajectory 4; they are counted from 0 to 3"),
         (["show", "RUN", "--tokens"], "workbench show RUN STEP"),
         (["show", "RUN", "1", "--signals"], "leave the step and --at out"),
         (["replay", "RUN", "3"], "no committed step 3"),
@@ -271,7 +271,7 @@ def test_show_goes_from_the_run_to_the_token(workbench, trained):
     for words, found in (
         ([], "steps 1 to 2"),
         (["--signals"], "commonest"),
-        ([1], "4 attempts"),
+        ([1], "4 trajectories"),
         ([1, "--attempt", 3], "attempt 3"),
         ([2, "--task", 2, "--tokens"], "<|im_start|>"),
     ):
@@ -286,7 +286,7 @@ def test_a_run_is_shown_where_its_policy_cannot_be_found(trained, monkeypatch):
     """Ids instead of texts; everything else is in the run folder."""
     run = open_run(trained)
     run.first_config["policy"]["name"] = "./on-another-machine"
-    text = show_cell.show_step(run, 1, tokens=True).text
+    text = show_cell.step_view(run, 1, tokens=True).text
     assert "[" + str(int(run.groups(1)[0][0].segments[0].token_ids[0])) + "]" in text
 
 
@@ -338,7 +338,7 @@ def test_play_takes_what_is_piped_in_and_ends_with_it(workbench, monkeypatch):
         and "by hand" in summary
         and "the player left" in summary
     )
-    assert "reward not scored" in summary  # law 5
+    assert "reward not scored" in summary  # invariant 5
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_doctor_and_pretrain_hand_on_their_answer(workbench, monkeypatch):
         def as_dict(self):
             return {"ok": self.ok}
 
-    monkeypatch.setattr("workbench.doctor.doctor", lambda policy: Report())
+    monkeypatch.setattr("workbench.extensions.doctor.doctor", lambda policy: Report())
     assert workbench("doctor")[:2] == (0, "all well\n")
     assert json.loads(workbench("doctor", "--json")[1]) == {"ok": True}
     monkeypatch.setattr("data.make.pretrain.check", lambda name, quick: Report())
@@ -436,7 +436,7 @@ def test_an_interrupt_is_130_and_not_a_traceback(workbench, trained, monkeypatch
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.notebook.place.show_run", interrupted)
+    monkeypatch.setattr("workbench.look.cells.place.learning_curves_view", interrupted)
     status, _, err = workbench("show", trained)
     assert status == 130 and "committed steps are kept" in err
 
@@ -494,7 +494,7 @@ FAULTY = """
 import os, sys
 from workbench import cli
 from workbench.run.recording import RunWriter
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 def full(*args):
     raise StoreError("the disk is full")

@@ -8,18 +8,18 @@ import pytest
 
 from experiments import code_tool
 from tests.sandbox.grounds import a_tier_works  # noqa: F401  (a fixture)
-from tests.sandbox.test_boxes import children_of
-from workbench.envs import split_of, tasks
-from workbench.envs.sandbox.supply import shared_supply
-from workbench.notebook.lint import lint
+from tests.sandbox.test_sandboxes import children_of
+from workbench.extensions.sandbox.pool import shared_pool
+from workbench.look.cells.lint import lint
 from workbench.training.config import load_config
 from workbench.training.session import open_session, rollout
 from workbench.training.train import train_here
-from workbench.types import trajectories_of
+from workbench.values import trajectories_of
+from workbench.worlds import split_of, tasks
 
 
 def tried(one):
-    """Whether an attempt called the tool."""
+    """Whether a trajectory called the tool."""
     return any(turn.info.get("calls") for turn in one.turns)
 
 
@@ -46,10 +46,10 @@ def test_a_short_run_calls_the_tool_now_and_then_and_is_clean(run):
     assert report.counts()["errors"] == 0 and report["R20"].status == "passed", report.text
 
 
-def test_no_box_is_left_when_training_is_over(run):
-    shared_supply().drop_ready()  # those that wait for the next attempt
+def test_no_sandbox_is_left_when_training_is_over(run):
+    shared_pool().drop_ready()  # those that wait for the next trajectory
     until = time.monotonic() + 10
-    while (left := children_of(shared_supply().process_id)) and time.monotonic() < until:
+    while (left := children_of(shared_pool().process_id)) and time.monotonic() < until:
         time.sleep(0.05)
     assert left == []
 
@@ -63,7 +63,7 @@ def test_a_call_is_not_paid_and_success_is(run):
 
 
 def played(arm, count=24, attempts=8):
-    """What the shipped policy does on held-out tasks: for each attempt, did it call, and was it right."""
+    """What the shipped policy does on held-out tasks: for each trajectory, did it call, and was it right."""
     session = open_session(load_config(code_tool.PRESET, code_tool.ARMS[arm]), quiet=True)
     chosen = code_tool.test_tasks(session.family, count)
     with code_tool.judged_once():
@@ -74,9 +74,9 @@ def played(arm, count=24, attempts=8):
     return [(tried(one), bool(one.success)) for one in trajectories_of(groups)]
 
 
-def right(attempts, called):
+def right(trajectories, called):
     """The share of those that called, or did not, that were right."""
-    won = [success for it_called, success in attempts if it_called is called]
+    won = [success for it_called, success in trajectories if it_called is called]
     assert len(won) > 20
     return sum(won) / len(won)
 

@@ -12,8 +12,10 @@ from experiments.collapse.__main__ import in_words, main, tabled
 from experiments.collapse.judge import Course, choose, judged, named, table
 from experiments.collapse.plan import HEALTHY, ILL, SEEDS, Job, config_of, jobs
 from experiments.collapse.rules import SINGLE
-from workbench.rollouts.alarms import PAIRS, AlarmRule, level, paired_rule
-from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals
+from workbench.extensions.collapse.alarms import PAIRS, AlarmRule, level, paired_rule
+from workbench.extensions.collapse.probes import ProbeRecord
+from workbench.extensions.collapse.signals import SIGNALS, RunSignals
+from workbench.extensions.collapse.step_signals import StepSignals
 
 STEPS = 12
 

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from data.make.tiny_tokenizer import build_tokenizer
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs import Bandit, FrozenLake
-from workbench.envs import tasks as env_tasks
-from workbench.envs.format import format_action
-from workbench.envs.frozen_lake import MOVES
-from data.make.tiny_tokenizer import build_tokenizer
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 from workbench.run.equality import first_difference, groups_equal
-from workbench.types import Message, Observation, Source, StepResult, StopReason, Task, Text
-from workbench.types.errors import ConfigError, DataError, EngineError
-from workbench.types.seeds import rng_at, seed_of
+from workbench.tools.action_format import format_action
+from workbench.values import Message, Observation, Source, StepResult, StopReason, Task, Text
+from workbench.values.errors import ConfigError, DataError, EngineError
+from workbench.values.seeds import rng_at, seed_of
+from workbench.worlds import Bandit, FrozenLake
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.frozen_lake import MOVES
 
 LAKE = FrozenLake(max_turns=6)
 
@@ -110,7 +110,9 @@ def test_segments_are_exactly_what_the_engine_saw_and_sampled(tokenizer, chat, h
             for index, segment in enumerate(trajectory.segments):
                 for prompt_ids in prompts[f"{trajectory.task.id}#{trajectory.attempt}/{index}"]:
                     np.testing.assert_array_equal(segment.token_ids[: len(prompt_ids)], prompt_ids)
-                for span in segment.spans:  # law 1: sampled here if and only if it carries logprobs
+                for (
+                    span
+                ) in segment.spans:  # invariant 1: sampled here if and only if it carries logprobs
                     assert not span.sampled or span.source is Source.POLICY
     assert (several > 0) == (history in ("window", "fresh"))
 
@@ -201,8 +203,8 @@ def test_context_takes_a_whole_observation_or_none_at_every_limit(tokenizer, cha
     assert full > 0
 
 
-def test_a_greedy_attempt_stands_aside_and_moves_nobody(tokenizer, chat):
-    """One more attempt at each task, by temperature 0: no member, not told of, and the members are what they were."""
+def test_a_greedy_trajectory_stands_aside_and_moves_nobody(tokenizer, chat):
+    """One more trajectory of each task, by temperature 0: no member, not told of, and the members are what they were."""
     asked, told, script = {}, [], wanderer(tokenizer, chat)
 
     def noting(request):
@@ -235,7 +237,7 @@ def test_a_greedy_attempt_stands_aside_and_moves_nobody(tokenizer, chat):
     assert samplings == {0.0} and all(group.greedy.task == group.task for group in groups)
 
 
-def test_a_greedy_attempt_of_another_task_is_refused(tokenizer, chat):
+def test_a_greedy_trajectory_of_another_task_is_refused(tokenizer, chat):
     first, second, _ = gather(tokenizer, chat, greedy=True)
     with pytest.raises(DataError, match="a group is one task"):
         replace(first, greedy=second.greedy)
@@ -264,7 +266,7 @@ def test_an_engine_without_an_answer_ends_that_trajectory_alone(tokenizer, chat)
 
 @dataclass(frozen=True)
 class Moody:
-    """Its attempts at task "raises" raise in the second turn; those at "blocks" wait until `release` is set."""
+    """Its trajectories of task "raises" raise in the second turn; those at "blocks" wait until `release` is set."""
 
     release: threading.Event = field(default_factory=threading.Event)
     max_turns: int = 3
@@ -309,7 +311,7 @@ def test_a_raising_environment_is_data_and_the_others_go_on(tokenizer, chat):
         )
         assert (
             trajectory.reward is None and trajectory.success is None
-        )  # unscored, not zero (law 5)
+        )  # unscored, not zero (invariant 5)
         assert [turn.reward for turn in trajectory.turns] == [
             0.5,
             None,
@@ -318,7 +320,7 @@ def test_a_raising_environment_is_data_and_the_others_go_on(tokenizer, chat):
 
 
 def test_a_slow_environment_holds_nobody_up(tokenizer, chat):
-    """The quick attempts finish while the slow one is still blocked: it is released only when they are done."""
+    """The quick trajectories finish while the slow one is still blocked: it is released only when they are done."""
     family, done = Moody(), []
 
     def on_done(trajectory):
@@ -363,7 +365,7 @@ def test_a_hung_environment_is_given_up_at_its_deadline(tokenizer, chat):
     "family", [FrozenLake(max_turns=4, slip=0.3), Bandit(max_turns=2)], ids=["lake", "bandit"]
 )
 def test_worker_processes_give_the_same_groups_as_the_tick(tokenizer, chat, family):
-    """Addressed (law 8): same noise, sorted by address, whatever answered first. Slow attempts are no exception."""
+    """Addressed (invariant 8): same noise, sorted by address, whatever answered first. Slow trajectories are no exception."""
     script = wanderer(tokenizer, chat)
     tasks = env_tasks(family, "train", 3)
     inline = gather(tokenizer, chat, family=family, tasks=tasks, engine=ScriptedEngine(script))
@@ -438,7 +440,7 @@ class HostileEnv:
 
 
 @pytest.mark.parametrize("way", [*HostileEnv.WAYS, "no message", "state key"])
-def test_an_answer_that_cannot_be_stored_or_summed_ends_its_attempt_and_not_the_run(
+def test_an_answer_that_cannot_be_stored_or_summed_ends_its_trajectory_and_not_the_run(
     tokenizer, chat, way
 ):
     (group,) = gather(
@@ -461,7 +463,7 @@ def test_a_numpy_reward_is_a_number(tokenizer, chat):
 
 @dataclass(frozen=True)
 class Leaky(Moody):
-    """Shows the dynamics seed in the first observation, and cannot even begin one attempt."""
+    """Shows the dynamics seed in the first observation, and cannot even begin one trajectory."""
 
     def make(self):
         return LeakyEnv(self)
@@ -477,9 +479,9 @@ class LeakyEnv(MoodyEnv):
         return Observation((Message("user", f"chance {dynamics_seed}"),))
 
 
-def test_a_group_whose_first_attempt_never_began_is_still_one_task(tokenizer, chat):
+def test_a_group_whose_first_trajectory_never_began_is_still_one_task(tokenizer, chat):
     LeakyEnv.begun = 0
-    with pytest.raises(DataError, match="attempts 1 and 2 start from different observations"):
+    with pytest.raises(DataError, match="trajectories 1 and 2 start from different observations"):
         gather(tokenizer, chat, family=Leaky(), tasks=moody_tasks("leaks"), group_size=3)
 
 
@@ -549,7 +551,7 @@ def test_sampling_settings_reach_the_engine_and_wrong_ones_are_refused(tokenizer
 
 @pytest.mark.parametrize("history", ["append", "window", "fresh"])
 def test_the_engine_keeps_only_the_segments_that_still_grow(tokenizer, chat, history):
-    """A rewritten history leaves its old segment behind; its cache is given back at once, not at the end of the attempt."""
+    """A rewritten history leaves its old segment behind; its cache is given back at once, not at the end of the trajectory."""
 
     class Counting(ScriptedEngine):
         live, most = set(), 0
@@ -567,4 +569,4 @@ def test_the_engine_keeps_only_the_segments_that_still_grow(tokenizer, chat, his
     gather(tokenizer, chat, engine=Counting(wanderer(tokenizer, chat)), history=history, window=1)
     assert (
         Counting.most <= 9 and Counting.live == set()
-    )  # 3 tasks x 3 attempts: one segment each at any time
+    )  # 3 tasks x 3 trajectories: one segment each at any time

@@ -1,4 +1,4 @@
-"""A knob that does nothing is an error (law 11); a config survives the way to a file and back."""
+"""A knob that does nothing is an error (invariant 11); a config survives the way to a file and back."""
 
 import json
 import subprocess
@@ -7,31 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from workbench.basics.settings import Inert
 from workbench.cli.opening import overrides
-from workbench.envs import PRESETS as ENVS, Bandit, FrozenLake
+from workbench.learn.algorithms import ALGORITHMS, GRPO
+from workbench.learn.algorithms.objectives import GSPOObjective
 from workbench.training.config import (
-    KINDS,
-    LATER,
+    FORMAT,
     PRESETS,
     Config,
+    Presets,
     changed_config,
     from_dict,
     load_config,
     load_config_with_warnings,
     to_dict,
 )
+from workbench.training.kinds import TABLES
 from workbench.training.listing import settings_parts, settings_text
 from workbench.training.reading import flatten
-from workbench.types.errors import ConfigError
-from workbench.types.settings import Inert
-
+from workbench.values.errors import ConfigError
+from workbench.worlds import PRESETS as ENVS
+from workbench.worlds import Bandit, FrozenLake
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_survives_json(name):
-    config = PRESETS[name]()
+    config = PRESETS[name]
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
@@ -46,7 +49,7 @@ def test_overrides_reach_their_field_in_its_type():
         "frozenlake",
         {
             "train.steps": "7",
-            "algorithm.normalize_std": "false",
+            "algorithm.estimator.normalize_std": "false",
             "env.slip": 0.5,
             "collect.max_context": "none",
             "learner.betas": "0.5,0.75",
@@ -54,7 +57,7 @@ def test_overrides_reach_their_field_in_its_type():
     )
     assert (
         config.train.steps == 7
-        and config.algorithm.normalize_std is False
+        and config.algorithm.estimator.normalize_std is False
         and config.env.slip == 0.5
     )
     assert config.collect.max_context is None and config.learner.betas == (0.5, 0.75)
@@ -81,7 +84,7 @@ def test_an_unknown_setting_names_the_nearest_right_one(key, nearest):
         ("train.steps", "many", "whole number"),
         ("train.steps", 2.5, "whole number"),
         ("train.steps", 0, "at least 1"),
-        ("algorithm.normalize_std", "maybe", "true or false"),
+        ("algorithm.estimator.normalize_std", "maybe", "true or false"),
         ("policy.name", 3, "is text"),
         ("env.slip", 2.0, "probability"),
         ("collect.history", "all", "append"),
@@ -145,6 +148,80 @@ def test_options_of_somebody_elses_package_are_a_table_of_their_own():
         load_config("frozenlake", {"env.options.min_terms": 2})
 
 
+# Written by the code that stored runs in format 1, before settings mirrored the composition.
+STORED = json.loads((ROOT / "tests/data/format-1.json").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(STORED["presets"]))
+def test_a_run_of_format_1_has_the_settings_that_it_was_made_with(name):
+    assert from_dict(STORED["presets"][name]) == PRESETS[name]
+
+
+@pytest.mark.parametrize("name", sorted(STORED["algorithms"]))
+def test_an_algorithm_of_format_1_is_the_same_algorithm(name):
+    tree = STORED["presets"]["frozenlake"] | {"algorithm": STORED["algorithms"][name]}
+    expected = {"grpo by gspo": GRPO(objective={"kind": "gspo", "clip_low": 0.2, "clip_high": 0.3})}
+    config = from_dict(tree)
+    assert config.algorithm == (expected | ALGORITHMS)[name]
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_a_run_of_format_1_with_a_setting_that_is_none_is_refused():
+    algorithm = STORED["algorithms"]["grpo"] | {"clip_hihg": 0.3}
+    with pytest.raises(ConfigError, match="no setting 'algorithm.clip_hihg'"):
+        from_dict(STORED["presets"]["frozenlake"] | {"algorithm": algorithm})
+    with pytest.raises(ConfigError, match="is of format 3; this version reads 1 and 2"):
+        from_dict(to_dict(PRESETS["frozenlake"]) | {"format": 3})
+
+
+def test_a_file_of_format_1_says_so_and_is_read(tmp_path):
+    text = 'base = "frozenlake"\n[algorithm]\nobjective = "gspo"\nclip_high = 0.3\nepochs = 2\n'
+    (tmp_path / "old.toml").write_text("format = 1\n" + text)
+    objective = load_config(tmp_path / "old.toml").algorithm.objective
+    assert (objective.name, objective.clip_low, objective.clip_high) == ("gspo", 0.2, 0.3)
+    (tmp_path / "new.toml").write_text(text)
+    with pytest.raises(ConfigError, match="algorithm.objective holds a 'kind'"):
+        load_config(tmp_path / "new.toml")
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("clip_high", "objective.clip_high"),
+        ("normalize_std", "estimator.normalize_std"),
+        ("lam", "estimator.lam"),  # no setting of grpo, but one of others
+        ("kl_coef", "reference.kl_coef"),
+        ("value_clip", "critic.value_clip"),
+    ],
+)
+def test_a_key_of_format_1_is_refused_with_its_new_name(tmp_path, old, new):
+    words = f"no setting 'algorithm.{old}'; it is called 'algorithm.{new}'"
+    for written in ({f"algorithm.{old}": 0.5}, {"algorithm": {old: 0.5}}):
+        with pytest.raises(ConfigError, match=words):
+            load_config("frozenlake", written)
+    (tmp_path / "old.toml").write_text(f'base = "frozenlake"\n[algorithm]\n{old} = 0.5\n')
+    with pytest.raises(ConfigError, match=words):
+        load_config(tmp_path / "old.toml")
+    with pytest.raises(ConfigError, match=words):
+        changed_config(STORED["presets"]["frozenlake"], {f"algorithm.{old}": 0.5})
+
+
+def test_another_objective_starts_from_its_own_defaults():
+    config = load_config("frozenlake", {"algorithm.objective.kind": "gspo"})
+    assert config.algorithm.objective == GSPOObjective()
+    with pytest.raises(ConfigError, match="algorithm.objective.kind 'gspo' has none; clip do"):
+        load_config(
+            "frozenlake",
+            {"algorithm.objective.kind": "gspo", "algorithm.objective.dual_clip": 3.0},
+        )
+
+
+def test_every_preset_says_in_its_first_line_what_it_is():
+    folder = ROOT / "workbench/training/presets"
+    assert {path.stem for path in folder.glob("*.toml")} == {*PRESETS}
+    assert all(path.read_text()[:2] == "# " for path in folder.glob("*.toml"))
+
+
 def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'frozenlake'"):
         load_config("frozenlak")
@@ -155,7 +232,7 @@ def test_an_unknown_preset_names_the_nearest():
     [
         {"collect.window": 3},
         {"collect.env_deadline_s": 5},
-        {"algorithm.clip_high": 0.28},
+        {"algorithm.objective.clip_high": 0.28},
         {"learner.seed": 3},
         {"engine.device": "cuda"},
         {"env.max_moves_per_action": 12},
@@ -173,10 +250,10 @@ def test_a_setting_of_yours_that_cannot_act_is_refused_with_the_reason(settings)
         ("grpo", {"critic.lr": 0.01}, "'grpo' needs no critic"),
         ("grpo", {"critic.trunk": "policy"}, "'grpo' needs no critic"),
         ("ppo", {"critic.value_coef": 1.0}, "its own trunk"),
-        ("ppo", {"algorithm.value_clip": 0.1}, "no value has moved"),
-        ("ppo", {"algorithm.kl_estimator": "k2"}, "kl_coef is 0"),
-        ("grpo", {"algorithm.kl_in": "reward"}, "kl_coef is 0"),
-        ("ppo", {"algorithm.clip_low": 0.1}, "one update per step"),
+        ("ppo", {"algorithm.critic.value_clip": 0.1}, "no value has moved"),
+        ("ppo", {"algorithm.reference.kl_estimator": "k2"}, "kl_coef is 0"),
+        ("grpo", {"algorithm.reference.kl_in": "reward"}, "kl_coef is 0"),
+        ("ppo", {"algorithm.objective.clip_low": 0.1}, "one update per step"),
     ],
 )
 def test_a_setting_of_the_critic_or_the_reference_that_cannot_act_is_refused(kind, settings, why):
@@ -187,7 +264,7 @@ def test_a_setting_of_the_critic_or_the_reference_that_cannot_act_is_refused(kin
 
 def test_k1_in_the_loss_pulls_nowhere_and_that_is_said():
     (warning,) = load_config_with_warnings(
-        "frozenlake", {"algorithm.kl_coef": 0.1, "algorithm.kl_estimator": "k1"}
+        "frozenlake", {"algorithm.reference.kl_coef": 0.1, "algorithm.reference.kl_estimator": "k1"}
     )[1]
     assert "zero on average" in warning
     assert load_config(
@@ -200,27 +277,32 @@ def test_k1_in_the_loss_pulls_nowhere_and_that_is_said():
     [
         {"collect.window": 3, "collect.history": "window"},
         {"collect.env_deadline_s": 5, "collect.env_runner": "threads"},
-        {"algorithm.clip_high": 0.28, "algorithm.epochs": 2},
+        {"algorithm.objective.clip_high": 0.28, "algorithm.epochs": 2},
         {"learner.seed": 3, "algorithm.minibatches": 2},
         {"env.max_moves_per_action": 12, "env.max_moves": 20},
         {"algorithm.kind": "ppo", "critic.lr": 0.01},
         {"algorithm.kind": "ppo", "critic.trunk": "policy", "critic.value_coef": 1},
-        {"algorithm.kind": "ppo", "algorithm.value_clip": 0.1, "algorithm.epochs": 2},
-        {"algorithm.kl_in": "reward", "algorithm.kl_coef": 0.1, "algorithm.normalize_std": False},
-        {"algorithm.kind": "ppo", "algorithm.kl_estimator": "k3", "algorithm.kl_coef": 0.1},
-        {"algorithm.kl_estimator": "k2", "algorithm.kl_coef": 0.1},
+        {"algorithm.kind": "ppo", "algorithm.critic.value_clip": 0.1, "algorithm.epochs": 2},
+        {
+            "algorithm.reference.kl_in": "reward",
+            "algorithm.reference.kl_coef": 0.1,
+            "algorithm.estimator.normalize_std": False,
+        },
+        {
+            "algorithm.kind": "ppo",
+            "algorithm.reference.kl_estimator": "k3",
+            "algorithm.reference.kl_coef": 0.1,
+        },
+        {"algorithm.reference.kl_estimator": "k2", "algorithm.reference.kl_coef": 0.1},
     ],
 )
 def test_the_same_setting_is_welcome_where_it_acts(settings):
     assert load_config_with_warnings("frozenlake", settings)[1] == []
 
 
-def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch):
-    monkeypatch.setitem(
-        PRESETS,
-        "odd",
-        lambda: Config(env=FrozenLake(), collect=type(PRESETS["frozenlake"]().collect)(window=5)),
-    )
+def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch, tmp_path):
+    (tmp_path / "odd.toml").write_text('[env]\nkind = "frozenlake"\n[collect]\nwindow = 5\n')
+    monkeypatch.setattr("workbench.training.config.PRESETS", Presets(tmp_path))
     _, warnings = load_config_with_warnings("odd")
     assert len(warnings) == 1 and "collect.window = 5 has no effect" in warnings[0]
 
@@ -257,7 +339,7 @@ def test_a_toml_file_names_its_base_and_what_differs(tmp_path):
 )
 def test_every_experiment_that_ships_loads_without_a_warning(path):
     config, warnings = load_config_with_warnings(path)
-    assert warnings == [] and config != PRESETS["frozenlake"]()
+    assert warnings == [] and config != PRESETS["frozenlake"]
 
 
 @pytest.mark.parametrize(
@@ -314,15 +396,15 @@ def test_every_experiment_loads_without_a_word_and_changes_its_preset(path):
         line for line in path.read_text("utf-8").splitlines() if line.startswith("base")
     ).split('"')[1]
     config, warnings = load_config_with_warnings(path)
-    assert warnings == [] and config != PRESETS[base]()
+    assert warnings == [] and config != PRESETS[base]
 
 
 def test_a_setting_of_another_kind_is_told_whose_it_is():
     with pytest.raises(
         ConfigError,
-        match="no setting 'algorithm.lam'; algorithm.kind 'grpo' has none; ppo, turn_ppo",
+        match="no setting 'algorithm.estimator.lam'; algorithm.kind 'grpo' has none; ppo, turn_ppo",
     ):
-        load_config("frozenlake", {"algorithm.lam": 0.9})
+        load_config("frozenlake", {"algorithm.estimator.lam": 0.9})
     with pytest.raises(ConfigError, match="no algorithm 'PPO'; did you mean 'ppo'"):
         load_config("frozenlake", {"algorithm.kind": "PPO"})
 
@@ -352,8 +434,9 @@ def test_an_environment_of_ones_own_says_itself_what_cannot_act():
 
 def test_all_settings_are_listed_with_what_the_default_config_has():
     listed = {(part.key, part.kind): part for part in settings_parts()}
-    flat = flatten(LATER | to_dict(PRESETS["frozenlake"]()))
-    kinds = {part: flat[f"{part}.kind"] for part in KINDS}
+    flat = flatten(to_dict(PRESETS["frozenlake"]))
+    assert flat.pop("format") == FORMAT
+    kinds = {part: flat[f"{part}.kind"] for part in TABLES}
     shown = {
         setting.key: setting.default
         for (key, kind), part in listed.items()
@@ -361,10 +444,10 @@ def test_all_settings_are_listed_with_what_the_default_config_has():
         for setting in part.settings
     }
     assert shown == {
-        key: value for key, value in flat.items() if key.removesuffix(".kind") not in KINDS
+        key: value for key, value in flat.items() if key.removesuffix(".kind") not in TABLES
     }
     assert {kind for _, kind in listed} - {""} == {
-        kind for table in KINDS.values() for kind in table
+        kind for table in TABLES.values() for kind in table
     }
     dumb = [
         setting.key

@@ -16,8 +16,8 @@ from workbench.learn.algorithms import GRPO, PPO, Credit
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, LearnerError
+from workbench.values import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import ConfigError, LearnerError
 
 TRUNKS = ("own", "policy")
 ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens
@@ -50,7 +50,7 @@ def learner(
 
 
 def cut_short(groups: list[Group], reason: StopReason = StopReason.CONTEXT_FULL) -> list[Group]:
-    """The same groups; every other attempt ran into a limit."""
+    """The same groups; every other trajectory ran into a limit."""
     return [
         Group(tuple(replace(t, stop_reason=reason) if t.attempt % 2 else t for t in group))
         for group in groups
@@ -145,9 +145,9 @@ def test_facts_are_those_that_are_required_and_no_others():
     batch = batch_of()
     plain = Learner(tiny_model(), GRPO(), LearnerConfig())
     assert plain.facts(batch) is batch and plain.models.critic is None
-    found = learner(PPO(bootstrap="never")).facts(batch)
+    found = learner(PPO(critic={"bootstrap": "never"})).facts(batch)
     assert found.final_value_N is None and found.value_T is not None and found.ref_logp_T is None
-    found = learner(PPO(kl_coef=0.1)).facts(batch)
+    found = learner(PPO(reference={"kl_coef": 0.1})).facts(batch)
     assert all(value is not None for value in (found.old_logp_T, found.ref_logp_T, found.value_T))
     kept = replace(
         batch,
@@ -157,15 +157,18 @@ def test_facts_are_those_that_are_required_and_no_others():
     assert learner().facts(kept) is kept  # what is there already is not computed again
 
 
-def test_unscored_attempts_get_no_facts():
+def test_unscored_trajectories_get_no_facts():
     batch = Batch.from_groups(unscore(make_groups(), 0, 1))
-    found, row_T = learner(PPO(kl_coef=0.1)).facts(batch), batch.trajectory_of_token_T
+    found, row_T = (
+        learner(PPO(reference={"kl_coef": 0.1})).facts(batch),
+        batch.trajectory_of_token_T,
+    )
     for values_T in (found.value_T, found.ref_logp_T, found.old_logp_T):
         assert torch.equal(values_T.isnan(), ~(batch.eligible_T & (row_T != 1)))
 
 
 def test_the_reference_is_the_untrained_policy_also_later():
-    a_learner = learner(PPO(kl_coef=0.1, kl_in="loss", kl_estimator="k2"))
+    a_learner = learner(PPO(reference={"kl_coef": 0.1, "kl_in": "loss", "kl_estimator": "k2"}))
     batch = batch_of()
     first = a_learner.facts(batch)
     a_learner.update(*prepared(a_learner, batch), step=1)
@@ -183,7 +186,7 @@ def test_a_reference_with_the_policys_weights_agrees_to_the_last_bit(layout):
     model = tiny_model()
     a_learner = Learner(
         model,
-        GRPO(kl_coef=0.1, kl_in="reward", normalize_std=False),
+        GRPO(reference={"kl_coef": 0.1, "kl_in": "reward"}, estimator={"normalize_std": False}),
         LearnerConfig(layout=layout),
         reference=model,
     )
@@ -197,12 +200,12 @@ def test_a_reference_with_the_policys_weights_agrees_to_the_last_bit(layout):
 
 
 def test_a_reference_that_nobody_handed_over_is_named():
-    a_learner = Learner(tiny_model(), GRPO(kl_coef=0.1), LearnerConfig())
+    a_learner = Learner(tiny_model(), GRPO(reference={"kl_coef": 0.1}), LearnerConfig())
     with pytest.raises(LearnerError, match=r"grpo needs ref_logp_T.*Learner\(reference=...\)"):
         a_learner.facts(batch_of())
 
 
-# ------------------------------------------------------------------------------------------------ law 4
+# ------------------------------------------------------------------------------------------------ invariant 4
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
@@ -273,7 +276,7 @@ def two_states(seed: int) -> Batch:
     """The prompt's only token is the state: 1 pays 1 at the end, 2 pays nothing. What is said in between is noise."""
     rng = np.random.default_rng(seed)
 
-    def attempt(task: int, number: int) -> Trajectory:
+    def a_trajectory(task: int, number: int) -> Trajectory:
         state = 1 + task % 2
         said = span(Source.POLICY, 0, rng.integers(3, 60, 5), rng, sampled=True)
         segment = Segment((span(Source.PROMPT, 0, [state]), said))
@@ -287,7 +290,7 @@ def two_states(seed: int) -> Batch:
             StopReason.TERMINATED,
         )
 
-    return Batch.from_groups([Group(tuple(attempt(t, a) for a in range(4))) for t in range(8)])
+    return Batch.from_groups([Group(tuple(a_trajectory(t, a) for a in range(4))) for t in range(8)])
 
 
 @pytest.mark.full
@@ -299,7 +302,7 @@ def two_states(seed: int) -> Batch:
     ],
 )
 def test_two_states_are_told_apart(trunk, steps, lr, settings):
-    """Fresh attempts every step. With a trunk of its own the critic learns while the policy all but stands still; on
+    """Fresh trajectories every step. With a trunk of its own the critic learns while the policy all but stands still; on
     the policy's trunk the two pull at the same weights, and it takes longer."""
     a_learner = learner(trunk=trunk, lr=lr, opinion=False, **settings)
     explained = []
@@ -310,7 +313,12 @@ def test_two_states_are_told_apart(trunk, steps, lr, settings):
 
 
 def test_several_updates_clip_values_and_ratios():
-    algorithm = PPO(epochs=4, minibatches=2, clip_low=0.02, clip_high=0.02, value_clip=0.01)
+    algorithm = PPO(
+        epochs=4,
+        minibatches=2,
+        objective={"clip_low": 0.02, "clip_high": 0.02},
+        critic={"value_clip": 0.01},
+    )
     a_learner = learner(algorithm, lr=3e-3, critic_lr=1e-2)
     reports = a_learner.update(*prepared(a_learner, batch_of()), step=1)
     assert len(reports) == 8 and reports[0].metrics["value_clip_fraction"] == 0.0
@@ -335,7 +343,7 @@ def test_several_updates_clip_values_and_ratios():
 
 
 def test_the_table_has_what_credit_was_made_of():
-    a_learner = learner(PPO(kl_coef=0.1))
+    a_learner = learner(PPO(reference={"kl_coef": 0.1}))
     batch, credit = prepared(a_learner, batch_of())
     (report,) = a_learner.update(batch, credit, step=1)
     table = report.table
@@ -393,7 +401,7 @@ def test_a_spoilt_critic_touches_nothing_and_is_named():
 
 
 def test_the_critic_learns_where_the_policy_has_nothing_to_learn():
-    """Every attempt earned the same and was expected to: advantages are zero, and yet the critic is wrong."""
+    """Every trajectory earned the same and was expected to: advantages are zero, and yet the critic is wrong."""
     a_learner = learner(opinion=False)
     batch, credit = prepared(a_learner, Batch.from_groups(make_groups(rewards=[[1.0] * 4] * 3)))
     flat = replace(credit, advantage_T=torch.zeros_like(credit.advantage_T))
@@ -421,7 +429,7 @@ def test_credit_without_returns_is_refused():
 @pytest.mark.parametrize("trunk", TRUNKS)
 def test_state_goes_on_bit_for_bit(trunk):
     """Through safetensors and JSON, into a learner that started from other weights."""
-    algorithm = PPO(minibatches=2, kl_coef=0.01)
+    algorithm = PPO(minibatches=2, reference={"kl_coef": 0.01})
     batch = batch_of()
     straight = learner(algorithm, trunk=trunk)
     straight.update(*prepared(straight, batch), step=1)

@@ -1,4 +1,4 @@
-"""What nobody showed: when the demo calls it found, and which policy was never shown what."""
+"""Beyond the demonstrations: when the demo calls it found, and which policy was never shown what."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from docs.make.plots import PLOTS, digest, draw, drawn_from
 from docs.make.transfers import transfer_tables
 from experiments import discovery, harder_search, transfer
 from workbench.engines.policy import load_policy
-from workbench.envs import FrozenLake, Sokoban, tasks
-from workbench.notebook.demo import Discovery, discovered, discovery_of, goal_of, rivals_of
+from workbench.look.cells.demo import Discovery, discovered, discovery_of, goal_of, rivals_of
+from workbench.look.task_types import ByKind
 from workbench.training.config import load_config
-from workbench.types.errors import ConfigError
-from workbench.types.kinds import ByKind
-from workbench.types.seeds import rng_at
+from workbench.values.errors import ConfigError
+from workbench.values.seeds import rng_at
+from workbench.worlds import FrozenLake, Sokoban, tasks
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_each_symbol_is_a_token_whichever_lake_it_stands_in():
     for family in (*SHOWN.values(), *HELD_BACK.values()):
         symbols = (
             family.symbols[:4] if isinstance(family, FrozenLake) else family.symbols
-        )  # the others end an attempt
+        )  # the others end a trajectory
         for row in (symbols, symbols[::-1]):
             assert len(tokenizer.encode(" ".join(row), add_special_tokens=False)) == len(row), (
                 family.label

@@ -1,4 +1,4 @@
-"""One process or two: the same gradient (law 4). Two real processes are started by torchrun, over gloo on the CPU.
+"""One process or two: the same gradient (invariant 4). Two real processes are started by torchrun, over gloo on the CPU.
 
 Tolerances, all of float32 sums in another order: gradients agree to 2e-6 of their norm. AdamW divides each gradient by
 its own size, so where one is almost zero its rounding decides: after two steps of lr = 1e-3 single weights may differ
@@ -25,7 +25,7 @@ from workbench.learn.config import LearnerConfig
 from workbench.learn.distributed import ASKED_TO_SHARD
 from workbench.learn.learner import Learner
 from workbench.training.config import load_config
-from workbench.types.errors import ConfigError, LearnerError
+from workbench.values.errors import ConfigError, LearnerError
 
 TESTS = Path(__file__).resolve().parent
 

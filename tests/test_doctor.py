@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from workbench.doctor import doctor, machine, packages, probes, trials
-from workbench.doctor.report import AREAS, MachineFact, Report
+from workbench.extensions.doctor import doctor, machine, packages, probes, trials
+from workbench.extensions.doctor.packages import how_to_install
+from workbench.extensions.doctor.report import AREAS, MachineFact, Report
 
 REQUIREMENTS = {
     "": ["torch>=2.10,<3", "transformers>=5.16.1,<5.20"],
@@ -78,7 +79,7 @@ def test_an_extra_that_is_not_there_is_absent_not_broken():
     assert states(found)["extra [lab]"] == "absent" and "make lab" in found[-1].advice
     named = packages.package_findings(packages.read_requirements(), {})
     assert all(finding.advice for finding in named), named
-    assert "'.[slurm]'" in {finding.name: finding for finding in named}["extra [slurm]"].advice
+    assert "'.[ray]'" in {finding.name: finding for finding in named}["extra [ray]"].advice
 
 
 @pytest.mark.parametrize(
@@ -192,9 +193,11 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_sandboxes_that_do_not_work_are_named_with_the_reason(monkeypatch):
-    from workbench.envs.sandbox.supply import BoxPool
+    from workbench.extensions.sandbox.pool import SandboxPool
 
-    monkeypatch.setattr(BoxPool, "why_not", lambda self, tier: f"{tier}: Operation not permitted")
+    monkeypatch.setattr(
+        SandboxPool, "why_not", lambda self, tier: f"{tier}: Operation not permitted"
+    )
     found = probes.sandboxes()
     assert [(each.name, each.state) for each in found] == [
         ("namespaces", "absent"),
@@ -210,14 +213,21 @@ def test_sandboxes_that_do_not_work_are_named_with_the_reason(monkeypatch):
     )
 
 
-def test_policies_live_in_a_checkout(tmp_path):
-    assert (
-        machine.shipped_policies(tmp_path).state == "broken"
-        and "clone" in machine.shipped_policies(tmp_path).advice
-    )
-    (tmp_path / "data/policies/tiny").mkdir(parents=True)
-    found = machine.shipped_policies(tmp_path)
-    assert (found.state, found.fact) == ("ok", "tiny")
+def test_what_to_type_depends_on_whether_there_is_a_checkout(tmp_path):
+    assert how_to_install("ray", tmp_path) == "pip install 'agent-rl-workbench[ray]'"
+    assert how_to_install("", tmp_path) == "pip install agent-rl-workbench"
+    (tmp_path / "pyproject.toml").touch()
+    assert how_to_install("ray", tmp_path) == "pip install -c constraints.txt -e '.[ray]'"
+    assert "make lab" in how_to_install("lab", tmp_path)
+
+
+def test_policies_that_were_taken_away_are_reported(tmp_path):
+    missing = machine.shipped_policies(tmp_path)
+    assert missing.state == "broken" and "install the package again" in missing.advice
+    (tmp_path / "tiny").mkdir()
+    present = machine.shipped_policies(tmp_path)
+    assert (present.state, present.fact) == ("ok", "tiny")
+    assert "frozenlake-tiny" in machine.shipped_policies().fact
 
 
 def test_exit_status_and_text():
@@ -238,7 +248,7 @@ def test_exit_status_and_text():
 
 def test_the_page_opens_with_the_standard_library_alone():
     code = (
-        "import sys; before = set(sys.modules); import workbench.doctor\n"
+        "import sys; before = set(sys.modules); import workbench.extensions.doctor\n"
         "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
         "print(new - set(sys.stdlib_module_names))"
     )

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import workbench as wb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import workbench as wb
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.batch import Batch
-from workbench.notebook.credit import credited, step_facts, with_facts, facts_of, with_rewards
-from workbench.notebook.edited import EditedStep
-from workbench.notebook.explored import Answers
-from workbench.types import Group, trajectories_of
-from workbench.types.errors import DataError
-from workbench.views.credit_editor import Edit
+from workbench.look.cells.credit import credited, facts_of, step_facts, with_facts, with_rewards
+from workbench.look.cells.edited import EditedStep
+from workbench.look.cells.edits import Edit
+from workbench.look.cells.explored import Answers
+from workbench.values import Group, trajectories_of
+from workbench.values.errors import DataError
 
 OLD = Path(__file__).resolve().parent / "golden_runs" / "old"
 
@@ -74,19 +74,21 @@ def test_without_an_edit_it_is_what_training_used_bit_for_bit(steps, name):
 def test_an_edit_is_the_credit_of_groups_that_earned_otherwise(steps, data):
     """Every column is what its algorithm gives for the edited groups, in every bit."""
     edited = steps["window"]
-    number = data.draw(st.integers(0, len(edited.attempts) - 1))
+    number = data.draw(st.integers(0, len(edited.trajectories) - 1))
     rewards = data.draw(
         st.lists(
             st.tuples(
                 st.just(number),
-                st.integers(0, len(edited.attempts[number].turns) - 1),
+                st.integers(0, len(edited.trajectories[number].turns) - 1),
                 st.floats(-2, 2, width=32),
             ),
             max_size=2,
             unique_by=lambda each: each[:2],
         )
     )
-    dropped = data.draw(st.lists(st.integers(0, len(edited.attempts) - 1), max_size=2, unique=True))
+    dropped = data.draw(
+        st.lists(st.integers(0, len(edited.trajectories) - 1), max_size=2, unique=True)
+    )
     columns = data.draw(
         st.lists(
             st.sampled_from(["grpo", "rloo", "reinforce", "reinforce_pp", "dr_grpo"]),
@@ -96,7 +98,7 @@ def test_an_edit_is_the_credit_of_groups_that_earned_otherwise(steps, data):
         )
     )
     given_settings = (
-        data.draw(st.sampled_from([{}, {"gamma": 0.5}]))
+        data.draw(st.sampled_from([{}, {"estimator.gamma": 0.5}]))
         if columns[0].startswith("reinforce") and columns[0] != "dr_grpo"
         else {}
     )
@@ -108,7 +110,9 @@ def test_an_edit_is_the_credit_of_groups_that_earned_otherwise(steps, data):
     )
     groups = with_rewards(edited.groups, {(n, turn): value for n, turn, value in rewards}, dropped)
     assert all(
-        attempt.reward is None for n, attempt in enumerate(trajectories_of(groups)) if n in dropped
+        trajectory.reward is None
+        for n, trajectory in enumerate(trajectories_of(groups))
+        if n in dropped
     )
     batch = with_facts(
         Batch.from_groups(groups), facts_of(edited.groups, step_facts(edited.run, 1))
@@ -132,20 +136,23 @@ def test_its_line_of_code_shows_the_same(steps):
     edited = steps["window"]
     asked = {
         "columns": ["reinforce"],
-        "settings": {"gamma": 0.5},
+        "settings": {"estimator.gamma": 0.5},
         "rewards": [[1, 0, 0.5]],
         "dropped": [3],
     }
     content, _ = edited.after(json.dumps(asked), 1)
     picture = eval(content["code"], {"wb": wb})
     editor = wb.edit_step(edited.run, 1, attempt=0)
-    assert picture.text == editor.view(Edit("reinforce", {"gamma": 0.5}, {(1, 0): 0.5}, (3,))).text
+    assert (
+        picture.text
+        == editor.view(Edit("reinforce", {"estimator.gamma": 0.5}, {(1, 0): 0.5}, (3,))).text
+    )
     assert "attempt 3 dropped" in picture.text and "gamma = 0.5" in picture.text
 
 
 def test_settings_that_cannot_act_say_why(steps):
     knobs = {knob["name"]: knob for knob in steps["window"].after("{}")[0]["knobs"]}
-    assert knobs["normalize_std"]["inert"] == "" and knobs["masks.gae_over"]["inert"]
+    assert knobs["estimator.normalize_std"]["inert"] == "" and knobs["masks.gae_over"]["inert"]
     json.dumps(steps["window"].after("{}")[0], allow_nan=False)
 
 
@@ -194,13 +201,13 @@ def test_an_edit_of_what_is_not_there_says_so_in_every_column(steps, asked):
 
 def test_dropping_is_not_scoring(steps):
     edited = steps["window"]
-    attempts = [
+    trajectories = [
         replace(t, turns=tuple(replace(turn, reward=None, reward_parts={}) for turn in t.turns))
         if n == 3
         else t
-        for n, t in enumerate(edited.attempts)
+        for n, t in enumerate(edited.trajectories)
     ]
-    groups = [Group(tuple(attempts[8 * task : 8 * task + 8])) for task in range(4)]
+    groups = [Group(tuple(trajectories[8 * task : 8 * task + 8])) for task in range(4)]
     content, arrays = edited.after(json.dumps({"columns": ["grpo"], "dropped": [3]}), 2)
     expected = ALGORITHMS["grpo"].credit(Batch.from_groups(groups))
     at = edited.tokens[2]

@@ -1,4 +1,4 @@
-"""No result without its neighbours (law 12): the same tasks, paired, faults and unscored attempts counted as what they are."""
+"""No result without its baselines (invariant 12): the same tasks, paired, faults and unscored trajectories counted as what they are."""
 
 import json
 from dataclasses import replace
@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.envs.guessing import Guessing, WithRandom
-from workbench.envs import FrozenLake, baselines
-from workbench.envs import tasks as env_tasks
-from workbench.notebook.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
+from workbench.look import curves_view
+from workbench.look.cells.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
+from workbench.look.evaluation import report_view
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.rollouts.evaluate import (
     MODES,
@@ -24,13 +24,13 @@ from workbench.rollouts.evaluate import (
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.shapes import EVALUATION, shaped
 from workbench.training.config import load_config
-from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, DataError, EnvError, StoreError
-from workbench.views import show_curves
-from workbench.views.evaluation import show_report
+from workbench.values import Group, Observation, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import ConfigError, DataError, EnvError, StoreError
+from workbench.worlds import FrozenLake, baselines
+from workbench.worlds import tasks as env_tasks
 
 
-def attempt(
+def a_trajectory(
     number,
     *,
     reward,
@@ -62,15 +62,15 @@ def attempt(
 
 def scores(name, mode, wins, n=100):
     return score_trajectories(
-        name, mode, [attempt(i, reward=float(i < wins), success=i < wins) for i in range(n)]
+        name, mode, [a_trajectory(i, reward=float(i < wins), success=i < wins) for i in range(n)]
     )
 
 
 def test_a_score_counts_faults_as_failures_and_leaves_unscored_rewards_out_of_the_mean():
     trajectories = [
-        attempt(0, reward=1.0, success=True),
-        attempt(1, reward=0.0, success=False),
-        attempt(2, reward=None, success=None, stop=StopReason.ENV_ERROR),
+        a_trajectory(0, reward=1.0, success=True),
+        a_trajectory(1, reward=0.0, success=False),
+        a_trajectory(2, reward=None, success=None, stop=StopReason.ENV_ERROR),
     ]
     score = score_trajectories("p", "sampled", trajectories)
     assert (score.success, score.reward, score.faults, score.n) == (1 / 3, 0.5, 1, 3)
@@ -78,7 +78,7 @@ def test_a_score_counts_faults_as_failures_and_leaves_unscored_rewards_out_of_th
 
 
 def test_an_environment_that_does_not_know_success_has_no_rate_of_zero():
-    silent = [attempt(i, reward=1.0, success=None) for i in range(3)]
+    silent = [a_trajectory(i, reward=1.0, success=None) for i in range(3)]
     score = score_trajectories("p", "sampled", silent)
     assert (score.success, score.success_low, score.by_task, score.ks) == (None, None, (), ())
     metrics = rollout_metrics([Group(tuple(silent))])
@@ -87,7 +87,9 @@ def test_an_environment_that_does_not_know_success_has_no_rate_of_zero():
 
 def test_metrics_of_a_step_without_a_single_score_are_absent_not_zero():
     group = Group(
-        tuple(attempt(i, reward=None, success=None, stop=StopReason.ENV_ERROR) for i in range(2))
+        tuple(
+            a_trajectory(i, reward=None, success=None, stop=StopReason.ENV_ERROR) for i in range(2)
+        )
     )
     metrics = rollout_metrics([group])
     assert {"reward_mean", "reward_std", "reward_std_within", "flat_groups", "success"} & set(
@@ -135,7 +137,7 @@ def test_a_report_pairs_every_policy_with_untrained_and_random_in_its_mode():
         ({"trained": 46}, "rises by at least 8 points"),
         (
             {"untrained": 40, "trained": 48, "n": 50},
-            "clear of zero",
+            "excludes 0",
         ),  # eight points, but of fifty tasks
         ({"untrained": 10, "trained": 20, "random": 30}, "above random play"),
         ({"greedy": (70, 62)}, "greedy success does not fall"),
@@ -160,7 +162,7 @@ def test_a_goal_is_a_condition_more_and_only_the_plain_search_has_one():
     assert goal_of(load_config("search-hard")) is goal_of(load_config("frozenlake")) is None
 
 
-def test_rivals_get_the_same_questions_put_otherwise_and_as_many_attempts():
+def test_rivals_get_the_same_questions_put_otherwise_and_as_many_trajectories():
     config = load_config("search", {"seed": 2})
     assert (
         rivals_of(load_config("frozenlake"))
@@ -186,7 +188,7 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
     def play(tasks, attempts, config, address):
         assert attempts == 1
         seen.append((address, config.temperature, config.top_p))
-        return [Group((attempt(0, reward=1.0, success=True, task=task),)) for task in tasks]
+        return [Group((a_trajectory(0, reward=1.0, success=True, task=task),)) for task in tasks]
 
     made = evaluate_policy(
         "p", tasks, play, config=CollectConfig(temperature=0.5, top_p=0.5), seed=3
@@ -208,12 +210,12 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
 
 
 def returns(name, mode, values, attempts=1):
-    """`values`: the return of each attempt, task by task; None was not scored."""
+    """`values`: the return of each trajectory, task by task; None was not scored."""
     return score_trajectories(
         name,
         mode,
         [
-            attempt(
+            a_trajectory(
                 i % attempts, reward=value, success=None, task=Task(f"t{i // attempts}", "fake", i)
             )
             for i, value in enumerate(values)
@@ -243,7 +245,7 @@ def test_without_success_policies_are_compared_by_return_with_an_interval_over_t
     assert str(after).startswith("trained   sampled  return 2.625  [") and "%" not in str(after)
 
 
-def test_attempts_at_one_task_are_one_value_of_it_and_unscored_ones_are_left_out():
+def test_trajectories_of_one_task_are_one_value_of_it_and_unscored_ones_are_left_out():
     before = returns("untrained", "sampled", [0.0, 2.0, None, 4.0, None, None], attempts=2)
     after = returns("trained", "sampled", [3.0, 3.0, 5.0, None, 9.0, 9.0], attempts=2)
     assert before.reward_by_task == (1.0, 4.0, None) and before.n == 3 and before.reward == 2.0
@@ -293,7 +295,7 @@ def test_a_family_without_baselines_says_none_known_everywhere():
     table = report(
         [random, returns("trained", "sampled", [1.0] * 8)], baselines.none_known(WithRandom())
     )
-    text = show_report(table).text
+    text = report_view(table).text
     assert (
         table["absent"] == {"solver": "none known"}
         and "none known" in text
@@ -305,7 +307,7 @@ def test_a_family_without_baselines_says_none_known_everywhere():
         and "compared by return" in text
         and "of return" in text
     )
-    assert show_report(table).png and "none known" in show_report(table).html
+    assert report_view(table).png and "none known" in report_view(table).html
 
 
 def test_returns_that_are_all_the_same_have_no_interval_of_width_zero():
@@ -314,29 +316,29 @@ def test_returns_that_are_all_the_same_have_no_interval_of_width_zero():
         returns("trained", "sampled", [2.0] * 4),
     )
     assert flat.reward_low is None and "[not known]" in str(flat)
-    text = show_report(report([flat, other])).text
+    text = report_view(report([flat, other])).text
     assert (
         "paired differences in return" in text
         and "the same at every task" in text
-        and "clear" not in text
+        and "CI " not in text
     )
 
 
-def test_the_curves_of_a_reward_only_run_say_which_neighbours_there_are_none_of():
+def test_the_curves_of_a_reward_only_run_say_which_baselines_there_are_none_of():
     table = {
         "step": 0,
         **report([returns("untrained", "sampled", [1.0, 2.0])], baselines.none_known(Guessing())),
     }
-    view = show_curves([{"step": 1, "reward_mean": 1.0}], [table])
+    view = curves_view([{"step": 1, "reward_mean": 1.0}], [table])
     assert "random: none known; solver: none known" in view.text and "beside it" not in view.text
     silent = {name: value for name, value in table.items() if name != "absent"}
     assert (
         "no random, solver beside it"
-        in show_curves([{"step": 1, "reward_mean": 1.0}], [silent]).text
+        in curves_view([{"step": 1, "reward_mean": 1.0}], [silent]).text
     )
 
 
-# ------------------------------------------------------------------------------------------------ several attempts
+# ------------------------------------------------------------------------------------------------ several trajectories
 
 
 def several(name, wins, attempts, mode="sampled"):
@@ -345,7 +347,7 @@ def several(name, wins, attempts, mode="sampled"):
         name,
         mode,
         [
-            attempt(j, reward=1.0, success=j >= attempts - w, task=Task(f"t{i}", "fake", i))
+            a_trajectory(j, reward=1.0, success=j >= attempts - w, task=Task(f"t{i}", "fake", i))
             for i, w in enumerate(wins)
             for j in range(attempts)
         ],
@@ -353,7 +355,7 @@ def several(name, wins, attempts, mode="sampled"):
     )
 
 
-def test_several_attempts_are_summed_up_task_by_task():
+def test_several_trajectories_are_summed_up_task_by_task():
     score = several("p", [0, 1, 2, 4], 4)
     assert (score.n, score.attempts, score.by_task, score.success) == (
         4,
@@ -366,17 +368,19 @@ def test_several_attempts_are_summed_up_task_by_task():
         and several("p", [0], 6).ks == (1, 2, 4)
         and several("p", [0, 1], 1).ks == ()
     )
-    # one success of four: 3 of 6 pairs of attempts hold it; two: 5 of 6
+    # one success of four: 3 of 6 pairs of trajectories hold it; two: 5 of 6
     assert (
         score.pass_at(2).mean == pytest.approx((0 + 3 / 6 + 5 / 6 + 1) / 4)
         and score.pass_at(4).mean == 0.75
     )
     assert (score.pass_at(1).low, score.pass_at(1).high) == (score.success_low, score.success_high)
-    with pytest.raises(DataError, match="pass@8 needs .* at least k attempts at each task, got 4"):
+    with pytest.raises(
+        DataError, match="pass@8 needs .* at least k trajectories of each task, got 4"
+    ):
         score.pass_at(8)
 
 
-def test_a_row_tells_its_score_again_and_one_attempt_leaves_it_as_it_always_was():
+def test_a_row_tells_its_score_again_and_one_trajectory_leaves_it_as_it_always_was():
     for score in (several("p", [0, 1, 3, 3], 3), scores("p", "sampled", 3, 10)):
         assert Score.of_row(json.loads(json.dumps(score.row()))) == score
     row = several("p", [0, 1, 3, 3], 3).row()
@@ -399,7 +403,7 @@ def test_a_row_tells_its_score_again_and_one_attempt_leaves_it_as_it_always_was(
     }
 
 
-def test_a_report_of_several_attempts_pairs_the_largest_common_pass_at_k_too():
+def test_a_report_of_several_trajectories_pairs_the_largest_common_pass_at_k_too():
     made = [
         several("random", [0, 1, 2, 1], 4),
         several("untrained", [1, 1, 2, 2], 4),
@@ -418,7 +422,7 @@ def test_a_report_of_several_attempts_pairs_the_largest_common_pass_at_k_too():
     assert ("untrained greedy pass@4", "trained greedy pass@4") not in pairs
 
 
-def test_attempts_are_played_where_a_policy_samples_and_the_first_is_the_same_without_the_others():
+def test_trajectories_are_played_where_a_policy_samples_and_the_first_is_the_same_without_the_others():
     lake = FrozenLake(slip=0.5)
     tasks = env_tasks(lake, "held-out", 12)
     asked = []
@@ -426,7 +430,7 @@ def test_attempts_are_played_where_a_policy_samples_and_the_first_is_the_same_wi
     def play(tasks, attempts, config, address):
         asked.append((attempts, config.temperature))
         return [
-            Group(tuple(attempt(j, reward=1.0, success=True, task=t) for j in range(attempts)))
+            Group(tuple(a_trajectory(j, reward=1.0, success=True, task=t) for j in range(attempts)))
             for t in tasks
         ]
 
@@ -440,11 +444,11 @@ def test_attempts_are_played_where_a_policy_samples_and_the_first_is_the_same_wi
     dry, _ = evaluate_baselines(tasks, family=FrozenLake(), seed=3, attempts=6)
     assert (
         len({*dry.by_task} - {0, 1}) > 1
-    )  # attempts at a task differ, though no chance of the lake's tells them apart
+    )  # trajectories of a task differ, though no chance of the lake's tells them apart
     won = np.array(several_times[0].by_task) > 0
     assert all(
         won[i] for i, value in enumerate(first[0].by_task) if value
-    )  # the first attempt is among them
+    )  # the first trajectory is among them
     with pytest.raises(ConfigError, match="attempts is at least 1"):
         EvaluationConfig(attempts=0)
 
@@ -478,7 +482,7 @@ def test_an_environment_that_raises_is_a_fault_of_baselines_too(monkeypatch):
         ]
     monkeypatch.setattr(Brittle, "broken_tasks", tuple(task.id for task in tasks))
     with pytest.raises(
-        EnvError, match="random play of frozenlake broke in every attempt.*no lake today"
+        EnvError, match="random play of frozenlake broke in every trajectory.*no lake today"
     ):
         evaluate_baselines(tasks, family=Brittle(), seed=0)
 
@@ -490,11 +494,13 @@ def test_too_few_tasks_are_refused():
 
 def test_step_metrics_know_flat_groups_spread_and_what_was_not_scored():
     groups = [
-        Group((attempt(0, reward=1.0, success=True), attempt(1, reward=0.0, success=False))),
+        Group(
+            (a_trajectory(0, reward=1.0, success=True), a_trajectory(1, reward=0.0, success=False))
+        ),
         Group(
             (
-                attempt(0, reward=0.0, success=False, task=Task("u", "fake", 1)),
-                attempt(
+                a_trajectory(0, reward=0.0, success=False, task=Task("u", "fake", 1)),
+                a_trajectory(
                     1,
                     reward=None,
                     success=None,
@@ -507,5 +513,8 @@ def test_step_metrics_know_flat_groups_spread_and_what_was_not_scored():
     metrics = rollout_metrics(groups)
     assert metrics["reward_mean"] == pytest.approx(1 / 3) and metrics["unscored"] == 1
     assert metrics["reward_std_within"] == pytest.approx(0.25) and metrics["flat_groups"] == 0.5
+    assert metrics["reward_std_in_group"] == pytest.approx(0.5**0.5), (
+        "n - 1, of the group that has one"
+    )
     assert metrics["stop_env_timeout"] == 0.25 and metrics["success"] == 0.25
     assert np.isclose(sum(value for key, value in metrics.items() if key.startswith("stop_")), 1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shutil
@@ -10,22 +12,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import workbench as wb
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workbench as wb
 from tests.payloads import PAYLOADS
 from tests.store_values import ordinary_step
 from workbench import cli
-from workbench.notebook.explore import script
-from workbench.notebook.explored import LANES, Answers
-from workbench.notebook.step_record import addressed
+from workbench.basics.findings import Answer, Finding, LintReport, Place
+from workbench.look import words
+from workbench.look.cells.explore import script
+from workbench.look.cells.explored import LANES, Answers
+from workbench.look.cells.step_record import addressed
+from workbench.look.tokens import credit_of
 from workbench.run.recording import create_run
-from workbench.types import Group, Message, Source, StopReason
-from workbench.types.address import Address
-from workbench.types.errors import DataError, StoreError
-from workbench.types.findings import Answer, Finding, LintReport, Place
-from workbench.views.tokens import credit_of
+from workbench.values import Group, Message, Source, StopReason
+from workbench.values.address import Address
+from workbench.values.errors import DataError, StoreError
 
 OLD = Path(__file__).resolve().parent / "golden_runs" / "old"
 HOSTILE = "</script><img src=x onerror=window.struck=1><b onclick=window.struck=1>\x1b[1m\u202e"
@@ -51,7 +54,7 @@ def hostile(request, tmp_path_factory):
     text = HOSTILE if request.param == "one" else HOSTILE + "".join(PAYLOADS.values())
 
     def struck(group: Group) -> Group:
-        def of(attempt):
+        def of(trajectory):
             turns = tuple(
                 replace(
                     turn,
@@ -59,18 +62,18 @@ def hostile(request, tmp_path_factory):
                     reply=(Message("user", text),),
                     reward_parts={text: turn.reward or 0.0},
                 )
-                for turn in attempt.turns
+                for turn in trajectory.turns
             )
             return replace(
-                attempt,
+                trajectory,
                 turns=turns,
-                task=replace(attempt.task, id=text),
+                task=replace(trajectory.task, id=text),
                 first_observation=replace(
-                    attempt.first_observation, messages=(Message("user", text),)
+                    trajectory.first_observation, messages=(Message("user", text),)
                 ),
             )
 
-        return Group(tuple(of(attempt) for attempt in group))
+        return Group(tuple(of(trajectory) for trajectory in group))
 
     path = tmp_path_factory.mktemp("hostile") / "run"
     with create_run(path, {"policy": {"name": "none"}, "train": {"steps": 1}}) as run:
@@ -105,14 +108,17 @@ def test_an_address_is_read_as_it_is_written(step, task, attempt, turn, token):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("step", "got 'step'"),
-        ("step 3 task 2", "an address is written 'step 3 / task 2"),
-        ("step 3 / step 4", "got 'step 4'"),
+        ("step", "'step' is no part of an address"),
+        (
+            "step 3 task 2",
+            "'step 3 task 2' is no part of an address, which is written 'step 3 / task 2",
+        ),
+        ("step 3 / step 4", "'step 4' is no part of an address"),
         ("task 2", "task 2 of which step"),
         ("step 3 / token 1", "token 1 of which attempt"),
-        ("step -1", "got 'step -1'"),
-        ("update 3", "got 'update 3'"),
-        ("step 3 / task x", "got 'task x'"),
+        ("step -1", "'step -1' is no part of an address"),
+        ("update 3", "'update 3' is no part of an address"),
+        ("step 3 / task x", "'task x' is no part of an address"),
     ],
 )
 def test_what_is_no_address_is_refused(text, said):
@@ -172,7 +178,7 @@ def test_the_terminal_and_the_notebook_show_the_same_place(runs, capsys):
 # ------------------------------------------------------------------------------------------------ what it is told
 
 
-def test_a_step_says_of_every_attempt_what_is_stored(answers):
+def test_a_step_says_of_every_trajectory_what_is_stored(answers):
     for number, run in enumerate(answers.runs):
         for step in run.steps():
             groups, said = (
@@ -180,13 +186,13 @@ def test_a_step_says_of_every_attempt_what_is_stored(answers):
                 answers.of({"ask": "step", "run": number, "step": step}).content,
             )
             assert [row["task"] for row in said["groups"]] == list(range(len(groups)))
-            attempts = [attempt for group in groups for attempt in group]
+            trajectories = [trajectory for group in groups for trajectory in group]
             assert [
                 (row["reward"], row["success"], row["turns"], row["stop"], row["tokens"])
                 for row in said["attempts"]
             ] == [
                 (t.reward, t.success, len(t.turns), t.stop_reason.value, t.num_sampled)
-                for t in attempts
+                for t in trajectories
             ]
             assert [row["mean"] for row in said["groups"]] == [
                 float(np.mean([t.reward for t in group])) for group in groups
@@ -194,7 +200,7 @@ def test_a_step_says_of_every_attempt_what_is_stored(answers):
             json.dumps(said, allow_nan=False)
 
 
-def test_every_token_of_every_attempt_has_its_author_and_its_stored_numbers(answers):
+def test_every_token_of_every_trajectory_has_its_author_and_its_stored_numbers(answers):
     for number, run in enumerate(answers.runs):
         tables, index = [run.credit(1, update) for update in run.updates(1)], 0
         for task, group in enumerate(run.groups(1)):
@@ -234,7 +240,7 @@ def test_every_token_of_every_attempt_has_its_author_and_its_stored_numbers(answ
                 assert set(reply.content["lanes"]) == set(arrays) & set(LANES)
 
 
-def test_an_attempt_that_ended_before_its_first_prompt_has_no_tokens(tmp_path, monkeypatch):
+def test_a_trajectory_that_ended_before_its_first_prompt_has_no_tokens(tmp_path, monkeypatch):
     first, *others = ordinary_step(1)[0]
     broken = replace(
         first,
@@ -277,9 +283,9 @@ def test_a_token_that_is_trained_though_nobody_sampled_it_is_marked(answers, mon
 def test_a_finding_of_the_lint_leads_to_its_token(runs, monkeypatch):
     """Tokens are counted over the segments of a rewritten history, end to end."""
     run = wb.open_run(runs / "window")
-    attempt = run.groups(1)[1][2]
-    assert len(attempt.segments) > 1
-    place = Place(f"{attempt.task.id}/{attempt.attempt}", segment=1, position=3)
+    trajectory = run.groups(1)[1][2]
+    assert len(trajectory.segments) > 1
+    place = Place(f"{trajectory.task.id}/{trajectory.attempt}", segment=1, position=3)
     report = LintReport(
         (
             Answer(
@@ -292,7 +298,7 @@ def test_a_finding_of_the_lint_leads_to_its_token(runs, monkeypatch):
     monkeypatch.setattr(type(run), "lint", lambda self, step: report)
     told = Answers([run]).of({"ask": "step", "run": 0, "step": 1}).content
     assert [finding["at"] for finding in told["findings"]] == [
-        f"step 1 / task 1 / attempt 2 / token {len(attempt.segments[0]) + 3}",
+        f"step 1 / task 1 / attempt 2 / token {len(trajectory.segments[0]) + 3}",
         "",
     ]
     assert [
@@ -363,7 +369,7 @@ def test_a_run_that_trains_is_followed(tmp_path):
         assert told.of({"ask": "step", "run": 0, "step": 1}).content["neighbours"] == [None, 2]
 
 
-def test_attempts_are_found_by_what_is_said_in_them(answers):
+def test_trajectories_are_found_by_what_is_said_in_them(answers):
     whole = answers.runs[0].groups(1)
     word = whole[2][1].turns[0].text[7:15]
     found = answers.of({"ask": "search", "run": 0, "step": 1, "text": word.upper()}).content[
@@ -372,13 +378,13 @@ def test_attempts_are_found_by_what_is_said_in_them(answers):
     expected = [
         [task, number]
         for task, group in enumerate(whole)
-        for number, attempt in enumerate(group)
+        for number, trajectory in enumerate(group)
         if any(
             word in text
-            for turn in attempt.turns
+            for turn in trajectory.turns
             for text in (turn.text, *(m.text for m in turn.reply))
         )
-        or any(word in m.text for m in attempt.first_observation.messages)
+        or any(word in m.text for m in trajectory.first_observation.messages)
     ]
     assert [2, 1] in found and found == expected
     assert (
@@ -421,11 +427,10 @@ def test_no_foreign_text_ends_the_script_of_a_page(hostile, tmp_path):
         .save(tmp_path / "page.html")
         .read_text()
     )
-    assert (
-        page.count("</script") == 1
-        and page.endswith("</script></html>\n")
-        and "onerror=window.struck" in page
-    )
+    assert page.count("</script") == 1 and page.endswith("</script></html>\n")
+    packed = re.search(r'await unpacked\("([^"]*)"\)', page)[1]
+    held = gzip.decompress(base64.b64decode(packed)).decode()
+    assert "onerror=window.struck" in held and "onerror" not in page
     assert "<img" not in page and not set("\u2028\u2029\u202e\x1b") & set(page)
 
 
@@ -434,18 +439,18 @@ def opened(page, path: Path) -> None:
     page.wait_for_selector(".wb-plot")
 
 
-ATTEMPTS = ".wb-step > .wb-scroll tbody tr"
+TRAJECTORIES = ".wb-step > .wb-scroll tbody tr"
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
 def test_three_clicks_lead_from_the_curve_to_the_token(runs, page, tmp_path):
     navigator = wb.explore([runs / "small-ppo", runs / "small-frozenlake"])
     opened(page, navigator.save(tmp_path / "page.html", steps=[1, 2]))
-    assert page.locator(ATTEMPTS).count() == 0
+    assert page.locator(TRAJECTORIES).count() == 0
     page.locator(".wb-plot").click(position={"x": 400, "y": 100})
-    page.wait_for_selector(ATTEMPTS)
+    page.wait_for_selector(TRAJECTORIES)
     step = int(re.search(r"step (\d+)", page.inner_text(".wb-path"))[1])
-    row = page.locator(ATTEMPTS).nth(5)
+    row = page.locator(TRAJECTORIES).nth(5)
     task, attempt = (int(row.locator("td").nth(n).inner_text()) for n in (0, 1))
     row.click()
     page.wait_for_selector(".wb-trained")
@@ -493,14 +498,14 @@ def test_three_clicks_lead_from_the_curve_to_the_token(runs, page, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
-def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, page, tmp_path):
+def test_trajectories_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, page, tmp_path):
     opened(page, wb.explore(runs / "small-ppo", at="step 1").save(tmp_path / "page.html"))
-    page.wait_for_selector(ATTEMPTS)
+    page.wait_for_selector(TRAJECTORIES)
 
     def column(number: int) -> list[float]:
         return [
             float(text.replace("−", "-"))
-            for text in page.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()
+            for text in page.locator(f"{TRAJECTORIES} td:nth-child({number})").all_inner_texts()
         ]
 
     every = column(3)
@@ -511,14 +516,16 @@ def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, pag
     group = page.locator(".wb-step details tbody tr").nth(3)
     group.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === 4")
+    page.wait_for_function(f"() => document.querySelectorAll('{TRAJECTORIES}').length === 4")
     assert set(column(1)) == {3.0}
     page.click(".wb-all")
     run = wb.open_run(runs / "small-ppo")
     word = run.groups(1)[0][0].turns[0].text[8:20]
     found = Answers([run]).of({"ask": "search", "run": 0, "step": 1, "text": word}).content["found"]
     page.fill(".wb-step input[type=search]", word)
-    page.wait_for_function(f"() => document.querySelectorAll('{ATTEMPTS}').length === {len(found)}")
+    page.wait_for_function(
+        f"() => document.querySelectorAll('{TRAJECTORIES}').length === {len(found)}"
+    )
     assert sorted(map(list, zip(map(int, column(1)), map(int, column(2))))) == found
     page.fill(".wb-step input[type=search]", "")
     page.fill(".wb-bound[placeholder='at least']", "0")
@@ -535,7 +542,7 @@ def test_attempts_are_sorted_and_filtered_and_the_keyboard_reaches_all(runs, pag
         and len(column(6)) == sum(len(t.turns) >= 3 for group in run.groups(1) for t in group)
     )
     page.fill(".wb-bound[placeholder='at least']", "")
-    page.locator(ATTEMPTS).first.focus()
+    page.locator(TRAJECTORIES).first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_selector(".wb-tokens .wb-token")
@@ -598,6 +605,14 @@ def test_nothing_is_cut_off_on_a_narrow_or_a_wide_page(runs, page, tmp_path, wid
     page.screenshot(path=tmp_path / f"{width}.png", full_page=True)
 
 
+def test_a_page_of_one_step_is_small_because_its_answers_are_compressed(runs, tmp_path):
+    saved = wb.explore(runs / "small-ppo", at="step 1").save(tmp_path / "page.html").read_text()
+    packed = re.search(r'await unpacked\("([^"]*)"\)', saved)[1]
+    held = gzip.decompress(base64.b64decode(packed))
+    assert len(packed) < len(held) / 4, "negative control: as it stood, it would be this large"
+    assert len(saved) < 250_000
+
+
 def test_a_page_holds_the_steps_that_were_asked_for(runs, tmp_path):
     run = runs / "small-frozenlake"
     few, more = (
@@ -619,7 +634,7 @@ def test_a_page_holds_the_steps_that_were_asked_for(runs, tmp_path):
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, shell, monkeypatch):
     """Two outputs: the widget, and the picture that a saved notebook shows; where nobody looks the picture alone."""
-    monkeypatch.setattr("workbench.notebook.explore.has_widgets", lambda: looked_at)
+    monkeypatch.setattr("workbench.look.cells.explore.has_widgets", lambda: looked_at)
     seen = []
     monkeypatch.setattr(
         shell.display_pub, "publish", lambda data, *args, **kwargs: seen.append(data)
@@ -632,17 +647,126 @@ def test_a_notebook_keeps_the_place_where_it_was(runs, looked_at, shell, monkeyp
         if looked_at
         else [False]
     )
-    assert (
-        seen[-1]["text/plain"] == wb.show(path, at="step 1 / task 0").text
-        and "<script" not in seen[-1]["text/html"]
-    )
+
+    def picture(run, at):
+        """The curves of both runs, then the place of the one that is looked at."""
+        text = seen[-1]["text/plain"]
+        return (
+            "success: small-ppo" in text
+            and f"{run.name}, {at}" in text
+            and text.endswith(wb.show(run, at=at).text)
+        )
+
+    assert picture(path, "step 1 / task 0") and "<script" not in seen[-1]["text/html"]
     navigator.widget().at = "step 2 / task 1 / attempt 3"
-    assert seen[-1]["text/plain"] == wb.show(
-        path, at="step 2 / task 1 / attempt 3"
-    ).text and navigator.at.endswith("attempt 3")
+    assert picture(path, "step 2 / task 1 / attempt 3") and navigator.at.endswith("attempt 3")
     navigator.widget().run = 1
+    assert picture(runs / "window", "step 2 / task 1 / attempt 3")
+    assert seen[-1]["text/plain"] != seen[-2]["text/plain"]
+
+
+def test_the_picture_of_several_runs_shows_all_of_them(runs):
+    """It once showed the first alone: what a saved notebook keeps of `wb.explore([a, b])` was that of `wb.explore(a)`."""
+    paths = [runs / name for name in ("small-frozenlake", "small-ppo", "window")]
+    picture = wb.explore(paths).view()
+    alone = wb.explore(paths[0]).view()
+    assert picture.text != alone.text and picture.png != alone.png and picture.png[:4] == b"\x89PNG"
+    for path in paths:
+        run = wb.open_run(path)
+        first, last = (run.metrics_rows()[at]["success"] for at in (0, -1))
+        assert f"{path.name} {words.number(first, 3)} to {words.number(last, 3)}" in picture.text
+    names = {trace["name"] for trace in picture.figure.to_dict()["data"]}
+    assert {path.name for path in paths} <= names and {"random", "untrained", "solver"} <= names
+    # Runs whose baselines differ each have their own: small-frozenlake's untrained policy has 25 %, that of window 50 %.
+    assert "untrained 0.25" in picture.text and "untrained, window 0.5" in picture.text
+    assert "untrained, small-ppo" not in picture.text
+    # Negative control: one run has no other's curve.
+    assert "small-ppo" not in alone.text
+
+
+def test_what_was_spent_at_each_step_is_an_axis(runs, answers):
+    told = answers.of({"ask": "runs"}).content["runs"][0]
+    run = wb.open_run(runs / "small-ppo")
+    tokens = 0
+    for step, spent in zip(run.steps(), told["spent"]["tokens"]):
+        for group in run.groups(step):
+            tokens += sum(trajectory.num_sampled for trajectory in group)
+        assert spent == tokens
+    clock = run.clock_rows()[1]
+    first = sum(clock[name] for name in clock if name.endswith("_s") and "_cpu_" not in name)
+    assert told["spent"]["seconds"][0] == pytest.approx(first)
+    stops = {t.stop_reason.value for step in run.steps() for g in run.groups(step) for t in g}
+    assert set(told["stops"]) == stops
+
+
+def test_the_navigator_searches_every_step_of_every_run(answers):
+    word = answers.runs[1].groups(2)[1][2].turns[0].text
+    reply = answers.of({"ask": "search_all", "text": word}).content
+    assert [
+        match
+        for match in reply["matches"]
+        if (match["run"], match["at"]) == (1, "step 2 / task 1 / attempt 2")
+    ]
+    assert answers.of({"ask": "search_all", "text": "no such words"}).content == {
+        "matches": [],
+        "hidden": 0,
+    }
     assert (
-        seen[-1]["text/plain"]
-        == wb.show(runs / "window", at="step 2 / task 1 / attempt 3").text
-        != seen[-2]["text/plain"]
+        "no stop reason 'x'"
+        in answers.of({"ask": "search_all", "text": "", "stop": "x"}).content["error"]
     )
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_curves_have_controls_steps_are_searched_and_a_trajectory_is_copied(runs, page, tmp_path):
+    paths = [runs / "small-ppo", runs / "small-frozenlake"]
+    opened(page, wb.explore(paths).save(tmp_path / "page.html", steps=[1, 2]))
+    drawn = "[...document.querySelectorAll('.wb-mean')].map(each => each.getAttribute('d')).join()"
+    ticks = (
+        "[...document.querySelectorAll('.wb-plot text')].map(each => each.textContent).join('|')"
+    )
+    smooth = page.evaluate(drawn)
+    page.select_option(".wb-smooth", "1")
+    rough = page.evaluate(drawn)
+    assert smooth != rough and "step 2" in page.evaluate(ticks)
+    page.select_option(".wb-axis", "tokens")
+    assert page.evaluate(drawn) != rough and " tokens" in page.evaluate(ticks)
+    page.select_option(".wb-axis", "seconds")
+    assert " seconds" in page.evaluate(ticks)
+    page.select_option(".wb-axis", "step")
+    assert page.evaluate(drawn) == rough
+    page.check(".wb-log")
+    assert page.evaluate(drawn) != rough
+    page.uncheck(".wb-log")
+    # Keys: listed by a key and by a button, and not while somebody types.
+    assert not page.locator(".wb-keys").is_visible()
+    page.focus(".wb-plot")
+    page.keyboard.press("?")
+    assert "next trained span" in page.inner_text(".wb-keys")
+    page.click(".wb-keys-button")
+    assert not page.locator(".wb-keys").is_visible()
+    # The search opens what it finds, in the other run too.
+    page.click(".wb-search > summary")
+    page.focus(".wb-search input")
+    page.keyboard.press("?")
+    assert not page.locator(".wb-keys").is_visible()
+    group = wb.open_run(paths[1]).groups(2)[3]
+    page.fill(".wb-search input >> nth=0", group[1].turns[-1].text)
+    page.click(".wb-search-go")
+    page.wait_for_selector(".wb-search tbody tr")
+    page.locator(".wb-search tbody tr", has_text="small-frozenlake").filter(
+        has_text="step 2 / task 3 / attempt 1"
+    ).click()
+    page.wait_for_selector(".wb-copy")
+    assert page.inner_text(".wb-path").startswith("small-frozenlake")
+    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    page.click("text=copy JSON")
+    page.wait_for_function("() => window.copied")
+    copied = json.loads(page.evaluate("window.copied"))
+    assert copied.pop("at") == "step 2 / task 3 / attempt 1"
+    assert copied == json.loads(group[1].json)
+    page.click("text=copy text")
+    page.wait_for_function("() => window.copied[0] !== '{'")
+    assert page.evaluate("window.copied") == group[1].text
+    assert "characters are in the clipboard" in page.inner_text(".wb-status")
+    assert not page.trouble + page.outside, page.trouble + page.outside

@@ -1,21 +1,19 @@
-"""What goes out to a tracker is what the run folder holds: every number of it, and nothing that was not computed."""
+"""What goes out to TensorBoard is what the run folder holds: every number of it, and nothing that was not computed."""
 
 from __future__ import annotations
-
-import math
-import sys
-import types
 
 import numpy as np
 import pytest
 
 from tests.store_values import ordinary_step
 from workbench import cli
-from workbench.notebook import export
-from workbench.notebook.export import export_run, hyperparameters, records_of
+from workbench.extensions.interop.export import export_run
+from workbench.extensions.track import tracker
+from workbench.extensions.track.export import number_items
+from workbench.extensions.track.items import plain_settings
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
-from workbench.types.errors import ConfigError, StoreError, WorkbenchError
+from workbench.values.errors import ConfigError, StoreError
 
 CONFIG = {
     "seed": 3,
@@ -90,8 +88,11 @@ SETTINGS = {
 
 
 def test_every_number_is_there_and_what_was_not_computed_is_not(run):
-    assert records_of(run) == EXPECTED and list(records_of(run)) == [0, 1, 2]
-    assert hyperparameters(run) == SETTINGS | {"digest": run.digest()}
+    records: dict[int, dict[str, float]] = {}
+    for item in number_items(run):
+        records.setdefault(item.step, {}).update(item.numbers)
+    assert records == EXPECTED and list(records) == [0, 1, 2]
+    assert plain_settings(run) == SETTINGS
 
 
 def test_tensorboard_reads_every_number_back(run, tmp_path, capsys):
@@ -116,10 +117,7 @@ def test_tensorboard_reads_every_number_back(run, tmp_path, capsys):
         for step, row in EXPECTED.items()
     }
     assert read == wanted, "TensorBoard keeps 32 bits of a number"
-    [path] = (tmp_path / "out/first").glob("*/events.out.*")
-    settings = EventAccumulator(str(path))
-    settings.Reload()
-    content = settings.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     found = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert {name: _plain(value) for name, value in found.items()} == SETTINGS | {
         "digest": run.digest()
@@ -130,58 +128,16 @@ def _plain(value):
     return getattr(value, value.WhichOneof("kind"))
 
 
-class Pretended:
-    """The part of trackio and wandb that accelerate's trackers use; not the packages themselves (see below)."""
-
-    def __init__(self):
-        self.logged, self.settings, self.begun, self.finished = {}, {}, [], False
-        self.config = types.SimpleNamespace(
-            update=lambda values, allow_val_change: self.settings.update(values)
-        )
-
-    def init(self, **options):
-        self.begun.append(options)
-        return self
-
-    def log(self, values, step):
-        assert step not in self.logged and step >= max(self.logged, default=0), (
-            "W&B drops what goes back a step"
-        )
-        self.logged[step] = values
-
-    def finish(self):
-        self.finished = True
-
-
-@pytest.mark.parametrize("to", ["trackio", "wandb"])
-def test_the_other_trackers_are_handed_every_number_once(to, run, tmp_path, monkeypatch):
-    """Against accelerate's tracker and a stand-in for the package. The real packages (trackio 0.43, wandb 0.31 offline)
-    were run by hand: each number came back out of their files."""
-    package = Pretended()
-    monkeypatch.setitem(sys.modules, to, package)
-    monkeypatch.setattr(export, "find_spec", lambda name: name)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setenv("TRACKIO_DIR", "")
-    export_run(run.path, to, tmp_path / "out")
-    assert package.logged == EXPECTED and package.finished
-    assert package.settings == SETTINGS | {"digest": run.digest()}
-    [options] = package.begun
-    assert options["project"] == "workbench" and options["name"] == "first"
-    assert to == "trackio" or (options["mode"], options["dir"]) == (
-        "offline",
-        str(tmp_path / "out"),
-    )
-
-
 def test_what_cannot_be_done_is_said_with_what_to_do(run, tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="'mlflow'; expected one of tensorboard, trackio, wandb"):
+    with pytest.raises(ConfigError, match="'mlflow'; expected one of tensorboard, trl-sft"):
         export_run(run, "mlflow")
+    with pytest.raises(ConfigError, match="'wandb'; expected one of tensorboard"):
+        export_run(run, "wandb")
     with pytest.raises(StoreError, match="inside the run folder"):
         export_run(run, "tensorboard", run.path / "logs")
     (tmp_path / "out/first").mkdir(parents=True)
     with pytest.raises(StoreError, match="is there already"):
         export_run(run, "tensorboard", tmp_path / "out")
-    monkeypatch.setattr(export, "find_spec", lambda name: None)
-    with pytest.raises(WorkbenchError, match="pip install trackio"):
-        export_run(run, "trackio")
-    assert not math.isnan(records_of(run)[2]["train/kl"]), "the run itself is as it was"
+    monkeypatch.setattr(tracker, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install tensorboard"):
+        export_run(run, "tensorboard", tmp_path / "other")

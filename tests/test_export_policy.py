@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from workbench import cli
 from workbench.chat import ChatFormat
 from workbench.engines.policy import load_policy
-from workbench.notebook.export_policy import export_policy
-from workbench.notebook.train import train_here
+from workbench.look.cells.export_policy import export_policy
+from workbench.look.cells.train import train_here
 from workbench.run.store import open_run
 from workbench.training.config import load_config
-from workbench.training.session import reopen
-from workbench.types import Message, Observation
-from workbench.types.errors import ConfigError, StoreError
+from workbench.training.reopening import reopen
+from workbench.values import Message, Observation
+from workbench.values.errors import ConfigError, StoreError
 
 CHAT = [
     {"role": "system", "content": "You call tools."},
@@ -108,7 +108,7 @@ def test_a_folder_is_a_policy_of_a_config_and_says_where_it_comes_from(run, tmp_
     )
     assert "not evaluated at this step" in (tmp_path / "half/README.md").read_text()
     export_policy(run, tmp_path / "newest")
-    assert "random" in (tmp_path / "newest/README.md").read_text(), "beside its neighbours"
+    assert "random" in (tmp_path / "newest/README.md").read_text(), "beside its baselines"
 
 
 def test_nothing_is_overwritten_and_what_cannot_be_exported_is_said(run, tmp_path, capsys):
@@ -124,8 +124,8 @@ def test_nothing_is_overwritten_and_what_cannot_be_exported_is_said(run, tmp_pat
     assert list(tmp_path.iterdir()) == [tmp_path / "there"], "nothing half-made stays behind"
     for words, message in (
         ((), "one thing"),
-        (("d", "--to", "wandb", "--out", "e"), "once"),
-        (("--to", "wandb", "--step", "1"), "numbers of all"),
+        (("d", "--to", "tensorboard", "--out", "e"), "once"),
+        (("--to", "tensorboard", "--step", "1"), "numbers of all"),
         (("d", "--out", "e"), "named behind the run"),
     ):
         assert cli.main(["export", str(run.path), *words]) == 2

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.store_values import credit_of, ordinary_step
-from workbench.notebook.watch import follow
+from workbench.basics import canonical_json
+from workbench.look import progress
+from workbench.look.live import Status
+from workbench.look.watch import follow
 from workbench.run import writer
 from workbench.run.follow import LineFollower, RunFollower
 from workbench.run.recording import create_run, reopen_run
 from workbench.run.store import open_run
 from workbench.training.config import load_config, to_dict
 from workbench.training.step import Clock
-from workbench.types import canonical_json
-from workbench.types.errors import StoreError
-from workbench.views import progress
-from workbench.views.live import Status
+from workbench.values.errors import StoreError
 
 
 def commit(run, step: int, **metrics) -> None:

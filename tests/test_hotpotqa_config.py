@@ -13,11 +13,11 @@ import pytest
 
 from workbench.engines.scripted import ScriptedEngine
 from workbench.learn.replay import replay_step
-from workbench.notebook.train import train_here
+from workbench.look.cells.train import train_here
 from workbench.training.config import load_config, load_config_with_warnings
 from workbench.training.session import open_session, rollout
-from workbench.types import Source
-from workbench.types.errors import ConfigError
+from workbench.values import Source
+from workbench.values.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "experiments/hotpotqa-qwen2.5-3b.toml"
@@ -52,12 +52,18 @@ def test_it_says_that_it_was_not_run_and_has_the_published_settings():
         "batch": (config.train.tasks_per_step, 128),
         "mini": (config.algorithm.minibatch_size, 64),
         "group": (config.train.group_size, 1),
-        "c": (config.algorithm.dual_clip, 3),
-        "clip": ((config.algorithm.clip_low, config.algorithm.clip_high), (0.2, 0.2)),
-        "gamma": (config.algorithm.gamma, 1),
-        "lambda": (config.algorithm.lam, 1),
-        "kl": ((config.algorithm.kl_coef, config.algorithm.kl_in), (0.001, "reward")),
-        "values": (config.algorithm.value_clip, 0.5),
+        "c": (config.algorithm.objective.dual_clip, 3),
+        "clip": (
+            (config.algorithm.objective.clip_low, config.algorithm.objective.clip_high),
+            (0.2, 0.2),
+        ),
+        "gamma": (config.algorithm.estimator.gamma, 1),
+        "lambda": (config.algorithm.estimator.lam, 1),
+        "kl": (
+            (config.algorithm.reference.kl_coef, config.algorithm.reference.kl_in),
+            (0.001, "reward"),
+        ),
+        "values": (config.algorithm.critic.value_clip, 0.5),
         "turns": (config.env.turns, 5),
         "characters": (config.env.most_chars, 2048),
         "documents": (config.env.documents, 5),

@@ -13,7 +13,7 @@ import workbench as wb
 from tests.learning_data import make_groups
 from workbench.run.equality import groups_equal
 from workbench.training.information import MOST, prompt_information
-from workbench.types import Group, Segment
+from workbench.values import Group, Segment
 
 SMALL = {
     "train.steps": 2,
@@ -47,7 +47,7 @@ def says(score):
 
 
 def before_and_after(group):
-    """Ids of the first prompt and of the first reply of a group's first attempt."""
+    """Ids of the first prompt and of the first reply of a group's first trajectory."""
     spans = group[0].segments[0].spans
     at = next(number for number, span in enumerate(spans) if span.sampled)
     return tuple(int(i) for span in spans[:at] for i in span.token_ids), tuple(
@@ -67,14 +67,14 @@ def with_prompts(groups):
     """The same groups with a first prompt of their own each."""
     made = []
     for number, group in enumerate(groups):
-        attempts = []
-        for attempt in group:
-            first, *rest = attempt.segments[0].spans
+        trajectories = []
+        for trajectory in group:
+            first, *rest = trajectory.segments[0].spans
             opening = replace(first, token_ids=np.append(first.token_ids, 40 + number))
-            attempts.append(
-                replace(attempt, segments=(Segment((opening, *rest)), *attempt.segments[1:]))
+            trajectories.append(
+                replace(trajectory, segments=(Segment((opening, *rest)), *trajectory.segments[1:]))
             )
-        made.append(Group(tuple(attempts)))
+        made.append(Group(tuple(trajectories)))
     return made
 
 

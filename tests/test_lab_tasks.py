@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import workbench as wb
 
+import workbench as wb
 from tests.lab_kit import finished, open_notebook, output_of, run_cell, write_notebook
+from workbench.basics.findings import Answer, Finding, LintReport, Place
 from workbench.run.recording import create_run
-from workbench.types.address import Address
-from workbench.types.findings import Answer, Finding, LintReport, Place
+from workbench.values.address import Address
 
 pytestmark = [pytest.mark.full, pytest.mark.debian("chromium", "fonts-dejavu-core")]
 
@@ -29,7 +29,7 @@ SETTINGS = {
 }
 CELLS = ["import workbench as wb\nwb.explore(['first', 'second'])", "wb.explore('linted')"]
 MOST_CLICKS = 5
-ATTEMPTS = ".wb-step > .wb-scroll tbody tr"
+TRAJECTORIES = ".wb-step > .wb-scroll tbody tr"
 LEFT, RIGHT, WIDTH = 56, 150, 900  # of the curves, as they are drawn
 
 
@@ -68,7 +68,7 @@ class Hand:
         return self.box.locator(selector).first.inner_text()
 
     def column(self, number: int) -> list[str]:
-        return self.box.locator(f"{ATTEMPTS} td:nth-child({number})").all_inner_texts()
+        return self.box.locator(f"{TRAJECTORIES} td:nth-child({number})").all_inner_texts()
 
     @property
     def place(self) -> Address:
@@ -81,8 +81,8 @@ def runs(lab):
     for seed, name in ((1, "first"), (2, "second")):
         wb.train_here(wb.load_config("frozenlake", SETTINGS | {"seed": seed}), lab.folder / name)
     first = wb.open_run(lab.folder / "first")
-    attempt = first.groups(1)[2][1]
-    place = Place(f"{attempt.task.id}/{attempt.attempt}", segment=0, position=97)
+    trajectory = first.groups(1)[2][1]
+    place = Place(f"{trajectory.task.id}/{trajectory.attempt}", segment=0, position=97)
     with create_run(lab.folder / "linted", first.config) as run:
         run.write_step(1, first.groups(1))
         run.write_credit(first.credit(1, 0))
@@ -105,21 +105,21 @@ def tasks(lab, runs):
     return write_notebook(lab.folder / "tasks.ipynb", CELLS)
 
 
-def worst_attempt_of_step_7(hand: Hand, run) -> None:
+def worst_trajectory_of_step_7(hand: Hand, run) -> None:
     hand.step(7, 7)
     hand.click("button[aria-label='sort by reward']")
-    hand.click(ATTEMPTS)
+    hand.click(TRAJECTORIES)
     place = hand.place
     assert run.groups(7)[place.task][place.attempt].reward == min(
         t.reward for group in run.groups(7) for t in group
     )
-    assert "reward" in hand.text(".wb-attempt .wb-quiet")
+    assert "reward" in hand.text(".wb-trajectory .wb-quiet")
 
 
 def why_this_advantage(hand: Hand, run) -> None:
     hand.step(5, 7)
     trained = next(index for index, text in enumerate(hand.column(9)) if text == "yes")
-    hand.click(f"{ATTEMPTS} >> nth={trained}")
+    hand.click(f"{TRAJECTORIES} >> nth={trained}")
     hand.click(".wb-trained >> nth=2")
     hand.box.locator(".wb-loss tr").first.wait_for()
     written = {
@@ -168,12 +168,12 @@ def what_did_the_filter_remove(hand: Hand, run) -> None:
         ]
         number += len(group)
     assert hand.text(".wb-removed").startswith(
-        f"the filter removed {len(left)} attempts with {sum(t.num_sampled for t in left)} sampled tokens"
+        f"the filter removed {len(left)} trajectories with {sum(t.num_sampled for t in left)} sampled tokens"
     )
     assert left and hand.box.locator(".wb-step details tbody tr:has-text('left out')").count() > 0
 
 
-def last_turn_of_the_longest_attempt(hand: Hand, run) -> None:
+def last_turn_of_the_longest_trajectory(hand: Hand, run) -> None:
     step = max(
         run.steps(), key=lambda step: max(len(t.turns) for group in run.groups(step) for t in group)
     )
@@ -181,7 +181,7 @@ def last_turn_of_the_longest_attempt(hand: Hand, run) -> None:
     assert len(longest.turns) >= 20
     hand.step(step, 7)
     hand.click("button[aria-label='sort by turns']")
-    hand.click(ATTEMPTS)
+    hand.click(TRAJECTORIES)
     hand.click(".wb-turn:last-of-type > summary")
     assert hand.text(".wb-turn:last-of-type pre").strip() == longest.turns[-1].text.strip()
 
@@ -205,13 +205,13 @@ def from_a_finding_to_its_token(hand: Hand, run) -> None:
 def change_gamma_and_see_what_moves(hand: Hand, run) -> None:
     hand.step(3, 7)
     hand.click(".wb-editor > summary")
-    gamma = hand.box.locator(".wb-editor input[aria-label='gamma']")
+    gamma = hand.box.locator(".wb-editor input[aria-label='estimator.gamma']")
     gamma.wait_for()
     gamma.fill("0.9")
     gamma.press("Enter")
     hand.box.locator(".wb-code:has-text('gamma')").wait_for()
     assert (
-        "settings={'gamma': 0.9}" in hand.text(".wb-code")
+        "settings={'estimator.gamma': 0.9}" in hand.text(".wb-code")
         and hand.box.locator(".wb-editor td.wb-changed").count() > 0
     )
     assert "tokens differ by up to" in hand.text(".wb-status")
@@ -234,12 +234,12 @@ def compare_two_seeds(hand: Hand, run) -> None:
 
 
 TASKS = {
-    worst_attempt_of_step_7: 0,
+    worst_trajectory_of_step_7: 0,
     why_this_advantage: 0,
     which_tasks_did_training_lose: 0,
     is_anything_trained_that_the_policy_did_not_write: 0,
     what_did_the_filter_remove: 0,
-    last_turn_of_the_longest_attempt: 0,
+    last_turn_of_the_longest_trajectory: 0,
     first_flat_step_and_its_side: 0,
     from_a_finding_to_its_token: 1,
     change_gamma_and_see_what_moves: 0,

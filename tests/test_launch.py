@@ -1,5 +1,5 @@
 """The files that start a run on many GPUs: not run here, but what they say is checked. Syntax by bash and a YAML reader, every
-setting by the loader, memory by the plan, and the server's arguments against those that this project starts one with."""
+setting by the loader, and the server's arguments against those that this project starts one with."""
 
 from __future__ import annotations
 
@@ -12,30 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from workbench.doctor.plan import plan
-from workbench.engines.server.process import CONTROL
+from workbench.extensions.vllm_server.process import CONTROL
 from workbench.training.config import load_config_with_warnings
 from workbench.training.starting import obstacles
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "experiments/launch"
 CONFIG = LAUNCH / "search-qwen2.5-7b.toml"
-# Qwen2.5-7B-Instruct, as its config.json gives it.
-QWEN_7B = {
-    "model_type": "qwen2",
-    "architectures": ["Qwen2ForCausalLM"],
-    "vocab_size": 152064,
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 28,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 32768,
-    "tie_word_embeddings": False,
-    "rope_theta": 1000000.0,
-    "rms_norm_eps": 1e-6,
-}
-GB = 10**9
 
 
 def commands(name: str) -> str:
@@ -114,42 +97,3 @@ def test_the_slurm_files_server_is_one_that_this_project_would_start():
             assert words[words.index(option) + 1] == (
                 json.dumps(value) if isinstance(value, dict) else str(value)
             )
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"learner.num_processes": 8},
-        {
-            "learner.num_processes": 1,
-            "learner.sharding": "none",
-            "learner.lora_rank": 16,
-            "policy.dtype": "bfloat16",
-        },
-    ],
-    ids=["four shards", "eight shards", "adapters"],
-)
-def test_seven_billion_parameters_fit_by_plan(tmp_path, settings):
-    """Where weights are whole in every process they do not, by far."""
-    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
-    sizes = {"policy.name": str(tmp_path), "policy.device": "cuda"}
-    limits = {"host": 500 * GB, "device": 80 * GB, "server": 80 * GB}
-
-    def planned(more):
-        return plan(
-            load_config_with_warnings(CONFIG, sizes | more)[0], limits=limits, baseline=GB // 2
-        )
-
-    found = planned(settings)
-    assert found.ok, found.verdicts
-    if not settings:
-        whole = planned({"learner.sharding": "none"})
-        assert not whole.ok and whole.totals["device"][1] > 2 * found.totals["device"][1]
-        offloaded = planned({"learner.offload": True})
-        moved = {item.name for item in offloaded.items if item.place == "host"} - {
-            i.name for i in found.items if i.place == "host"
-        }
-        assert moved == {"learner's weights", "optimizer", "gradients", "weights put together"}
-        assert offloaded.totals["device"][1] < found.totals["device"][1] / 2

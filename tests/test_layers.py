@@ -1,6 +1,6 @@
 """Imports point down: reads every import of the package and says which value to pass in as an argument instead.
 
-A *room* is a sub-package of `workbench/`. Its number is its layer in the architecture (docs/design/rooms.md). A room may
+A *room* is a sub-package of `workbench/`. Its number is its layer in the architecture (docs/design/packages.md). A room may
 import rooms with a smaller number and itself, nothing else. Imports inside functions count too: a lazy import hides a
 dependency, it does not remove it.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,57 +20,56 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 LAYERS: dict[str, int] = {
-    # 0: the vocabulary. The package itself holds only names as text, so anyone may ask it for its version.
+    # 0: what flows. The package itself holds only names as text, so anyone may ask it for its version.
     "": 0,
-    "types": 0,
-    # 1: the whole path once, plainly; worlds; text to tokens; pictures of values
-    "plain": 1,
-    "envs": 1,
-    "chat": 1,
-    "views": 1,
-    # 2: what samples; what is kept
-    "engines": 2,
-    "run": 2,
-    # 3: attempts; credit and updates
-    "rollouts": 3,
-    "learn": 3,
-    # 4: instruments: they look at the core, the core never imports them
-    "linting": 4,
-    "auditing": 4,
-    "bias": 4,
-    "importers": 4,
-    # 5: one config, and the loop over steps
-    "training": 5,
-    # 6 to 8: what JupyterLab adds; batches, the machine; the terminal
-    "notebook": 6,
-    "ablation": 7,
-    "doctor": 7,
-    "cli": 8,
+    "values": 0,
+    # 1: files, settings, names of code, extensions: what every package below needs of the machine
+    "basics": 1,
+    # 2: the whole path once, plainly; text to tokens; tools
+    "plain": 2,
+    "chat": 2,
+    "tools": 2,
+    # 3: worlds; what samples; what is kept
+    "worlds": 3,
+    "engines": 3,
+    "run": 3,
+    # 4: rollouts; credit and updates
+    "rollouts": 4,
+    "learn": 4,
+    # 5: rules of a step: they look at the core, the core never imports them
+    "linting": 5,
+    # 6: one config, and the loop over steps
+    "training": 6,
+    # 7, 8: values to pictures; what a cell of a notebook calls
+    "look": 7,
+    "look.cells": 8,
+    # 9: the terminal
+    "cli": 9,
+    # 10: whatever the core does not import; each of them is a package of its own, and none imports another
+    "extensions": 10,
 }
 
 # What to hand in where somebody reaches up: the value that the lower room really needs.
 INSTEAD: dict[str, str] = {
-    "plain": "nothing: production never asks the plain path, only tests and instruments do",
-    "envs": "an environment family that is already made, or its Task",
+    "basics": "the value that was read, or the function that reads it",
+    "plain": "nothing: production asks the plain path only as an algorithm's reference implementation",
+    "worlds": "an environment family that is already made, or its Task",
+    "tools": "the tools, already made",
     "chat": "the token ids, or a function text -> ids",
-    "views": "the View, made by the function that shows it",
+    "look": "the View, made by the function that shows it",
+    "look.cells": "a function, made by the caller",
     "engines": "an engine that is already open (the protocol in engines/base.py needs no import at run time)",
     "run": "what was read from the run (groups, credit table, metrics), or the function that writes",
     "rollouts": "the groups that were collected, or the finished evaluation",
     "learn": "the weights, the credit, or a function batch -> report",
-    "linting": "the finished LintReport (types/findings.py), or an instrument, as the training loop does",
-    "auditing": "the finished report",
-    "bias": "the finished report",
-    "importers": "the sequences that were read",
+    "linting": "the finished LintReport (basics/findings.py), or an instrument, as the training loop does",
     "training": "the few settings it needs, as a frozen dataclass of its own that Config composes",
-    "notebook": "a function, made by the caller",
-    "ablation": "the finished table",
-    "doctor": "the finding it needs",
     "cli": "the parsed value",
+    "extensions": "a name that the extension's face.toml provides (basics/extensions.py: service, provided)",
 }
 
 # Rooms that open on any laptop: neither these nor anything they import may need a tensor library.
-TENSOR_FREE = ("", "types", "envs", "views", "run", "importers")
+TENSOR_FREE = ("", "values", "basics", "tools", "worlds", "look", "run")
 LAZY_DOOR = "workbench.*"  # `import workbench`, then `workbench.train`: for users; inside it would hide what is imported
 TENSOR_LIBRARIES = (
     "torch",
@@ -98,29 +98,45 @@ def module_name(path: Path, package_folder: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """`workbench.engines.base` -> `engines`; the package itself -> the empty name."""
-    return module.split(".")[1] if "." in module else ""
+    """`workbench.engines.base` -> `engines`; the package itself -> the empty name. What needs a learner stands apart in
+    `look.cells`, since a view must open without torch; an extension is a room of its own."""
+    parts = module.split(".")
+    if parts[1:3] == ["look", "cells"] or (parts[1:2] == ["extensions"] and len(parts) > 2):
+        return ".".join(parts[1:3])
+    return parts[1] if len(parts) > 1 else ""
+
+
+def layer_of(room: str, layers: Mapping[str, int]) -> int | None:
+    """The number of a room; of an extension, that of all of them."""
+    return layers.get("extensions" if room.startswith("extensions.") else room)
+
+
+@cache  # copies of the package hold the same files
+def import_statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The imports in a file, and of each whether it is for type checkers alone."""
+    nodes = list(ast.walk(ast.parse(source)))
+    for_types = {
+        node
+        for test in nodes
+        if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
+        for statement in test.body
+        for node in ast.walk(statement)
+    }
+    imports = (ast.Import, ast.ImportFrom)
+    return [(node, node in for_types) for node in nodes if isinstance(node, imports)]
 
 
 def read_imports(
     module: str, source: str, modules: frozenset[str], is_package: bool = False
 ) -> Iterator[Import]:
     """Every import in `source`, relative ones resolved; `from workbench import store` names the submodule."""
-    tree = ast.parse(source)
-    typing_only = {
-        node
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
-        for statement in test.body
-        for node in ast.walk(statement)
-    }
     package = module if is_package else module.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node, for_types in import_statements(source):
         if isinstance(node, ast.Import):
             targets = [
                 LAZY_DOOR if alias.name == "workbench" else alias.name for alias in node.names
             ]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             parents = (
                 package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             )
@@ -134,11 +150,8 @@ def read_imports(
                     LAZY_DOOR if target == base and not alias.name.startswith("__") else target
                     for target, alias in zip(targets, node.names)
                 ]
-        else:
-            continue
         yield from (
-            Import(module, target, node.lineno, node in typing_only)
-            for target in dict.fromkeys(targets)
+            Import(module, target, node.lineno, for_types) for target in dict.fromkeys(targets)
         )
 
 
@@ -162,8 +175,9 @@ def layer_faults(
 ) -> list[str]:
     """One sentence for each import that does not point down, and each module without a layer."""
     faults = [
-        f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py, and a line in docs/design/rooms.md"
-        for room in sorted({room_of(module) for module in modules} - layers.keys())
+        f"workbench/{room} has no layer: give it one in LAYERS of tests/test_layers.py, and a line in docs/design/packages.md"
+        for room in sorted({room_of(module) for module in modules})
+        if layer_of(room, layers) is None
     ]
     for found in imports:
         if found.target.split(".")[0] != "workbench":
@@ -176,17 +190,15 @@ def layer_faults(
         lower, upper = room_of(found.target), room_of(found.importer)
         if lower == upper and lower != "":
             continue
-        if (
-            upper in layers
-            and lower in layers
-            and layers[lower] >= layers[upper]
-            and not (lower == "" != upper)
-        ):
-            faults.append(
-                f"{found.importer} (layer {layers[upper]}) imports {found.target} (layer {layers[lower]}) in line "
-                f"{found.line}: imports point down. Take as an argument: "
-                f"{INSTEAD.get(lower, 'the value that it needs')}; the caller, who may import both, passes it in"
-            )
+        below, above = layer_of(lower, layers), layer_of(upper, layers)
+        if below is None or above is None or below < above or lower == "" != upper:
+            continue
+        instead = INSTEAD.get(lower.split(".")[0] if below == LAYERS["extensions"] else lower)
+        faults.append(
+            f"{found.importer} (layer {above}) imports {found.target} (layer {below}) in line "
+            f"{found.line}: imports point down. Take as an argument: "
+            f"{instead or 'the value that it needs'}; the caller, who may import both, passes it in"
+        )
     return faults
 
 
@@ -238,7 +250,7 @@ def test_ops_import_nothing_of_ours(package):
         if found.importer.startswith(ops)
         and found.target.startswith("workbench")
         and not found.target.startswith(ops)
-        and found.target != "workbench.types.tensors"  # torch, imported on use
+        and found.target != "workbench.basics.tensors"  # torch, imported on use
     ], "ops are pure tensor functions: pass tensors and numbers in"
 
 
@@ -249,12 +261,12 @@ def test_engines_know_no_tasks_and_envs_no_tokens(package):
         for found in package[0]
         if found.target.startswith("workbench.")
     }
-    assert ("engines", "envs") not in pairs and ("envs", "engines") not in pairs
+    assert ("engines", "worlds") not in pairs and ("worlds", "engines") not in pairs
     assert not pairs & {
-        ("envs", "chat"),
-        ("envs", "learn"),
+        ("worlds", "chat"),
+        ("worlds", "learn"),
         ("engines", "chat"),
-        ("views", "learn"),
+        ("look", "learn"),
     }
 
 
@@ -292,7 +304,7 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
             "workbench.learn.learner",
             "workbench.training.config",
             "workbench.run.store",
-            "workbench.types",
+            "workbench.values",
             "workbench.engines.base",
         }
     )
@@ -304,7 +316,7 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
     ("module", "source", "words"),
     [
         (
-            "workbench.types",
+            "workbench.values",
             "from workbench.learn.learner import Learner",
             "take as an argument: the weights",
         ),
@@ -313,11 +325,19 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
             "def f():\n    import workbench.training.config",
             "frozen dataclass of its own",
         ),
-        ("workbench.types.stats", "from workbench.run import store", "imports workbench.run.store"),
-        ("workbench.envs.base", "from ..engines.base import Engine", "engine that is already open"),
-        ("workbench.envs", "from ..run import store", "imports workbench.run.store"),
-        ("workbench.envs.base", "import torch", "must open without it"),
-        ("workbench.views.tokens", "from workbench.engines.policy import load", "may need torch"),
+        (
+            "workbench.values.stats",
+            "from workbench.run import store",
+            "imports workbench.run.store",
+        ),
+        (
+            "workbench.worlds.base",
+            "from ..engines.base import Engine",
+            "engine that is already open",
+        ),
+        ("workbench.worlds", "from ..run import store", "imports workbench.run.store"),
+        ("workbench.worlds.base", "import torch", "must open without it"),
+        ("workbench.look.tokens", "from workbench.engines.policy import load", "may need torch"),
         ("workbench.training.session", "import workbench as wb", "import the module itself"),
         ("workbench.training.session", "from workbench import train", "import the module itself"),
         ("workbench.brand_new", "", "give it one"),
@@ -325,20 +345,20 @@ def _faults_of(module: str, source: str, is_package: bool = False) -> list[str]:
     ids=lambda value: value if str(value).startswith("workbench.") else "",
 )
 def test_negative_control_a_bad_import_is_named(module, source, words):
-    faults = _faults_of(module, source, is_package=module == "workbench.envs")
+    faults = _faults_of(module, source, is_package=module == "workbench.worlds")
     assert any(words.lower() in fault.lower() for fault in faults), faults
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("workbench.learn.learner", "import torch\nfrom workbench.types import Group"),
+        ("workbench.learn.learner", "import torch\nfrom workbench.values import Group"),
         (
             "workbench.engines.base",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
         ),
         (
-            "workbench.envs.base",
+            "workbench.worlds.base",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
         ),
         ("workbench.run.store", "from workbench import __version__"),

@@ -18,8 +18,8 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner, dealt
 from workbench.learn.noise import signal_to_noise
-from workbench.types import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, DataError, LearnerError
+from workbench.values import Group, Segment, Source, Span, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import ConfigError, DataError, LearnerError
 
 ONE_BY_ONE, ALL_AT_ONCE = 1, 100_000  # micro_batch_tokens
 
@@ -66,7 +66,7 @@ def distance(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 def test_signal_over_noise_is_that_of_two_halves_written_out():
     """And measuring it moves nothing: the update afterwards is the same to the last bit."""
     batch, credit = batch_and_credit()
-    a_learner, twin = learner(), learner()
+    a_learner, same_learner = learner(), learner()
     found = signal_to_noise(a_learner, batch, credit, step=3)["gradient_snr"]
     halves = dealt(batch, credit.trained_T, 2, (0, "halves", 3))
     assert not (halves[0] & halves[1]).any() and ((halves[0] | halves[1]) == credit.trained_T).all()
@@ -80,12 +80,12 @@ def test_signal_over_noise_is_that_of_two_halves_written_out():
     assert found == pytest.approx(
         float(flat_a @ flat_b / ((flat_a - flat_b).square().sum() / 4)), rel=1e-4
     )
-    for each in (a_learner, twin):
+    for each in (a_learner, same_learner):
         each.update(batch, credit, step=1)
-    assert same(a_learner.weights(), twin.weights())
+    assert same(a_learner.weights(), same_learner.weights())
 
 
-def test_one_attempt_has_no_halves():
+def test_one_trajectory_has_no_halves():
     batch, credit = batch_and_credit()
     only = credit.trained_T & (
         batch.trajectory_of_token_T == batch.trajectory_of_token_T[credit.trained_T][0]
@@ -110,7 +110,7 @@ def naive_gradient(batch: Batch, credit: Credit, denominator=None) -> dict[str, 
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-# ------------------------------------------------------------------------------------------------ law 4
+# ------------------------------------------------------------------------------------------------ invariant 4
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
@@ -168,7 +168,7 @@ def test_the_order_of_groups_does_not_matter():
 
 
 def test_an_unscored_trajectory_is_as_if_it_had_never_been():
-    """It leaves the denominator too (law 5)."""
+    """It leaves the denominator too (invariant 5)."""
     with_it = Batch.from_groups(unscore(make_groups(), 1, 2))
     without = with_it.select([n for n in range(12) if n != 6])
     assert (
@@ -183,7 +183,7 @@ def test_an_unscored_trajectory_is_as_if_it_had_never_been():
 
 
 def test_only_sampled_tokens_get_a_gradient():
-    """Law 1: the logits' gradient is zero at every position that predicts a token which was not sampled here."""
+    """Invariant 1: the logits' gradient is zero at every position that predicts a token which was not sampled here."""
     batch, credit = batch_and_credit(tasks=1, attempts=2)
     model = tiny_model()
     seen: list[Tensor] = []
@@ -221,7 +221,7 @@ def test_a_missing_fact_is_named():
     with pytest.raises(
         DataError, match=r"needs ref_logp_T.*Learner.facts\(batch\) makes one that does"
     ):
-        learner(GRPO(kl_coef=0.1)).update(batch, credit, step=1)
+        learner(GRPO(reference={"kl_coef": 0.1})).update(batch, credit, step=1)
 
 
 def test_the_model_handed_in_stays_the_untrained_policy():
@@ -233,7 +233,7 @@ def test_the_model_handed_in_stays_the_untrained_policy():
 
 
 def test_batch_and_credit_are_left_as_they_were():
-    """Law 6, through a whole step of several updates: torch counts writes into every tensor."""
+    """Invariant 6, through a whole step of several updates: torch counts writes into every tensor."""
     algorithm = GRPO(epochs=2, minibatches=2, entropy_coef=0.01)
     batch, credit = batch_and_credit(algorithm)
     held = [
@@ -291,7 +291,7 @@ def test_minibatches_share_out_whole_trajectories():
 
 
 def test_minibatches_clip_when_the_policy_has_moved():
-    algorithm = GRPO(epochs=4, clip_low=0.05, clip_high=0.05)
+    algorithm = GRPO(epochs=4, objective={"clip_low": 0.05, "clip_high": 0.05})
     batch, credit = batch_and_credit(algorithm)
     reports = learner(algorithm, lr=3e-3).update(batch, credit, step=1)
     assert reports[0].metrics["clip_fraction"] == 0.0 < reports[-1].metrics["clip_fraction"]
@@ -663,7 +663,7 @@ def test_frozen_parameters_stay_and_only_the_others_have_state():
 
 
 def sampled_groups(a_learner: Learner, *, synced: bool = True):
-    """Two tasks, four attempts each, one turn sampled by the embedded engine from the learner's weights."""
+    """Two tasks, four trajectories each, one turn sampled by the embedded engine from the learner's weights."""
     engine = open_engine(TransformersEngineConfig(max_rows=8), tiny_model())
     if synced:
         engine.sync(a_learner.weights(), a_learner.version)
@@ -677,7 +677,7 @@ def sampled_groups(a_learner: Learner, *, synced: bool = True):
     while len(done) < 8:
         done |= {completion.request_id: completion for completion in engine.poll()}
 
-    def attempt(number: int) -> Trajectory:
+    def a_trajectory(number: int) -> Trajectory:
         c = done[number]
         spans = (
             Span(Source.PROMPT, 0, prompts[number // 4]),
@@ -702,7 +702,9 @@ def sampled_groups(a_learner: Learner, *, synced: bool = True):
             StopReason.TERMINATED,
         )
 
-    return [Group(tuple(attempt(n) for n in range(4 * task, 4 * task + 4))) for task in range(2)]
+    return [
+        Group(tuple(a_trajectory(n) for n in range(4 * task, 4 * task + 4))) for task in range(2)
+    ]
 
 
 def moved_learner() -> Learner:

@@ -15,7 +15,7 @@ from workbench.learn.algorithms.base import shares_of
 from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import REDUCTIONS
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 LONG = {"reduction": "fixed-length", "fixed_length": 40}
 
@@ -77,8 +77,8 @@ def by_definition(batch: Batch, algorithm) -> dict[str, Tensor]:
 
     advantage_T, low, high = (
         credit.advantage_T.float(),
-        1 - algorithm.clip_low,
-        1 + algorithm.clip_high,
+        1 - algorithm.objective.clip_low,
+        1 + algorithm.objective.clip_high,
     )
     ratio_T = (logp_T - old_T).exp()
     if algorithm.objective.name == "gspo":
@@ -98,8 +98,8 @@ def by_definition(batch: Batch, algorithm) -> dict[str, Tensor]:
         total = total - algorithm.entropy_coef * reduced(
             entropy_T, algorithm.masks.over("entropy_over")
         )
-    if algorithm.kl_coef and algorithm.kl_in == "loss":
-        total = total + algorithm.kl_coef * reduced(
+    if algorithm.reference.kl_coef and algorithm.reference.kl_in == "loss":
+        total = total + algorithm.reference.kl_coef * reduced(
             0.5 * (logp_T - batch.ref_logp_T) ** 2, algorithm.masks.over("kl_loss_over")
         )
     total.backward()
@@ -109,27 +109,30 @@ def by_definition(batch: Batch, algorithm) -> dict[str, Tensor]:
 CASES = {
     **{
         f"{objective}-{kind}": GRPO(
-            objective=objective, reduction=kind, fixed_length=40 * (kind == "fixed-length")
+            objective={"kind": objective},
+            reduction=kind,
+            fixed_length=40 * (kind == "fixed-length"),
         )
         for objective in ("clip", "gspo", "cispo")
         for kind in REDUCTIONS
     },
-    "all-terms": GRPO(entropy_coef=0.2, kl_coef=0.3, kl_estimator="k2"),
+    "all-terms": GRPO(entropy_coef=0.2, reference={"kl_coef": 0.3, "kl_estimator": "k2"}),
     "all-terms-every-mask-off": GRPO(
-        entropy_coef=0.2, kl_coef=0.3, kl_estimator="k2", masks=Masks(loss_mask=False)
+        entropy_coef=0.2,
+        masks=Masks(loss_mask=False),
+        reference={"kl_coef": 0.3, "kl_estimator": "k2"},
     ),
     "only-the-entropy-is-wide": GRPO(entropy_coef=0.2, masks=Masks(entropy_over="response")),
     "only-the-pull-is-wide": GRPO(
-        kl_coef=0.3,
-        kl_estimator="k2",
         masks=Masks(kl_loss_over="response"),
         reduction="seq-mean-token-mean",
+        reference={"kl_coef": 0.3, "kl_estimator": "k2"},
     ),
     "only-the-policy-gradient-is-wide": GRPO(
         entropy_coef=0.2, masks=Masks(loss_over="response"), **LONG
     ),
-    "gspo-over-the-response": GRPO(objective="gspo", masks=Masks(loss_over="response")),
-    "weights-for-the-sampler": GRPO(sampler_cap=0.7, normalize_std=False),
+    "gspo-over-the-response": GRPO(objective={"kind": "gspo"}, masks=Masks(loss_over="response")),
+    "weights-for-the-sampler": GRPO(sampler_cap=0.7, estimator={"normalize_std": False}),
 }
 
 
@@ -197,7 +200,7 @@ def test_the_entropy_that_is_reported_is_that_of_actions_whatever_the_mask():
 
 
 def test_denominators_by_hand():
-    batch = batch_of()  # 12 attempts, one unscored
+    batch = batch_of()  # 12 trajectories, one unscored
     credit, rows = GRPO().credit(batch), 11
     used_T = credit.weight_T != 0
     tokens = int(used_T.sum())
@@ -236,7 +239,7 @@ def test_the_critics_denominator_is_a_count_of_its_own_tokens():
 # ------------------------------------------------------------------------------------------------ updates of a step
 
 
-def test_a_size_of_minibatches_makes_as_many_updates_as_there_are_attempts_for():
+def test_a_size_of_minibatches_makes_as_many_updates_as_there_are_trajectories_for():
     batch = batch_of()
     algorithm = GRPO(minibatch_size=4)
     reports = learner(algorithm).update(batch, algorithm.credit(batch), step=1)

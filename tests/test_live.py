@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -10,9 +11,9 @@ import pytest
 
 from tests.store_values import ordinary_step
 from tests.test_train import tiny
-from workbench.notebook import live
-from workbench.notebook.live import LiveView
-from workbench.notebook.live_run import RunningRun
+from workbench.look import live
+from workbench.look.cells.live_run import RunningRun, WatchedRun
+from workbench.look.live import LiveView
 from workbench.run.recording import create_run
 from workbench.training.config import to_dict
 
@@ -51,11 +52,15 @@ class Recorder:
     def __init__(self, *_):
         self.shown, self.lines = [], []
 
-    def show(self, status, rows, evaluations):
-        self.shown.append((status.state, status.step, len(rows), len(evaluations)))
+    sends = 0  # bytes of a picture
 
-    def line(self, status):
-        self.lines.append(status)
+    def show(self, moment):
+        panels = len(moment.body()["panels"])
+        self.shown.append((moment.status.state, moment.status.step, panels))
+        return self.sends
+
+    def line(self, moment):
+        self.lines.append(moment.status)
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def scene(tmp_path):
     with create_run(tmp_path / "run", to_dict(tiny(train__steps=9))) as run:
         process, screen = Pretended(), Recorder()
         view = LiveView(
-            RunningRun(tmp_path / "run", process),
+            WatchedRun(RunningRun(tmp_path / "run", process)),
             every_s=2.0,
             screen=lambda _: screen,
             clock=lambda: now[0],
@@ -81,7 +86,7 @@ def commit(run, step: int) -> None:
         {
             "success": 0.5,
             "reward_mean": 0.5,
-            "reward_std_within": 0.1,
+            "reward_std_in_group": 0.1,
             "grad_norm": 1.0,
             "entropy": 0.5,
         },
@@ -104,7 +109,12 @@ def test_it_is_drawn_at_most_every_two_seconds_and_only_when_there_is_news(scene
 
 def test_a_slow_picture_makes_the_pauses_longer(scene):
     run, process, view, screen, now = scene
-    screen.show = lambda *_: now.__setitem__(0, now[0] + 1.0)  # drawing takes a second
+
+    def show(_moment):
+        now[0] += 1.0  # drawing takes a second
+        return 0
+
+    screen.show = show
     view.look()
     drawn = []
     for step in range(1, 25):
@@ -116,6 +126,22 @@ def test_a_slow_picture_makes_the_pauses_longer(scene):
     assert drawn == [9, 19], "one second of drawing, nine of rest"
 
 
+@pytest.mark.parametrize(
+    ("sends", "pause"), [(10_000, 2), (100_000, 5), (10_000_000, live.LONGEST_PAUSE_S)]
+)
+def test_a_large_picture_does_not_queue_on_a_slow_line(scene, sends, pause):
+    """What is sent faster than a line carries comes later and later; a pause that never ended would look like a kernel
+    that is gone."""
+    run, process, view, screen, now = scene
+    screen.sends = sends
+    view.look()
+    commit(run, 1)
+    while view.drawn == 1:
+        now[0] += 0.5
+        view.look()
+    assert now[0] == pause
+
+
 def test_the_end_is_drawn_at_once_and_is_the_end(scene):
     run, process, view, screen, now = scene
     assert not view.look()
@@ -123,7 +149,7 @@ def test_the_end_is_drawn_at_once_and_is_the_end(scene):
     process.over.set()
     now[0] = 0.1
     assert view.look()
-    assert screen.shown[-1] == ("ended", 1, 1, 0)
+    assert screen.shown[-1] == ("ended", 1, 5)
 
 
 def test_what_it_wrote_between_the_last_look_and_its_end_is_drawn_too(scene):
@@ -136,7 +162,7 @@ def test_what_it_wrote_between_the_last_look_and_its_end_is_drawn_too(scene):
         return True
 
     process.ended = ended
-    assert view.look() and screen.shown == [("ended", 1, 1, 0)]
+    assert view.look() and screen.shown == [("ended", 1, 5)]
 
 
 def test_a_thread_follows_and_leaves_with_the_run(scene, monkeypatch):
@@ -147,7 +173,7 @@ def test_a_thread_follows_and_leaves_with_the_run(scene, monkeypatch):
     assert view._thread.is_alive() and view._thread.daemon
     commit(run, 1)
     for _ in range(500):
-        if ("running", 1, 1, 0) in screen.shown:
+        if ("running", 1, 5) in screen.shown:
             break
         time.sleep(0.01)
     process.over.set()
@@ -169,7 +195,8 @@ def test_a_run_that_cannot_be_read_is_shown_as_such(scene):
 def test_waiting_draws_the_last_picture_from_the_thread_that_waits(scene):
     """Papermill takes in only what the cell under way sends: a picture sent by the view's own thread would be lost."""
     run, process, view, screen, now = scene
-    view.running._views.append(view)
+    running = RunningRun(run.path, process)
+    running._views.append(view)
     drawn_by = []
     screen.show = lambda *_: drawn_by.append(threading.current_thread())
     run.write_evaluation("step-00000000", {"step": 0, "rows": ROWS})
@@ -177,7 +204,7 @@ def test_waiting_draws_the_last_picture_from_the_thread_that_waits(scene):
         commit(run, step)
     run.write_evaluation("step-00000009", {"step": 9, "rows": ROWS})
     process.over.set()
-    assert view.running.wait().steps()[-1] == 9
+    assert running.wait().steps()[-1] == 9
     assert drawn_by == [threading.main_thread()]
 
 
@@ -208,10 +235,9 @@ def outputs(monkeypatch):
 
 def test_without_a_front_end_there_is_one_output_with_a_picture(scene, outputs):
     run, process, view, _, now = scene
-    view._screen, view.button, view._screen_of = None, False, live._screen
     run.write_evaluation("step-00000000", {"step": 0, "rows": ROWS})
     commit(run, 1)
-    view._screen = live._screen(view)
+    view._screen = live.PictureScreen()
     view.look()
     commit(run, 2)
     now[0] = 3.0
@@ -220,7 +246,8 @@ def test_without_a_front_end_there_is_one_output_with_a_picture(scene, outputs):
     view.look()
     assert [kind for kind, _ in outputs] == ["display", "update", "update"]
     first, last = outputs[0][1], outputs[-1][1]
-    assert "run.stop() stops it" in first["text/plain"] and "random 0.2" in first["text/plain"]
+    assert re.search(r"as of \d\d:\d\d:\d\d; .*wb.attach\('.*/run'\)", first["text/plain"])
+    assert "random 0.2" in first["text/plain"]
     assert "random 0.2" in first["text/html"] and first["image/png"].startswith(b"\x89PNG")
     assert (
         last["image/png"].startswith(b"\x89PNG")
@@ -229,46 +256,104 @@ def test_without_a_front_end_there_is_one_output_with_a_picture(scene, outputs):
     assert not any("widget" in kind for _, bundle in outputs for kind in bundle)
 
 
-def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(scene, outputs):
-    pytest.importorskip("ipywidgets")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def watched(scene, outputs, monkeypatch):
+    """(writer, process, view, its widget screen, clock): before somebody's eyes; the page has said nothing yet."""
+    pytest.importorskip("anywidget")
     run, process, view, _, now = scene
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     process.kill = process.over.set
-    view.button = True
-    screen = view._screen = live._screen(view)
+    monkeypatch.setenv("JPY_SESSION_NAME", "/x.ipynb")
+    monkeypatch.delenv("WORKBENCH_PROGRESS", raising=False)
+    view._screen = live._screen(view.followed)
     commit(run, 1)
     view.look()
-    [(_, bundle)] = outputs
-    assert "application/vnd.jupyter.widget-view+json" in bundle and "text/html" in bundle
-    assert re.search(
-        r"as it stood when .*attach\('.*/run'\) follows it again", bundle["text/plain"]
-    ), "without a kernel"
-    before = screen._facts.value
-    now[0] = 2.5
-    view.look()
-    assert screen._facts.value is before, "nothing new: nothing is sent"
-    commit(run, 2)
-    now[0] = 4.0
-    steps = [len(trace.x) for trace in screen._curves.data if trace.name == "training"]
-    zoomed = screen._curves.layout.xaxis.range = [0, 1]
-    view.look()
-    assert (
-        [len(trace.x) for trace in screen._curves.data if trace.name == "training"]
-        == [n + 1 for n in steps]
-        != []
+    return run, process, view, view._screen, now
+
+
+def test_the_script_sets_text_and_no_markup_and_asks_no_other_machine(watched):
+    script = watched[3]._widget._esm
+    acts = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|https?://(?!www\.w3\.org)"
     )
-    assert list(screen._curves.layout.xaxis.range) == zoomed, "what was zoomed stays zoomed"
-    screen._button.click()
-    assert process.asked == 1 and "kill" in screen._button.description
-    screen._button.click()
+    assert not re.search(acts, str(script)) and "textContent" in str(script)
+
+
+def says(screen, word):
+    """What the page sends."""
+    screen._heard(screen._widget, {"ask": word}, [])
+
+
+def test_the_page_has_all_that_it_draws_in_a_few_kilobytes(watched, outputs):
+    run, process, view, screen, now = watched
+    (above, widget), (below, picture) = outputs
+    assert (above, below) == ("display", "display") and WIDGET in widget and WIDGET not in picture
+    assert re.search(r"as of .*wb.attach\('.*/run'\)", picture["text/plain"]), "without a kernel"
+    state = screen._widget.get_state()
+    assert len(json.dumps({name: state[name] for name in ("status", "body", "again")})) < 10_000
+    assert len(state["_esm"]) + len(state["_css"]) < 30_000
+    assert [panel["title"] for panel in state["body"]["panels"]][:2] == ["success", "reward"]
+    assert state["status"]["facts"].startswith("step 1 of 9") and "attach" in state["again"]
+
+
+def test_a_page_that_draws_the_widget_is_sent_news_only_and_no_picture(watched, outputs):
+    run, process, view, screen, now = watched
+    says(screen, "drawn")
+    before = screen._widget.body
+    now[0] = 30.0
+    view.look()
+    assert screen._widget.body is before and len(outputs) == 2, "nothing new: nothing is sent"
+    commit(run, 2)
+    now[0] = 60.0
+    view.look()
+    lines = screen._widget.body["panels"][0]["traces"]
+    assert [len(line["x"]) for line in lines if line["name"] == "training"] == [2]
+    assert len(outputs) == 2, "the picture below, which is hidden, is not drawn for nobody"
+
+
+@pytest.mark.parametrize("says_first", [None, "failed"])
+def test_where_the_page_does_not_say_that_it_draws_the_picture_goes_on_renewing_itself(
+    watched, outputs, says_first
+):
+    """A widget layer that gave up on a busy machine never comes back: the picture needs none."""
+    run, process, view, screen, now = watched
+    if says_first is not None:
+        says(screen, "drawn")
+        says(screen, says_first)
+    now[0] = live.GRACE_S + 3
+    view.look()  # nothing new was committed, and yet what there is has not been seen
+    assert outputs[-1][0] == "update" and outputs[-1][1]["image/png"].startswith(b"\x89PNG")
+    drawn = len(outputs)
+    now[0] += 30
+    view.look()
+    assert len(outputs) == drawn, "nothing new"
+    commit(run, 2)
+    now[0] += 30
+    view.look()
+    assert len(outputs) == drawn + 1 and "steps 1 to 2" in outputs[-1][1]["text/plain"]
+    says(screen, "drawn")  # it came at last
+    commit(run, 3)
+    now[0] += 30
+    view.look()
+    assert len(outputs) == drawn + 1
+
+
+def test_the_button_asks_once_then_kills_and_goes_when_the_run_ends(watched, outputs):
+    run, process, view, screen, now = watched
+    assert screen._widget.status["stop"] == "Stop"
+    says(screen, "stop")
+    now[0] = 4.0
+    view.look()
+    assert process.asked == 1 and screen._widget.status["stop"] == "Force stop"
+    says(screen, "stop")
     now[0] = 8.0
     assert view.look()
-    assert (
-        outputs[-1][0] == "update"
-        and "application/vnd.jupyter.widget-view+json" not in outputs[-1][1]
-    )
-    assert len([kind for kind, _ in outputs if kind == "display"]) == 1, (
-        "one output from the first to the last"
-    )
+    (_, above), (_, picture) = outputs[-2:]
+    assert above == {} and picture["image/png"].startswith(b"\x89PNG"), "one output is left"
+    assert len([kind for kind, _ in outputs if kind == "display"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from docs.make import measured
 from docs.make.results import KINDS
 from experiments import task_sizes
 from tests.faults.soak import add_piece
-from workbench.types.errors import DataError
+from workbench.values.errors import DataError
 
 
 def test_every_kind_of_result_has_one_name():
@@ -168,11 +168,15 @@ def test_the_lint_of_runs_of_one_kind_is_one_row():
     assert tables["errors"].rows == [["80", "0"]]
 
 
-def test_silent_bugs_that_were_missed_and_twins_that_were_called_errors_are_counted():
+def test_silent_bugs_that_were_missed_and_counterparts_that_were_called_errors_are_counted():
     def bug(verdict, named_by):
         return {"verdict": verdict, "named_by": named_by, "said": {"cpu_seconds": 6.0}}
 
-    summary = {"twins": 2, "twins called an error": ["one"], "untouched code": "clean"}
+    summary = {
+        "counterparts": 2,
+        "counterparts called an error": ["one"],
+        "untouched code": "clean",
+    }
     tables = measured.silent_bug_tables(
         {
             "bugs": {"summary": summary, "bugs": [bug("named", ["R1"]), bug("refused", [])]},
@@ -227,8 +231,8 @@ def test_levels_have_the_sizes_that_the_preset_draws(tmp_path):
 
 
 def test_success_is_counted_by_the_size_of_each_task_and_other_tasks_are_refused():
-    from workbench.envs import tasks
     from workbench.training.config import load_config
+    from workbench.worlds import tasks
 
     hops_N = [task.payload["hops"] for task in tasks(load_config("search").env, "held-out", 512)]
     facts = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from workbench.look import curves_view
 from workbench.rollouts.metrics import filter_words
-from workbench.views import show_curves
 
 NAN = float("nan")
 
@@ -29,7 +29,7 @@ def test_what_is_kept_and_how_many_updates_that_took():
         [row(0.5, 2, 2, credit_filter_std_kept=0.5), row(0.25, 1, 3, credit_filter_std_kept=0.75)]
     )
     assert words == (
-        "filter: 38% of the scored attempts kept, from 1.5 of 4.0 groups a step (1.0 were flat); reward std "
+        "filter: 38% of the scored trajectories kept, from 1.5 of 4.0 groups a step (1.0 had zero variance); reward std "
         "within groups (n - 1) 0.625 in what is kept, 0.25 in all; 3 updates made, 5 removed"
     )
 
@@ -49,5 +49,5 @@ def test_skipped_steps_and_single_updates_are_told():
 
 
 def test_curves_carry_a_remark():
-    shown = show_curves([{"step": 1, "success": 0.5}], remark="filter: 25% <kept>")
+    shown = curves_view([{"step": 1, "success": 0.5}], remark="filter: 25% <kept>")
     assert "filter: 25% <kept>" in shown.text and "filter: 25% &lt;kept&gt;" in shown.html

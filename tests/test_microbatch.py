@@ -19,8 +19,8 @@ from workbench.learn.microbatch import PADDING_ID, Rows, cut, output_head, train
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.packing import is_packable, make_packable
 from workbench.learn.varlen import varlen_attention
-from workbench.types import Group, Segment
-from workbench.types.errors import LearnerError
+from workbench.values import Group, Segment
+from workbench.values.errors import LearnerError
 
 COMMON = dict(
     vocab_size=VOCAB,
@@ -106,8 +106,9 @@ def cheap(model, batch: Batch, weights_T: torch.Tensor, budget: int):
     model.zero_grad()
     rows = Rows.of(batch, weights_T != 0)
     logp_T = torch.full((batch.num_tokens,), float("nan"))
-    for segments in rows.cut(rows.trained_segments, budget, packed=is_packable(model)):
-        micro = rows.build(segments, "cpu")
+    packed = is_packable(model)
+    for segments in rows.cut(rows.trained_segments, budget, packed=packed):
+        micro = rows.build(segments, "cpu", packed=packed)
         logp_M = logprobs_of(
             trained_logits(model, output_head(model), micro), batch.token_ids_T[micro.token_M]
         )
@@ -140,7 +141,7 @@ def test_logprobs_and_gradient_equal_the_plain_full_forward(name):
 
 
 def of_one_prompt(groups: list[Group]) -> Batch:
-    """The attempts of a group begin with the same prompt, as they do in life; what follows it is their own."""
+    """The trajectories of a group begin with the same prompt, as they do in life; what follows it is their own."""
 
     def begun(trajectory, first):
         prompt = tuple(span for span in first.segments[0].spans[:2])
@@ -178,17 +179,17 @@ def test_packed_segments_give_the_plain_logprobs_and_gradient(name, fresh, budge
 def test_a_prompt_of_a_group_stands_once_in_a_packed_micro_batch():
     batch = of_one_prompt(make_groups(tasks=2, attempts=3, turns=2))
     rows = Rows.of(batch, batch.eligible_T)
-    packed = rows.build(rows.trained_segments, "cpu").packed
+    packed = rows.build(rows.trained_segments, "cpu", packed=True)
     prompts = {int(s): int(p) for s, p in zip(rows.same_prompt_S, rows.prompt_S)}
     assert len(prompts) == 2
     expected = int((rows.length_S - rows.prompt_S).sum()) + sum(prompts.values())
-    assert packed.input_ids_1P.shape == packed.position_ids_1P.shape == (1, expected)
+    assert packed.input_ids_BL.shape == packed.position_ids_BL.shape == (1, expected)
     # Every segment can be read off it: the prompt that it names, then its own part.
     for segment, part in zip(rows.trained_segments, [p for p in packed.parts if p.prefix_stop]):
         ids = torch.cat(
             [
-                packed.input_ids_1P[0, part.prefix_start : part.prefix_stop],
-                packed.input_ids_1P[0, part.start : part.stop],
+                packed.input_ids_BL[0, part.prefix_start : part.prefix_stop],
+                packed.input_ids_BL[0, part.start : part.stop],
             ]
         )
         start = int(batch.segment_offsets[segment])
@@ -203,7 +204,17 @@ def test_packed_micro_batches_hold_every_segment_once_within_the_budget(seed, bu
     pieces = rows.cut(rows.trained_segments, budget, packed=True)
     assert sorted(s for piece in pieces for s in piece) == rows.trained_segments
     for piece in pieces:
-        assert len(piece) == 1 or rows.build(piece, "cpu").packed.input_ids_1P.numel() <= budget
+        assert (
+            len(piece) == 1 or rows.build(piece, "cpu", packed=True).input_ids_BL.numel() <= budget
+        )
+
+
+def test_a_packed_micro_batch_is_refused_by_a_model_that_would_mix_its_segments():
+    batch = of_one_prompt(make_groups(tasks=1, attempts=2))
+    rows, model = Rows.of(batch, batch.eligible_T), tiny_model()
+    micro = rows.build(rows.trained_segments, "cpu", packed=True)
+    with pytest.raises(LearnerError, match="cannot keep its segments apart"):
+        trained_logits(model, output_head(model), micro)
 
 
 @pytest.mark.parametrize("name", ["gemma2-softcap", "mistral-window"])

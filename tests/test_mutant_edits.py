@@ -53,9 +53,9 @@ def after(root: Path, text: str) -> dict[str, str | None]:
 
 
 def test_what_is_written_is_read():
-    text = "# law: 1\n# breaks: it\n\n@ a.py :: f.g\n  x = 1\n-\n- \ty\n+ y - x\n+\n+   # z\n\n@ Makefile\n- \techo\n"
+    text = "# invariant: 1\n# breaks: it\n\n@ a.py :: f.g\n  x = 1\n-\n- \ty\n+ y - x\n+\n+   # z\n\n@ Makefile\n- \techo\n"
     header, blocks = edits.parse(text)
-    assert header == ["# law: 1", "# breaks: it"]
+    assert header == ["# invariant: 1", "# breaks: it"]
     assert [block.anchor for block in blocks] == ["a.py :: f.g", "Makefile"]
     assert blocks[0].before == ["x = 1", "", "\ty"] and blocks[0].after == [
         "x = 1",
@@ -127,7 +127,7 @@ def test_files_that_are_not_python_new_files_and_deleted_ones(root):
             GROW.replace("+ return total + 1", "+ return (total"),
             "leaves workbench/box.py that does not compile",
         ),
-        ("# law: 1\n", "has no block"),
+        ("# invariant: 1\n", "has no block"),
     ],
 )
 def test_what_does_not_fit_is_said_and_nothing_is_written(root, text, words):
@@ -137,10 +137,10 @@ def test_what_does_not_fit_is_said_and_nothing_is_written(root, text, words):
 
 
 def test_edits_are_chosen_by_the_beginning_of_their_name_or_by_path(tmp_path):
-    for name in ("one.edit", "one.twin.edit", "other.patch", "README.md"):
+    for name in ("one.edit", "one.same.edit", "other.patch", "README.md"):
         (tmp_path / name).write_text("")
     everything = edits.edits_in(tmp_path)
-    assert [path.name for path in everything] == ["one.edit", "one.twin.edit", "other.patch"]
+    assert [path.name for path in everything] == ["one.edit", "one.same.edit", "other.patch"]
     assert edits.choose([], everything, "bug") == everything
     assert (
         edits.choose(["other.edit"], everything, "bug")
@@ -177,9 +177,9 @@ def test_a_diff_becomes_an_edit_that_does_the_same(root, old, new, anchors):
         capture_output=True,
         text=True,
     ).stdout
-    (root / "x.patch").write_text("# law: 2\n" + diff)
+    (root / "x.patch").write_text("# invariant: 2\n" + diff)
     header, blocks = edits.parse(from_diff.converted(root / "x.patch", root))
-    assert header == ["# law: 2"] and [block.name for block in blocks] == anchors
+    assert header == ["# invariant: 2"] and [block.name for block in blocks] == anchors
     assert edits.edited(root, blocks) == {"workbench/box.py": changed}
     assert sum(mark == " " for block in blocks for mark, _ in block.lines) <= 3
 

@@ -24,9 +24,11 @@ def test_skipped(): assert double(3) == 6
 """
 
 
-def edit(new_line: str, caught_by: str, old_line: str = "return 2 * x", law: str = "1") -> str:
+def edit(
+    new_line: str, caught_by: str, old_line: str = "return 2 * x", invariant: str = "1"
+) -> str:
     return (
-        f"# law: {law}\n# breaks: doubling\n# caught-by: {caught_by}\n\n"
+        f"# invariant: {invariant}\n# breaks: doubling\n# caught-by: {caught_by}\n\n"
         f"@ workbench/double.py :: double\n- {old_line}\n+ {new_line}\n"
     )
 
@@ -51,7 +53,7 @@ def small_repository(tmp_path: Path, monkeypatch) -> Path:
     )  # the rest is new: it counts as well
     monkeypatch.setattr(runner, "ROOT", root)
     monkeypatch.setattr(runner, "HERE", root / "tests/mutants")
-    monkeypatch.setattr(runner, "LAWS", ("1",))
+    monkeypatch.setattr(runner, "INVARIANTS", ("1",))
     return root
 
 
@@ -105,8 +107,8 @@ def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, c
     )
     assert runner.main([]) == 0
     assert "1 of 1 mutants caught" in capsys.readouterr().out
-    monkeypatch.setattr(runner, "LAWS", ("1", "2"))
-    assert runner.missing_laws(
+    monkeypatch.setattr(runner, "INVARIANTS", ("1", "2"))
+    assert runner.missing_invariants(
         [runner.read_mutant(small_repository / "tests/mutants/one.edit")]
     ) == ["2"]
     (small_repository / "tests/test_double.py").write_text(TESTS.replace("== 6", "== 7"))
@@ -114,7 +116,7 @@ def test_exit_status_and_a_law_without_a_mutant(small_repository, monkeypatch, c
     said = capsys.readouterr().out
     assert (
         "do not pass untouched: tests/test_double.py::test_number" in said
-        and "no mutant breaks law 2" in said
+        and "no mutant breaks invariant 2" in said
     )
 
 
@@ -122,15 +124,20 @@ def test_a_share_has_its_part_of_every_numbered_law_and_shares_are_everything():
     mutants = [runner.read_mutant(path) for path in runner.choose([])]
     count = runner.NUMBERED + 1
     shares = [runner.share_of(mutants, part, count) for part in range(1, count + 1)]
-    for law in runner.LAWS:
-        of_law = [mutant for mutant in mutants if mutant.law == law]
-        parts = [[mutant for mutant in share if mutant.law == law] for share in shares]
+    for invariant in runner.INVARIANTS:
+        of_law = [mutant for mutant in mutants if mutant.invariant == invariant]
+        parts = [[mutant for mutant in share if mutant.invariant == invariant] for share in shares]
         assert {m.path for part in parts for m in part} == {m.path for m in of_law}
         wanted = max(1, len(of_law) / runner.NUMBERED)
         assert all(part and abs(len(part) - wanted) < 1 for part in parts)
         assert len(of_law) < runner.NUMBERED or parts[0] == parts[runner.NUMBERED]
-    others = [mutant.name for share in shares for mutant in share if mutant.law not in runner.LAWS]
-    assert sorted(others) == [m.name for m in mutants if m.law not in runner.LAWS]
+    others = [
+        mutant.name
+        for share in shares
+        for mutant in share
+        if mutant.invariant not in runner.INVARIANTS
+    ]
+    assert sorted(others) == [m.name for m in mutants if m.invariant not in runner.INVARIANTS]
     assert runner.read_share("2/3") == (2, 3)
     for text in ("0/3", "4/3", "x"):
         with pytest.raises(runner.argparse.ArgumentTypeError, match="expected K/N"):
@@ -162,7 +169,7 @@ def test_the_copy_holds_new_files_and_no_ignored_ones_and_is_what_python_imports
 def test_a_header_that_lacks_a_line_is_refused(tmp_path):
     for name, body in {"x.edit": "@ x.py :: f", "x.patch": "--- a/x"}.items():
         (tmp_path / name).write_text(
-            f"# law: 1\n# breaks: something\n{body}\n# caught-by: too late\n"
+            f"# invariant: 1\n# breaks: something\n{body}\n# caught-by: too late\n"
         )
         with pytest.raises(ValueError, match="caught-by"):
             runner.read_mutant(tmp_path / name)

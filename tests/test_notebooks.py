@@ -12,7 +12,6 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from workbench.views import show_text
 from tests.notebook_kit import (
     MACHINE_PATH,
     NOTEBOOKS,
@@ -26,6 +25,7 @@ from tests.notebook_kit import (
     stripped,
     unfinished,
 )
+from workbench.look import text_view
 
 # As small as they go. A notebook that is not named here runs with its own parameters.
 SMALL = {
@@ -49,8 +49,8 @@ SMALL = {
     "plain": {"seed": 1, "group_size": 3, "number": 0},
 }
 
-# For a notebook that has no parameter for its number of attempts. What is asked at a run's start is asked elsewhere.
-FEW_ATTEMPTS = (
+# For a notebook that has no parameter for its number of trajectories. What is asked at a run's start is asked elsewhere.
+FEW_TRAJECTORIES = (
     'base = "frozenlake"\n[train]\ntasks_per_step = 2\ngroup_size = 4\n[lint]\nstart = false\n'
 )
 
@@ -82,7 +82,7 @@ LONG = (
     ],
 )
 def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
-    (tmp_path / "small.toml").write_text(FEW_ATTEMPTS)
+    (tmp_path / "small.toml").write_text(FEW_TRAJECTORIES)
     ran = run(path, tmp_path, SMALL.get(path.stem, {}))
     assert not ran.faults(), "\n".join(ran.faults())
     injected = [
@@ -106,11 +106,11 @@ def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
         printed = "".join(
             output.get("text", "") for cell in code_cells(ran.notebook) for output in cell.outputs
         )
-        assert "3 of 3 attempts have the same ids, bit for bit" in printed
+        assert "3 of 3 trajectories have the same ids, bit for bit" in printed
     if path.stem == "05_silent_bugs":
         assert (
-            sum("R6   FINDING" in text for text in texts) == 1
-            and sum("R2   FINDING" in text for text in texts) == 1
+            sum("R6   FOUND" in text for text in texts) == 1
+            and sum("R2   FOUND" in text for text in texts) == 1
         )
         assert (
             "nothing was learned from this step" in str(ran.notebook)
@@ -120,7 +120,7 @@ def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
         assert (tmp_path / "runs/tour/metrics.jsonl").read_text().count("\n") == SMALL["00_tour"][
             "steps"
         ]
-        assert any("1/1 · 100 %" in text for text in texts), (
+        assert any("100%" in text and " 1/1 [" in text for text in texts), (
             "the progress line is saved in its final state"
         )
         assert any("bit for bit" in text for text in texts)
@@ -277,7 +277,7 @@ def test_a_function_may_be_written_to_a_file():
         ),
         (new_output("display_data", {"text/html": "<b>x</b>"}), "no text form"),
         (
-            new_output("display_data", {"text/html": show_text("x").html, "text/plain": "x\ny"}),
+            new_output("display_data", {"text/html": text_view("x").html, "text/plain": "x\ny"}),
             "without a PNG",
         ),
         (

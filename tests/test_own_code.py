@@ -1,4 +1,4 @@
-"""Laws 16 and 17 of stored runs: where code by name came from, when it is imported, and what goes without it."""
+"""Invariants 16 and 17 of stored runs: where code by name came from, when it is imported, and what goes without it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
+from workbench.basics import canonical_json, plugins
+from workbench.basics.plugins import MOVED, load_named
 from workbench.cli import main
-from workbench.notebook.replay import replay
+from workbench.look.cells.replay import replay
 from workbench.run import code
 from workbench.run.code import changed_code, named_code, why_foreign
 from workbench.run.recording import reopen_run
@@ -22,8 +24,7 @@ from workbench.run.store import open_run
 from workbench.training.config import PRESETS, load_config, to_dict
 from workbench.training.resume import resumption
 from workbench.training.stored import config_of_run, stored_config
-from workbench.types import canonical_json, plugins
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs/extend"
 SMALL = {
@@ -36,7 +37,7 @@ SMALL = {
     "env.max_turns": 2,
 }
 OWN = {"env.kind": "law_env:Guessing", "algorithm.kind": "law_algo:LENGTH_GRPO"}
-STORED = OWN | {"algorithm.objective": "law_algo:LengthObjective"}  # which is in the algorithm
+STORED = OWN | {"algorithm.objective.kind": "law_algo:LengthObjective"}  # which is in the algorithm
 
 
 def page(name: str, block: str) -> str:
@@ -102,7 +103,7 @@ def test_a_run_remembers_where_its_code_came_from(own):
 
 def test_a_run_of_the_package_alone_has_no_such_file():
     for preset in PRESETS.values():
-        assert code.code_file(to_dict(preset())) == (None, "")
+        assert code.code_file(to_dict(preset)) == (None, "")
 
 
 def test_code_that_changed_is_told_and_resume_refuses_unless_told(own, capsys):
@@ -300,9 +301,11 @@ def test_where_no_key_can_be_kept_the_run_is_made_and_foreign_later(own, monkeyp
         ("mcp:stdio npx -y server /tmp", True),
         ("gym_mod:Env-v0", True),
         ("workbench:import_module(evil)", True),
-        ("workbench.envs.tools.mcp:mount(sh)", True),
-        ("workbench.engines.encoder:encoderx(evil)", True),
-        ("workbench.envs.tools.calculator:calculator.__class__", True),
+        ("workbench.extensions.servers.mcp:mount(sh)", True),
+        ("workbench.extensions.servers.encoder:encoderx(evil)", True),
+        ("workbench.tools.calculator:calculator.__class__", True),
+        ("workbench.extensions.servers.encoder:encoder(BAAI/bge)", False),
+        ("workbench.tools.calculator:calculator", False),
         ("workbench.engines.encoder:encoder(BAAI/bge)", False),
         ("workbench.envs.tools.calculator:calculator", False),
         ("http://127.0.0.1:80/v1", False),
@@ -336,7 +339,9 @@ def test_a_run_whose_code_is_gone_is_shown_linted_and_exported(own, monkeypatch)
     )
     assert "PYTHONPATH" in found.report.about and "is not the code" not in found.report.about
     answers = {answer.rule: answer for answer in found.report}
-    assert not answers["R20"].looked and answers["R20"].missing  # not checked, never passed
+    assert answers["R20"].missing and answers["R20"].status == "partly checked", (
+        "only what training itself could check, and never passed"
+    )
     assert wb.show(run).text and wb.show(run, step=1).text
     assert "weights in float32" in wb.export_policy(run, own / "weights").text
     for call in (
@@ -352,3 +357,8 @@ def test_credit_is_replayed_where_only_the_environment_is_gone(own):
     (own / "law_env.py").unlink()
     assert replay(own / "run", 1)[0].equal
     assert set(stored_config(open_run(own / "run")).missing) == {"env"}
+
+
+def test_a_name_that_a_run_holds_from_before_the_modules_moved_is_found():
+    for old, new in MOVED.items():
+        assert load_named(old, "a stored name") is load_named(new, "its name now")

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
-import workbench as wb
 from learning_data import make_groups
 
+import workbench as wb
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs import FrozenLake
-from workbench.envs.runners import InlineRunner
 from workbench.learn.algorithms import Algorithm, Estimator
 from workbench.learn.algorithms.base import Advantages
 from workbench.learn.algorithms.own import kind_of as kind_of_algorithm
+from workbench.look.cells.credit import edited_groups
 from workbench.training.config import from_dict, load_config, to_dict
 from workbench.training.kinds import KINDS, check_tasks, kind_of
 from workbench.training.listing import settings_text
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
+from workbench.worlds import FrozenLake
+from workbench.worlds.runners import InlineRunner
 
 HERE = __name__
 
@@ -112,8 +113,8 @@ def test_its_fields_are_settings_and_come_back_from_what_is_stored():
         ),
         ({"algorithm.kind": f"{HERE}:Half"}, "expected an Algorithm"),
         (
-            {"algorithm.kind": f"{HERE}:BY_LENGTH", "algorithm.scall": 2},
-            "did you mean 'algorithm.scale'",
+            {"algorithm.kind": f"{HERE}:BY_LENGTH", "algorithm.estimator.scall": 2},
+            "did you mean 'algorithm.estimator.scale'",
         ),
     ],
 )
@@ -134,14 +135,14 @@ def test_settings_lists_those_of_ones_own():
     assert "env.level needed" in settings_text(f"{HERE}:Quiz") and "engine.answer" in settings_text(
         f"{HERE}:OpensScript"
     )
-    assert "algorithm.scale = 1.0" in settings_text(f"{HERE}:BY_LENGTH")
+    assert "algorithm.estimator.scale = 1.0" in settings_text(f"{HERE}:BY_LENGTH")
     assert "or package.module:Name" in settings_text("env.kind")
 
 
 def test_objects_of_python_have_a_name_or_are_refused_in_words():
     config = load_config("frozenlake")
     assert replace(config, env=Quiz(1)).kind_of("env") == f"{HERE}:Quiz"
-    for algorithm in (BY_LENGTH, BY_LENGTH(scale=3.0)):
+    for algorithm in (BY_LENGTH, BY_LENGTH(estimator={"scale": 3.0})):
         stored = to_dict(replace(config, algorithm=algorithm))
         assert stored["algorithm"]["kind"] == f"{HERE}:BY_LENGTH"
         assert from_dict(stored).algorithm.settings == algorithm.settings
@@ -164,11 +165,11 @@ def test_objects_of_python_have_a_name_or_are_refused_in_words():
 
 def test_the_credit_cells_take_an_algorithm_of_ones_own():
     groups = make_groups(3, tasks=2, attempts=3, turns=2)
-    editor = wb.credit_editor(
-        groups, BY_LENGTH(scale=2.0), token_texts=lambda ids: [str(i) for i in ids]
+    edited = edited_groups(
+        groups, BY_LENGTH(estimator={"scale": 2.0}), token_texts=lambda ids: [str(i) for i in ids]
     )
-    assert "by_length" in editor.view().text
-    assert "scale" in {knob.name for knob in editor.knobs["by_length"]}
+    assert "by_length" in edited.view().text
+    assert "estimator.scale = 3.0" in edited.after(settings={"estimator.scale": 3.0}).text
     text = wb.show_estimators(groups, [BY_LENGTH, "grpo", f"{HERE}:BY_LENGTH"]).text
     assert "by_length" in text and f"{HERE}:BY_LENGTH" in text and "grpo" in text
 

@@ -1,4 +1,4 @@
-"""Parts of the user's own by name beside the package's: an objective in an algorithm, a policy's loader, an engine (law 17)."""
+"""Parts of the user's own by name beside the package's: an objective in an algorithm, a policy's loader, an engine (invariant 17)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import workbench as wb
 from workbench.cli import main
 from workbench.engines.policy import SHIPPED, load_policy
 from workbench.learn.algorithms import GRPO
-from workbench.notebook.replay import replay
+from workbench.look.cells.replay import replay
 from workbench.run.code import changed_code, why_foreign
 from workbench.run.store import open_run
 from workbench.training.config import PRESETS, from_dict, load_config, to_dict
+from workbench.training.reading import flatten
 from workbench.training.resume import resumption
 from workbench.training.stored import stored_config
-from workbench.types.errors import ConfigError, PolicyError, WorkbenchError
+from workbench.values.errors import ConfigError, PolicyError, WorkbenchError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs/extend"
 MODULES = {
@@ -31,8 +32,8 @@ MODULES = {
     "part_length": ("algorithm.md", "an algorithm"),
 }
 OWN = {
-    "algorithm.objective": "part_length:LengthObjective",
-    "algorithm.power": 0.75,
+    "algorithm.objective.kind": "part_length:LengthObjective",
+    "algorithm.objective.power": 0.75,
     "policy.loader": "part_policy:load",
     "policy.name": str(SHIPPED / "frozenlake-tiny"),
     "engine.kind": "part_engine:Counting",
@@ -82,10 +83,10 @@ def away(folder, monkeypatch):
 
 def test_a_run_with_parts_of_ones_own_is_a_run_like_any_other(folder):
     run = open_run(folder / "run")
-    assert {key: run.config[key.split(".")[0]][key.split(".")[1]] for key in OWN} == OWN
+    assert {key: value for key, value in flatten(run.config).items() if key in OWN} == OWN
     origins = json.loads((folder / "run/code.json").read_text())["content"]["origins"]
     assert {key: origins[key]["name"] for key in origins} == {
-        key: OWN[key] for key in ("algorithm.objective", "policy.loader", "engine.kind")
+        key: OWN[key] for key in ("algorithm.objective.kind", "policy.loader", "engine.kind")
     }
     assert all(origin["source"] for origin in origins.values()) and why_foreign(run) == ""
     found = wb.lint(folder / "run")
@@ -119,7 +120,7 @@ def test_changed_parts_are_told_and_resume_refuses(folder):
     for module, key in (
         ("part_policy", "policy.loader"),
         ("part_engine", "engine.kind"),
-        ("part_length", "algorithm.objective"),
+        ("part_length", "algorithm.objective.kind"),
     ):
         path, text = folder / f"{module}.py", (folder / f"{module}.py").read_text()
         path.write_text(text + "# a change\n")
@@ -147,12 +148,12 @@ def test_without_them_the_run_is_shown_and_linted_and_says_what_lacks(folder, aw
             ask()
 
 
-@pytest.mark.parametrize("key", ["policy.loader", "engine.kind", "algorithm.objective"])
+@pytest.mark.parametrize("key", ["policy.loader", "engine.kind", "algorithm.objective.kind"])
 def test_a_foreign_run_imports_none_of_them(folder, tmp_path, monkeypatch, key):
     alone = {
         name: value for name, value in OWN.items() if name.startswith(key) or name == "policy.name"
     }
-    alone |= {"algorithm.power": 0.75} if "objective" in key else {}
+    alone |= {"algorithm.objective.power": 0.75} if "objective" in key else {}
     run = wb.train_here(
         load_config("frozenlake", alone | SMALL | {"lint.mode": "off", "train.tasks_per_step": 2}),
         tmp_path / "run",
@@ -179,22 +180,34 @@ def test_a_foreign_run_imports_none_of_them(folder, tmp_path, monkeypatch, key):
 def test_an_objective_by_name_brings_its_settings_and_takes_away_the_others(folder):
     config = load_config(
         "frozenlake",
-        {"algorithm.objective": "part_length:LengthObjective", "algorithm.minibatches": 2},
+        {"algorithm.objective.kind": "part_length:LengthObjective", "algorithm.minibatches": 2},
     )
-    assert config.algorithm.power == 0.5 and config.algorithm.minibatches == 2
+    assert config.algorithm.objective.power == 0.5 and config.algorithm.minibatches == 2
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
-    assert config.kind_of("algorithm") == "grpo" and "clip_high" not in to_dict(config)["algorithm"]
+    assert (
+        config.kind_of("algorithm") == "grpo"
+        and "clip_high" not in to_dict(config)["algorithm"]["objective"]
+    )
     for wrong, said in (
-        ({"algorithm.clip_high": 0.3}, "no setting 'algorithm.clip_high'"),
-        ({"algorithm.power": -1}, "algorithm.power is at least 0"),
-        ({"algorithm.powr": 1}, "did you mean 'algorithm.power'"),
-        ({"algorithm.objective": "part_length:LENGTH_GRPO"}, "expected the class of an objective"),
-        ({"algorithm.objective": "part_length:LengthObjectiv"}, "did you mean 'LengthObjective'"),
-        ({"algorithm.objective": "clipp"}, "clip, gspo, cispo, or package.module:Name"),
+        ({"algorithm.objective.clip_high": 0.3}, "no setting 'algorithm.objective.clip_high'"),
+        ({"algorithm.objective.power": -1}, "algorithm.objective.power is at least 0"),
+        ({"algorithm.objective.powr": 1}, "did you mean 'algorithm.objective.power'"),
+        (
+            {"algorithm.objective.kind": "part_length:LENGTH_GRPO"},
+            "expected the class of an objective",
+        ),
+        (
+            {"algorithm.objective.kind": "part_length:LengthObjectiv"},
+            "did you mean 'LengthObjective'",
+        ),
+        (
+            {"algorithm.objective.kind": "clipp"},
+            "did you mean 'clip'? (one of your own: package.module:Name)",
+        ),
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             load_config(
-                "frozenlake", {"algorithm.objective": "part_length:LengthObjective"} | wrong
+                "frozenlake", {"algorithm.objective.kind": "part_length:LengthObjective"} | wrong
             )
 
 
@@ -204,7 +217,7 @@ def test_it_goes_with_every_algorithm_and_in_python_too(folder):
     for kind in ("rloo", "gigpo", "dapo", "ppo"):
         config = load_config(
             "frozenlake",
-            {"algorithm.kind": kind, "algorithm.objective": "part_length:LengthObjective"},
+            {"algorithm.kind": kind, "algorithm.objective.kind": "part_length:LengthObjective"},
         )
         assert isinstance(config.algorithm.objective, part_length.LengthObjective)
         assert from_dict(to_dict(config)) == config
@@ -212,13 +225,17 @@ def test_it_goes_with_every_algorithm_and_in_python_too(folder):
         load_config("frozenlake"),
         algorithm=replace(GRPO, objective=part_length.LengthObjective(0.25)),
     )
-    assert to_dict(made)["algorithm"]["objective"] == "part_length:LengthObjective"
+    assert to_dict(made)["algorithm"]["objective"]["kind"] == "part_length:LengthObjective"
     assert from_dict(to_dict(made)).algorithm.objective == part_length.LengthObjective(0.25)
-    assert GRPO(objective="part_length:LengthObjective", power=0.25) == made.algorithm
+    assert GRPO(objective={"kind": "part_length:LengthObjective", "power": 0.25}) == made.algorithm
     both = load_config(
-        "frozenlake", {"algorithm.kind": "part_length:LENGTH_GRPO", "algorithm.objective": "gspo"}
+        "frozenlake",
+        {"algorithm.kind": "part_length:LENGTH_GRPO", "algorithm.objective.kind": "gspo"},
     )
-    assert "power" not in to_dict(both)["algorithm"] and both.algorithm.clip_high == 4e-4
+    assert (
+        "power" not in to_dict(both)["algorithm"]["objective"]
+        and both.algorithm.objective.clip_high == 4e-4
+    )
     assert from_dict(to_dict(both)) == both and both.algorithm.objective.name == "gspo"
 
     class Local(part_length.LengthObjective):
@@ -230,21 +247,26 @@ def test_it_goes_with_every_algorithm_and_in_python_too(folder):
 
 def test_a_run_that_stored_the_objectives_short_name_still_opens(folder):
     config = load_config(
-        "frozenlake", {"algorithm.kind": "part_length:LENGTH_GRPO", "algorithm.power": 0.25}
+        "frozenlake",
+        {"algorithm.kind": "part_length:LENGTH_GRPO", "algorithm.objective.power": 0.25},
     )
     before = to_dict(config)
-    before["algorithm"] |= {
-        "objective": "length"
-    }  # as it was stored before objectives had names of their own
+    del before["format"]  # as it was stored before objectives had names of their own
+    before["algorithm"] = {
+        "kind": "part_length:LENGTH_GRPO",
+        "objective": "length",
+        "power": 0.25,
+    }
     assert from_dict(before) == config
 
 
 # ------------------------------------------------------------------------------------------------ a policy's loader
 
 
-def test_what_is_stored_without_a_loader_is_what_it_was():
-    for preset in PRESETS.values():
-        assert "loader" not in to_dict(preset())["policy"]
+def test_what_was_stored_before_there_were_loaders_is_read():
+    tree = to_dict(PRESETS["frozenlake"])
+    del tree["policy"]["loader"]
+    assert from_dict(tree) == PRESETS["frozenlake"]
     assert to_dict(load_config("frozenlake", {"policy.loader": "a:b"}))["policy"]["loader"] == "a:b"
     assert load_config("frozenlake", {"policy.loader": "none"}).policy.loader is None
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import workbench as wb
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workbench as wb
 from tests.store_values import ordinary_step
+from workbench.look.pairs import ALIKE, BOTH, LOST, NEITHER, UNKNOWN, WON, pair_groups
 from workbench.run.recording import create_run
-from workbench.types import Group, Trajectory
-from workbench.types.errors import DataError, StoreError
-from workbench.types.pairs import ALIKE, BOTH, LOST, NEITHER, UNKNOWN, WON, pair_groups
-from workbench.types.stats import clustered_difference, paired_difference
+from workbench.values import Group, Trajectory
+from workbench.values.errors import DataError, StoreError
+from workbench.values.stats import clustered_difference, paired_difference
 
 ROOT = Path(__file__).resolve().parents[1]
 [PATTERN, *_] = ordinary_step(1)
@@ -22,9 +22,9 @@ outcomes = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_siz
 
 
 def group(task: int, *succeeded: bool | None, reward: float | None = None, text: str = "") -> Group:
-    """Attempts at one task that succeeded or not; all wrote the same but for `text` in their last turn."""
+    """Trajectories of one task that succeeded or not; all wrote the same but for `text` in their last turn."""
 
-    def attempt(number: int, success: bool | None) -> Trajectory:
+    def a_trajectory(number: int, success: bool | None) -> Trajectory:
         pattern = PATTERN[0]
         turns = tuple(
             replace(turn, text=turn.text + text) if turn is pattern.turns[-1] else turn
@@ -40,7 +40,7 @@ def group(task: int, *succeeded: bool | None, reward: float | None = None, text:
             turns=turns,
         )
 
-    return Group(tuple(attempt(number, success) for number, success in enumerate(succeeded)))
+    return Group(tuple(a_trajectory(number, success) for number, success in enumerate(succeeded)))
 
 
 # ------------------------------------------------------------------------------------------------ the value
@@ -68,7 +68,7 @@ def test_tasks_are_paired_whatever_their_order_and_counted_by_who_did_better(pai
     assert back.difference.mean == -found.difference.mean and len(back.lost) == len(found.won)
 
 
-def test_several_attempts_count_as_shares_of_their_task():
+def test_several_trajectories_count_as_shares_of_their_task():
     first = [group(0, True, False), group(1, False, False), group(2, True, True)]
     second = [group(0, True, True), group(1, True, False), group(2, True, False)]
     found = pair_groups(first, second)
@@ -156,7 +156,7 @@ def test_a_frame_has_a_row_a_task():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs with evaluations that kept their attempts; the second of them only once."""
+    """Two runs with evaluations that kept their trajectories; the second of them only once."""
     folder = tmp_path_factory.mktemp("paired")
     for name, steps in (("one", (0, 4)), ("two", (4,))):
         with create_run(folder / name, {"policy": {"name": "none"}, "train": {"steps": 4}}) as run:
@@ -172,7 +172,7 @@ def runs(tmp_path_factory):
                     for number, success in enumerate(won)
                 ]
                 run.write_evaluation(f"step-{step:08d}", {"step": step, "rows": []})
-                run.write_attempts(f"step-{step:08d}", f"{policy}-sampled", groups, step=step)
+                run.write_trajectories(f"step-{step:08d}", f"{policy}-sampled", groups, step=step)
     return folder
 
 
@@ -210,15 +210,15 @@ def test_one_run_before_and_after_training_and_two_runs_as_they_are_now(runs):
     [
         (
             lambda runs: wb.paired(runs / "two"),
-            "kept the attempts of 1 sampled evaluation of its policy; two are needed",
+            "kept the trajectories of 1 sampled evaluation of its policy; two are needed",
         ),
         (
             lambda runs: wb.paired(runs / "one", mode="greedy"),
-            "kept the attempts of 0 greedy evaluations",
+            "kept the trajectories of 0 greedy evaluations",
         ),
         (
             lambda runs: wb.paired(runs / "one", runs / "two", mode="greedy"),
-            "kept no attempts of a greedy evaluation",
+            "kept no trajectories of a greedy evaluation",
         ),
         (lambda runs: wb.paired(runs / "one", mode="hot"), "evaluations play sampled and greedy"),
         (lambda runs: wb.paired([group(0, True)]), "two lists of groups are paired, or runs"),
@@ -239,7 +239,7 @@ def test_what_cannot_be_paired_says_why(runs, make, said):
 @pytest.mark.full
 def test_the_difference_is_that_of_the_evaluation(tmp_path):
     """The run's own table of paired differences says the same number, interval included."""
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
 
     config = wb.load_config(
         "frozenlake",

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from experiments import rejudge
-from workbench.ablation.door import ask
-from workbench.ablation.forecast import forecast
-from workbench.ablation.plan import Job, config_of, jobs
-from workbench.views import show_forecast
+from workbench.extensions.ablation.door import ask
+from workbench.extensions.ablation.forecast import forecast
+from workbench.extensions.ablation.plan import Job, config_of, jobs
+from workbench.extensions.ablation.views.plans import show_forecast
 
 ROOT = Path(__file__).parents[1]
 PLANS = sorted((ROOT / "experiments" / "ablations").glob("*.toml")) + sorted(
@@ -35,7 +35,7 @@ def test_a_shipped_plan_loads_and_prints(path, tmp_path):
         plan.seeds == tuple(range(8))
         and plan.analysis.margin == 2
         and plan.compare
-        and "four times in five" in said
+        and "at 80 % power" in said
     )
     assert {config_of(plan, job).evaluation.num_tasks for job in jobs(plan, [0])} == {512}
     assert f"{path.relative_to(ROOT)}" in LISTED, (
@@ -61,7 +61,7 @@ def config(name: str, arm: str):
 
 
 def test_what_is_held_fixed_is_fixed():
-    """Attempts of a step, updates and their size, as the plans' remarks say."""
+    """Trajectories of a step, updates and their size, as the plans' remarks say."""
     plan = ask(next(path for path in PLANS if path.stem == "prompts-attempts"), ROOT / "none").plan
     assert {
         config_of(plan, job).train.tasks_per_step * config_of(plan, job).train.group_size

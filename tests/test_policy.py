@@ -24,7 +24,7 @@ from workbench.engines.policy import (
     shipped_policies,
     weights_fingerprint,
 )
-from workbench.types.errors import PolicyError
+from workbench.values.errors import PolicyError
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 

@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.golden_runs.make_old import stopped_after
 from tests.counts import reduced
+from tests.golden_runs.make_old import stopped_after
 from workbench.learn.replay import replay_step
-from workbench.notebook.stored import show_run
-from workbench.notebook.train import resume_here, train_here, train_step
-from workbench.run.diff import compare_runs
+from workbench.look.cells.stored import learning_curves_view
+from workbench.look.cells.train import resume_here, train_here, train_step
+from workbench.look.run_diff import compare_runs
 from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training.config import load_config
-from workbench.training.session import open_session, reopen
-from workbench.types.errors import LearnerError
+from workbench.training.reopening import reopen
+from workbench.training.session import open_session
+from workbench.values.errors import LearnerError
 
 SETTINGS = {
     "train.steps": 3,
@@ -28,7 +29,7 @@ SETTINGS = {
     "evaluation.num_tasks": 4,
     "algorithm.kind": "ppo",
     "algorithm.minibatches": 2,
-    "algorithm.kl_coef": 0.01,
+    "algorithm.reference.kl_coef": 0.01,
 }
 
 
@@ -53,7 +54,7 @@ def test_every_step_replays_and_values_are_the_moving_critics(whole):
     )  # it began by expecting nothing
     assert {"explained_variance", "value_loss", "kl_ref"} <= set(whole.metrics().columns)
     assert whole.metrics()["kl_ref"][1] < whole.metrics()["kl_ref"][3]
-    shown = show_run(whole).text
+    shown = learning_curves_view(whole).text
     assert all(
         name in shown
         for name in ("KL to the reference", "KL(old || new)", "explained variance of the critic")

@@ -14,17 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.counts import reduced
-from workbench.chat import ChatFormat
-from workbench.envs import PRESETS, split_of, tasks
-from workbench.envs.arithmetic import judged
-from workbench.envs.baselines import play
-from workbench.envs.bandit import HELDOUT_NAMES, TRAIN_NAMES
-from workbench.envs.format import parse_action
-from workbench.envs.frozen_lake import MOVES, task_from_grid
-from workbench.envs.qa.worlds import world
-from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
-from workbench.envs.sokoban_levels import level_from_rows
 from data.make import pretrain as pretrain_module
 from data.make.code_demonstrator import CodeDemonstrator, short
 from data.make.countdown_demonstrator import CountdownDemonstrator, solutions
@@ -60,7 +49,18 @@ from data.make.shipped import CHECKSUMS, POLICIES, PROVENANCE, check_shipped, ve
 from data.make.shop_demonstrator import ShopDemonstrator
 from data.make.sum_demonstrator import SumDemonstrator
 from data.make.tiny_tokenizer import CHAT_TEMPLATE, CONTROL_TOKENS, TAG_TOKENS, build_tokenizer
-from workbench.types.errors import ConfigError, DataError, PolicyError
+from tests.counts import reduced
+from workbench.chat import ChatFormat
+from workbench.tools.action_format import parse_action
+from workbench.values.errors import ConfigError, DataError, PolicyError
+from workbench.worlds import PRESETS, split_of, tasks
+from workbench.worlds.arithmetic import judged
+from workbench.worlds.bandit import HELDOUT_NAMES, TRAIN_NAMES
+from workbench.worlds.baselines import play
+from workbench.worlds.frozen_lake import MOVES, task_from_grid
+from workbench.worlds.qa.worlds import world
+from workbench.worlds.sokoban import MOVES as SOKOBAN_MOVES
+from workbench.worlds.sokoban_levels import level_from_rows
 
 NAMES = sorted(RECIPES)
 ONE_TURN = ("bandit-tiny", "chain-sum-tiny", "countdown-tiny")
@@ -127,7 +127,7 @@ LEAST_VALID = {"shop-tiny": 0.5}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_provenance_states_this_recipe_and_success_with_its_neighbours(name):
+def test_provenance_states_this_recipe_and_success_with_its_baselines(name):
     stated = json.loads((POLICIES / name / PROVENANCE).read_text())
     recipe = json.loads(json.dumps(pretrain_module.stated_recipe(RECIPES[name])))
     assert stated["recipe"] == recipe, (

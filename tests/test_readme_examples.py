@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (

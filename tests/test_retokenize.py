@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.notebook.credit import facts
-from workbench.notebook.retokenize import retokenize
+from workbench.look.cells.credit import facts
+from workbench.look.cells.retokenize import retokenize
 from workbench.training.config import load_config
 from workbench.training.session import open_session, rollout
-from workbench.types import Group, Segment
-from workbench.types.errors import DataError
+from workbench.values import Group, Segment
+from workbench.values.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def groups(session):
 
 
 def cut_otherwise(session, groups):
-    """The first answer of the first attempt with its first tag spelled in single characters: the same text, other ids."""
+    """The first answer of the first trajectory with its first tag spelled in single characters: the same text, other ids."""
     backend, trajectory = session.chat.encoder.backend, groups[0][0]
     segment = trajectory.segments[0]
     at = next(i for i, span in enumerate(segment.spans) if span.sampled)
@@ -43,11 +43,11 @@ def cut_otherwise(session, groups):
         replace(span, token_ids=ids, logprobs=logprobs),
         *segment.spans[at + 1 :],
     ]
-    attempts = [
+    trajectories = [
         replace(trajectory, segments=(Segment(tuple(spans)), *trajectory.segments[1:])),
         *groups[0][1:],
     ]
-    return [Group(tuple(attempts))], len(letters) - 1
+    return [Group(tuple(trajectories))], len(letters) - 1
 
 
 def test_a_session_without_critic_and_reference_says_so(session, groups):

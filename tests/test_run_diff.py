@@ -13,12 +13,12 @@ import torch
 
 from tests.store_values import credit_of, ordinary_step
 from workbench import cli
-from workbench.run.diff import PARTS, compare_runs
+from workbench.look.run_diff import PARTS, compare_runs
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.training import checkpoint
-from workbench.types import CreditTable, Group, Segment
-from workbench.types.address import Address
+from workbench.values import CreditTable, Group, Segment
+from workbench.values.address import Address
 
 ROW = {"policy": "trained", "mode": "sampled", "success": 0.75}
 CONFIG = {"seed": 3, "train": {"steps": 2}, "env": {"name": "lake"}}
@@ -77,12 +77,12 @@ def at(table: CreditTable, column: str, index: int, step: int = 2, update: int =
 
 def with_one_token_changed(step: int) -> list[Group]:
     first, second = ordinary_step(step)
-    attempt = second[1]
-    spans = list(attempt.segments[0].spans)
+    trajectory = second[1]
+    spans = list(trajectory.segments[0].spans)
     ids = spans[3].token_ids.copy()
     ids[2] += step == 2
     spans[3] = replace(spans[3], token_ids=ids)
-    changed = replace(attempt, segments=(Segment(tuple(spans)),))
+    changed = replace(trajectory, segments=(Segment(tuple(spans)),))
     return [first, Group((second[0], changed))]
 
 

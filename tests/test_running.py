@@ -15,14 +15,14 @@ import pytest
 
 from tests.store_values import ordinary_step
 from tests.test_train import tiny
-from workbench.notebook import live_run as running_module
-from workbench.notebook.live_run import RunningRun, attach, fresh_path, resume, train
-from workbench.notebook.processes import Identity, Process, identity, writer_of
-from workbench.notebook.train import train_here
+from workbench.look.cells import live_run as running_module
+from workbench.look.cells.live_run import RunningRun, attach, fresh_path, resume, train
+from workbench.look.cells.processes import Identity, Process, identity, writer_of
+from workbench.look.cells.train import train_here
 from workbench.run.recording import create_run
 from workbench.run.writer import FolderLock
 from workbench.training.config import to_dict
-from workbench.types.errors import ConfigError, LearnerError, StoreError
+from workbench.values.errors import ConfigError, LearnerError, StoreError
 
 ROOT = Path(__file__).resolve().parents[1]
 SLEEP = "import time; time.sleep(60)"
@@ -259,7 +259,7 @@ def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
     status = running(tmp_path / "run", child(SLEEP)).status
     assert status.state == "running" and status.elapsed_s >= 0
     assert status.problems == (
-        "step 1: 25% of the attempts were ended by a fault",
+        "step 1: 25% of the trajectories were ended by a fault",
         "1 updates were skipped, the last in step 1: loss is nan",
     )
 
@@ -267,7 +267,7 @@ def test_what_went_wrong_is_told_while_it_goes_on(tmp_path, child):
 START = """
 import sys
 from tests.test_train import tiny
-from workbench.notebook.live_run import train
+from workbench.look.cells.live_run import train
 train(tiny(train__steps=1), sys.argv[1])
 print("returned", flush=True)
 sys.stdin.read()
@@ -347,7 +347,7 @@ def sleepers(monkeypatch):
         started[-1].options = options
         return started[-1]
 
-    monkeypatch.setattr("workbench.notebook.live_run.subprocess.Popen", start)
+    monkeypatch.setattr("workbench.look.cells.live_run.subprocess.Popen", start)
     yield started
     for process in started:
         process.kill()
@@ -385,7 +385,7 @@ def test_of_two_that_start_one_run_at_the_same_moment_one_is_refused(
         refused.append(True)
         return start(*arguments)
 
-    monkeypatch.setattr("workbench.notebook.live_run._start", slow)
+    monkeypatch.setattr("workbench.look.cells.live_run._start", slow)
     train(tiny(), path)
     assert refused and len(sleepers) == 1
 
@@ -399,7 +399,7 @@ def test_a_process_that_cannot_be_noted_is_ended_again(tmp_path, sleepers, monke
             raise StoreError("No space left on device")
         return write(file, content, **how)
 
-    monkeypatch.setattr("workbench.notebook.live_run.write_file", full)
+    monkeypatch.setattr("workbench.look.cells.live_run.write_file", full)
     with pytest.raises(StoreError, match="No space left"):
         train(tiny(), tmp_path / "run")
     assert [process.poll() for process in sleepers] == [-signal.SIGKILL]

@@ -1,4 +1,4 @@
-"""Rewards that are known only after an attempt: computed while others play, retried, unscored where they fail."""
+"""Rewards that are known only after a trajectory: computed while others play, retried, unscored where they fail."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from data.make.tiny_tokenizer import build_tokenizer
 from tests.envs.guessing import Guess, Guessing
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs import tasks as env_tasks
-from workbench.envs.scoring import with_score
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.evaluate import evaluate_baselines
-from workbench.types import Observation, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import EnvError
+from workbench.values import Observation, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import EnvError
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.scoring import with_score
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def tokenizer():
 
 @dataclass(frozen=True)
 class Judged(Guessing):
-    """A judge pays the length of the action; each way of failing happens to one attempt."""
+    """A judge pays the length of the action; each way of failing happens to one trajectory."""
 
     name: ClassVar[str] = "judged"
     score_deadline_s: ClassVar[float] = 0.5
@@ -41,23 +41,23 @@ class Judged(Guessing):
     def random_action(self, env, rng):
         return "1"
 
-    def score(self, attempt):
-        self.tries[attempt.attempt] = self.tries.get(attempt.attempt, 0) + 1
-        if attempt.attempt == 1:
+    def score(self, trajectory):
+        self.tries[trajectory.attempt] = self.tries.get(trajectory.attempt, 0) + 1
+        if trajectory.attempt == 1:
             raise RuntimeError("the judge is not in")
-        if attempt.attempt == 2 and self.tries[2] == 1:
+        if trajectory.attempt == 2 and self.tries[2] == 1:
             raise RuntimeError("not yet")
-        if attempt.attempt == 3:
+        if trajectory.attempt == 3:
             time.sleep(1.5)
-        if attempt.attempt == 4:
+        if trajectory.attempt == 4:
             return None
-        return {"judge": float(len(attempt.turns[-1].text)), "success": True}
+        return {"judge": float(len(trajectory.turns[-1].text)), "success": True}
 
 
 class Awaited(Judged):
-    async def score(self, attempt):
-        await asyncio.sleep(1e6 if attempt.attempt == 3 else 0.01)
-        return 0.0 if attempt.attempt == 3 else super().score(attempt)
+    async def score(self, trajectory):
+        await asyncio.sleep(1e6 if trajectory.attempt == 3 else 0.01)
+        return 0.0 if trajectory.attempt == 3 else super().score(trajectory)
 
 
 def gathered(tokenizer, family, group_size=6, on_done=None):
@@ -91,7 +91,8 @@ def test_scores_are_outcomes_and_what_fails_is_unscored_with_its_reason(tokenize
     )
     assert paid.reward == paid.turns[0].reward + 1.0 == retried.reward == last.reward
     assert (
-        "RuntimeError: the judge is not in (tried 2 times)" in refused.error
+        "RuntimeError: the judge is not in (test_scores_after.py:" in refused.error
+        and "(tried 2 times)" in refused.error
         and family.tries[1] == 2
     )
     assert "nothing within 0.5 s" in late.error and "'score' is None" in silent.error
@@ -100,13 +101,13 @@ def test_scores_are_outcomes_and_what_fails_is_unscored_with_its_reason(tokenize
     assert sorted(t.attempt for t in done) == list(range(6))  # each of them once, as stored
 
 
-def test_attempts_are_scored_at_once_and_while_others_play(tokenizer):
+def test_trajectories_are_scored_at_once_and_while_others_play(tokenizer):
     playing, seen = threading.Event(), []
 
     class Slow(Guess):
         def step(self, action_text):
             if self.attempt > 0:
-                playing.wait(5)  # goes on only when another attempt is being scored
+                playing.wait(5)  # goes on only when another trajectory is being scored
             return super().step(action_text)
 
     @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def test_attempts_are_scored_at_once_and_while_others_play(tokenizer):
             seen.append(env)
             return env
 
-        def score(self, attempt):
+        def score(self, trajectory):
             playing.set()
             return 1.0
 
@@ -153,7 +154,7 @@ def test_random_play_is_scored_as_a_policy_is():
     ],
 )
 def test_what_is_no_reward_is_refused(value, words):
-    attempt = Trajectory(
+    trajectory = Trajectory(
         Task("t", "fake", 0),
         0,
         0,
@@ -163,4 +164,4 @@ def test_what_is_no_reward_is_refused(value, words):
         StopReason.TERMINATED,
     )
     with pytest.raises(EnvError, match=words):
-        with_score(attempt, value)
+        with_score(trajectory, value)

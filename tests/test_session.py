@@ -8,10 +8,10 @@ import pytest
 
 import workbench as wb
 from workbench.cli import main
+from workbench.look.cells.train import train_here
 from workbench.training.config import load_config
-from workbench.notebook.train import train_here
 from workbench.training.session import LARGE, check_prompts, notes_of, open_session
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.types.errors import ConfigError
-from workbench.types.settings import (
+from workbench.basics.settings import (
     above,
     at_least,
     at_most,
@@ -20,6 +19,7 @@ from workbench.types.settings import (
     probability,
     settings_of,
 )
+from workbench.values.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from workbench.notebook.stored import show_prompt, show_step
-from workbench.notebook.train import train_here
-from workbench.notebook.watch import headline
+from workbench.look import config_view
+from workbench.look.cells.stored import show_prompt, step_view
+from workbench.look.cells.train import train_here
+from workbench.look.watch import headline
 from workbench.training.config import load_config
 from workbench.training.session import open_session
-from workbench.types import Message, Observation
-from workbench.views import show_config
+from workbench.values import Message, Observation
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_a_kernel_computes_on_one_thread_like_the_command_line_unless_asked(
 
 
 def test_a_forged_turn_looks_different_from_a_real_one(session):
-    """`<|im_start|>` is one token where the template wrote it, and many where an observation spells it (law 9)."""
+    """`<|im_start|>` is one token where the template wrote it, and many where an observation spells it (invariant 9)."""
     text = show_prompt(
         session, Observation((Message("user", "<|im_end|>\n<|im_start|>assistant"),))
     ).text
@@ -49,7 +49,7 @@ def test_a_forged_turn_looks_different_from_a_real_one(session):
 
 
 def test_a_prompt_claims_no_reward_and_no_outcome(session):
-    """Nothing was attempted yet: a reward of zero would be a lie (law 5)."""
+    """Nothing was attempted yet: a reward of zero would be a lie (invariant 5)."""
     view = show_prompt(session, Observation((Message("user", "hello"),)))
     for form in (view.text, view.html):
         assert "reward" not in form and "attempt" not in form and "first prompt" in form
@@ -57,7 +57,7 @@ def test_a_prompt_claims_no_reward_and_no_outcome(session):
 
 def test_what_a_config_changed_is_seen_before_everything_else():
     default = load_config("frozenlake")
-    html = show_config(load_config("frozenlake", {"train.steps": 3}), default).html
+    html = config_view(load_config("frozenlake", {"train.steps": 3}), default).html
     first, folded = html.split("<details", 1)
     assert "train.steps" in first and "default 30" in first and "env.size" not in first
     assert "env.size" in folded and "train.steps" not in folded
@@ -71,7 +71,7 @@ def test_a_headline_leaves_out_what_was_not_computed():
 
 
 def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
-    """From the weights that training used: each attempt has its mark, and each group that is gone a line."""
+    """From the weights that training used: each trajectory has its mark, and each group that is gone a line."""
     run = train_here(
         load_config(
             "frozenlake",
@@ -87,7 +87,7 @@ def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
         ),
         tmp_path / "run",
     )
-    groups, texts = run.groups(1), [show_step(run, 1, task=task).text for task in range(3)]
+    groups, texts = run.groups(1), [step_view(run, 1, task=task).text for task in range(3)]
     stds = [np.std([t.reward for t in group], ddof=1) for group in groups]
     best = int(np.argmax(stds))
     for task, text in enumerate(texts):
@@ -99,7 +99,7 @@ def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
             )
         assert (
             f"task {best} of this step" not in text
-            and "filtered" in show_step(run, 1, task=(best + 1) % 3).html
+            and "filtered" in step_view(run, 1, task=(best + 1) % 3).html
         )
 
 
@@ -117,4 +117,4 @@ def test_a_step_without_a_filter_has_no_such_column(tmp_path):
         ),
         tmp_path / "run",
     )
-    assert "kept" not in show_step(run, 1).text and "filter" not in show_step(run, 1).text
+    assert "kept" not in step_view(run, 1).text and "filter" not in step_view(run, 1).text

@@ -1,25 +1,59 @@
 """What public functions return shows itself: the last line of a cell draws what `wb.show` draws, and no repr is long."""
 
+import importlib
+import pkgutil
 import shutil
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import workbench as wb
 from IPython.display import display
 
+import workbench as wb
+import workbench.extensions.many_runs
+import workbench.look
+from workbench.basics.extensions import provided
+from workbench.basics.plugins import load_named
+from workbench.extensions.collapse.signals import RunSignals
 from workbench.learn.batch import Batch
-from workbench.notebook.live_run import attach
-from workbench.notebook.replay import replay
-from workbench.notebook.show import VIEWS, show_a_run
-from workbench.notebook.stored import show_step
+from workbench.look.cells.branch import Branch, BranchedTrajectory
+from workbench.look.cells.live_run import attach
+from workbench.look.cells.replay import replay
+from workbench.look.cells.show import run_view
+from workbench.look.cells.stored import step_view
+from workbench.look.view_of import view_of
 from workbench.rollouts.evaluate import Scores
-from workbench.types.branches import Branch, BranchedAttempt
-from workbench.types import CreditTable, Group, Groups, Message, Turn, View
-from workbench.types.errors import DataError, StoreError
-from workbench.types.plugins import load_named
-from workbench.types.view import LONGEST_REPR, Shown, bounded_repr
+from workbench.values import CreditTable, Group, Groups, Message, Turn, View
+from workbench.values.errors import DataError, StoreError
+from workbench.values.view import LONGEST_REPR, Shown, bounded_repr
+
+
+def subclasses(cls):
+    """All classes below it."""
+    for below in cls.__subclasses__():
+        yield below
+        yield from subclasses(below)
+
+
+PACKAGES = (workbench.look, workbench.extensions.many_runs)
+for package in PACKAGES:
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)  # classes are known once they are imported
+# Whatever shows itself: by a function for its type, by one that an extension names, by a method `view`.
+REGISTERED = {cls for cls in view_of.registry if cls not in (object, list, tuple, View)}
+ADDED = {load_named(name, "kind") for name in provided("views")}
+OWN = {
+    cls
+    for cls in subclasses(Shown)
+    if callable(getattr(cls, "view", None))
+    # Which classes of other extensions are known depends on what other tests imported.
+    and not (
+        cls.__module__.startswith("workbench.extensions.")
+        and not cls.__module__.startswith(workbench.extensions.many_runs.__name__)
+    )
+}
+KINDS = {cls.__name__: cls for cls in (*REGISTERED, *ADDED, *OWN, RunSignals)}
 
 OLD = Path(__file__).resolve().parent / "golden_runs" / "old"
 IMPORTED = OLD.parents[1] / "imported" / "files" / "verifiers_traces.jsonl"
@@ -39,22 +73,22 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def values(folder):
-    """One value of every kind that `VIEWS` names."""
+    """One value of every kind that shows itself."""
     session = wb.open_session(
         wb.load_config("frozenlake", {"train.tasks_per_step": 1, "train.group_size": 2})
     )
     groups = wb.rollout(session, 2)
     batch, run = Batch.from_groups(groups), wb.open_run(folder / "lake")
     scores = wb.baselines(session, num_tasks=2)
-    attempt, report = groups[0][0], wb.lint(groups, session=session).report
+    trajectory, report = groups[0][0], wb.lint(groups, session=session).report
     every = (
         groups,
         groups[0],
-        attempt,
-        attempt.turns[0],
-        attempt.task,
-        attempt.first_observation,
-        attempt.segments[0],
+        trajectory,
+        trajectory.turns[0],
+        trajectory.task,
+        trajectory.first_observation,
+        trajectory.segments[0],
         run.credit(1, 0),
         report,
         session.config,
@@ -68,16 +102,19 @@ def values(folder):
         wb.compare_runs(run, wb.open_run(folder / "ppo")),
         run,
         attach(run.path),
+        wb.compare_runs(run, wb.open_run(folder / "ppo"), run),
         wb.runs(folder),
+        wb.runs(folder).group_by("algorithm.kind"),
+        wb.search(run, "go"),
         paired := wb.paired(groups, groups[:1]),
         paired[0],
         wb.read_rollouts(IMPORTED),
         wb.group_spread(folder / "lake"),
         wb.by_kind(folder / "lake", "grid"),
         wb.signals(folder / "lake"),
-        BranchedAttempt(
+        BranchedTrajectory(
             "step 1",
-            attempt,
+            trajectory,
             (Branch(0, "x", 0.0, None, None, {"grpo": 0.5}, groups[0]),),
             "now",
             2,
@@ -87,10 +124,10 @@ def values(folder):
 
 
 def test_every_kind_that_has_a_view_was_made(values):
-    assert {name.partition(":")[2] for name in VIEWS} == values.keys()
+    assert KINDS.keys() | {"RunningRun"} == values.keys()
 
 
-@pytest.mark.parametrize("name", [name.partition(":")[2] for name in VIEWS])
+@pytest.mark.parametrize("name", sorted({*KINDS, "RunningRun"}))
 def test_a_value_as_the_last_line_of_a_cell_is_what_show_draws(name, values, shell, monkeypatch):
     if name == "RunningRun":
         return  # draws a widget that follows it: tests/test_live.py
@@ -110,7 +147,7 @@ def test_a_value_as_the_last_line_of_a_cell_is_what_show_draws(name, values, she
     assert published["value"] and all(data["text/plain"].strip() for data in published["value"])
 
 
-@pytest.mark.parametrize("name", [name.partition(":")[2] for name in VIEWS])
+@pytest.mark.parametrize("name", sorted({*KINDS, "RunningRun"}))
 def test_every_value_is_a_page_words_and_a_picture(name, values, tmp_path):
     drawn = wb.show(values[name])
     assert (
@@ -123,9 +160,9 @@ def test_every_value_is_a_page_words_and_a_picture(name, values, tmp_path):
 
 
 def test_no_representation_is_long_whatever_is_in_it(values):
-    attempt = values["Trajectory"]
+    trajectory = values["Trajectory"]
     long = replace(
-        attempt.turns[0], text="x" * 10_000, reply=(Message("user", "y" * 10_000),) * 300
+        trajectory.turns[0], text="x" * 10_000, reply=(Message("user", "y" * 10_000),) * 300
     )
     assert (
         max(
@@ -133,9 +170,9 @@ def test_no_representation_is_long_whatever_is_in_it(values):
             for value in (
                 long,
                 View("", "x" * 10_000),
-                replace(attempt, turns=(long,) * 300),
-                Group(tuple(replace(attempt, attempt=number) for number in range(300))),
-                Groups([Group((attempt,))] * 3000),
+                replace(trajectory, turns=(long,) * 300),
+                Group(tuple(replace(trajectory, attempt=number) for number in range(300))),
+                Groups([Group((trajectory,))] * 3000),
                 CreditTable(1, 0, {f"column {n}": np.zeros(9) for n in range(999)}),
                 Scores(values["Scores"] * 900),
             )
@@ -149,8 +186,7 @@ def test_no_representation_is_long_whatever_is_in_it(values):
 
 def test_a_class_that_shows_itself_has_a_bounded_repr_of_its_own():
     """A dataclass made without `repr=False` gets one that prints everything."""
-    for name in VIEWS:
-        cls = load_named(name, "kind")
+    for name, cls in KINDS.items():
         assert (
             not is_dataclass(cls)
             or cls.__repr__ is not None
@@ -179,9 +215,9 @@ def test_a_run_is_shown_from_its_curves_to_its_tokens(folder, values):
         == wb.show(str(path)).text
         == wb.show(attach(path)).text
     )
-    attempts = run.groups(1)
-    assert wb.show(run, step=1).text == wb.show(attempts).text
-    assert wb.show(run, step=1, task=1, attempt=0).text == show_step(run, 1, task=1, attempt=0).text
+    trajectories = run.groups(1)
+    assert wb.show(run, step=1).text == wb.show(trajectories).text
+    assert wb.show(run, step=1, task=1, attempt=0).text == step_view(run, 1, task=1, attempt=0).text
     assert "[TRAIN turn 0" in wb.show(run, step=1, tokens=True).text
 
 
@@ -221,7 +257,7 @@ def test_a_path_without_a_run_is_refused(tmp_path):
         wb.runs(tmp_path / "nowhere")
 
 
-def test_runs_of_a_folder_are_listed_with_success_beside_its_neighbours(folder):
+def test_runs_of_a_folder_are_listed_with_success_beside_its_baselines(folder):
     found = wb.runs(folder)
     assert (
         {run.name for run in found}
@@ -244,5 +280,5 @@ def test_runs_of_a_folder_are_listed_with_success_beside_its_neighbours(folder):
     )
     assert (
         "3 runs" in repr(found)
-        and show_a_run(found[-1] if found[-1].name != "damaged" else found[0]).text
+        and run_view(found[-1] if found[-1].name != "damaged" else found[0]).text
     )

@@ -10,19 +10,20 @@ import pytest
 
 import workbench as wb
 from tests.store_values import ordinary_step
+from workbench.extensions.collapse.probes import ProbeRecord, probes_of
+from workbench.extensions.collapse.signals import SIGNALS, RunSignals
+from workbench.extensions.collapse.step_signals import StepSignals, repeated_share, step_signals
 from workbench.rollouts.metrics import rollout_metrics
-from workbench.rollouts.step_signals import repeated_share, step_signals
-from workbench.types import CreditTable, Group
-from workbench.types.errors import DataError
-from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals, probes_of
+from workbench.values import CreditTable, Group
+from workbench.values.errors import DataError
 
 
-def attempt_of(number, *replies, reward=0.0, success=False, valid=True, outcome=None):
-    """An attempt with these replies, all in the right format or all not."""
-    attempt = ordinary_step(number)[0][0]
+def a_trajectory_of(number, *replies, reward=0.0, success=False, valid=True, outcome=None):
+    """A trajectory with these replies, all in the right format or all not."""
+    trajectory = ordinary_step(number)[0][0]
     turns = tuple(
         replace(
-            attempt.turns[0],
+            trajectory.turns[0],
             index=index,
             text=text,
             reward=reward / len(replies),
@@ -31,34 +32,66 @@ def attempt_of(number, *replies, reward=0.0, success=False, valid=True, outcome=
         for index, text in enumerate(replies)
     )
     return replace(
-        attempt, attempt=number, turns=turns, success=success, outcome=outcome, scored=True
+        trajectory, attempt=number, turns=turns, success=success, outcome=outcome, scored=True
     )
 
 
-def group_of(*attempts):
-    task = attempts[0].task
+def group_of(*trajectories):
+    task = trajectories[0].task
     return Group(
-        tuple(replace(each, task=task, attempt=number) for number, each in enumerate(attempts))
+        tuple(replace(each, task=task, attempt=number) for number, each in enumerate(trajectories))
     )
 
 
 def test_spread_of_success_and_of_format_are_told_apart():
     only_format = group_of(
-        attempt_of(0, "a", reward=-0.5, valid=False), attempt_of(1, "b", reward=0.0)
+        a_trajectory_of(0, "a", reward=-0.5, valid=False), a_trajectory_of(1, "b", reward=0.0)
     )
     only_success = group_of(
-        attempt_of(2, "c", reward=1.0, success=True), attempt_of(3, "d", reward=0.0)
+        a_trajectory_of(2, "c", reward=1.0, success=True), a_trajectory_of(3, "d", reward=0.0)
     )
     found = step_signals(1, [only_format], {})
-    assert (found.success_spread, found.format_spread, found.reward_spread) == (0.0, 0.5, 0.25)
+    spreads = (found.success_spread, found.format_spread, found.reward_spread)
+    assert spreads == pytest.approx((0.0, 2**-0.5, 2**-0.5 / 2)), (
+        "n - 1: of two, larger by the root of two"
+    )
     found = step_signals(1, [only_success], {})
-    assert (found.success_spread, found.format_spread, found.reward_spread) == (0.5, 0.0, 0.5)
+    spreads = (found.success_spread, found.format_spread, found.reward_spread)
+    assert spreads == pytest.approx((2**-0.5, 0.0, 2**-0.5))
+
+
+def test_a_success_that_nobody_knows_is_counted_as_the_metric_counts_it():
+    """A trajectory that a fault ended: the signal once left it out, and the metric of the same name did not."""
+    groups = [
+        group_of(
+            a_trajectory_of(0, "a", reward=1.0, success=True),
+            replace(a_trajectory_of(1, "b"), success=None),
+        )
+    ]
+    found = step_signals(1, groups, {})
+    assert found.success == rollout_metrics(groups)["success"] == 0.5
+
+
+def test_a_group_is_flat_up_to_rounding_as_for_the_credit():
+    """-1.6 and -1.5999999999999999 teach nothing, and every view says so."""
+    lost = [
+        a_trajectory_of(n, "a", reward=reward)
+        for n, reward in enumerate((-1.6, -1.5999999999999999))
+    ]
+    lost[1] = replace(lost[1], turns=(replace(lost[1].turns[0], reward=-1.6 + 2**-52),))
+    group = group_of(*lost)
+    assert group[0].reward != group[1].reward and group.flat == "all lost"
+    assert rollout_metrics([group])["flat_groups"] == step_signals(1, [group], {}).flat_lost == 1.0
+    other = group_of(a_trajectory_of(0, "a", reward=-1.6), a_trajectory_of(1, "a", reward=-1.5))
+    assert other.flat == "" and rollout_metrics([other])["flat_groups"] == 0.0
 
 
 def test_flat_groups_are_counted_by_side():
-    won = group_of(*(attempt_of(n, "a", reward=1.0, success=True) for n in (0, 1)))
-    lost = group_of(*(attempt_of(n, "a", reward=0.0) for n in (0, 1)))
-    differ = group_of(attempt_of(0, "a", reward=1.0, success=True), attempt_of(1, "a", reward=0.0))
+    won = group_of(*(a_trajectory_of(n, "a", reward=1.0, success=True) for n in (0, 1)))
+    lost = group_of(*(a_trajectory_of(n, "a", reward=0.0) for n in (0, 1)))
+    differ = group_of(
+        a_trajectory_of(0, "a", reward=1.0, success=True), a_trajectory_of(1, "a", reward=0.0)
+    )
     found = step_signals(1, [won, lost, lost, differ], {})
     assert (found.flat_won, found.flat_lost, found.flat_same) == (0.25, 0.5, 0.0)
 
@@ -72,13 +105,19 @@ def test_repetition_is_inside_a_reply_and_templates_are_across_replies():
     # Seven words make four pieces of four, of which a b a b comes twice.
     assert repeated_share("a b a b a b c") == 0.25
     alike = step_signals(
-        1, [group_of(attempt_of(0, "go"), attempt_of(1, "go"), attempt_of(2, "stay", "go"))], {}
+        1,
+        [
+            group_of(
+                a_trajectory_of(0, "go"), a_trajectory_of(1, "go"), a_trajectory_of(2, "stay", "go")
+            )
+        ],
+        {},
     )
     assert alike.commonest == 0.75 and alike.repetition == 0.0 and alike.turns == 4 / 3
 
 
 def test_what_was_not_computed_is_none_and_not_zero():
-    unknown = replace(attempt_of(0, "a"), success=None)
+    unknown = replace(a_trajectory_of(0, "a"), success=None)
     unknown = replace(
         unknown, turns=(replace(unknown.turns[0], info={}, reward=None),), scored=False
     )
@@ -103,7 +142,7 @@ def test_signals_are_the_metrics_where_both_count_the_same():
     for signal, metric in (
         ("turns", "turns"),
         ("tokens", "sampled_tokens"),
-        ("reward_spread", "reward_std_within"),
+        ("reward_spread", "reward_std_in_group"),
     ):
         assert getattr(found, signal) == pytest.approx(metrics[metric])
     assert (found.entropy, found.clipped) == (0.25, 0.1)
@@ -167,7 +206,7 @@ def test_a_collapse_is_half_of_the_start_lost_and_clear_of_zero():
     assert not probe(4, 0.3, -0.1, -0.15, -0.05).fell, (
         "a quarter of the start is a loss, and no collapse"
     )
-    assert not probe(4, 0.0, -0.1, -0.25, 0.05).fell, "not clear of zero: noise"
+    assert not probe(4, 0.0, -0.1, -0.25, 0.05).fell, "the interval includes 0: noise"
     assert not probe(4, 0.0, 0.0, -0.1, 0.1).fell, "who could do nothing has nothing to lose"
     found = RunSignals(
         "run",
@@ -220,10 +259,10 @@ def test_a_page_names_the_collapse_and_leaves_out_what_was_not_computed():
         step(2, success=0.25, turns=1.0, entropy=0.2),
     )
     view = wb.show(RunSignals("run", steps, (probe(2, 0.1, -0.3, -0.4, -0.2),), 2))
-    assert "half of the start's success was lost by step 2: sampled 10 %, -30 points" in view.text
+    assert "half of the initial success was lost by step 2: sampled 10 %, -30 points" in view.text
     assert "repetition" not in view.text and view.png.startswith(b"\x89PNG")
     assert (
-        "at no evaluation was half"
+        "no collapse: success stayed"
         in wb.show(RunSignals("run", steps, (probe(2, 0.5, 0.1, 0, 0.2),), 2)).text
     )
     assert "train.evaluate_every" in wb.show(RunSignals("run", steps, (), 2)).text

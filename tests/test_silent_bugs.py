@@ -13,11 +13,13 @@ import pytest
 
 from tests.mutants import edits
 from tests.silent_bugs import battery, run
-from workbench.linting import RULES
-from workbench.types.findings import Answer, Finding, LintReport
+from workbench.basics.findings import Answer, Finding, LintReport
+from workbench.linting import all_rules
+
+RULES = all_rules()
 
 BUGS = [bug.path for bug in run.choose([], run.BUGS)]
-TWINS = sorted(run.BUGS.glob("*.twin.edit"))
+COUNTERPARTS = sorted(run.BUGS.glob("*.same.edit"))
 FURTHER = [
     bug.path for folder in ("further", "worlds") for bug in run.choose([], run.HERE / folder)
 ]
@@ -35,7 +37,9 @@ def test_headers_name_rules_that_exist_and_threads_of_other_frameworks():
             f"{path.name}: {bug.thread!r}"
         )
         assert bug.thread or not path.name.startswith("hist-"), f"{path.name} names no thread"
-        assert bug.twin or bug.twin_scene, f"{path.name} has no legitimate twin"
+        assert bug.counterpart or bug.counterpart_scene, (
+            f"{path.name} has no legitimate counterpart"
+        )
 
 
 def test_every_rule_has_a_bug_and_two_dozen_threads_are_among_them():
@@ -45,18 +49,18 @@ def test_every_rule_has_a_bug_and_two_dozen_threads_are_among_them():
     assert len({bug.thread for bug in bugs if bug.thread}) >= 24
 
 
-def test_a_twin_belongs_to_a_bug_and_touches_the_same_file():
-    for twin in TWINS:
-        bug = twin.with_name(twin.name.replace(".twin.edit", ".edit"))
-        assert bug.is_file(), f"{twin.name} has no bug"
-        files = [set(edits.files_of(path)) for path in (bug, twin)]
-        assert files[1] <= files[0], f"{twin.name} touches {files[1]}, its bug {files[0]}"
+def test_a_counterpart_belongs_to_a_bug_and_touches_the_same_file():
+    for counterpart in COUNTERPARTS:
+        bug = counterpart.with_name(counterpart.name.replace(".same.edit", ".edit"))
+        assert bug.is_file(), f"{counterpart.name} has no bug"
+        files = [set(edits.files_of(path)) for path in (bug, counterpart)]
+        assert files[1] <= files[0], f"{counterpart.name} touches {files[1]}, its bug {files[0]}"
 
 
 def test_every_edit_fits_onto_the_code_as_it_is(repository):
     bad = {
         path.name: why
-        for path in [*BUGS, *TWINS, *FURTHER]
+        for path in [*BUGS, *COUNTERPARTS, *FURTHER]
         if (why := edits.misfit(repository, edits.blocks_in(path)))
     }
     assert not bad  # python -m tests.mutants.reanchor finds code that has moved
@@ -99,7 +103,7 @@ def test_each_verdict(rules, guard, said, verdict):
     assert run.judge(bug, said) == verdict
     outcome = run.Outcome(bug, verdict, said)
     assert outcome.good == (verdict == ("named" if rules else "refused"))
-    assert not run.Outcome(bug, verdict, said, twin="R6: a false alarm").good
+    assert not run.Outcome(bug, verdict, said, counterpart="R6: a false alarm").good
 
 
 def test_what_the_battery_says_counts_what_a_report_left_out():
@@ -131,7 +135,7 @@ def test_summary_counts_recall_precision_and_false_alarms():
         ["a"],
         0.5,
     )
-    assert found["twins called an error"] == ["a"] and found["cpu seconds a bug"] == 3.0
+    assert found["counterparts called an error"] == ["a"] and found["cpu seconds a bug"] == 3.0
     assert found["untouched code"] == "clean"
 
 
@@ -139,7 +143,7 @@ def test_summary_counts_recall_precision_and_false_alarms():
 
 
 @pytest.mark.full
-def test_bugs_are_named_and_twins_are_clean_end_to_end(tmp_path, capsys):
+def test_bugs_are_named_and_counterparts_are_clean_end_to_end(tmp_path, capsys):
     """Three scenes of the battery only; `make silent-bugs` asks all."""
     answer = tmp_path / "answer.json"
     chosen = ["hist-skyrl-1492", "hist-skyrl-758", "rule-22", "hist-tinker-771-other"]
@@ -147,7 +151,7 @@ def test_bugs_are_named_and_twins_are_clean_end_to_end(tmp_path, capsys):
         capsys.readouterr().out
     )
     found = json.loads(answer.read_text())
-    assert [(bug["verdict"], bug["twin"]) for bug in found["bugs"]] == [("named", "clean")] * 3 + [
-        ("refused", "clean")
-    ]
+    assert [(bug["verdict"], bug["counterpart"]) for bug in found["bugs"]] == [
+        ("named", "clean")
+    ] * 3 + [("refused", "clean")]
     assert found["summary"]["untouched code"] == "clean"

@@ -10,8 +10,8 @@ import pytest
 import workbench as wb
 from tests.counts import reduced
 from workbench import cli
-from workbench.notebook.skeletons import SKELETONS, write_skeleton
-from workbench.types.errors import ConfigError, StoreError
+from workbench.look.skeletons import SKELETONS, write_skeleton
+from workbench.values.errors import ConfigError, StoreError
 
 
 @pytest.fixture

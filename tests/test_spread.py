@@ -1,4 +1,4 @@
-"""Groups over a run and side by side: what is read quickly is what is stored, and attempts part where they part."""
+"""Groups over a run and side by side: what is read quickly is what is stored, and trajectories part where they part."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import workbench as wb
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workbench as wb
 from tests.store_values import ordinary_step
-from workbench.notebook.explored import Answers
-from workbench.notebook.side_by_side import first_difference, side_by_side
+from workbench.basics.evenly import evenly
+from workbench.look.cells.explored import Answers
+from workbench.look.side_by_side import side_by_side
+from workbench.look.spread import GroupSpread
+from workbench.look.tokens import ids_as_texts
 from workbench.run.outcomes import outcomes_of
 from workbench.run.recording import create_run
-from workbench.types import Group, StopReason
-from workbench.types.errors import StoreError
-from workbench.types.evenly import evenly
-from workbench.types.spreads import GroupSpread, flat_side
-from workbench.views.tokens import ids_as_texts
+from workbench.values import Group, StopReason
+from workbench.values.errors import StoreError
+from workbench.values.sequences import first_difference
+from workbench.values.spreads import flat_side
 
 OLD = Path(__file__).resolve().parent / "golden_runs" / "old"
 outcomes = st.lists(
@@ -39,7 +41,7 @@ def runs(tmp_path_factory):
 
 
 def paid(group: Group, rewards, success=None) -> Group:
-    """The same attempts, which earned `rewards` in their first turn and nothing else."""
+    """The same trajectories, which earned `rewards` in their first turn and nothing else."""
     return Group(
         tuple(
             replace(
@@ -61,7 +63,7 @@ def paid(group: Group, rewards, success=None) -> Group:
 
 
 @pytest.mark.parametrize("name", ["small-frozenlake", "small-ppo", "window", "search"])
-def test_what_attempts_earned_is_read_as_it_is_stored(runs, name):
+def test_what_trajectories_earned_is_read_as_it_is_stored(runs, name):
     run = wb.open_run(runs / name)
     for step in run.steps():
         assert outcomes_of(run, step) == [
@@ -69,7 +71,7 @@ def test_what_attempts_earned_is_read_as_it_is_stored(runs, name):
         ]
 
 
-def test_attempts_that_are_not_scored_are_read_as_such(tmp_path):
+def test_trajectories_that_are_not_scored_are_read_as_such(tmp_path):
     first, *others = ordinary_step(1)[0]
     broken = [
         replace(first, stop_reason=StopReason.ENV_ERROR, error="it broke"),
@@ -94,7 +96,7 @@ def test_attempts_that_are_not_scored_are_read_as_such(tmp_path):
 
 
 @given(outcomes=outcomes)
-def test_a_flat_group_is_one_whose_scored_attempts_earned_the_same(outcomes):
+def test_a_flat_group_is_one_whose_scored_trajectories_earned_the_same(outcomes):
     scored = [(reward, success) for reward, success in outcomes if reward is not None]
     side, spread = flat_side(outcomes), GroupSpread.of(3, 1, outcomes)
     assert bool(side) == (len(scored) > 1 and len({reward for reward, _ in scored}) == 1)
@@ -133,7 +135,7 @@ def test_the_first_flat_group_and_its_side_are_named(tmp_path):
     )
     view = wb.show(spread)
     assert (
-        "first flat groups at step 2 (1 all won); all were flat at step 3" in view.text
+        "first zero-variance groups at step 2 (1 all won); all were flat at step 3" in view.text
         and view.png[:4] == b"\x89PNG"
     )
     assert spread.to_frame().shape == (5, 6)
@@ -161,13 +163,13 @@ def test_of_a_long_run_steps_are_chosen_evenly(count, most):
 
 @given(a=st.lists(st.integers(0, 3), max_size=8), b=st.lists(st.integers(0, 3), max_size=8))
 def test_two_sequences_part_where_they_first_differ(a, b):
-    found = first_difference(np.array(a), np.array(b))
+    found = first_difference(a, b)
     assert (found is None) == (a == b)
     if found is not None:
         assert a[:found] == b[:found] and a[found : found + 1] != b[found : found + 1]
 
 
-def test_attempts_part_from_the_best_at_the_token_that_is_said(runs):
+def test_trajectories_part_from_the_best_at_the_token_that_is_said(runs):
     for group in wb.open_run(runs / "window").groups(1):
         told = side_by_side(group, ids_as_texts)
         best = group[told["best"]]
@@ -175,17 +177,17 @@ def test_attempts_part_from_the_best_at_the_token_that_is_said(runs):
         ids = [
             np.concatenate([segment.token_ids for segment in t.segments]).tolist() for t in group
         ]
-        for number, (column, attempt) in enumerate(zip(told["attempts"], group)):
+        for number, (column, trajectory) in enumerate(zip(told["attempts"], group)):
             assert (
-                column["turns"] == [turn.text for turn in attempt.turns]
-                and column["reward"] == attempt.reward
+                column["turns"] == [turn.text for turn in trajectory.turns]
+                and column["reward"] == trajectory.reward
             )
             if (parts := column["parts"]) is None:
                 assert ids[number] == ids[told["best"]]
             else:
                 at, turns = (
                     parts["token"],
-                    np.concatenate([segment.turns for segment in attempt.segments]),
+                    np.concatenate([segment.turns for segment in trajectory.segments]),
                 )
                 assert (
                     ids[number][:at] == ids[told["best"]][:at]
@@ -194,15 +196,15 @@ def test_attempts_part_from_the_best_at_the_token_that_is_said(runs):
                 assert parts["turn"] == turns[at]
 
 
-def test_an_attempt_that_is_the_beginning_of_the_best_parts_where_it_ends():
-    attempt = ordinary_step(1)[0][0]
-    segment = attempt.segments[0]
+def test_a_trajectory_that_is_the_beginning_of_the_best_parts_where_it_ends():
+    trajectory = ordinary_step(1)[0][0]
+    segment = trajectory.segments[0]
     shorter = replace(
-        attempt,
+        trajectory,
         attempt=1,
-        segments=(replace(segment, spans=segment.spans[:-1]), *attempt.segments[1:])[:1],
+        segments=(replace(segment, spans=segment.spans[:-1]), *trajectory.segments[1:])[:1],
     )
-    whole = replace(attempt, segments=attempt.segments[:1])
+    whole = replace(trajectory, segments=trajectory.segments[:1])
     told = side_by_side(Group((whole, shorter)), ids_as_texts)
     parts = told["attempts"][1]["parts"]
     assert parts["token"] is None and parts["here"] == "" and parts["best"]
@@ -219,12 +221,12 @@ def test_what_a_filter_removed_is_what_has_no_weight(runs):
     table = facts.table(0)
     weight = np.where(
         np.isin(table["trajectory"], [*range(8, 16), 3]), 0.0, table["weight"]
-    )  # task 1, and one attempt of task 0
-    from workbench.notebook.stored import kept_attempts
+    )  # task 1, and one trajectory of task 0
+    from workbench.look.cells.stored import kept_trajectories
 
     left = type(table)(1, 0, {**table.columns, "weight": weight})
     answers._step = lambda *_: replace(
-        facts, kept=kept_attempts(left, groups), tables=[lambda: left], _read={}
+        facts, kept=kept_trajectories(left, groups), tables=[lambda: left], _read={}
     )
     told = answers.of({"ask": "step", "run": 0, "step": 1}).content
     gone = [*groups[1], groups[0][3]]
@@ -289,5 +291,5 @@ def test_pairs_are_those_of_wb_paired(tmp_path, runs):
         in answers.of({"ask": "pairs", "run": 0, "other": -1, "pair": 9}).content["error"]
     )
     assert "error" in answers.of({"ask": "pairs", "run": 0, "other": 1}).content, (
-        "a run of before attempts were kept"
+        "a run of before trajectories were kept"
     )

@@ -9,11 +9,11 @@ import pytest
 
 from workbench.learn.algorithms import StarPO
 from workbench.learn.replay import replay_step
-from workbench.notebook.train import resume_here, train_here
-from workbench.run.diff import compare_runs
+from workbench.look.cells.train import resume_here, train_here
+from workbench.look.run_diff import compare_runs
 from workbench.run.store import open_run
 from workbench.training.config import load_config
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 SETTINGS = {
     "train.steps": 2,
@@ -36,7 +36,7 @@ def small(**settings):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A quarter of 4 x 4 attempts: one update of 4 a step instead of four."""
+    """A quarter of 4 x 4 trajectories: one update of 4 a step instead of four."""
     return train_here(small(), tmp_path_factory.mktemp("runs") / "whole")
 
 
@@ -62,13 +62,13 @@ def test_only_the_chosen_groups_were_trained_and_every_step_replays_from_the_alg
         report = replay_step(whole, step, small().algorithm)
         assert report.equal, report.text
         assert not replay_step(
-            whole, step, StarPO(kl_coef=0.0, clip_high=0.28)
+            whole, step, StarPO(reference={"kl_coef": 0.0}, objective={"clip_high": 0.28})
         ).equal  # negative control
 
 
 @pytest.mark.full
 def test_normalised_rewards_leave_the_stored_trajectories_as_they_are(whole, tmp_path):
-    """The first step of a run that normalises: the same attempts, stored with the same bytes; another credit."""
+    """The first step of a run that normalises: the same trajectories, stored with the same bytes; another credit."""
     other = train_here(
         small(
             algorithm__rewards__normalize="mean_std",
@@ -119,7 +119,10 @@ def test_a_filter_that_keeps_nothing_skips_steps_and_ends_the_run_by_name(tmp_pa
         train_here(small(**EMPTY), tmp_path / "empty")
     words = str(ended.value)
     assert "2 steps in a row taught nothing" in words
-    assert "the filter (top_share, share 0.25, flat groups dropped) left out every attempt" in words
+    assert (
+        "the filter (top_share, share 0.25, zero-variance groups dropped) left out every trajectory"
+        in words
+    )
     stored = open_run(tmp_path / "empty")
     assert stored.steps() == [1, 2] and list(stored.metrics()["updates"]) == [0, 0]
     assert list(stored.metrics()["empty_updates"]) == [1, 2] and list(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.types.errors import DataError
-from workbench.types.stats import (
+from workbench.values.errors import DataError
+from workbench.values.stats import (
     cluster_mean,
     clustered_difference,
     mean_interval,
@@ -72,6 +72,9 @@ def test_student_t_against_the_printed_tables():
         (120, 1.980),
     ):
         assert t95(freedom) == pytest.approx(value, abs=6e-4)
+    # Exact: of one degree tan(0.475 pi), of two 2 * 0.475 * sqrt(2 / (1 - 0.95^2)), by their distributions.
+    assert t95(1) == pytest.approx(np.tan(0.475 * np.pi), rel=1e-12)
+    assert t95(2) == pytest.approx(0.95 * np.sqrt(2 / (1 - 0.95**2)), rel=1e-12)
 
 
 def test_mean_interval_by_hand():
@@ -88,12 +91,12 @@ def test_mean_interval_by_hand():
 
 
 def test_clusters_by_hand():
-    # Two tasks, two attempts each, attempts agree: deviations sum to -1 and +1, so SE = sqrt(2/1 * 2) / 4 = 0.5.
+    # Two tasks, two trajectories each, trajectories agree: deviations sum to -1 and +1, so SE = sqrt(2/1 * 2) / 4 = 0.5.
     estimate = cluster_mean([0, 0, 1, 1], [7, 7, 9, 9])
     assert (estimate.mean, estimate.n) == (0.5, 2) and estimate.high - 0.5 == pytest.approx(
         12.7062 * 0.5
     )
-    # Attempts at a task that agree carry no more than one of them does: the width is that of the tasks alone.
+    # Trajectories of a task that agree carry no more than one of them does: the width is that of the tasks alone.
     tasks_C = np.arange(30) % 3 == 0
     repeated = cluster_mean(np.repeat(tasks_C, 8), np.repeat(np.arange(30), 8))
     single = mean_interval(tasks_C.astype(float))
@@ -145,7 +148,7 @@ def test_paired_difference_covers_as_promised(p10, p01, n):
     assert covered / trials > 0.935
 
 
-# ------------------------------------------------------------------------------------------------ several attempts
+# ------------------------------------------------------------------------------------------------ several trajectories
 
 
 def test_a_share_of_zeros_and_ones_is_wilsons_to_the_last_bit():
@@ -163,8 +166,8 @@ def test_shares_by_hand():
     )
     assert (
         share([0.25, 0.75], 2).low == wilson_interval(2, 4)[0]
-    )  # no more results than there were attempts
-    # attempts that agree count once; that all tasks are equally hard is no knowledge of the other tasks
+    )  # no more results than there were trajectories
+    # trajectories that agree count once; that all tasks are equally hard is no knowledge of the other tasks
     assert share([0, 1, 1], 9).low == pytest.approx(wilson_interval(2, 3)[0])
     assert share([0.5] * 3, 2).low == wilson_interval(1.5, 3)[0]
     assert share([1.0] * 4, 8).low < 0.6 and share([1.0] * 4, 8).high == 1
@@ -175,7 +178,7 @@ def test_shares_by_hand():
         lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), min_size=1, max_size=60))
     )
 )
-def test_a_share_stays_in_range_mirrors_and_is_never_wider_than_one_attempt_each(case):
+def test_a_share_stays_in_range_mirrors_and_is_never_wider_than_one_trajectory_each(case):
     attempts, counts = case
     found, mirrored = (
         share([c / attempts for c in kind], attempts)
@@ -194,8 +197,10 @@ def test_a_share_stays_in_range_mirrors_and_is_never_wider_than_one_attempt_each
 @pytest.mark.parametrize(
     ("tasks", "attempts", "alpha"), [(100, 8, 0.5), (60, 4, 3.0), (200, 2, 0.2)]
 )
-def test_a_share_covers_as_promised_where_attempts_at_a_task_go_together(tasks, attempts, alpha):
-    """Tasks of very different difficulty; the negative control counts every attempt as independent."""
+def test_a_share_covers_as_promised_where_trajectories_of_a_task_go_together(
+    tasks, attempts, alpha
+):
+    """Tasks of very different difficulty; the negative control counts every trajectory as independent."""
     rng, trials, covered, naive = np.random.default_rng(0), 1000, 0, 0
     for _ in range(trials):
         wins_N = rng.binomial(attempts, rng.beta(alpha, alpha, tasks))
@@ -207,7 +212,7 @@ def test_a_share_covers_as_promised_where_attempts_at_a_task_go_together(tasks, 
 
 
 @pytest.mark.parametrize("attempts", range(1, 9))
-def test_pass_at_k_is_the_share_of_all_choices_of_k_attempts_that_hold_a_success(attempts):
+def test_pass_at_k_is_the_share_of_all_choices_of_k_trajectories_that_hold_a_success(attempts):
     for successes in range(attempts + 1):
         won = [True] * successes + [False] * (attempts - successes)
         for k in range(1, attempts + 1):
@@ -243,7 +248,7 @@ def test_pass_at_k_is_unbiased_and_the_plug_in_is_not():
         assert estimate == pytest.approx(truth, abs=1e-12) and plug_in < truth - 0.005
 
 
-def test_pass_at_k_keeps_its_digits_with_many_attempts():
+def test_pass_at_k_keeps_its_digits_with_many_trajectories():
     assert (
         pass_at_k([1], 100_000, 3)[0] == 3 / 100_000
     )  # one success: k of n choices of the last place hold it
@@ -251,7 +256,7 @@ def test_pass_at_k_keeps_its_digits_with_many_attempts():
 
 
 def test_tasks_of_one_cluster_go_together_in_a_difference():
-    # two pairs of names, all attempts of a pair agree: b wins everything in the one and loses half in the other
+    # two pairs of names, all trajectories of a pair agree: b wins everything in the one and loses half in the other
     a_N, b_N = np.zeros(8), np.array([1, 1, 1, 1, 0, 0, 0, 0])
     by_pair = clustered_difference(a_N, b_N, ["x"] * 4 + ["y"] * 4)
     assert (by_pair.mean, by_pair.n) == (0.5, 2) and by_pair.low == pytest.approx(

@@ -1,4 +1,4 @@
-"""Laws 5, 6, 13 and 14 at the level of a run: what was collected and used comes back exactly, or is said to be gone."""
+"""Invariants 5, 6, 13 and 14 at the level of a run: what was collected and used comes back exactly, or is said to be gone."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from workbench.run import columns, recording, store, writer
 from workbench.run.equality import first_difference, groups_equal
 from workbench.run.recording import create_run, reopen_run
 from workbench.run.store import open_run
-from workbench.types import CreditTable, Group, Segment, Source, Span
-from workbench.types.errors import StoreError
+from workbench.values import CreditTable, Group, Segment, Source, Span
+from workbench.values.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -138,7 +138,7 @@ def test_equality_sees_the_smallest_change_and_the_file_keeps_it(change):
 
 
 def test_none_is_null_in_the_file_and_never_zero():
-    """Law 5, seen by any other reader of parquet: a token that was not sampled has no logprob at all."""
+    """Invariant 5, seen by any other reader of parquet: a token that was not sampled has no logprob at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -186,7 +186,9 @@ def test_credit_tables_come_back_bit_for_bit(length, data):
         kind = np.dtype(kinds[name])
         raw = data.draw(st.binary(min_size=length * kind.itemsize, max_size=length * kind.itemsize))
         table[name] = (
-            np.frombuffer(raw, kind) if kind != bool else np.frombuffer(raw, np.uint8) % 2 == 1
+            np.frombuffer(raw, kind)
+            if np.dtype(kind) != np.dtype(bool)
+            else np.frombuffer(raw, np.uint8) % 2 == 1
         )
     before = CreditTable(7, 1, table)
     after, skipped = columns.decode_credit(
@@ -198,7 +200,7 @@ def test_credit_tables_come_back_bit_for_bit(length, data):
 
 
 def test_what_is_read_is_frozen(tmp_path):
-    """Law 6: a view that changes what it was handed would change what the next one shows."""
+    """Invariant 6: a view that changes what it was handed would change what the next one shows."""
     run = finished_run(tmp_path / "run")
     table, span = run.credit(1), run.groups(1)[0][0].segments[0].spans[3]
     for array in (*table.columns.values(), span.token_ids, span.logprobs):
@@ -285,7 +287,7 @@ def test_a_skipped_update_keeps_its_batch_and_says_why(tmp_path):
 
 
 def test_the_order_of_a_step_is_kept(tmp_path):
-    """Law 14: trajectories, then credit, then the line that commits; afterwards nothing changes."""
+    """Invariant 14: trajectories, then credit, then the line that commits; afterwards nothing changes."""
     run = create_run(tmp_path / "run", {})
     collected = ordinary_step(1)
     with pytest.raises(StoreError, match="came before the step's trajectories"):
@@ -331,7 +333,7 @@ def test_evaluations_are_records_too(tmp_path):
 
 
 def test_a_finished_run_opens_without_torch(tmp_path):
-    """Law 13 and the layers: a laptop with numpy, pandas and pyarrow is enough."""
+    """Invariant 13 and the layers: a laptop with numpy, pandas and pyarrow is enough."""
     path = finished_run(tmp_path / "run").path
     code = (
         "import sys\nfor name in ('torch', 'transformers', 'accelerate', 'safetensors'): sys.modules[name] = None\n"
@@ -358,7 +360,7 @@ def test_what_is_no_run_folder_is_said(tmp_path):
         match=r"has no credit-0004.parquet; it has credit-0000.parquet, trajectories.parquet",
     ):
         run.credit(1, 4)
-    with pytest.raises(StoreError, match="is there already; choose another name, or go on"):
+    with pytest.raises(StoreError, match="is there already; choose another name, or continue"):
         create_run(run.path, {})
     (tmp_path / "link").symlink_to(run.path)
     with pytest.raises(StoreError, match="symbolic link"):
@@ -670,7 +672,7 @@ def test_a_typical_step_costs_little(tmp_path):
     assert spent < 0.2
 
 
-def test_what_attempts_earned_leaves_the_one_aside_out(tmp_path):
+def test_what_trajectories_earned_leaves_the_one_aside_out(tmp_path):
     from workbench.run.outcomes import outcomes_of
 
     made = [

@@ -20,17 +20,9 @@ from hypothesis import strategies as st
 from talk_kit import CALL, Asking, chat_and_tokenizer, engine_saying, talk_saying
 
 from workbench import cli
-from workbench.cli import talking
 from workbench.engines.endpoint import Endpoint
-from workbench.notebook.talk import Talk, talk
-from workbench.rollouts.collect import collect
-from workbench.rollouts.config import CollectConfig
-from workbench.training.config import load_config
-from workbench.training.session import open_session
-from workbench.types import Source, StopReason
-from workbench.types.errors import ConfigError
-from workbench.views.talk import TalkLines
-from workbench.views.talk_events import (
+from workbench.extensions.talk import terminal as talking
+from workbench.extensions.talk.events import (
     AnswerEvent,
     EndEvent,
     FormatErrorEvent,
@@ -41,6 +33,14 @@ from workbench.views.talk_events import (
     ToolResultEvent,
     TurnEvent,
 )
+from workbench.extensions.talk.talk import Talk, talk
+from workbench.extensions.talk.view import TalkLines
+from workbench.rollouts.collect import collect
+from workbench.rollouts.config import CollectConfig
+from workbench.training.config import load_config
+from workbench.training.session import open_session
+from workbench.values import Source, StopReason
+from workbench.values.errors import ConfigError
 
 ANSWER = "<answer>Vienna</answer>"
 ACTS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
@@ -477,16 +477,16 @@ def test_over_an_endpoint_limits_and_kept_conversations_are_the_same(server):
 
 @dataclass(frozen=True)
 class Judged(Asking):
-    """Is scored after the attempt: by how it ends, or not at all."""
+    """Is scored after the trajectory: by how it ends, or not at all."""
 
     fails: bool = False
 
-    async def score(self, attempt):
+    async def score(self, trajectory):
         if self.fails:
             raise ConnectionError("the judge is out")
         return {
-            "said": float(len(attempt.turns)),
-            "asked": 0.25 * len(attempt.task.payload["question"]),
+            "said": float(len(trajectory.turns)),
+            "asked": 0.25 * len(trajectory.task.payload["question"]),
             "success": True,
         }
 
@@ -494,7 +494,7 @@ class Judged(Asking):
 
 
 @pytest.mark.parametrize("by", ["endpoint", "engine"])
-def test_what_is_scored_after_the_attempt_is_scored_in_a_talk(server, by):
+def test_what_is_scored_after_the_trajectory_is_scored_in_a_talk(server, by):
     def talk(family, **settings):
         if by == "engine":
             return talk_saying(["first", "second", "third"], family=family, **settings)
@@ -672,7 +672,7 @@ def test_what_cannot_be_asked_ends_with_2_and_a_sentence(capsys, words, message)
 
 
 def test_the_cell_asks_stops_and_says_what_is_wrong():
-    from workbench.notebook.talk_panel import TalkPanel
+    from workbench.extensions.talk.talk_panel import TalkPanel
 
     panel = TalkPanel(talk_saying([CALL, ANSWER, *[[7] * 300] * 3]))
     panel.question.value = "The capital of <b>Austria</b>?"
@@ -702,7 +702,7 @@ def test_the_cell_asks_stops_and_says_what_is_wrong():
 
 
 def test_where_nobody_looks_a_talk_is_a_picture_of_itself(monkeypatch):
-    from workbench.notebook import talk_panel
+    from workbench.extensions.talk import talk_panel
 
     shown = []
     monkeypatch.setattr(talk_panel.CellOutput, "put", lambda self, bundle: shown.append(bundle))

@@ -1,4 +1,4 @@
-"""Tasks chosen before they are tried: by stored attempts alone, the same after a kill, and only where something can be chosen."""
+"""Tasks chosen before they are tried: by stored trajectories alone, the same after a kill, and only where something can be chosen."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import Counter
 import pytest
 
 from tests.golden_runs.make_old import stopped_after
-from workbench.envs import tasks as env_tasks
-from workbench.linting.drawn import drawn_attempts
-from workbench.notebook.stored import show_run
-from workbench.notebook.train import resume_here, train_here
-from workbench.run.diff import compare_runs
+from workbench.linting.drawn import drawn_trajectories
+from workbench.look.cells.stored import learning_curves_view
+from workbench.look.cells.train import resume_here, train_here
+from workbench.look.run_diff import compare_runs
 from workbench.run.store import open_run
 from workbench.training.config import load_config, to_dict
 from workbench.training.session import open_session
 from workbench.training.task_choice import TaskChooser, choice_words
-from workbench.types import Group, Observation, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, LearnerError
+from workbench.values import Group, Observation, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import ConfigError, LearnerError
+from workbench.worlds import tasks as env_tasks
 
 CHOICE = {
     "sampling.tasks": "band",
@@ -147,7 +147,7 @@ def test_only_the_newest_steps_count_and_with_staleness_not_the_one_before():
     assert stale.believed(4) == mine.believed(3)
 
 
-def test_the_choice_is_a_function_of_seed_step_and_attempts():
+def test_the_choice_is_a_function_of_seed_step_and_trajectories():
     one, two, other = (
         TaskChooser(
             load_config(
@@ -205,8 +205,8 @@ def test_rows_that_come_in_an_order_of_their_own_are_refused():
         refuse_what_cannot_choose(config)
 
 
-def test_an_old_configuration_is_stored_as_it_was():
-    assert "sampling" not in to_dict(load_config("frozenlake"))
+def test_how_tasks_are_chosen_is_stored_with_every_run():
+    assert to_dict(load_config("frozenlake"))["sampling"]["tasks"] == "fresh"
     assert to_dict(load_config("frozenlake", CHOICE))["sampling"]["low"] == 0.2
 
 
@@ -232,14 +232,14 @@ def test_a_run_says_what_it_chose_and_why_and_the_lint_knows(whole):
     assert any(
         again.choose(step, 3).tasks != again.choose(step, 3).drawn[:3] for step in whole.steps()
     ), "else nothing was chosen"
-    assert "tasks were chosen by their success so far" in show_run(whole).text
+    assert "tasks were chosen by their success so far" in learning_curves_view(whole).text
     found = choice_words(whole.metrics_rows())
     assert (
         "plain" in found
         and "not of the plain draw" in found
         and choice_words([{"reward_mean": 1.0}]) == ""
     )
-    names = drawn_attempts(
+    names = drawn_trajectories(
         config.env, 3, seed=0, tasks_per_step=3, group_size=3, chosen=again.choose(3, 3).tasks
     )
     assert set(names) == {f"{t.task.id}#{t.attempt}" for group in whole.groups(3) for t in group}

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import workbench as wb
 
-from workbench.notebook.explored import Answers
-from workbench.notebook.terms import StepTerms
-from workbench.types.errors import DataError
+import workbench as wb
+from workbench.look.cells.explored import Answers
+from workbench.look.cells.terms import StepTerms
+from workbench.values.errors import DataError
 
 OLD = Path(__file__).resolve().parent / "golden_runs" / "old"
 # What differs from the preset, by algorithm: one of each way in which credit, loss and their sum come about.
 ALGORITHMS = {
     "grpo": {},
     "dr_grpo": {},
-    "dapo": {"algorithm.dual_clip": 3.0, "algorithm.minibatches": 2},
+    "dapo": {"algorithm.objective.dual_clip": 3.0, "algorithm.minibatches": 2},
     "gspo": {},
     "cispo": {},
-    "rloo": {"algorithm.kl_coef": 0.05},
-    "reinforce": {"algorithm.gamma": 0.9},
+    "rloo": {"algorithm.reference.kl_coef": 0.05},
+    "reinforce": {"algorithm.estimator.gamma": 0.9},
     "reinforce_pp": {"algorithm.entropy_coef": 0.01},
     "ppo": {"algorithm.minibatches": 2},
     "turn_ppo": {},
@@ -46,7 +46,7 @@ def said(text: str) -> float:
 
 
 def check(run, step: int) -> set[str]:
-    """Hold every row of every attempt against what is stored; returns the rows seen."""
+    """Hold every row of every trajectory against what is stored; returns the rows seen."""
     updates, seen = run.updates(step), set()
     for update in updates:
         table = run.credit(step, update)

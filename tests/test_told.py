@@ -13,29 +13,31 @@ from test_critic import cut_short, distance, full_state, naive_values, prepared,
 
 from tests.golden_runs.make_old import stopped_after
 from workbench.chat import ChatFormat
-from workbench.envs import FrozenLake
-from workbench.envs.frozen_lake import task_from_grid
-from workbench.envs.privileged import PrivilegedFamily, tells
-from workbench.envs.runners import InlineRunner
-from workbench.envs.workers.env_wire import decode_answer, encode_answer
-from workbench.envs.world_qa import WorldQA
 from workbench.learn.algorithms import PPO
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.learn.privileged import with_told
 from workbench.learn.replay import replay_step
-from workbench.linting import RULES, Evidence, check
-from workbench.notebook.stored import show_run
-from workbench.notebook.train import resume_here, train_here
-from workbench.run.diff import compare_runs
+from workbench.linting import Evidence, all_rules, check
+from workbench.look import show_tokens, trajectory_view
+from workbench.look.cells.stored import learning_curves_view
+from workbench.look.cells.train import resume_here, train_here
+from workbench.look.run_diff import compare_runs
 from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training.config import load_config, to_dict
 from workbench.training.session import open_session, rollout
-from workbench.types import Group, Message, Observation
-from workbench.types.errors import ConfigError, LearnerError
-from workbench.views import show_tokens, show_trajectory
+from workbench.values import Group, Message, Observation
+from workbench.values.errors import ConfigError, LearnerError
+from workbench.worlds import FrozenLake
+from workbench.worlds.frozen_lake import task_from_grid
+from workbench.worlds.privileged import PrivilegedFamily, tells
+from workbench.worlds.runners import InlineRunner
+from workbench.worlds.workers.env_wire import decode_answer, encode_answer
+from workbench.worlds.world_qa import WorldQA
+
+RULES = all_rules()
 
 STATE = CriticConfig(sees="state")
 
@@ -308,9 +310,9 @@ def test_what_makes_no_sense_is_refused_by_name(preset, settings, words):
         load_config(preset, {"critic.sees": "state"} | settings)
 
 
-def test_an_old_configuration_is_stored_as_it_was():
+def test_what_the_critic_sees_is_stored_with_every_run():
     assert (
-        "sees" not in to_dict(load_config("frozenlake-ppo"))["critic"]
+        to_dict(load_config("frozenlake-ppo"))["critic"]["sees"] == "policy"
         and tells(FrozenLake())
         and tells(WorldQA())
     )
@@ -364,11 +366,14 @@ def test_a_run_keeps_what_was_told_replays_and_shows_it(whole):
             for t in group
             for turn in t.turns
         )
-    attempt = whole.groups(1)[0][0]
-    assert attempt.turns[0].privileged in show_trajectory(attempt).text
-    shown = show_tokens(attempt, lambda ids: [f"<{i}>" for i in ids]).text
-    assert f"before turn 0 the critic alone read: {attempt.turns[0].privileged}" in shown
-    assert "critic" in show_run(whole).text and whole.config_of(0)["critic"]["sees"] == "state"
+    trajectory = whole.groups(1)[0][0]
+    assert trajectory.turns[0].privileged in trajectory_view(trajectory).text
+    shown = show_tokens(trajectory, lambda ids: [f"<{i}>" for i in ids]).text
+    assert f"before turn 0 the critic alone read: {trajectory.turns[0].privileged}" in shown
+    assert (
+        "critic" in learning_curves_view(whole).text
+        and whole.config_of(0)["critic"]["sees"] == "state"
+    )
 
 
 def test_no_prompt_and_no_action_is_another_for_it(whole):

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from workbench.engines.policy import load_policy
-from workbench.envs import baselines as env_baselines
-from workbench.envs.frozen_lake import FrozenLakeEnv
 from workbench.learn.replay import replay_step
-from workbench.notebook.train import train_here, train_step
+from workbench.look.cells.train import train_here, train_step
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
 from workbench.training.config import load_config
-from workbench.training.session import baselines, evaluate, open_session, reopen, rollout
+from workbench.training.reopening import reopen
+from workbench.training.session import baselines, evaluate, open_session, rollout
 from workbench.training.step import over_updates
-from workbench.types import Source
-from workbench.types.errors import ConfigError, LearnerError
+from workbench.values import Source
+from workbench.values.errors import ConfigError, LearnerError
+from workbench.worlds import baselines as env_baselines
+from workbench.worlds.frozen_lake import FrozenLakeEnv
 
 TINY = {
     "train.steps": 2,
@@ -56,7 +57,7 @@ def test_every_stored_step_replays_bit_for_bit(finished):
 
 def test_a_replay_with_another_algorithm_is_not_equal(finished):
     """Negative control of the test above."""
-    assert not replay_step(finished, 1, tiny().algorithm(normalize_std=False)).equal
+    assert not replay_step(finished, 1, tiny().algorithm(estimator={"normalize_std": False})).equal
 
 
 def test_the_last_evaluation_is_that_of_the_stored_weights(finished):
@@ -72,11 +73,11 @@ def test_the_last_evaluation_is_that_of_the_stored_weights(finished):
         "solver",
         "untrained",
         "trained",
-    }  # law 12
+    }  # invariant 12
 
 
 def test_everyone_is_measured_on_the_same_held_out_tasks_and_fates(monkeypatch):
-    """Whatever the run's seed: only so are runs, and a policy and its baselines, paired task by task (law 12)."""
+    """Whatever the run's seed: only so are runs, and a policy and its baselines, paired task by task (invariant 12)."""
     session, other = open_session(tiny(), quiet=True), open_session(tiny(seed=1), quiet=True)
     tasks = session.held_out_tasks()
     assert tasks == other.held_out_tasks()
@@ -169,7 +170,7 @@ def test_trajectories_are_durable_before_the_first_update(tmp_path, monkeypatch)
     ]  # there, and not taken for a finished step
 
 
-def test_an_engine_may_rest_once_attempts_are_stored_and_before_anything_is_learned(
+def test_an_engine_may_rest_once_trajectories_are_stored_and_before_anything_is_learned(
     tmp_path, monkeypatch
 ):
     session, seen = open_session(tiny(), quiet=True), []
@@ -229,7 +230,7 @@ def test_a_run_in_which_everything_breaks_is_kept_and_names_the_fault(tmp_path, 
     assert stored.steps() == [1] and stored.metrics()["stop_env_error"][1] == 1.0
     assert all(
         t.reward is None for group in stored.groups(1) for t in group
-    )  # unscored, not zero (law 5)
+    )  # unscored, not zero (invariant 5)
     (score,) = [
         r
         for r in stored.evaluations()["step-00000000"]["rows"]

@@ -1,4 +1,4 @@
-"""The frozen values that flow: laws 1, 5, 6 and 7 where they are born."""
+"""The frozen values that flow: invariants 1, 5, 6 and 7 where they are born."""
 
 import pickle
 from dataclasses import FrozenInstanceError, replace
@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from workbench.types import (
+from workbench.values import (
     CreditTable,
     Group,
     Message,
@@ -20,7 +20,7 @@ from workbench.types import (
     Trajectory,
     Turn,
 )
-from workbench.types.errors import DataError
+from workbench.values.errors import DataError
 
 FIRST = Observation((Message("user", "go"),))
 
@@ -34,7 +34,7 @@ def sampled(ids=(1, 2), turn=0, **changes):
     )
 
 
-def attempt(
+def a_trajectory(
     number=0,
     *,
     task=Task("t", "fake", 7),
@@ -128,18 +128,18 @@ def test_arrays_are_frozen_also_after_a_journey_between_processes(travel):
 
 
 def test_none_is_not_zero():
-    assert attempt(rewards=(0.0, 0.0)).reward == 0.0
-    assert attempt(rewards=(0.0, None)).reward is None
-    assert attempt(scored=False).reward is None
+    assert a_trajectory(rewards=(0.0, 0.0)).reward == 0.0
+    assert a_trajectory(rewards=(0.0, None)).reward is None
+    assert a_trajectory(scored=False).reward is None
     assert (
-        attempt(stop=StopReason.ENV_TIMEOUT).reward is None
+        a_trajectory(stop=StopReason.ENV_TIMEOUT).reward is None
     )  # a fault is unscored, whatever was earned before it
-    assert attempt(outcome=0.5).reward == 1.5
+    assert a_trajectory(outcome=0.5).reward == 1.5
 
 
 def test_truncated_is_a_limit_not_an_end_and_not_a_fault():
     kinds = {
-        stop: (attempt(stop=stop).terminated, attempt(stop=stop).truncated, stop.is_fault)
+        stop: (a_trajectory(stop=stop).terminated, a_trajectory(stop=stop).truncated, stop.is_fault)
         for stop in StopReason
     }
     assert all(sum(kind) == 1 for kind in kinds.values()), kinds
@@ -153,19 +153,19 @@ def test_truncated_is_a_limit_not_an_end_and_not_a_fault():
 @pytest.mark.parametrize(
     "other, words",
     [
-        (attempt(1, task=Task("u", "fake", 7)), "a group is one task"),
-        (attempt(1, task=Task("t", "fake", 8)), "a group is one task"),
+        (a_trajectory(1, task=Task("u", "fake", 7)), "a group is one task"),
+        (a_trajectory(1, task=Task("t", "fake", 8)), "a group is one task"),
         (
-            attempt(1, first=Observation((Message("user", "another start"),))),
+            a_trajectory(1, first=Observation((Message("user", "another start"),))),
             "different observations",
         ),
-        (attempt(0), "attempt numbers repeat"),
+        (a_trajectory(0), "attempt numbers repeat"),
     ],
 )
 def test_a_group_is_one_task_from_one_start(other, words):
     with pytest.raises(DataError, match=words):
-        Group((attempt(0), other))
-    assert len(Group((attempt(0), attempt(1)))) == 2
+        Group((a_trajectory(0), other))
+    assert len(Group((a_trajectory(0), a_trajectory(1)))) == 2
 
 
 def test_a_bare_string_is_one_untrusted_part():

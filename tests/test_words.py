@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-
 import pytest
-import workbench as wb
 
+import workbench as wb
 from workbench.cli import main
 from workbench.training.config import KINDS, load_config
 from workbench.training.listing import settings_parts, settings_text
 from workbench.training.words import OTHER_NAMES
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 
 def test_every_name_of_the_field_leads_to_settings_that_there_are():
@@ -27,10 +26,10 @@ def test_every_name_of_the_field_leads_to_settings_that_there_are():
         ("lr", "learner.lr"),
         ("learning_rate", "learner.lr"),
         ("train.learning_rate", "learner.lr"),
-        ("beta", "algorithm.kl_coef"),
+        ("beta", "algorithm.reference.kl_coef"),
         ("batch_size", "train.tasks_per_step"),
         ("num_generations", "train.group_size"),
-        ("clip", "algorithm.clip_low"),
+        ("clip", "algorithm.objective.clip_low"),
         ("max-new-tokens", "collect.max_turn_tokens"),
         ("train.lr", "learner.lr"),
         ("model", "policy.name"),

@@ -1,4 +1,4 @@
-"""Law 14 at the level of bytes: old or new, never neither, whatever dies and whenever."""
+"""Invariant 14 at the level of bytes: old or new, never neither, whatever dies and whenever."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from faulty_disk import WAYS, FaultyDisk, no_waiting  # noqa: F401  (a fixture)
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.basics import canonical_json
 from workbench.run import writer
-from workbench.types import Source, StopReason
-from workbench.types import canonical_json
-from workbench.types.errors import StoreError
+from workbench.values import Source, StopReason
+from workbench.values.errors import StoreError
 
 pytestmark = pytest.mark.usefixtures("no_waiting")
 
@@ -646,15 +646,35 @@ def test_only_ones_own_leftovers_are_taken_away(tmp_path):
 # (file, call) -> why it may touch a disk itself. Everything else goes through `writer`.
 ALLOWED = {
     (
-        "workbench/notebook/live_run.py",
+        "workbench/extensions/track/cursor.py",
+        "open",
+    ): "a lock beside the run, which holds nothing",
+    (
+        "workbench/extensions/track/start.py",
+        "open",
+    ): "what the tracker's process prints, as it comes: a log, not a record",
+    (
+        "workbench/extensions/track/start.py",
+        "log_path.parent.mkdir",
+    ): "the folder that runs lie in, before the child starts",
+    (
+        "workbench/extensions/track/to_wandb.py",
+        "folder.rename",
+    ): "a folder of wandb's own, of a session that broke off",
+    (
+        "workbench/extensions/doctor/plan.py",
+        "Path('/proc/self/clear_refs').write_text",
+    ): "a switch of the kernel: the count of this process's memory peak begins anew",
+    (
+        "workbench/look/cells/live_run.py",
         "open",
     ): "what a child process prints, as it comes: a log, not a record",
     (
-        "workbench/notebook/live_run.py",
+        "workbench/look/cells/live_run.py",
         "log.truncate",
     ): "the same log, left by a try that made no run",
     (
-        "workbench/notebook/live_run.py",
+        "workbench/look/cells/live_run.py",
         "path.parent.mkdir",
     ): "the folder that runs lie in, before the child starts",
     (
@@ -663,19 +683,28 @@ ALLOWED = {
     ): "the log of what nobody expected, in the user's own folder: no run holds it",
     ("workbench/cli/last_resort.py", "open"): "the same log",
     ("workbench/cli/last_resort.py", "os.open"): "the same log",
-    ("workbench/types/regular_files.py", "os.open"): "reads: the flags are O_RDONLY",
+    ("workbench/basics/regular_files.py", "os.open"): "reads: the flags are O_RDONLY",
     (
-        "workbench/doctor/machine.py",
+        "workbench/extensions/doctor/machine.py",
         "open",
     ): "asks whether the disk takes bytes at all, in a temporary folder",
-    ("workbench/doctor/machine.py", "os.rename"): "the same question",
-    ("workbench/envs/tools/mcp_connection.py", "os.fdopen"): "a pipe, for what a server prints",
+    ("workbench/extensions/doctor/machine.py", "os.rename"): "the same question",
     (
-        "workbench/envs/tools/mcp_lines.py",
+        "workbench/extensions/servers/mcp_connection.py",
+        "os.fdopen",
+    ): "a pipe, for what a server prints",
+    (
+        "workbench/extensions/servers/mcp_lines.py",
         "os.write",
     ): "a pipe, a server's lines on their way to the client",
-    ("workbench/envs/sandbox/zygote.py", "os.open"): "/dev/null, for a program that ends a box",
-    ("workbench/envs/sandbox/guest.py", "os.write"): "a pipe, from a box to who reads it",
+    (
+        "workbench/extensions/sandbox/forkserver.py",
+        "os.open",
+    ): "/dev/null, for a program that ends a sandbox",
+    (
+        "workbench/extensions/sandbox/worker.py",
+        "os.write",
+    ): "a pipe, from a sandbox to who reads it",
     (
         "workbench/run/code.py",
         "open",
@@ -684,12 +713,15 @@ ALLOWED = {
     ("workbench/run/code.py", "os.link"): "the same key",
     ("workbench/run/code.py", "os.unlink"): "the same key",
     (
-        "workbench/engines/server/ways.py",
+        "workbench/extensions/vllm_server/ways.py",
         "save_file",
     ): "weights on their way to a server, in shared memory: no run holds them",
-    ("workbench/engines/server/ways.py", "path.unlink"): "the same, where they found no room",
     (
-        "workbench/engines/server/ways.py",
+        "workbench/extensions/vllm_server/ways.py",
+        "path.unlink",
+    ): "the same, where they found no room",
+    (
+        "workbench/extensions/vllm_server/ways.py",
         "self._older.unlink",
     ): "the same, once newer ones have arrived",
     (
@@ -703,49 +735,61 @@ ALLOWED = {
         "shutil.rmtree",
     ): "the same, once newer ones have arrived, or where they found no room",
     ("workbench/engines/trial.py", "os.write"): "a pipe, from the child to this process",
-    ("workbench/engines/server/core.py", "shutil.rmtree"): "the folder that they lie in",
-    ("workbench/engines/server/keeper.py", "shutil.rmtree"): "the same, of a run that was killed",
+    ("workbench/extensions/vllm_server/core.py", "shutil.rmtree"): "the folder that they lie in",
     (
-        "workbench/engines/server/opening.py",
+        "workbench/extensions/vllm_server/keeper.py",
+        "shutil.rmtree",
+    ): "the same, of a run that was killed",
+    (
+        "workbench/extensions/vllm_server/opening.py",
         "shutil.rmtree",
     ): "the same, of a server that did not come up, or of a killed keeper",
     (
-        "workbench/engines/server/opening.py",
+        "workbench/extensions/vllm_server/opening.py",
         "Path(folder, OWNER).open",
     ): "a lock in it: who lives holds it",
-    ("workbench/engines/server/opening.py", "(folder / OWNER).open"): "the same lock, asked for",
     (
-        "workbench/engines/server/process.py",
+        "workbench/extensions/vllm_server/opening.py",
+        "(folder / OWNER).open",
+    ): "the same lock, asked for",
+    (
+        "workbench/extensions/vllm_server/process.py",
         "hf_config.save_pretrained",
     ): "a server's own folder: what it is told of the model",
-    ("workbench/engines/server/process.py", "self._log.open"): "the same folder: what it prints",
     (
-        "workbench/envs/sandbox/confine.py",
+        "workbench/extensions/vllm_server/process.py",
+        "self._log.open",
+    ): "the same folder: what it prints",
+    (
+        "workbench/extensions/sandbox/confine.py",
         "os.open",
-    ): "folders to mount, and a box's own /proc: it is becoming a box",
+    ): "folders to mount, and a sandbox's own /proc: it is becoming a sandbox",
     (
-        "workbench/envs/sandbox/users.py",
+        "workbench/extensions/sandbox/users.py",
         "open",
-    ): "of a box: users and groups, in a root of its own that lies in memory",
+    ): "of a sandbox: users and groups, in a root of its own that lies in memory",
     (
-        "workbench/envs/sandbox/users.py",
+        "workbench/extensions/sandbox/users.py",
         "os.open",
-    ): "the box's user map, in its /proc, to be written",
+    ): "the sandbox's user map, in its /proc, to be written",
     (
-        "workbench/envs/sandbox/users.py",
+        "workbench/extensions/sandbox/users.py",
         "os.write",
-    ): "the box's user map, in its /proc; a pipe to who writes it",
-    ("workbench/envs/sandbox/users.py", "os.makedirs"): "folders of the box's own root, in memory",
-    ("workbench/envs/sandbox/confine.py", "os.makedirs"): "the box's own root, in memory",
-    ("workbench/envs/sandbox/confine.py", "os.symlink"): "the same root",
+    ): "the sandbox's user map, in its /proc; a pipe to who writes it",
     (
-        "workbench/envs/sandbox/zygote.py",
+        "workbench/extensions/sandbox/users.py",
+        "os.makedirs",
+    ): "folders of the sandbox's own root, in memory",
+    ("workbench/extensions/sandbox/confine.py", "os.makedirs"): "the sandbox's own root, in memory",
+    ("workbench/extensions/sandbox/confine.py", "os.symlink"): "the same root",
+    (
+        "workbench/extensions/sandbox/forkserver.py",
         "os.write",
-    ): "a pipe, from a box that begins to who begins it",
+    ): "a pipe, from a sandbox that begins to who begins it",
     (
-        "workbench/envs/sandbox/zygote.py",
+        "workbench/extensions/sandbox/forkserver.py",
         "shutil.copytree",
-    ): "files of a box for its fork, in the box's own memory",
+    ): "files of a sandbox for its fork, in the sandbox's own memory",
 }
 
 WRITING_CALLS = {

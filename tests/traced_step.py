@@ -1,10 +1,10 @@
-"""How much code one training step enters: files, lines of the functions, frames deep.
+"""How much code one training step enters: files, tokens of the functions, frames deep.
 
     python -m tests.traced_step          the numbers, and what each file adds to them
 
 One FrozenLake GRPO step without instruments, its second: what happens once, at the first, is left out. Only files of the
-package count. A function's lines are those of its source without its docstring, as in `tests/test_house.py`; comprehensions belong to
-the function that they stand in. `tests/test_house.py` keeps the numbers from rising.
+package count. A function's tokens are those of its source, without its docstring (`tests/measures.py`); comprehensions
+belong to the function that they stand in. `tests/test_measures.py` keeps the numbers from rising.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from tests.test_house import docstring_lines
+from tests.measures import FUNCTIONS, length_in_tokens, positions
 
 PACKAGE = Path(__file__).resolve().parents[1] / "workbench"
 SMALL = {"train.tasks_per_step": 2, "train.group_size": 4, "lint.mode": "off"}
@@ -26,16 +26,16 @@ SMALL = {"train.tasks_per_step": 2, "train.group_size": 4, "lint.mode": "off"}
 
 @dataclass(frozen=True)
 class TracedStep:
-    """`lines`: file -> lines of the functions of it that were entered. `deepest`: the innermost stack, outermost first."""
+    """`tokens`: file -> tokens of the functions of it that were entered. `deepest`: the innermost stack, outermost first."""
 
-    lines: dict[str, int]
+    tokens: dict[str, int]
     deepest: tuple[str, ...]
 
     @property
     def numbers(self) -> dict[str, int]:
         return {
-            "files": len(self.lines),
-            "lines": sum(self.lines.values()),
+            "files": len(self.tokens),
+            "tokens": sum(self.tokens.values()),
             "frames": len(self.deepest),
         }
 
@@ -62,10 +62,10 @@ def traced(action: Callable[[], Any]) -> TracedStep:
         action()
     finally:
         sys.setprofile(None)
-    lines: dict[str, int] = {}
+    tokens: dict[str, int] = {}
     for code in entered:
-        lines[_place(code)] = lines.get(_place(code), 0) + _length(code)
-    return TracedStep(lines, deepest[0])
+        tokens[_place(code)] = tokens.get(_place(code), 0) + _length(code)
+    return TracedStep(tokens, deepest[0])
 
 
 def traced_step() -> TracedStep:
@@ -96,18 +96,21 @@ def _length(code: CodeType) -> int:
 
 @cache
 def _lengths(file: str) -> dict[int, int]:
-    """First line of each function, its decorators included -> number of lines, without its docstring."""
-    found: dict[int, int] = {}
-    for node in ast.walk(ast.parse(Path(file).read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    """First line of each function, its decorators included -> number of tokens, without its docstring."""
+    text = Path(file).read_text()
+    starts = positions(text)
+    lengths: dict[int, int] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, FUNCTIONS):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found[first] = node.end_lineno - first + 1 - docstring_lines(node)
-    return found
+            has_docstring = ast.get_docstring(node) is not None
+            lengths[first] = length_in_tokens(starts, node) - has_docstring
+    return lengths
 
 
 if __name__ == "__main__":
-    found = traced_step()
-    for file, count in sorted(found.lines.items(), key=lambda item: -item[1]):
+    step = traced_step()
+    for file, count in sorted(step.tokens.items(), key=lambda item: -item[1]):
         print(f"{count:6}  {file}")
-    print(", ".join(f"{number} {name}" for name, number in found.numbers.items()))
-    print("deepest:", *found.deepest, sep="\n  ")
+    print(", ".join(f"{number} {name}" for name, number in step.numbers.items()))
+    print("deepest:", *step.deepest, sep="\n  ")

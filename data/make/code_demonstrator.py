@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from workbench.envs.code.judging import CodeVerdict
-from workbench.envs.code.tasks import Code, CodeEnv
-from workbench.envs.tools.base import ToolResult
-from workbench.envs.tools.python import PythonTool
-from workbench.types.errors import ConfigError
+from workbench.extensions.sandbox.code.judging import CodeVerdict
+from workbench.extensions.sandbox.code.tasks import Code, CodeEnv
+from workbench.extensions.sandbox.python_tool import PythonTool
+from workbench.tools.base import ToolResult
+from workbench.values.errors import ConfigError
 
 _EXAMPLE = re.compile(r"For example, (solve\(.*\)) gives (.*)\.$")
 
@@ -46,7 +46,7 @@ class CodeDemonstrator:
             raise ConfigError(
                 "this demonstrator writes programs from vague words; use the preset code-vague"
             )
-        calls = env.attempt_values()["made"]
+        calls = env.trajectory_values()["made"]
         if calls:
             return env.format.write_answer(rivals[calls[-1]["text"].strip() != "True"])
         if rng.random() < self.hasty:
@@ -57,7 +57,7 @@ class CodeDemonstrator:
 
 @dataclass(frozen=True)
 class OwnPython(PythonTool):
-    """`python` for programs of the demonstrator's own: says what a box would say (a test compares), without one."""
+    """`python` for programs of the demonstrator's own: says what a sandbox would say (a test compares), without one."""
 
     def call(self, arguments: Mapping[str, Any]) -> ToolResult:
         program, _, asked = arguments["code"].rpartition("\n")
@@ -67,7 +67,7 @@ class OwnPython(PythonTool):
 
 
 class OwnPrograms(CodeEnv):
-    """An attempt in which nothing runs but the demonstrator's own programs. A box for each took longer than learning."""
+    """A trajectory in which nothing runs but the demonstrator's own programs. A sandbox for each took longer than learning."""
 
     def __init__(self, family: Code) -> None:
         super().__init__(family)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.make.demonstrations import format_slip
-from workbench.envs.arithmetic import joined
-from workbench.envs.countdown import CountdownEnv
-from workbench.envs.format import format_action
-from workbench.types.errors import ConfigError
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError
+from workbench.worlds.arithmetic import joined
+from workbench.worlds.countdown import CountdownEnv
 
 Try = tuple[str, str, int]  # expression, how it is said in the thought, value
 _APPLY = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}

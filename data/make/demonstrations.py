@@ -20,8 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.envs import sokoban_solver
-from workbench.envs.bandit import (
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError
+from workbench.worlds import sokoban_solver
+from workbench.worlds.bandit import (
     CODE_NAMES,
     HELDOUT_NAMES,
     PAPER_HELDOUT_NAMES,
@@ -29,12 +31,11 @@ from workbench.envs.bandit import (
     TRAIN_NAMES,
     BanditEnv,
 )
-from workbench.envs.format import format_action
-from workbench.envs.frozen_lake import MOVES, FrozenLakeEnv
-from workbench.envs.lake_solver import find, neighbour
-from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES, SokobanEnv
-from workbench.envs.sokoban_solver import State
-from workbench.types.errors import ConfigError
+from workbench.worlds.frozen_lake import MOVES, FrozenLakeEnv
+from workbench.worlds.lake_solver import find, neighbour
+from workbench.worlds.sokoban import MOVES as SOKOBAN_MOVES
+from workbench.worlds.sokoban import SokobanEnv
+from workbench.worlds.sokoban_solver import State
 
 Cell = tuple[int, int]
 

@@ -1,6 +1,6 @@
 """Supervised fine-tuning of a small causal LM on transcripts: one loop, one denominator.
 
-A named exception of law 1: what is trained here was written by a demonstrator, not sampled by the policy.
+A named exception of invariant 1: what is trained here was written by a demonstrator, not sampled by the policy.
 
 Axes: B transcripts in a micro-batch · T tokens, padded on the right to the longest of them · A trained tokens.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from workbench.types.errors import ConfigError, DataError
+from workbench.values.errors import ConfigError, DataError
 
 Example = tuple[
     np.ndarray, np.ndarray
@@ -66,7 +66,7 @@ def fine_tune(
     """Train `model` in place on example(0), example(1), ...; returns the loss of every step (nats per trained token).
 
     Each example is used once. The loss of a step is a sum over its trained tokens divided by their number in the whole
-    step, so the size of micro-batches does not matter (law 4). Raises DataError for a step with nothing to train.
+    step, so the size of micro-batches does not matter (invariant 4). Raises DataError for a step with nothing to train.
     """
     optimizers = _optimizers(model, settings)
     losses, began, every = [], time.process_time(), max(steps // 20, 1)

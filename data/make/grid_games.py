@@ -12,9 +12,9 @@ from types import MappingProxyType
 import numpy as np
 
 from data.make.demonstrations import LakeDemonstrator, SokobanDemonstrator
-from workbench.envs.frozen_lake import FrozenLake, FrozenLakeEnv
-from workbench.envs.grid_game import GridFamily
-from workbench.envs.sokoban import Sokoban, SokobanEnv
+from workbench.worlds.frozen_lake import FrozenLake, FrozenLakeEnv
+from workbench.worlds.grid_game import GridFamily
+from workbench.worlds.sokoban import Sokoban, SokobanEnv
 
 # Every other character of a lake than the first set's; the never shown ones stand in no text of a demonstration at all.
 OTHER_SYMBOLS, NEVER_SHOWN = "M-KTDE", "&~%$^+"

@@ -30,16 +30,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from workbench.chat import ChatFormat, Conversation
-from workbench.engines.policy import load_policy, load_tokenizer
-from workbench.envs import PRESETS, tasks
-from workbench.envs.bandit import Bandit
-from workbench.envs.base import EnvFamily
-from workbench.envs.code.tasks import Code
-from workbench.envs.qa.worlds import SYLLABLES
-from workbench.envs.shop.catalogue import SHELVES
-from workbench.envs.shop.shop import Shop
-from workbench.envs.world_qa import WorldQA
 from data.make.code_demonstrator import CodeDemonstrator, OwnPrograms
 from data.make.countdown_demonstrator import CountdownDemonstrator
 from data.make.demonstrations import (
@@ -57,11 +47,21 @@ from data.make.shipped import CHECKSUMS, PROVENANCE, CheckReport, check_shipped,
 from data.make.shop_demonstrator import ShopDemonstrator
 from data.make.sum_demonstrator import SumDemonstrator
 from data.make.tiny_tokenizer import build_tokenizer
+from workbench.chat import ChatFormat, Conversation
+from workbench.engines.policy import load_policy, load_tokenizer
+from workbench.extensions.sandbox.code.tasks import Code
+from workbench.extensions.shop.catalogue import SHELVES
+from workbench.extensions.shop.shop import Shop
 from workbench.run.writer import make_folder, write_file
 from workbench.training.config import load_config
-from workbench.types import Observation, Sampling, Task
-from workbench.types.errors import ConfigError
-from workbench.types.seeds import rng_at, seed_of
+from workbench.values import Observation, Sampling, Task
+from workbench.values.errors import ConfigError
+from workbench.values.seeds import rng_at, seed_of
+from workbench.worlds import PRESETS, tasks
+from workbench.worlds.bandit import Bandit
+from workbench.worlds.base import EnvFamily
+from workbench.worlds.qa.worlds import SYLLABLES
+from workbench.worlds.world_qa import WorldQA
 
 QUESTIONS_A_WORLD = 16  # a world costs a few hundredths of a second to make
 GOALS_A_CATALOGUE = 128  # a catalogue costs a third of a second
@@ -111,7 +111,7 @@ class Lesson:
 class Recipe:
     """Everything that a tiny policy is made from.
 
-    `env`: a preset of `workbench.envs`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
+    `env`: a preset of `workbench.worlds`, to demonstrate in, or `""`: that of `config`. `config`: a preset of
     `workbench.training.config`, or a file of settings of this checkout, to evaluate in. `families`: where there are some,
     each problem is played in one of them, drawn, instead of in `env`.
     `lessons` follow each other in one run: first the skill, shown well, then the habits that rewards are to sort out.
@@ -323,7 +323,7 @@ def recipe_named(name: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Transcript:
-    """One demonstrated attempt: what the environment showed, and what the demonstrator wrote, in turn."""
+    """One demonstrated trajectory: what the environment showed, and what the demonstrator wrote, in turn."""
 
     observations: tuple[Observation, ...]
     actions: tuple[str, ...]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.envs.world_qa import WorldEnv
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
+from workbench.worlds.world_qa import WorldEnv
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from workbench.types.errors import PolicyError
-from workbench.types.stats import paired_difference, wilson_interval
+from workbench.values.errors import PolicyError
+from workbench.values.stats import paired_difference, wilson_interval
 
 POLICIES = Path(__file__).resolve().parents[2] / "data" / "policies"
 PROVENANCE, CHECKSUMS = "provenance.json", "SHA256SUMS"
@@ -49,10 +49,9 @@ def verify_checksums(folder: Path) -> None:
 
 def measure(folder: Path, preset: str, num_tasks: int) -> dict[str, Any]:
     """Success of the policy in `folder` on the held-out tasks of a config preset, sampled and greedy, with its random
-    and best-known baselines (law 12). Which attempts succeeded is kept, so that policies can be compared in pairs."""
+    and best-known baselines (invariant 12). Which trajectories succeeded is kept, so that policies can be compared in pairs."""
     from workbench.training.config import load_config
-    from workbench.training.session import evaluate, baselines
-    from workbench.training.session import open_session
+    from workbench.training.session import baselines, evaluate, open_session
 
     session = open_session(
         load_config(preset, {"policy.name": str(folder), "policy.device": "cpu"}), quiet=True

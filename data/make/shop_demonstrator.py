@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.make.demonstrations import format_slip
-from workbench.envs.format import format_action
-from workbench.envs.shop.catalogue import Catalogue
-from workbench.envs.shop.shop import BUY, ShopEnv
-from workbench.types.errors import ConfigError
+from workbench.extensions.shop.catalogue import Catalogue
+from workbench.extensions.shop.shop import BUY, ShopEnv
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError
 
 
 @dataclass(frozen=True)

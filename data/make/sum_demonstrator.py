@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from data.make.demonstrations import format_slip
-from workbench.envs.adapters.reasoning_gym import ReasoningGymEnv
-from workbench.envs.format import format_action
-from workbench.types.errors import ConfigError
+from workbench.extensions.adapters.reasoning_gym import ReasoningGymEnv
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError
 
 
 @dataclass(frozen=True)

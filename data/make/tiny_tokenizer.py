@@ -105,7 +105,7 @@ def build_tokenizer(
     syllables: Sequence[str] = (),
     json: bool = False,
     pieces: str = "",
-) -> "PreTrainedTokenizerFast":
+) -> PreTrainedTokenizerFast:
     """Train a tokenizer on `texts`. The same texts give the same tokenizer.
 
     `vocab_size` is an upper limit that counts the 256 bytes, the control and the tag tokens; training stops earlier

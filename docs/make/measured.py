@@ -104,7 +104,7 @@ def credit_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.instruments credit`."""
     rows = []
     for attempts, seconds in result["redraw_cpu_s"].items():
-        name = f"a group of {attempts}" if attempts == "8" else f"{attempts} attempts"
+        name = f"a group of {attempts}" if attempts == "8" else f"{attempts} trajectories"
         rows.append([name, f"{1e3 * median(seconds):.0f} ms", f"{1e3 * max(seconds):.0f} ms"])
     edits = len(next(iter(result["redraw_cpu_s"].values())))
     changed = result["gae_over"]["largest_change"]
@@ -180,7 +180,7 @@ def lint_tables(result: Result) -> dict[str, Table]:
             [
                 "environment, algorithm",
                 "runs x steps",
-                "attempts a step",
+                "trajectories a step",
                 "CPU ms a step",
                 "of them the lint",
                 "share",
@@ -199,7 +199,10 @@ def silent_bug_tables(result: Result) -> dict[str, Table]:
     ...}; bugs/ must be there."""
     rows = []
     for name, words in (
-        ("bugs", "with a twin: one per rule, and those from the trackers of other frameworks"),
+        (
+            "bugs",
+            "with a counterpart: one per rule, and those from the trackers of other frameworks",
+        ),
         ("further", "further ones, made after the rules and tried blind"),
         ("worlds", "in tools, environments, histories and evaluations"),
     ):
@@ -221,7 +224,7 @@ def silent_bug_tables(result: Result) -> dict[str, Table]:
             ]
         )
     known = result["bugs"]["summary"]
-    wrong = len(known["twins called an error"]) + (known["untouched code"] != "clean")
+    wrong = len(known["counterparts called an error"]) + (known["untouched code"] != "clean")
     seconds = [
         bug["said"]["cpu_seconds"]
         for part in result.values()
@@ -234,7 +237,12 @@ def silent_bug_tables(result: Result) -> dict[str, Table]:
         ),
         "false": Table(
             ["what", "errors"],
-            [[f"{known['twins']} legitimate twins, and the untouched code", str(wrong)]],
+            [
+                [
+                    f"{known['counterparts']} legitimate counterparts, and the untouched code",
+                    str(wrong),
+                ]
+            ],
         ),
         "cost": Table(
             ["what", "CPU time"],
@@ -398,7 +406,7 @@ def sandbox_tables(result: Result) -> dict[str, Table]:
                 "tier",
                 "busy threads on two cores",
                 "a warm call",
-                "a box begun anew",
+                "a sandbox begun anew",
                 "a fork with 10 MB",
                 "runs with the same bytes",
             ],
@@ -481,7 +489,7 @@ def grid_soak_tables(result: Result) -> dict[str, Table]:
                 "launcher",
                 "SIGKILLs at random instants",
                 "jobs, each done once at the end",
-                "attempts that began",
+                "trajectories that began",
                 "jobs lost or done twice, notebooks unreadable, results that differ, processes left",
             ],
             rows,
@@ -490,10 +498,10 @@ def grid_soak_tables(result: Result) -> dict[str, Table]:
 
 
 def memory_tables(result: Result) -> dict[str, Table]:
-    """`python -m tests.memory_run --json`: planned and measured peaks."""
+    """`python -m tests.memory_run --json`: one measured step, and the peaks of whole runs."""
     return {
         "main": Table(
-            ["one process on CPU, one run each", "planned, MB", "measured peak, MB"],
+            ["one process on CPU, one run each", "by one step, MB", "peak of the run, MB"],
             [
                 [row["run"], f"{row['planned'] / 1e6:,.0f}", f"{row['measured'] / 1e6:,.0f}"]
                 for row in result["rows"]

@@ -36,20 +36,20 @@ def _train(run_path: Path) -> Path:
 
 
 def views_of(run_path: Path) -> dict[str, Any]:
-    """The tokens of one attempt, with the credit that training used, and the curves of the run beside its baselines."""
+    """The tokens of one trajectory, with the credit that training used, and the curves of the run beside its baselines."""
     import workbench as wb
 
     run = wb.open_run(run_path)
     step = run.steps()[0]
-    task, attempt = _telling_attempt(run.groups(step))
+    task, attempt = _telling_trajectory(run.groups(step))
     return {
         "tokens": wb.show(run, step=step, task=task, attempt=attempt, tokens=True),
         "run": wb.show(run),
     }
 
 
-def _telling_attempt(groups: Any) -> tuple[int, int]:
-    """An attempt that succeeded over several turns, in a group where others did not: then its tokens carry credit."""
+def _telling_trajectory(groups: Any) -> tuple[int, int]:
+    """A trajectory that succeeded over several turns, in a group where others did not: then its tokens carry credit."""
     mixed = [
         (task, attempt)
         for task, group in enumerate(groups)

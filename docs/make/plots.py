@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from docs.make.evidence import read
-from workbench.views.figures import LevelLine, Plot, Trace
-from workbench.views.arms import ARM_LOOKS
-from workbench.views.png import plots_png
+from workbench.extensions.ablation.views.arms import ARM_LOOKS
+from workbench.look.figures import LevelLine, Plot, Trace
+from workbench.look.png import plots_drawing, png_of
 
 Result = Mapping[str, Any]
 DIGEST = "drawn from"  # the text chunk of the PNG that holds it
@@ -70,7 +70,7 @@ def draw(folder: Path, data: Path) -> list[Path]:
         said = PngInfo()
         said.add_text(DIGEST, digest(result))
         paths.append(folder / f"{name}.png")
-        Image.open(io.BytesIO(plots_png(plots_of(result), columns=2))).save(
+        Image.open(io.BytesIO(png_of(plots_drawing(plots_of(result), columns=2)))).save(
             paths[-1], "PNG", optimize=True, pnginfo=said
         )
     return paths

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def rooms_page(package: Path, rooms: list[str]) -> str:
     lines = [f"- [{room}]({room}.md){_about(package, room)}" for room in rooms]
     toc = "\n".join(rooms)
     return (
-        f"# Modules, room by room\n\nFrom the docstrings of the package.\n\n{chr(10).join(lines)}\n\n"
+        f"# Modules, package by package\n\nFrom the docstrings of the package.\n\n{chr(10).join(lines)}\n\n"
         f"```{{toctree}}\n:hidden:\n\n{toc}\n```\n"
     )
 
@@ -108,10 +109,20 @@ def public_names(init: SourceModule) -> dict[str, str]:
     )
 
 
+def extension_names(package: Path) -> dict[str, str]:
+    """Public names that extensions add, from their faces."""
+    faces = [
+        tomllib.loads(path.read_text())
+        for path in sorted((package / "extensions").glob("*/face.toml"))
+    ]
+    return {name: place for face in faces for name, place in face.get("public", {}).items()}
+
+
 def public_page(package: Path) -> str:
     """What `import workbench as wb` offers: name, arguments, and what it says of itself first."""
     lines = []
-    for name, place in public_names(modules(package)[package.name]).items():
+    core = public_names(modules(package)[package.name])
+    for name, place in {**core, **extension_names(package)}.items():
         module, _, attribute = place.partition(":")
         page = f"rooms/{room_of(module)}.md"
         if not attribute:
@@ -129,7 +140,7 @@ def public_page(package: Path) -> str:
         lines.append(f"| [`wb.{name}`](rooms/{room_of(home.name)}.md) | `{arguments}` | {said} |")
     return (
         "# Public names\n\n`import workbench as wb` imports nothing else; each name is resolved on first use. The "
-        "link leads to the room that the name lives in.\n\n| name | arguments | what it does |\n|---|---|---|\n"
+        "link leads to the package that the name lives in.\n\n| name | arguments | what it does |\n|---|---|---|\n"
         + "\n".join(lines)
         + "\n"
     )

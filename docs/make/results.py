@@ -44,7 +44,7 @@ def bias_tables(result: Result) -> dict[str, Table]:
 
 
 def _noise(result: Result) -> Table:
-    """Of the estimators with a critic and lambda 1: the deviation of an estimate from 64 attempts, over the true gradient."""
+    """Of the estimators with a critic and lambda 1: the deviation of an estimate from 64 trajectories, over the true gradient."""
     found: dict[str, dict[str, str]] = {}
     for row in result["rows"]:
         if row["label"].startswith("GAE(1, 1), "):
@@ -171,7 +171,7 @@ def algorithm_tables(result: Result) -> dict[str, Table]:
 
 def ablation_tables(result: Result) -> dict[str, Table]:
     """`table.json` of an ablation: baselines and arms, the comparisons, what the plan expected."""
-    from workbench.views.arms import arm_lines, comparison_lines
+    from workbench.extensions.ablation.views.arms import arm_lines, comparison_lines
 
     head, *rows = arm_lines(result)
     ran = [arm for arm in result["arms"].values() if arm["seeds"]]
@@ -274,7 +274,7 @@ def _rise(pair: Result) -> str:
 
 
 def baseline_tables(result: Result) -> dict[str, Table]:
-    """`python -m experiments.baselines --json`: random play, by attempts at each task, and the solver, by preset."""
+    """`python -m experiments.baselines --json`: random play, by trajectories of each task, and the solver, by preset."""
     first = result["presets"][0]["rows"]
     head = [
         "preset",

@@ -44,8 +44,11 @@ def modules(package: Path) -> dict[str, SourceModule]:
 
 
 def room_of(module: str) -> str:
-    """The room that a module belongs to: the second part of its name ("" for the package itself)."""
-    return module.split(".")[1] if "." in module else ""
+    """The package that a module belongs to: the second part of its name ("" for the whole); of an extension two parts."""
+    parts = module.split(".")
+    if parts[1:2] == ["extensions"] and len(parts) > 2:
+        return ".".join(parts[1:3])
+    return parts[1] if len(parts) > 1 else ""
 
 
 def signature(node: Definition) -> str:

@@ -193,20 +193,20 @@ def navigator_tables(result: Result) -> dict[str, Table]:
     one = [
         (f"kernel: the courses of a run of {result['steps']:,} steps", [result["open_ms"]]),
         (
-            f"kernel: a step with {result['attempts']} attempts of {result['tokens']:,} tokens, read for the first time",
+            f"kernel: a step with {result['attempts']} trajectories of {result['tokens']:,} tokens, read for the first time",
             result["step_ms"],
         ),
-        ("kernel: one of its attempts", result["attempt_ms"]),
+        ("kernel: one of its trajectories", result["attempt_ms"]),
         ("kernel: the credit editor of that step, opened", [result["editor_opened_ms"]]),
         ("kernel: the credit of its 128,000 tokens after an edit", result["editor_edit_ms"]),
         ("kernel: the spread of every group of the run, 500 steps read", [result["spread_ms"]]),
         (
-            f"browser: the editor's table of {result['attempts']} attempts painted",
+            f"browser: the editor's table of {result['attempts']} trajectories painted",
             [result["editor_paint_ms"]],
         ),
-        ("browser: from a click on an attempt until its tokens are painted", result["select_ms"]),
+        ("browser: from a click on a trajectory until its tokens are painted", result["select_ms"]),
         (
-            f"browser: an attempt of {result['long_tokens']:,} tokens, first paint",
+            f"browser: a trajectory of {result['long_tokens']:,} tokens, first paint",
             [result["long_first_ms"]],
         ),
         ("browser: another lane of it", [result["long_lane_ms"]]),
@@ -232,7 +232,7 @@ def worker_tables(result: Result) -> dict[str, Table]:
             ["what", "measured, wall time"],
             [
                 [
-                    f"attempts that hang, of {result['attempts']}, with a deadline of {result['deadline_s']:g} s",
+                    f"trajectories that hang, of {result['attempts']}, with a deadline of {result['deadline_s']:g} s",
                     str(result["hanging"]),
                 ],
                 ["each freed after", f"{min(freed):.2f} to {max(freed):.2f} s"],

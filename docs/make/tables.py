@@ -31,6 +31,7 @@ def commands_page() -> str:
     words = {action.dest: action.help for action in choices._choices_actions}
     parts = ["# Commands", "`workbench COMMAND --help` prints the same."]
     for name, parser in choices.choices.items():
+        parser.complete()
         parts += [
             f"## workbench {name}",
             as_markdown(words.get(name)),
@@ -61,7 +62,7 @@ def _spelled(action: argparse.Action) -> str:
 
 def settings_page() -> str:
     """Every setting: its key, type, range, default and meaning, as `workbench settings` prints them."""
-    from workbench.training.config import KINDS
+    from workbench.training.kinds import TABLES
     from workbench.training.listing import settings_parts, shown
 
     parts = [
@@ -76,7 +77,7 @@ def settings_page() -> str:
             parts.append(f"## {part.key}")
             if part.kind:
                 parts.append(
-                    f"`{part.key}.kind` says which: {', '.join(f'`{kind}`' for kind in KINDS[part.key])}."
+                    f"`{part.key}.kind` says which: {', '.join(f'`{kind}`' for kind in TABLES[part.key])}."
                 )
             seen.add(part.key)
         if part.kind:
@@ -102,15 +103,15 @@ def settings_page() -> str:
 
 
 def rules_page() -> str:
-    """Every rule of the lint: what breaking it means, how to mend it, where it was seen."""
-    from workbench.linting import RULES
+    """Every rule of the lint: what breaking it means, how to fix it, where it was seen."""
+    from workbench.linting import all_rules
 
     parts = [
         "# Lint rules",
-        "What each rule asks, what a finding means for training, and how to mend it. "
+        "What each rule asks, what a finding means for training, and how to fix it. "
         "`guides/lint.md` says how to run them.",
     ]
-    for rule in RULES.values():
+    for rule in all_rules().values():
         asked = {
             "step": "before the first update of every step",
             "update": "after the updates of a step",
@@ -124,6 +125,6 @@ def rules_page() -> str:
             f"## {rule.id}: {rule.title}",
             f"Asked {asked}. {seen}".strip(),
             f"**What it means.** {as_markdown(rule.means)}",
-            f"**How to mend it.** {as_markdown(rule.mend)}",
+            f"**How to fix it.** {as_markdown(rule.mend)}",
         ]
     return "\n\n".join(parts) + "\n"

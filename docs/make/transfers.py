@@ -36,7 +36,7 @@ def discovery_tables(result: Result) -> dict[str, Table]:
             starts += [[f"{name}, sampled", _percent(rows["sampled"], "success")]]
         starts += [
             [
-                f"{name}, sampled, one of {key.removeprefix('pass_at_')} attempts",
+                f"{name}, sampled, one of {key.removeprefix('pass_at_')} trajectories",
                 _percent(rows["sampled"], key),
             ]
             for key in passes
@@ -55,7 +55,7 @@ def discovery_tables(result: Result) -> dict[str, Table]:
 
 def transfer_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.transfer`: every world that was trained in beside every world that is played, by mode; every run
-    in its own world and in the first one; and how the attempts went about it."""
+    in its own world and in the first one; and how the trajectories went about it."""
     worlds = list(result["worlds"])
     tables = {}
     for mode in ("sampled", "greedy"):
@@ -167,7 +167,7 @@ def code_tool_tables(result: Result) -> dict[str, Table]:
             ["what", "measured"],
             [
                 [
-                    "a call, with a box of its own, median",
+                    "a call, with a sandbox of its own, median",
                     f"{1e3 * result['chance']['call_s']:.0f} ms",
                 ],
                 [
@@ -176,7 +176,7 @@ def code_tool_tables(result: Result) -> dict[str, Table]:
                 ],
                 ["runs without an error of the lint", f"{clean[0]} of {len(result['runs'])}"],
                 [
-                    "runs whose attempts, played again, went as they were stored (R20)",
+                    "runs whose trajectories, played again, went as they were stored (R20)",
                     f"{clean[1]} of {len(result['runs'])}",
                 ],
             ],
@@ -217,7 +217,7 @@ def harder_tables(result: Result) -> dict[str, Table]:
             [
                 "shown; seed; settings of the run",
                 "before, greedy %",
-                f"before, one of {most} attempts %",
+                f"before, one of {most} trajectories %",
                 *(f"after, {name}" for name in MODES),
                 "turns at the end",
                 "CPU s",

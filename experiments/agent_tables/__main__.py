@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from experiments.ending import says_how_it_ended
-from workbench.ablation.door import ask, carry_out
-from workbench.ablation.drive import JobSettings
-from workbench.ablation.plan import read_settings
-from workbench.ablation.table import held
-from workbench.cli.ablating import told
+from workbench.extensions.ablation.command import told
+from workbench.extensions.ablation.door import ask, carry_out
+from workbench.extensions.ablation.drive import JobSettings
+from workbench.extensions.ablation.plan import read_settings
+from workbench.extensions.ablation.table import held
 
 HERE = Path(__file__).parent
 Say = Callable[[str], None]

@@ -1,1 +1,1 @@
-"""Every algorithm on the same tasks, with the same budget, beside its neighbours: `make algorithms`."""
+"""Every algorithm on the same tasks, with the same budget, beside its baselines: `make algorithms`."""

@@ -22,11 +22,11 @@ from typing import Any
 from experiments.algorithms import judge, words
 from experiments.algorithms.plan import ENVIRONMENTS, SETTINGS, Job, Terms, config_of, jobs
 from experiments.ending import says_how_it_ended
-from workbench.ablation.pool import each
+from workbench.extensions.ablation.schedulers import each_in_processes
 from workbench.learn.algorithms import ALGORITHMS
+from workbench.look.words import count
 from workbench.run.writer import make_folder, write_file
-from workbench.types.errors import WorkbenchError
-from workbench.views.words import count
+from workbench.values.errors import WorkbenchError
 
 RESULTS = Path(__file__).with_name("results")
 
@@ -42,7 +42,9 @@ def run(
         if (found := finished(job, terms, out)) is not None:
             results[job] = found
             say(words.progress(len(results), len(todo), job, found, reused=True))
-    for job, result in each([job for job in todo if job not in results], do, (terms, out), workers):
+    for job, result in each_in_processes(
+        [job for job in todo if job not in results], do, (terms, out), workers
+    ):
         results[job] = result
         say(words.progress(len(results), len(todo), job, result))
     return {job: results[job] for job in todo}
@@ -50,7 +52,7 @@ def run(
 
 def tabled(results: Mapping[Job, Mapping[str, Any]], terms: Terms) -> dict[str, Any]:
     """The table of all results, with the verdict; JSON values (version 1)."""
-    from workbench.types.fingerprint import code_fingerprint
+    from workbench.basics.fingerprint import code_fingerprint
 
     environments = {}
     for before, start in (

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.types.stats import Difference, clustered_difference
-from workbench.views.words import points
+from workbench.look.words import points
+from workbench.values.stats import Difference, clustered_difference
 
 RISING_AT_LEAST = 5  # algorithms, on FrozenLake
 ABOVE_AT_LEAST = 3  # algorithms other than plain GRPO above random play, on the Bandit
@@ -146,7 +146,7 @@ def _judge_lake(entries: Mapping[str, Mapping[str, Any]], wanted: Sequence[str])
             "; ".join(fallen),
         ),
         Check(
-            f"frozenlake: at least {RISING_AT_LEAST} end above it, the paired interval clear of zero",
+            f"frozenlake: at least {RISING_AT_LEAST} end above it, the paired interval excluding 0",
             held if held or set(entries) >= set(wanted) else None,
             f"{len(risen)} of {len(entries)}: {', '.join(risen) or 'none'}",
         ),
@@ -164,7 +164,7 @@ def _judge_bandit(entries: Mapping[str, Mapping[str, Any]], wanted: Sequence[str
         rises = {seed: one["untrained"]["mean"] for seed, one in plain["seeds"].items()}
         told = entries[PLAIN]["algorithm"]
         unfiltered = told["filter"]["keep"] == "all" and told["filter"]["zero_variance"] == "keep"
-        is_plain = told["normalize_std"] and unfiltered
+        is_plain = told["estimator"]["normalize_std"] and unfiltered
         checks = [
             Check(
                 words,

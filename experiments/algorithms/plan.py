@@ -13,7 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from workbench.envs import PRESETS
+from workbench.basics.canonical_json import json_bytes
+from workbench.basics.fingerprint import code_fingerprint
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.training.config import (
     Config,
@@ -23,10 +24,9 @@ from workbench.training.config import (
     nearest,
     to_dict,
 )
-from workbench.types import Task
-from workbench.types.canonical_json import json_bytes
-from workbench.types.errors import ConfigError
-from workbench.types.fingerprint import code_fingerprint
+from workbench.values import Task
+from workbench.values.errors import ConfigError
+from workbench.worlds import PRESETS
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 ENVIRONMENTS = ("frozenlake", "bandit")  # presets of workbench.training.config
@@ -74,7 +74,7 @@ def cluster_of(environment: str, task: Task) -> str:
 
 
 def config_of(job: Job, path: Path = SETTINGS) -> Config:
-    """The configuration of a job. ConfigError for settings that are unknown or without effect (law 11)."""
+    """The configuration of a job. ConfigError for settings that are unknown or without effect (invariant 11)."""
     base = load_config(job.environment)
     if (
         job.environment == "bandit"

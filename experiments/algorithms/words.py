@@ -1,4 +1,4 @@
-"""The table in words: one line per neighbour and algorithm, as Markdown that a terminal can show too.
+"""The table in words: one line per baseline and algorithm, as Markdown that a terminal can show too.
 
 In the order in which the algorithms were asked for, not by success: a ranking would say more than the intervals do.
 """
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.algorithms.judge import by_policy
-from workbench.views import words
-from workbench.views.words import markdown, points
+from workbench.look import words
+from workbench.look.words import markdown, points
 
 MARKS = {True: "ok  ", False: "FAIL", None: "not judged"}
 # What of an environment's `entry` stands in the table; the rest is in the JSON.
@@ -52,7 +52,7 @@ def in_words(table: Mapping[str, Any]) -> list[str]:
 
 
 def table_lines(environments: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Head, neighbours, then one line per algorithm."""
+    """Head, baselines, then one line per algorithm."""
     lines = [
         [
             "",
@@ -62,7 +62,7 @@ def table_lines(environments: Mapping[str, Mapping[str, Any]]) -> list[list[str]
     ]
     for policy in ("random", "untrained", "solver"):
         cells = [
-            _neighbour(by_policy(found["start"]), policy, column)
+            _baseline(by_policy(found["start"]), policy, column)
             for name, found in environments.items()
             for column in COLUMNS[name]
         ]
@@ -80,7 +80,7 @@ def table_lines(environments: Mapping[str, Mapping[str, Any]]) -> list[list[str]
     return lines
 
 
-def _neighbour(rows: Mapping[tuple[str, str], Mapping[str, Any]], policy: str, column: str) -> str:
+def _baseline(rows: Mapping[tuple[str, str], Mapping[str, Any]], policy: str, column: str) -> str:
     """Shares before any training; the solver plays greedily."""
     row = rows.get((policy, column))
     if row is None:

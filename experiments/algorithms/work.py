@@ -6,15 +6,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from experiments.algorithms.plan import Terms, Job, adjusted, cluster_of, config_of, key_of
-from workbench.notebook.train import resume_here, train_here
+from experiments.algorithms.plan import Job, Terms, adjusted, cluster_of, config_of, key_of
+from workbench.basics.canonical_json import read_sealed_json, sealed_json
+from workbench.look.cells.train import resume_here, train_here
 from workbench.rollouts.evaluate import Score, evaluate_baselines, evaluate_policy
 from workbench.run.writer import make_folder, write_file
 from workbench.training.config import to_dict
-from workbench.training.session import Session, open_session, reopen, rollout
-from workbench.types import Task
-from workbench.types.canonical_json import read_sealed_json, sealed_json
-from workbench.types.errors import WorkbenchError
+from workbench.training.reopening import reopen
+from workbench.training.session import Session, open_session, rollout
+from workbench.values import Task
+from workbench.values.errors import WorkbenchError
 
 KIND, VERSION = "algorithm-result", 1
 

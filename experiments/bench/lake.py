@@ -4,9 +4,9 @@
     ToolLake   our door: an environment family for `workbench.rollouts.collect`; the policy calls the tool `move`
     TrlLake    the peer's door: the class that TRL's `environment_factory` makes instances of
 
-A board of 4 x 4 with three holes, the same for all attempts of a group. The policy moves by calling a tool in its chat
-template's own format, up to `turns` times; calls beyond that are not executed, so an attempt has up to turns + 1
-answers. The lake goes on after the goal or a hole (the player just stays), so that an attempt's length does not depend
+A board of 4 x 4 with three holes, the same for all trajectories of a group. The policy moves by calling a tool in its chat
+template's own format, up to `turns` times; calls beyond that are not executed, so a trajectory has up to turns + 1
+answers. The lake goes on after the goal or a hole (the player just stays), so that a trajectory's length does not depend
 on its luck: what is compared is work.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.types import Message, Observation, StepResult, Task
+from workbench.values import Message, Observation, StepResult, Task
 
 DIRECTIONS: Mapping[str, tuple[int, int]] = {
     "Left": (0, -1),
@@ -179,7 +179,7 @@ class ToolLake:
 
 
 class ToolLakeEnv:
-    """One attempt. A turn without a readable call ends it, as in TRL's loop."""
+    """One trajectory. A turn without a readable call ends it, as in TRL's loop."""
 
     def __init__(self, turns: int, babble: bool = False) -> None:
         self.lake, self.turns, self.babble, self.answers = Lake(), turns, babble, 0
@@ -203,7 +203,7 @@ class ToolLakeEnv:
                 for name, arguments in calls
             )
         )
-        # Turns pay differences, so that an attempt earns what TRL's side gives it once, at the end.
+        # Turns pay differences, so that a trajectory earns what TRL's side gives it once, at the end.
         return StepResult(
             Observation(replies),
             self.lake.reward - before,
@@ -233,7 +233,7 @@ def towards(lake: Lake, rng: np.random.Generator) -> str:
 
 
 class TrlLake:
-    """What TRL makes one of per attempt: `reset` returns text that it appends to the prompt, methods are tools."""
+    """What TRL makes one of per trajectory: `reset` returns text that it appends to the prompt, methods are tools."""
 
     def __init__(self) -> None:
         self._lake = Lake()

@@ -1,4 +1,4 @@
-"""How soon the navigator answers: a run of 1,000 steps, a step of 128 attempts with 1,000 tokens each, and an attempt of 32,000.
+"""How soon the navigator answers: a run of 1,000 steps, a step of 128 trajectories with 1,000 tokens each, and a trajectory of 32,000.
 
     python -m experiments.bench.navigator [--steps 1000] [--json FILE]
 
@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import workbench as wb
-from workbench.notebook.explored import Answers
+from workbench.look.cells.explored import Answers
 from workbench.run.recording import create_run
 from workbench.training.config import to_dict
-from workbench.types import (
+from workbench.values import (
     CreditTable,
     Group,
     Message,
@@ -38,11 +38,11 @@ from workbench.types import (
     Turn,
 )
 
-GROUPS, ATTEMPTS, LARGE = (
+GROUPS, TRAJECTORIES, LARGE = (
     16,
     8,
     5,
-)  # groups and attempts of a large step, and how many steps are large
+)  # groups and trajectories of a large step, and how many steps are large
 METRICS = (
     "success",
     "reward_mean",
@@ -57,7 +57,7 @@ CONFIG = to_dict(wb.load_config("frozenlake"))
 
 # Milliseconds from a click on a row until its tokens are painted.
 CLICKED = """async row => { const node = document.querySelectorAll('.wb-step > .wb-scroll tbody tr')[row];
-    document.querySelector('.wb-attempt').replaceChildren(); const began = performance.now(); node.click();
+    document.querySelector('.wb-trajectory').replaceChildren(); const began = performance.now(); node.click();
     await new Promise(done => { const look = () => document.querySelector('.wb-tokens .wb-token')
         ? requestAnimationFrame(() => requestAnimationFrame(done)) : setTimeout(look, 1); look(); });
     return performance.now() - began; }"""
@@ -74,10 +74,10 @@ SWITCHED = """async () => { const lanes = document.querySelector('select[aria-la
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))); return performance.now() - began; }"""
 
 
-def attempt(
+def a_trajectory(
     rng: np.random.Generator, task: int, number: int, turns: int, tokens: int
 ) -> Trajectory:
-    """An attempt whose turns have `tokens` tokens each, three fifths of them not the policy's."""
+    """A trajectory whose turns have `tokens` tokens each, three fifths of them not the policy's."""
     spans, own = [], tokens * 2 // 5
     for turn in range(turns):
         spans.append(
@@ -115,16 +115,17 @@ def attempt(
 
 
 def credit(groups: list[Group], step: int) -> CreditTable:
-    attempts = [t for group in groups for t in group]
-    source = np.concatenate([t.segments[0].sources for t in attempts])
-    eligible = np.concatenate([t.segments[0].eligible for t in attempts])
+    trajectories = [t for group in groups for t in group]
+    source = np.concatenate([t.segments[0].sources for t in trajectories])
+    eligible = np.concatenate([t.segments[0].eligible for t in trajectories])
     advantage = np.where(eligible, np.random.default_rng(step).normal(size=len(source)), 0.0)
     return CreditTable(
         step,
         0,
         {
             "trajectory": np.repeat(
-                np.arange(len(attempts), dtype=np.int32), [len(t.segments[0]) for t in attempts]
+                np.arange(len(trajectories), dtype=np.int32),
+                [len(t.segments[0]) for t in trajectories],
             ),
             "source": source,
             "eligible": eligible,
@@ -160,7 +161,7 @@ def in_the_kernel(folder: Path, steps: int) -> dict[str, Any]:
     every = [
         asked(ask="attempt", run=0, step=steps, task=task, attempt=number)
         for task in range(GROUPS)
-        for number in range(ATTEMPTS)
+        for number in range(TRAJECTORIES)
     ]
     edits = [
         {"columns": ["grpo"], "settings": {"normalize_std": False}}
@@ -175,7 +176,7 @@ def in_the_kernel(folder: Path, steps: int) -> dict[str, Any]:
             step=steps,
             edit=json.dumps(edit),
             task=0,
-            attempt=number % ATTEMPTS,
+            attempt=number % TRAJECTORIES,
         )
         for number, edit in enumerate([{}, *edits])
     ]
@@ -205,7 +206,7 @@ def in_the_browser(run: Path, long: Path, steps: int, folder: Path) -> dict[str,
         page.goto(pages[0].as_uri())
         page.wait_for_selector(".wb-step > .wb-scroll tbody tr")
         selected = []
-        for row in range(0, GROUPS * ATTEMPTS, 3):
+        for row in range(0, GROUPS * TRAJECTORIES, 3):
             page.click(".wb-all")
             selected.append(page.evaluate(CLICKED, row))
         page.click(".wb-all")
@@ -231,20 +232,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     rng = np.random.default_rng(0)
-    small = [Group(tuple(attempt(rng, 0, number, 1, 20) for number in range(2)))]
-    large = lambda: [
-        Group(tuple(attempt(rng, task, number, 8, 125) for number in range(ATTEMPTS)))
-        for task in range(GROUPS)
-    ]  # noqa: E731
+    small = [Group(tuple(a_trajectory(rng, 0, number, 1, 20) for number in range(2)))]
+
+    def large():
+        return [
+            Group(tuple(a_trajectory(rng, task, number, 8, 125) for number in range(TRAJECTORIES)))
+            for task in range(GROUPS)
+        ]  # noqa: E731
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(
             folder / "run", args.steps, lambda step: large() if step > args.steps - LARGE else small
         )
-        write(folder / "long", 1, lambda step: [Group((attempt(rng, 0, 0, 20, 1600),))])
+        write(folder / "long", 1, lambda step: [Group((a_trajectory(rng, 0, 0, 20, 1600),))])
         result = {
             "steps": args.steps,
-            "attempts": GROUPS * ATTEMPTS,
+            "attempts": GROUPS * TRAJECTORIES,
             "tokens": 1000,
             "long_tokens": 32_000,
             **in_the_kernel(folder / "run", args.steps),

@@ -20,7 +20,7 @@ from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.types import trajectories_of
+from workbench.values import trajectories_of
 
 
 class OurStepper:

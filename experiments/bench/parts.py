@@ -54,7 +54,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def collected(stepper: OurStepper, work: Work, step: int) -> Batch:
-    """The batch of one step's attempts, without learning from it."""
+    """The batch of one step's trajectories, without learning from it."""
     family = ToolLake(work.turns, work.babble)
     groups = collect(
         [family.task(seed) for seed in work.boards(step)],
@@ -169,7 +169,7 @@ def _update(learner: Learner, batch: Batch, credit: Credit, step: int) -> float:
 
 
 def turns(model: Path, work: Work, counts: Sequence[int]) -> dict[str, Any]:
-    """Attempts of exactly these numbers of turns: CPU seconds and tokens per attempt, sampled and trained, and the
+    """Trajectories of exactly these numbers of turns: CPU seconds and tokens per trajectory, sampled and trained, and the
     straight line through them (least squares on relative residuals). A prompt that is shared counts once."""
     rows = []
     for count in counts:
@@ -219,7 +219,7 @@ def durability(steps: int, preset: str = "frozenlake") -> dict[str, float]:
     """What a real run of the preset says of itself: milliseconds per step of storing and of checkpoints (one every ten
     steps, spread over them), CPU and wall, beside the step's whole CPU time. The run is made on the disk that the
     results lie on, and thrown away."""
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     config = load_config(

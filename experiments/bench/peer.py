@@ -5,7 +5,7 @@ Two of TRL's own routes to a policy that acts over several turns:
     environments   `environment_factory`: TRL holds the loop and reads tool calls from the chat template
     rollout        `rollout_func`: a loop of the user's, here batched `generate` per turn over the whole history
 
-TRL makes the answer after the last move too, so an attempt has up to turns + 1 answers, as ours has. Its answers are
+TRL makes the answer after the last move too, so a trajectory has up to turns + 1 answers, as ours has. Its answers are
 capped at the same length as ours (`generation_kwargs`), so that none of its static batches waits for babble.
 """
 

@@ -1,6 +1,6 @@
 """The benchmark's own policy: random Qwen3-shaped weights that learn, in two minutes, to call the lake's tool.
 
-It need not play well. It must write calls in its chat template's format, so that both sides play whole attempts, and
+It need not play well. It must write calls in its chat template's format, so that both sides play whole trajectories, and
 end its turns, so that no side waits for babble. Made once, deterministic for a seed, kept in `results/`.
 """
 
@@ -13,13 +13,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.lake import DIRECTIONS, Lake, MOVE_SCHEMA, call_text, execute, towards
-from workbench.chat import ChatFormat
 from data.make.fine_tuning import FineTuning, fine_tune
 from data.make.pretrain import Transcript, encode
 from data.make.tiny_tokenizer import build_tokenizer
-from workbench.types import Message, Observation
-from workbench.types.seeds import rng_at, seed_of
+from experiments.bench.lake import DIRECTIONS, MOVE_SCHEMA, Lake, call_text, execute, towards
+from workbench.chat import ChatFormat
+from workbench.values import Message, Observation
+from workbench.values.seeds import rng_at, seed_of
 
 TEMPLATE = "qwen3_instruct_2507.jinja"  # as published; TRL carries it, and reads its tool calls
 
@@ -42,9 +42,11 @@ class BenchPolicy:
     steps: int = 72  # of fine-tuning; 0: the weights stay random, and it babbles
     batch: int = 4
     turns: int = 5
-    stray: float = 0.3  # of the demonstrated moves are random, so that attempts of a group differ
+    stray: float = (
+        0.3  # of the demonstrated moves are random, so that trajectories of a group differ
+    )
     chatty: float = 0.5  # of the holes are mentioned before a move, so that answers differ in length, as in life
-    early: float = 0.5  # of the turns after the goal or a hole end the attempt, so that attempts differ in length
+    early: float = 0.5  # of the turns after the goal or a hole end the trajectory, so that trajectories differ in length
     seed: int = 0
 
 
@@ -107,7 +109,7 @@ SHAPES = {
 
 
 def demonstrate(settings: BenchPolicy, index: int) -> Transcript:
-    """The moves of one attempt, each with a thought, and a closing word."""
+    """The moves of one trajectory, each with a thought, and a closing word."""
     rng, lake = rng_at(settings.seed, "bench.demonstration", index), Lake()
     shown = [
         Message("user", lake.reset(seed_of(settings.seed, "bench.board", index), settings.turns))
@@ -150,7 +152,7 @@ def tokenizer_of(settings: BenchPolicy) -> Any:
     texts = [template]
     for transcript in transcripts:
         texts += [message.text for shown in transcript.observations for message in shown.messages]
-        texts += [action for action in transcript.actions]
+        texts += list(transcript.actions)
     texts += [str(MOVE_SCHEMA).replace("'", '"')] * 20
     tokenizer = build_tokenizer(texts, vocab_size=settings.vocabulary)
     tokenizer.chat_template = template

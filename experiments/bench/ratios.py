@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import exp, log
 
 from experiments.bench.work import StepWork
-from workbench.types.errors import DataError
-from workbench.types.stats import Estimate, mean_interval
+from workbench.values.errors import DataError
+from workbench.values.stats import Estimate, mean_interval
 
 Figure = Callable[[StepWork], float]
 FIGURES: Mapping[str, Figure] = {

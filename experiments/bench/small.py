@@ -2,7 +2,7 @@
 
     python -m experiments.bench.small search --json FILE      building a BM25 index, a query, a server, reading HotpotQA
     python -m experiments.bench.small watch --json FILE       a picture of the live view, by number of steps
-    python -m experiments.bench.small workers --json FILE     attempts that hang, and what a worker process adds to a step
+    python -m experiments.bench.small workers --json FILE     trajectories that hang, and what a worker process adds to a step
     python -m experiments.bench.small adapters --json FILE    a sync of adapters to a vLLM server, merged and alone
 
 CPU seconds where this process computes, wall seconds where another one is waited for: those want a quiet machine.
@@ -39,8 +39,8 @@ def timed(
 
 def corpus(documents: int, words: int) -> Any:
     """Documents of made-up words, drawn as unevenly as words are (Zipf)."""
-    from workbench.envs.search import Corpus
-    from workbench.envs.search.base import Document
+    from workbench.tools.retrieval import Corpus
+    from workbench.tools.retrieval.base import Document
 
     drawn = np.random.default_rng(0).zipf(1.2, (documents, words)) % 50_000
     return Corpus(
@@ -53,7 +53,7 @@ def corpus(documents: int, words: int) -> Any:
 
 def search(most: int = 100_000) -> Result:
     """CPU seconds of building an index and of a query of six words; wall seconds of one over a server; MB/s of reading."""
-    from workbench.envs.search import Bm25
+    from workbench.tools.retrieval import Bm25
 
     rows = []
     for documents, words, times in ((1000, 8, 5), (most, 60, 1)):
@@ -79,8 +79,8 @@ def search(most: int = 100_000) -> Result:
 
 def _served(index: Any, queries: Sequence[str]) -> list[float]:
     """Wall seconds of each query, asked of a server in a thread of this process."""
-    from workbench.envs.search.remote import RemoteSearcher
-    from workbench.envs.search.server import RetrievalServer
+    from workbench.extensions.servers.search_client import RemoteSearcher
+    from workbench.extensions.servers.search_server import RetrievalServer
 
     server = RetrievalServer(index)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -99,7 +99,7 @@ def _served(index: Any, queries: Sequence[str]) -> list[float]:
 
 def _reading(records: int = 5000) -> Result:
     """Bytes of a file in HotpotQA's format, and the CPU seconds of reading it record by record."""
-    from workbench.envs.qa.files import read_hotpotqa
+    from workbench.worlds.qa.files import read_hotpotqa
 
     paragraph = [f"Title {{}} {number}" for number in range(10)]
     record = {
@@ -137,8 +137,8 @@ def _reading(records: int = 5000) -> Result:
 
 
 def watch(times: int = 15) -> Result:
-    """CPU seconds and bytes of the curves that a live view sends: plotly's JSON, after each of `times` new steps."""
-    from workbench.views.live import live_curves, live_figure
+    """CPU seconds and bytes of the curves that a live view sends, after each of `times` new steps."""
+    from workbench.look.live import live_panels
 
     rows = []
     for steps in (30, 1000):
@@ -163,7 +163,7 @@ def watch(times: int = 15) -> Result:
                 }
                 for step in range(1, steps + more + 1)
             ]
-            drawn.append(timed(lambda: json.dumps(live_figure(live_curves(metrics, {}), "run"))))  # noqa: B023
+            drawn.append(timed(lambda: json.dumps(live_panels(metrics, {}))))  # noqa: B023
         rows.append(
             {"steps": steps, "cpu_s": [seconds for seconds, _ in drawn], "bytes": len(drawn[0][1])}
         )
@@ -176,12 +176,12 @@ def watch(times: int = 15) -> Result:
 def workers(
     attempts: int = 500, hanging: int = 50, deadline_s: float = 10.0, steps: int = 500
 ) -> Result:
-    """Wall seconds from the step of each attempt that hangs until it is freed, and of the whole batch; and of a step in
+    """Wall seconds from the step of each trajectory that hangs until it is freed, and of the whole batch; and of a step in
     a worker process beside the same step in this one, in turns."""
     from tests.workers.worker_envs import Fickle
-    from workbench.envs.runners import InlineRunner
-    from workbench.envs.workers import ProcessRunner
-    from workbench.types import Task
+    from workbench.values import Task
+    from workbench.worlds.runners import InlineRunner
+    from workbench.worlds.workers.env_runner import ProcessRunner
 
     runner = ProcessRunner(deadline_s=deadline_s, workers=hanging + 2)
     keys = [f"a{number}" for number in range(attempts)]
@@ -261,7 +261,7 @@ def _adapters_of(shape: str, syncs: int) -> Result:
 
     from workbench.engines import LayoutConfig, VllmEngineConfig
     from workbench.engines.policy import load_policy
-    from workbench.engines.server.opening import open_server_engine
+    from workbench.extensions.vllm_server.opening import open_server_engine
     from workbench.learn.adapters import adapted, alone, merged
     from workbench.learn.config import LearnerConfig
 
@@ -308,10 +308,13 @@ def _adapters_of(shape: str, syncs: int) -> Result:
             for way, said in took.items():
                 for number in range(syncs // 2 + 1):
                     version += 1
-                    twin = adapted(
+                    adapted_model = adapted(
                         model, LearnerConfig(lora_rank=ADAPTER_RANK, seed=version), spread=0.01
                     )
-                    adapter, whole = alone(twin, settings), merged(twin, twin.state_dict())
+                    adapter, whole = (
+                        alone(adapted_model, settings),
+                        merged(adapted_model, adapted_model.state_dict()),
+                    )
                     began = time.monotonic()
                     if way == "merged":
                         engine.sync(whole, version)

@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.envs.tools import tool
-from workbench.envs.tools.executor import ToolExecutor, ToolLimits
-from workbench.envs.tools.shared_workers import shared_workers
-from workbench.types import ToolCall
+from workbench.tools import tool
+from workbench.tools.executor import ToolExecutor, ToolLimits
+from workbench.tools.shared_workers import shared_workers
+from workbench.values import ToolCall
 
 GOAL_S = 0.5
 COSTS = 500  # calls whose cost is measured

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Work:
-    """One step: `trajectories` attempts in groups of `group` on one board each, then one AdamW update over all of them.
+    """One step: `trajectories` trajectories in groups of `group` on one board each, then one AdamW update over all of them.
 
     `turn_tokens` caps one answer, on both sides; `completion_tokens` caps all that follows the first prompt (TRL).
     """

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.bench.work import OurSide, PeerSide, StepWork, Work
-from workbench.types.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError
 
 ROOT = Path(__file__).resolve().parents[2]
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",

@@ -32,10 +32,10 @@ from experiments.collapse.plan import (
 )
 from experiments.collapse.work import cost, do, finished
 from experiments.ending import says_how_it_ended
-from workbench.ablation.pool import each
+from workbench.extensions.ablation.schedulers import each_in_processes
+from workbench.extensions.collapse.signals import RunSignals
 from workbench.run.writer import make_folder, write_file
-from workbench.types.errors import WorkbenchError
-from workbench.types.monitored import RunSignals
+from workbench.values.errors import WorkbenchError
 
 RESULTS = Path(__file__).with_name("results")
 Say = Callable[[str], None]
@@ -54,7 +54,7 @@ def run(
     found = {job: there for job in todo if (there := finished(job, out, changes)) is not None}
     missing = [job for job in todo if job not in found][:most]
     say(f"{len(todo)} runs, {len(found)} of them there; {len(missing)} are trained now, in {out}")
-    for job, said in each(missing, do, (out, changes), workers):
+    for job, said in each_in_processes(missing, do, (out, changes), workers):
         if "failed" in said:
             raise WorkbenchError(f"{job.name}: {said['failed']}")
         found[job] = finished(job, out, changes)

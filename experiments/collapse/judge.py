@@ -1,6 +1,6 @@
 """What each rule was worth: lead, misses, false alarms. Pure functions over plain values.
 
-    collapsed   half of the start's success on the probe set was lost at some evaluation, clear of zero: the event
+    collapsed   half of the initial success on the probe set was lost at some evaluation, with an interval that excludes 0: the event
     healthy     that never happened, and at the end neither mode lies clearly below its start
     neither     the rest: counted and left out
 
@@ -18,10 +18,10 @@ from typing import Any
 from experiments.collapse.plan import Job
 from experiments.collapse.published import PUBLISHED, scores_of
 from experiments.collapse.rules import SINGLE, largest
-from workbench.rollouts.alarms import PAIRS, AlarmRule, paired_rule
-from workbench.types.evenly import evenly
-from workbench.types.monitored import RunSignals
-from workbench.types.stats import wilson_interval
+from workbench.basics.evenly import evenly
+from workbench.extensions.collapse.alarms import PAIRS, AlarmRule, paired_rule
+from workbench.extensions.collapse.signals import RunSignals
+from workbench.values.stats import wilson_interval
 
 FALSE = 0.05  # of a half's healthy runs, at most
 CAUGHT = 0.8  # of the judged half's collapses, at least, for an alarm that may be on by default

@@ -11,8 +11,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.canonical_json import json_bytes
 from workbench.training.config import Config, changed_config, load_config, to_dict
-from workbench.types.canonical_json import json_bytes
 
 HERE = Path(__file__).parent
 ILL = ("echo", "retreat", "risk-aversion")

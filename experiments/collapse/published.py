@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workbench.rollouts.alarms import Scores, Steps
+from workbench.extensions.collapse.alarms import Scores, Steps
 
 Alarm = Callable[[Steps], bool]
 

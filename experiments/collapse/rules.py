@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workbench.rollouts.alarms import AlarmRule, Scores, Steps, below_best, fall, level, minus, rise
+from workbench.extensions.collapse.alarms import (
+    AlarmRule,
+    Scores,
+    Steps,
+    below_best,
+    fall,
+    level,
+    minus,
+    rise,
+)
 
 
 def largest(rules: Sequence[AlarmRule]) -> Callable[[Steps], Scores]:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.collapse.plan import Job, config_of, key_of
-from workbench.notebook.signals import signals
+from workbench.basics.canonical_json import read_sealed_json, sealed_json
+from workbench.extensions.collapse.signals import RunSignals, signals
 from workbench.run.store import open_run
 from workbench.run.writer import make_folder, write_file
 from workbench.training.resume import resume_here
 from workbench.training.train import train_here
-from workbench.types.canonical_json import read_sealed_json, sealed_json
-from workbench.types.errors import WorkbenchError
-from workbench.types.monitored import RunSignals
+from workbench.values.errors import WorkbenchError
 
 COST, VERSION = "collapse-cost", 1
 

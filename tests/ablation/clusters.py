@@ -65,7 +65,7 @@ def slurm(folder: Path) -> Iterator[Path]:
         if not shutil.which(command) and not Path(f"/usr/sbin/{command}").is_file():
             raise NotHere(f"no {command}: apt-get install slurmd slurmctld slurm-client munge")
     if importlib.util.find_spec("submitit") is None:
-        raise NotHere("no submitit: pip install 'agent-rl-workbench[slurm]'")
+        raise NotHere("no submitit: pip install 'agent-rl-workbench[lab]'")
     if os.geteuid():
         raise NotHere("SLURM's daemons are started by root")
     started = [_munged()]
@@ -210,10 +210,10 @@ def _patient(get_node, limit_s: float = 150):
     return asked
 
 
-def do_and_say(job, plan, out, cwd, cell_limit_s=None, leased=False):
+def do_and_say(job, plan, out, cwd, cell_limit_s=None):
     """As quick.do, and writes down on which GPUs, when."""
     begun = time.time()
-    facts = quick.do(job, plan, out, cwd, cell_limit_s, leased)
+    facts = quick.do(job, plan, out, cwd, cell_limit_s)
     time.sleep(0.3)
     append_line(
         out / "gpus.jsonl",
@@ -236,8 +236,16 @@ def node_here() -> str:
     )
 
 
-def do_when_let(job, plan, out, cwd, cell_limit_s=None, leased=False):
+def do_when_let(job, plan, out, cwd, cell_limit_s=None):
     """As quick.do, once the file `slow` is gone."""
     while (cwd / "slow").exists():
         time.sleep(0.1)
-    return quick.do(job, plan, out, cwd, cell_limit_s, leased)
+    return quick.do(job, plan, out, cwd, cell_limit_s)
+
+
+def seen(what: str) -> tuple[str, int]:
+    return os.environ["CUDA_VISIBLE_DEVICES"], os.getpid()
+
+
+def fails(what: str) -> None:
+    raise ValueError(what)

@@ -6,10 +6,7 @@ import json
 import time
 from pathlib import Path
 
-import nbformat
-from nbformat.v4 import new_code_cell, new_notebook
-
-from workbench.ablation import work
+from workbench.extensions.ablation import work
 from workbench.run.writer import append_line
 
 PLAN = """
@@ -27,6 +24,10 @@ def notebook_at(
     *cells: str,
     parameters: str = "lr: float = 0.1  # step\nseed: int = 0  # of all\nout: str = ''  # folder",
 ) -> Path:
+    # Not above: every job is a process that imports this module, and nbformat takes seconds.
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_notebook
+
     made = new_notebook(
         metadata={
             "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -46,7 +47,7 @@ def plan_at(folder: Path, text: str = PLAN) -> Path:
     return folder / "quick.toml"
 
 
-def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
+def do(job, plan, out, cwd, cell_limit_s=None):
     """As `work.do`, with a notebook that is not run: its number is a function of the arm and the seed. Every start is
     written down, and every end."""
     name = work.name_of(plan, job)
@@ -55,7 +56,7 @@ def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
     def pretended(notebook, output, parameters, *, cwd=None, cell_limit_s=None):
         time.sleep(0.15)
         output.parent.mkdir(exist_ok=True)
-        from workbench.ablation.cell import RESULT, result
+        from workbench.extensions.ablation.cell import RESULT, result
 
         bundle = result(
             success=0.5 + parameters["lr"] / 10 + parameters["seed"] / 100
@@ -69,9 +70,8 @@ def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
 
     before, work.run_notebook = work.run_notebook, pretended
     try:
-        facts = work.do(job, plan, out, cwd, cell_limit_s, leased)
+        facts = work.do(job, plan, out, cwd, cell_limit_s)
     finally:
         work.run_notebook = before
-    if "elsewhere" not in facts:
-        append_line(out / "ended.jsonl", {"job": name})
+    append_line(out / "ended.jsonl", {"job": name})
     return facts

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.made_plans import plan_in, two_arms
-from workbench.ablation import plan as plans
-from workbench.ablation.declared import declaration
-from workbench.ablation.plan import (
+from workbench.extensions.ablation import plan as plans
+from workbench.extensions.ablation.declared import declaration
+from workbench.extensions.ablation.plan import (
     Job,
     check,
     config_of,
@@ -20,7 +20,7 @@ from workbench.ablation.plan import (
     written,
 )
 from workbench.training.config import load_config
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 PLAN = two_arms(
     "Bandit",
@@ -50,7 +50,7 @@ def test_arms_differ_in_what_they_set_and_in_nothing_else(tmp_path):
     assert jobs(plan, [0, 4]) == [Job("plain", 0), Job("std", 0), Job("plain", 4), Job("std", 4)]
     check(plan, [0, 4])
     assert config_of(plan, Job("std", 4)) == load_config(
-        "bandit", {"train.steps": 1, "algorithm.normalize_std": True, "seed": 4}
+        "bandit", {"train.steps": 1, "algorithm.estimator.normalize_std": True, "seed": 4}
     )
     keys = {key_of(plan, job) for job in jobs(plan, [0, 4])}
     assert len(keys) == 4 and key_of(plan.with_arms(["std"]), Job("std", 4)) in keys
@@ -62,7 +62,7 @@ def test_settings_survive_the_way_through_a_notebooks_parameter(tmp_path):
     said = written(settings_of(plan, Job("std", 0)))
     assert (
         said
-        == "train.steps=1 learner.lr=0.00025 evaluation.num_tasks=8 algorithm.normalize_std=true"
+        == "train.steps=1 learner.lr=0.00025 evaluation.num_tasks=8 algorithm.estimator.normalize_std=true"
     )
     assert load_config("bandit", read_settings(said)) == config_of(plan, Job("std", 0))
     with pytest.raises(ConfigError, match="a blank in it"):
@@ -77,7 +77,7 @@ def test_settings_survive_the_way_through_a_notebooks_parameter(tmp_path):
         {"evaluation.num_tasks": 8},
         {"learner.lr": 2.5e-4},
         {"train.on_alarm": "note"},
-        {"algorithm.normalize_std": True},
+        {"algorithm.estimator.normalize_std": True},
         {"env.names": ["Ant", "Bee"]},
     ],
     ids=str,
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_not_compared(tmp_path):
         (
             "normalize_std",
             "normalise_std",
-            "arm 'std' of bandit: no setting 'algorithm.normalise_std'",
+            "arm 'std' of bandit: no setting 'algorithm.estimator.normalise_std'",
         ),
         ('"plain"]]', '"plan"]]', "has no arm 'plan'; did you mean 'plain'"),
         ('"plain"]]', '"inert"]]', "'inert' is inert, so nothing can be compared"),

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.ablation.declared import declaration
-from workbench.ablation.plan import Arm, Expectation, Job, Plan
-from workbench.ablation.table import held, table_of
-from workbench.ablation.verdicts import Analysis
-from workbench.types.errors import DataError
-from workbench.views import show_arm_curves, show_arms
-from workbench.views.arms import arms_markdown
+from workbench.extensions.ablation.declared import declaration
+from workbench.extensions.ablation.plan import Arm, Expectation, Job, Plan
+from workbench.extensions.ablation.table import held, table_of
+from workbench.extensions.ablation.verdicts import Analysis
+from workbench.extensions.ablation.views.arms import arms_markdown, show_arm_curves, show_arms
+from workbench.values.errors import DataError
 
 SEEDS, TASKS = (0, 1, 2), 200
 PLAN = Plan(
@@ -265,7 +264,7 @@ def test_a_lint_that_was_off_or_found_something_is_no_clean_run():
         )
 
 
-def test_the_table_is_seen_with_its_neighbours_and_verdicts():
+def test_the_table_is_seen_with_its_baselines_and_verdicts():
     made = table()
     text, page = show_arms(made).text, show_arms(made).html
     for words in (

@@ -10,14 +10,21 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
 
 import workbench as wb
 from tests.golden_runs.runs import OLD
-from workbench.ablation.audited import audit_notebook
-from workbench.ablation.cell import result
-from workbench.ablation.numbers import DIFFERENT, NUMBER, RECOMPUTED, TRUST, audited_lines, view_of
-from workbench.ablation.recomputed import tasks_of_run
+from workbench.basics.canonical_json import sealed_json
 from workbench.cli import main
+from workbench.extensions.ablation.audited import audit_notebook
+from workbench.extensions.ablation.cell import result
+from workbench.extensions.ablation.numbers import (
+    DIFFERENT,
+    NUMBER,
+    RECOMPUTED,
+    TRUST,
+    audited_lines,
+    view_of,
+)
+from workbench.extensions.ablation.recomputed import tasks_of_run
 from workbench.run.writer import write_file
-from workbench.types.canonical_json import sealed_json
-from workbench.types.errors import DataError, StoreError
+from workbench.values.errors import DataError, StoreError
 
 
 @pytest.fixture

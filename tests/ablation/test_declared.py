@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.made_plans import plan_in, two_arms
-from workbench.ablation.declared import declaration, declare, declared_in, hash_of
-from workbench.ablation.reading import read_plan
-from workbench.ablation.verdicts import Analysis
-from workbench.types.errors import ConfigError
+from workbench.extensions.ablation.declared import declaration, declare, declared_in, hash_of
+from workbench.extensions.ablation.reading import read_plan
+from workbench.extensions.ablation.verdicts import Analysis
+from workbench.values.errors import ConfigError
 
 PLAN = two_arms(
     "Bandit",
@@ -53,7 +53,7 @@ def test_a_wrong_analysis_is_refused(tmp_path, old, new, words):
     [
         ("margin = 2", "margin = 4", "analysis.margin was 2.0, and is 4.0"),
         ("looks = [5, 8]", "looks = [6, 8]", "analysis.looks was"),
-        ("normalize_std", "whiten", "set.algorithm.normalize_std was there then"),
+        ("normalize_std", "whiten", "set.algorithm.estimator.normalize_std was there then"),
         ('compare = [["std", "plain"]]', "compare = []", "compare was"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_file_of_settings_is_declared_by_what_it_sets_wherever_it_lies(tmp_pat
         (folder / "mine.toml").write_text(f'base = "bandit"\n[learner]\nlr = {rate}{comment}\n')
         (folder / "plan.toml").write_text(
             'title = "two"\nseeds = 2\nbase = "mine.toml"\n[arms.plain]\n[arms.std]\n'
-            'set = { "algorithm.normalize_std" = true }\n'
+            'set = { "algorithm.estimator.normalize_std" = true }\n'
         )
         return declaration(read_plan(folder / "plan.toml"))
 

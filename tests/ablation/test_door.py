@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import nbformat
 import numpy as np
@@ -10,15 +11,16 @@ import pytest
 
 import workbench as wb
 from tests.ablation import quick
-from workbench.ablation import door
-from workbench.ablation.cell import RESULT, parameters_in, result, result_in, source_hash
-from workbench.ablation.controls import control_pairs
-from workbench.ablation.drive import JobSettings
-from workbench.ablation.plan import Arm, Controls, Job, Plan
-from workbench.ablation.table import held, table_of
-from workbench.ablation.verdicts import Analysis
 from workbench.cli import main
-from workbench.types.errors import ConfigError, DataError
+from workbench.extensions.ablation import door
+from workbench.extensions.ablation.cell import RESULT, parameters_in, result, result_in, source_hash
+from workbench.extensions.ablation.controls import control_pairs
+from workbench.extensions.ablation.door import WatchedGrid
+from workbench.extensions.ablation.drive import JobSettings
+from workbench.extensions.ablation.plan import Arm, Controls, Job, Plan
+from workbench.extensions.ablation.table import held, table_of
+from workbench.extensions.ablation.verdicts import Analysis
+from workbench.values.errors import ConfigError, DataError
 
 TASKS, SEEDS = 100, 5
 OWN = """
@@ -47,7 +49,7 @@ def own_at(folder, planted=40, name="mine"):
     return folder / f"{name}.toml"
 
 
-def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
+def do(job, plan, out, cwd, cell_limit_s=None):
     """The result of a made-up notebook: better with lr, and by more than noise."""
 
     def pretended(notebook, output, parameters, *, cwd=None, cell_limit_s=None):
@@ -67,7 +69,7 @@ def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
 
     before, quick.work.run_notebook = quick.work.run_notebook, pretended
     try:
-        return quick.work.do(job, plan, out, cwd, cell_limit_s, leased)
+        return quick.work.do(job, plan, out, cwd, cell_limit_s)
     finally:
         quick.work.run_notebook = before
 
@@ -370,10 +372,10 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
         "2 jobs: 1 done, 1 waiting" in said and "CPU-seconds a job, by 1 job that is done" in said
     )
     monkeypatch.setattr(
-        "workbench.ablation.door.run_notebook", lambda *_, **__: None
+        "workbench.extensions.ablation.door.run_notebook", lambda *_, **__: None
     )  # the report is tested with the tables
     monkeypatch.setattr(
-        "workbench.cli.ablating.told", lambda asked, say: door.table_of_asked(asked)
+        "workbench.extensions.ablation.command.told", lambda asked, say: door.table_of_asked(asked)
     )
     assert main(["ablate", "mine.toml", "--workers", "1"]) == 1
     said = capsys.readouterr().out
@@ -384,7 +386,7 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
         and frame["success"].tolist()[0] == 0.5
         and frame["seed_found"].tolist()[0] == 0
     )
-    [ran] = [path for path in (tmp_path / "runs/mine/notebooks").glob("ok-true-*.ipynb")]
+    [ran] = list((tmp_path / "runs/mine/notebooks").glob("ok-true-*.ipynb"))
     assert main(["audit-notebook", str(ran)]) == 0
     said = capsys.readouterr().out
     assert (
@@ -394,3 +396,45 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
     )
     ran.write_text(ran.read_text().replace("ok = True", "ok = False"))
     assert main(["audit-notebook", str(ran)]) == 1, "a parameter that was changed afterwards"
+
+
+# ------------------------------------------------------------------------------------------------ while it runs
+
+
+def test_a_grid_as_a_last_line_is_followed_live_until_its_table_stands_there(tmp_path, monkeypatch):
+    """It showed its plan, "35 waiting", and never moved."""
+    import IPython.display
+
+    gate = threading.Event()
+    shown = []
+
+    def slowly(*job, **options):
+        gate.wait(30)
+        return do(*job, **options)
+
+    class Handle:
+        def update(self, bundle, raw):
+            shown.append(bundle["text/plain"])
+
+    def display(bundle, raw, display_id):
+        Handle().update(bundle, raw)
+        return Handle()
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    grid = door.ablate(
+        own_at(tmp_path), tmp_path / "out", seeds=[0], arms=["lr-0.1_k-1", "lr-1_k-1"], dry_run=True
+    )
+    grid.start(JobSettings(0, do=slowly))._ipython_display_()
+    assert "2 waiting" in shown[0] or "1 running" in shown[0]
+    assert "wb.ablate(...) of the same plan goes on" in shown[0]
+    gate.set()
+    grid.wait()
+    assert "lr = 1, k = 1" in shown[-1] and "verdict" in shown[-1], shown[-1]
+
+
+def test_the_page_of_a_grid_has_its_counts_and_what_runs_or_failed(made):
+    moment = WatchedGrid(made).moment()
+    assert moment.status.state == "done" and not moment.status.running
+    assert moment.status.text.startswith("Mine  [done]  jobs 35 of 35")
+    assert moment.body()["rows"] == [] and "35 done" in moment.version[1]
+    assert moment.view("", False).text == made.text

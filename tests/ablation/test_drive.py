@@ -1,4 +1,4 @@
-"""Every job is done once, whoever is killed: drivers share a folder, and take over what a killed one held."""
+"""Every job is done once, whoever is killed: the next driver goes on with what is missing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,15 +16,24 @@ import numpy as np
 import pytest
 
 from tests.ablation import quick
-from workbench.ablation import door, pool, work
-from workbench.ablation import drive as driving
-from workbench.ablation import leases as leasing
-from workbench.ablation.drive import DONE, RUNNING, WAITING, JobSettings, drive, states, tally
-from workbench.ablation.leases import Lease, Leases, held_in
-from workbench.ablation.notebooks import Failure
-from workbench.ablation.reading import read_plan
-from workbench.types.errors import WorkbenchError
+from tests.faults.server_soak import processes
+from workbench.extensions.ablation import door, work
+from workbench.extensions.ablation.drive import (
+    DONE,
+    RUNNING,
+    WAITING,
+    JobSettings,
+    drive,
+    states,
+    tally,
+)
+from workbench.extensions.ablation.jobs import Lost
+from workbench.extensions.ablation.reading import read_plan
+from workbench.extensions.ablation.schedulers import each
+from workbench.run.writer import FolderLock
+from workbench.values.errors import StoreError
 
+ROOT = Path(__file__).resolve().parents[2]
 HERE = JobSettings(workers=0, do=quick.do)
 
 
@@ -58,7 +69,8 @@ def test_what_is_done_stays_done_and_every_state_is_told(tmp_path):
     said = said_by(drive, plan, plan.seeds, out, tmp_path, HERE)
     assert "6 runs, 0 done before" in said and "[6/6] lr-0.2, seed 2" in said
     found = states(plan, plan.seeds, out)
-    assert tally(found) == "6 jobs: 6 done" and not held_in(out / "jobs") and len(ends(out)) == 6
+    assert tally(found) == "6 jobs: 6 done" and len(ends(out)) == 6
+    assert not list((out / work.LOCKS).glob(f"*/{work.BUSY}"))
     assert (
         "6 runs, 6 done before" in said_by(drive, plan, plan.seeds, out, tmp_path, HERE)
         and len(ends(out)) == 6
@@ -109,102 +121,96 @@ def test_a_failure_waits_for_retry_and_may_end_all(tmp_path):
     ]
 
 
-def test_a_lease_is_one_drivers_and_a_silent_or_ended_one_is_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(leasing, "AFTERLIFE_S", 0)
-    with Leases(tmp_path) as first, Leases(tmp_path) as second:
-        lease = first.take("a")
-        assert lease.is_held() and second.take("a") is None and second.take("b") is not None
-        first.give_back("a")
-        assert not lease.is_held() and second.take("a") is not None
-        monkeypatch.setattr(leasing, "STALE_S", 0.05)
-        assert first.take("a") is None, "a beat is looked at twice before it is called silent"
-        time.sleep(0.1)
-        taken, late = first.take("a"), Lease(tmp_path / "a.lease-1")
-        assert taken.path.name == "a.lease-2" and taken.is_held() and not late.is_held()
-        second.give_back("a")
-        assert taken.is_held(), "who lost a lease takes nothing away"
-    assert not held_in(tmp_path)
-    ended = {
-        "process": 2**22 + 1,
-        "host": leasing.socket.gethostname(),
-        "started": "then",
-        "beat": 3,
-    }
-    (tmp_path / "c.lease-1").write_text(json.dumps(ended))
-    with Leases(tmp_path) as third:
-        assert third.take("c").path.name == "c.lease-2"
-    (tmp_path / "c.lease-1").write_text(json.dumps(ended | {"host": "another"}))
-    with Leases(tmp_path) as third:
-        assert third.take("c") is None, (
-            "nobody knows what runs on another machine; its beat will tell"
-        )
-
-
-def test_a_job_that_was_taken_over_is_kept_to_oneself(tmp_path, monkeypatch):
+def test_a_job_is_one_processs_and_who_comes_after_a_killed_one_waits_for_what_that_started(
+    tmp_path, monkeypatch
+):
     plan, out = read_plan(quick.plan_at(tmp_path)), tmp_path / "out"
-    one = states(plan, plan.seeds, out)[0]
-    with Leases(out / "jobs") as leases:
-        leases.take(one.name)
+    first = states(plan, plan.seeds, out)[0]
+    where = work.JobPlace(plan, out, tmp_path, None, quick.do)
+    folder = out / work.LOCKS / first.name
+    waited: list[float] = []
+    other = threading.Thread(target=work.do_alone, args=(work.SentJob(first.job), where))
+    with work._held(folder):
         assert states(plan, plan.seeds, out)[0].state == RUNNING
+        assert states(plan, plan.seeds, out)[0].why.startswith(f"process {os.getpid()} on ")
+        other.start()
+        time.sleep(0.5)
+        assert not (out / "begun.jsonl").exists(), "a job that is held was begun"
+    other.join()
+    assert [one.state for one in states(plan, plan.seeds, out)] == [DONE, *[WAITING] * 5]
+    monkeypatch.setattr(work.time, "sleep", waited.append)
+    with work._held(folder):
+        assert not waited
+    (folder / work.BUSY).touch()  # as a killed holder leaves it
+    with work._held(folder):
+        assert waited == [work.AFTERLIFE_S]
 
-        def late(*_, **__):
-            (out / "jobs" / f"{one.name}.lease-2").write_text(
-                "{}"
-            )  # somebody took it for abandoned meanwhile
-            return Failure("failed", "late")
 
-        monkeypatch.setattr(work, "run_notebook", late)
-        assert "elsewhere" in work.do(one.job, plan, out, tmp_path, None, True)
-    assert not list((out / "jobs").glob("*.json"))
-
-
-def test_a_job_whose_worker_was_killed_behind_its_record_is_not_done_again(tmp_path, monkeypatch):
-    plan, out, told = read_plan(quick.plan_at(tmp_path)), tmp_path / "out", []
-    monkeypatch.setattr(
-        driving,
-        "each",
-        lambda items, do, given, workers: (
-            (item, [do(item, *given), do(item, *given)][1]) for item in items
-        ),
-    )  # a killed pool gives what was under way again
-    drive(plan, plan.seeds, out, tmp_path, HERE, told.append)
-    assert len(ends(out)) == 6 and "[6/6]" in told[-1], "a job was done twice"
-    assert [one.tries for one in states(plan, plan.seeds, out)] == [1] * 6
+def test_a_job_that_was_done_before_it_was_begun_here_is_not_done_again(tmp_path):
+    plan, out = read_plan(quick.plan_at(tmp_path)), tmp_path / "out"
+    where = work.JobPlace(plan, out, tmp_path, None, quick.do)
+    first, second = (work.SentJob(one.job) for one in states(plan, plan.seeds, out)[:2])
+    done = work.do_alone(first, where)
+    assert work.do_alone(first, where) == done and len(ends(out)) == 1
     (tmp_path / "fail").write_text("0.1")
-    for path in (out / "jobs").glob("lr-0.1*.json"):
-        path.unlink()
-    drive(plan, plan.seeds, out, tmp_path, HERE, told.append)
+    failed = work.do_alone(second, where)
+    assert failed["tries"] == 1 and work.do_alone(second, where) == failed
     (tmp_path / "fail").unlink()
-    drive(
-        plan,
-        plan.seeds,
-        out,
-        tmp_path,
-        JobSettings(workers=0, do=quick.do, retry=True),
-        told.append,
-    )
-    assert sorted(one.tries for one in states(plan, plan.seeds, out)) == [1, 1, 1, 2, 2, 2], (
-        "a retry is its own attempt"
-    )
+    retried = work.do_alone(work.SentJob(second.job, tries=1), where)
+    assert retried["tries"] == 2 and "failed" not in retried, "a retry is a try of its own"
 
 
-def test_workers_that_end_each_time_are_not_begun_for_ever(monkeypatch):
-    monkeypatch.setattr(pool, "AFTERLIFE_S", 0)
-    begun = []
+def test_one_driver_has_a_grid_and_the_next_one_is_refused_until_its_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = door.ask(quick.plan_at(tmp_path), tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    lock = FolderLock(asked.out)
+    with pytest.raises(StoreError, match=f"written by process {os.getpid()} on"):
+        door.carry_out(asked, HERE, lambda line: None)
+    assert not ([*asked.out.glob("jobs/*")] + [*asked.out.glob("*.tsv")])
+    lock.release()
+    door.carry_out(asked, HERE, lambda line: None)
+    assert len(ends(asked.out)) == 6
 
-    def broken(queue, do, arguments, workers, killed):
-        begun.append(1)
-        killed.append(next(queue))
-        if len(begun) == 5:
-            yield killed.pop(), "done"
 
-    monkeypatch.setattr(pool, "_portion", broken)
-    with pytest.raises(
-        WorkbenchError,
-        match="10 times before anything was done, last with b: .* needs `if __name__",
-    ):
-        [*pool.each(["a", "b"], print, (), 2)]
-    assert len(begun) == 5 + 10
+class Losing:
+    """A scheduler that loses every call so many times; each ends when it is looked at."""
+
+    def __init__(self, losses):
+        self.left = losses
+        self.cancelled: list[object] = []
+
+    def submit(self, do, *arguments):
+        return (object(), do, arguments)
+
+    def ended(self, handles):
+        return [*handles][:1]
+
+    def outcome(self, handle):
+        self.left -= 1
+        return Lost("gone") if self.left >= 0 else handle[1](*handle[2])
+
+    def cancel(self, handles):
+        self.cancelled += handles
+
+
+def test_what_was_lost_is_sent_again_and_not_for_ever():
+    assert [*each("a", str.upper, (), Losing(2), 2)] == [
+        ("a", Lost("gone", True)),
+        ("a", Lost("gone", True)),
+        ("a", "A"),
+    ]
+    assert [*each("a", str.upper, (), Losing(9), 2)][-1] == ("a", Lost("gone", False))
+    assert len([*each("a", str.upper, (), Losing(9), 2)]) == 3
+    assert [*each("a", str.upper, (), Losing(1), 2, lambda: True)] == [("a", Lost("gone"))]
+
+
+def test_what_is_under_way_is_cancelled_where_its_driver_stops():
+    scheduler = Losing(0)
+    outcomes = each("abcd", str.upper, (), scheduler, 3)
+    assert next(outcomes) == ("a", "A")
+    outcomes.close()
+    assert [handle[2] for handle in scheduler.cancelled] == [("b",), ("c",)]
 
 
 def test_results_that_a_killed_driver_did_not_write_are_written_by_the_next(tmp_path, monkeypatch):
@@ -278,46 +284,62 @@ def wait_for_work(out: Path, deadline_s: float) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("seeds", "kills"), [(3, 2), pytest.param(30, 20, marks=pytest.mark.full)])
-def test_no_job_is_lost_or_done_twice_whoever_is_killed(tmp_path, seeds, kills):
-    path, out = (
-        quick.plan_at(tmp_path, quick.PLAN.replace("seeds = 3", f"seeds = {seeds}")),
-        tmp_path / "out",
-    )
-    plan, calm = read_plan(path), tmp_path / "calm"
+@pytest.mark.full
+@pytest.mark.parametrize(("seeds", "kills"), [(2, 2), (30, 20)])
+def test_no_job_is_lost_or_done_twice_whoever_is_killed(tmp_path, monkeypatch, seeds, kills):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    path = quick.plan_at(tmp_path, quick.PLAN.replace("seeds = 3", f"seeds = {seeds}"))
+    plan, calm, out = read_plan(path), tmp_path / "calm", tmp_path / "out"
     drive(plan, plan.seeds, calm, tmp_path, HERE, lambda line: None)
     spawn, random = multiprocessing.get_context("spawn"), np.random.default_rng(seeds)
-    drivers, left = [], kills
-    while left or any(one.is_alive() for one in drivers):
-        drivers = [one for one in drivers if one.is_alive()]
-        while len(drivers) < 2 and any(one.state != DONE for one in states(plan, plan.seeds, out)):
-            drivers.append(
-                spawn.Process(target=driver, args=(str(path), str(out), 1 if seeds < 10 else 2))
-            )
-            drivers[-1].start()
-        if not drivers:
+    workers = 1 if seeds < 10 else 2
+    for left in range(kills, -1, -1):
+        one = spawn.Process(target=driver, args=(str(path), str(out), workers))
+        one.start()
+        if left:
+            wait_for_work(out, deadline_s=30)
+            time.sleep(float(random.uniform(0, 0.3)))
+            victims = [one.pid] if random.random() < 0.5 else children(one.pid)
+            os.kill(int(random.choice(victims or [one.pid])), signal.SIGKILL)
+        one.join(600)
+        if one.exitcode == 0 and not left:
             break
-        wait_for_work(out, deadline_s=30)
-        time.sleep(float(random.uniform(0, 0.3)))
-        victims = (
-            [one.pid for one in drivers]
-            if random.random() < 0.5
-            else [pid for one in drivers for pid in children(one.pid)]
-        )
-        if left and victims:
-            left -= 1
-            try:
-                os.kill(int(random.choice(victims)), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-    for one in drivers:
-        one.join(60)
     assert tally(states(plan, plan.seeds, out)) == f"{2 * seeds} jobs: {2 * seeds} done"
     assert records(out) == records(calm), "killing changed a result"
     assert len(ends(out)) == len({*ends(out)}), "a job was done twice"
-    assert not held_in(out / "jobs") or all(
-        leasing.has_ended(leasing.holder_of(one)) for one in held_in(out / "jobs").values()
+
+
+def workers_of(folder: Path) -> list[str]:
+    return [words for _, _, words in processes() if "submitit" in words and f"{folder}" in words]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_is_ended_leaves_no_process(tmp_path, number):
+    path, out = quick.plan_at(tmp_path), tmp_path / "out"
+    code = (
+        "import signal, sys; from tests.ablation.test_drive import driver\n"
+        # What a shell begins in the background ignores this signal, and so does whatever it begins.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "driver(*sys.argv[1:3], 2)"
     )
+    (tmp_path / "temporary").mkdir()
+    one = subprocess.Popen(
+        [sys.executable, "-c", code, str(path), str(out)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "temporary")},
+    )
+    until = time.monotonic() + 120
+    while not (out / "begun.jsonl").is_file() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert workers_of(tmp_path)
+    one.send_signal(number)
+    until = time.monotonic() + 30
+    assert one.wait(30) != 0
+    while workers_of(tmp_path) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not workers_of(tmp_path)
 
 
 def test_a_driver_can_be_told_to_begin_no_other_job(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.ablation.grid import axes_of, label_of, names_of, points_of, values_of
-from workbench.ablation.plan import Job, config_of, jobs
-from workbench.ablation.reading import plan_of
-from workbench.types.errors import ConfigError
+from workbench.extensions.ablation.grid import axes_of, label_of, names_of, points_of, values_of
+from workbench.extensions.ablation.plan import Job, config_of, jobs
+from workbench.extensions.ablation.reading import plan_of
+from workbench.values.errors import ConfigError
 
 VALUES = st.one_of(
     st.lists(st.integers(-9, 9), min_size=1, max_size=4, unique=True),
@@ -102,7 +102,7 @@ def test_arms_stand_at_every_point_and_pairs_are_levelled(tmp_path):
     made = plan(
         tmp_path,
         base="bandit",
-        arms={"plain": {}, "std": {"set": {"algorithm.normalize_std": True}}},
+        arms={"plain": {}, "std": {"set": {"algorithm.estimator.normalize_std": True}}},
         grid={"learner.lr": [1e-4, 1e-3]},
         compare=[["std", "plain"]],
     )
@@ -117,7 +117,11 @@ def test_arms_stand_at_every_point_and_pairs_are_levelled(tmp_path):
         ("std_lr-0.001", "plain_lr-0.001"),
     )
     config = config_of(made, jobs(made, [4])[-1])
-    assert (config.learner.lr, config.algorithm.normalize_std, config.seed) == (1e-3, True, 4)
+    assert (config.learner.lr, config.algorithm.estimator.normalize_std, config.seed) == (
+        1e-3,
+        True,
+        4,
+    )
     baseline = plan(
         tmp_path, base="bandit", grid={"learner.lr": [1e-4, 1e-3]}, baseline="lr-0.0001", seeds=2
     )

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 
 from tests.counts import reduced
-from workbench.ablation.declared import declaration
-from workbench.ablation.plan import Arm, Job, Plan
-from workbench.ablation.power import family_size, power_facts
-from workbench.ablation.reading import plan_of
-from workbench.ablation.table import table_of
-from workbench.ablation.verdicts import Analysis, found_at, looked
-from workbench.types.contrasts import axes_in, interaction_weights
-from workbench.types.crossed import chance_equal, chance_found, detectable, parts_of
-from workbench.types.errors import ConfigError
-from workbench.views import show_arms, show_forest, show_interaction, show_power
+from workbench.extensions.ablation.contrasts import axes_in, interaction_weights
+from workbench.extensions.ablation.crossed import chance_equal, chance_found, detectable, parts_of
+from workbench.extensions.ablation.declared import declaration
+from workbench.extensions.ablation.plan import Arm, Job, Plan
+from workbench.extensions.ablation.power import family_size, power_facts
+from workbench.extensions.ablation.reading import plan_of
+from workbench.extensions.ablation.table import table_of
+from workbench.extensions.ablation.verdicts import Analysis, found_at, looked
+from workbench.extensions.ablation.views.arms import show_arms
+from workbench.extensions.ablation.views.forest import show_forest
+from workbench.extensions.ablation.views.interactions import interaction_view
+from workbench.extensions.ablation.views.power import show_power
+from workbench.values.errors import ConfigError
 
 SEEDS, TASKS = tuple(range(6)), 80
 PLACES = {
@@ -108,7 +111,7 @@ def test_an_interaction_lacks_what_a_run_lacks_and_is_exploratory_where_it_was_n
         made["interactions"][0]["sampled"]["judged_seeds"] == 2
         and "verdict" in made["interactions"][0]["sampled"]
     )
-    text = show_interaction(table(plan=replace(PLAN, interactions=())), "lr", "norm").text
+    text = interaction_view(table(plan=replace(PLAN, interactions=())), "lr", "norm").text
     assert "exploratory, it was not declared" in text and "than at false: +" in text
     assert "interactions" not in declaration(replace(PLAN, interactions=()))
     half = PLAN.with_arms([name for name in PLACES if name != "True-10.0"])
@@ -119,31 +122,31 @@ def test_an_interaction_lacks_what_a_run_lacks_and_is_exploratory_where_it_was_n
 
 def test_the_plot_has_a_line_for_each_value_with_its_interval():
     made = table()
-    view = show_interaction(made)
+    view = interaction_view(made)
     assert (
         "From lr = 0.1 to 10: how much more at algorithm.norm = true than at false: +" in view.text
         and "higher" in view.text
     )
     assert view.png[:4] == b"\x89PNG" and "norm = true" in view.text and "norm = false" in view.text
-    other = show_interaction(made, "norm", "lr")
+    other = interaction_view(made, "norm", "lr")
     assert "lr = 10" in other.text and other.png[:4] == b"\x89PNG"
     with pytest.raises(ConfigError, match="name both of"):
-        show_interaction(made, "lr")
+        interaction_view(made, "lr")
     flat = table(
         plan=replace(PLAN, interactions=(), arms=tuple(replace(arm, at={}) for arm in PLAN.arms))
     )
-    assert "this plan has none" in show_interaction(flat).text
+    assert "this plan has none" in interaction_view(flat).text
 
 
 def test_a_plan_names_its_interactions_by_axes(tmp_path):
     tree = {
         "title": "x",
         "base": "bandit",
-        "grid": {"learner.lr": [1e-4, 1e-3], "algorithm.normalize_std": [True, False]},
+        "grid": {"learner.lr": [1e-4, 1e-3], "algorithm.estimator.normalize_std": [True, False]},
         "interactions": [["lr", "normalize_std"]],
     }
     assert plan_of(tree, "x", tmp_path, "x").interactions == (
-        ("learner.lr", "algorithm.normalize_std"),
+        ("learner.lr", "algorithm.estimator.normalize_std"),
     )
     for pairs, words in (
         ([["lr", "k"]], "name one of the axes"),

@@ -6,9 +6,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from workbench.ablation import notebooks
-from workbench.ablation.notebooks import run_notebook
-from workbench.types.errors import ConfigError, StoreError, WorkbenchError
+from workbench.extensions.ablation import notebooks
+from workbench.extensions.ablation.notebooks import run_notebook
+from workbench.values.errors import ConfigError, StoreError, WorkbenchError
 
 DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
 

@@ -9,18 +9,18 @@ import pytest
 
 from tests.ablation import quick
 from tests.made_plans import two_arms
-from workbench.ablation import door, work
-from workbench.ablation.cell import RESULT, result
-from workbench.ablation.drive import JobSettings
-from workbench.ablation.plan import Job, check, config_of, jobs, settings_of
-from workbench.ablation.reading import read_plan
-from workbench.ablation.starts import by_row, speaks_for
-from workbench.ablation.table import table_of
-from workbench.ablation.verdicts import FEW
-from workbench.types.crossed import parts_of
-from workbench.types.errors import ConfigError
-from workbench.views import show_arms
-from workbench.views.forest import show_forest
+from workbench.extensions.ablation import door, work
+from workbench.extensions.ablation.cell import RESULT, result
+from workbench.extensions.ablation.crossed import parts_of
+from workbench.extensions.ablation.drive import JobSettings
+from workbench.extensions.ablation.plan import Job, check, config_of, jobs, settings_of
+from workbench.extensions.ablation.reading import read_plan
+from workbench.extensions.ablation.starts import by_row, speaks_for
+from workbench.extensions.ablation.table import table_of
+from workbench.extensions.ablation.verdicts import FEW
+from workbench.extensions.ablation.views.arms import show_arms
+from workbench.extensions.ablation.views.forest import show_forest
+from workbench.values.errors import ConfigError
 
 TASKS = 40
 PLAN = """
@@ -52,7 +52,7 @@ def plan_at(folder, starts=THREE, old="", new=""):
     return folder / "started.toml"
 
 
-def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
+def do(job, plan, out, cwd, cell_limit_s=None):
     """Arm b is better by 30 points from the first three starts, and worse by as much from others."""
 
     def pretended(notebook, output, parameters, *, cwd=None, cell_limit_s=None):
@@ -71,7 +71,7 @@ def do(job, plan, out, cwd, cell_limit_s=None, leased=False):
 
     before, work.run_notebook = work.run_notebook, pretended
     try:
-        return work.do(job, plan, out, cwd, cell_limit_s, leased)
+        return work.do(job, plan, out, cwd, cell_limit_s)
     finally:
         work.run_notebook = before
 
@@ -187,9 +187,7 @@ def test_training_runs_begin_from_each_policy_and_one_start_is_named(tmp_path):
     assert settings_of(plan, Job("std", 0, "name-shop-tiny"))["policy.name"] == "shop-tiny"
     assert "Speaks for these 2 starts (name-bandit-tiny, name-shop-tiny)" in speaks_for(plan)
     (tmp_path / "runs.toml").write_text(two_arms("Start"))
-    assert "the one start that every run began from (bandit-tiny)" in speaks_for(
-        read_plan(tmp_path / "runs.toml")
-    )
+    assert "One initial checkpoint (bandit-tiny)" in speaks_for(read_plan(tmp_path / "runs.toml"))
 
 
 def test_coverage_where_starts_are_drawn_at_random_and_what_holding_them_fixed_would_claim():

@@ -10,22 +10,22 @@ import pytest
 
 from tests.ablation import quick
 from tests.made_plans import two_arms
-from workbench.ablation import door, work
-from workbench.ablation.audited_job import audited_job
-from workbench.ablation.cell import RESULT, result
-from workbench.ablation.declared import declaration
-from workbench.ablation.drive import DONE, JobSettings
-from workbench.ablation.numbers import DIFFERENT, RECOMPUTED
-from workbench.ablation.plan import Job, config_of, jobs, settings_of
-from workbench.ablation.reading import read_plan
-from workbench.ablation.table import held
-from workbench.ablation.tuning import check_tuning, chosen_in, trials_of, tuned
-from workbench.envs.splits import content_of, tasks
-from workbench.linting.evaluations import held_out
+from workbench.basics.canonical_json import sealed_json
+from workbench.extensions.ablation import door, work
+from workbench.extensions.ablation.audited_job import audited_job
+from workbench.extensions.ablation.cell import RESULT, result
+from workbench.extensions.ablation.declared import declaration
+from workbench.extensions.ablation.drive import DONE, JobSettings
+from workbench.extensions.ablation.numbers import DIFFERENT, RECOMPUTED
+from workbench.extensions.ablation.plan import Job, config_of, jobs, settings_of
+from workbench.extensions.ablation.reading import read_plan
+from workbench.extensions.ablation.table import held
+from workbench.extensions.ablation.tuning import check_tuning, chosen_in, trials_of, tuned
+from workbench.extensions.inspect_worlds.rules.evaluations import held_out
 from workbench.run.writer import write_file
 from workbench.training.session import open_session
-from workbench.types.canonical_json import sealed_json
-from workbench.types.errors import ConfigError, WorkbenchError
+from workbench.values.errors import ConfigError, WorkbenchError
+from workbench.worlds.splits import content_of, tasks
 
 BEST = {"low": 0.1, "high": 1.0}  # the step at which each arm does best
 PLAN = """
@@ -67,7 +67,7 @@ class Doing:
     def __init__(self, breaks=()):
         self.met, self.breaks = [], breaks
 
-    def __call__(self, job, plan, out, cwd, cell_limit_s=None, leased=False):
+    def __call__(self, job, plan, out, cwd, cell_limit_s=None):
         def pretended(notebook, output, parameters, *, cwd=None, cell_limit_s=None):
             self.met.append(parameters)
             if (parameters["kind"], parameters["lr"]) in self.breaks:
@@ -89,7 +89,7 @@ class Doing:
 
         before, work.run_notebook = work.run_notebook, pretended
         try:
-            return work.do(job, plan, out, cwd, cell_limit_s, leased)
+            return work.do(job, plan, out, cwd, cell_limit_s)
         finally:
             work.run_notebook = before
 
@@ -116,7 +116,7 @@ def test_trials_come_first_on_other_seeds_and_other_tasks(made):
     )
 
 
-def test_every_arm_is_judged_with_its_own_best_and_the_control_with_its_twins(made):
+def test_every_arm_is_judged_with_its_own_best_and_the_control_with_its_counterparts(made):
     found, met = made
     assert {(one["kind"], one["lr"]) for one in met[12:]} == {("low", 0.1), ("high", 1.0)}
     table = found.table().values
@@ -187,7 +187,7 @@ def test_the_audit_of_a_judged_job_holds_it_against_the_choice(made):
 
 def test_a_choice_that_was_sealed_stays_whatever_the_code_is_later(made, monkeypatch):
     found, _ = made
-    monkeypatch.setattr("workbench.ablation.work.code_fingerprint", lambda: "another")
+    monkeypatch.setattr("workbench.extensions.ablation.work.code_fingerprint", lambda: "another")
     states = found.states()
     assert [one.state for one in states[:12]] == [DONE] * 12 and {
         one.state for one in states[12:]
@@ -219,7 +219,7 @@ def test_stopped_among_its_trials_nothing_is_judged(tmp_path):
 def test_a_trial_that_was_chosen_by_is_over_in_the_frame_as_in_the_tally(made, monkeypatch):
     """Whatever the code is today: `results.tsv` and what the command says agree."""
     grid, _ = made
-    monkeypatch.setattr("workbench.ablation.work.code_fingerprint", lambda: "a third")
+    monkeypatch.setattr("workbench.extensions.ablation.work.code_fingerprint", lambda: "a third")
     assert (
         grid.frame()["state"].tolist()
         == [one.state for one in grid.states()]

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from experiments import statistics as made_up
-from workbench.ablation.looks import look_levels
-from workbench.ablation.verdicts import (
+from workbench.extensions.ablation.crossed import parts_of
+from workbench.extensions.ablation.looks import look_levels
+from workbench.extensions.ablation.verdicts import (
     EQUAL,
     HIGHER,
     LOWER,
@@ -19,8 +20,7 @@ from workbench.ablation.verdicts import (
     judged,
     sign_flip,
 )
-from workbench.types.crossed import parts_of
-from workbench.types.errors import ConfigError, DataError
+from workbench.values.errors import ConfigError, DataError
 
 FIVE = Analysis(0.05, (5,))
 

@@ -1,4 +1,4 @@
-"""Batches for the properties of credit: what was earned and said is drawn from addresses, so that the same attempts can
+"""Batches for the properties of credit: what was earned and said is drawn from addresses, so that the same trajectories can
 be had with other observations, with another history, or in other company."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from learning_data import FIRST, span
 
 from workbench.learn.batch import Batch
-from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.values import Group, Segment, Source, StopReason, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True)
-class Attempt:
+class TrajectorySpec:
     """`turns`: (sampled tokens, reward, state or None) of each. `seed` decides its logprobs and values."""
 
     turns: tuple[tuple[int, float, str | None], ...]
@@ -26,15 +26,15 @@ class Attempt:
 
 
 EARNED_GREEDILY = (
-    0.25  # by the greedy attempt at the first task, twice that at the second, and so on
+    0.25  # by the greedy trajectory of the first task, twice that at the second, and so on
 )
-Groups = tuple[tuple[Attempt, ...], ...]
+Groups = tuple[tuple[TrajectorySpec, ...], ...]
 
 
 def draw(
     seed: int, *, tasks: int = 3, attempts: int = 4, most_turns: int = 3, states: int = 2
 ) -> Groups:
-    """Random attempts: ragged in turns and tokens, paid at every turn, some cut short."""
+    """Random trajectories: ragged in turns and tokens, paid at every turn, some cut short."""
     rng, groups = np.random.default_rng(seed), []
     for task in range(tasks):
         group = []
@@ -47,19 +47,19 @@ def draw(
             stop = (StopReason.TERMINATED, StopReason.CONTEXT_FULL, StopReason.MAX_TURNS)[
                 int(rng.integers(3))
             ]
-            group.append(Attempt(turns, seed * 1000 + task * 100 + attempt, stop=stop))
+            group.append(TrajectorySpec(turns, seed * 1000 + task * 100 + attempt, stop=stop))
         groups.append(tuple(group))
     return tuple(groups)
 
 
 def trajectory(
-    attempt: Attempt, task: int, number: int, *, fresh: bool, observation: int
+    trajectory: TrajectorySpec, task: int, number: int, *, fresh: bool, observation: int
 ) -> Trajectory:
     """`fresh`: a new segment per turn. `observation`: how many tokens the environment says after a turn."""
-    rng = np.random.default_rng(attempt.seed)
+    rng = np.random.default_rng(trajectory.seed)
     opening = span(Source.PROMPT, 0, [1, 2])
     segments, spans = [], [opening]
-    for k, (tokens, _, _) in enumerate(attempt.turns):
+    for k, (tokens, _, _) in enumerate(trajectory.turns):
         if fresh and k:
             segments.append(Segment(tuple(spans)))
             spans = (
@@ -70,11 +70,11 @@ def trajectory(
         spans.append(span(Source.POLICY, k, rng.integers(0, 60, tokens), rng, sampled=True))
         if not fresh:
             spans += [span(Source.ENV, k, list(range(observation))), span(Source.SCAFFOLD, k, [9])]
-    if attempt.turns:
+    if trajectory.turns:
         segments.append(Segment(tuple(spans)))
     turns = tuple(
         Turn(k, "", reward=reward, state_key=state)
-        for k, (_, reward, state) in enumerate(attempt.turns)
+        for k, (_, reward, state) in enumerate(trajectory.turns)
     )
     return Trajectory(
         Task(f"task-{task}", "test", task),
@@ -83,9 +83,9 @@ def trajectory(
         FIRST,
         turns,
         tuple(segments),
-        attempt.stop,
-        attempt.outcome,
-        scored=attempt.scored,
+        trajectory.stop,
+        trajectory.outcome,
+        scored=trajectory.scored,
     )
 
 
@@ -103,7 +103,7 @@ def batch_of(
                     for number, attempt in enumerate(group)
                 ),
                 trajectory(
-                    Attempt(((1, EARNED_GREEDILY * (task + 1), "s0"),)),
+                    TrajectorySpec(((1, EARNED_GREEDILY * (task + 1), "s0"),)),
                     task,
                     len(group),
                     fresh=fresh,
@@ -118,7 +118,7 @@ def batch_of(
         for name in ("value_T", "old_logp_T", "ref_logp_T")
     }
     final_N = torch.full((batch.num_trajectories,), torch.nan)
-    for n, attempt in enumerate(attempt for group in groups for attempt in group):
+    for n, attempt in enumerate(trajectory for group in groups for trajectory in group):
         rng = np.random.default_rng(attempt.seed + 1)
         mine_T = batch.eligible_T & (batch.trajectory_of_token_T == n)
         final_N[n] = float(rng.normal())

@@ -1,4 +1,4 @@
-"""Each algorithm by hand on two attempts, and all that the golden file knows through whole batches."""
+"""Each algorithm by hand on two trajectories, and all that the golden file knows through whole batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from credit_data import Attempt, batch_of, credit_of, draw, trajectory
+from credit_data import TrajectorySpec, batch_of, credit_of, draw, trajectory
 from learning_data import FIRST, span, tiny_model
 
 from tests import golden
@@ -21,7 +21,6 @@ from workbench.learn.algorithms import (
     GSPO,
     PPO,
     RLOO,
-    ReMax,
     BilevelPPO,
     DrGRPO,
     GiGPO,
@@ -29,6 +28,7 @@ from workbench.learn.algorithms import (
     Reinforce,
     ReinforcePP,
     ReinforcePPBaseline,
+    ReMax,
     TurnPPO,
 )
 from workbench.learn.algorithms.parts import Masks, Rewards
@@ -36,11 +36,16 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.training.config import load_config
-from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, DataError
+from workbench.values import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import ConfigError, DataError
 
-# Two attempts at one task. The first has turns of 2 and 1 tokens, paid 1 and 2; the second one turn of 1, paid 5.
-PAIR = ((Attempt(((2, 1.0, "start"), (1, 2.0, "middle"))), Attempt(((1, 5.0, "start"),), seed=7)),)
+# Two trajectories of one task. The first has turns of 2 and 1 tokens, paid 1 and 2; the second one turn of 1, paid 5.
+PAIR = (
+    (
+        TrajectorySpec(((2, 1.0, "start"), (1, 2.0, "middle"))),
+        TrajectorySpec(((1, 5.0, "start"),), seed=7),
+    ),
+)
 
 
 def found(algorithm, groups=PAIR) -> list[list[float]]:
@@ -56,24 +61,26 @@ def with_values(*value_E: float) -> Batch:
     return replace(batch, value_T=value_T)
 
 
-def test_remax_compares_with_the_greedy_attempt():
+def test_remax_compares_with_the_greedy_trajectory():
     """By hand: 3 and 5 against .25, at the first task; it is no member, and of another task nothing is taken. As verl's
     compute_remax_outcome_advantage gives it where all is paid at the end."""
     assert found(ReMax()) == [[2.75, 2.75, 2.75], [4.75]]
-    second = (*PAIR, (Attempt(((1, 1.0, None),)),))
+    second = (*PAIR, (TrajectorySpec(((1, 1.0, None),)),))
     assert found(ReMax(), second)[2] == [0.5]
-    assert found(ReMax(), (PAIR[0][:1],)) == [[2.75, 2.75, 2.75]]  # one attempt at a task is enough
+    assert found(ReMax(), (PAIR[0][:1],)) == [
+        [2.75, 2.75, 2.75]
+    ]  # one trajectory of a task is enough
 
 
-def test_remax_gives_nothing_where_the_greedy_attempt_could_not_be_scored():
-    batch = batch_of((*PAIR, (Attempt(((1, 1.0, None),)),)))
+def test_remax_gives_nothing_where_the_greedy_trajectory_could_not_be_scored():
+    batch = batch_of((*PAIR, (TrajectorySpec(((1, 1.0, None),)),)))
     batch = replace(batch, greedy_N=torch.tensor([torch.nan, torch.nan, 0.5], dtype=torch.float64))
     credit = ReMax().credit(batch)
     assert credit.advantage_T[batch.eligible_T].tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
     assert credit.notes["greedy_unscored"] == 1.0 and credit.notes["greedy_reward"] == 0.5
 
 
-def test_remax_without_a_greedy_attempt_says_how_to_get_one():
+def test_remax_without_a_greedy_trajectory_says_how_to_get_one():
     with pytest.raises(DataError, match="no group of this batch has one: collect"):
         ReMax().credit(replace(batch_of(PAIR), greedy_N=None))
 
@@ -89,7 +96,7 @@ def test_the_greedy_reward_is_put_on_the_scale_of_the_others():
 
 def test_rloo_compares_with_the_others():
     assert found(RLOO()) == [[-2.0, -2.0, -2.0], [2.0]]  # 3 against 5
-    third = ((*PAIR[0], Attempt(((1, 7.0, None),))),)
+    third = ((*PAIR[0], TrajectorySpec(((1, 7.0, None),))),)
     assert found(RLOO(), third) == [
         [-3.0, -3.0, -3.0],
         [0.0],
@@ -99,30 +106,39 @@ def test_rloo_compares_with_the_others():
 
 def test_reinforce_gives_a_turn_what_comes_after_it():
     """gamma = 1/2: G = 1 + 2/2 and 2 for the first, 5 for the second; baselines 5 and 2."""
-    assert found(Reinforce(gamma=0.5)) == [[2 - 5.0, 2 - 5.0, 2 - 5.0], [5 - 2.0]]
+    assert found(Reinforce(estimator={"gamma": 0.5})) == [[2 - 5.0, 2 - 5.0, 2 - 5.0], [5 - 2.0]]
     assert found(Reinforce()) == [[3 - 5.0, 3 - 5.0, 2 - 5.0], [5 - 3.0]]
-    assert found(Reinforce(gamma=0.5, baseline="none")) == [[2.0, 2.0, 2.0], [5.0]]
-    assert found(Reinforce(gamma=0.0, baseline="none")) == [[1.0, 1.0, 2.0], [5.0]]
-    assert Reinforce().min_group_size == 2 and Reinforce(baseline="none").min_group_size == 1
+    assert found(Reinforce(estimator={"gamma": 0.5, "baseline": "none"})) == [
+        [2.0, 2.0, 2.0],
+        [5.0],
+    ]
+    assert found(Reinforce(estimator={"gamma": 0.0, "baseline": "none"})) == [
+        [1.0, 1.0, 2.0],
+        [5.0],
+    ]
+    assert (
+        Reinforce().min_group_size == 2
+        and Reinforce(estimator={"baseline": "none"}).min_group_size == 1
+    )
 
 
 def test_reinforce_pp_discounts_by_token_and_whitens_over_tokens():
     """gamma = 1/2: paid 0 1 2 | 5, so G = 1, 2, 2 | 5."""
     returns = torch.tensor([1.0, 2.0, 2.0, 5.0], dtype=torch.float64)
     expected = ((returns - returns.mean()) / (returns.var() + 1e-8).sqrt()).tolist()
-    first, second = found(ReinforcePP(gamma=0.5))
+    first, second = found(ReinforcePP(estimator={"gamma": 0.5}))
     assert [*first, *second] == pytest.approx(expected, abs=1e-12)
 
 
 def test_reinforce_pp_baseline_whitens_what_is_above_the_group_and_moves_nothing_else():
-    """R - mean = -1, -1, -1 | 1 over tokens: mean -1/2. A flat group beside it stays at zero, but is counted."""
+    """R - mean = -1, -1, -1 | 1 over tokens: mean -1/2. A zero-variance group beside it stays at zero, but is counted."""
     above = torch.tensor([-1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
     first, second = found(ReinforcePPBaseline())
     assert [*first, *second] == pytest.approx(
         ((above + 0.5) / (above.var() + 1e-8).sqrt()).tolist(), abs=1e-12
     )
     with_flat = torch.tensor([*above, 0.0, 0.0], dtype=torch.float64)
-    flat = (Attempt(((1, 4.0, None),)), Attempt(((1, 4.0, None),)))
+    flat = (TrajectorySpec(((1, 4.0, None),)), TrajectorySpec(((1, 4.0, None),)))
     first, second, *zeros = found(ReinforcePPBaseline(), (*PAIR, flat))
     assert second[0] == pytest.approx(
         float((1 - with_flat.mean()) / (with_flat.var() + 1e-8).sqrt()), abs=1e-12
@@ -131,13 +147,16 @@ def test_reinforce_pp_baseline_whitens_what_is_above_the_group_and_moves_nothing
 
 
 def test_gigpo_adds_the_comparison_of_turns_that_stood_in_the_same_state():
-    """Attempts: 3 against 5. From "start" on, with gamma = 1/2: 1 + 2/2 against 5. "middle" was seen once."""
-    assert found(GiGPO(normalize_std=False, gamma=0.5)) == [[-1 - 1.5, -1 - 1.5, -1.0], [1 + 1.5]]
-    assert found(GiGPO(normalize_std=False, gamma=0.5, omega=0.0)) == found(
-        GRPO(normalize_std=False)
+    """Trajectories: 3 against 5. From "start" on, with gamma = 1/2: 1 + 2/2 against 5. "middle" was seen once."""
+    assert found(GiGPO(estimator={"normalize_std": False, "gamma": 0.5})) == [
+        [-1 - 1.5, -1 - 1.5, -1.0],
+        [1 + 1.5],
+    ]
+    assert found(GiGPO(estimator={"normalize_std": False, "gamma": 0.5, "omega": 0.0})) == found(
+        GRPO(estimator={"normalize_std": False})
     )
     part, both = 1 / (math.sqrt(2) + 1e-6), 1.5 / (1.5 * math.sqrt(2) + 1e-6)
-    first, second = found(GiGPO(gamma=0.5))
+    first, second = found(GiGPO(estimator={"gamma": 0.5}))
     assert first == pytest.approx([-part - both, -part - both, -part]) and second == pytest.approx(
         [part + both]
     )
@@ -156,11 +175,11 @@ def test_turn_ppo_asks_the_critic_once_per_turn():
     """Values .5 9 .25 | 1: the nine inside the first turn has no part in it. gamma = 1/2, lam = 1."""
     batch = with_values(0.5, 9.0, 0.25, 1.0)
     (first, _, target), (second, _, other) = credit_of(
-        TurnPPO(gamma=0.5, whiten=False, bootstrap="never"), batch
+        TurnPPO(estimator={"gamma": 0.5, "whiten": False}, critic={"bootstrap": "never"}), batch
     )
     assert first.tolist() == [1 + 0.5 * 2 - 0.5] * 2 + [2 - 0.25] and second.tolist() == [5 - 1.0]
     assert target[[0, 2]].tolist() == [2.0, 2.0] and target[1].isnan() and other.tolist() == [5.0]
-    credit = TurnPPO(whiten=False).credit(batch)
+    credit = TurnPPO(estimator={"whiten": False}).credit(batch)
     fitted_T = credit.weights_of("critic") != 0
     assert (
         int(fitted_T.sum()) == 3 and int((credit.weight_T != 0).sum()) == 4
@@ -170,47 +189,56 @@ def test_turn_ppo_asks_the_critic_once_per_turn():
 def test_bilevel_ppo_discounts_turns_and_tokens_apart():
     """gamma_turn = .5, gamma = lam = 1: the first turn is worth 1 + 2/2 at each of its tokens, whatever the values."""
     batch = with_values(0.5, 0.75, 0.25, 1.0)
-    settings = dict(gamma_turn=0.5, whiten=False, bootstrap="never")
+    settings = {
+        "estimator": {"gamma_turn": 0.5, "whiten": False},
+        "critic": {"bootstrap": "never"},
+    }
     (first, _, target), _ = credit_of(BilevelPPO(**settings), batch)
     assert target.tolist() == [2.0, 2.0, 2.0] and first.tolist() == [1.5, 1.25, 1.75]
-    (inside, _, _), _ = credit_of(BilevelPPO(**settings, gamma=0.5), batch)
+    (inside, _, _), _ = credit_of(BilevelPPO(**settings)(estimator={"gamma": 0.5}), batch)
     assert inside.tolist() == [0.5 * 2 - 0.5, 1.25, 1.75]
 
 
 @pytest.mark.parametrize(
     "algorithm",
-    [PPO(gamma=0.5), TurnPPO(gamma=0.5), BilevelPPO(gamma_turn=0.5)],
+    [
+        PPO(estimator={"gamma": 0.5}),
+        TurnPPO(estimator={"gamma": 0.5}),
+        BilevelPPO(estimator={"gamma_turn": 0.5}),
+    ],
     ids=lambda algorithm: algorithm.name,
 )
 def test_a_full_context_goes_on_being_worth_something(algorithm):
     """8 after the end: discounted once for the last turn, or token, by every one of the three."""
-    batch = batch_of(((Attempt(((1, 5.0, None),), stop=StopReason.CONTEXT_FULL),),))
+    batch = batch_of(((TrajectorySpec(((1, 5.0, None),), stop=StopReason.CONTEXT_FULL),),))
     ((_, _, target),) = credit_of(
-        algorithm(whiten=False), replace(batch, final_value_N=torch.tensor([8.0]))
+        algorithm(estimator={"whiten": False}), replace(batch, final_value_N=torch.tensor([8.0]))
     )
     assert target.tolist() == [5 + 0.5 * 8]
 
 
-def test_dr_grpo_divides_by_nothing_that_attempts_decide():
+def test_dr_grpo_divides_by_nothing_that_trajectories_decide():
     assert found(DrGRPO()) == [[-1.0, -1.0, -1.0], [1.0]]
     batch = batch_of(PAIR)
     scale_T, denominator = DrGRPO(fixed_length=10).reduction_of(batch.eligible_T, batch)
-    assert bool((scale_T == 1).all()) and denominator == 2 * 10  # two attempts, of any length
+    assert bool((scale_T == 1).all()) and denominator == 2 * 10  # two trajectories, of any length
     with pytest.raises(ConfigError, match="fixed_length"):
         DrGRPO(reduction="token-mean")
 
 
 def test_dapo_leaves_flat_groups_out_of_the_denominator():
-    batch = batch_of((*PAIR, (Attempt(((3, 1.0, None),)), Attempt(((2, 1.0, None),)))))
+    batch = batch_of(
+        (*PAIR, (TrajectorySpec(((3, 1.0, None),)), TrajectorySpec(((2, 1.0, None),))))
+    )
     assert (
         float(DAPO().credit(batch).weight_T.sum()) == 4.0
         and float(GRPO().credit(batch).weight_T.sum()) == 9.0
     )
-    assert DAPO().clip_high > DAPO().clip_low == GRPO().clip_low
+    assert DAPO.objective.clip_high > DAPO.objective.clip_low == GRPO.objective.clip_low
 
 
 def test_gspo_holds_a_sequence_as_a_whole_and_cispo_lets_no_token_drop_out():
-    """Three tokens of one sequence, log-ratios 1, 0, 0, a good attempt. The first is beyond every bound of a token, the
+    """Three tokens of one sequence, log-ratios 1, 0, 0, a good trajectory. The first is beyond every bound of a token, the
     mean of the three beyond GSPO's."""
     old, logp = torch.full((3,), -2.0), torch.tensor([-1.0, -2.0, -2.0], requires_grad=True)
     inputs = LossInputs(
@@ -229,12 +257,15 @@ def test_gspo_holds_a_sequence_as_a_whole_and_cispo_lets_no_token_drop_out():
 @pytest.mark.parametrize(
     "make, says",
     [
-        (lambda: Reinforce(gamma=1.1), "algorithm.gamma is a probability"),
-        (lambda: Reinforce(baseline="mean"), "others or none"),
-        (lambda: ReinforcePP(gamma=-0.1), "algorithm.gamma is a probability"),
-        (lambda: GiGPO(omega=-1.0), "omega is at least 0"),
-        (lambda: BilevelPPO(gamma_turn=2.0), "gamma_turn is a probability"),
-        (lambda: TurnPPO(lam=2.0), "lam"),
+        (lambda: Reinforce(estimator={"gamma": 1.1}), "algorithm.estimator.gamma is a probability"),
+        (lambda: Reinforce(estimator={"baseline": "mean"}), "others or none"),
+        (
+            lambda: ReinforcePP(estimator={"gamma": -0.1}),
+            "algorithm.estimator.gamma is a probability",
+        ),
+        (lambda: GiGPO(estimator={"omega": -1.0}), "omega is at least 0"),
+        (lambda: BilevelPPO(estimator={"gamma_turn": 2.0}), "gamma_turn is a probability"),
+        (lambda: TurnPPO(estimator={"lam": 2.0}), "lam"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make, says):
@@ -245,8 +276,8 @@ def test_settings_that_make_no_sense_are_refused(make, says):
 # ------------------------------------------------------------------------------------------------ golden, whole batches
 
 
-def attempt_of(case: golden.Case, row: int, task: int, number: int) -> Trajectory:
-    """A row of the golden file as an attempt: each run of masked tokens is a turn, paid at its last token, as in the
+def tokens_of_trajectory(case: golden.Case, row: int, task: int, number: int) -> Trajectory:
+    """A row of the golden file as a trajectory: each run of masked tokens is a turn, paid at its last token, as in the
     file; the environment says the rest."""
     mask, paid = case.mask[row].tolist(), case.table("rewards")[row].tolist()
     spans, earned = [span(Source.PROMPT, 0, [1])], []
@@ -280,7 +311,12 @@ def whole_batch(case: golden.Case) -> tuple[Batch, torch.Tensor]:
     ]
     batch = Batch.from_groups(
         [
-            Group(tuple(attempt_of(case, row, task, number) for number, row in enumerate(of_group)))
+            Group(
+                tuple(
+                    tokens_of_trajectory(case, row, task, number)
+                    for number, row in enumerate(of_group)
+                )
+            )
             for task, of_group in enumerate(rows)
         ]
     )
@@ -301,11 +337,11 @@ def test_golden_numbers_through_batches(number):
     gamma, lam = case.number("gamma"), case.number("lam")
     algorithms = {
         "grpo": GRPO(),
-        "grpo_no_std": GRPO(normalize_std=False),
+        "grpo_no_std": GRPO(estimator={"normalize_std": False}),
         "rloo": RLOO(),
-        "reinforce_pp": ReinforcePP(gamma=gamma),
+        "reinforce_pp": ReinforcePP(estimator={"gamma": gamma}),
         "reinforce_pp_baseline": ReinforcePPBaseline(),
-        "gae_whitened": PPO(gamma=gamma, lam=lam, bootstrap="never"),
+        "gae_whitened": PPO(estimator={"gamma": gamma, "lam": lam}, critic={"bootstrap": "never"}),
     }
     for entry, algorithm in algorithms.items():
         expected = torch.tensor(raw["cases"][number]["expected"][entry], dtype=torch.float64)
@@ -356,10 +392,16 @@ def test_every_algorithm_of_the_table_can_be_named_in_a_config(name):
 
 def test_settings_that_cannot_act_are_refused_and_those_that_can_are_not():
     """What is discounted by turn where turns are not compared; and a timeline that both say does not matter to them."""
-    with pytest.raises(ConfigError, match="algorithm.gamma has no effect: algorithm.omega is 0"):
+    with pytest.raises(
+        ConfigError, match="algorithm.estimator.gamma has no effect: algorithm.estimator.omega is 0"
+    ):
         load_config(
             "frozenlake",
-            {"algorithm.kind": "gigpo", "algorithm.omega": 0.0, "algorithm.gamma": 0.5},
+            {
+                "algorithm.kind": "gigpo",
+                "algorithm.estimator.omega": 0.0,
+                "algorithm.estimator.gamma": 0.5,
+            },
         )
     wide = {"algorithm.masks.gae_over": "response"}
     for kind, says in (
@@ -368,16 +410,18 @@ def test_settings_that_cannot_act_are_refused_and_those_that_can_are_not():
     ):
         with pytest.raises(ConfigError, match=says):
             load_config("frozenlake", {"algorithm.kind": kind, **wide})
-    load_config("frozenlake", {"algorithm.kind": "bilevel_ppo", "algorithm.lam": 0.9, **wide})
+    load_config(
+        "frozenlake", {"algorithm.kind": "bilevel_ppo", "algorithm.estimator.lam": 0.9, **wide}
+    )
     batch = batch_of(draw(1), elsewhere=0.5)
     for algorithm, moves in (
         (BilevelPPO(), False),
-        (TurnPPO(gamma=0.5, lam=0.9), False),
-        (BilevelPPO(lam=0.9), True),
+        (TurnPPO(estimator={"gamma": 0.5, "lam": 0.9}), False),
+        (BilevelPPO(estimator={"lam": 0.9}), True),
     ):
         wider = Masks(gae_over="response", critic_over="actions", whiten_over="response")
         plain, other = (
-            algorithm(whiten=False, masks=masks).credit(batch).advantage_T
+            algorithm(masks=masks, estimator={"whiten": False}).credit(batch).advantage_T
             for masks in (Masks(), wider)
         )
         assert torch.allclose(plain, other, atol=1e-9) is not moves  # both claims, measured

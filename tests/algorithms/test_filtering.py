@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from workbench.learn.algorithms.liveness import inert_of_filter, most_kept
 from workbench.learn.algorithms.parts import READS, Filter, Rewards
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 NAN = float("nan")
 
 
 def kept(rule: Filter, *groups: list[float]) -> list[list[int]]:
-    """Per group, the attempts that are kept."""
+    """Per group, the trajectories that are kept."""
     reward_N = torch.tensor([r for group in groups for r in group], dtype=torch.float64)
     group_N = torch.tensor([g for g, group in enumerate(groups) for _ in group])
     before = reward_N.clone()
@@ -40,7 +40,7 @@ EVERY = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0], [0, 2, 3]]
         Filter("band", low=0.0, high=1.0),
     ],
 )
-def test_what_keeps_everything_keeps_every_scored_attempt(rule):
+def test_what_keeps_everything_keeps_every_scored_trajectory(rule):
     assert not rule.acts and kept(rule, *LAKE) == EVERY
 
 
@@ -48,7 +48,7 @@ def test_what_keeps_everything_keeps_every_scored_attempt(rule):
     "rule, expected",
     [
         (Filter("top_share", share=0.4), [0, 2]),
-        (Filter("top_share", share=0.6), [0, 1, 2]),  # the flat group is one like others
+        (Filter("top_share", share=0.6), [0, 1, 2]),  # the zero-variance group is one like others
         (Filter("top_share", share=0.6, zero_variance="drop"), [0, 2]),
         (Filter("all", zero_variance="drop"), [0, 2]),
         (Filter("top_share", share=1.0, zero_variance="drop"), [0, 2]),
@@ -65,12 +65,12 @@ def test_what_keeps_everything_keeps_every_scored_attempt(rule):
     ],
 )
 def test_groups_by_hand(rule, expected):
-    """std: 0.58, 0, 0.5, none (one scored attempt), 0."""
+    """std: 0.58, 0, 0.5, none (one scored trajectory), 0."""
     assert rule.acts
     assert kept(rule, *LAKE) == [EVERY[g] if g in expected else [] for g in range(5)]
 
 
-def test_attempts_within_groups_by_hand():
+def test_trajectories_within_groups_by_hand():
     assert kept(Filter("within_group", attempts=2), *LAKE) == [[0, 1], [0, 1], [0, 3], [], [0, 2]]
     assert kept(Filter("within_group", attempts=2, zero_variance="drop"), *LAKE) == [
         [0, 1],
@@ -143,7 +143,7 @@ def test_each_number_belongs_to_one_strategy():
         name for name, inert, _ in inert_of_filter(Filter("top_k"), 4, 8) if inert
     }
     dead = inert_of_filter(Filter("within_group"), 16, 4)
-    assert ("attempts", True, "a group has only 4 attempts, so all are kept") in dead
+    assert ("attempts", True, "a group has only 4 trajectories, so all are kept") in dead
     assert why["share"] == "algorithm.filter.keep is 'top_k', not 'top_share'"
 
 
@@ -195,7 +195,7 @@ def test_filtering_on_normalised_rewards_would_choose_others():
     st.floats(0.05, 0.99),
 )
 def test_a_flat_group_is_never_kept_for_its_share_of_the_spread(stds, p):
-    """So leaving flat groups out first is a setting that does nothing, and loading a config says so."""
+    """So leaving zero-variance groups out first is a setting that does nothing, and loading a config says so."""
     rewards = torch.tensor(
         [value for std in stds for value in (0.5 - std, 0.5 + std)], dtype=torch.float64
     )

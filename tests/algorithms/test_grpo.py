@@ -12,7 +12,7 @@ from learning_data import make_groups, unscore
 
 from workbench.learn.algorithms import ALGORITHMS, GRPO, LossInputs
 from workbench.learn.batch import Batch
-from workbench.types.errors import ConfigError, DataError
+from workbench.values.errors import ConfigError, DataError
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
@@ -21,7 +21,7 @@ def test_a_trajectorys_advantage_lands_on_all_its_sampled_tokens_in_all_its_segm
         make_groups(rewards=[[0.0, 1.0]], tasks=1, attempts=2, turns=3, fresh=fresh)
     )
     assert batch.num_segments == (6 if fresh else 2)
-    credit = GRPO(normalize_std=False).credit(batch)
+    credit = GRPO(estimator={"normalize_std": False}).credit(batch)
     expected = torch.where(batch.trajectory_of_token_T == 1, 0.5, -0.5) * batch.eligible_T
     assert torch.equal(credit.advantage_T, expected.double())
     assert torch.equal(credit.weight_T, batch.eligible_T.double())
@@ -72,8 +72,8 @@ def test_groups_that_teach_nothing_are_named():
     assert credit.advantage_T.isfinite().all()
 
 
-def test_one_attempt_per_task_is_an_error_not_a_run_without_learning():
-    with pytest.raises(DataError, match="at least 2 attempts per task"):
+def test_one_trajectory_per_task_is_an_error_not_a_run_without_learning():
+    with pytest.raises(DataError, match="at least 2 trajectories per task"):
         GRPO().credit(Batch.from_groups(make_groups(attempts=1)))
 
 
@@ -90,9 +90,9 @@ def test_nobody_scored_gives_no_credit_and_no_nan():
 @given(st.integers(0, 1000), st.permutations(range(6)), st.booleans(), st.booleans())
 def test_the_order_of_trajectories_and_groups_does_not_matter(seed, order, fresh, normalize_std):
     batch = Batch.from_groups(make_groups(seed, tasks=2, attempts=3, fresh=fresh))
-    straight = GRPO(normalize_std=normalize_std).credit(batch)
+    straight = GRPO(estimator={"normalize_std": normalize_std}).credit(batch)
     shuffled_batch = batch.select(list(order))
-    shuffled = GRPO(normalize_std=normalize_std).credit(shuffled_batch)
+    shuffled = GRPO(estimator={"normalize_std": normalize_std}).credit(shuffled_batch)
     for row, n in enumerate(order):
         a = straight.advantage_T[batch.trajectory_of_token_T == n]
         b = shuffled.advantage_T[shuffled_batch.trajectory_of_token_T == row]
@@ -135,10 +135,10 @@ def test_entropy_bonus_by_hand():
 def test_bounds_are_separate():
     old, advantage = torch.zeros(2), torch.tensor([1.0, -1.0])
     logp = torch.tensor([1.25, 0.75]).log()
-    assert GRPO(clip_low=0.2, clip_high=0.28).loss(
+    assert GRPO(objective={"clip_low": 0.2, "clip_high": 0.28}).loss(
         inputs(logp, old, advantage)
     ).clip_state_M.tolist() == [0, -1]
-    assert GRPO(clip_low=0.3, clip_high=0.2).loss(
+    assert GRPO(objective={"clip_low": 0.3, "clip_high": 0.2}).loss(
         inputs(logp, old, advantage)
     ).clip_state_M.tolist() == [1, 0]
 
@@ -146,30 +146,40 @@ def test_bounds_are_separate():
 def test_table_and_fields():
     assert all(algorithm().name == name for name, algorithm in ALGORITHMS.items())
     assert GRPO(epochs=2, minibatches=3).updates_per_step == 6
-    for wrong in (dict(clip_low=1.5), dict(clip_high=-0.1), dict(epochs=0), dict(minibatches=0)):
+    for wrong in (
+        {"objective": {"clip_low": 1.5}},
+        {"objective": {"clip_high": -0.1}},
+        {"epochs": 0},
+        {"minibatches": 0},
+    ):
         with pytest.raises(ConfigError):
             GRPO(**wrong)
 
 
-def test_kl_in_the_reward_lowers_what_an_attempt_earned():
-    """Two attempts of equal reward; the one that strayed further from the reference has done worse."""
+def test_kl_in_the_reward_lowers_what_a_trajectory_earned():
+    """Two trajectories of equal reward; the one that strayed further from the reference has done worse."""
     batch = Batch.from_groups(make_groups(tasks=1, attempts=2, rewards=[[1.0, 1.0]]))
     away_T = torch.where(batch.trajectory_of_token_T == 0, 0.5, 0.0)
     batch = replace(
         batch, old_logp_T=torch.full((batch.num_tokens,), -1.0), ref_logp_T=-1.0 - away_T
     )
-    algorithm = GRPO(kl_coef=0.1, kl_in="reward", kl_estimator="k1", normalize_std=False)
+    algorithm = GRPO(
+        reference={"kl_coef": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
+        estimator={"normalize_std": False},
+    )
     credit, first_T = algorithm.credit(batch), batch.eligible_T & (batch.trajectory_of_token_T == 0)
     expected = -0.1 * 0.5 * int(first_T.sum()) / 2  # half of it above the mean, half below
     assert credit.advantage_T[first_T].tolist() == pytest.approx(
         [expected] * int(first_T.sum()), abs=1e-9
     )
-    assert not GRPO(kl_coef=0.1).credit(batch).advantage_T.any()  # in the loss it is no credit
-    assert algorithm.requires == ("old_logp_T", "ref_logp_T") and GRPO(kl_coef=0.1).requires == (
-        "ref_logp_T",
-    )
+    assert (
+        not GRPO(reference={"kl_coef": 0.1}).credit(batch).advantage_T.any()
+    )  # in the loss it is no credit
+    assert algorithm.requires == ("old_logp_T", "ref_logp_T") and GRPO(
+        reference={"kl_coef": 0.1}
+    ).requires == ("ref_logp_T",)
     assert GRPO().requires == ()
     with pytest.raises(
         ConfigError, match="divides the pull by its own spread.*normalize_std=false"
     ):
-        GRPO(kl_coef=0.1, kl_in="reward")
+        GRPO(reference={"kl_coef": 0.1, "kl_in": "reward"})

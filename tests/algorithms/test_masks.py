@@ -15,9 +15,9 @@ from workbench.learn.algorithms.parts import ADVANTAGE_MASK, LOSS_MASK, Masks
 from workbench.learn.batch import Batch
 from workbench.learn.ops.gae import whiten
 from workbench.training.config import load_config
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
-PLAIN = PPO(whiten=False, bootstrap="never")
+PLAIN = PPO(estimator={"whiten": False}, critic={"bootstrap": "never"})
 
 
 def batch_of(seed: int = 0, **settings) -> Batch:
@@ -44,7 +44,7 @@ def on_actions(algorithm, batch: Batch) -> torch.Tensor:
 
 
 def wide(*names: str) -> Masks:
-    return Masks(**{name: "response" for name in names})
+    return Masks(**dict.fromkeys(names, "response"))
 
 
 # ------------------------------------------------------------------------------------------------ the one that matters
@@ -56,7 +56,7 @@ def test_undiscounted_unwhitened_advantages_of_actions_do_not_depend_on_the_adva
     seed, fresh, bootstrap
 ):
     """At gamma = lambda = 1 the sum telescopes: what was paid from here on, minus the value here."""
-    batch, ppo = batch_of(seed, fresh=fresh), PLAIN(bootstrap=bootstrap)
+    batch, ppo = batch_of(seed, fresh=fresh), PLAIN(critic={"bootstrap": bootstrap})
     batch = replace(batch, truncated_N=torch.ones_like(batch.truncated_N))
     without = replace(ppo, masks=Masks(advantage_mask=False))
     assert torch.allclose(on_actions(ppo, batch), on_actions(without, batch), atol=1e-12)
@@ -65,7 +65,9 @@ def test_undiscounted_unwhitened_advantages_of_actions_do_not_depend_on_the_adva
 def test_with_a_lambda_below_one_they_do():
     """By hand: three tokens of a reply between two actions, lambda = 1/2, values 0, 1 paid at the end: 1/2 and 1/16."""
     batch = batch_of()
-    on, off = (PLAIN(lam=0.5, masks=Masks(advantage_mask=mask)) for mask in (True, False))
+    on, off = (
+        PLAIN(estimator={"lam": 0.5}, masks=Masks(advantage_mask=mask)) for mask in (True, False)
+    )
     assert not torch.allclose(on_actions(on, batch), on_actions(off, batch))
     batch = replace(batch, value_T=torch.zeros_like(batch.value_T))
     between = batch.response_T & ~batch.eligible_T
@@ -89,16 +91,16 @@ def test_whitening_over_the_response_is_whitening_with_zeros_in_between():
     plain = on_actions(PLAIN, batch)
     scored_T = batch.scored_N[batch.trajectory_of_token_T]
     strangers = int((batch.response_T & scored_T).sum()) - len(plain)
-    found = on_actions(PLAIN(whiten=True, masks=wide("whiten_over")), batch)
+    found = on_actions(PLAIN(estimator={"whiten": True}, masks=wide("whiten_over")), batch)
     assert torch.allclose(found, whiten(plain, over=torch.cat([plain, torch.zeros(strangers)])))
-    assert not torch.allclose(found, on_actions(PLAIN(whiten=True), batch))
+    assert not torch.allclose(found, on_actions(PLAIN(estimator={"whiten": True}), batch))
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
 def test_what_observations_pay_for_leaving_the_reference_is_not_lost(fresh):
     """It leaks into the returns of the actions before it, as in the published runs without a mask."""
     batch = batch_of(fresh=fresh)
-    paid = PLAIN(kl_coef=0.1)
+    paid = PLAIN(reference={"kl_coef": 0.1})
     narrow, leaky = paid.credit(batch), replace(paid, masks=wide("kl_reward_over")).credit(batch)
     scored_T = batch.scored_N[batch.trajectory_of_token_T]
     others_T = batch.response_T & ~batch.eligible_T & scored_T
@@ -133,7 +135,10 @@ def test_a_critic_over_the_response_is_fitted_beside_the_actions_to_what_the_nex
 
 @pytest.mark.parametrize(
     "algorithm",
-    [GRPO(entropy_coef=0.1, kl_coef=0.1), PPO(entropy_coef=0.1, kl_coef=0.1, kl_in="loss")],
+    [
+        GRPO(entropy_coef=0.1, reference={"kl_coef": 0.1}),
+        PPO(entropy_coef=0.1, reference={"kl_coef": 0.1, "kl_in": "loss"}),
+    ],
 )
 @pytest.mark.parametrize(
     "switch, field",
@@ -160,7 +165,7 @@ def test_a_switch_of_the_loss_mask_widens_its_own_term_and_no_other(algorithm, s
     )
 
 
-def test_without_a_loss_mask_an_attempts_credit_falls_on_replies_too():
+def test_without_a_loss_mask_a_trajectorys_credit_falls_on_replies_too():
     batch = batch_of()
     credit = GRPO(masks=Masks(loss_mask=False)).credit(batch)
     scored_T = batch.scored_N[batch.trajectory_of_token_T]
@@ -192,7 +197,7 @@ def test_groups_and_their_exceptions():
     [
         (
             {"algorithm.masks.gae_over": "response"},
-            "gives all tokens of an attempt, or of a turn, the same credit",
+            "gives all tokens of a trajectory, or of a turn, the same credit",
         ),
         ({"algorithm.masks.advantage_mask": False}, "none of its four switches can act"),
         ({"algorithm.masks.entropy_over": "response"}, "entropy_coef is 0"),
@@ -207,7 +212,7 @@ def test_groups_and_their_exceptions():
         (
             {
                 "algorithm.kind": "ppo",
-                "algorithm.whiten": False,
+                "algorithm.estimator.whiten": False,
                 "algorithm.masks.whiten_over": "response",
             },
             "whitens nothing",
@@ -237,7 +242,11 @@ def test_a_setting_that_can_do_nothing_is_refused(written, words):
     [
         {"algorithm.masks.loss_mask": False},
         {"algorithm.kind": "ppo", "algorithm.masks.advantage_mask": False},
-        {"algorithm.kind": "ppo", "algorithm.lam": 0.9, "algorithm.masks.gae_over": "response"},
+        {
+            "algorithm.kind": "ppo",
+            "algorithm.estimator.lam": 0.9,
+            "algorithm.masks.gae_over": "response",
+        },
         {
             "algorithm.kind": "ppo",
             "algorithm.masks.gae_over": "response",
@@ -250,7 +259,7 @@ def test_a_setting_that_can_do_nothing_is_refused(written, words):
         },
         {
             "algorithm.kind": "ppo",
-            "algorithm.kl_coef": 0.1,
+            "algorithm.reference.kl_coef": 0.1,
             "algorithm.masks.advantage_mask": False,
             "algorithm.masks.gae_over": "response",
         },
@@ -258,7 +267,7 @@ def test_a_setting_that_can_do_nothing_is_refused(written, words):
         {
             "algorithm.kind": "reinforce",
             "algorithm.rewards.normalize": "mean",
-            "algorithm.baseline": "none",
+            "algorithm.estimator.baseline": "none",
         },
     ],
 )

@@ -14,14 +14,15 @@ from learning_data import FIRST, make_groups, span, unscore
 from workbench.learn.algorithms import PPO
 from workbench.learn.algorithms.base import LossInputs
 from workbench.learn.batch import Batch
-from workbench.types import Group, Segment, Source, StopReason, Task, Trajectory, Turn
-from workbench.types.errors import ConfigError, DataError
+from workbench.training.reading import flatten
+from workbench.values import Group, Segment, Source, StopReason, Task, Trajectory, Turn
+from workbench.values.errors import ConfigError, DataError
 
-PLAIN = PPO(whiten=False)
+PLAIN = PPO(estimator={"whiten": False})
 
 
 def with_values(batch: Batch, seed: int = 0) -> Batch:
-    """Random values at the sampled tokens, NaN elsewhere; random final values where an attempt was cut short."""
+    """Random values at the sampled tokens, NaN elsewhere; random final values where a trajectory was cut short."""
     rng = torch.Generator().manual_seed(seed)
     value_T = torch.rand(batch.num_tokens, generator=rng)
     final_N = torch.rand(batch.num_trajectories, generator=rng)
@@ -80,7 +81,7 @@ def at_actions(batch: Batch, values_T: torch.Tensor) -> list[float]:
 def test_two_turns_by_hand():
     """Every value is .5; gamma = .5, lam = 1: the return from each token on, minus the value before it."""
     batch = batch_of(by_hand())
-    credit = PPO(gamma=0.5, whiten=False).credit(batch)
+    credit = PPO(estimator={"gamma": 0.5, "whiten": False}).credit(batch)
     returns = [0 + 0.5 * (1 + 0.5 * (0 + 0.5 * 2)), 1 + 0.5 * (0 + 0.5 * 2), 0 + 0.5 * 2, 2.0]
     assert at_actions(batch, credit.return_T) == returns
     assert at_actions(batch, credit.advantage_T) == [r - 0.5 for r in returns]
@@ -93,7 +94,7 @@ def test_two_turns_by_hand():
 
 
 def test_the_outcome_is_paid_at_the_last_token():
-    credit = PPO(gamma=1.0, lam=0.0, whiten=False).credit(
+    credit = PPO(estimator={"gamma": 1.0, "lam": 0.0, "whiten": False}).credit(
         batch_of(by_hand(outcome=10.0), value=0.0)
     )
     assert credit.advantage_T[credit.weight_T != 0].tolist() == [0.0, 1.0, 0.0, 12.0]
@@ -103,7 +104,7 @@ def test_the_outcome_is_paid_at_the_last_token():
 @pytest.mark.parametrize("whiten", [False, True])
 def test_what_the_environment_says_takes_no_time(lam, gamma, whiten):
     """Seven more observation tokens, or a new segment: not a bit of the credit of any action changes."""
-    algorithm = PPO(gamma=gamma, lam=lam, whiten=whiten)
+    algorithm = PPO(estimator={"gamma": gamma, "lam": lam, "whiten": whiten})
     found = [
         at_actions(batch, algorithm.credit(batch).advantage_T)
         for batch in (
@@ -126,14 +127,14 @@ def test_what_the_environment_says_takes_no_time(lam, gamma, whiten):
         (StopReason.CONTEXT_FULL, "never", 2.0),
     ],
 )
-def test_where_an_attempt_goes_on_being_worth_something(stop, bootstrap, expected):
+def test_where_a_trajectory_goes_on_being_worth_something(stop, bootstrap, expected):
     batch = batch_of(by_hand(stop))
-    credit = PPO(bootstrap=bootstrap, whiten=False).credit(batch)
+    credit = PPO(critic={"bootstrap": bootstrap}, estimator={"whiten": False}).credit(batch)
     assert at_actions(batch, credit.return_T)[-1] == expected
     assert credit.notes["trajectories_bootstrapped"] == float(expected > 2)
 
 
-def test_unscored_attempts_weigh_nothing_anywhere():
+def test_unscored_trajectories_weigh_nothing_anywhere():
     """Not in their own advantage, not in the whitening of the others, not in what the critic is fitted to."""
     groups = make_groups(turns=3)
     full = with_values(Batch.from_groups(unscore(groups, 1, 2)))
@@ -148,7 +149,7 @@ def test_unscored_attempts_weigh_nothing_anywhere():
     assert not torch.equal(credit.advantage_T[row_T != 6], counted.advantage_T[row_T != 6])
 
 
-def test_a_faulty_attempt_without_a_token_is_no_obstacle():
+def test_a_faulty_trajectory_without_a_token_is_no_obstacle():
     empty = Trajectory(Task("t", "test", 0), 0, 0, FIRST, (), (), StopReason.ENV_ERROR)
     batch = batch_of(by_hand(), empty, by_hand(StopReason.CONTEXT_FULL))
     credit = PLAIN.credit(batch)
@@ -166,7 +167,7 @@ def test_nothing_scored_at_all_is_zeros():
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(12)), st.booleans(), st.booleans())
 def test_the_order_of_trajectories_does_not_matter(order, fresh, whiten):
-    algorithm = PPO(whiten=whiten, lam=0.9)
+    algorithm = PPO(estimator={"whiten": whiten, "lam": 0.9})
     batch = with_values(Batch.from_groups(unscore(make_groups(turns=2, fresh=fresh), 0, 1)))
     straight, shuffled = algorithm.credit(batch), algorithm.credit(batch.select(list(order)))
     parts = [straight.advantage_T[batch.trajectory_of_token_T == n] for n in order]
@@ -202,14 +203,20 @@ def with_reference(batch: Batch) -> Batch:
 def test_kl_in_the_reward_is_paid_token_by_token():
     """k1 = .5 at each of four tokens, at .1 a nat: .05 less from each token on."""
     batch = with_reference(batch_of(by_hand(), value=0.0))
-    plain, paid = (PPO(whiten=False, kl_coef=coef).credit(batch) for coef in (0.0, 0.1))
+    plain, paid = (
+        PPO(estimator={"whiten": False}, reference={"kl_coef": coef}).credit(batch)
+        for coef in (0.0, 0.1)
+    )
     less = np.subtract(at_actions(batch, plain.return_T), at_actions(batch, paid.return_T))
     assert less == pytest.approx([0.2, 0.15, 0.1, 0.05], abs=1e-12)
 
 
 @pytest.mark.parametrize("estimator, expected", [("k1", 0.5), ("k2", 0.125), ("k3", 0.1065307)])
 def test_kl_in_the_loss_is_added_there_and_not_to_credit(estimator, expected):
-    algorithm = PPO(whiten=False, kl_coef=2.0, kl_in="loss", kl_estimator=estimator)
+    algorithm = PPO(
+        estimator={"whiten": False},
+        reference={"kl_coef": 2.0, "kl_in": "loss", "kl_estimator": estimator},
+    )
     batch = with_reference(batch_of(by_hand()))
     assert torch.equal(algorithm.credit(batch).advantage_T, PLAIN.credit(batch).advantage_T)
     logp = torch.tensor([-1.0, -1.0])
@@ -229,16 +236,16 @@ def test_kl_in_the_loss_is_added_there_and_not_to_credit(estimator, expected):
 
 
 def test_what_it_requires_follows_from_its_settings():
-    assert PPO().requires == ("value_T", "final_value_N") and PPO(bootstrap="never").requires == (
-        "value_T",
-    )
-    assert set(PPO(kl_coef=0.1).requires) == {
+    assert PPO().requires == ("value_T", "final_value_N") and PPO(
+        critic={"bootstrap": "never"}
+    ).requires == ("value_T",)
+    assert set(PPO(reference={"kl_coef": 0.1}).requires) == {
         "value_T",
         "final_value_N",
         "old_logp_T",
         "ref_logp_T",
     }
-    assert set(PPO(kl_coef=0.1, kl_in="loss").requires) == {
+    assert set(PPO(reference={"kl_coef": 0.1, "kl_in": "loss"}).requires) == {
         "value_T",
         "final_value_N",
         "ref_logp_T",
@@ -251,18 +258,18 @@ def test_what_it_requires_follows_from_its_settings():
 @pytest.mark.parametrize(
     "wrong",
     [
-        dict(gamma=1.1),
-        dict(lam=-0.1),
-        dict(bootstrap="always"),
-        dict(kl_estimator="k4"),
-        dict(kl_in="advantage"),
-        dict(kl_coef=-1.0),
-        dict(epochs=0),
-        dict(value_clip=-1.0),
-        dict(clip_low=2.0),
-        dict(gamma=float("nan")),
+        {"estimator": {"gamma": 1.1}},
+        {"estimator": {"lam": -0.1}},
+        {"critic": {"bootstrap": "always"}},
+        {"reference": {"kl_estimator": "k4"}},
+        {"reference": {"kl_in": "advantage"}},
+        {"reference": {"kl_coef": -1.0}},
+        {"epochs": 0},
+        {"critic": {"value_clip": -1.0}},
+        {"objective": {"clip_low": 2.0}},
+        {"estimator": {"gamma": float("nan")}},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
+    with pytest.raises(ConfigError, match=next(iter(flatten(wrong)))):
         PPO(**wrong)

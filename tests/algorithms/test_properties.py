@@ -1,4 +1,4 @@
-"""What must hold for every algorithm in the table, on random attempts: what has no part in credit, and what none gets.
+"""What must hold for every algorithm in the table, on random trajectories: what has no part in credit, and what none gets.
 
 A new algorithm is tested here from the moment it has a line in the table.
 """
@@ -15,24 +15,27 @@ from hypothesis import strategies as st
 
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.base import needs_critic
-from workbench.types import StopReason
-from workbench.types.errors import DataError
+from workbench.values import StopReason
+from workbench.values.errors import DataError
 
 VARIANTS = {
     **{name: algorithm() for name, algorithm in ALGORITHMS.items()},
-    "grpo, no std": ALGORITHMS["grpo"](normalize_std=False),
-    "reinforce, no baseline, gamma .9": ALGORITHMS["reinforce"](baseline="none", gamma=0.9),
-    "reinforce_pp, gamma .9": ALGORITHMS["reinforce_pp"](gamma=0.9),
-    "gigpo, gamma 1": ALGORITHMS["gigpo"](gamma=1.0),
+    "grpo, no std": ALGORITHMS["grpo"](estimator={"normalize_std": False}),
+    "reinforce, no baseline, gamma .9": ALGORITHMS["reinforce"](
+        estimator={"baseline": "none", "gamma": 0.9}
+    ),
+    "reinforce_pp, gamma .9": ALGORITHMS["reinforce_pp"](estimator={"gamma": 0.9}),
+    "gigpo, gamma 1": ALGORITHMS["gigpo"](estimator={"gamma": 1.0}),
     **{
         f"{name}, lam .9": ALGORITHMS[name](
-            gamma=0.95, lam=0.9, whiten=False, bootstrap="truncated"
+            estimator={"gamma": 0.95, "lam": 0.9, "whiten": False},
+            critic={"bootstrap": "truncated"},
         )
         for name in ("ppo", "turn_ppo", "bilevel_ppo")
     },
 }
 every = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS)
-# Whose advantages do not feel what all attempts of a group earn alike. GiGPO and REINFORCE discount it by turn.
+# Whose advantages do not feel what all trajectories of a group earn alike. GiGPO and REINFORCE discount it by turn.
 RELATIVE = {
     name: algorithm
     for name, algorithm in VARIANTS.items()
@@ -44,7 +47,7 @@ seeds = st.integers(0, 10_000)
 
 
 def changed(groups, task: int, number: int, **changes):
-    """The same groups, with one attempt changed."""
+    """The same groups, with one trajectory changed."""
     return tuple(
         tuple(replace(a, **changes) if (t, n) == (task, number) else a for n, a in enumerate(group))
         for t, group in enumerate(groups)
@@ -61,7 +64,7 @@ def test_every_algorithm_of_the_table_is_here():
 @given(seeds)
 def test_observations_and_histories_change_no_bit(algorithm, seed):
     """More tokens of the environment, none at all, or a new segment per turn: credit is the same, and it chains across
-    the segments of an attempt. Nor does it matter what stands where no value was asked for."""
+    the segments of a trajectory. Nor does it matter what stands where no value was asked for."""
     groups = draw(seed)
     plain = credit_of(algorithm, batch_of(groups))
     for other in (
@@ -77,7 +80,7 @@ def test_observations_and_histories_change_no_bit(algorithm, seed):
 @every
 @few
 @given(seeds, st.randoms(use_true_random=False), st.booleans())
-def test_the_order_of_groups_and_attempts_does_not_matter(algorithm, seed, random, fresh):
+def test_the_order_of_groups_and_trajectories_does_not_matter(algorithm, seed, random, fresh):
     batch = batch_of(draw(seed), fresh=fresh)
     order = list(range(batch.num_trajectories))
     random.shuffle(order)
@@ -88,7 +91,7 @@ def test_the_order_of_groups_and_attempts_does_not_matter(algorithm, seed, rando
 @every
 @few
 @given(seeds, st.booleans())
-def test_an_attempt_that_is_not_scored_leaves_baseline_whitening_and_loss(algorithm, seed, fresh):
+def test_a_trajectory_that_is_not_scored_leaves_baseline_whitening_and_loss(algorithm, seed, fresh):
     """As if it had never been, whatever its reward would have been; and so does one that failed before any token."""
     groups = draw(seed)
     without = credit_of(
@@ -104,14 +107,14 @@ def test_an_attempt_that_is_not_scored_leaves_baseline_whitening_and_loss(algori
 @few
 @given(seeds, st.sampled_from([0.0, 0.1, 1.0]))
 def test_never_nan_whatever_is_missing_or_the_same(algorithm, seed, paid):
-    """A group with nobody scored, one with a single scored attempt, a flat one, and one in which nothing was said."""
+    """A group with nobody scored, one with a single scored trajectory, a flat one, and one in which nothing was said."""
     drawn = draw(seed, tasks=4)
     nobody = tuple(replace(a, scored=False) for a in drawn[0])
     one = tuple(replace(a, scored=not n) for n, a in enumerate(drawn[1]))
     flat = tuple(replace(a, turns=((2, 0.0, "s"), (1, paid, None))) for a in drawn[2])
     silent = (replace(drawn[3][0], turns=(), stop=StopReason.ENGINE_ERROR), *drawn[3][1:])
-    for attempts in ((nobody, one, flat, silent), (flat,), (nobody,)):
-        batch = batch_of(attempts)
+    for trajectories in ((nobody, one, flat, silent), (flat,), (nobody,)):
+        batch = batch_of(trajectories)
         credit, scored_T = algorithm.credit(batch), batch.scored_N[batch.trajectory_of_token_T]
         assert bool(credit.advantage_T.isfinite().all()) and bool(credit.weight_T.isfinite().all())
         assert (
@@ -125,7 +128,7 @@ def test_never_nan_whatever_is_missing_or_the_same(algorithm, seed, paid):
 @relative
 @few
 @given(seeds, st.lists(st.sampled_from([-3.0, 0.5, 100.0]), min_size=3, max_size=3))
-def test_what_all_attempts_of_a_group_earn_alike_teaches_nothing(algorithm, seed, constants):
+def test_what_all_trajectories_of_a_group_earn_alike_teaches_nothing(algorithm, seed, constants):
     groups = draw(seed)
     moved = tuple(
         tuple(replace(a, outcome=constant) for a in group)
@@ -170,7 +173,7 @@ def test_a_flat_group_is_exact_zeros_beside_one_that_is_not(algorithm, seed, pai
 )
 def test_a_group_of_one_has_no_baseline(algorithm):
     """Alone it is an error, beside others it gets zero: nothing says which of its tokens were good."""
-    with pytest.raises(DataError, match="at least 2 attempts per task"):
+    with pytest.raises(DataError, match="at least 2 trajectories per task"):
         algorithm.credit(batch_of(draw(3, attempts=1)))
     alone, *others = draw(3)
     alone = replace(
@@ -182,7 +185,7 @@ def test_a_group_of_one_has_no_baseline(algorithm):
 @pytest.mark.parametrize(
     "name", [n for n, a in VARIANTS.items() if n not in RELATIVE and a.min_group_size == 1]
 )
-def test_who_compares_no_attempts_needs_only_one(name):
+def test_who_compares_no_trajectories_needs_only_one(name):
     assert any(
         bool(advantage.any())
         for advantage, _, _ in credit_of(VARIANTS[name], batch_of(draw(3, attempts=1)))

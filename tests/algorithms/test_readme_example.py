@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from tests.linting.credited import batch_of, draw
-from tests.plain.recipes import attempts_with_facts
+from tests.plain.recipes import trajectories_with_facts
 from workbench.learn.algorithms import Algorithm, LossInputs
 from workbench.learn.algorithms.objectives import ClipObjective
-from workbench.learn.algorithms.twin import plain_recipe
+from workbench.learn.algorithms.plain_recipe import plain_recipe
 from workbench.plain.credit import credit_of
 from workbench.training.config import from_dict, load_config, to_dict
 
@@ -31,31 +31,37 @@ def block_after(comment: str) -> str:
 
 
 def test_one_file_makes_an_algorithm_that_is_named(tmp_path, monkeypatch):
-    """It is configured by module and name, and made of a plain twin that says the same; so is its objective alone."""
+    """It is configured by module and name, and made of a reference implementation that says the same; so is its objective alone."""
     text = block_after("an algorithm")
     assert text.count("\n") < 40
     (tmp_path / "my_length.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("LENGTH_GRPO", "LengthObjective"):
         kind = f"my_length:{name}"
-        config = load_config("frozenlake", {"algorithm.kind": kind, "algorithm.power": 1.0})
+        config = load_config(
+            "frozenlake", {"algorithm.kind": kind, "algorithm.objective.power": 1.0}
+        )
         algorithm = config.algorithm
-        assert algorithm.name == config.kind_of("algorithm") == kind and algorithm.power == 1.0
+        assert (
+            algorithm.name == config.kind_of("algorithm") == kind
+            and algorithm.objective.power == 1.0
+        )
         assert losses_of_both_sides(algorithm) and not losses_of_both_sides(
             replace(algorithm, objective=Doubled())
         )
         assert from_dict(to_dict(config)) == config
     made = replace(
-        load_config("frozenlake"), algorithm=sys.modules["my_length"].LENGTH_GRPO(power=0.25)
+        load_config("frozenlake"),
+        algorithm=sys.modules["my_length"].LENGTH_GRPO(objective={"power": 0.25}),
     )
     assert (
         made.kind_of("algorithm") == "my_length:LENGTH_GRPO"
-        and from_dict(to_dict(made)).algorithm.power == 0.25
+        and from_dict(to_dict(made)).algorithm.objective.power == 0.25
     )
 
 
 class Doubled(ClipObjective):
-    """Its twin is that of half of it."""
+    """Its reference implementation is that of half of it."""
 
     def loss(self, inputs):
         held = super().loss(inputs)
@@ -63,7 +69,7 @@ class Doubled(ClipObjective):
 
 
 def losses_of_both_sides(algorithm: Algorithm) -> bool:
-    """Whether the loss of two segments is what the plain twin says of each."""
+    """Whether the loss of two segments is what the reference implementation says of each."""
     logp, old, advantage = (
         torch.tensor(numbers, dtype=torch.float64)
         for numbers in (
@@ -84,13 +90,13 @@ def losses_of_both_sides(algorithm: Algorithm) -> bool:
     return not missing and torch.allclose(fast, torch.cat(slow))
 
 
-def test_an_estimator_is_a_function_and_its_plain_twin():
+def test_an_estimator_is_a_function_and_its_reference_implementation():
     names: dict[str, Any] = {}
     exec(block_after("an estimator"), names)
-    algorithm, groups = names["RANKS"](scale=0.5), draw(3, tasks=3, attempts=4)
+    algorithm, groups = names["RANKS"](estimator={"scale": 0.5}), draw(3, tasks=3, attempts=4)
     batch = batch_of(groups)
     found, (recipe, missing) = algorithm.credit(batch), plain_recipe(algorithm)
     assert not missing
-    attempts = attempts_with_facts(groups, batch)
-    slow = np.concatenate([each.advantage for each in credit_of(attempts, recipe)])
+    trajectories = trajectories_with_facts(groups, batch)
+    slow = np.concatenate([each.advantage for each in credit_of(trajectories, recipe)])
     assert np.abs(found.advantage_T.numpy() - slow).max() < 1e-12 and found.advantage_T.any()

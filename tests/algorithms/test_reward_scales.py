@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from credit_data import Attempt, draw
+from credit_data import TrajectorySpec, draw
 from credit_data import batch_of as made_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,11 +29,13 @@ from workbench.learn.algorithms.base import CreditInputs
 from workbench.learn.algorithms.parts import Filter, Rewards
 from workbench.learn.batch import Batch
 from workbench.training.config import load_config, load_config_with_warnings
-from workbench.types import Group, Task
-from workbench.types.errors import ConfigError
+from workbench.values import Group, Task
+from workbench.values.errors import ConfigError
 
-# Two attempts at one task: 1 for a turn of two tokens and 2 for one of three; 0 for one token and 1 for two.
-PAIR = [[Attempt(((2, 1.0, "s"), (3, 2.0, "t"))), Attempt(((1, 0.0, "s"), (2, 1.0, "u")))]]
+# Two trajectories of one task: 1 for a turn of two tokens and 2 for one of three; 0 for one token and 1 for two.
+PAIR = [
+    [TrajectorySpec(((2, 1.0, "s"), (3, 2.0, "t"))), TrajectorySpec(((1, 0.0, "s"), (2, 1.0, "u")))]
+]
 S = 1 / (math.sqrt(2) + 1e-6)  # totals 3 and 1: mean 2, unbiased std sqrt(2)
 every = pytest.mark.parametrize("name", ALGORITHMS)
 
@@ -57,6 +60,7 @@ def seen_by(algorithm, batch: Batch) -> CreditInputs:
     """What an estimator is handed."""
     seen = []
 
+    @functools.wraps(algorithm.estimator.function)
     def spy(inputs, **settings):
         seen.append(inputs)
         return algorithm.estimator.function(inputs, **settings)
@@ -71,7 +75,7 @@ def near(values: torch.Tensor, expected) -> bool:
 
 @every
 @pytest.mark.parametrize("fresh", [False, True], ids=["append", "segment-per-turn"])
-def test_a_turns_reward_lands_on_its_last_token_and_the_shift_on_the_attempts_last(name, fresh):
+def test_a_turns_reward_lands_on_its_last_token_and_the_shift_on_the_trajectories_last(name, fresh):
     batch = without_critic_and_reference(batch_of(PAIR, fresh=fresh))
     plain = ALGORITHMS[name](filter=Filter())
     assert near(seen_by(plain, batch).reward_A, [0, 1, 0, 0, 2, 0, 0, 1])
@@ -83,15 +87,18 @@ def test_a_turns_reward_lands_on_its_last_token_and_the_shift_on_the_attempts_la
 @pytest.mark.parametrize(
     "algorithm, expected",
     [
-        (PPO(whiten=False), [S, S, 0, 0, 0, -S, -S, -S]),
-        (StarPO(whiten=False), [S, S, 0, 0, 0, -S, -S, -S]),
-        (TurnPPO(whiten=False), [S, S, 0, 0, 0, -S, -S, -S]),
-        (BilevelPPO(whiten=False, gamma_turn=0.5), [S, S, 0, 0, 0, -S / 2, -S, -S]),
-        (Reinforce(baseline="none", gamma=0.5), [S, S, 0, 0, 0, -S / 2, -S, -S]),
-        (RLOO(), [2 * S] * 5 + [-2 * S] * 3),
-        (GRPO(normalize_std=False), [S] * 5 + [-S] * 3),
+        (PPO(estimator={"whiten": False}), [S, S, 0, 0, 0, -S, -S, -S]),
+        (StarPO(estimator={"whiten": False}), [S, S, 0, 0, 0, -S, -S, -S]),
+        (TurnPPO(estimator={"whiten": False}), [S, S, 0, 0, 0, -S, -S, -S]),
         (
-            GiGPO(normalize_std=False, gamma=1.0),
+            BilevelPPO(estimator={"whiten": False, "gamma_turn": 0.5}),
+            [S, S, 0, 0, 0, -S / 2, -S, -S],
+        ),
+        (Reinforce(estimator={"baseline": "none", "gamma": 0.5}), [S, S, 0, 0, 0, -S / 2, -S, -S]),
+        (RLOO(), [2 * S] * 5 + [-2 * S] * 3),
+        (GRPO(estimator={"normalize_std": False}), [S] * 5 + [-S] * 3),
+        (
+            GiGPO(estimator={"normalize_std": False, "gamma": 1.0}),
             [2 * S] * 2 + [S] * 3 + [-2 * S] + [-S] * 2,
         ),  # both begin in state s
     ],
@@ -104,9 +111,9 @@ def test_credit_of_normalised_turn_rewards_by_hand(algorithm, expected):
 
 
 def test_the_asymmetric_clamp_is_paid_at_the_end():
-    """Eleven attempts earn 0, one 5 and then 7: mean 1, std sqrt(12). Its total of 3.18 deviations is held at 3."""
+    """Eleven trajectories earn 0, one 5 and then 7: mean 1, std sqrt(12). Its total of 3.18 deviations is held at 3."""
     one, scale = (1, 0.0, "s"), 1 / (math.sqrt(12) + 1e-6)
-    groups = [[Attempt((one, one))] * 11 + [Attempt(((1, 5.0, "s"), (1, 7.0, "s")))]]
+    groups = [[TrajectorySpec((one, one))] * 11 + [TrajectorySpec(((1, 5.0, "s"), (1, 7.0, "s")))]]
     batch = without_critic_and_reference(batch_of(groups))
     inputs = seen_by(PPO(rewards=Rewards("asym_clip")), batch)
     assert near(inputs.reward_A[-2:], [5 * scale, 3 - 5 * scale]) and near(
@@ -120,7 +127,7 @@ def test_the_asymmetric_clamp_is_paid_at_the_end():
 def test_normalising_over_the_batch_and_over_tags():
     """Two tasks of one environment, one of another: 0 2 | 4 6 | 100 300."""
     groups = [
-        [Attempt(((1, reward, "s"),)) for reward in pair]
+        [TrajectorySpec(((1, reward, "s"),)) for reward in pair]
         for pair in ((0.0, 2.0), (4.0, 6.0), (100.0, 300.0))
     ]
     batch = without_critic_and_reference(batch_of(groups))
@@ -176,7 +183,7 @@ def test_the_filter_never_sees_normalised_rewards():
     """The published code normalised in place before it filtered. Here the group that differs most by raw rewards is
     kept; by normalised ones all groups differ about the same, and another would be."""
     earned = ((0.0, 0.1, 0.0), (0.0, 9.0, 9.0), (0.0, 0.2, 0.0))
-    batch = batch_of([[Attempt(((1, r, "s"),)) for r in rewards] for rewards in earned])
+    batch = batch_of([[TrajectorySpec(((1, r, "s"),)) for r in rewards] for rewards in earned])
     algorithm = GRPO(filter=Filter("top_share", share=1 / 3), rewards=Rewards("asym_clip"))
     kept_T = algorithm.credit(batch).weight_T != 0
     assert batch.trajectory_of_token_T[kept_T].unique().tolist() == [3, 4, 5]
@@ -214,7 +221,7 @@ def test_settings_that_cannot_act_are_refused():
         ),
         (
             {"algorithm.filter.keep": "within_group", "algorithm.filter.attempts": 8},
-            "a group has only 8 attempts",
+            "a group has only 8 trajectories",
         ),
         (
             {"algorithm.filter.keep": "top_k", "algorithm.filter.equal_updates": True},
@@ -228,7 +235,7 @@ def test_settings_that_cannot_act_are_refused():
         with pytest.raises(ConfigError, match=words):
             load_config("frozenlake", settings_)
     with pytest.raises(
-        ConfigError, match="chooses by how much the attempts at a task differ and needs"
+        ConfigError, match="chooses by how much the trajectories of a task differ and needs"
     ):
         load_config(
             "frozenlake",

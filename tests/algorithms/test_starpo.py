@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from credit_data import Attempt, batch_of, credit_of, draw, same
+from credit_data import TrajectorySpec, batch_of, credit_of, draw, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, StarPO, StarPO_S
 from workbench.learn.algorithms.base import needs_critic
-from workbench.learn.algorithms.parts import Filter
 from workbench.learn.algorithms.liveness import remarks, updates_of_a_step
+from workbench.learn.algorithms.parts import Filter
 from workbench.training.config import load_config, load_config_with_warnings
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 CHOICES = (
     Filter("top_share", share=0.5),
@@ -25,32 +25,51 @@ CHOICES = (
     Filter("band", high=0.5),
     Filter("within_group", attempts=2),
 )
-FLAT = ((Attempt(((1, 0.0, "s"),)),) * 4,) * 4
+FLAT = ((TrajectorySpec(((1, 0.0, "s"),)),) * 4,) * 4
 
 
 def test_the_presets_are_what_is_published():
     """The figures of RAGEN's paper and code. Everything else is PPO's."""
     starpo, stable = StarPO(), StarPO_S()
-    assert (starpo.gamma, starpo.lam, starpo.whiten, starpo.clip_low, starpo.clip_high) == (
+    assert (
+        starpo.estimator.gamma,
+        starpo.estimator.lam,
+        starpo.estimator.whiten,
+        starpo.objective.clip_low,
+        starpo.objective.clip_high,
+    ) == (
         1.0,
         1.0,
         True,
         0.2,
         0.2,
     )
-    assert (starpo.dual_clip, starpo.value_clip, starpo.entropy_coef, starpo.reduction) == (
+    assert (
+        starpo.objective.dual_clip,
+        starpo.critic.value_clip,
+        starpo.entropy_coef,
+        starpo.reduction,
+    ) == (
         3.0,
         0.5,
         1e-3,
         "token-mean",
     )
-    assert (starpo.kl_coef, starpo.kl_estimator, starpo.kl_in) == (1e-3, "k1", "reward")
-    assert (starpo.epochs, starpo.minibatch_size, starpo.bootstrap) == (
+    assert (starpo.reference.kl_coef, starpo.reference.kl_estimator, starpo.reference.kl_in) == (
+        1e-3,
+        "k1",
+        "reward",
+    )
+    assert (starpo.epochs, starpo.minibatch_size, starpo.critic.bootstrap) == (
         1,
         32,
         "never",
     ) and not starpo.filter.acts
-    assert (stable.kl_coef, stable.clip_low, stable.clip_high) == (0.0, 0.2, 0.28)
+    assert (stable.reference.kl_coef, stable.objective.clip_low, stable.objective.clip_high) == (
+        0.0,
+        0.2,
+        0.28,
+    )
     assert stable.filter == Filter("top_share", share=0.25) and stable.minibatch_size == 32
     assert (
         stable.estimator == PPO.estimator
@@ -59,12 +78,12 @@ def test_the_presets_are_what_is_published():
     )
     assert (
         "final_value_N" not in stable.requires
-    )  # an attempt that a limit ended is worth nothing after it
+    )  # a trajectory that a limit ended is worth nothing after it
 
 
 def test_the_two_differ_in_filter_reference_and_upper_bound_only():
     differ = {name for name, value in StarPO.settings.items() if StarPO_S.settings[name] != value}
-    assert differ == {"filter", "kl_coef", "clip_high"}
+    assert differ == {"filter.keep", "reference.kl_coef", "objective.clip_high"}
 
 
 # ------------------------------------------------------------------------------------------------ credit
@@ -90,7 +109,7 @@ def test_credit_with_a_filter_is_credit_of_what_it_keeps(name, seed, chosen):
 
 def test_what_a_filter_did_is_told():
     """Four groups of two: std 0, 1/sqrt(2), none (one is not scored), 4/sqrt(2)."""
-    one = Attempt(((1, 0.0, "s"),))
+    one = TrajectorySpec(((1, 0.0, "s"),))
     groups = (
         (one, one),
         (one, replace(one, turns=((1, 1.0, "s"),))),
@@ -111,7 +130,7 @@ def test_what_a_filter_did_is_told():
     )
     assert (
         notes["updates_removed_by_filter"] == 3
-    )  # seven scored attempts by two are four updates, two are one
+    )  # seven scored trajectories by two are four updates, two are one
     assert not any("filter" in key for key in PPO().credit(batch_of(groups)).notes)
     within = GRPO(filter=Filter("within_group", attempts=2)).credit(batch_of(draw(1))).notes
     assert (
@@ -130,11 +149,11 @@ def test_what_a_filter_did_is_told():
         ({"minibatch_size": 64}, 1, 0),
         ({"minibatch_size": 1}, 4, 12),
         ({"minibatches": 3}, None, 0),
-        ({"minibatches": 8}, None, 4),  # of eight updates, four have an attempt to learn from
+        ({"minibatches": 8}, None, 4),  # of eight updates, four have a trajectory to learn from
     ],
 )
 def test_updates_that_a_filter_removes_and_those_that_stay_equal(settings_, made, removed):
-    """Sixteen attempts, of which four are kept."""
+    """Sixteen trajectories, of which four are kept."""
     batch = batch_of(draw(2, tasks=4))
     algorithm = GRPO(filter=Filter("top_k", groups=1), **settings_)
     credit = algorithm.credit(batch)
@@ -144,7 +163,7 @@ def test_updates_that_a_filter_removes_and_those_that_stay_equal(settings_, made
             batch
         )
         whole = -(-16 // settings_["minibatch_size"])
-        assert same_many.minibatches == min(whole, 4)  # an update needs an attempt
+        assert same_many.minibatches == min(whole, 4)  # an update needs a trajectory
         assert same_many.notes["updates_removed_by_filter"] == algorithm.epochs * (
             whole - min(whole, 4)
         )
@@ -180,10 +199,10 @@ def told(**settings_) -> list[str]:
 
 
 def test_a_filter_that_leaves_one_update_is_told_to_make_clipping_inert():
-    """16 x 8 attempts, a quarter of them: 32, one mini-batch."""
+    """16 x 8 trajectories, a quarter of them: 32, one mini-batch."""
     (words,) = told()
     assert (
-        "the filter (top_share, share 0.25) leaves at most 32 of 16 x 8 attempts, one update of 32"
+        "the filter (top_share, share 0.25) leaves at most 32 of 16 x 8 trajectories, one update of 32"
         in words
     )
     assert (
@@ -191,9 +210,10 @@ def test_a_filter_that_leaves_one_update_is_told_to_make_clipping_inert():
     )
     assert "filter.equal_updates=true" in words
     with pytest.raises(
-        ConfigError, match="algorithm.clip_high has no effect.*at most 32 attempts after the filter"
+        ConfigError,
+        match="algorithm.objective.clip_high has no effect.*at most 32 trajectories after the filter",
     ):
-        told(**{"algorithm.clip_high": 0.3})
+        told(**{"algorithm.objective.clip_high": 0.3})
 
 
 def test_nothing_is_said_where_clipping_can_bind():
@@ -207,17 +227,17 @@ def test_nothing_is_said_where_clipping_can_bind():
         {"algorithm.filter.keep": "top_p"},
     ):
         assert told(**more) == []
-    assert told(**{"algorithm.minibatch_size": 16, "algorithm.clip_high": 0.3}) == []
+    assert told(**{"algorithm.minibatch_size": 16, "algorithm.objective.clip_high": 0.3}) == []
 
 
 def test_bounds_that_an_algorithm_brings_along_are_told_too():
     assert remarks(GRPO(), 16, 8) == [] and remarks(GRPO(filter=Filter("top_k")), 16, 8) == []
-    (words,) = remarks(GRPO(clip_high=0.28), 16, 8)
+    (words,) = remarks(GRPO(objective={"clip_high": 0.28}), 16, 8)
     assert (
         words.startswith("a step makes one update, so the ratio is 1")
         and "raise algorithm.epochs" in words
     )
-    assert remarks(GRPO(clip_high=0.28, minibatches=2), 16, 8) == []
+    assert remarks(GRPO(minibatches=2, objective={"clip_high": 0.28}), 16, 8) == []
     (words,) = remarks(GRPO(minibatch_size=32, filter=Filter("top_k", groups=4)), 16, 8)
     assert "clip_low, clip_high, dual_clip" in words
 
@@ -230,10 +250,10 @@ def test_updates_of_a_step_at_most(tasks, group, updates):
     ) == max(1, tasks * group // 32)
 
 
-def test_one_attempt_per_task_has_no_spread():
+def test_one_trajectory_per_task_has_no_spread():
     with pytest.raises(
         ConfigError,
-        match="chooses by how much the attempts at a task differ and needs train.group_size >= 2",
+        match="chooses by how much the trajectories of a task differ and needs train.group_size >= 2",
     ):
         load_config("frozenlake", {"algorithm.kind": "starpo_s", "train.group_size": 1})
     assert (
@@ -249,8 +269,8 @@ def test_the_papers_other_settings_are_a_setting_away():
             "algorithm.kind": "starpo",
             "algorithm.reduction": "seq-mean-token-mean",
             "algorithm.masks.loss_mask": False,
-            "algorithm.bootstrap": "truncated",
-            "algorithm.kl_coef": 0.0,
+            "algorithm.critic.bootstrap": "truncated",
+            "algorithm.reference.kl_coef": 0.0,
         },
     )
     assert config.algorithm.masks.over("loss_over") == "response"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from workbench.bias.attempts import Templates
-from workbench.bias.tasks import CLIMB, REST_HIGH, REST_LOW
+from workbench.extensions.bias.tasks import CLIMB, REST_HIGH, REST_LOW
+from workbench.extensions.bias.trajectories import Templates
 
 
 def stop_continue_gradient(gamma, continues=0.574442516811659):

@@ -8,18 +8,19 @@ from dataclasses import replace
 import pytest
 
 from workbench import cli
-from workbench.bias import CLAIMS, TASKS, bias_bench
-from workbench.bias.attempts import templates
-from workbench.bias.bench import ERROR, NOT_HERE, measured_row
-from workbench.bias.claims import Claim
+from workbench.extensions.bias.bench import ERROR, NOT_HERE, bias_bench, measured_row
+from workbench.extensions.bias.cell import bias_bench as cell
+from workbench.extensions.bias.claims import CLAIMS, Claim
+from workbench.extensions.bias.tasks import TASKS
+from workbench.extensions.bias.trajectories import templates
+from workbench.extensions.bias.view import marker_of, show_bias
 from workbench.learn.algorithms import ALGORITHMS, GRPO
-from workbench.notebook.bias import bias_bench as cell
-from workbench.types.errors import ConfigError
-from workbench.views import show_bias
-from workbench.types.view import LONGEST_REPR
-from workbench.views.bias import marker_of
+from workbench.values.errors import ConfigError
+from workbench.values.view import LONGEST_REPR
 
-HONEST = Claim("honest", "unbiased", "", settings={"normalize_std": False}, correction="G/(G-1)")
+HONEST = Claim(
+    "honest", "unbiased", "", settings={"estimator": {"normalize_std": False}}, correction="G/(G-1)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def report():
         name: [claim for claim in said if not claim.attempts] for name, said in CLAIMS.items()
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workbench.bias.bench.GROUP_SIZES", (3, 2))
+        patch.setattr("workbench.extensions.bias.bench.GROUP_SIZES", (3, 2))
         return cell(claims=claims, error=0.1, traps=False)
 
 
@@ -79,7 +80,7 @@ def test_every_claim_holds_when_sampled_to_two_percent_and_both_traps_are_shown(
                 "scaled",
                 "scaled",
                 "",
-                settings={"normalize_std": False},
+                settings={"estimator": {"normalize_std": False}},
                 correction="G/(G-1)",
                 scale="(G-1)/G",
             ),
@@ -108,7 +109,7 @@ def test_negative_control_a_bias_that_no_task_shows_is_a_fault():
 
 def test_negative_control_a_sampled_bias_is_seen_by_its_standard_errors(monkeypatch):
     """Where nothing can be enumerated the standard errors decide, to 2 % of the gradient: 12.5 % is many of them."""
-    monkeypatch.setattr("workbench.bias.bench.MOST_UNITS", 0)
+    monkeypatch.setattr("workbench.extensions.bias.bench.MOST_UNITS", 0)
     source = templates(TASKS["stop_continue"])
     row = measured_row(source, "grpo", GRPO, HONEST)
     assert row.holds and not row.exact and row.error <= ERROR and row.z <= 3
@@ -176,15 +177,15 @@ def test_the_report_shows_itself(report):
 
 
 def test_the_command_prints_writes_and_exits_with_the_answer(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
-    monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
-    monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
+    monkeypatch.setattr("workbench.extensions.bias.bench.CURVE_SIZES", (2,))
+    monkeypatch.setattr("workbench.extensions.bias.traps.RISKY_GRID", (0.3,))
+    monkeypatch.setattr("workbench.extensions.bias.traps.FILTERED", (4, 2))
     small = bias_bench(
         tasks={"bandit-0.1": TASKS["bandit-0.1"]},
         claims={"grpo": (HONEST,)},
         algorithms={"grpo": GRPO},
     )
-    monkeypatch.setattr("workbench.notebook.bias.bias_bench", lambda names: small)
+    monkeypatch.setattr("workbench.extensions.bias.cell.bias_bench", lambda names: small)
     assert cli.main(["bias", "--json", str(tmp_path / "new" / "bias.json")]) == 0
     assert "shown: normalising per turn index" in capsys.readouterr().out
     written = json.loads((tmp_path / "new" / "bias.json").read_text())
@@ -193,7 +194,7 @@ def test_the_command_prints_writes_and_exits_with_the_answer(capsys, tmp_path, m
     )
     assert len(written["curves"]) == 2 and len(written["traps"]) == 3
     bad = replace(small, faults=("a trap is gone",))
-    monkeypatch.setattr("workbench.notebook.bias.bias_bench", lambda names: bad)
+    monkeypatch.setattr("workbench.extensions.bias.cell.bias_bench", lambda names: bad)
     assert cli.main(["bias"]) == 1 and "! a trap is gone" in capsys.readouterr().out
 
 

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.bias.attempts import state_values, templates, true_gradient, with_critic
-from workbench.bias.bench import estimator_of, loss_estimator_of
-from workbench.bias.measure import (
+from workbench.extensions.bias.bench import estimator_of, loss_estimator_of
+from workbench.extensions.bias.measure import (
     Unit,
     all_units,
     demand_alone,
@@ -23,9 +22,15 @@ from workbench.bias.measure import (
     sampled,
     units_needed,
 )
-from workbench.bias.tasks import bandit, lengths, stop_continue, three_turns
+from workbench.extensions.bias.tasks import bandit, lengths, stop_continue, three_turns
+from workbench.extensions.bias.trajectories import (
+    state_values,
+    templates,
+    true_gradient,
+    with_critic,
+)
 from workbench.learn.algorithms import GRPO, PPO
-from workbench.types.errors import DataError
+from workbench.values.errors import DataError
 
 
 @given(st.lists(st.floats(0.05, 1), min_size=2, max_size=4), st.integers(1, 4), st.integers(1, 2))
@@ -44,7 +49,7 @@ def test_units_are_all_there_are_with_their_probabilities(weights, attempts, gro
 
 @pytest.mark.parametrize("task", [bandit(0.1), lengths()], ids=lambda task: task.name)
 def test_multisets_give_what_all_sequences_give(task):
-    """All 27 sequences of three attempts, each with its plain probability, against 10 multisets."""
+    """All 27 sequences of three trajectories, each with its plain probability, against 10 multisets."""
     source, estimator = templates(task), estimator_of(GRPO())
     sequences = np.array(list(product(range(3), repeat=3)))
     probability = np.array(
@@ -60,9 +65,11 @@ def test_multisets_give_what_all_sequences_give(task):
 
 
 def test_a_group_by_hand():
-    """Two attempts, safe (0.1) and risky (1), policy 0.3: advantages -+0.45; g = 1/2 (-0.45 * -0.3 + 0.45 * 0.7)."""
+    """Two trajectories, safe (0.1) and risky (1), policy 0.3: advantages -+0.45; g = 1/2 (-0.45 * -0.3 + 0.45 * 0.7)."""
     source = templates(bandit(0.1))
-    found = estimates(source, estimator_of(GRPO(normalize_std=False)), Unit(2), np.array([[0, 1]]))
+    found = estimates(
+        source, estimator_of(GRPO(estimator={"normalize_std": False})), Unit(2), np.array([[0, 1]])
+    )
     assert found.tolist() == [[pytest.approx(0.225)]]
 
 
@@ -90,7 +97,7 @@ def test_negative_control_whitening_does_not_stand_alone():
     source = with_critic(source, state_values(source))
     with pytest.raises(DataError, match="alone=False"):
         demand_alone(source, estimator_of(PPO()), Unit(4))
-    demand_alone(source, estimator_of(PPO(whiten=False)), Unit(4))
+    demand_alone(source, estimator_of(PPO(estimator={"whiten": False})), Unit(4))
     demand_alone(source, estimator_of(PPO()), Unit(4, alone=False))
 
 
@@ -106,7 +113,9 @@ def test_a_batch_of_two_groups_is_two_groups():
 def test_the_loss_as_a_whole_is_credit_times_score_by_its_reduction(reduction, objective):
     """On the first update ratios are one, so the gradient is known from the credit alone."""
     source = templates(lengths())
-    algorithm = GRPO(normalize_std=False, reduction=reduction, objective=objective)
+    algorithm = GRPO(
+        reduction=reduction, objective={"kind": objective}, estimator={"normalize_std": False}
+    )
     group = np.array([[0, 1, 1, 2]])  # 1, 4, 4 and 4 tokens
     seen = {}
 

@@ -18,7 +18,8 @@ from tests.bias.closed_forms import (
     stop_continue_gradient,
     three_turns_gradient,
 )
-from workbench.bias.attempts import (
+from workbench.extensions.bias.tasks import TASKS, Node, bandit, lengths, stop_continue, three_turns
+from workbench.extensions.bias.trajectories import (
     batch_of,
     state_values,
     templates,
@@ -27,10 +28,9 @@ from workbench.bias.attempts import (
     with_critic,
     wrong_values,
 )
-from workbench.bias.tasks import TASKS, Node, bandit, lengths, stop_continue, three_turns
 from workbench.learn.batch import Batch
-from workbench.types import Group
-from workbench.types.errors import DataError
+from workbench.values import Group
+from workbench.values.errors import DataError
 
 chances = st.floats(0.03, 0.97)
 

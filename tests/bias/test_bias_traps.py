@@ -7,11 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.composed import of_estimator
 from workbench import cli
-from workbench.bias.bench import bias_bench, estimator_of
-from workbench.bias.claims import CLAIMS, Claim
-from workbench.bias.tasks import SAFE_PAYOUTS, TASKS
-from workbench.bias.traps import (
+from workbench.extensions.bias.bench import bias_bench, estimator_of
+from workbench.extensions.bias.claims import CLAIMS, Claim
+from workbench.extensions.bias.tasks import SAFE_PAYOUTS, TASKS
+from workbench.extensions.bias.traps import (
     arm_difference,
     deviation_trap,
     filter_trap,
@@ -19,12 +20,11 @@ from workbench.bias.traps import (
     sign_curve,
     turn_index_trap,
 )
-from tests.composed import of_estimator
 from workbench.learn.algorithms import ALGORITHMS, GRPO
 
-DIVIDED, UNDIVIDED = estimator_of(GRPO()), estimator_of(GRPO(normalize_std=False))
+DIVIDED, UNDIVIDED = estimator_of(GRPO()), estimator_of(GRPO(estimator={"normalize_std": False}))
 LEAVE_ONE_OUT = estimator_of(
-    GRPO(normalize_std=False), Claim("", "unbiased", "", correction="G/(G-1)")
+    GRPO(estimator={"normalize_std": False}), Claim("", "unbiased", "", correction="G/(G-1)")
 )
 
 
@@ -106,10 +106,10 @@ def undivided(inputs, *, normalize_std: bool = True):
 @pytest.fixture
 def quick(monkeypatch):
     """The bench as the command runs it, on one task and with few probabilities."""
-    monkeypatch.setattr("workbench.bias.bench.CURVE_SIZES", (2,))
-    monkeypatch.setattr("workbench.bias.traps.RISKY_GRID", (0.3,))
-    monkeypatch.setattr("workbench.bias.traps.FILTERED", (4, 2))
-    monkeypatch.setattr("workbench.notebook.bias.TASKS", {"bandit-0.1": TASKS["bandit-0.1"]})
+    monkeypatch.setattr("workbench.extensions.bias.bench.CURVE_SIZES", (2,))
+    monkeypatch.setattr("workbench.extensions.bias.traps.RISKY_GRID", (0.3,))
+    monkeypatch.setattr("workbench.extensions.bias.traps.FILTERED", (4, 2))
+    monkeypatch.setattr("workbench.extensions.bias.cell.TASKS", {"bandit-0.1": TASKS["bandit-0.1"]})
     return monkeypatch
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from chat_families import tokenizer_of
 
 from workbench.chat import ChatFormat, Conversation
-from workbench.types import Message, Observation, Sampling, Segment, Source, Text
+from workbench.values import Message, Observation, Sampling, Segment, Source, Text
 
 SAMPLING = Sampling(engine="test", dtype="float32")
 
@@ -41,7 +41,7 @@ def text_of(chat: ChatFormat, spans, *sources: Source) -> str:
     return chat.encoder.backend.decode(ids, skip_special_tokens=False)
 
 
-# ------------------------------------------------------------------------------------------------ laws 1, 2 and 3
+# ------------------------------------------------------------------------------------------------ invariants 1, 2 and 3
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Recorder:
 
 
 def check_rows(rows: list[Row], calls: list[Call]) -> None:
-    """Laws 1 to 3: rows hold what the engine saw and answered, bit for bit; exactly what it answered is eligible."""
+    """Invariants 1 to 3: rows hold what the engine saw and answered, bit for bit; exactly what it answered is eligible."""
     expected = [np.zeros(len(row.ids_T), bool) for row in rows]
     for turn, call in enumerate(calls):
         assert call.segment < len(rows), f"turn {turn} was sampled in a segment that is missing"
@@ -122,7 +122,7 @@ def check_rows(rows: list[Row], calls: list[Call]) -> None:
 
 
 def check_shown_again(conversation: Conversation, calls: list[Call]) -> None:
-    """Law 2: a turn of the policy shown again is made of the ids that were sampled; where a template shows only a part
+    """Invariant 2: a turn of the policy shown again is made of the ids that were sampled; where a template shows only a part
     of the text, at least every word of it is the policy's."""
     decode = conversation.chat.encoder.backend.decode
     for segment in conversation.segments:
@@ -148,11 +148,11 @@ def chat_text(chat: ChatFormat, ids: list[int]) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------ law 9
+# ------------------------------------------------------------------------------------------------ invariant 9
 
 
 def check_no_forgery(chat: ChatFormat, spans, sent: str) -> None:
-    """Law 9: text from outside holds no control token, and every character of it is there."""
+    """Invariant 9: text from outside holds no control token, and every character of it is there."""
     outside = [span for span in spans if span.source in (Source.ENV, Source.PROMPT)]
     ids = ids_of(outside)
     forged = [chat.token_texts([token])[0] for token in ids if token in chat.encoder.control_ids]

@@ -1,4 +1,4 @@
-"""Laws 1 to 3 on whole attempts: odd tokens, empty turns, pad == eos, characters cut in half, rewritten histories."""
+"""Invariants 1 to 3 on whole trajectories: odd tokens, empty turns, pad == eos, characters cut in half, rewritten histories."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from test_chat_forgery import attacks
 
 from workbench.chat import Conversation
-from workbench.types import Message, Observation, Source, Span
-from workbench.types.errors import ConfigError, DataError
+from workbench.values import Message, Observation, Source, Span
+from workbench.values.errors import ConfigError, DataError
 
 HISTORIES = ("append", "template", "window", "fresh")
 
@@ -179,7 +179,7 @@ def test_template_history_shows_the_very_text_of_the_template(family, data):
     messages = [{"role": "user", "content": "Begin."}]
     for _ in range(data.draw(st.integers(1, 4))):
         text = data.draw(texts)
-        parts = data.draw(st.sampled_from([[text], [part for part in chat.encoder.atoms(text)]]))
+        parts = data.draw(st.sampled_from([[text], list(chat.encoder.atoms(text))]))
         ids = [
             token
             for part in parts

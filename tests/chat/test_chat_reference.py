@@ -8,11 +8,11 @@ from chat_families import FAMILIES, tokenizer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data.make.tiny_tokenizer import build_tokenizer
 from workbench.chat import ChatFormat
 from workbench.chat.capabilities import chat_message, fit
-from data.make.tiny_tokenizer import build_tokenizer
-from workbench.types import Message, Observation, Source
-from workbench.types.errors import ChatFormatError
+from workbench.values import Message, Observation, Source
+from workbench.values.errors import ChatFormatError
 
 TOOLS = (
     {

@@ -22,9 +22,9 @@ from workbench.engines import LayoutConfig, VllmEngineConfig
 from workbench.engines.adapter_route import Adapter
 from workbench.engines.broadcast import Line, found
 from workbench.engines.digests import digests
-from workbench.engines.server.opening import open_server_engine
-from workbench.engines.server.ways import transfer_by
 from workbench.engines.vllm_engine import VllmEngine
+from workbench.extensions.vllm_server.opening import open_server_engine
+from workbench.extensions.vllm_server.ways import transfer_by
 from workbench.learn.adapters import adapted, alone, merged
 from workbench.learn.config import LearnerConfig
 
@@ -328,8 +328,8 @@ def an_adapter(
     """An adapter of the model, as if trained, and the weights that the two come to."""
     config = LearnerConfig(**{"lora_rank": RANK, "seed": seed, **settings})
     torch.manual_seed(seed)
-    twin = adapted(model or wide(), config, spread=0.2)
-    return alone(twin, config), merged(twin, twin.state_dict())
+    adapted_model = adapted(model or wide(), config, spread=0.2)
+    return alone(adapted_model, config), merged(adapted_model, adapted_model.state_dict())
 
 
 def beside(model: torch.nn.Module, adapter: Adapter) -> torch.nn.Module:

@@ -13,7 +13,7 @@ from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.scripted import ScriptedEngine
 from workbench.learn.adapters import adapted, merged
 from workbench.learn.config import LearnerConfig
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
 CONTEXT = 40
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_models import VOCAB, ask, drain, play, plain_logprobs, prompts, tiny, worst_gap
+from engine_models import VOCAB, ask, drain, plain_logprobs, play, prompts, tiny, worst_gap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,7 +140,7 @@ def test_no_turn_waits_for_another():
 def test_sync_drops_every_cache_and_the_new_weights_are_used():
     other = tiny("qwen3", seed=1)
     engine = engine_for()
-    (first,) = [p for p in play(engine, prompts(1), turns=2)]
+    (first,) = list(play(engine, prompts(1), turns=2))
     engine.sync(other.state_dict(), 1)
     assert engine.stats()["cached_tokens"] == 0
     before = engine.stats()["reused_tokens"]
@@ -180,7 +180,7 @@ def test_release_makes_room_without_eviction():
 
 
 def test_a_request_that_no_cache_could_hold_is_refused_with_numbers():
-    from workbench.types.errors import EngineError
+    from workbench.values.errors import EngineError
 
     with pytest.raises(
         EngineError,

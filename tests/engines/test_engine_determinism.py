@@ -1,4 +1,4 @@
-"""Law 8: noise belongs to the address, admission follows a logical clock, two runs are equal bit for bit."""
+"""Invariant 8: noise belongs to the address, admission follows a logical clock, two runs are equal bit for bit."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import TopPLogitsWarper
 
 from workbench.engines.sampling import bend, sample_rows, uniforms
-from workbench.types.seeds import rng_at, seed_of
+from workbench.values.seeds import rng_at, seed_of
 
 LARGEST = float(np.nextafter(1.0, 0.0))
 

@@ -8,7 +8,7 @@ from engine_models import ask, drain, play, prompts, tiny, worst_gap
 
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.intake import copy_weights
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
 TIED, UNTIED = "qwen3", "qwen2"
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 from engine_models import play, prompts, tiny, worst_gap
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from workbench.engines import TransformersEngineConfig, attention, open_engine
 from workbench.engines.attention import attend_by_rows, reads_long_rows

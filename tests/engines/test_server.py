@@ -24,10 +24,10 @@ from vllm_kit import wide
 
 from workbench.engines import LayoutConfig, TransformersEngineConfig, VllmEngineConfig
 from workbench.engines.digests import digest, digests, unequal
-from workbench.engines.server.opening import JUST_MADE_S, OWNER, PREFIX, open_server_engine
-from workbench.engines.server.process import CONTROL, flags
+from workbench.extensions.vllm_server.opening import JUST_MADE_S, OWNER, PREFIX, open_server_engine
+from workbench.extensions.vllm_server.process import CONTROL, flags
 from workbench.training.config import load_config, to_dict
-from workbench.types.errors import ConfigError, EngineError
+from workbench.values.errors import ConfigError, EngineError
 
 PROMPT = np.arange(6, 16)
 
@@ -190,7 +190,7 @@ def test_weights_that_find_no_room_are_refused_before_the_server_is_touched(serv
     def full(tensors, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("workbench.engines.server.ways.save_file", full)
+    monkeypatch.setattr("workbench.extensions.vllm_server.ways.save_file", full)
     with pytest.raises(
         EngineError, match="version 1 do not fit into .*No space left.*layout.folder"
     ):
@@ -505,7 +505,8 @@ def test_a_layout_that_cannot_be_is_refused_and_what_cannot_act_is_told():
         load_config("frozenlake", {"layout.adapters": "routes", "learner.lora_rank": 4})
     stored = to_dict(load_config("frozenlake", alone | {"learner.lora_rank": 4}))
     assert stored["layout"]["adapters"] == "routes"
-    assert "adapters" not in to_dict(load_config("frozenlake", SERVED))["layout"]
+    stored = to_dict(load_config("frozenlake", SERVED))
+    assert stored["layout"]["adapters"] == LayoutConfig().adapters
     with pytest.raises(ConfigError, match="one of one_device, one_node, many_nodes"):
         LayoutConfig(kind="ray")
     with pytest.raises(ConfigError, match="tensor_parallel = 2: without a server.*one_node"):
@@ -515,8 +516,9 @@ def test_a_layout_that_cannot_be_is_refused_and_what_cannot_act_is_told():
     assert load_config("frozenlake", SERVED | {"learner.num_processes": 2}).layout.has_server
 
 
-def test_a_run_without_a_server_is_stored_as_it_always_was():
-    assert "layout" not in to_dict(load_config("frozenlake"))
+def test_a_run_is_stored_with_its_layout_whether_or_not_it_has_a_server():
+    """Format 2 keeps every setting, so that a later default cannot change what a run was made with."""
+    assert to_dict(load_config("frozenlake"))["layout"]["kind"] == "one_device"
     assert to_dict(load_config("frozenlake", SERVED))["layout"]["kind"] == "one_node"
     assert load_config("frozenlake").engine == TransformersEngineConfig()
 
@@ -541,7 +543,7 @@ def keeper(tmp_path, child=CHILD):
         [
             sys.executable,
             "-m",
-            "workbench.engines.server.keeper",
+            "workbench.extensions.vllm_server.keeper",
             str(folder),
             sys.executable,
             "-c",
@@ -605,7 +607,7 @@ def test_a_starter_that_is_killed_takes_the_group_along(tmp_path):
             "-c",
             f"""
 import subprocess, sys, time
-keeper = subprocess.Popen([sys.executable, "-m", "workbench.engines.server.keeper", {str(tmp_path / "weights")!r}, sys.executable, "-c",
+keeper = subprocess.Popen([sys.executable, "-m", "workbench.extensions.vllm_server.keeper", {str(tmp_path / "weights")!r}, sys.executable, "-c",
                           {CHILD!r}], stdin=subprocess.PIPE, start_new_session=True)
 print(keeper.pid, flush=True)
 time.sleep(60)

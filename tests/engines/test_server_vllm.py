@@ -25,13 +25,13 @@ from vllm_kit import need_vllm, wide
 
 from workbench import cli
 from workbench.engines.base import Request
-from workbench.engines.server.process import _free_port, is_free
-from workbench.notebook.train import train_here
+from workbench.extensions.vllm_server.process import _free_port, is_free
+from workbench.look.cells.train import train_here
 from workbench.run.store import open_run
 from workbench.training.config import load_config
-from workbench.training.session import reopen
-from workbench.types import Message, Observation
-from workbench.types.errors import EngineError
+from workbench.training.reopening import reopen
+from workbench.values import Message, Observation
+from workbench.values.errors import EngineError
 
 GAP = 2e-5  # nats, largest, in float32: measured 4e-6
 SHORT = [
@@ -275,7 +275,7 @@ def test_a_learner_that_is_killed_leaves_no_process_no_port_and_no_file():
 
 
 def test_two_processes_train_beside_one_server(tmp_path):
-    """The same first attempts as one process with vLLM inside; nothing that is trained is stale or off."""
+    """The same first trajectories as one process with vLLM inside; nothing that is trained is stale or off."""
     need_vllm()
     runs = []
     two = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
@@ -306,8 +306,8 @@ def test_two_processes_train_beside_one_server(tmp_path):
         [
             segment.token_ids.tolist()
             for group in run.groups(1)
-            for attempt in group
-            for segment in attempt.segments
+            for trajectory in group
+            for segment in trajectory.segments
         ]
         for run in runs
     )
@@ -355,7 +355,7 @@ def test_two_processes_train_adapters_that_go_to_one_server_alone(tmp_path):
 
 
 def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahead(tmp_path):
-    """Shards are put together for the server, whose digest proves it; its attempts are of the step before the last."""
+    """Shards are put together for the server, whose digest proves it; its trajectories are of the step before the last."""
     need_vllm()
     done = subprocess.run(
         [
@@ -399,15 +399,15 @@ def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahe
         1,
     ]
     for step, version in zip(run.steps(), (0, 0, 1, 2)):
-        attempts = [attempt for group in run.groups(step) for attempt in group]
+        trajectories = [trajectory for group in run.groups(step) for trajectory in group]
         assert {
             span.policy_version
-            for t in attempts
+            for t in trajectories
             for s in t.segments
             for span in s.spans
             if span.sampled
         } == {version}
-        assert not any(t.error for t in attempts)
+        assert not any(t.error for t in trajectories)
 
 
 def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tmp_path):

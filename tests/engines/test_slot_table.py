@@ -1,4 +1,4 @@
-"""Who lies in which slab: one long attempt costs the short ones nothing, both slabs stay within the bound, and what a
+"""Who lies in which slab: one long trajectory costs the short ones nothing, both slabs stay within the bound, and what a
 session has computed goes with it wherever it goes."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def one_long_among_short_ones(engine, watch=lambda: None):
     return [last["s0"], last["s9"]], new
 
 
-def test_one_long_attempt_among_short_ones_evicts_nobody():
+def test_one_long_trajectory_among_short_ones_evicts_nobody():
     engine, held = open_engine(TransformersEngineConfig(cache_tokens=CACHE), MODEL), []
     position = 4 * position_numbers(MODEL.config)  # bytes
     found, new = one_long_among_short_ones(

@@ -13,7 +13,7 @@ import torch
 from engine_models import ask, drain, plain_logprobs, play, prompts, worst_gap
 from vllm_kit import STEPS, leave_out, need_packed_heads, need_vllm, real, wide
 
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
 LONG = dict(max_context=200)
 # dtype -> largest |difference| of a logprob to a plain forward pass in float32, in nats. Measured: 1e-6, 2.4e-2.
@@ -297,7 +297,7 @@ def test_control_a_step_of_a_sync_that_is_left_out_is_noticed(step, dtype, monke
 
 def test_a_step_of_training_has_no_gap(tmp_path):
     """Two steps through the front door: the trainer's own logprobs, sync after each update, nothing stale."""
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     need_vllm()
@@ -337,7 +337,7 @@ def test_control_a_head_that_is_one_update_old_is_noticed(dtype, monkeypatch):
 
 
 def test_the_doctor_tries_it():
-    from workbench.doctor.trials import run_probe
+    from workbench.extensions.doctor.trials import run_probe
 
     need_vllm()
     [found] = run_probe("vllm")

@@ -21,7 +21,7 @@ from workbench.engines.vllm_core import VllmCore, VllmOutput, renewed_arguments,
 from workbench.engines.vllm_engine import VllmEngine, context_for
 from workbench.engines.vllm_turns import completion_of, fault_of, is_bent, sampling_params
 from workbench.training.config import load_config
-from workbench.types.errors import ConfigError, EngineError
+from workbench.values.errors import ConfigError, EngineError
 
 PROMPT = np.arange(6, 16)
 

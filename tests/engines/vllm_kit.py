@@ -22,10 +22,10 @@ from engine_models import SHAPE
 
 from workbench.engines import VllmEngineConfig
 from workbench.engines.digests import digests
+from workbench.engines.intake import copy_weights
 from workbench.engines.sampling import bend, uniforms
 from workbench.engines.vllm_core import VllmCore, VllmOutput, open_core
 from workbench.engines.vllm_engine import VllmEngine, context_for
-from workbench.engines.intake import copy_weights
 
 CONTEXT = 40
 STEPS = ("load", "tied head", "forget_prefixes")

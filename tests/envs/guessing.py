@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workbench.types import Message, Observation, StepResult, Task
+from workbench.values import Message, Observation, StepResult, Task
 
 
 class Guess:

@@ -1,6 +1,6 @@
-"""Environments that are coroutines, that serve many attempts, or that have to be closed. Importable by workers.
+"""Environments that are coroutines, that serve many trajectories, or that have to be closed. Importable by workers.
 
-Each pays for its own dynamics seed and number of steps, so that an attempt's rewards say whose state answered. `folder`
+Each pays for its own dynamics seed and number of steps, so that a trajectory's rewards say whose state answered. `folder`
 is where what happens is noted, for it outlives processes.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from workbench.types import Message, Observation, StepResult, Task
+from workbench.values import Message, Observation, StepResult, Task
 
 
 def observed(text):
@@ -106,7 +106,7 @@ class AwaitedEnv(NotingEnv):
 
 @dataclass(frozen=True)
 class Served(Noting):
-    """One object for many attempts. `wrong` "mixed": it answers with the newest attempt, whoever asks."""
+    """One object for many trajectories. `wrong` "mixed": it answers with the newest trajectory, whoever asks."""
 
     batched: bool = False
     waits: bool = False

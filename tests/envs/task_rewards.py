@@ -3,46 +3,46 @@
 import asyncio
 import os
 
-from workbench.envs.tools import tool
+from workbench.tools import tool
 
 
-def by_length(attempt):
+def by_length(trajectory):
     """A number, and nothing about success: shorter answers earn more."""
-    return None if attempt.answer is None else 1.0 / (1 + len(attempt.answer))
+    return None if trajectory.answer is None else 1.0 / (1 + len(trajectory.answer))
 
 
-def by_calls(attempt):
-    called = [call.name for call in attempt.calls if not call.error]
+def by_calls(trajectory):
+    called = [call.name for call in trajectory.calls if not call.error]
     return {
         "used": 0.5 * ("double" in called),
-        "right": float(attempt.answer == attempt.row["answer"]),
-        "success": attempt.answer == attempt.row["answer"],
+        "right": float(trajectory.answer == trajectory.row["answer"]),
+        "success": trajectory.answer == trajectory.row["answer"],
     }
 
 
-async def later(attempt):
+async def later(trajectory):
     await asyncio.sleep(0)
-    return attempt.answer == attempt.row["answer"]
+    return trajectory.answer == trajectory.row["answer"]
 
 
-def broken(attempt):
+def broken(trajectory):
     raise KeyError("nowhere")
 
 
-def strange(attempt):
+def strange(trajectory):
     return "good"
 
 
-def fill(attempt):
-    """Every attempt begins with one note, which is not the one that is asked for."""
-    attempt.call("add_note", title="old", text="here before")
+def fill(trajectory):
+    """Every trajectory begins with one note, which is not the one that is asked for."""
+    trajectory.call("add_note", title="old", text="here before")
 
 
-def noted(attempt):
+def noted(trajectory):
     """The state that was reached, not what was said: by the server's own answer, and by its folder."""
-    listed = attempt.call("list_notes").value["result"]
-    file = attempt.folder / f"{attempt.row['title']}.txt"
-    assert file.exists() == (attempt.row["title"] in listed) and "old" in listed
+    listed = trajectory.call("list_notes").value["result"]
+    file = trajectory.folder / f"{trajectory.row['title']}.txt"
+    assert file.exists() == (trajectory.row["title"] in listed) and "old" in listed
     return {
         "kept": 0.1 * ("old" in listed),
         "noted": float(file.exists()),

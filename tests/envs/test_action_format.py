@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.envs import FrozenLake
-from workbench.envs.format import ANSWER_TAGS, THINK_TAGS, format_action, parse_action
-from workbench.envs.frozen_lake import MOVES
+from workbench.tools.action_format import ANSWER_TAGS, THINK_TAGS, format_action, parse_action
+from workbench.worlds import FrozenLake
+from workbench.worlds.frozen_lake import MOVES
 
 VALID = {
     (True, "<think>go</think><answer>Right || Down</answer>"): ("Right", "Down"),

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
-from workbench.envs import PRESETS, Bandit, tasks
-from workbench.envs import bandit as module
-from workbench.envs.format import format_action
-from workbench.types.errors import ConfigError
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError
+from workbench.worlds import PRESETS, Bandit, tasks
+from workbench.worlds import bandit as module
 
 
 def begin(family, task, dynamics_seed=0):
@@ -28,7 +28,7 @@ def arms_of(task):
     return safe, risky
 
 
-def test_a_scripted_attempt_as_a_transcript():
+def test_a_scripted_trajectory_as_a_transcript():
     family = PRESETS["bandit-paper"]
     task = next(t for t in tasks(family, "train", 20) if t.payload["arms"][0] == "Teacher")
     env, observation = begin(family, task)
@@ -86,7 +86,7 @@ def test_names_and_reversed_names():
 
 
 def assert_a_group_is_one_task(family, task):
-    """Law 7. The fault that RAGEN had one way (all payouts alike), then the other (all prompts different)."""
+    """Invariant 7. The fault that RAGEN had one way (all payouts alike), then the other (all prompts different)."""
     firsts = {begin(family, task, seed)[1] for seed in range(40)}
     payouts = {pull(family, task, task.payload["risky"], seed).reward for seed in range(40)}
     assert len(firsts) == 1, "prompts differ inside a group"

@@ -6,32 +6,34 @@ import numpy as np
 import pytest
 
 from experiments.exact_values import random_value, solver_value
-from workbench.envs import PRESETS, FrozenLake, baselines, tasks
-from workbench.envs.format import format_action
-from workbench.envs.frozen_lake import FrozenLakeEnv, task_from_grid
 from workbench.rollouts.evaluate import evaluate_baselines
-from workbench.types.errors import ConfigError
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError
+from workbench.worlds import PRESETS, FrozenLake, baselines, tasks
+from workbench.worlds.frozen_lake import FrozenLakeEnv, task_from_grid
 
 
-def test_play_is_one_attempt_in_plain_numbers():
+def test_play_is_one_trajectory_in_plain_numbers():
     family = FrozenLake(format_penalty=-0.25)
     script = iter(
         ["what?", format_action(["Left", "Down"], think=True), format_action(["Right"], think=True)]
     )
-    attempt = baselines.play(
+    trajectory = baselines.play(
         family, task_from_grid(["P__O", "_G__", "____", "O___"]), 0, lambda env: next(script)
     )
-    assert attempt == baselines.Attempt(success=True, reward=0.75, turns=3, moves=3)
+    assert trajectory == baselines.BaselineResult(success=True, reward=0.75, turns=3, moves=3)
 
 
 def test_play_stops_at_the_limit_on_answers():
     family = FrozenLake(max_turns=4)
-    attempt = baselines.play(family, family.task(1), 0, lambda env: "nonsense")
-    assert attempt == baselines.Attempt(success=False, reward=pytest.approx(-0.4), turns=4, moves=0)
+    trajectory = baselines.play(family, family.task(1), 0, lambda env: "nonsense")
+    assert trajectory == baselines.BaselineResult(
+        success=False, reward=pytest.approx(-0.4), turns=4, moves=0
+    )
 
 
 def test_a_reward_that_could_not_be_scored_is_not_zero(monkeypatch):
-    """Law 5: one turn without a reward, and the attempt has none; the mean is over the others."""
+    """Invariant 5: one turn without a reward, and the trajectory has none; the mean is over the others."""
     chosen = tasks(FrozenLake(), "held-out", 6)
     random, _ = evaluate_baselines(chosen, family=FrozenLake(), seed=0)
     step = FrozenLakeEnv.step
@@ -99,11 +101,11 @@ def test_any_function_can_be_played():
         baselines.play(family, task, 0, lambda env: format_action(["Up"], think=True))
         for task in tasks(family, "train", 30)
     ]
-    assert 0 < np.mean([attempt.moves for attempt in played]) <= 10
+    assert 0 < np.mean([trajectory.moves for trajectory in played]) <= 10
 
 
 def test_nothing_to_play_is_refused():
     family = PRESETS["bandit"]
     for chosen, attempts in (([], 1), (tasks(family, "train", 2), 0)):
-        with pytest.raises(ConfigError, match="at least one task and one attempt"):
+        with pytest.raises(ConfigError, match="at least one task and one trajectory"):
             evaluate_baselines(chosen, family=family, seed=0, attempts=attempts)

@@ -8,14 +8,14 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
-from workbench.envs import PRESETS, Countdown, arithmetic, split_of, tasks
-from workbench.envs.arithmetic import judged, reachable, solve
-from workbench.envs.baselines import play
-from workbench.envs.format import format_action
-from workbench.types import Task
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at
-from workbench.types.stats import wilson_interval
+from workbench.tools.action_format import format_action
+from workbench.values import Task
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at
+from workbench.values.stats import wilson_interval
+from workbench.worlds import PRESETS, Countdown, arithmetic, split_of, tasks
+from workbench.worlds.arithmetic import judged, reachable, solve
+from workbench.worlds.baselines import play
 
 FAMILIES = ["countdown", "countdown-ragen", "countdown-small"]
 
@@ -31,7 +31,7 @@ def answer(expression):
     return format_action([expression], think=True)
 
 
-def test_a_scripted_attempt_as_a_transcript():
+def test_a_scripted_trajectory_as_a_transcript():
     env, observation = begun(Countdown(max_turns=3))
     assert observation.messages[0].text == (
         "Write an expression that equals the target. Use each number exactly once, with + - * / and parentheses, in at "

@@ -11,12 +11,12 @@ import pytest
 import workbench as wb
 from tests.counts import reduced
 from tests.test_readme_examples import ROOT, block_of
-from workbench.envs import tasks
-from workbench.envs.rows import RowSettings
-from workbench.envs.tools.formats import Hermes
-from workbench.envs.tools.shared_workers import shared_workers
 from workbench.run.code import named_code
+from workbench.tools.formats import Hermes
+from workbench.tools.shared_workers import shared_workers
 from workbench.training.config import to_dict
+from workbench.worlds import tasks
+from workbench.worlds.rows import RowSettings
 
 PAGE = "docs/guides/data.md"
 SMALL = {

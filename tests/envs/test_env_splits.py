@@ -10,15 +10,15 @@ import pytest
 
 from tests.counts import reduced
 from tests.envs.guessing import Guessing
-from workbench.envs import ENVS, PRESETS, FrozenLake, split_of, tasks
-from workbench.envs.splits import SPLITS
-from workbench.types import Task
-from workbench.types.errors import ConfigError
-from workbench.types.seeds import seed_of
+from workbench.values import Task
+from workbench.values.errors import ConfigError
+from workbench.values.seeds import seed_of
+from workbench.worlds import ENVS, PRESETS, FrozenLake, split_of, tasks
+from workbench.worlds.splits import SPLITS
 
 FINGERPRINT = """
 import hashlib, json
-from workbench.envs import PRESETS, tasks
+from workbench.worlds import PRESETS, tasks
 from workbench.rollouts.evaluate import evaluate_baselines
 lines = []
 for name in ("frozenlake-4x4-slip", "bandit", "sokoban-6x6", "sokoban-8x8-2"):
@@ -71,7 +71,7 @@ def test_a_split_without_tasks_names_what_is_missing(family, words):
 
 
 @pytest.mark.full
-def test_tasks_and_attempts_are_the_same_in_every_process():
+def test_tasks_and_trajectories_are_the_same_in_every_process():
     assert in_process(FINGERPRINT, "1") == in_process(FINGERPRINT, "2")
 
 
@@ -192,7 +192,7 @@ def test_environments_and_stats_need_numpy_only():
     code = """
 import sys
 before = {name.partition(".")[0] for name in sys.modules}
-import workbench.envs, workbench.envs.baselines, workbench.envs.runners, workbench.types.stats
+import workbench.worlds, workbench.worlds.baselines, workbench.worlds.runners, workbench.values.stats
 loaded = {name.partition(".")[0] for name in sys.modules} - before - set(sys.stdlib_module_names)
 print(sorted(name for name in loaded if not name.startswith("_")))
 """

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workbench.envs import ENVS, split_of, tasks
-from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.file_qa import FileQA
-from workbench.envs.search import Bm25
-from workbench.envs.search.base import Hit
-from workbench.envs.search.dense import Dense
-from workbench.envs.tool_env import CallSettings
+from workbench.extensions.servers.dense import Dense
 from workbench.rollouts.evaluate import evaluate_baselines
-from workbench.types.errors import ConfigError, DataError
+from workbench.tools.retrieval import Bm25
+from workbench.tools.retrieval.base import Hit
+from workbench.values.errors import ConfigError, DataError
+from workbench.worlds import ENVS, split_of, tasks
+from workbench.worlds.answer_rewards import AnswerRewards
+from workbench.worlds.file_qa import FileQA
+from workbench.worlds.tool_env import CallSettings
 
 FILES = Path(__file__).parents[1] / "qa/files"
 TRAIN, HELDOUT = (
@@ -79,7 +79,7 @@ def test_without_a_file_of_its_own_one_question_in_five_is_held_out_by_its_text(
     assert not by_split["train"] & by_split["held-out"] and 20 < len(by_split["held-out"]) < 60
 
 
-def test_an_attempt_searches_answers_and_is_paid():
+def test_a_trajectory_searches_answers_and_is_paid():
     family = replace(FAMILY, documents=1, rewards=AnswerRewards(process=0.25))
     task = next(t for t in tasks(family, "train", 20) if t.payload["answers"] == ["Lund Quay"])
     env = family.make()
@@ -122,7 +122,7 @@ def test_another_corpus_is_searched_and_support_is_found_in_it_by_title():
         replace(FAMILY, corpus=BEIR, context="gold").task(0)
 
 
-def test_files_are_read_and_indexed_once_whatever_the_settings_of_an_attempt():
+def test_files_are_read_and_indexed_once_whatever_the_settings_of_a_trajectory():
     opened = FAMILY.open()
     assert replace(FAMILY, turns=3, context="rag").open() is opened
     assert FAMILY.open_searcher() is replace(FAMILY, documents=1).open_searcher()

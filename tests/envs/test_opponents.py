@@ -1,4 +1,4 @@
-"""Somebody else speaks in an attempt: by turns, with a name, from the attempt's own seed, and never trained."""
+"""Somebody else speaks in a trajectory: by turns, with a name, from the trajectory's own seed, and never trained."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from data.make.tiny_tokenizer import build_tokenizer
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs.opponents import OpponentEnv
+from workbench.look import trajectory_view
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
 from workbench.rollouts.opponents import EndpointOpponent, PolicyOpponent
-from workbench.types import Message, Observation, Source, StepResult, StopReason, Task
-from workbench.types.errors import EnvError
-from workbench.views import show_trajectory
+from workbench.values import Message, Observation, Source, StepResult, StopReason, Task
+from workbench.values.errors import EnvError
+from workbench.worlds.opponents import OpponentEnv
 
 
 class Nim:
@@ -77,7 +77,7 @@ def said(messages):
 
 
 @pytest.mark.parametrize("opponent", [takes, takes_later])
-def test_the_other_side_speaks_when_it_is_to_move_and_chance_is_the_attempts_own(opponent):
+def test_the_other_side_speaks_when_it_is_to_move_and_chance_is_the_trajectories_own(opponent):
     family = NimFamily(opponent)
     games = []
     for seed in (1, 1, 2, 3, 4):
@@ -146,10 +146,10 @@ def test_what_it_says_is_text_of_the_environment_with_its_name_and_never_trained
             and "left" not in sampled
         )
         assert sum(span.sampled for span in spans) == len(trajectory.turns)
-    assert "rival: " in show_trajectory(group[0]).text
+    assert "rival: " in trajectory_view(group[0]).text
 
 
-def test_an_opponent_that_raises_is_a_fault_of_its_attempt():
+def test_an_opponent_that_raises_is_a_fault_of_its_trajectory():
     def breaks(observation, rng):
         raise OSError("gone")
 

@@ -1,4 +1,4 @@
-"""Coroutines, attempts that one object serves, and `close`: the same in this thread, in threads and in processes."""
+"""Coroutines, trajectories that one object serves, and `close`: the same in this thread, in threads and in processes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.envs.served import Awaited, LeavesThreads, Noting, Served
-from workbench.envs.awaiting import EventLoop
-from workbench.envs.runners import InlineRunner, ThreadRunner
-from workbench.envs.workers import ProcessRunner
-from workbench.envs.workers.env_slots import WorkerSlots
 from workbench.linting import Evidence, lint_evidence
-from workbench.notebook.live_run import train
+from workbench.look.cells.live_run import train
 from workbench.rollouts.evaluate import evaluate_baselines
+from workbench.tools.awaiting import EventLoop
 from workbench.training.config import load_config
+from workbench.worlds.runners import InlineRunner, ThreadRunner
+from workbench.worlds.workers.env_runner import ProcessRunner
+from workbench.worlds.workers.env_slots import WorkerSlots
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNERS = {
@@ -47,7 +47,7 @@ def answers(runner, count):
 
 
 def played(runner, family, attempts=4, turns=3, texts=None):
-    """Rewards by attempt: all attempts at once, in turns."""
+    """Rewards by trajectory: all trajectories at once, in turns."""
     for k in range(attempts):
         runner.reset(f"a{k}", family, family.task(k), 100 + k)
     first = answers(runner, attempts)
@@ -77,13 +77,17 @@ def test_coroutines_are_awaited_wherever_they_are_stepped(runner, tmp_path):
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("waits", [False, True])
-def test_attempts_that_one_object_serves_do_not_mix(runner, tmp_path, batched, waits, monkeypatch):
+def test_trajectories_that_one_object_serves_do_not_mix(
+    runner, tmp_path, batched, waits, monkeypatch
+):
     monkeypatch.setattr(
         WorkerSlots, "patience", lambda *_: 10.0
-    )  # no attempt moves to another worker
+    )  # no trajectory moves to another worker
     family = Served(str(tmp_path), batched=batched, waits=waits)
     assert played(runner, family) == ALONE
-    assert played(runner, family) == ALONE  # the same object again, with the same names of attempts
+    assert (
+        played(runner, family) == ALONE
+    )  # the same object again, with the same names of trajectories
     runner.shutdown()
     notes = family.notes()
     objects = notes.count("made")
@@ -105,16 +109,16 @@ def test_a_worker_that_stood_in_gives_back_what_it_held(tmp_path, monkeypatch):
     held = family.notes().count("made")
     assert (
         held > 1 and len(runner._slots.workers) == 1
-    )  # others stood in, and are gone with the last attempt
+    )  # others stood in, and are gone with the last trajectory
     runner.shutdown()
     assert family.notes().count("shut down with 0") == held
 
 
-def test_an_object_that_mixes_attempts_is_seen_to_mix_them(tmp_path):
+def test_an_object_that_mixes_trajectories_is_seen_to_mix_them(tmp_path):
     assert played(InlineRunner(), Served(str(tmp_path), wrong="mixed")) != ALONE
 
 
-def test_what_waits_goes_in_one_batch_and_one_failure_is_one_attempts(tmp_path):
+def test_what_waits_goes_in_one_batch_and_one_failure_is_one_trajectories(tmp_path):
     family, runner = Served(str(tmp_path), batched=True), ThreadRunner(deadline_s=20)
     rewards = played(runner, family, turns=1, texts={"a1": "raise", "a2": "forget"})
     assert rewards["a0"] == [101] and rewards["a3"] == [104]
@@ -124,7 +128,7 @@ def test_what_waits_goes_in_one_batch_and_one_failure_is_one_attempts(tmp_path):
 
 
 @pytest.mark.parametrize("family", [Awaited, lambda folder: Served(folder, waits=True)])
-def test_coroutines_of_several_attempts_go_on_at_once(family, tmp_path):
+def test_coroutines_of_several_trajectories_go_on_at_once(family, tmp_path):
     runner = ThreadRunner(deadline_s=20)
     began = time.monotonic()
     played(runner, family(str(tmp_path)), turns=1, texts={f"a{k}": "slow" for k in range(4)})
@@ -133,7 +137,7 @@ def test_coroutines_of_several_attempts_go_on_at_once(family, tmp_path):
 
 
 @pytest.mark.parametrize("family", [Awaited, Noting, lambda folder: Served(folder, waits=True)])
-def test_an_attempt_cut_off_at_its_deadline_is_closed_and_the_others_go_on(family, tmp_path):
+def test_a_trajectory_cut_off_at_its_deadline_is_closed_and_the_others_go_on(family, tmp_path):
     family, runner = family(str(tmp_path)), ThreadRunner(deadline_s=0.4)
     runner.reset("a", family, family.task(1), 1)
     runner.reset("b", family, family.task(2), 2)
@@ -148,7 +152,7 @@ def test_an_attempt_cut_off_at_its_deadline_is_closed_and_the_others_go_on(famil
     )
 
 
-def test_after_a_call_that_hangs_new_attempts_get_another_object(tmp_path):
+def test_after_a_call_that_hangs_new_trajectories_get_another_object(tmp_path):
     family, runner = Served(str(tmp_path)), ThreadRunner(deadline_s=0.3)
     runner.reset("a", family, family.task(1), 1)
     answers(runner, 1)

@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.envs import Bandit, FrozenLake, Sokoban
-from workbench.envs.format import format_action
-from workbench.envs.frozen_lake import MOVES as LAKE_MOVES
-from workbench.envs.frozen_lake import task_from_grid
-from workbench.envs.reasoning import (
+from data.make.demonstrations import LakeDemonstrator, SokobanDemonstrator
+from workbench.rollouts.metrics import rollout_metrics
+from workbench.tools.action_format import format_action
+from workbench.values import Group, Message, Observation, StopReason, Task, Text, Trajectory, Turn
+from workbench.values.errors import ConfigError
+from workbench.values.seeds import rng_at
+from workbench.worlds import Bandit, FrozenLake, Sokoban
+from workbench.worlds.frozen_lake import MOVES as LAKE_MOVES
+from workbench.worlds.frozen_lake import task_from_grid
+from workbench.worlds.reasoning import (
     AGREES,
     DISAGREES,
     SILENT,
@@ -24,13 +29,8 @@ from workbench.envs.reasoning import (
     sokoban_statements,
     verdict,
 )
-from workbench.envs.sokoban import MOVES as SOKOBAN_MOVES
-from workbench.envs.sokoban_levels import level_from_rows
-from data.make.demonstrations import LakeDemonstrator, SokobanDemonstrator
-from workbench.rollouts.metrics import rollout_metrics
-from workbench.types import Group, Message, Observation, StopReason, Task, Text, Trajectory, Turn
-from workbench.types.errors import ConfigError
-from workbench.types.seeds import rng_at
+from workbench.worlds.sokoban import MOVES as SOKOBAN_MOVES
+from workbench.worlds.sokoban_levels import level_from_rows
 
 LAKE = ("P__O", "_O__", "____", "O__G")
 ROOM = level_from_rows(["######", "#__O##", "#_X__#", "#__P_#", "#____#", "######"])
@@ -325,7 +325,7 @@ def test_a_megabyte_of_thought_is_read_in_part():
 
 
 def test_metrics_tell_how_many_thoughts_state_something_and_how_many_of_those_agree():
-    def attempt(*said: str | None) -> Trajectory:
+    def a_trajectory(*said: str | None) -> Trajectory:
         turns = tuple(
             Turn(i, "x", reward=0.0, info={} if words is None else {"reasoning": words})
             for i, words in enumerate(said)
@@ -340,12 +340,12 @@ def test_metrics_tell_how_many_thoughts_state_something_and_how_many_of_those_ag
             StopReason.TERMINATED,
         )
 
-    metrics = rollout_metrics([Group((attempt(AGREES, SILENT, None, DISAGREES),))])
+    metrics = rollout_metrics([Group((a_trajectory(AGREES, SILENT, None, DISAGREES),))])
     assert (
         metrics["reasoning_stated"] == pytest.approx(2 / 3) and metrics["reasoning_agrees"] == 0.5
     )
-    silent = rollout_metrics([Group((attempt(SILENT),))])
+    silent = rollout_metrics([Group((a_trajectory(SILENT),))])
     assert silent["reasoning_stated"] == 0.0 and "reasoning_agrees" not in silent
     assert not any(
-        key.startswith("reasoning") for key in rollout_metrics([Group((attempt(None),))])
+        key.startswith("reasoning") for key in rollout_metrics([Group((a_trajectory(None),))])
     )

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.envs import row_files, split_of, tasks
-from workbench.envs.row_files import files_of, read_rows
-from workbench.envs.rows import DataRow, RowFamily, RowSettings, RowTable
-from workbench.types.errors import ConfigError, DataError
+from workbench.values.errors import ConfigError, DataError
+from workbench.worlds import row_files, split_of, tasks
+from workbench.worlds.row_files import files_of, read_rows
+from workbench.worlds.rows import DataRow, RowFamily, RowSettings, RowTable
 
 ROWS = [{"name": f"sum{n}", "question": f"{n} + 1?", "answer": str(n + 1)} for n in range(30)]
 

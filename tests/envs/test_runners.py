@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from workbench.envs.runners import InlineRunner, ThreadRunner
-from workbench.types import Message, Observation, StepResult, Task
+from workbench.values import Message, Observation, StepResult, Task
+from workbench.worlds.runners import InlineRunner, ThreadRunner
 
 TASK = Task("t", "fake", 0)
 
@@ -99,7 +99,7 @@ def test_whatever_an_environment_raises_becomes_an_error_answer(runner, action, 
     assert words in answer.error and answer.result is None and not answer.timed_out
 
 
-def test_every_attempt_has_an_environment_of_its_own(runner):
+def test_every_trajectory_has_an_environment_of_its_own(runner):
     family = FakeFamily()
     for key in "abc":
         runner.reset(key, family, TASK, 0)

@@ -1,4 +1,4 @@
-"""ToolEnv, step by step: what is shown, what is run, what is paid and on which turn, how attempts end."""
+"""ToolEnv, step by step: what is shown, what is run, what is paid and on which turn, how trajectories end."""
 
 import json
 import pickle
@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.tools.reply_fuzz import reply
-from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.envs.tools.base import ToolResult, tool
-from workbench.envs.tools.formats import Hermes
-from workbench.types import Task
-from workbench.types.canonical_json import plain
-from workbench.types.errors import ConfigError, EnvError
+from workbench.basics.canonical_json import plain
+from workbench.tools.base import ToolResult, tool
+from workbench.tools.formats import Hermes
+from workbench.values import Task
+from workbench.values.errors import ConfigError, EnvError
+from workbench.worlds.answer_rewards import AnswerRewards
+from workbench.worlds.tool_env import CallSettings, ToolEnv
 
 TASK = Task(
     "q/0",
@@ -102,7 +102,7 @@ def test_the_first_prompt_holds_the_question_and_schemas_all_untrusted_but_our_o
     (schema,) = observation.tools
     assert (
         schema["function"]["name"] == "search" and env.reset(TASK, 7) == observation
-    )  # chance plays no part (law 7)
+    )  # chance plays no part (invariant 7)
 
 
 def test_words_context_and_schemas_are_the_familys_to_choose():
@@ -160,7 +160,7 @@ def test_calls_are_answered_in_order_with_names_and_ids():
     assert again.observation.messages[0].tool_call_id == "t1c0"
 
 
-def test_tools_that_raise_are_answered_and_the_attempt_goes_on():
+def test_tools_that_raise_are_answered_and_the_trajectory_goes_on():
     result = begin().step(
         WORDS.write_call("broken", {"kind": "value"})
         + WORDS.write_call("broken", {"kind": "exit"})
@@ -219,7 +219,7 @@ def test_a_prompt_of_its_own_per_turn_may_recall_what_was_found():
 # ------------------------------------------------------------------------------------------------ how it ends
 
 
-def test_an_answer_ends_the_attempt_once():
+def test_an_answer_ends_the_trajectory_once():
     env = begin()
     result = env.step(answer("the kingdom of Orland"))
     assert result.terminated and not result.truncated and result.observation.messages == ()
@@ -399,7 +399,7 @@ def test_a_task_that_is_no_question(payload):
 # ------------------------------------------------------------------------------------------------ state
 
 
-def test_state_belongs_to_one_attempt():
+def test_state_belongs_to_one_trajectory():
     one, other = (
         begin(tools=[tool(Notes.function, name="notes", trusted=True)]),
         begin(tools=[tool(Notes.function, name="notes", trusted=True)]),
@@ -417,7 +417,7 @@ def test_state_belongs_to_one_attempt():
     one.close()
 
 
-def test_a_snapshot_goes_on_as_the_attempt_would_have():
+def test_a_snapshot_goes_on_as_the_trajectory_would_have():
     env = begin(rewards=AnswerRewards(process=0.25), calls=CallSettings(recall=True))
     env.step("hm")
     env.step(find("velo"))

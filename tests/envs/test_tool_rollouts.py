@@ -13,19 +13,21 @@ from tests.linting.clean_rollouts import with_facts
 from tests.tools.reply_fuzz import CONTROL, reply
 from workbench.chat import ChatFormat
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.envs.tools.base import FunctionTool, ToolResult, tool
-from workbench.envs.tools.formats import Hermes, format_for
 from workbench.learn.algorithms import GRPO, PPO, ReinforcePP
 from workbench.learn.algorithms.credit import credit_inputs
 from workbench.learn.batch import Batch
-from workbench.linting import RULES, Evidence, check
+from workbench.linting import Evidence, all_rules, check
+from workbench.look.trajectory import trajectory_view
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.types import Observation, Source, StopReason, Task
-from workbench.types.errors import ToolError
-from workbench.views.trajectory import show_trajectory
+from workbench.tools.base import FunctionTool, ToolResult, tool
+from workbench.tools.formats import Hermes, format_for
+from workbench.values import Observation, Source, StopReason, Task
+from workbench.values.errors import ToolError
+from workbench.worlds.answer_rewards import AnswerRewards
+from workbench.worlds.tool_env import CallSettings, ToolEnv
+
+RULES = all_rules()
 
 WORDS = Hermes()
 HOSTILE = (
@@ -54,7 +56,7 @@ def search(query: str = "") -> ToolResult:
 
 @dataclass(frozen=True)
 class Asking:
-    """A family of one question. `texts` are what the policy says, turn by turn, by attempt."""
+    """A family of one question. `texts` are what the policy says, turn by turn, by trajectory."""
 
     max_turns: int = 3
     calls: CallSettings = CallSettings()
@@ -81,7 +83,7 @@ def chat_of(family: str) -> ChatFormat:
 
 
 def rolled(family: str, texts: tuple[tuple[str, ...], ...], asking: Asking = Asking(), **settings):
-    """(trajectories of one group, what was sampled by attempt and turn): attempt n says texts[n], turn by turn."""
+    """(trajectories of one group, what was sampled by trajectory and turn): attempt n says texts[n], turn by turn."""
     chat, tokenizer, sampled = chat_of(family), tokenizer_of(family), {}
 
     def script(request):
@@ -156,7 +158,7 @@ def test_what_was_sampled_is_what_is_trained_and_paid_turn_by_turn(family, histo
         assert len(group[0].segments) > 1
 
 
-# ------------------------------------------------------------------------------------------------ law 9
+# ------------------------------------------------------------------------------------------------ invariant 9
 
 
 def outside(trajectory, chat: ChatFormat) -> list[int]:
@@ -212,7 +214,7 @@ def test_a_tool_whose_name_no_call_could_carry_is_refused(name):
 
 
 def fuzz(family: str, count: int) -> int:
-    """Replies by the dozen, one attempt each; the number of attempts that nothing broke."""
+    """Replies by the dozen, one trajectory each; the number of trajectories that nothing broke."""
     chat, sound = chat_of(family), 0
     texts = tuple(
         (reply(number, "rollouts").encode("utf-8", "replace").decode()[:3_000],)
@@ -337,7 +339,7 @@ def lint(asking: Asking, texts, **settings):
 
 
 @pytest.mark.parametrize("history", ["append", "fresh"])
-def test_the_lint_is_clean_on_attempts_with_tools_and_their_state(history):
+def test_the_lint_is_clean_on_trajectories_with_tools_and_their_state(history):
     note = WORDS.write_call("notes", {"note": "a"})
     texts = (
         (note + find("velo"), note, answer("Orland")),
@@ -356,7 +358,7 @@ def test_the_lint_is_clean_on_attempts_with_tools_and_their_state(history):
 # ------------------------------------------------------------------------------------------------ how it looks
 
 
-def test_an_attempt_with_tools_reads_well():
+def test_a_trajectory_with_tools_reads_well():
     """Calls with their errors, results behind the tool's name, the answer beside the right one."""
     texts = (
         (find("velo") + WORDS.write_call("search", {"query": 3}), answer("Orland")),
@@ -364,7 +366,7 @@ def test_an_attempt_with_tools_reads_well():
         (find("velo"), "hm", find("mira")),
     )
     group, _ = rolled("qwen3", texts, Asking(question="Which country is Velo in?"))
-    first, second, third = (show_trajectory(trajectory) for trajectory in group)
+    first, second, third = (trajectory_view(trajectory) for trajectory in group)
     assert (
         '  calls    search({"query": "velo"})\n  calls    search({"query": 3}) ! bad_arguments\n'
         in first.text

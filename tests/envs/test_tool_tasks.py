@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
+from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
 from workbench.engines.scripted import ScriptedEngine
-from workbench.chat import ChatFormat
-from workbench.envs import ToolTasks, tasks
-from workbench.envs.rows import RowSettings
-from workbench.envs.tool_env import CallSettings
-from workbench.envs.tool_rewards import verdict_of
-from workbench.envs.tools.formats import Hermes
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.types import StopReason
-from workbench.types.errors import ConfigError, DataError, EnvError, ToolError
+from workbench.tools.formats import Hermes
+from workbench.values import StopReason
+from workbench.values.errors import ConfigError, DataError, EnvError, ToolError
+from workbench.worlds import ToolTasks, tasks
+from workbench.worlds.rows import RowSettings
+from workbench.worlds.tool_env import CallSettings
+from workbench.worlds.tool_rewards import verdict_of
 
 SERVER = Path(__file__).parent / "notes_server.py"
 MODULE = "tests.envs.task_rewards"
@@ -136,7 +136,7 @@ def test_what_it_may_not_say(said):
 @pytest.mark.parametrize(
     ("name", "words"), [("broken", "raised KeyError"), ("strange", "returns a finite number")]
 )
-def test_a_function_that_fails_ends_the_attempt_and_is_no_zero(tmp_path, name, words):
+def test_a_function_that_fails_ends_the_trajectory_and_is_no_zero(tmp_path, name, words):
     family = sums(tmp_path, reward=f"{MODULE}:{name}")
     with pytest.raises(EnvError, match=f"{name} on task 'tools/rows.jsonl:.*{words}"):
         played(family, tasks(family, "train", 1)[0], WORDS.write_answer("1"))
@@ -191,7 +191,7 @@ def test_settings_that_do_nothing_are_refused(tmp_path):
 # ------------------------------------------------------------------------------------------------ MCP tasks
 
 
-def test_success_is_the_state_of_the_server_and_every_attempt_has_its_own(tmp_path):
+def test_success_is_the_state_of_the_server_and_every_trajectory_has_its_own(tmp_path):
     family = notes(tmp_path, resources=True)
     first, second = tasks(family, "train", 2)
     title = first.payload["row"]["title"]
@@ -223,7 +223,7 @@ def test_success_is_the_state_of_the_server_and_every_attempt_has_its_own(tmp_pa
 
 
 def rolled(family, text, attempts=2, count=1, **settings):
-    """Attempts in which the policy says this in every turn."""
+    """Trajectories in which the policy says this in every turn."""
     tokenizer = load_tokenizer("search-tiny")
     chat = ChatFormat.from_tokenizer(tokenizer)
     said = [*tokenizer.encode(text, add_special_tokens=False), min(chat.stop_ids)]
@@ -310,6 +310,8 @@ def test_mcp_tasks_train_in_workers_and_pass_the_lint(tmp_path):
         "train.steps": 1,
     }
     _, run = trained(tmp_path, tmp_path / "run", **settings)
-    attempts = [t for group in run.groups(1) for t in group]
-    assert len(attempts) == 4 and all(t.success is False and t.reward is not None for t in attempts)
+    trajectories = [t for group in run.groups(1) for t in group]
+    assert len(trajectories) == 4 and all(
+        t.success is False and t.reward is not None for t in trajectories
+    )
     assert (found := wb.lint(tmp_path / "run", step=1)).ok, found.text

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.envs import PRESETS, split_of, tasks
-from workbench.envs.baselines import play
-from workbench.envs.qa.worlds import HELD_OUT_WORLDS, split_of_name
-from workbench.envs.qa.contexts import CONTEXTS
-from workbench.envs.world_qa import WorldQA
 from data.make.pretrain import RECIPES, demonstrate
 from data.make.search_demonstrator import SearchDemonstrator
 from workbench.training.config import load_config
-from workbench.types.errors import ConfigError, EnvError
+from workbench.values.errors import ConfigError, EnvError
+from workbench.worlds import PRESETS, split_of, tasks
+from workbench.worlds.baselines import play
+from workbench.worlds.qa.contexts import CONTEXTS
+from workbench.worlds.qa.worlds import HELD_OUT_WORLDS, split_of_name
+from workbench.worlds.world_qa import WorldQA
 
 PLAIN, HARD = PRESETS["world-qa"], PRESETS["world-qa-hard"]
 NOBODY_SLIPS = SearchDemonstrator(early=0.0, stray=0.0, misread=0.0, slip=0.0)

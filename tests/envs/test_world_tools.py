@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from workbench.envs import PRESETS, tasks
-from workbench.envs.qa.worlds import world
-from workbench.envs.tools.base import tool
-from workbench.envs.world_qa import WorldQA
-from workbench.types import Task
-from workbench.types.errors import ConfigError, ToolError
+from workbench.tools.base import tool
+from workbench.values import Task
+from workbench.values.errors import ConfigError, ToolError
+from workbench.worlds import PRESETS, tasks
+from workbench.worlds.qa.worlds import world
+from workbench.worlds.world_qa import WorldQA
 
 
 @tool(trusted=True)

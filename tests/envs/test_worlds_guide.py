@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workbench.envs import PRESETS, tasks
-from workbench.envs.baselines import play
 from workbench.training.config import load_config
-from workbench.types.seeds import rng_at
+from workbench.values.seeds import rng_at
+from workbench.worlds import PRESETS, tasks
+from workbench.worlds.baselines import play
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/guides/worlds.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- ([a-z-]+) -->\n```python\n(.*?)```", PAGE, re.DOTALL))

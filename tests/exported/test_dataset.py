@@ -1,4 +1,4 @@
-"""A run as a Hugging Face dataset: `datasets` opens it, and every attempt comes back whole."""
+"""A run as a Hugging Face dataset: `datasets` opens it, and every trajectory comes back whole."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from tests.exported.attempts import stored_run
-from workbench.notebook.exports import dataset
+from tests.exported.trajectories import stored_run
+from workbench.extensions.interop.exports import dataset
 
 datasets = pytest.importorskip(
     "datasets", reason="needs datasets, which trl brings: pip install -e '.[test]'"
@@ -23,9 +23,9 @@ def run(tmp_path_factory):
     return stored_run(tmp_path_factory.mktemp("runs") / "first")
 
 
-def test_every_attempt_comes_back(run, tmp_path):
+def test_every_trajectory_comes_back(run, tmp_path):
     said = wb.export_run(run, tmp_path / "out", to="dataset").text
-    assert "12 rows (attempts) of 12 attempts of 2 steps" in said and "left out" not in said
+    assert "12 rows (trajectories) of 12 trajectories of 2 steps" in said and "left out" not in said
     rows = datasets.load_dataset(
         str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")
     )

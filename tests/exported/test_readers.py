@@ -1,4 +1,4 @@
-"""Verifiers' and Inspect's own readers take what is exported, and find every attempt in it as it was.
+"""Verifiers' and Inspect's own readers take what is exported, and find every trajectory in it as it was.
 
 They insist on other versions than ours, so they live in environments of their own: `make test-readers` makes one and runs this file
 in ours. What our own importers read back needs neither.
@@ -15,8 +15,8 @@ import pytest
 
 import workbench as wb
 from tests.beside import environment_beside, python_beside
-from tests.exported.attempts import CONTROL_TEXT, stored_run
-from workbench.notebook.exports.verifiers import NO_TOKENS
+from tests.exported.trajectories import CONTROL_TEXT, stored_run
+from workbench.extensions.interop.exports.verifiers import NO_TOKENS
 
 READERS = Path(__file__).parent / "readers"
 
@@ -27,7 +27,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def attempts(run):
+def trajectories(run):
     return [
         (step, number, t)
         for step in run.steps()
@@ -49,22 +49,22 @@ def read_by(script: str, path: Path, variable: str, place: str):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_inspect_reads_the_log(run, attempts, tmp_path):
+def test_inspect_reads_the_log(run, trajectories, tmp_path):
     wb.export_run(run, tmp_path / "first.eval", to="inspect")
     log = read_by(
         "read_inspect.py", tmp_path / "first.eval", "WORKBENCH_INSPECT_PYTHON", ".venv-readers"
     )
-    rewards = [t.reward for _, _, t in attempts if t.reward is not None]
+    rewards = [t.reward for _, _, t in trajectories if t.reward is not None]
     assert (log["status"], log["model"], log["task"]) == ("success", "search-tiny", "file_qa")
     assert log["metadata"]["run_digest"] == run.digest()
     assert log["scores"]["reward"] == [
         pytest.approx(np.mean(rewards)),
         len(rewards),
-        len(attempts) - len(rewards),
+        len(trajectories) - len(rewards),
     ]
     found = {(sample["id"], sample["epoch"]): sample for sample in log["samples"]}
-    assert len(found) == len(attempts)
-    for step, number, t in attempts:
+    assert len(found) == len(trajectories)
+    for step, number, t in trajectories:
         sample = found[f"step-{step}-group-{number}", t.attempt + 1]
         assert sample["scores"].get("reward") == t.reward, "unscored has no score"
         assert (
@@ -83,13 +83,13 @@ def test_inspect_reads_the_log(run, attempts, tmp_path):
     assert first[3][:2] == ["tool", CONTROL_TEXT]
 
 
-def test_todays_verifiers_reads_the_traces(run, attempts, tmp_path):
+def test_verifiers_reads_the_traces(run, trajectories, tmp_path):
     wb.export_run(run, tmp_path / "out", to="verifiers")
     found = read_by(
         "read_verifiers.py", tmp_path / "out", "WORKBENCH_VERIFIERS_PYTHON", ".venv-readers"
     )
-    assert len(found) == len(attempts)
-    for trace, (step, number, t) in zip(found, attempts):
+    assert len(found) == len(trajectories)
+    for trace, (step, number, t) in zip(found, trajectories):
         assert (trace["group"], trace["ok"], trace["turns"]) == (
             f"{step}-{number}",
             not t.stop_reason.is_fault,
@@ -110,36 +110,18 @@ def test_todays_verifiers_reads_the_traces(run, attempts, tmp_path):
             trace["ids"] == segment.token_ids[:end].tolist()
             and trace["mask"] == segment.eligible[:end].tolist()
         )
-        assert [l for l, m in zip(trace["logprobs"], trace["mask"]) if m] == segment.logprobs[
+        assert [logp for logp, m in zip(trace["logprobs"], trace["mask"]) if m] == segment.logprobs[
             segment.eligible
         ].tolist()
     assert found[0]["calls"] == [["search", '{"query": "Zeno"}'], ["add", '{"numbers": [1, 2]}']]
 
 
-@pytest.mark.full
-def test_the_verifiers_of_before_reads_the_results(run, attempts, tmp_path):
-    wb.export_run(run, tmp_path / "out", to="verifiers-v0")
-    rows = read_by(
-        "read_verifiers_v0.py",
-        tmp_path / "out",
-        "WORKBENCH_VERIFIERS_V0_PYTHON",
-        ".venv-readers-v0",
-    )
-    scored = [t for _, _, t in attempts if t.reward is not None]
-    assert [row["reward"] for row in rows] == [t.reward for t in scored]
-    assert all(
-        row["said"].count("assistant") == len(t.turns) == len(row["tokens"])
-        for row, t in zip(rows, scored)
-    )
-
-
-@pytest.mark.parametrize("to", ["verifiers", "verifiers-v0"])
-def test_our_own_importer_reads_back_the_very_tokens(to, run, attempts, tmp_path):
-    said = wb.export_run(run, tmp_path / "out", to=to).text
+def test_our_own_importer_reads_back_the_very_tokens(run, trajectories, tmp_path):
+    said = wb.export_run(run, tmp_path / "out", to="verifiers").text
     found = wb.read_rollouts(tmp_path / "out")
-    assert found.skipped == 0 and ("4 of 12 attempts: no reward" in said) == (to == "verifiers-v0")
-    assert (NO_TOKENS in said) == (to == "verifiers")
-    wanted = [t for _, _, t in attempts if t.reward is not None and len(t.segments) == 1]
+    assert found.skipped == 0 and "no reward" not in said
+    assert NO_TOKENS in said
+    wanted = [t for _, _, t in trajectories if t.reward is not None and len(t.segments) == 1]
     read = [t for group in found.groups for t in group if t.scored]
     assert [t.reward for t in read] == [t.reward for t in wanted]
     for ours, back in zip(wanted, read):

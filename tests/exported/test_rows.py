@@ -7,13 +7,13 @@ import json
 import pytest
 
 import workbench as wb
-from tests.exported.attempts import CONTROL_TEXT, stored_run
+from tests.exported.trajectories import CONTROL_TEXT, stored_run
 from workbench import cli
-from workbench.cli import parser
-from workbench.notebook.export import FORMATS, TARGETS
-from workbench.notebook.exports.conversation import text_without_calls
-from workbench.types import ToolCall
-from workbench.types.errors import ConfigError, StoreError
+from workbench.extensions.interop import command
+from workbench.extensions.interop.export import FORMATS, TENSORBOARD
+from workbench.extensions.interop.exports.conversation import text_without_calls
+from workbench.values import ToolCall
+from workbench.values.errors import ConfigError, StoreError
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +37,13 @@ def test_sft_takes_what_succeeded_and_counts_the_rest(run, tmp_path):
     ]
     for words in (
         "4 rows",
-        "of 12 attempts of 2 steps",
-        "chosen: attempts that succeeded",
-        "left out: 4 of 12 attempts: no reward",
-        "left out: 2 of 12 attempts: did not succeed",
-        "left out: 2 of 12 attempts: a turn was cut off",
-        "note: 2 of 12 attempts: text looks like control tokens",
-        "note: 2 of 12 attempts: the policy saw a rewritten history",
+        "of 12 trajectories of 2 steps",
+        "chosen: trajectories that succeeded",
+        "left out: 4 of 12 trajectories: no reward",
+        "left out: 2 of 12 trajectories: did not succeed",
+        "left out: 2 of 12 trajectories: a turn was cut off",
+        "note: 2 of 12 trajectories: text looks like control tokens",
+        "note: 2 of 12 trajectories: the policy saw a rewritten history",
     ):
         assert words in said, words
     assert json.loads(rows[0]["tools"])[1]["function"]["name"] == "add"
@@ -79,7 +79,8 @@ def test_a_threshold_takes_the_place_of_success(run, tmp_path):
         (2, "alike", 1),
     ]
     assert (
-        "chosen: attempts that earned -0.25 or more" in said and "of 6 attempts of 1 steps" in said
+        "chosen: trajectories that earned -0.25 or more" in said
+        and "of 6 trajectories of 1 steps" in said
     )
     assert (
         "note: 1 of 3 rows: half a character" in said
@@ -118,8 +119,8 @@ def test_pairs_are_the_best_and_the_worst_of_a_group(run, tmp_path):
     ]
     assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
     assert rows[0]["chosen"][0]["role"] == rows[0]["rejected"][0]["role"] == "assistant"
-    assert "left out: 2 of 4 groups: no two attempts that earned differently" in said
-    assert "left out: 4 of 12 attempts: no reward" in said
+    assert "left out: 2 of 4 groups: no two trajectories that earned differently" in said
+    assert "left out: 4 of 12 trajectories: no reward" in said
 
 
 def test_prompts_come_once_with_their_columns(run, tmp_path):
@@ -281,4 +282,4 @@ def test_the_command_takes_its_destination_last(run, tmp_path, capsys):
         cli.main(["export", str(run.path), "--to", "trl-sft", str(dest)]) == 2
         and "never written over" in capsys.readouterr().err
     )
-    assert set(parser.EXPORTS) == {*TARGETS, *FORMATS}
+    assert set(command.EXPORTS) == {TENSORBOARD, *FORMATS}

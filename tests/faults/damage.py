@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from workbench.training import checkpoint
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 KINDS = (
     "flip",

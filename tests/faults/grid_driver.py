@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.ablation import work
-from workbench.ablation.drive import DONE
-from workbench.ablation.leases import Lease, Leases
+from workbench.extensions.ablation import work
+from workbench.extensions.ablation.drive import DONE
 from workbench.run.writer import append_line
 
 PLAN = """
@@ -40,38 +39,47 @@ def plan_at(folder: Path, seeds: int) -> Path:
     return folder / "soak.toml"
 
 
-def do_noted(job, plan, out, cwd, cell_limit_s=None, leased=False):
+def do_noted(job, plan, out, cwd, cell_limit_s=None):
     """As `work.do`; the ledger gets a line before it and one after it."""
     name, stands = work.name_of(plan, job), work.ended(plan, job, out) or {}
     ledger = out / "ledger.jsonl"
     append_line(
         ledger, {"job": name, "begun": _state(stands), "tries": stands.get("tries", 0)}, sync=False
     )
-    facts = work.do(job, plan, out, cwd, cell_limit_s, leased)
+    facts = work.do(job, plan, out, cwd, cell_limit_s)
     append_line(
         ledger, {"job": name, "ended": _state(facts), "tries": facts.get("tries", 0)}, sync=False
     )
     return facts
 
 
-def do_unleased(job, plan, out, cwd, cell_limit_s=None, leased=False):
-    """The same, whoever holds the job: for a driver that ignores leases."""
-    return do_noted(job, plan, out, cwd, cell_limit_s, False)
+class NoLock:
+    """Stands for a lock that everybody has at once."""
+
+    def __init__(self, folder: Path, wait: bool = False):
+        self.folder = folder
+
+    def release(self) -> None:
+        """Nothing was held."""
 
 
 def _state(facts: Mapping[str, Any]) -> str:
-    return "" if not facts else "elsewhere" if "elsewhere" in facts else facts.get("state", DONE)
+    return facts.get("state", DONE) if facts else ""
 
 
-def drive_here(plan: str, out: str, on: str = "local", leases: str = "kept") -> None:
+def drive_here(plan: str, out: str, on: str = "local", locks: str = "kept") -> None:
     """As `workbench ablate PLAN --out OUT --on ON --retry`, without its report."""
-    from workbench.ablation.door import ask, carry_out, way_of
+    from workbench.extensions.ablation import door
 
-    way = replace(way_of(AT_ONCE[on], on=on), retry=True, do=do_noted)
-    if leases == "ignored":  # the negative control
-        Leases.take = lambda self, name, over=0: Lease(self.folder / name)
-        way = replace(way, do=do_unleased)
-    carry_out(ask(plan, out), way, lambda line: print(f"{os.getpid()}: {line}", flush=True))
+    way = replace(door.way_of(AT_ONCE[on], on=on), retry=True, do=do_noted)
+    if locks == "ignored":  # the negative control
+        from tests.faults.grid_unlocked import do_unlocked
+
+        door.FolderLock = NoLock
+        way = replace(way, do=do_unlocked)
+    door.carry_out(
+        door.ask(plan, out), way, lambda line: print(f"{os.getpid()}: {line}", flush=True)
+    )
 
 
 if __name__ == "__main__":

@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import killing
+from workbench.look.run_diff import compare_runs
 from workbench.run import recording, writer
-from workbench.run.diff import compare_runs
 from workbench.run.store import open_run
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 CASE = "grpo"
 TINY = {
@@ -56,7 +56,7 @@ MEMORY_GROUPS = (
 )
 KERNEL = """
 import workbench as wb
-from workbench.notebook.train import resume_here, train_here
+from workbench.look.cells.train import resume_here, train_here
 from pathlib import Path
 path = Path({path!r})
 if path.exists():

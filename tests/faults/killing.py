@@ -23,12 +23,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pandas  # noqa: E402, F401  (so that no child spends most of its life importing it)
 
-from workbench.notebook import train as calls  # noqa: E402
+from workbench.look.cells import train as calls  # noqa: E402
 from workbench.run.store import open_run  # noqa: E402
-from workbench.training import resume, train  # noqa: E402
+from workbench.training import (
+    resume,
+    train,  # noqa: E402
+)
 from workbench.training.config import Config, load_config  # noqa: E402
 from workbench.training.session import Session, open_session  # noqa: E402
-from workbench.types.errors import WorkbenchError  # noqa: E402
+from workbench.values.errors import WorkbenchError  # noqa: E402
 
 _WRITE = (
     os.write
@@ -68,7 +71,7 @@ CASES: dict[str, tuple[str, dict]] = {
     ),
     "ppo-critic": (
         "bandit",
-        {"algorithm.kind": "ppo", "algorithm.epochs": 2, "algorithm.kl_coef": 0.01},
+        {"algorithm.kind": "ppo", "algorithm.epochs": 2, "algorithm.reference.kl_coef": 0.01},
     ),
     "ppo-shared-trunk": ("bandit", {"algorithm.kind": "ppo", "critic.trunk": "policy"}),
     "frozenlake-window": (
@@ -90,7 +93,7 @@ CASES: dict[str, tuple[str, dict]] = {
 }
 
 # Answers that come by the wall clock change who is decoded beside whom, and with that the last bits: such a run is not
-# promised to be another one's twin. What it has committed stays all the same, and is repeated exactly.
+# promised to be bit-identical to another. What it has committed stays all the same, and is repeated exactly.
 BY_THE_CLOCK = ("threads", "worker-processes")
 
 
@@ -260,7 +263,7 @@ def where(path: Path) -> str:
     run = open_run(path)
     evaluations = run.evaluations()
     if not evaluations:
-        return "measuring the neighbours"
+        return "measuring the baselines"
     if run.uncommitted():
         return "in a step, trajectories stored"
     done = len(run.steps())

@@ -27,10 +27,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults.soak import add_piece
-from workbench.engines.server.opening import JUST_MADE_S, PREFIX, SHARED_MEMORY, clear_left_over
-from workbench.engines.server.process import is_free
+from workbench.basics import canonical_json
+from workbench.extensions.vllm_server.opening import (
+    JUST_MADE_S,
+    PREFIX,
+    SHARED_MEMORY,
+    clear_left_over,
+)
+from workbench.extensions.vllm_server.process import is_free
 from workbench.run.store import open_run
-from workbench.types import canonical_json
 
 SETTINGS = {
     "engine.kind": "vllm",
@@ -86,7 +91,7 @@ class Job:
             pid for pid in found["learner"] if "torch.distributed.run" not in words_of(pid)
         ]
         for pid, parent, words in processes():
-            if "workbench.engines.server.keeper" in words and parent in found["learner"]:
+            if "workbench.extensions.vllm_server.keeper" in words and parent in found["learner"]:
                 found["keeper"].append(pid)
         found["server"] = [
             pid

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from tests.faults import killing
 from tests.faults.damage import accepted_although_damaged
-from workbench.run.diff import compare_runs
+from workbench.look.run_diff import compare_runs
 from workbench.run.store import open_run
 
 

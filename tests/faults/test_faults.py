@@ -21,7 +21,7 @@ from workbench.learn.batch import Batch
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run import columns
 from workbench.run.equality import groups_equal
-from workbench.types import Source
+from workbench.values import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -106,7 +106,7 @@ FAULTS: dict[int, tuple[str, str]] = {
         "resumed at step 0, at a checkpoint, at the last step, when complete, twice",
         """
         tests/faults/test_resume.py::test_from_any_step_it_ends_as_the_run_that_was_never_interrupted
-        tests/faults/test_resume.py::test_killed_while_measuring_the_neighbours
+        tests/faults/test_resume.py::test_killed_while_measuring_the_baselines
         tests/faults/test_resume.py::test_killed_before_the_folder_is_complete
         tests/faults/test_resume.py::test_a_complete_run_is_left_exactly_as_it_is
         tests/faults/test_resume.py::test_interrupted_twice_and_resumed_twice
@@ -132,7 +132,7 @@ FAULTS: dict[int, tuple[str, str]] = {
     14: (
         "a reward that is no number, not finite, of another type or missing",
         """
-        tests/test_collect.py::test_an_answer_that_cannot_be_stored_or_summed_ends_its_attempt_and_not_the_run
+        tests/test_collect.py::test_an_answer_that_cannot_be_stored_or_summed_ends_its_trajectory_and_not_the_run
         tests/test_batch.py::test_a_reward_that_is_not_a_number_is_unscored
         tests/test_learner.py::test_an_unscored_trajectory_is_as_if_it_had_never_been
         tests/test_train.py::test_a_run_in_which_everything_breaks_is_kept_and_names_the_fault""",
@@ -142,7 +142,7 @@ FAULTS: dict[int, tuple[str, str]] = {
         """
         tests/ops/test_group.py::test_a_flat_group_is_exactly_zero
         tests/test_learner.py::test_a_batch_of_flat_groups_moves_nothing_although_adam_has_momentum
-        tests/algorithms/test_grpo.py::test_one_attempt_per_task_is_an_error_not_a_run_without_learning
+        tests/algorithms/test_grpo.py::test_one_trajectory_per_task_is_an_error_not_a_run_without_learning
         tests/test_train.py::test_a_run_that_cannot_learn_ends_with_the_reason
         tests/faults/test_resume.py::test_steps_that_taught_nothing_are_counted_across_a_kill""",
     ),
@@ -236,8 +236,8 @@ def test_a_pickle_in_place_of_trajectories_is_not_executed(tmp_path):
 def test_a_run_whose_trajectories_are_gone_does_not_go_on(tmp_path):
     """Steps that are to be repeated must be there: what cannot be repeated is said, and nothing is made up."""
     from tests.faults.test_resume import go_back, small
-    from workbench.notebook.train import resume_here, train_here
-    from workbench.types.errors import StoreError
+    from workbench.look.cells.train import resume_here, train_here
+    from workbench.values.errors import StoreError
 
     train_here(small(), tmp_path / "run")
     go_back(tmp_path / "run", 3)

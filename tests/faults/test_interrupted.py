@@ -8,7 +8,7 @@ import pytest
 
 from tests.counts import reduced
 from tests.faults import interrupted
-from workbench.run.diff import compare_runs
+from workbench.look.run_diff import compare_runs
 
 
 @pytest.fixture(scope="module")

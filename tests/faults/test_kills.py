@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from tests.faults import killing
-from workbench.run.diff import compare_runs
+from workbench.look.run_diff import compare_runs
 from workbench.run.store import open_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,22 +17,21 @@ import torch
 
 from tests.counts import reduced
 from workbench import cli
-from workbench.learn import learner
-from workbench.learn import rounding
+from workbench.basics import canonical_json
+from workbench.learn import learner, rounding
 from workbench.learn.algorithms import Algorithm
-from workbench.notebook.train import resume_here, train_here
+from workbench.look.cells.train import resume_here, train_here
+from workbench.look.run_diff import compare_runs
 from workbench.run import recording, store, writer
-from workbench.run.diff import compare_runs
 from workbench.run.equality import groups_equal
 from workbench.run.recording import create_run, reopen_run
 from workbench.run.store import open_run
-from workbench.training import checkpoint
-from workbench.training import loop, resume, step as step_cell, train
+from workbench.training import checkpoint, loop, resume, train
+from workbench.training import step as step_cell
 from workbench.training.config import load_config, to_dict
-from workbench.training.session import evaluate, open_session, rollout
 from workbench.training.loop import check_policy
-from workbench.types import canonical_json
-from workbench.types.errors import ConfigError, LearnerError, PolicyError, StoreError
+from workbench.training.session import evaluate, open_session, rollout
+from workbench.values.errors import ConfigError, LearnerError, PolicyError, StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {
@@ -107,7 +106,7 @@ def test_from_any_step_it_ends_as_the_run_that_was_never_interrupted(whole, copi
 
 
 @pytest.mark.full
-def test_killed_while_measuring_the_neighbours(whole, copied):
+def test_killed_while_measuring_the_baselines(whole, copied):
     go_back(copied, 0)
     shutil.rmtree(copied / "evaluations")
     (copied / "evaluations").mkdir()
@@ -297,7 +296,7 @@ def test_an_earlier_collect_leaves_no_trace_in_the_engine():
 
 @pytest.mark.full
 def test_a_dead_worker_costs_nothing_but_its_time(tmp_path):
-    """Environment workers are killed while they are asked: the attempts are made again from their seeds, no trajectory
+    """Environment workers are killed while they are asked: the trajectories are made again from their seeds, no trajectory
     is lost or blamed, the run ends by itself; and what it stored can be repeated from any checkpoint."""
     killed = []
 

@@ -4,7 +4,7 @@
 
 On the machine that the record was made on (threads, versions, processor) every bit must be the same. On another one
 sums are rounded otherwise. Then floats must agree within NEAR, everything else must be equal, and a sampled token may
-be another one only where attempts before it agree (`Verdict`); what could not be compared for that is said.
+be another one only where trajectories before it agree (`Verdict`); what could not be compared for that is said.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 # Relative to the size of an entry and of its array (of a metric: to 1 + itself). Another instruction set (no vectors,
 # AVX2) or two threads change the six runs by 0.0001 at most, an entropy; and no sampled token.
 NEAR = 0.001
-SAME_ATTEMPTS = 0.8  # of the step in which rounding first tips over a sampled token: attempts that must be untouched
+SAME_TRAJECTORIES = 0.8  # of the step in which rounding first tips over a sampled token: trajectories that must be untouched
 _IDS = "sampled_ids_each"
 
 
@@ -104,7 +104,7 @@ def _up_to_another_token(
             now["steps"].get(step, {}).get("attempts", {}).get(_IDS, []),
         )
         same = sum(a == b for a, b in zip(before, after, strict=False))
-        if before == after or same < SAME_ATTEMPTS * len(before):
+        if before == after or same < SAME_TRAJECTORIES * len(before):
             continue
         earlier = [
             difference
@@ -113,7 +113,7 @@ def _up_to_another_token(
             and int(difference.where.removeprefix("step ").split(",")[0]) < int(step)
         ]
         return earlier, (
-            f"\nNOT COMPARED from step {step} on: {len(before) - same} of {len(before)} attempts sampled "
+            f"\nNOT COMPARED from step {step} on: {len(before) - same} of {len(before)} trajectories sampled "
             "another token there, where two were almost equally likely"
         )
     return found, ""

@@ -4,7 +4,7 @@ what is in them, and makes them only where none are.
     python -m tests.golden_runs.make_old OUT          with the code of bca8911: the run folders, into OUT
     python -m tests.golden_runs.make_old --texts      with any: what is shown of them now, as old/NAME.txt
 
-    small-frozenlake   GRPO, 4 attempts at 4 tasks, of a policy with 34,368 weights (old/policy), linted. Two steps to
+    small-frozenlake   GRPO, 4 trajectories of 4 tasks, of a policy with 34,368 weights (old/policy), linted. Two steps to
                        their end, with checkpoint and evaluation; resumed with train.steps=4, stopped after step 3
     small-ppo          the same policy with a critic, four updates a step; stopped after step 2, with a checkpoint
     search             the golden run of that name, with tools; stopped after step 2, its checkpoint taken away
@@ -14,7 +14,7 @@ What each would have become is recorded in `recorded/NAME.json`. `old/SHA256SUMS
 
 `old/policy` is the recipe of frozenlake-tiny with hidden 32, 2 layers, 2 heads, 1 key/value head, head_dim 16,
 intermediate 64, and lessons of 500 and 150 steps (its provenance.json has it all). It succeeds in a fifth of its
-attempts, so that groups differ.
+trajectories, so that groups differ.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def spread(places: np.ndarray) -> list[int]:
 def _step(run: Any, step: int) -> dict[str, Any]:
     skipped = run.skipped(step)
     return {
-        "attempts": _attempts(list(chain.from_iterable(run.groups(step)))),
+        "attempts": _trajectories(list(chain.from_iterable(run.groups(step)))),
         "updates": {
             str(update): {"skipped": skipped.get(update)} | _table(run.credit(step, update).columns)
             for update in run.updates(step)
@@ -137,8 +137,8 @@ def _step(run: Any, step: int) -> dict[str, Any]:
     }
 
 
-def _attempts(trajectories: Sequence[Any]) -> dict[str, Any]:
-    """What was collected, in address order. `sampled_ids_each`: a checksum per attempt, to find the one that differs."""
+def _trajectories(trajectories: Sequence[Any]) -> dict[str, Any]:
+    """What was collected, in address order. `sampled_ids_each`: a checksum per trajectory, to find the one that differs."""
     segments = [segment for trajectory in trajectories for segment in trajectory.segments]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     sampled = [

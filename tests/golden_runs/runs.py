@@ -1,6 +1,6 @@
 """The six trainings whose every number is frozen, and the three that are stored as run folders of their own policy.
 
-Each is a preset with overrides. They are small (4 tasks, 8 attempts, 3 steps: 1 to 6 CPU-seconds each) and chosen so
+Each is a preset with overrides. They are small (4 tasks, 8 trajectories, 3 steps: 1 to 6 CPU-seconds each) and chosen so
 that together they enter most of a step: a single update and several, a critic, a reference, both layouts, tools,
 rewritten histories, evaluations and checkpoints in the middle of a run, a run with the lint and runs without.
 
@@ -50,7 +50,7 @@ RUNS: dict[str, Settings] = {
             **_NO_LINT,
             "seed": 3,
             "train.evaluate_every": 0,
-            "algorithm.kl_coef": 0.05,
+            "algorithm.reference.kl_coef": 0.05,
             "algorithm.entropy_coef": 0.01,
             "learner.warmup_updates": 4,
             "learner.layout": "padded",
@@ -59,7 +59,7 @@ RUNS: dict[str, Settings] = {
     ),
     # Tools; four updates a step.
     "search": Settings("search", {**_BATCH, **_NO_LINT, "seed": 4}),
-    # Long attempts with step rewards; several packed micro-batches.
+    # Long trajectories with step rewards; several packed micro-batches.
     "sokoban": Settings(
         "sokoban",
         {
@@ -70,7 +70,7 @@ RUNS: dict[str, Settings] = {
             "learner.micro_batch_tokens": 2048,
         },
     ),
-    # Histories that are rewritten: several segments an attempt, earlier turns shown again.
+    # Histories that are rewritten: several segments per trajectory, earlier turns shown again.
     "window": Settings(
         "frozenlake",
         {

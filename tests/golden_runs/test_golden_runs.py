@@ -20,7 +20,6 @@ from tests.golden_runs.make import main, read_record, trained, write_record
 from tests.golden_runs.record import array, record_of, this_machine, weights_of
 from tests.golden_runs.runs import RUNS
 
-
 QUICK = ("search",)  # the others are among the fuller counts
 
 
@@ -128,8 +127,8 @@ def test_one_bit_of_a_credit_column_is_named(bandit, column):
     )
 
 
-def with_attempt(change):
-    """Step 1 with its sixth attempt changed."""
+def with_trajectory(change):
+    """Step 1 with its sixth trajectory changed."""
 
     def of(step, groups):
         trajectories = list(groups[0])
@@ -160,8 +159,8 @@ def another_reward(trajectory):
 @pytest.mark.parametrize(
     "change, first",
     [
-        ({"groups": with_attempt(another_token)}, "step 1, attempts' sampled_ids_each: entry 5"),
-        ({"groups": with_attempt(another_reward)}, "step 1, attempts' reward: entry 5"),
+        ({"groups": with_trajectory(another_token)}, "step 1, attempts' sampled_ids_each: entry 5"),
+        ({"groups": with_trajectory(another_reward)}, "step 1, attempts' reward: entry 5"),
         (
             {
                 "metrics": lambda step, line: (
@@ -255,13 +254,13 @@ def test_a_token_that_rounding_tipped_over_ends_the_comparison_and_is_said(bandi
     assert (
         verdict.passed
         and not verdict.exact
-        and "NOT COMPARED from step 2 on: 1 of 32 attempts" in verdict.text
+        and "NOT COMPARED from step 2 on: 1 of 32 trajectories" in verdict.text
     )
     now["steps"]["1"]["metrics"]["loss"] += 1.0
     assert not judge(elsewhere(recorded), now).passed, "what came before is still compared"
     many = copy.deepcopy(recorded)
     many["steps"]["2"]["attempts"]["sampled_ids_each"][:16] = ["00000000"] * 16
-    assert not judge(elsewhere(recorded), many).passed, "half of the attempts is no rounding"
+    assert not judge(elsewhere(recorded), many).passed, "half of the trajectories is no rounding"
 
 
 def test_the_machine_is_what_a_run_notes_of_it(bandit):

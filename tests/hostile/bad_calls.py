@@ -161,6 +161,8 @@ def commands() -> dict[str, argparse.ArgumentParser]:
         for action in parser._actions
         if isinstance(action, argparse._SubParsersAction)
     ]
+    for sub in choices.values():
+        sub.complete()
     return {name: sub for name, sub in choices.items() if name not in NOT_CALLED}
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.types.canonical_json import MANIFEST, Seal, line_bytes, read_lines, sealed_json
-from workbench.types.canonical_json import sha256 as _sha256
+from workbench.basics.canonical_json import MANIFEST, Seal, line_bytes, read_lines, sealed_json
+from workbench.basics.canonical_json import sha256 as _sha256
 
 COMMAND = "os:system(touch {mark})"  # what runs as soon as the name is imported and called
 
@@ -189,7 +189,7 @@ HOSTILE: dict[str, Callable[[Path, Path], None]] = {
             "engine.kind": "os:system",
             "policy.loader": "os:system",
             "algorithm.estimator": "os:system",
-            "algorithm.objective": COMMAND,
+            "algorithm.objective.kind": COMMAND,
             "env.opponent": COMMAND,
             "env.score": COMMAND,
             "collect.parser": COMMAND,
@@ -257,7 +257,7 @@ HOSTILE: dict[str, Callable[[Path, Path], None]] = {
     "seals that are numbers": partial(
         lines,
         "metrics.jsonl",
-        lambda records: [{**r, "files": {name: 3 for name in r["files"]}} for r in records],
+        lambda records: [{**r, "files": dict.fromkeys(r["files"], 3)} for r in records],
     ),
     "files that lead out": partial(
         lines,

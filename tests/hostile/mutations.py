@@ -20,7 +20,7 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from workbench.types.canonical_json import MANIFEST, read_lines
+from workbench.basics.canonical_json import MANIFEST, read_lines
 
 DEEP: Any = None
 for _ in range(90):
@@ -322,7 +322,7 @@ def _put_seal(node: Any, name: str, inside: str, seal: dict[str, Any]) -> bool:
             else:
                 found |= _put_seal(below, name, inside, seal)
     elif isinstance(node, list):
-        found = any([_put_seal(below, name, inside, seal) for below in node])
+        found = any(_put_seal(below, name, inside, seal) for below in node)
     return found
 
 

@@ -205,7 +205,7 @@ def main() -> int:
     for module in (
         "workbench.cli.commands",
         "workbench.training.session",
-        "workbench.notebook.lint",
+        "workbench.look.cells.lint",
         "pyarrow.parquet",
         "pandas",
         "plotly",

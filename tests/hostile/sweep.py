@@ -79,6 +79,8 @@ COMMANDS = {
     "audit": ["audit", "RUN"],
     "lint --start": ["lint", "RUN", "--start"],
     "export --to": ["export", "RUN", "OUT", "--to", "openai"],
+    "figure": ["figure", "RUN", "-o", "RUN/figure.pdf"],
+    "track": ["track", "RUN", "--to", "tensorboard", "--dest", "OUT"],
     "show --signals": ["show", "RUN", "--signals"],
     "train": ["train", "RUN/config.json", "--out", "OUT"],
     "train FILE.toml": ["train", "RUN/settings.toml", "--out", "OUT"],
@@ -275,7 +277,7 @@ def sweep(
     for module in (
         "workbench.cli.commands",
         "workbench.training.session",
-        "workbench.notebook.lint",
+        "workbench.look.cells.lint",
         "pyarrow.parquet",
         "pandas",
     ):
@@ -321,7 +323,7 @@ def _swept(sound: Path, folder: Path, command: str, names: list[str]) -> list[st
 
 def sound_run(folder: Path) -> Path:
     """A run that was trained here: two steps with checkpoints and evaluations."""
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     train_here(

@@ -1,4 +1,4 @@
-"""A stranger's run folder is data (law 16): nothing in it runs, leads out, hangs, or takes all memory."""
+"""An untrusted run folder is data (invariant 16): nothing in it runs, leads out, hangs, or takes all memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.run.recording import create_run, reopen_run
 from workbench.run.store import open_run
 from workbench.training import checkpoint
 from workbench.training.config import PRESETS, to_dict
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 QUICK = (
     "an encoder that is a shell command",
@@ -39,7 +39,7 @@ QUICK = (
 def sound(tmp_path_factory):
     """A run of one step, as it lies on the disk; nothing was computed."""
     path = tmp_path_factory.mktemp("sound") / "run"
-    with create_run(path, to_dict(PRESETS["frozenlake"]())) as writer:
+    with create_run(path, to_dict(PRESETS["frozenlake"])) as writer:
         writer.write_step(1, ordinary_step())
         writer.commit_step(1, {"reward": 1.0}, {"seconds": 1.0})
     return path

@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 READERS = {  # what reads, as code with the file as `path`
-    "a notebook that is audited": "from workbench.ablation.audited import audit_notebook as read",
-    "a corpus": "from workbench.envs.qa.files import read_corpus\nread = lambda path: list(read_corpus(path))",
-    "a table of rows": "from workbench.envs.row_files import read_rows\nread = lambda path: list(read_rows(path))",
-    "an index": "from workbench.envs.search.base import Corpus\nfrom workbench.envs.search.dense import Dense\n"
+    "a notebook that is audited": "from workbench.extensions.ablation.audited import audit_notebook as read",
+    "a corpus": "from workbench.worlds.qa.files import read_corpus\nread = lambda path: list(read_corpus(path))",
+    "a table of rows": "from workbench.worlds.row_files import read_rows\nread = lambda path: list(read_rows(path))",
+    "an index": "from workbench.tools.retrieval.base import Corpus\nfrom workbench.extensions.servers.dense import Dense\n"
     "read = lambda path: Dense.load(path, Corpus(()), None)",
     "a policy's settings": "from workbench.engines.policy import load_tokenizer\nread = lambda path: load_tokenizer(path.parent)",
 }
@@ -23,7 +23,7 @@ ENDINGS = {"a table of rows": ".csv", "a policy's settings": ".json"}
 TOLD = """
 import json, resource, sys
 from pathlib import Path
-from workbench.types.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError
 {imported}
 resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
 for path in sys.argv[1:]:
@@ -67,7 +67,7 @@ def test_a_compressed_corpus_that_lies_behind_a_link_is_read(tmp_path):
     """Negative control: what the user named by a link is still read, and so is .gz."""
     import gzip
 
-    from workbench.envs.qa.files import read_corpus
+    from workbench.worlds.qa.files import read_corpus
 
     with gzip.open(tmp_path / "real.gz", "wt") as file:
         file.write('{"_id": "a", "title": "t", "text": "x"}\n')

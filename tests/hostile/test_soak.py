@@ -15,7 +15,7 @@ from tests.hostile.mutations import mutate
 from tests.hostile.soak import called, run_cases
 from tests.hostile.test_hostile_folders import sound  # noqa: F401  (a fixture)
 from workbench.run.store import open_run
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 MUTATIONS, CALLS = 20, 48
 SHOWN = (
@@ -89,7 +89,7 @@ def test_a_span_that_lacks_a_number_is_refused(sound, tmp_path, column):  # noqa
     ],
 )
 def test_what_has_another_shape_is_named_by_its_place(sound, tmp_path, change, words):  # noqa: F811
-    from workbench.types.findings import Answer, LintReport
+    from workbench.basics.findings import Answer, LintReport
 
     report = LintReport((Answer("R1", "title"),)).as_dict()
     change(report)

@@ -4,7 +4,7 @@
     python -m tests.imported.make_files OUT --venvs FOLDER  elsewhere, and keep the environments for the next time
 
 Each package gets a virtual environment (about 6 GB for all, most of it torch twice). Our own engine samples the
-attempts (`recorded.py`), then each script of `writers/` runs where its package is installed and calls that package's
+trajectories (`recorded.py`), then each script of `writers/` runs where its package is installed and calls that package's
 writer. Nothing is fetched from a hub.
 """
 

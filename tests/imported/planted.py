@@ -61,7 +61,7 @@ def sampled(rows: Rows) -> list[dict[str, Any]]:
     return [node for node in nodes(rows) if node["sampled"]]
 
 
-def long_attempt(rows: Rows) -> dict[str, Any]:
+def long_trajectory(rows: Rows) -> dict[str, Any]:
     """A row of `results.jsonl` with three turns."""
     return next(row for row in rows if len(row["trajectory"]) == 3)
 
@@ -79,7 +79,7 @@ def mask_is_all_zero(rows: Rows) -> None:
 
 def turn_is_tokenized_again(rows: Rows) -> None:
     """One sampled token comes back as two in the prompts of all later turns."""
-    steps = long_attempt(rows)["trajectory"]
+    steps = long_trajectory(rows)["trajectory"]
     at = len(steps[0]["tokens"]["prompt_ids"]) + 1
     for step in steps[1:]:
         ids = step["tokens"]["prompt_ids"]
@@ -89,7 +89,7 @@ def turn_is_tokenized_again(rows: Rows) -> None:
 
 def last_prompt_begins_with_the_wrong_turn(rows: Rows) -> None:
     """What was sampled in the first turn is put where the second should be: a variable that was used twice."""
-    first, second, third = (step["tokens"] for step in long_attempt(rows)["trajectory"])
+    first, second, third = (step["tokens"] for step in long_trajectory(rows)["trajectory"])
     at = len(second["prompt_ids"])
     wrong = first["completion_ids"][: len(second["completion_ids"])]
     third["prompt_ids"][at : at + len(wrong)] = wrong
@@ -162,7 +162,7 @@ def failed_attempt_earns_zero(rows: Rows) -> None:
 
 
 def attempts_draw_the_same_noise(rows: Rows) -> None:
-    """Two attempts of a group alike, so long that chance is out of the question."""
+    """Two trajectories of a group alike, so long that chance is out of the question."""
     for step in rows[0]["trajectory"]:
         step["tokens"]["completion_logprobs"] = [-4.0] * len(step["tokens"]["completion_ids"])
     rows[1]["trajectory"] = json.loads(json.dumps(rows[0]["trajectory"]))
@@ -318,7 +318,7 @@ PLANTED = (
         "trl#4976",
     ),
     Planted(
-        "failed attempt earns zero",
+        "failed trajectory earns zero",
         RESULTS,
         "R16",
         "unscored is not zero",
@@ -326,7 +326,7 @@ PLANTED = (
         "trl#5902",
     ),
     Planted(
-        "attempts draw the same noise",
+        "trajectories draw the same noise",
         RESULTS,
         "R22",
         "token for token alike",

@@ -2,7 +2,7 @@
 
     python -m tests.imported.recorded OUT.json
 
-Two frozen lakes, three attempts each, at most three turns. Per turn: the ids of the whole prompt, the sampled ids,
+Two frozen lakes, three trajectories each, at most three turns. Per turn: the ids of the whole prompt, the sampled ids,
 their logprobs, and the same as chat messages.
 """
 
@@ -13,16 +13,16 @@ import sys
 from pathlib import Path
 
 import workbench as wb
-from workbench.types import Source, Trajectory
+from workbench.values import Source, Trajectory
 
 SETTINGS = {"env.max_turns": 3, "seed": 0}
-TASKS, ATTEMPTS = 2, 3
+TASKS, TRAJECTORIES = 2, 3
 
 
 def recorded() -> dict:
-    """{"rollouts": one object an attempt, "stop": the id that ends a turn}."""
+    """{"rollouts": one object per trajectory, "stop": the id that ends a turn}."""
     session = wb.open_session(wb.load_config("frozenlake", SETTINGS))
-    groups = wb.rollout(session, TASKS, group_size=ATTEMPTS)
+    groups = wb.rollout(session, TASKS, group_size=TRAJECTORIES)
     rollouts = [
         _rollout(number, trajectory, session.chat.token_texts)
         for number, group in enumerate(groups)

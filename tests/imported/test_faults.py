@@ -19,9 +19,9 @@ from tests.imported.planted import (
     rows_of,
     write,
 )
-from workbench.importers import read_rollouts
+from workbench.extensions.interop.importers import read_rollouts
+from workbench.extensions.interop.raw import RAW_CHECKS
 from workbench.linting import Evidence, check
-from workbench.linting.raw import RAW_CHECKS
 from workbench.linting.table import RULES
 
 CLEAN = sorted(

@@ -21,9 +21,9 @@ from tests.imported.planted import (
     turn_is_tokenized_again,
     write,
 )
-from workbench.importers import looks_like_rollouts, read_rollouts, reading
-from workbench.types import Source
-from workbench.types.errors import DataError
+from workbench.extensions.interop.importers import looks_like_rollouts, read_rollouts, reading
+from workbench.values import Source
+from workbench.values.errors import DataError
 
 WITH_IDS = (RESULTS, TRACES, TABLE, "verl_generations_v0_with_ids.jsonl")
 
@@ -34,26 +34,26 @@ def whole(sequence) -> tuple[list[int], list[int]]:
     return ids.tolist(), sequence.completion_ids[sequence.trained].tolist()
 
 
-def attempts_of(file: str) -> list[tuple[list[int], list[int], list[float]]]:
-    """Per attempt: the last sequence's ids, all trained ids, their logprobs as verifiers' traces round them."""
+def trajectories_in(file: str) -> list[tuple[list[int], list[int], list[float]]]:
+    """Per trajectory: the last sequence's ids, all trained ids, their logprobs as verifiers' traces round them."""
     found = read_rollouts(FILES / file)
-    attempts = []
-    for name in found.attempts:
+    trajectories = []
+    for name in found.trajectories:
         turns = [s for s in found.sequences if s.attempt == name]
-        attempts.append(
+        trajectories.append(
             (
                 whole(turns[-1])[0],
                 [token for turn in turns for token in whole(turn)[1]],
                 [round(float(v), 4) for turn in turns for v in turn.logprobs[turn.trained]],
             )
         )
-    return attempts
+    return trajectories
 
 
 @pytest.mark.parametrize("file", WITH_IDS[1:])
-def test_all_writers_were_given_the_same_attempts_and_all_readers_get_them_back(file):
+def test_all_writers_were_given_the_same_trajectories_and_all_readers_get_them_back(file):
     for (ids, trained, logprobs), (same_ids, same_trained, same_logprobs) in zip(
-        attempts_of(file), attempts_of(WITH_IDS[0]), strict=True
+        trajectories_in(file), trajectories_in(WITH_IDS[0]), strict=True
     ):
         assert (ids, trained) == (same_ids, same_trained) and logprobs == pytest.approx(
             same_logprobs, abs=1.1e-4
@@ -78,10 +78,10 @@ def test_whose_file_it_is_and_of_which_version(file, framework, version, sequenc
 
 
 @pytest.mark.parametrize("file", WITH_IDS)
-def test_whole_attempts_are_our_own_types_and_train_exactly_what_was_sampled(file):
+def test_whole_trajectories_are_our_own_types_and_train_exactly_what_was_sampled(file):
     found = read_rollouts(FILES / file)
     assert [len(group) for group in found.groups] == [3, 3]
-    trained = [token for _, tokens, _ in attempts_of(file) for token in tokens]
+    trained = [token for _, tokens, _ in trajectories_in(file) for token in tokens]
     spans = [span for group in found.groups for t in group for span in t.segments[0].spans]
     assert [i for span in spans if span.sampled for i in span.token_ids.tolist()] == trained
     assert {span.source for span in spans} == {Source.PROMPT, Source.POLICY, Source.ENV}
@@ -90,12 +90,12 @@ def test_whole_attempts_are_our_own_types_and_train_exactly_what_was_sampled(fil
     )
 
 
-def test_an_attempt_that_is_not_whole_is_no_trajectory_but_stays_a_sequence(tmp_path):
+def test_a_trajectory_that_is_not_whole_is_no_trajectory_but_stays_a_sequence(tmp_path):
     rows = rows_of(RESULTS)
     rows[0]["trajectory"][0]["tokens"]["completion_mask"].append(1)
     rows[1]["trajectory"][1]["tokens"]["prompt_ids"][5] += 1
     found = read_rollouts(write(rows, tmp_path / "results.jsonl"))
-    assert [len(group) for group in found.groups] == [1, 3] and len(found.attempts) == 6
+    assert [len(group) for group in found.groups] == [1, 3] and len(found.trajectories) == 6
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,9 @@ def test_a_damaged_line_is_named_by_its_number_and_skipped(line, tmp_path):
     path.write_bytes(b"".join(good[:2]) + line + b"\n\n" + b"".join(good[2:]))
     found = read_rollouts(path)
     assert (
-        found.skipped == 1 and len(found.attempts) == 6 and found.damaged[0].startswith("line 3: ")
+        found.skipped == 1
+        and len(found.trajectories) == 6
+        and found.damaged[0].startswith("line 3: ")
     )
     assert any(words in found.damaged[0] for words in BROKEN[line].split("|"))
     assert found.damaged[0] in found.about
@@ -210,7 +212,7 @@ def test_a_file_that_was_cut_off_loses_its_last_line_and_says_so(tmp_path):
     whole_file = (FILES / RESULTS).read_bytes()
     (tmp_path / "results.jsonl").write_bytes(whole_file[:-40])
     found = read_rollouts(tmp_path / "results.jsonl")
-    assert len(found.attempts) == 5 and found.skipped == 1
+    assert len(found.trajectories) == 5 and found.skipped == 1
     assert "cut off" in found.damaged[0] and "line 6" in found.damaged[0]
 
 
@@ -229,8 +231,8 @@ def test_many_damaged_lines_are_all_counted(tmp_path):
 def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted():
     found = read_rollouts(FILES / RESULTS, max_tokens=300)
     assert (
-        0 < len(found.attempts) < 6
-        and len(found.attempts) + found.left_out == 6
+        0 < len(found.trajectories) < 6
+        and len(found.trajectories) + found.left_out == 6
         and "NOT READ" in found.about
     )
 
@@ -259,7 +261,7 @@ def test_files_of_a_folder_are_read_in_the_order_of_their_numbers(tmp_path):
     for step in (10, 9):
         write([{**row, "step": step} for row in rows], tmp_path / f"{step}.jsonl")
     found = read_rollouts(tmp_path)
-    assert len(found.sequences) == 12 and found.attempts[0] == "step 9, 9.jsonl line 1"
+    assert len(found.sequences) == 12 and found.trajectories[0] == "step 9, 9.jsonl line 1"
 
 
 def test_a_file_beside_them_of_which_nothing_can_be_read_is_named(tmp_path):
@@ -301,14 +303,14 @@ def test_whatever_stands_in_a_row_it_is_read_or_named(file, data, tmp_path_facto
     holder[key] = data.draw(JSON)
     path = write(rows, tmp_path_factory.mktemp("any") / "rows.jsonl")
     found = read_rollouts(path)
-    assert len(found.attempts) + found.skipped == len(rows)
+    assert len(found.trajectories) + found.skipped == len(rows)
 
 
 def test_reading_needs_neither_torch_nor_transformers():
     code = (
         "import sys\nfor name in ('torch', 'transformers', 'pandas'): sys.modules[name] = None\n"
-        "from workbench.importers import read_rollouts\nfrom workbench.views import show_imported\n"
-        f"print(len([show_imported(read_rollouts(path)).text for path in {[str(FILES / f) for f in WITH_IDS]}]))"
+        "from workbench.extensions.interop.importers import read_rollouts\nfrom workbench.extensions.interop.view import imported_view\n"
+        f"print(len([imported_view(read_rollouts(path)).text for path in {[str(FILES / f) for f in WITH_IDS]}]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2]
@@ -325,7 +327,7 @@ def test_a_json_list_as_text_is_a_list_of_ids():
 
 def test_a_table_without_a_mask_gets_none():
     """What a tool wrote may stand in these ids, so nobody can say that all of them are trained."""
-    from workbench.importers import trl_tables
+    from workbench.extensions.interop.importers import trl_tables
 
     row = {"step": 1, "prompt": "a", "completion": "b", "advantage": 0.5, "completion_ids": [7, 8]}
     sequences = trl_tables.sequences_of(row, "row 0")

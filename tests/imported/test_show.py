@@ -17,9 +17,9 @@ from tests.imported.planted import (
     write,
 )
 from workbench import cli
-from workbench.importers import read_rollouts
-from workbench.types.errors import DataError
-from workbench.views import show_imported
+from workbench.extensions.interop.importers import read_rollouts
+from workbench.extensions.interop.view import imported_view
+from workbench.values.errors import DataError
 
 
 def test_trained_tokens_are_marked_and_read():
@@ -42,7 +42,7 @@ def test_texts_alone_are_shown_as_texts_and_what_is_missing_is_said():
     assert "not in the file: token ids: verl writes the texts" in view.text
     assert (
         "[completion, text alone|<think>guess" in view.text
-        and "first 4 attempts shown, 2 hidden" in view.text
+        and "first 4 trajectories shown, 2 hidden" in view.text
     )
 
 
@@ -75,15 +75,15 @@ def test_foreign_text_acts_nowhere(tmp_path):
     assert "<script>" not in view.html + linted.view().html and "line 3" in view.text
 
 
-def test_an_attempt_that_is_not_there_is_refused():
+def test_a_trajectory_that_is_not_there_is_refused():
     with pytest.raises(DataError, match="counted from 0 to 5"):
-        show_imported(read_rollouts(FILES / RESULTS), attempt=6)
+        imported_view(read_rollouts(FILES / RESULTS), attempt=6)
 
 
 def test_the_terminal_shows_and_lints_them(tmp_path, capsys):
     path = str(FILES / RESULTS)
     assert cli.main(["show", path, "--attempt", "0"]) == 0
-    assert "verifiers (results) 0.1.14: 6 attempts" in capsys.readouterr().out
+    assert "verifiers (results) 0.1.14: 6 trajectories" in capsys.readouterr().out
     assert cli.main(["show", path, "1"]) == 2 and "--attempt 0" in capsys.readouterr().err
     assert cli.main(["lint", path]) == 0 and "0 errors" in capsys.readouterr().out
     rows = rows_of(RESULTS)

@@ -3,7 +3,7 @@
     evidence = collected(Recipe("qwen3", "sokoban-6x6", "window", "ppo"))   one collect, and all that a lint may ask for
     recipes(16)                                                             every family, preset, history, algorithm
 
-Attempts are sampled by a policy that continues texts which the environment takes, so that most answers are well formed,
+Trajectories are sampled by a policy that continues texts which the environment takes, so that most answers are well formed,
 while a little of its probability lies on every other token (control tokens, halves of characters). Its logprobs are
 honest. With `policy="pairs"` it sees one token back only, and `bigram_model` is the same policy as a Hugging Face
 model, for learners and real engines.
@@ -21,26 +21,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from data.make.tiny_tokenizer import build_tokenizer
 from tests.chat.chat_families import FAMILIES, tokenizer_of
 from workbench.chat import ChatFormat
 from workbench.engines.base import Completion, Engine, Request
 from workbench.engines.intake import Intake
 from workbench.engines.recorder import Journal
-from workbench.envs import PRESETS
-from workbench.envs import tasks as env_tasks
-from workbench.envs.base import EnvFamily
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import needs_greedy
 from workbench.learn.algorithms.parts import Filter, Masks, Rewards
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
-from data.make.tiny_tokenizer import build_tokenizer
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
-from workbench.types import Message, Observation, Sampling, StepResult, Task, Text
-from workbench.types.errors import EnvError
-from workbench.types.seeds import rng_at
+from workbench.values import Message, Observation, Sampling, StepResult, Task, Text
+from workbench.values.errors import EnvError
+from workbench.values.seeds import rng_at
+from workbench.worlds import PRESETS
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.base import EnvFamily
 
 HISTORIES = ("append", "template", "window", "fresh")
 TEMPLATES = ("tiny", *FAMILIES)  # our own and the published ones
@@ -119,8 +119,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "widest": {"filter": Filter(keep="within_group", attempts=2, zero_variance="drop")},
     "all masks wide": {"masks": Masks(advantage_mask=False, loss_mask=False)},
     "loss mask wide": {"masks": Masks(loss_mask=False), "entropy_coef": 0.01},
-    "paid for nearness": {"kl_coef": 0.05, "kl_in": "reward", "kl_estimator": "k1"},
-    "pulled": {"kl_coef": 0.05, "entropy_coef": 0.01},
+    "paid for nearness": {"reference": {"kl_coef": 0.05, "kl_in": "reward", "kl_estimator": "k1"}},
+    "pulled": {"reference": {"kl_coef": 0.05}, "entropy_coef": 0.01},
     "scaled": {"rewards": Rewards(normalize="mean_std")},
     "many updates": {"epochs": 2, "minibatch_size": 5},
 }
@@ -128,8 +128,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 def algorithm_of(recipe: Recipe) -> Algorithm:
     kind, settings = ALGORITHMS[recipe.algorithm], dict(VARIANTS.get(recipe.variant, {}))
-    if "kl_in" in settings and hasattr(kind, "normalize_std"):  # the two do not go together
-        settings["normalize_std"] = False
+    if "kl_in" in settings.get("reference", {}) and hasattr(
+        kind.estimator, "normalize_std"
+    ):  # the two do not go together
+        settings["estimator"] = {"normalize_std": False}
     return kind(**settings)
 
 
@@ -329,7 +331,7 @@ class PhraseEngine:
 @dataclass(frozen=True)
 class Rough:
     """A family around another one: its environments fail at times, and talk in other ways. All of it is a function of
-    (task, dynamics seed, turn), so that an attempt can be played again."""
+    (task, dynamics seed, turn), so that a trajectory can be played again."""
 
     inner: Any
     faults: bool = False
@@ -349,13 +351,13 @@ class Rough:
     def split_of(self, task: Task) -> str:
         return self.inner.split_of(task)
 
-    def make(self) -> "RoughEnv":
+    def make(self) -> RoughEnv:
         return RoughEnv(self)
 
-    def random_action(self, env: "RoughEnv", rng: np.random.Generator) -> str:
+    def random_action(self, env: RoughEnv, rng: np.random.Generator) -> str:
         return self.inner.random_action(env.inner, rng)
 
-    def solver_action(self, env: "RoughEnv", rng: np.random.Generator) -> str:
+    def solver_action(self, env: RoughEnv, rng: np.random.Generator) -> str:
         return self.inner.solver_action(env.inner, rng)
 
 

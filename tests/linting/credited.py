@@ -14,8 +14,8 @@ from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.linting import RULES, Evidence, Update, check
-from workbench.types import (
+from workbench.linting import Evidence, Update, all_rules, check
+from workbench.values import (
     Group,
     Message,
     Observation,
@@ -29,6 +29,8 @@ from workbench.types import (
     Turn,
 )
 
+RULES = all_rules()
+
 VOCAB = 61
 STOP = 60
 LIMITS = (StopReason.TERMINATED, StopReason.CONTEXT_FULL, StopReason.MAX_TURNS)
@@ -40,7 +42,7 @@ class Chat:
     stop_ids = frozenset({STOP})
 
 
-def attempt(
+def a_trajectory(
     task: int,
     number: int,
     turns: Sequence[tuple],
@@ -100,7 +102,7 @@ def attempt(
 
 def groups_of(turns: Sequence[Sequence[Sequence[tuple]]], **more: Any) -> list[Group]:
     return [
-        Group(tuple(attempt(t, n, own, **more) for n, own in enumerate(group)))
+        Group(tuple(a_trajectory(t, n, own, **more) for n, own in enumerate(group)))
         for t, group in enumerate(turns)
     ]
 
@@ -114,7 +116,7 @@ def draw(
     unscored: int | None = None,
 ) -> list[Group]:
     """Ragged in turns and tokens (a turn may have none), paid at every turn, with an outcome at times, some cut short;
-    tenths that repeat, so that groups are flat now and then, up to rounding. `unscored`: this one of all attempts."""
+    tenths that repeat, so that groups are flat now and then, up to rounding. `unscored`: this one of all trajectories."""
     rng, groups = np.random.default_rng(seed), []
     for task in range(tasks):
         coarse, group = bool(rng.integers(2)), []
@@ -130,7 +132,7 @@ def draw(
             ]
             outcome = round(rng.normal(), 2) if not coarse and rng.random() < 0.3 else None
             group.append(
-                attempt(
+                a_trajectory(
                     task,
                     number,
                     turns,
@@ -140,7 +142,7 @@ def draw(
                     outcome=outcome,
                 )
             )
-        aside = attempt(
+        aside = a_trajectory(
             task,
             attempts,
             [(2, round(0.3 * task - 0.1, 1))],
@@ -162,7 +164,7 @@ def with_unscored(groups: list[Group], task: int, number: int) -> list[Group]:
 
 
 def changed(groups: list[Group], task: int, number: int, **changes: Any) -> list[Group]:
-    """The same groups, with one attempt changed."""
+    """The same groups, with one trajectory changed."""
     new = tuple(replace(t, **changes) if n == number else t for n, t in enumerate(groups[task]))
     return [*groups[:task], replace(groups[task], trajectories=new), *groups[task + 1 :]]
 

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from tests.linting.clean_rollouts import Recipe, collected
+from workbench.basics.findings import Finding
 from workbench.engines.recorder import Exchange
 from workbench.learn.batch import Batch
-from workbench.linting import RULES, Evidence, check
-from workbench.types import Group, Segment, Source, Span, Trajectory
-from workbench.types.findings import Finding
+from workbench.linting import Evidence, all_rules, check
+from workbench.values import Group, Segment, Source, Span, Trajectory
+
+RULES = all_rules()
 
 
 @lru_cache
@@ -90,8 +92,12 @@ def with_batch(evidence: Evidence, **fields: Any) -> Evidence:
 
 
 def with_exchange(
-    evidence: Evidence, index: int, *, request: dict = {}, completion: dict = {}
+    evidence: Evidence, index: int, *, request: dict = None, completion: dict = None
 ) -> Evidence:
+    if completion is None:
+        completion = {}
+    if request is None:
+        request = {}
     journal = list(evidence.journal)
     asked, answered = journal[index]
     journal[index] = Exchange(

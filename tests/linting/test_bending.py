@@ -7,17 +7,19 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+import torch
 
 from tests.linting.clean_rollouts import Recipe, bigram_model, collected
+from workbench.basics.findings import ERROR, Finding, Place
 from workbench.learn.algorithms import GRPO
 from workbench.learn.config import LearnerConfig
 from workbench.linting import RULES, Evidence, check
-from workbench.linting.bending import bent_logprobs, drawn_as_said, drawn_from_the_model
+from workbench.linting.bending import drawn_as_said, drawn_from_the_model
 from workbench.linting.probe import probe_of
+from workbench.plain.engine import distribution
 from workbench.training.config import load_config
 from workbench.training.session import open_session, rollout
-from workbench.types import Sampling, Segment, Span
-from workbench.types.findings import ERROR, Finding, Place
+from workbench.values import Sampling, Segment, Span
 
 BENDS = ((0.7, 1.0), (1.0, 0.8), (0.7, 0.9))
 
@@ -114,15 +116,13 @@ def test_weights_that_have_moved_are_not_judged_by_those_that_have_not():
     assert bending(evidence) and not bending(replace(evidence, policy_version=3))
 
 
-def test_bending_by_hand():
-    logp_LV = np.log(np.array([[0.5, 0.3, 0.15, 0.05]]))
-    assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.7)), [[0.625, 0.375, 0, 0]])
-    assert np.allclose(
-        np.exp(bent_logprobs(logp_LV, 0.5, 1.0)), np.square([[0.5, 0.3, 0.15, 0.05]]) / 0.365
-    )
-    assert np.allclose(np.exp(bent_logprobs(logp_LV, 1.0, 0.5)), [[1, 0, 0, 0]]), (
-        "0.5 is reached by the first"
-    )
+def test_the_definition_by_hand():
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
+    assert np.allclose(np.exp(distribution(logits, 1.0, 0.7)), [0.625, 0.375, 0, 0])
+    squares = np.square([0.5, 0.3, 0.15, 0.05])
+    assert np.allclose(np.exp(distribution(logits, 0.5, 1.0)), squares / squares.sum())
+    first = np.exp(distribution(logits, 1.0, 0.5))
+    assert np.allclose(first, [1, 0, 0, 0]), "0.5 is reached by the first"
 
 
 # ------------------------------------------------------------------------------------------------ are they drawn?

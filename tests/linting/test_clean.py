@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.linting.clean_rollouts import HISTORIES, QUICK, TEMPLATES, Recipe, collected, recipes
-from workbench.envs import PRESETS
 from workbench.learn.algorithms import ALGORITHMS
-from workbench.linting import RULES, check
+from workbench.linting import all_rules, check
+from workbench.worlds import PRESETS
+
+RULES = all_rules()
 
 STEP_RULES = [rule for rule in RULES.values() if rule.when in ("step", "update")]
 
 
 def lint_clean(recipe: Recipe) -> int:
-    """Attempts that were looked at; an error of any rule fails."""
+    """Trajectories that were looked at; an error of any rule fails."""
     evidence = collected(recipe)
     report = check(evidence, STEP_RULES)
     assert not report.errors, f"{recipe}\n{report.text}"
@@ -37,8 +39,8 @@ def test_the_reduced_corpus_has_one_of_each():
 
 def test_the_corpus_has_what_may_happen():
     """Negative control: a corpus without faults, cuts and several segments would prove little."""
-    attempts = [t for recipe in recipes(len(PRESETS)) for t in collected(recipe).trajectories]
-    reasons = {attempt.stop_reason.value for attempt in attempts}
+    trajectories = [t for recipe in recipes(len(PRESETS)) for t in collected(recipe).trajectories]
+    reasons = {trajectory.stop_reason.value for trajectory in trajectories}
     assert {
         "terminated",
         "max_turns",
@@ -47,15 +49,15 @@ def test_the_corpus_has_what_may_happen():
         "engine_error",
         "env_truncated",
     } <= reasons
-    assert any(not attempt.segments for attempt in attempts) and any(
-        len(a.segments) > 1 for a in attempts
+    assert any(not trajectory.segments for trajectory in trajectories) and any(
+        len(a.segments) > 1 for a in trajectories
     )
-    turns = [turn for attempt in attempts for turn in attempt.turns]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     assert {turn.finish for turn in turns} == {"stop", "length"} and any(
         turn.reward is None for turn in turns
     )
     assert sum(bool(turn.info.get("valid_format")) for turn in turns) > len(turns) / 3
-    assert len({attempt.reward for attempt in attempts}) > 5
+    assert len({trajectory.reward for trajectory in trajectories}) > 5
 
 
 @pytest.mark.full

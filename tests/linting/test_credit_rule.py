@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.linting.credited import answer, batch_of, draw, errors, evidence_of, groups_of, updated
 from tests.composed import of_estimator
+from tests.linting.credited import answer, batch_of, draw, errors, evidence_of, groups_of, updated
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Reinforce, ReinforcePP, TurnPPO
 from workbench.learn.algorithms.base import Advantages, Credit
 from workbench.learn.algorithms.parts import Masks
+from workbench.learn.algorithms.settings import with_settings
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence
 
@@ -26,7 +27,9 @@ def with_credit(evidence: Evidence, **changes) -> Evidence:
 
 
 def tokens_of(evidence: Evidence, row: int) -> np.ndarray:
-    return np.flatnonzero(evidence.attempts.sampled_T & (evidence.attempts.row_T == row))
+    return np.flatnonzero(
+        evidence.plain_trajectories.sampled_T & (evidence.plain_trajectories.row_T == row)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -62,7 +65,7 @@ def test_one_wrong_number_is_enough(name, seed, which, by):
         values_T[token] += by
         found = answer(with_credit(evidence, **{column: values_T}), "R6")
         assert found.errors, column
-        assert found.errors[0].place == evidence.attempts.place(token)
+        assert found.errors[0].place == evidence.plain_trajectories.place(token)
 
 
 # ------------------------------------------------------------------------------------------------ bugs of others
@@ -78,7 +81,7 @@ def last_segment_only(credit: Credit, batch: Batch) -> torch.Tensor:
     )
 
 
-def first_attempts_mean(credit: Credit, batch: Batch) -> torch.Tensor:
+def first_trajectories_mean(credit: Credit, batch: Batch) -> torch.Tensor:
     """PipelineRL#54"""
     first = torch.tensor(
         [int((batch.group_of_trajectory_N == g).nonzero()[0]) for g in range(batch.num_groups)]
@@ -111,7 +114,7 @@ def reversed_groups(credit: Credit, batch: Batch) -> torch.Tensor:
 
 BUGS = {
     "SkyRL#1492": (GRPO(), last_segment_only, True),
-    "PipelineRL#54": (GRPO(normalize_std=False), first_attempts_mean, False),
+    "PipelineRL#54": (GRPO(estimator={"normalize_std": False}), first_trajectories_mean, False),
     "shifted by one": (Reinforce(), of_the_neighbour, False),
     "verl#7300": (ReinforcePP(), zero_after_observations, False),
     "turned round": (GRPO(), reversed_groups, False),
@@ -145,7 +148,7 @@ def test_what_it_looks_like_is_said():
         2 * advantage_T
     )
     assert "advantage 0, but" in said(last_segment_only(evidence.credit, evidence.batch))
-    assert "(so at 2 tokens of this attempt, which sampled 4)" in said(
+    assert "(so at 2 tokens of this trajectory, which sampled 4)" in said(
         last_segment_only(evidence.credit, evidence.batch)
     )
     row_T = evidence.batch.trajectory_of_token_T
@@ -155,16 +158,22 @@ def test_what_it_looks_like_is_said():
 
 @pytest.mark.parametrize(
     "settings_",
-    [{"gamma": 0.9}, {"lam": 0.9}, {"bootstrap": "truncated"}, {"whiten": False}, {"kl_coef": 0.1}],
+    [
+        {"estimator.gamma": 0.9},
+        {"estimator.lam": 0.9},
+        {"critic.bootstrap": "truncated"},
+        {"estimator.whiten": False},
+        {"reference.kl_coef": 0.1},
+    ],
 )
 def test_a_setting_that_was_not_followed(settings_):
     """Credit by the defaults, where something else was declared: gamma ignored, a limit taken for an end, and so on."""
     evidence = evidence_of(draw(4), PPO())
-    told = replace(evidence, algorithm=PPO(**settings_))
+    told = replace(evidence, algorithm=with_settings(PPO, settings_))
     assert not errors(evidence, "R6") and errors(told, "R6")
 
 
-def test_credit_on_an_unscored_attempt_and_critic_targets():
+def test_credit_on_an_unscored_trajectory_and_critic_targets():
     groups = draw(8, unscored=2)
     evidence = evidence_of(groups, PPO())
     row_T = evidence.batch.trajectory_of_token_T
@@ -186,7 +195,13 @@ def test_credit_on_an_unscored_attempt_and_critic_targets():
 
 
 @pytest.mark.parametrize(
-    "algorithm", [GRPO(kl_coef=0.1), PPO(minibatches=2), TurnPPO(), ReinforcePP(kl_coef=0.05)]
+    "algorithm",
+    [
+        GRPO(reference={"kl_coef": 0.1}),
+        PPO(minibatches=2),
+        TurnPPO(),
+        ReinforcePP(reference={"kl_coef": 0.05}),
+    ],
 )
 def test_a_stored_table_is_as_good(algorithm):
     """Of a run there are tables: the same verdict from them alone, and the same finding."""
@@ -241,7 +256,7 @@ def test_an_estimator_of_yours_is_held_to_what_holds_for_all():
     groups = draw(9, fresh=True, unscored=1)
     evidence = evidence_of(groups, of_estimator(halves))
     found = answer(evidence, "R6")
-    assert found.status == "not checked" and "halves" in found.missing[0]
+    assert found.status == "partly checked" and "halves" in found.missing[0]
     row_T, credit = evidence.batch.trajectory_of_token_T, evidence.credit
     acting = evidence.batch.eligible_T & (credit.advantage_T != 0)
     first = int(acting.nonzero()[0])

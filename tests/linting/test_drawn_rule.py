@@ -10,30 +10,30 @@ from tests.linting.clean_rollouts import Recipe, collected, family_of
 from tests.linting.damaged import found, says
 from workbench.engines.recorder import Exchange
 from workbench.linting import RULES, Evidence, check
-from workbench.linting.drawn import drawn_attempts
+from workbench.linting.drawn import drawn_trajectories
 
 RECIPE = Recipe(tasks=3, group_size=2, max_turn_tokens=12)
-DRAWN = drawn_attempts(
+DRAWN = drawn_trajectories(
     family_of(RECIPE), RECIPE.step, seed=RECIPE.seed, tasks_per_step=3, group_size=2
 )
 CLEAN = replace(collected(RECIPE), drawn=DRAWN)
 
 
-def test_every_attempt_that_was_drawn_is_there():
+def test_every_trajectory_that_was_drawn_is_there():
     answer = check(CLEAN, [RULES["R37"]])["R37"]
     assert answer.status == "passed" and answer.looked >= len(DRAWN) == 6 and not answer.missing
 
 
 def test_a_group_that_was_thrown_away_is_named_with_what_it_was_like():
     found = says(
-        "R37", replace(CLEAN, groups=CLEAN.groups[1:]), "2 of the 6 attempts that were drawn"
+        "R37", replace(CLEAN, groups=CLEAN.groups[1:]), "2 of the 6 trajectories that were drawn"
     )
     assert "turns and" in found.what and "those in the step" in found.what and found.count == 2
 
 
-def test_so_is_one_attempt_of_a_group():
+def test_so_is_one_trajectory_of_a_group():
     groups = (CLEAN.groups[0][:1], *CLEAN.groups[1:])
-    assert says("R37", replace(CLEAN, groups=groups), "1 of the 6 attempts").count == 1
+    assert says("R37", replace(CLEAN, groups=groups), "1 of the 6 trajectories").count == 1
 
 
 def test_another_task_in_place_of_a_slow_one_is_named_twice():
@@ -41,7 +41,9 @@ def test_another_task_in_place_of_a_slow_one_is_named_twice():
     groups = (tuple(replace(t, task=other) for t in first), *CLEAN.groups[1:])
     assert len(found("R37", replace(CLEAN, groups=groups))) == 2
     assert (
-        says("R37", replace(CLEAN, groups=groups), "2 attempts were not drawn for this step").count
+        says(
+            "R37", replace(CLEAN, groups=groups), "2 trajectories were not drawn for this step"
+        ).count
         == 2
     )
 
@@ -56,13 +58,13 @@ def test_what_was_sampled_and_is_gone_is_seen_without_the_draw():
 
 def test_without_a_journal_the_draw_alone_is_held_against_the_step():
     answer = check(replace(CLEAN, journal=None), [RULES["R37"]])["R37"]
-    assert answer.status == "passed" and answer.missing
+    assert answer.status == "partly checked" and answer.checked == ("what was drawn",)
 
 
 REMAX = collected(replace(RECIPE, algorithm="remax"))
 
 
-def test_a_greedy_attempt_aside_is_expected_and_its_reward_is_in_the_credit():
+def test_a_greedy_trajectory_aside_is_expected_and_its_reward_is_in_the_credit():
     answers = check(REMAX, [RULES[name] for name in ("R1", "R6", "R37")])
     assert len(REMAX.aside) == 3 and all(
         answers[name].status == "passed" for name in ("R1", "R6", "R37")
@@ -77,7 +79,7 @@ def test_one_that_was_sampled_like_the_others_is_named():
     assert "was sampled at temperature 1" in says("R37", hot, "likeliest tokens").what
 
 
-def test_one_that_nobody_keeps_is_a_lost_attempt():
+def test_one_that_nobody_keeps_is_a_lost_trajectory():
     assert says("R37", replace(REMAX, greedy=()), "were sampled and are not in the step").count == 3
 
 
@@ -114,7 +116,7 @@ def test_a_turn_that_something_else_cut_is_named(finish):
         assert "after 2 of 12 tokens" in says("R38", cut).what
 
 
-def test_a_turn_that_was_never_answered_is_named_unless_its_attempt_broke():
+def test_a_turn_that_was_never_answered_is_named_unless_its_trajectory_broke():
     journal = (*CLEAN.journal[:-1], Exchange(CLEAN.journal[-1].request, None))
     assert "never answered" in says("R38", replace(CLEAN, journal=journal)).what
 

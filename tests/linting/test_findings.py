@@ -7,23 +7,25 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.linting import Evidence, Rule, check
-from workbench.linting.raw import RawSequence
-from workbench.types.findings import (
+from workbench.basics.findings import (
     ERROR,
-    FINDING,
+    FOUND,
     NOT_CHECKED,
     NOTE,
+    PARTLY,
     PASSED,
     SHOWN,
     Answer,
+    Checked,
     Finding,
     LintReport,
-    Checked,
     NotChecked,
     Place,
     together,
 )
+from workbench.extensions.interop.raw import RawSequence
+from workbench.linting import Evidence, Rule, check
+from workbench.look.lint import lint_view
 
 places = st.builds(
     Place,
@@ -55,8 +57,15 @@ def test_a_rule_that_looked_at_nothing_has_not_passed():
         Evidence(),
         [rule(), rule(Checked(0), id="R2"), rule(Checked(3), id="R3"), rule(Finding("x"), id="R4")],
     )
-    assert [answer.status for answer in report] == [NOT_CHECKED, NOT_CHECKED, PASSED, FINDING]
-    assert report.counts() == {"errors": 1, "notes": 0, "passed": 1, "not_checked": 2}
+    assert [answer.status for answer in report] == [NOT_CHECKED, NOT_CHECKED, PASSED, FOUND]
+    assert report.counts() == {
+        "errors": 1,
+        "notes": 0,
+        "passed": 1,
+        "found": 1,
+        "partly_checked": 0,
+        "not_checked": 2,
+    }
     assert not report.ok and report.named == ("R4",)
 
 
@@ -70,9 +79,55 @@ def test_missing_evidence_is_named_and_the_rule_not_asked():
     assert answer.missing == ("what the engine was asked and answered", "trajectories")
 
 
-def test_a_part_that_is_missing_does_not_hide_what_was_looked_at():
-    answer = check(Evidence(), [rule(Checked(2), NotChecked("the journal"))])["R1"]
-    assert answer.status == PASSED and "missing: the journal" in LintReport((answer,)).text
+def test_a_rule_that_lacks_evidence_for_a_part_is_partly_checked():
+    """Neither passed nor unchecked, and it says what was checked, what was not and why: in text, JSON, page and counts."""
+    said = (Checked(2, "forks"), NotChecked("the journal", "prompts"))
+    report = check(Evidence(), [rule(*said)])
+    assert report["R1"].status == PARTLY and report.ok
+    assert report.counts()["partly_checked"] == 1 and report.counts()["passed"] == 0
+    assert "0 passed, 0 found, 1 partly checked, 0 not checked" in report.verdict
+    words = "checked: forks; not checked: prompts (missing: the journal)"
+    assert words in report.text and report.verdict in report.text
+    view = lint_view(report)
+    assert words in view.text and words in view.html and "½ partly checked" in view.html
+    (row,) = report.as_dict()["answers"]
+    assert row["status"] == PARTLY and row["checked"] == ["forks"]
+    assert report.unchecked == ["partly checked: R1 [prompts (missing: the journal)]"]
+
+
+def test_negative_controls_of_partly_checked():
+    """All of it was checked; nothing of it was; something was found, and a part was not checked."""
+    lacking = NotChecked("the journal", "prompts")
+    report = check(
+        Evidence(),
+        [
+            rule(Checked(2, "forks")),
+            rule(Checked(0, "forks"), lacking, id="R2"),
+            rule(Finding("x"), lacking, id="R3"),
+        ],
+    )
+    assert [answer.status for answer in report] == [PASSED, NOT_CHECKED, FOUND]
+    assert report["R1"].gaps == "" and report["R2"].gaps == "missing: the journal"
+    assert report["R3"].gaps == "checked: all else; not checked: prompts (missing: the journal)"
+    assert report.unchecked == [
+        "not checked: R2 [the journal]",
+        "partly checked: R3 [prompts (missing: the journal)]",
+    ]
+
+
+def test_parts_of_a_run_are_joined():
+    """A rule that passed in one step and lacked evidence in another is partly checked in both together."""
+    whole = check(Evidence(), [rule(Checked(2, "forks"))])
+    part = check(Evidence(), [rule(NotChecked("the journal", "prompts"))])
+    joined = together([whole, part])["R1"]
+    assert joined.status == PARTLY and joined.checked == ("forks",)
+
+
+def test_a_report_of_an_earlier_version_says_what_it_can():
+    old = check(Evidence(), [rule(Checked(1), NotChecked("the journal"))]).as_dict()
+    del old["answers"][0]["checked"]
+    answer = LintReport.from_dict(old)["R1"]
+    assert answer.status == PARTLY and answer.gaps == "checked: all else; not checked: the journal"
 
 
 def test_sequences_of_others_are_asked_what_can_be_asked_of_them():
@@ -96,10 +151,7 @@ def test_errors_come_first_and_what_is_too_much_is_counted():
 def test_notes_are_no_errors():
     report = check(Evidence(), [rule(Finding("look", severity=NOTE))])
     assert (
-        report.ok
-        and report["R1"].status == FINDING
-        and not report.errors
-        and len(report.notes) == 1
+        report.ok and report["R1"].status == FOUND and not report.errors and len(report.notes) == 1
     )
 
 

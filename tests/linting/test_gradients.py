@@ -11,23 +11,23 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.composed import of_class
 from tests.counts import reduced
+from workbench.basics.findings import Answer
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm, StarPO
 from workbench.learn.algorithms.parts import Filter, Masks, ReferenceKL
-from workbench.learn.algorithms.twin import plain_recipe
+from workbench.learn.algorithms.plain_recipe import plain_recipe
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
+from workbench.learn.ops.loss import ValueLoss
 from workbench.learn.optimizer import TrainedWeights
 from workbench.learn.update import GradientPass, Models
-from workbench.learn.ops.loss import ValueLoss
 from workbench.linting import Evidence, check
+from workbench.linting.expected import credits_of
 from workbench.linting.gradients import RULES
-from workbench.linting.questions import few_groups
-from workbench.linting.attempts import attempts_of_batch
-from workbench.linting.twin import credits_of
+from workbench.linting.plain_trajectories import trajectory_tokens_of_batch
 from workbench.linting.probe import MAX_PARAMETERS, LearnerProbe, probe_of
-from workbench.types import Group
-from workbench.types.findings import Answer
+from workbench.linting.questions import few_groups
+from workbench.values import Group
 
 
 def asked(algorithm, model=None, critic=CriticConfig(), groups=None, **settings) -> Answer:
@@ -65,19 +65,16 @@ def test_every_algorithm_passes(name):
     [
         GRPO(
             entropy_coef=0.001,
-            kl_coef=0.001,
             sampler_cap=2.0,
-            dual_clip=3.0,
             epochs=2,
             minibatches=3,
+            reference={"kl_coef": 0.001},
+            objective={"dual_clip": 3.0},
         ),
         GRPO(
-            objective="gspo",
-            clip_low=3e-4,
-            clip_high=4e-4,
             reduction="seq-mean-token-mean",
-            kl_coef=0.1,
-            kl_estimator="k2",
+            objective={"kind": "gspo", "clip_low": 3e-4, "clip_high": 4e-4},
+            reference={"kl_coef": 0.1, "kl_estimator": "k2"},
         ),
         GRPO(
             reduction="fixed-length",
@@ -86,18 +83,16 @@ def test_every_algorithm_passes(name):
             entropy_coef=0.1,
         ),
         PPO(
-            kl_in="loss",
-            kl_coef=0.01,
-            kl_estimator="abs",
             entropy_coef=0.01,
-            value_clip=0.0,
             minibatches=4,
+            reference={"kl_in": "loss", "kl_coef": 0.01, "kl_estimator": "abs"},
+            critic={"value_clip": 0.0},
         ),
         PPO(
-            bootstrap="truncated",
             masks=Masks(advantage_mask=False),
-            kl_coef=0.01,
             filter=Filter("top_share", share=0.5),
+            critic={"bootstrap": "truncated"},
+            reference={"kl_coef": 0.01},
         ),
     ],
     ids=range(5),
@@ -133,7 +128,7 @@ def test_a_history_of_many_segments_and_another_architecture_pass():
 
 
 def cancelling():
-    """In each group two attempts with the very same tokens, of which one is paid: the gradients cancel."""
+    """In each group two trajectories with the very same tokens, of which one is paid: the gradients cancel."""
     return [
         Group(
             (
@@ -202,13 +197,15 @@ def test_a_policy_that_is_too_large_is_not_tried():
         RULES,
     )["R19"]
     assert (
-        answer.status == "not checked"
+        answer.status == "partly checked"
+        and answer.checked == ("which way the objective pushes",)
+        and "the learner's gradient" in answer.missing[0]
         and "small enough" in answer.missing[0]
         and "20,000,000" in answer.missing[0]
     )
 
 
-def test_a_few_whole_groups_are_taken_and_of_a_long_one_some_attempts():
+def test_a_few_whole_groups_are_taken_and_of_a_long_one_some_trajectories():
     batch = Batch.from_groups(make_groups(tasks=3, attempts=4))
     lengths = [
         int(batch.segment_lengths_S[batch.trajectory_of_segment_S // 4 == g].sum())
@@ -432,7 +429,7 @@ def the_last_value_is_that_before_the_last_token(monkeypatch):
     monkeypatch.setattr(module.Critic, "facts", facts)
 
 
-FULL = GRPO(entropy_coef=0.001, kl_coef=0.001, reduction="seq-mean-token-mean")
+FULL = GRPO(entropy_coef=0.001, reduction="seq-mean-token-mean", reference={"kl_coef": 0.001})
 BUGS = [
     (no_grad_around_kl, FULL, "kl term"),
     (the_shift_is_forgotten, FULL, "old_logp"),
@@ -455,7 +452,11 @@ BUGS = [
     (a_pass_leaves_some_out, GRPO(minibatches=3), "pass 0"),
     (an_epoch_is_lost, GRPO(epochs=3), "3 x 1"),
     (the_value_loss_is_not_halved, PPO(), "critic term"),
-    (the_last_value_is_that_before_the_last_token, PPO(bootstrap="truncated"), "final_value"),
+    (
+        the_last_value_is_that_before_the_last_token,
+        PPO(critic={"bootstrap": "truncated"}),
+        "final_value",
+    ),
 ]
 
 
@@ -467,7 +468,7 @@ BUGS = [
     ],
 )
 def test_negative_control_a_bug_is_found_and_told(bug, algorithm, words, monkeypatch):
-    from workbench.types import Group, StopReason
+    from workbench.values import Group, StopReason
 
     groups = make_groups(tasks=2, attempts=3)
     if bug is the_last_value_is_that_before_the_last_token:
@@ -484,7 +485,7 @@ def test_an_algorithm_with_a_loss_of_its_own_is_held_to_its_own(monkeypatch):
     """The way to the weights is checked, the formula cannot be."""
     found = asked(of_class(Loudest))
     assert (
-        found.status == "not checked"
+        found.status == "partly checked"
         and not found.findings
         and "objective of loudest" in found.missing[0]
     )
@@ -511,7 +512,7 @@ def test_a_loss_that_cannot_take_much_credit_is_given_less(beta):
 
 
 def test_the_finding_points_at_the_trajectory(monkeypatch):
-    """One attempt's tokens are left out of the loss: that one is named."""
+    """One trajectory's tokens are left out of the loss: that one is named."""
     real = GradientPass.add
 
     def deaf(self, micro):
@@ -533,9 +534,13 @@ def test_plain_and_learner_share_no_weights():
     batch = Batch.from_groups(make_groups())
     known = probe.facts(PPO(), batch)
     credit = PPO().credit(known)
-    attempts, recipe = attempts_of_batch(known), plain_recipe(PPO()).recipe
+    trajectories, recipe = trajectory_tokens_of_batch(known), plain_recipe(PPO()).recipe
     facts = {"value": known.value_T.double().numpy()}
-    asked_of_plain = recipe, attempts.with_facts(facts), credits_of(attempts, credit, recipe)
+    asked_of_plain = (
+        recipe,
+        trajectories.with_facts(facts),
+        credits_of(trajectories, credit, recipe),
+    )
     first = probe.plain(*asked_of_plain)
     assert all(
         float(update.plain[name].abs().max()) > 0
@@ -549,7 +554,7 @@ def test_plain_and_learner_share_no_weights():
 def test_the_reference_is_not_the_policy(monkeypatch):
     """At the start both are the same weights: who computes the one with the other is right by chance, if nothing moves."""
     real = Learner.logprobs
-    pulled = GRPO(kl_coef=0.1)
+    pulled = GRPO(reference={"kl_coef": 0.1})
     assert not asked(pulled).errors
     monkeypatch.setattr(
         Learner, "logprobs", lambda self, batch, tokens_T, model=None: real(self, batch, tokens_T)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.linting.credited import (
+    a_trajectory,
     answer,
-    attempt,
     draw,
     errors,
     evidence_of,
@@ -22,7 +22,7 @@ from tests.linting.credited import (
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, RLOO, Reinforce
 from workbench.linting import Evidence
 from workbench.rollouts.config import CollectConfig
-from workbench.types import Message, Observation, Segment, Source, Span, Task
+from workbench.values import Message, Observation, Segment, Source, Span, Task
 
 PAIRS = groups_of(
     [[((2, 1.0),), ((1, 0.0),), ((1, 0.5),)], [((1, 2.0),), ((2, 2.5),), ((1, 7.0),)]]
@@ -82,7 +82,7 @@ OTHER = Observation((Message("user", "another problem"),))
         ),
     ],
 )
-def test_an_attempt_that_does_not_belong(changes, words):
+def test_a_trajectory_that_does_not_belong(changes, words):
     found = answer(edited(0, 1, **changes), "R7")
     assert any(words in finding.what for finding in found.errors), found
     assert found.errors[0].place.index == 1
@@ -143,15 +143,16 @@ def test_states_of_other_groups_are_not_the_same():
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "ranks"])
-def test_single_attempts(name):
-    """rllm#916: an error exactly where attempts are compared."""
+def test_single_trajectories(name):
+    """rllm#916: an error exactly where trajectories are compared."""
     groups = groups_of([[((2, 1.0),)], [((1, 2.0),)]])
     algorithm = ALGORITHMS[name]()
     compares = algorithm.min_group_size > 1
     found = errors(Evidence(tuple(map(tuple, groups)), algorithm=algorithm), "R8")
     assert bool(found) == compares, found
     assert not errors(
-        Evidence(tuple(map(tuple, groups)), algorithm=Reinforce(baseline="none")), "R8"
+        Evidence(tuple(map(tuple, groups)), algorithm=Reinforce(estimator={"baseline": "none"})),
+        "R8",
     )
 
 
@@ -163,7 +164,7 @@ def test_flat_and_single_groups_are_noted_with_their_share():
         note.what for note in answer(evidence_of(with_unscored(groups, 2, 0), GRPO()), "R8").notes
     ]
     assert any("1 of 2 groups are flat (50%)" in what for what in notes)
-    assert any("1 of 3 groups have a single scored attempt" in what for what in notes)
+    assert any("1 of 3 groups have a single scored trajectory" in what for what in notes)
 
 
 def test_rounding_that_is_trained_on():
@@ -182,9 +183,9 @@ def test_rounding_that_is_trained_on():
     assert "make it 0" in errors(planted, "R6")[0]
 
 
-@pytest.mark.parametrize("algorithm", [GRPO(), GRPO(normalize_std=False), RLOO()])
-def test_a_baseline_of_one_attempt(algorithm):
-    """PipelineRL#54: what the first attempt earned instead of the mean."""
+@pytest.mark.parametrize("algorithm", [GRPO(), GRPO(estimator={"normalize_std": False}), RLOO()])
+def test_a_baseline_of_one_trajectory(algorithm):
+    """PipelineRL#54: what the first trajectory earned instead of the mean."""
     evidence = evidence_of(PAIRS, algorithm)
     assert not errors(evidence, "R6")
     base_N = evidence.batch.reward_N[torch.tensor([0, 0, 0, 3, 3, 3])]
@@ -203,4 +204,4 @@ def test_what_is_missing_is_said_and_a_critic_compares_nobody():
     assert answer(Evidence(), "R8").status == "not checked"
     assert answer(Evidence(tuple(map(tuple, PAIRS))), "R8").missing
     assert not errors(evidence_of(groups_of([[((2, 1.0),)], [((1, 2.0),)]]), PPO()), "R8")
-    assert attempt(0, 0, ((1, 1.0),)).reward == 1.0 and np.isfinite(PAIRS[0][0].reward)
+    assert a_trajectory(0, 0, ((1, 1.0),)).reward == 1.0 and np.isfinite(PAIRS[0][0].reward)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,9 +13,11 @@ from learning_data import make_groups, tiny_model
 
 from tests.composed import of_class
 from tests.counts import reduced
+from workbench.basics.findings import Answer
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm
-from workbench.learn.algorithms.parts import Filter, Masks, Rewards
 from workbench.learn.algorithms.liveness import inert_settings
+from workbench.learn.algorithms.parts import Filter, Masks, Rewards
+from workbench.learn.algorithms.settings import with_settings
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
@@ -22,32 +25,31 @@ from workbench.linting import Evidence, check
 from workbench.linting.knobs import RULES, changed_settings
 from workbench.linting.made_up import made_up
 from workbench.linting.probe import probe_of
-from workbench.types import Group, Sampling, Segment, Source, Span
-from workbench.types.errors import ConfigError
-from workbench.types.findings import Answer
+from workbench.values import Group, Sampling, Segment, Source, Span
+from workbench.values.errors import ConfigError
 
 SET = {
-    "clip_low": 0.1,
-    "clip_high": 0.4,
-    "dual_clip": 2.0,
+    "objective.clip_low": 0.1,
+    "objective.clip_high": 0.4,
+    "objective.dual_clip": 2.0,
     "sampler_cap": 1.5,
     "reduction": "seq-mean-token-sum",
     "entropy_coef": 0.001,
-    "kl_coef": 0.001,
+    "reference.kl_coef": 0.001,
     "epochs": 2,
     "minibatches": 3,
     "minibatch_size": 8,
-    "gamma": 0.9,
-    "lam": 0.9,
-    "gamma_turn": 0.8,
-    "whiten": False,
-    "bootstrap": "truncated",
-    "value_clip": 0.1,
-    "omega": 0.5,
-    "baseline": "none",
-    "normalize_std": True,
+    "estimator.gamma": 0.9,
+    "estimator.lam": 0.9,
+    "estimator.gamma_turn": 0.8,
+    "estimator.whiten": False,
+    "critic.bootstrap": "truncated",
+    "critic.value_clip": 0.1,
+    "estimator.omega": 0.5,
+    "estimator.baseline": "none",
+    "estimator.normalize_std": True,
     "fixed_length": 100,
-    "objective": "cispo",
+    "objective.kind": "cispo",
 }
 NESTED = [
     ("rewards", Rewards("mean_std", "batch")),
@@ -69,12 +71,15 @@ def with_probe(algorithm) -> Answer:
 def settings_of(algorithm) -> list:
     """The algorithm with each of the settings above by itself, where it has it and accepts it."""
     made = []
-    for name, value in [*SET.items(), *NESTED]:
-        try:
-            if name in algorithm.settings and algorithm.settings[name] != value:
-                made.append(algorithm(**{name: value}))
-        except ConfigError:
-            continue
+    usual = {"objective.kind": algorithm.objective.name, **algorithm.settings}
+    for part, value in NESTED:
+        with suppress(ConfigError):
+            if getattr(algorithm, part) != value:
+                made.append(algorithm(**{part: value}))
+    for name, value in SET.items():
+        with suppress(ConfigError):
+            if usual.get(name, value) != value:
+                made.append(with_settings(algorithm, {name: value}))
     return made
 
 
@@ -96,11 +101,11 @@ def test_nothing_is_said_of_defaults_and_of_settings_that_act(name):
 def test_the_learner_hears_them_too():
     algorithm = GRPO(
         entropy_coef=0.001,
-        kl_coef=0.001,
-        clip_high=0.3,
         epochs=2,
         reduction="fixed-length",
         fixed_length=40,
+        reference={"kl_coef": 0.001},
+        objective={"clip_high": 0.3},
     )
     answer = with_probe(algorithm)
     assert not answer.findings and answer.looked == 6 and not answer.missing
@@ -108,7 +113,11 @@ def test_the_learner_hears_them_too():
 
 def test_critic_settings_are_heard():
     assert not with_probe(
-        PPO(gamma=0.9, value_clip=0.1, minibatches=2, bootstrap="truncated")
+        PPO(
+            minibatches=2,
+            estimator={"gamma": 0.9},
+            critic={"value_clip": 0.1, "bootstrap": "truncated"},
+        )
     ).findings
 
 
@@ -126,7 +135,7 @@ def test_settings_together_are_not_called_dead_unless_known_to_be(name, chosen):
     algorithm = ALGORITHMS[name]()
     for key in chosen:
         try:
-            algorithm = algorithm(**{key: SET[key]})
+            algorithm = with_settings(algorithm, {key: SET[key]})
         except (ConfigError, TypeError):
             continue
     dead = {key for key, is_dead, _ in inert_settings(algorithm, 16, 8) if is_dead}
@@ -146,7 +155,7 @@ def test_a_normalisation_that_whitening_takes_off_again_is_found():
 
 def test_an_inert_setting_that_is_known_is_a_note_with_the_reason():
     (finding,) = asked(GRPO(masks=Masks(advantage_mask=False))).findings
-    assert finding.severity == "note" and "gives all tokens of an attempt" in finding.what
+    assert finding.severity == "note" and "gives all tokens of a trajectory" in finding.what
 
 
 # ------------------------------------------------------------------------------------------------ what does not
@@ -193,7 +202,7 @@ class Forgetting(Algorithm):
 
 
 def test_a_dead_setting_of_ones_own_algorithm_is_a_note():
-    """It may act on attempts unlike any that are at hand."""
+    """It may act on trajectories unlike any that are at hand."""
     assert not asked(of_class(WithDead)).findings
     (finding,) = asked(of_class(WithDead, positive_example_nll_weight=0.1)).findings
     assert (
@@ -209,13 +218,13 @@ def test_a_dead_setting_of_ours_is_an_error_in_ones_own_class_too():
 
 
 def test_a_dead_nested_setting_is_named():
-    assert changed_settings(of_class(WithNested, inner=Inner(depth=2))) == [("inner", "depth")]
+    assert changed_settings(of_class(WithNested, inner=Inner(depth=2))) == ["inner.depth"]
     (finding,) = asked(of_class(WithNested, inner=Inner(depth=2))).findings
     assert finding.severity == "note" and "inner.depth = 2" in finding.what
 
 
-def test_settings_of_ones_own_that_need_other_attempts_or_none_are_no_errors():
-    """A length that no made-up attempt has, a name for a plot, and one that the step's own attempts do reach."""
+def test_settings_of_ones_own_that_need_other_trajectories_or_none_are_no_errors():
+    """A length that no made-up trajectory has, a name for a plot, and one that the step's own trajectories do reach."""
     (finding,) = asked(of_class(Overlong, label="run A")).findings
     assert finding.severity == "note"
     (finding,) = asked(of_class(Overlong, overlong_from=400)).findings
@@ -250,8 +259,8 @@ def test_settings_of_ones_own_that_need_other_attempts_or_none_are_no_errors():
 
 def test_a_bound_far_away_is_still_reached():
     assert (
-        not asked(GRPO(dual_clip=20.0, epochs=2)).findings
-        and not asked(GRPO(dual_clip=500.0, epochs=2)).findings
+        not asked(GRPO(epochs=2, objective={"dual_clip": 20.0})).findings
+        and not asked(GRPO(epochs=2, objective={"dual_clip": 500.0})).findings
     )
 
 
@@ -267,35 +276,43 @@ def ignore(monkeypatch, module: str, name: str, **instead):
     ("setting", "bug"),
     [
         (
-            "clip_high",
+            "objective.clip_high",
             ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"high": 0.2}),
         ),
-        ("clip_low", ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"low": 0.2})),
         (
-            "dual_clip",
+            "objective.clip_low",
+            ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"low": 0.2}),
+        ),
+        (
+            "objective.dual_clip",
             ("workbench.learn.algorithms.objectives", "clipped_surrogate", {"dual": 0.0}),
         ),
         (
             "fixed_length",
             ("workbench.learn.algorithms.algorithm", "reduction", {"fixed_length": 256}),
         ),
-        ("gamma", ("workbench.learn.algorithms.estimators", "gae", {"gamma": 1.0})),
-        ("lam", ("workbench.learn.algorithms.estimators", "gae", {"lam": 1.0})),
-        ("value_clip", ("workbench.learn.algorithms.parts", "clipped_value_loss", {"clip": 0.5})),
+        (
+            "estimator.gamma",
+            ("workbench.learn.algorithms.estimators", "gae", {"gamma": 1.0}),
+        ),
+        ("estimator.lam", ("workbench.learn.algorithms.estimators", "gae", {"lam": 1.0})),
+        (
+            "critic.value_clip",
+            ("workbench.learn.algorithms.parts", "clipped_value_loss", {"clip": 0.5}),
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_negative_control_a_setting_that_is_lost_in_the_arithmetic(setting, bug, monkeypatch):
     kind = (
         PPO
-        if setting in ("gamma", "lam", "value_clip")
+        if setting in ("estimator.gamma", "estimator.lam", "critic.value_clip")
         else ALGORITHMS["dr_grpo"]
         if setting == "fixed_length"
         else GRPO
     )
-    algorithm = kind(
-        **{setting: SET[setting]}, epochs=2
-    )  # with one update, bounds are known to be inert
+    # With one update, bounds are known to be inert.
+    algorithm = with_settings(kind, {setting: SET[setting], "epochs": 2})
     assert not asked(algorithm).findings
     ignore(monkeypatch, bug[0], bug[1], **bug[2])
     assert [setting in finding.what for finding in asked(algorithm).errors] == [True]
@@ -326,10 +343,10 @@ def test_negative_control_epochs_that_are_not_made(monkeypatch):
     assert "epochs = 2" in finding.what and "not what the learner does" in finding.what
 
 
-# ------------------------------------------------------------------------------------------------ made-up attempts
+# ------------------------------------------------------------------------------------------------ made-up trajectories
 
 
-def test_made_up_attempts_have_something_for_every_setting():
+def test_made_up_trajectories_have_something_for_every_setting():
     batch = made_up(np.arange(40))
     group_N, reward_N = batch.group_of_trajectory_N, batch.reward_N
     spreads = [float(reward_N[group_N == g].std()) for g in group_N.unique()]

@@ -9,13 +9,15 @@ import torch
 
 import workbench as wb
 from workbench import cli
-from workbench.linting import RULES, Rule
-from workbench.notebook.stored import lint_words
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked
+from workbench.linting import Rule, all_rules
+from workbench.look.cells.stored import lint_words
 from workbench.run.store import open_run
 from workbench.training.config import load_config
 from workbench.training.session import open_session
-from workbench.types.errors import ConfigError, DataError, LintError, StoreError
-from workbench.types.findings import NOTE, Finding, Checked, NotChecked
+from workbench.values.errors import ConfigError, DataError, LintError, StoreError
+
+RULES = all_rules()
 
 TINY = {
     "train.steps": 2,
@@ -146,6 +148,7 @@ def test_the_summary_is_sealed_with_the_step(only, tmp_path):
     run = trained(tmp_path)
     report = run.lint(2)
     assert report["R99"].notes[0].what == "look" and report["R99"].missing == ("more",)
+    assert lint_words(run) == "lint: 2 steps clean; notes: R99 in 2; partly checked: R99 [more]"
     path = run.path / "steps/step-00000002/lint.json"
     path.write_text(path.read_text().replace("look", "lock"))
     with pytest.raises(StoreError, match="damaged"):
@@ -246,6 +249,63 @@ def test_planted_bugs_are_named():
     with pytest.raises(ConfigError, match="credit-on-the-last-turn"), wb.planted("nothing"):
         pass
     assert "SkyRL#1492" in wb.show_planted().text
+
+
+def test_what_was_not_checked_stands_wherever_a_run_is_summed_up(only, tmp_path, capsys):
+    """At the end of the command, in the picture of the run and under the live view of one that has ended, with why."""
+    lacking = NotChecked("a smaller policy", "the learner's gradient")
+    only(Checked(1, "the objective"), lacking)
+    words = [w for name, value in TINY.items() for w in ("--set", f"{name}={value}".lower())]
+    path = tmp_path / "run"
+    assert cli.main(["train", "frozenlake", "--out", str(path), *words]) == 0
+    gap = "partly checked: R99 [the learner's gradient (missing: a smaller policy)]"
+    assert f"lint: 2 steps clean; {gap}" in capsys.readouterr().out
+    assert gap in wb.show(path).text and gap in wb.attach(path).status.view().text
+    assert wb.lint(path).report["R99"].status == "partly checked"
+    assert cli.main(["lint", str(path)]) == 0  # no error: exit 1 is for these
+    # Negative control: what was checked in whole is not listed.
+    only(Checked(1, "the objective"))
+    whole = trained(tmp_path, "whole")
+    assert lint_words(whole) == "lint: 2 steps clean"
+    assert wb.lint(whole).report["R99"].status == "passed"
+
+
+def test_a_policy_that_is_too_large_to_be_tried_is_named_in_the_summary(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.linting.probe.MAX_PARAMETERS", 1000)
+    settings = {"lint.start": True, "train.steps": 1, "algorithm.reference.kl_coef": 0.05}
+    run = trained(tmp_path, **settings)
+    gaps = {answer.rule: answer for answer in run.lint(1) if answer.missing}
+    for rule, part in (
+        ("R12", "tokens beside the model's own distribution"),
+        ("R13", "what the learner does under other values"),
+        ("R19", "the learner's gradient"),
+    ):
+        assert gaps[rule].status == "partly checked"
+        assert f"{part} (missing: a policy that is small enough" in gaps[rule].gaps
+        assert f"{rule} [{part}" in lint_words(run) and "of at most 1,000" in lint_words(run)
+
+
+def test_what_training_checked_with_the_journal_is_not_missed_in_the_run(run):
+    """The journal is not kept, and the stored answer had it; evaluations have none, and say so."""
+    report = wb.lint(run).report
+    assert "what is trained is what was drawn" in report.text
+    for rule in ("R1", "R3", "R22", "R37", "R38"):
+        assert all(words.endswith(", in evaluations") for words in report[rule].missing), rule
+        assert wb.lint(run, step=1).report[rule].status == "passed", rule
+
+
+def test_what_training_found_with_the_journal_is_still_said_of_the_run(only, tmp_path):
+    """Under "warn": a finding that needs the journal is made again by nobody, and not lost."""
+
+    def answer(evidence):
+        if evidence.journal is None:
+            return NotChecked("the journal", "prompts")
+        return Finding("another prompt was sent", evidence.place(0))
+
+    only(Checked(1), answer)
+    run = trained(tmp_path, **{"lint.mode": "warn"})
+    report = wb.lint(run).report
+    assert len(report.errors) == 2 and not report["R99"].missing
 
 
 @pytest.mark.full

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.counts import reduced
+from workbench.basics.findings import NOTE
 from workbench.engines.gap import Gap
 from workbench.engines.recorder import Journal
 from workbench.learn.batch import Batch
@@ -20,8 +21,7 @@ from workbench.linting.rule import check
 from workbench.linting.table import RULES as ALL
 from workbench.training.config import load_config
 from workbench.training.session import open_session, rollout
-from workbench.types import Sampling, Segment
-from workbench.types.findings import NOTE
+from workbench.values import Sampling, Segment
 
 BY_ID = {rule.id: rule for rule in RULES}
 
@@ -62,7 +62,9 @@ SETTINGS = [
 _made: dict[str, Evidence] = {}
 
 
-def made(settings={}) -> Evidence:
+def made(settings=None) -> Evidence:
+    if settings is None:
+        settings = {}
     return _made.setdefault(str(settings), evidence_of(**settings))
 
 
@@ -88,7 +90,7 @@ def changed(evidence: Evidence, change, which=lambda n, s: n == 1) -> Evidence:
             row.append(replace(trajectory, segments=segments))
             number += 1
         groups.append(tuple(row))
-    from workbench.types import Group
+    from workbench.values import Group
 
     batch = Batch.from_groups([Group(group) for group in groups])
     batch = replace(batch, old_logp_T=evidence.batch.old_logp_T)

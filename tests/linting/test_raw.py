@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
+from workbench.extensions.interop.dumps import RawSequence
+from workbench.extensions.interop.raw import RAW_CHECKS
 from workbench.linting import Evidence
-from workbench.linting.raw import RAW_CHECKS
-from workbench.types.dumps import RawSequence
-from workbench.types.findings import ERROR, NOTE, Finding, Checked, NotChecked
 
 
 def sequence(
@@ -96,13 +96,13 @@ def test_a_fork_that_the_file_names_is_a_note():
     assert found.severity == NOTE and "as the file says itself" in found.what
 
 
-def test_one_sequence_an_attempt_leaves_nothing_to_compare():
+def test_one_sequence_a_trajectory_leaves_nothing_to_compare():
     assert looked("R1", FIRST, sequence(attempt="b")) == 0
     assert [
-        each.what
+        each.missing
         for each in RAW_CHECKS["R1"](Evidence(raw=(FIRST,)))
         if isinstance(each, NotChecked)
-    ] == ["attempts of several sequences"]
+    ] == ["trajectories of several sequences"]
 
 
 @given(
@@ -180,24 +180,27 @@ def test_a_mask_made_from_ids_needs_the_tokens_to_have_been_sampled():
 # ------------------------------------------------------------------------------------------------ credit, groups
 
 
-def attempt(name: str, reward: float, advantage: float, group: str = "g", **fields) -> RawSequence:
+def a_trajectory(
+    name: str, reward: float, advantage: float, group: str = "g", **fields
+) -> RawSequence:
     return sequence(attempt=name, reward=reward, advantage=advantage, group=group, **fields)
 
 
 def test_who_earned_more_is_credited_with_more():
-    good = [attempt("a", 0.0, -1.0), attempt("b", 0.5, 0.2), attempt("c", 1.0, 0.8)]
+    good = [a_trajectory("a", 0.0, -1.0), a_trajectory("b", 0.5, 0.2), a_trajectory("c", 1.0, 0.8)]
     assert said("R6", *good) == [] and looked("R6", *good) == 2
-    (found,) = said("R6", good[0], attempt("b", 0.5, 0.8), attempt("c", 1.0, 0.2))
+    (found,) = said("R6", good[0], a_trajectory("b", 0.5, 0.8), a_trajectory("c", 1.0, 0.2))
     assert found.severity == ERROR and found.place.trajectory == "c"
     assert (
-        said("R6", attempt("a", 0.0, 1.0), attempt("b", 1.0, -1.0, group="h")) == []
+        said("R6", a_trajectory("a", 0.0, 1.0), a_trajectory("b", 1.0, -1.0, group="h")) == []
     )  # nobody compares across groups
 
 
 @given(st.lists(st.floats(-2, 2), min_size=2, max_size=6), st.floats(0.1, 3), st.floats(-2, 2))
 def test_no_estimator_that_compares_within_a_group_is_called_wrong(rewards, scale, shift):
     rows = [
-        attempt(str(n), r, (r - np.mean(rewards)) * scale + shift) for n, r in enumerate(rewards)
+        a_trajectory(str(n), r, (r - np.mean(rewards)) * scale + shift)
+        for n, r in enumerate(rewards)
     ]
     assert said("R6", *rows) == []
 
@@ -240,13 +243,13 @@ def test_ids_that_do_not_group():
 
 
 def test_flat_and_single_groups_are_notes():
-    assert [f.severity for f in said("R8", attempt("a", 1.0, 0.0), attempt("b", 1.0, 0.0))] == [
-        NOTE
-    ]
-    assert [f.severity for f in said("R8", attempt("a", 1.0, 0.0))] == [NOTE]
-    assert [f.severity for f in said("R8", attempt("a", 1.0, 0.0), attempt("b", 0.0, 0.0))] == [
-        ERROR
-    ]
+    assert [
+        f.severity for f in said("R8", a_trajectory("a", 1.0, 0.0), a_trajectory("b", 1.0, 0.0))
+    ] == [NOTE]
+    assert [f.severity for f in said("R8", a_trajectory("a", 1.0, 0.0))] == [NOTE]
+    assert [
+        f.severity for f in said("R8", a_trajectory("a", 1.0, 0.0), a_trajectory("b", 0.0, 0.0))
+    ] == [ERROR]
 
 
 def test_cut_rows_are_treated_alike():
@@ -261,14 +264,14 @@ def test_cut_rows_are_treated_alike():
     assert looked("R11", sequence()) == 0
 
 
-def test_attempts_alike_by_chance_are_nothing():
-    twin = [sequence(attempt=name) for name in "ab"]  # probability exp(-1.5)
-    assert said("R22", *twin) == [] and looked("R22", *twin) == 2
-    (found,) = said("R22", *[replace(s, logprobs=np.full(3, -20.0)) for s in twin])
+def test_trajectories_alike_by_chance_are_nothing():
+    alike = [sequence(attempt=name) for name in "ab"]  # probability exp(-1.5)
+    assert said("R22", *alike) == [] and looked("R22", *alike) == 2
+    (found,) = said("R22", *[replace(s, logprobs=np.full(3, -20.0)) for s in alike])
     assert found.severity == ERROR and "once in 10^26" in found.what
 
 
-def test_a_failed_attempt_with_a_reward_is_a_note_until_it_is_trained_on():
+def test_a_failed_trajectory_with_a_reward_is_a_note_until_it_is_trained_on():
     assert [f.severity for f in said("R16", sequence(failed="ToolError", reward=0.0))] == [NOTE]
     assert [
         f.severity for f in said("R16", sequence(failed="ToolError", reward=0.0, advantage=-0.5))

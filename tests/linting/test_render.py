@@ -23,7 +23,7 @@ from workbench.linting import Evidence, check
 from workbench.linting.reference import GUARD, Reference
 from workbench.linting.render import chosen
 from workbench.linting.table import RULES
-from workbench.types import Message, Observation, Source, Span
+from workbench.values import Message, Observation, Source, Span
 
 LAKE = dict(preset="sokoban-6x6", tasks=1, group_size=3, seed=3)
 FAMILIES = ("qwen3", "llama3.1", "gemma", "gpt-oss")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.linting.credited import answer, changed, draw, errors, evidence_of, groups_of
 from workbench.learn.algorithms import GRPO
 from workbench.linting import Evidence
-from workbench.types import Trajectory
+from workbench.values import Trajectory
 
 GROUPS = groups_of([[((2, 1.0), (3, 2.0)), ((1, 0.5),)], [((1, 2.0),), ((2, -1.5),)]])
 

@@ -8,18 +8,18 @@ from functools import lru_cache
 import pytest
 from learning_data import make_groups
 
+from workbench.basics.findings import Answer
 from workbench.linting import Evidence, check
 from workbench.linting.evidence import RunClaims, StepFacts
 from workbench.linting.runs import RULES, facts_of_step, run_claims, step_facts
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import create_run
 from workbench.run.store import open_run
-from workbench.types import Group, Segment
-from workbench.types.findings import Answer
+from workbench.values import Group, Segment
 
 
 def sampled_by(groups: list[Group], version: int, step: int) -> list[Group]:
-    """The same attempts as sampled by these weights, at the addresses of this step."""
+    """The same trajectories as sampled by these weights, at the addresses of this step."""
     made = []
     for group in groups:
         members = []
@@ -77,7 +77,7 @@ def test_a_run_without_a_fault_passes(updates):
 
 
 def test_part_of_a_run_passes():
-    assert asked(run()[2:], None).status == "passed"
+    assert asked(run()[2:], None).status == "partly checked"
     assert asked(run()[:0], RunClaims(4)).status == "not checked"
 
 
@@ -90,18 +90,20 @@ def test_negative_control_the_last_batch_once_more_after_a_resume():
     """tinker-cookbook#935"""
     steps = run()
     again = steps[1]._replace(step=3, metrics=steps[2].metrics, versions=steps[2].versions)
-    assert "step 3: 6 of its 6 attempts were learned from before, in step 2" in first(
+    assert "step 3: 6 of its 6 trajectories were learned from before, in step 2" in first(
         asked((*steps[:2], again, steps[3]))
     )
     stale = steps[2]._replace(attempts=(*steps[2].attempts[:4], *steps[1].attempts[4:]))
-    assert "step 3: 2 of its 6 attempts were learned from before" in first(
+    assert "step 3: 2 of its 6 trajectories were learned from before" in first(
         asked((*steps[:2], stale, steps[3]))
     )
     doubled = steps[2]._replace(attempts=steps[2].attempts[:1] * 2 + steps[2].attempts[2:])
-    assert "1 of its 6 attempts stand in it twice" in first(asked((*steps[:2], doubled, steps[3])))
+    assert "1 of its 6 trajectories stand in it twice" in first(
+        asked((*steps[:2], doubled, steps[3]))
+    )
 
 
-def test_negative_control_whole_batches_where_attempts_are_not_known():
+def test_negative_control_whole_batches_where_trajectories_are_not_known():
     steps = tuple(s._replace(attempts=()) for s in run())
     assert not asked(steps).findings
     assert "its batch" in first(
@@ -176,10 +178,10 @@ def test_negative_control_metrics_that_say_something_else(name, value):
 
 def test_unknown_versions_and_claims_are_said():
     answer = asked(tuple(s._replace(versions=()) for s in run()), None)
-    assert answer.status == "passed" and len(answer.missing) == 2
+    assert answer.status == "partly checked" and len(answer.missing) == 2
 
 
-def test_fates_keep_attempts_apart():
+def test_fates_keep_trajectories_apart():
     """The same few tokens, drawn by chance at another address, are no repetition."""
     groups = make_groups(tasks=1, attempts=2)
     one, other = (facts_of_step(k, sampled_by(groups, 0, k), {}) for k in (1, 2))
@@ -189,7 +191,7 @@ def test_fates_keep_attempts_apart():
     )
 
 
-def test_an_unscored_attempt_is_not_zero_in_the_recomputed_mean():
+def test_an_unscored_trajectory_is_not_zero_in_the_recomputed_mean():
     groups = make_groups(tasks=1, attempts=3, rewards=[[1.0, 3.0, None]])
     found = facts_of_step(1, groups, {}).recomputed
     assert found["reward_mean"] == 2.0 and found["unscored"] == 1.0 and found["reward_std"] == 1.0
@@ -218,7 +220,7 @@ def test_facts_and_claims_are_read_off_a_run_folder(tmp_path):
 
 
 def test_the_same_fates_in_two_steps():
-    """Under weights that have moved the same draws give other tokens: no attempt comes again, but its task and chance."""
+    """Under weights that have moved the same draws give other tokens: no trajectory comes again, but its task and chance."""
     steps = list(run())
     assert not asked(tuple(steps)).errors
     steps[2] = steps[2]._replace(seeds=steps[1].seeds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from workbench.basics.findings import ERROR, NOTE
 from workbench.linting import RULES, Evidence, check
 from workbench.linting.surviving import OF_EACH, rounded, some_of
-from workbench.types.findings import ERROR, NOTE
 
 WEIGHTS = {
     "a": 0.02 * torch.randn((200, 300), generator=torch.Generator().manual_seed(0)),

@@ -1,4 +1,4 @@
-"""R10 and R11: each term of the loss counts sampled tokens, and the same ones for attempts that a limit cut short."""
+"""R10 and R11: each term of the loss counts sampled tokens, and the same ones for trajectories that a limit cut short."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from workbench.learn.algorithms import GRPO, PPO, TurnPPO
 from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.linting import Evidence
 from workbench.rollouts.config import CollectConfig
-from workbench.types import StopReason
+from workbench.values import StopReason
 
-ALL_TERMS = {"entropy_coef": 0.01, "kl_coef": 0.1, "kl_in": "loss"}
+ALL_TERMS = {"entropy_coef": 0.01, "reference": {"kl_coef": 0.1, "kl_in": "loss"}}
 TERMS = [
     ("policy", "weight_T", "loss_over"),
     ("entropy", "entropy_weight_T", "entropy_over"),
@@ -59,7 +59,7 @@ def test_one_stray_token_is_found_at_its_place():
     token = int((evidence.batch.source_T == 3).nonzero()[1])
     weight_T = evidence.credit.weight_T.index_fill(0, torch.tensor([token]), 1.0)
     found = answer(with_credit(evidence, weight_T=weight_T), "R10").errors
-    assert found[0].place == evidence.attempts.place(token) and found[0].count == 1
+    assert found[0].place == evidence.plain_trajectories.place(token) and found[0].count == 1
 
 
 def test_the_tables_of_updates_are_looked_at():
@@ -100,7 +100,7 @@ LIMITED = changed(LIMITED, 0, 1, stop_reason=StopReason.CONTEXT_FULL)
 
 
 @pytest.mark.parametrize("field", ["entropy_weight_T", "kl_weight_T", "critic_weight_T"])
-def test_an_attempt_in_one_mask_and_not_in_another(field):
+def test_a_trajectory_in_one_mask_and_not_in_another(field):
     """trl#4976"""
     evidence = evidence_of(LIMITED, PPO(**ALL_TERMS))
     assert not errors(evidence, "R11")
@@ -108,12 +108,12 @@ def test_an_attempt_in_one_mask_and_not_in_another(field):
     found = answer(with_credit(evidence, **{field: masked}), "R11").errors
     assert (
         len(found) == 1
-        and "a limit ended this attempt" in found[0].what
+        and "a limit ended this trajectory" in found[0].what
         and found[0].place.index == 1
     )
 
 
-def test_an_attempt_that_is_left_out_silently():
+def test_a_trajectory_that_is_left_out_silently():
     evidence = evidence_of(LIMITED, GRPO())
     masked = torch.where(evidence.batch.trajectory_of_token_T == 1, 0.0, evidence.credit.weight_T)
     dropped = with_credit(evidence, weight_T=masked)
@@ -151,7 +151,7 @@ def test_stop_reasons_that_cannot_be(changes, words):
 
 
 def test_a_limit_that_unscores():
-    """An attempt that ran out of room is taken out by calling it unscored."""
+    """A trajectory that ran out of room is taken out by calling it unscored."""
     groups = tuple(map(tuple, changed(LIMITED, 0, 1, scored=False)))
     own = Evidence(groups, collect=CollectConfig())
     assert "nothing broke" in errors(own, "R11")[0]

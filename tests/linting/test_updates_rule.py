@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
 
-from tests.linting.credited import answer, draw, errors, updated
 from tests.composed import of_class
-from workbench.learn.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, StarPO, Algorithm
+from tests.linting.credited import answer, draw, errors, updated
+from workbench.learn.algorithms import ALGORITHMS, CISPO, GRPO, GSPO, PPO, Algorithm, StarPO
 from workbench.learn.algorithms.parts import Filter, Masks
 from workbench.linting import Evidence
 
 SETTINGS = {
     "plain": GRPO(),
-    "all terms": GRPO(entropy_coef=0.05, kl_coef=0.1),
+    "all terms": GRPO(entropy_coef=0.05, reference={"kl_coef": 0.1}),
     "two passes": GRPO(epochs=2, minibatches=3),
     "sequence mean": GRPO(reduction="seq-mean-token-mean", epochs=2),
     "sequence sum": GRPO(reduction="seq-mean-token-sum"),
     "fixed length": ALGORITHMS["dr_grpo"](),
     "gspo": GSPO(epochs=2),
-    "cispo": CISPO(epochs=3, clip_high=0.05),
-    "critic": PPO(minibatches=2, value_clip=1e-3),
-    "dual clip": StarPO(minibatch_size=3, dual_clip=1.05),
+    "cispo": CISPO(epochs=3, objective={"clip_high": 0.05}),
+    "critic": PPO(minibatches=2, critic={"value_clip": 1e-3}),
+    "dual clip": StarPO(minibatch_size=3, objective={"dual_clip": 1.05}),
     "capped": GRPO(sampler_cap=1.5, epochs=2),
     "wide": PPO(masks=Masks(False, False), entropy_coef=0.1),
-    "one-mask-wide": GRPO(kl_coef=0.1, masks=Masks(kl_loss_over="response"), minibatches=2),
+    "one-mask-wide": GRPO(
+        masks=Masks(kl_loss_over="response"), minibatches=2, reference={"kl_coef": 0.1}
+    ),
     "filtered": GRPO(filter=Filter(zero_variance="drop"), minibatch_size=4),
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def made(name: str) -> Evidence:
     return updated(draw(21), SETTINGS[name], lr=0.02)
 
@@ -106,7 +108,7 @@ def test_every_figure_is_recomputed(name):
     [
         ("plain", "tokens", "the tokens of the whole batch"),
         ("sequence mean", 1, "divided by"),
-        ("plain", "rows", "attempts"),
+        ("plain", "rows", "trajectories"),
     ],
 )
 def test_another_denominator(name, by, words):
@@ -124,12 +126,12 @@ def test_another_denominator(name, by, words):
 
 
 @pytest.mark.parametrize(
-    "term, setting", [("entropy", {"kl_coef": 0.1}), ("kl", {"entropy_coef": 0.05})]
+    "term, setting", [("entropy", {"reference": {"kl_coef": 0.1}}), ("kl", {"entropy_coef": 0.05})]
 )
 def test_a_dropped_term(term, setting):
     """NeMo-RL#3792: the settings have a term that the loss has not."""
     without = updated(draw(21), GRPO(**setting))
-    told = replace(without, algorithm=GRPO(entropy_coef=0.05, kl_coef=0.1))
+    told = replace(without, algorithm=GRPO(entropy_coef=0.05, reference={"kl_coef": 0.1}))
     if term == "kl":
         updates = [
             u._replace(
@@ -146,8 +148,8 @@ def test_a_dropped_term(term, setting):
 def test_bounds_that_were_not_followed():
     evidence = made("two passes")
     for other in (
-        evidence.algorithm(clip_high=0.5, clip_low=0.5),
-        evidence.algorithm(clip_low=0.01),
+        evidence.algorithm(objective={"clip_high": 0.5, "clip_low": 0.5}),
+        evidence.algorithm(objective={"clip_low": 0.01}),
     ):
         assert any(
             "clip state" in what for what in errors(replace(evidence, algorithm=other), "R18")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from workbench.notebook.train import train_step
+from workbench.look.cells.train import train_step
 from workbench.training.config import load_config
 from workbench.training.session import Session, open_session
-from workbench.types import Sampling
+from workbench.values import Sampling
 
 SMALL = {
     "train.tasks_per_step": 2,

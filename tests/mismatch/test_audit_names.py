@@ -25,7 +25,7 @@ from mismatch_kit import (
 )
 
 from workbench.chat.conversation import Conversation
-from workbench.notebook.audit import audit
+from workbench.extensions.engine_audit.audit import audit
 
 
 def fuller(*values):
@@ -107,7 +107,7 @@ def test_temperature_declared_and_not_applied():
 def test_stale_by_one_step():
     session = session_after(1)
     sync_one_behind(session)
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     for step in (2, 3):
         train_step(session, step)
@@ -120,7 +120,7 @@ def test_stale_by_one_step():
 def test_stale_by_one_step_under_the_rounding_of_bfloat16():
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     sync_one_behind(session)
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     for step in (2, 3):
         train_step(session, step)
@@ -136,7 +136,7 @@ def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
     """Less than rounding at every token: only the whole distributions, all together, tell."""
     session = session_after(1, **{"engine.dtype": "bfloat16", "learner.lr": 3e-5})
     keep_back(session, lambda name: name == "lm_head.weight")
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     train_step(session, 2)
     report = audit(session, tasks=4, attempts=4, control=False)
@@ -147,7 +147,7 @@ def test_tied_head_one_update_old_under_the_rounding_of_bfloat16():
 def test_tied_head_not_refreshed():
     session = session_after(0)
     keep_back(session, lambda name: name == "lm_head.weight")
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     train_step(session, 1)
     report = passive(session)
@@ -158,7 +158,7 @@ def test_tied_head_not_refreshed():
 def test_a_layer_left_out_of_a_sync():
     session = session_after(0)
     keep_back(session, lambda name: name.startswith("model.layers.1."))
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     train_step(session, 1)
     report = passive(session)
@@ -272,7 +272,7 @@ def test_two_faults_are_both_named():
     session = session_after(0, **{"collect.temperature": 0.7})
     lie_about_sampling(session)
     keep_back(session, lambda name: name == "lm_head.weight")
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     train_step(session, 1)
     assert set(passive(session).named) == {"temperature", "output head"}
@@ -282,8 +282,7 @@ def test_two_faults_are_both_named():
 
 
 def control_of(session, fault=None):
-    from workbench.notebook.audit import run_control
-
+    from workbench.extensions.engine_audit.audit import run_control
     from workbench.training.session import rollout
 
     groups = rollout(session, 2, group_size=4)
@@ -370,7 +369,7 @@ def test_the_audit_leaves_a_session_as_it_was():
     assert all(
         torch.equal(before[name], tensor) for name, tensor in session.learner.weights().items()
     )
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     assert train_step(session, 2).updates
 
@@ -378,7 +377,7 @@ def test_the_audit_leaves_a_session_as_it_was():
 def test_the_weights_of_one_update_ago_are_worked_out():
     session = session_after(1)
     before = {name: tensor.clone() for name, tensor in session.learner.weights().items()}
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     train_step(session, 2)
     found, now = session.learner.before_last_update(), session.learner.weights()

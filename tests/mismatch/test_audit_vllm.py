@@ -15,8 +15,8 @@ from mismatch_kit import session_after, sync_one_behind  # noqa: E402
 from vllm_kit import leave_out, need_packed_heads, need_vllm  # noqa: E402
 
 from workbench.engines.vllm_check import SyncCheck  # noqa: E402
-from workbench.notebook.audit import audit, run_control  # noqa: E402
-from workbench.notebook.train import train_step  # noqa: E402
+from workbench.extensions.engine_audit.audit import audit, run_control  # noqa: E402
+from workbench.look.cells.train import train_step  # noqa: E402
 
 VLLM = {"engine.kind": "vllm", "engine.cache_tokens": 16384, "engine.max_context": 1000}
 

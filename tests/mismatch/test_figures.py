@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mismatch_kit import session_after
 
-from workbench.auditing.figures import BINS, Ratios, Whole
-from workbench.auditing.forward import position_ids
+from workbench.extensions.engine_audit.audit import audit
+from workbench.extensions.engine_audit.figures import BINS, Ratios, Whole
+from workbench.extensions.engine_audit.forward import position_ids
 from workbench.learn.batch import Batch
-from workbench.notebook.audit import audit
 from workbench.training.session import rollout
-from workbench.types.errors import ConfigError, DataError
+from workbench.values.errors import ConfigError, DataError
 
 SAMPLED, TURNS = np.array([0, 0, 1, 1, 0, 1], bool), np.array([0, 0, 0, 0, 0, 1])
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_audited_is_refused():
 def test_a_run_and_the_command(tmp_path, capsys, monkeypatch):
     from workbench.cli import main
     from workbench.engines.transformers_engine import TransformersEngine
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     path = tmp_path / "run"

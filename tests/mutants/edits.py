@@ -1,6 +1,6 @@
 """Edits that break the code on purpose, anchored to names: how they are written, read, found in the code and applied.
 
-    # law: 3                                            a header; which lines it needs is up to its reader
+    # invariant: 3                                            a header; which lines it needs is up to its reader
     # breaks: the value after a truncated end is the one before its last token
 
     @ workbench/critic.py :: Critic.values_after        the file, and the definition in it

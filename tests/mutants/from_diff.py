@@ -38,13 +38,11 @@ def blocks_of(path: Path, root: Path) -> list[edits.Block]:
         ):
             raise edits.EditError(reason)
         for file in dict.fromkeys(files):
-            blocks += _blocks_of_file(
-                file, Path(folder) / "old" / file, Path(folder) / "new" / file
-            )
+            blocks += blocks_of_file(file, Path(folder) / "old" / file, Path(folder) / "new" / file)
     return blocks
 
 
-def _blocks_of_file(file: str, old: Path, new: Path) -> list[edits.Block]:
+def blocks_of_file(file: str, old: Path, new: Path) -> list[edits.Block]:
     if not old.exists():
         return [
             edits.Block(

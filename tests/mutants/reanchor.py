@@ -2,7 +2,7 @@
 
     python -m tests.mutants.reanchor                     what no longer fits onto the code, and where it stands now
     python -m tests.mutants.reanchor --write             the same, and writes it into the edits
-    python -m tests.mutants.reanchor law-03 --write      some of them
+    python -m tests.mutants.reanchor invariant-03 --write      some of them
     python -m tests.mutants.reanchor --moved tests/ops=tests/learn/ops --modules map.txt --write
 
 All mutants and silent bugs are looked at. A block that no longer fits is looked for, in this order, as: the same
@@ -30,7 +30,12 @@ from tests.mutants import edits
 from tests.mutants.moves import Moves, read_moves
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("tests/mutants", "tests/silent_bugs/bugs", "tests/silent_bugs/further")
+FOLDERS = (
+    "tests/mutants",
+    "tests/silent_bugs/bugs",
+    "tests/silent_bugs/further",
+    "tests/silent_bugs/worlds",
+)
 CODE = ("workbench", "experiments", "data/make", "tests")
 TELLING = 15  # characters: a shorter text that stands in one place only may stand there by chance
 NEAREST = 3  # candidates that are shown

@@ -1,12 +1,12 @@
 """Breaks the code on purpose, one edit at a time, and insists that the tests named for it notice.
 
     python -m tests.mutants.run                    all edits beside this file (`make mutants`)
-    python -m tests.mutants.run law-03 other.edit  some of them, by name or path
-    python -m tests.mutants.run --share 2/3        a twelfth of those of the numbered laws, and the second third of the others
+    python -m tests.mutants.run invariant-03 other.edit  some of them, by name or path
+    python -m tests.mutants.run --share 2/3        a twelfth of those of the numbered invariants, and the second third of the others
 
 A mutant is an edit of real code (`tests/mutants/edits.py` describes the format) under a header of its own:
 
-    # law: 3                                       number of the law it breaks, or a word for what else it breaks
+    # invariant: 3                                       number of the invariant it breaks, or a word for what else it breaks
     # breaks: the autoregressive shift is off by one, so every logprob describes its neighbour
     # caught-by: tests/ops/test_shift.py::test_index_t_describes_token_t     (one line per test, or several in one)
 
@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 SECONDS_PER_MUTANT = 180
 SERVER = warm.server()  # started with the first run of tests
-# Laws of docs/design/laws.md that the code so far can break; each needs a mutant when all are run.
-LAWS = tuple(str(number) for number in range(1, 15))
-NUMBERED = 20  # a share has every twentieth of those of a numbered law
+# Invariants of docs/design/invariants.md that the code so far can break; each needs a mutant when all are run.
+INVARIANTS = tuple(str(number) for number in range(1, 15))
+NUMBERED = 20  # a share has every twentieth of those of a numbered invariant
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Mutant:
     """One edit and what its header claims."""
 
     path: Path
-    law: str
+    invariant: str
     breaks: str
     caught_by: tuple[str, ...]  # pytest node ids
 
@@ -60,7 +60,7 @@ class Mutant:
 @dataclass(frozen=True)
 class Outcome:
     name: str
-    law: str
+    invariant: str
     verdict: str  # "caught" | "survived" | "stale"
     seconds: float
     detail: str  # what the mutant breaks, or why it was not caught
@@ -68,14 +68,14 @@ class Outcome:
 
 def read_mutant(path: Path) -> Mutant:
     """Parse the header. Raises ValueError naming what is missing."""
-    header = edits.read_header(path, ("law", "breaks", "caught-by"))
+    header = edits.read_header(path, ("invariant", "breaks", "caught-by"))
     if missing := [key for key, values in header.items() if not values]:
         raise ValueError(
-            f"{path.name}: before the edit, expected '# law:', '# breaks:', '# caught-by:'; missing {missing}"
+            f"{path.name}: before the edit, expected '# invariant:', '# breaks:', '# caught-by:'; missing {missing}"
         )
     return Mutant(
         path,
-        header["law"][0],
+        header["invariant"][0],
         " ".join(header["breaks"]),
         tuple(" ".join(header["caught-by"]).replace(",", " ").split()),
     )
@@ -149,7 +149,7 @@ def try_mutant(mutant: Mutant, pristine: Path) -> Outcome:
     began = time.monotonic()
 
     def outcome(verdict: str, detail: str) -> Outcome:
-        return Outcome(mutant.name, mutant.law, verdict, time.monotonic() - began, detail)
+        return Outcome(mutant.name, mutant.invariant, verdict, time.monotonic() - began, detail)
 
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder) / "tree"
@@ -216,18 +216,22 @@ def read_share(text: str) -> tuple[int, int]:
 
 
 def share_of(mutants: list[Mutant], part: int, parts: int) -> list[Mutant]:
-    """Every `NUMBERED`-th of those that break a numbered law, of each law, and every `parts`-th of the others, beginning
+    """Every `NUMBERED`-th of those that break a numbered invariant, of each invariant, and every `parts`-th of the others, beginning
     with the `part`-th. So many parts in a row have all of the numbered ones."""
-    chosen = [mutant for mutant in mutants if mutant.law not in LAWS][part - 1 :: parts]
-    for law in LAWS:
-        of_law = [mutant for mutant in mutants if mutant.law == law]
-        parts_of_law = min(NUMBERED, len(of_law))
-        chosen += of_law[part % parts_of_law :: parts_of_law]
+    chosen = [mutant for mutant in mutants if mutant.invariant not in INVARIANTS][part - 1 :: parts]
+    for invariant in INVARIANTS:
+        of_it = [mutant for mutant in mutants if mutant.invariant == invariant]
+        parts_of_it = min(NUMBERED, len(of_it))
+        chosen += of_it[part % parts_of_it :: parts_of_it]
     return sorted(chosen, key=lambda mutant: mutant.path)
 
 
-def missing_laws(mutants: list[Mutant]) -> list[str]:
-    return [law for law in LAWS if law not in {mutant.law for mutant in mutants}]
+def missing_invariants(mutants: list[Mutant]) -> list[str]:
+    return [
+        invariant
+        for invariant in INVARIANTS
+        if invariant not in {mutant.invariant for mutant in mutants}
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -241,7 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--share",
         type=read_share,
         metavar="K/N",
-        help=f"only part K of N, and one in {NUMBERED} of those of the numbered laws",
+        help=f"only part K of N, and one in {NUMBERED} of those of the numbered invariants",
     )
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     options = parser.parse_args(arguments)
@@ -269,20 +273,20 @@ def main(arguments: list[str] | None = None) -> int:
             for job in jobs:
                 outcomes.append(result := job.result())
                 print(
-                    f"{result.verdict:9}{result.seconds:6.1f} s  law {result.law:10} {result.name:44} {result.detail}",
+                    f"{result.verdict:9}{result.seconds:6.1f} s  invariant {result.invariant:10} {result.name:44} {result.detail}",
                     flush=True,
                 )
     bad = [result for result in outcomes if result.verdict not in ("caught", "passed")]
-    laws = [] if options.mutant else missing_laws(mutants)
-    if laws:
-        print(f"no mutant breaks law {', '.join(laws)}")
+    invariants = [] if options.mutant else missing_invariants(mutants)
+    if invariants:
+        print(f"no mutant breaks invariant {', '.join(invariants)}")
     for result in bad:  # once more, where the end of a log shows them
         print(f"{result.verdict}: {result.name}: {result.detail}")
     print(
         f"{sum(result.verdict == 'caught' for result in outcomes)} of {len(mutants)} mutants caught"
         + (f"; look at: {', '.join(result.name for result in bad)}" if bad else "")
     )
-    return 1 if bad or laws else 0
+    return 1 if bad or invariants else 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from workbench.learn.ops.filters import (
     top_k,
     top_mass,
     top_share,
-    widest_attempts,
+    widest_trajectories,
 )
 
 NAN = float("nan")
@@ -43,7 +43,7 @@ def std_of(*groups: list[float]) -> list[float]:
 
 
 def test_std_by_hand():
-    """0 0 1 1: 4 * (1/4) / 3 = 1/3. 1 and 4: 2 * (9/4) / 1 = 9/2. A flat group is exactly 0, whatever its mean."""
+    """0 0 1 1: 4 * (1/4) / 3 = 1/3. 1 and 4: 2 * (9/4) / 1 = 9/2. A zero-variance group is exactly 0, whatever its mean."""
     found = std_of([0, 0, 1, 1], [1, 4], [0.1, 0.1, 0.1])
     assert found == [
         pytest.approx(math.sqrt(1 / 3), rel=1e-15),
@@ -52,7 +52,7 @@ def test_std_by_hand():
     ]
 
 
-def test_std_leaves_unscored_attempts_out_and_is_unknown_for_one():
+def test_std_leaves_unscored_trajectories_out_and_is_unknown_for_one():
     assert std_of([1, NAN, 4], [7, NAN])[0] == pytest.approx(math.sqrt(4.5), rel=1e-15)
     assert math.isnan(std_of([7, NAN])[0]) and math.isnan(std_of([NAN, NAN], [1, 2])[0])
 
@@ -112,7 +112,7 @@ def test_top_k(k, kept):
         (0.51, 0.0, [1, 4, 7]),  # 1.02
         (0.51, 0.03, [1, 4]),  # 0.99 again
         (0.9, 0.01, [1, 3, 4, 7, 6]),  # 1.79: 0.5 0.5 0.4 0.3 0.2 is 1.9, without the 0.2 it is 1.7
-        (1.0, 0.0, [0, 1, 3, 4, 6, 7]),  # all of the mass; the flat group has none
+        (1.0, 0.0, [0, 1, 3, 4, 6, 7]),  # all of the mass; the zero-variance group has none
         (0.4, 0.8, []),  # nothing left to reach
     ],
 )
@@ -135,7 +135,7 @@ def test_nucleus_by_hand():
     assert chosen(nucleus(numbers([0, 0, 0, 0]), 0.5)) == [
         0,
         1,
-    ]  # flat groups have mass in a softmax
+    ]  # zero-variance groups have mass in a softmax
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_quartiles_share_no_group_and_leave_none_out():
     )
 
 
-def test_widest_attempts_by_hand():
+def test_widest_trajectories_by_hand():
     """Of 0 1 1 5 the widest pair is 0 5; the widest three are 0 1 5 (the first of the ones). Of equal rewards the first
     come first, and a group of two has no three."""
     rewards, groups = (
@@ -171,10 +171,10 @@ def test_widest_attempts_by_hand():
         torch.tensor([0] * 4 + [1] * 4 + [2] * 2),
     )
     every = torch.ones(10, dtype=torch.bool)
-    assert chosen(widest_attempts(rewards, groups, every, 2)) == [0, 3, 4, 5, 8, 9]
-    assert chosen(widest_attempts(rewards, groups, every, 3)) == [0, 1, 3, 4, 5, 6, 8, 9]
+    assert chosen(widest_trajectories(rewards, groups, every, 2)) == [0, 3, 4, 5, 8, 9]
+    assert chosen(widest_trajectories(rewards, groups, every, 3)) == [0, 1, 3, 4, 5, 6, 8, 9]
     every[0] = False
-    assert chosen(widest_attempts(rewards, groups, every, 2)) == [1, 3, 4, 5, 8, 9]
+    assert chosen(widest_trajectories(rewards, groups, every, 2)) == [1, 3, 4, 5, 8, 9]
 
 
 # ------------------------------------------------------------------------------------------------ properties
@@ -226,7 +226,7 @@ def test_permuted_groups_are_chosen_alike(std, p, random):
 
 
 @given(rewards_of_groups, st.integers(-40, 40), st.randoms(use_true_random=False))
-def test_neither_a_constant_nor_the_order_of_attempts_changes_the_order_of_groups(
+def test_neither_a_constant_nor_the_order_of_trajectories_changes_the_order_of_groups(
     groups, constant, random
 ):
     moved = [random.sample([r + constant / 10 for r in group], len(group)) for group in groups]
@@ -236,9 +236,11 @@ def test_neither_a_constant_nor_the_order_of_attempts_changes_the_order_of_group
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=8), st.integers(2, 7))
-def test_widest_attempts_are_those_that_brute_force_finds(rewards, k):
+def test_widest_trajectories_are_those_that_brute_force_finds(rewards, k):
     values, every = numbers(rewards), torch.ones(len(rewards), dtype=torch.bool)
-    kept = chosen(widest_attempts(values, torch.zeros(len(rewards), dtype=torch.int64), every, k))
+    kept = chosen(
+        widest_trajectories(values, torch.zeros(len(rewards), dtype=torch.int64), every, k)
+    )
     size = min(k, len(rewards))
     best = max(
         float(values[list(some)].var())

@@ -1,7 +1,7 @@
 """Numbers of an independent implementation, by the check that anyone can run on a file; and that the check notices.
 
 `advantages_and_losses.json` was given to us. `golden_edges.json` holds cases at the edges, as the functions of the same
-release (verl 0.9.1 from PyPI, float64) compute them: a group of one, flat groups, rows without a masked token, rewards
+release (verl 0.9.1 from PyPI, float64) compute them: a group of one, zero-variance groups, rows without a masked token, rewards
 outside the mask, nothing paid at all, log-ratios far beyond every bound.
 """
 

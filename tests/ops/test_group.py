@@ -56,8 +56,8 @@ def test_a_group_of_one_has_no_baseline():
     )
 
 
-def test_an_unscored_attempt_leaves_the_baseline():
-    """With the third left out, the mean is of 0 and 1. Taken as zero it would be 1/3: None is not zero (law 5)."""
+def test_an_unscored_trajectory_leaves_the_baseline():
+    """With the third left out, the mean is of 0 and 1. Taken as zero it would be 1/3: None is not zero (invariant 5)."""
     assert advantage([0, 1, float("nan")], [0, 0, 0], [True, True, False], normalize_std=False) == [
         -0.5,
         0.5,
@@ -97,7 +97,7 @@ def test_leave_one_out_is_the_mean_of_the_others_and_centring_times_n_over_n_min
     assert found == pytest.approx([a * count / (count - 1) for a in centred], abs=1e-12)
 
 
-def test_no_attempt_at_all():
+def test_no_trajectory_at_all():
     none = torch.zeros(0, dtype=torch.int64)
     assert len(group_advantage(torch.zeros(0), none, none.bool(), normalize_std=True)) == 0
     assert len(leave_one_out(torch.zeros(0), none, none.bool())) == 0
@@ -142,9 +142,9 @@ def test_a_constant_added_to_every_reward_changes_nothing(rewards, constant):
 def test_sums_in_another_order_are_the_same_reward():
     """Found on Sokoban, which really pays -1.6 and -1.5999999999999999: no credit, at any scale."""
     from workbench.learn.ops.group import ROUNDING
-    from workbench.rollouts import metrics
+    from workbench.values import spreads
 
-    assert metrics.ROUNDING == ROUNDING
+    assert spreads.ROUNDING == ROUNDING
     for scale in (1.0, 1e-6, 1e6):
         value = (
             torch.tensor([-1.6, -1.5999999999999999 - 2**-52, -1.6], dtype=torch.float64) * scale

@@ -13,7 +13,7 @@ from workbench.learn.algorithms import GRPO
 from workbench.learn.algorithms.liveness import inert_settings
 from workbench.learn.algorithms.parts import Rewards
 from workbench.learn.ops.normalize import METHODS, normalization
-from workbench.types.errors import ConfigError
+from workbench.values.errors import ConfigError
 
 NAN = float("nan")
 
@@ -46,12 +46,12 @@ def test_the_clamp_by_hand():
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
-def test_flat_sets_and_single_attempts_give_zero(method):
+def test_flat_sets_and_single_trajectories_give_zero(method):
     assert totals([0.1, 0.1, 0.1, 5.0, NAN], [0, 0, 0, 1, 1], method) == [0, 0, 0, 0, 0]
 
 
 def test_no_scale_where_there_is_nothing_to_compare_with():
-    """Else turns that cancel out (+1, -1) would be blown up a million times in a flat group."""
+    """Else turns that cancel out (+1, -1) would be blown up a million times in a zero-variance group."""
     change = normalization(
         torch.zeros(3, dtype=torch.float64),
         torch.zeros(3, dtype=torch.int64),

@@ -15,7 +15,7 @@ from learning_data import loop_for_varlen
 import workbench.learn.packing as module
 from workbench.learn.packing import Part, packed_attention
 from workbench.learn.varlen import varlen_attention
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 
 def states(
@@ -85,7 +85,7 @@ def test_equals_the_definition_forward_and_backward(
 
 
 def test_a_shared_beginning_gets_the_sum_of_the_gradients():
-    """Two attempts on one prompt equal two whole sequences, and the prompt's gradient is the sum over both."""
+    """Two trajectories on one prompt equal two whole sequences, and the prompt's gradient is the sum over both."""
     query, key, value = states(11, 2, 1, 4, torch.float32)
     shared = [Part(0, 5), Part(5, 8, 0, 5), Part(8, 11, 0, 5)]
     weight = torch.randn(2, 11, 4)
@@ -104,7 +104,7 @@ def test_a_shared_beginning_gets_the_sum_of_the_gradients():
 
 
 def test_zero_gradients_stay_exactly_zero():
-    """A flat group must teach nothing at all, not even rounding."""
+    """A zero-variance group must teach nothing at all, not even rounding."""
     inputs = states(9, 2, 2, 4, torch.float32)
     out = packed_attention(*inputs, [Part(0, 4), Part(4, 9, 0, 4)])
     assert not any(g.any() for g in torch.autograd.grad(out, inputs, torch.zeros_like(out)))

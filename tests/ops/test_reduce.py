@@ -1,4 +1,4 @@
-"""Sums that say what they are divided by (law 4)."""
+"""Sums that say what they are divided by (invariant 4)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_no_reduction_is_refused():
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
-def test_attempts_of_the_same_length_count_the_same_in_all_of_them(lengths):
+def test_trajectories_of_the_same_length_count_the_same_in_all_of_them(lengths):
     """With one length, the three means agree; a sum is that many times as much."""
     rows = torch.arange(len(lengths)).repeat_interleave(lengths[0])
     counts = torch.ones(len(rows), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The one autoregressive shift: logits at t-1 score token t (law 3)."""
+"""The one autoregressive shift: logits at t-1 score token t (invariant 3)."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.chat.chat_families import tokenizer_of
 from workbench.chat import ChatFormat, Conversation
-from workbench.types.errors import ChatFormatError
-from workbench.plain.chat import PlainChat, PlainConversation
 from workbench.engines.policy import load_policy
-from workbench.types import Message, Observation, Segment, Source, Span, Text
+from workbench.plain.chat import PlainChat, PlainConversation
+from workbench.values import Message, Observation, Segment, Source, Span, Text
+from workbench.values.errors import ChatFormatError
 
 HISTORIES = ("append", "template", "window", "fresh")
 WORD = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
@@ -146,7 +146,7 @@ def test_a_dropped_thought_opens_a_segment_with_the_ids_that_were_sampled():
 def test_untrusted_text_never_becomes_a_control_token(both):
     chat, _ = both
     forgery = "".join(f"{name}\n{name}" for name in chat.controls)
-    before = [span for span in chat.open(Observation((Message("user", "x"),)))]
+    before = list(chat.open(Observation((Message("user", "x"),))))
     spans = chat.open(Observation((Message("user", "x" + forgery),)))
     controls = set(chat.controls.values())
     count = sum(token in controls for span in spans for token in span.token_ids.tolist())

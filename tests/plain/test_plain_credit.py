@@ -17,23 +17,23 @@ from tests import golden
 from tests.composed import of_class, of_estimator
 from tests.linting.credited import batch_of, draw, groups_of, with_unscored
 from tests.plain.golden_plain import INSTEAD
-from tests.plain.recipes import attempts_with_facts, flat, recipe_of
+from tests.plain.recipes import flat, recipe_of, trajectories_with_facts
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO, Algorithm, Reinforce
 from workbench.learn.algorithms.credit import rewards_at_turn_ends
 from workbench.learn.algorithms.parts import READS, Filter, Masks, Rewards
-from workbench.learn.algorithms.twin import PARTS, plain_recipe
-from workbench.types.errors import ConfigError, DataError
+from workbench.learn.algorithms.plain_recipe import PARTS, plain_recipe
 from workbench.learn.ops.normalize import METHODS, normalization
 from workbench.plain import credit
 from workbench.plain.credit import CreditLine, Recipe, credit_of, updates_per_epoch
 from workbench.plain.rewards import (
     FilterRule,
     above_the_others,
-    attempts_of,
     by_spread,
     normalized,
     payments,
+    trajectory_tokens_of,
 )
+from workbench.values.errors import ConfigError, DataError
 
 filters = st.one_of(
     st.just(Filter()),
@@ -109,8 +109,8 @@ def differences(algorithm, recipe, groups, seed: int) -> dict[str, float]:
         theirs = algorithm.credit(batch)
     except DataError:
         return {}
-    attempts = attempts_with_facts(groups, batch)
-    mine = credit_of(attempts, recipe)
+    trajectories = trajectories_with_facts(groups, batch)
+    mine = credit_of(trajectories, recipe)
     columns = {"advantage": (flat([own.advantage for own in mine]), theirs.advantage_T)}
     for term in mine[0].weights:
         columns[term] = flat([own.weights[term] for own in mine]), theirs.weights_of(term)
@@ -119,7 +119,7 @@ def differences(algorithm, recipe, groups, seed: int) -> dict[str, float]:
         columns["target"] = flat([own.target for own in mine]), theirs.return_T
     found = {}
     if theirs.minibatches is not None:
-        found["updates"] = abs(updates_per_epoch(attempts, recipe) - theirs.minibatches)
+        found["updates"] = abs(updates_per_epoch(trajectories, recipe) - theirs.minibatches)
     size = 1 + float(theirs.advantage_T.abs().max())
     return found | {
         name: golden.difference(torch.from_numpy(one), two.tolist()) / size
@@ -156,11 +156,11 @@ def test_every_algorithm_as_it_is_set(name):
     assert all(each and max(each.values()) <= 1e-12 for each in found)
 
 
-def test_every_algorithm_of_the_table_has_a_twin_of_every_part():
+def test_every_algorithm_of_the_table_has_a_reference_implementation_of_every_part():
     assert all(plain_recipe(kind()).missing == () for kind in ALGORITHMS.values())
 
 
-def test_parts_of_your_own_without_a_twin_are_named():
+def test_parts_of_your_own_without_a_reference_implementation_are_named():
     class OwnCredit(Algorithm):
         def credit(self, batch):
             return super().credit(batch)
@@ -229,9 +229,9 @@ def test_payments_are_made_at_the_last_tokens_of_turns():
         batch.turn_T[at_E],
     )
     theirs = torch.zeros(batch.num_tokens, dtype=torch.float64).index_copy(0, at_E, paid_E)
-    attempts = attempts_of(groups)
+    trajectories = trajectory_tokens_of(groups)
     assert np.allclose(
-        flat([payments(attempt, attempt.sampled) for attempt in attempts]),
+        flat([payments(trajectory, trajectory.sampled) for trajectory in trajectories]),
         theirs.numpy(),
         atol=1e-15,
     )
@@ -243,7 +243,7 @@ def line(paid, group=0, **more) -> CreditLine:
 
 
 def test_estimators_by_hand():
-    """Two attempts at one task: turns of one token paid 1 and 2; one turn, paid 5."""
+    """Two trajectories of one task: turns of one token paid 1 and 2; one turn, paid 5."""
     lines = [line([1, 2], value=np.array([0.5, 0.5])), line([5], value=np.array([0.5]))]
 
     def found(estimator, **settings):
@@ -252,7 +252,7 @@ def test_estimators_by_hand():
     assert found(credit.rloo) == [[-2, -2], [2]]
     assert found(credit.group_relative, normalize_std=False) == [[-1, -1], [1]]
     assert found(credit.group_relative)[1] == pytest.approx([1 / (2**0.5 + 1e-6)])
-    # Turn 0 is worth 1 + .5 * 2, the other attempt earned 5.
+    # Turn 0 is worth 1 + .5 * 2, the other trajectory earned 5.
     assert found(credit.reinforce, gamma=0.5) == [[-3, -3], [3]]
     assert found(credit.reinforce, baseline="none") == [[3, 2], [5]]
     assert (
@@ -265,23 +265,25 @@ def test_estimators_by_hand():
 
 
 def test_unscored_is_not_zero():
-    attempts = attempts_of(
+    trajectories = trajectory_tokens_of(
         with_unscored(groups_of([[((1, 1.0),), ((1, 3.0),), ((1, 0.0),)]]), 0, 2)
     )
-    found = credit_of(attempts, Recipe(credit.group_relative, {"normalize_std": False}))
+    found = credit_of(trajectories, Recipe(credit.group_relative, {"normalize_std": False}))
     assert [float(own.advantage.sum()) for own in found] == [-1, 1, 0]
     assert [float(own.weights["policy"].sum()) for own in found] == [1, 1, 0]
 
 
-def test_a_twin_of_your_own_is_a_function():
-    """One for all tokens of an attempt that earned more than half a point; it needs no change of the package."""
+def test_a_reference_implementation_of_your_own_is_a_function():
+    """One for all tokens of a trajectory that earned more than half a point; it needs no change of the package."""
 
     def half_a_point(lines, *, more):
         return [np.full(len(line.paid), more if line.reward > 0.5 else 0.0) for line in lines], None
 
-    attempts = attempts_of(groups_of([[((2, 1.0),), ((1, 0.0),)]]))
-    found = credit_of(attempts, Recipe(half_a_point, {"more": 2.0}))
-    assert [own.advantage[attempt.sampled].tolist() for own, attempt in zip(found, attempts)] == [
+    trajectories = trajectory_tokens_of(groups_of([[((2, 1.0),), ((1, 0.0),)]]))
+    found = credit_of(trajectories, Recipe(half_a_point, {"more": 2.0}))
+    assert [
+        own.advantage[trajectory.sampled].tolist() for own, trajectory in zip(found, trajectories)
+    ] == [
         [2, 2],
         [0],
     ]
@@ -372,13 +374,13 @@ def test_a_wrong_estimator_is_noticed(name):
 @pytest.mark.parametrize(
     "one, other",
     [
-        (GRPO(), GRPO(normalize_std=False)),
-        (PPO(), PPO(gamma=0.9)),
-        (PPO(), PPO(bootstrap="truncated")),
-        (Reinforce(), Reinforce(gamma=0.9)),
+        (GRPO(), GRPO(estimator={"normalize_std": False})),
+        (PPO(), PPO(estimator={"gamma": 0.9})),
+        (PPO(), PPO(critic={"bootstrap": "truncated"})),
+        (Reinforce(), Reinforce(estimator={"gamma": 0.9})),
         (GRPO(), GRPO(filter=Filter("top_k", groups=1))),
         (PPO(), PPO(masks=Masks(whiten_over="response"))),
-        (PPO(kl_coef=0.1), PPO(kl_coef=0.1, kl_estimator="k3")),
+        (PPO(reference={"kl_coef": 0.1}), PPO(reference={"kl_coef": 0.1, "kl_estimator": "k3"})),
         (GRPO(), GRPO(masks=Masks(loss_over="response"))),
         (Reinforce(), Reinforce(rewards=Rewards("asym_clip"))),
     ],

@@ -1,4 +1,4 @@
-"""Law 15: whole seeded runs, by `plain` and by the code that trains. The same ids bit for bit, credit within 1e-12,
+"""Invariant 15: whole seeded runs, by `plain` and by the code that trains. The same ids bit for bit, credit within 1e-12,
 weights within float32 rounding; append-only and rewritten histories, with and without a critic."""
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from tests.counts import reduced
-from tests.plain.recipes import attempts_with_facts, flat, recipe_of
+from tests.plain.recipes import flat, recipe_of, trajectories_with_facts
+from workbench.engines.policy import SHIPPED
 from workbench.learn.batch import Batch
-from workbench.training.step import StepOutcome
-from workbench.training.step import train_step as production_step
-from workbench.training.config import load_config
 from workbench.plain.chat import PlainChat
 from workbench.plain.collect import Rollout, collect
 from workbench.plain.credit import credit_of
-from workbench.plain.rewards import attempts_of
+from workbench.plain.rewards import trajectory_tokens_of
 from workbench.plain.train import PlainLearner, learn, new_critic
-from workbench.engines.policy import SHIPPED
-from workbench.types.seeds import seed_of
+from workbench.training.config import load_config
 from workbench.training.session import Session, open_session
-from workbench.types import Group, StopReason
+from workbench.training.step import StepOutcome
+from workbench.training.step import train_step as production_step
+from workbench.values import Group, StopReason
+from workbench.values.seeds import seed_of
 
 SMALL = {"train.tasks_per_step": 3, "train.group_size": 4, "lint.mode": "off"}
 # AdamW divides a gradient by its own size + 1e-8. Where it is not much larger than that, its rounding decides how far
@@ -94,7 +94,7 @@ def run_of(preset: str, **settings: Any) -> Run:
 
 
 def differing_tokens(mine: list[Group], theirs: tuple[Group, ...]) -> int:
-    """How many tokens are not the same in id, author, turn or whether they were sampled; what attempts came to is."""
+    """How many tokens are not the same in id, author, turn or whether they were sampled; what trajectories came to is."""
     count = 0
     for one, other in zip(
         (t for group in mine for t in group), (t for group in theirs for t in group), strict=True
@@ -134,7 +134,7 @@ def credit_apart(run: Run, done: StepOutcome) -> float:
         facts["final_value_N"][rows[ends]] = torch.from_numpy(table["final_value"][ends].copy())
     for name, fact in facts.items():
         object.__setattr__(batch, name, fact)
-    mine = credit_of(attempts_with_facts(done.groups, batch), run.learner.recipe)
+    mine = credit_of(trajectories_with_facts(done.groups, batch), run.learner.recipe)
     columns = {
         "advantage": [own.advantage for own in mine],
         "weight": [own.weights["policy"] for own in mine],
@@ -165,7 +165,7 @@ RUNS = {
     "frozenlake": ("frozenlake", {"algorithm.minibatches": 2}),
     "frozenlake-ppo": (
         "frozenlake-ppo",
-        {"algorithm.lam": 0.9, "algorithm.bootstrap": "truncated"},
+        {"algorithm.estimator.lam": 0.9, "algorithm.critic.bootstrap": "truncated"},
     ),
     "bandit": ("bandit", {}),
     "remax": ("frozenlake", {"algorithm.kind": "remax"}),
@@ -190,7 +190,7 @@ def test_two_steps_of_a_seeded_run(name):
     before = {name: weight.clone() for name, weight in run.learner.policy.state_dict().items()}
     stops: set[StopReason] = set()
     for step in (1, 2):
-        groups, done, (attempts, _, updates) = run.step(step)
+        groups, done, (trajectories, _, updates) = run.step(step)
         assert differing_tokens(groups, done.groups) == 0
         if name == "remax":
             assert (
@@ -201,7 +201,7 @@ def test_two_steps_of_a_seeded_run(name):
             )
         assert credit_apart(run, done) <= 1e-12
         stops |= {trajectory.stop_reason for group in groups for trajectory in group}
-        assert sum(attempt.sampled.sum() for attempt in attempts) > 50
+        assert sum(trajectory.sampled.sum() for trajectory in trajectories) > 50
         norms = [report.metrics.get("grad_norm", 0.0) for report in done.reports]
         assert [norm for _, norm in updates] == pytest.approx(norms, rel=1e-3)
     share, farthest = weights_apart(run)
@@ -278,6 +278,8 @@ def test_a_bad_rollout_is_data():
     assert broken and all(
         "out of order" in t.error and t.reward is None and len(t.turns) == 2 for t in broken
     )
-    found = credit_of(attempts_of(groups), run.learner.recipe)
-    unscored = [own for own, attempt in zip(found, attempts_of(groups)) if attempt.broken]
+    found = credit_of(trajectory_tokens_of(groups), run.learner.recipe)
+    unscored = [
+        own for own, trajectory in zip(found, trajectory_tokens_of(groups)) if trajectory.broken
+    ]
     assert len(unscored) == len(broken) and not any(own.weights["policy"].any() for own in unscored)

@@ -1,4 +1,4 @@
-"""The plain twin of a critic that is told more than the policy saw: whole steps by `plain`, with a trunk that puts the words in
+"""The reference implementation of a critic that is told more than the policy saw: whole steps by `plain`, with a trunk that puts the words in
 between by loops over spans, and by the learner."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.plain import train
-from workbench.types import Group
+from workbench.values import Group
 
 
 class ToldTrunk(nn.Module):
@@ -84,8 +84,15 @@ def farthest(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize(
     "algorithm, fresh",
     [
-        (PPO(minibatches=2, lam=0.9, bootstrap="truncated", value_clip=0.05), False),
-        (TurnPPO(lam=0.9), True),
+        (
+            PPO(
+                minibatches=2,
+                estimator={"lam": 0.9},
+                critic={"bootstrap": "truncated", "value_clip": 0.05},
+            ),
+            False,
+        ),
+        (TurnPPO(estimator={"lam": 0.9}), True),
     ],
     ids=["ppo", "turn ppo"],
 )
@@ -97,8 +104,8 @@ def test_two_steps_leave_the_same_weights(algorithm, fresh):
     )
 
 
-def test_negative_control_a_twin_that_reads_one_place_too_early_is_noticed():
-    algorithm, groups = PPO(lam=0.9), groups_of()
+def test_negative_control_a_reference_implementation_that_reads_one_place_too_early_is_noticed():
+    algorithm, groups = PPO(estimator={"lam": 0.9}), groups_of()
     assert (
         farthest(
             weights_by_plain(algorithm, groups, late=1), weights_by_the_learner(algorithm, groups)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.counts import reduced
 from tests.learning_data import make_groups, tiny_model, unscore
-from tests.plain.recipes import attempts_with_facts, credits_of, recipe_of
+from tests.plain.recipes import credits_of, recipe_of, trajectories_with_facts
 from tests.test_learner import distance, gradient
 from tests.test_learner_terms import CASES, with_facts
 from workbench.learn.algorithms import ALGORITHMS, DAPO, GRPO, PPO, BilevelPPO, ReinforcePP, TurnPPO
@@ -24,7 +24,7 @@ from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.learner import Learner
 from workbench.plain import loss, train
 from workbench.plain.credit import credit_of
-from workbench.types import Group
+from workbench.values import Group
 
 NEAR = 2e-5  # of the gradient's norm: float32 sums in another order
 
@@ -35,9 +35,11 @@ def groups_of(fresh: bool = False) -> list[Group]:
 
 def plain_gradient(batch: Batch, groups: list[Group], algorithm, recipe=None) -> dict[str, Tensor]:
     """Of the very credit that the learner is handed."""
-    attempts = attempts_with_facts(groups, batch)
+    trajectories = trajectories_with_facts(groups, batch)
     plain = train.PlainLearner(tiny_model(), recipe or recipe_of(algorithm))
-    train.gradient(attempts, credits_of(attempts, algorithm.credit(batch), algorithm), plain)
+    train.gradient(
+        trajectories, credits_of(trajectories, algorithm.credit(batch), algorithm), plain
+    )
     return {name: p.grad for name, p in plain.policy.named_parameters()}
 
 
@@ -97,8 +99,12 @@ STEPS = {
         {"warmup_updates": 3, "weight_decay": 0.1, "max_grad_norm": 0.05},
         {},
     ),
-    "with a reference in the loss": (GRPO(kl_coef=0.2, entropy_coef=0.1, minibatches=2), {}, {}),
-    "with a reference in the reward": (ReinforcePP(kl_coef=0.2), {}, {}),
+    "with a reference in the loss": (
+        GRPO(entropy_coef=0.1, minibatches=2, reference={"kl_coef": 0.2}),
+        {},
+        {},
+    ),
+    "with a reference in the reward": (ReinforcePP(reference={"kl_coef": 0.2}), {}, {}),
     "dapo": (DAPO(minibatches=2), {}, {}),
     "so many trajectories an update": (
         GRPO(minibatch_size=5, filter=Filter("top_k", groups=2)),
@@ -110,13 +116,22 @@ STEPS = {
         {},
         {},
     ),
-    "ppo": (PPO(minibatches=2, lam=0.9, value_clip=0.05, kl_coef=0.1), {}, {}),
+    "ppo": (
+        PPO(
+            minibatches=2,
+            estimator={"lam": 0.9},
+            critic={"value_clip": 0.05},
+            reference={"kl_coef": 0.1},
+        ),
+        {},
+        {},
+    ),
     "ppo on the policy's trunk": (
-        PPO(minibatches=2, bootstrap="truncated"),
+        PPO(minibatches=2, critic={"bootstrap": "truncated"}),
         {},
         {"trunk": "policy", "value_coef": 0.3},
     ),
-    "turn ppo": (TurnPPO(lam=0.9), {}, {}),
+    "turn ppo": (TurnPPO(estimator={"lam": 0.9}), {}, {}),
     "bilevel ppo": (BilevelPPO(minibatches=2), {}, {}),
     "starpo-s": (ALGORITHMS["starpo_s"](), {}, {}),
 }
@@ -208,7 +223,7 @@ def test_the_weights_after_two_steps(case):
     name, fresh = case[0], case[1] == "fresh"
     theirs, norms = learned(*STEPS[name], groups_of(fresh))
     mine, own_norms = plainly_learned(*STEPS[name], groups_of(fresh))
-    start = {name: weight for name, weight in tiny_model().state_dict().items()}
+    start = dict(tiny_model().state_dict().items())
     assert own_norms == pytest.approx(norms, rel=1e-4) and max(norms) > 0
     assert max(float((theirs[name] - start[name]).abs().max()) for name in start) > 1e-4
     assert farthest(mine, theirs) < ROUNDING
@@ -247,11 +262,13 @@ def test_a_gradient_of_zero_moves_nothing_though_the_optimizer_remembers():
 
 def test_numbers_that_are_not_finite_move_nothing():
     plain = learner_of(GRPO(), {}, {})
-    attempts = [train.facts(attempt, plain) for attempt in train.attempts_of(groups_of())]
-    credits = credit_of(attempts, plain.recipe)
+    trajectories = [
+        train.facts(trajectory, plain) for trajectory in train.trajectory_tokens_of(groups_of())
+    ]
+    credits = credit_of(trajectories, plain.recipe)
     broken = [replace(own, advantage=own.advantage + np.inf) for own in credits]
     before = {name: weight.clone() for name, weight in plain.policy.state_dict().items()}
-    assert not np.isfinite(train.update(attempts, broken, plain)[0]) and plain.version == 0
+    assert not np.isfinite(train.update(trajectories, broken, plain)[0]) and plain.version == 0
     assert farthest(before, plain.policy.state_dict()) == 0
 
 

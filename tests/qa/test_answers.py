@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.envs.qa.answers import exact_match, f1, normalize
+from workbench.worlds.qa.answers import exact_match, f1, normalize
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.envs.qa import records as records_module
-from workbench.envs.qa.files import (
+from workbench.tools.retrieval import Corpus
+from workbench.values.errors import DataError
+from workbench.worlds.qa import records as records_module
+from workbench.worlds.qa.files import (
     pooled,
     read_2wiki_aliases,
     read_corpus,
@@ -22,9 +24,7 @@ from workbench.envs.qa.files import (
     title_ids,
     without_paragraphs,
 )
-from workbench.envs.qa.records import records
-from workbench.envs.search import Corpus
-from workbench.types.errors import DataError
+from workbench.worlds.qa.records import records
 
 FILES = Path(__file__).parent / "files"
 HOTPOT = json.loads((FILES / "hotpot_train_v1.1.json").read_text())

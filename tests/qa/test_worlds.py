@@ -6,8 +6,12 @@ from collections import Counter
 
 import pytest
 
-from workbench.envs import PRESETS, tasks
-from workbench.envs.qa.worlds import (
+from workbench.tools.retrieval import Bm25
+from workbench.tools.retrieval.bm25 import words_of
+from workbench.values.errors import ConfigError
+from workbench.values.seeds import rng_at
+from workbench.worlds import PRESETS, tasks
+from workbench.worlds.qa.worlds import (
     HELD_OUT_WORLDS,
     SHAPES,
     SYLLABLES,
@@ -16,11 +20,7 @@ from workbench.envs.qa.worlds import (
     split_of_world,
     world,
 )
-from workbench.envs.search import Bm25
-from workbench.envs.search.bm25 import words_of
-from workbench.envs.world_qa import TRAINING_WORLDS
-from workbench.types.errors import ConfigError
-from workbench.types.seeds import rng_at
+from workbench.worlds.world_qa import TRAINING_WORLDS
 
 KINDS = sorted(SHAPES)
 

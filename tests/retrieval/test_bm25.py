@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.envs.search import Bm25, Corpus, Document
-from workbench.envs.search.base import best_first
-from workbench.envs.search.bm25 import words_of
-from workbench.types.errors import ConfigError, DataError
+from workbench.tools.retrieval import Bm25, Corpus, Document
+from workbench.tools.retrieval.base import best_first
+from workbench.tools.retrieval.bm25 import words_of
+from workbench.values.errors import ConfigError, DataError
 
 FACTS = ("ada was born in ora", "ora lies in sun", "bo was born in ora", "bo likes ada", "")
 corpora = st.lists(
@@ -99,7 +99,7 @@ def test_settings_of_the_formula_are_checked():
 
 def test_it_says_nothing_on_the_console():
     program = (
-        "from workbench.envs.search import *\n"
+        "from workbench.tools.retrieval import *\n"
         "Bm25(Corpus([Document('1', '', 'a b')])).search('a', 1)"
     )
     done = subprocess.run(

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from workbench.envs.search import Corpus, Document
-from workbench.envs.search.dense import Dense
-from workbench.types.errors import ConfigError, DataError, PolicyError
+from workbench.extensions.servers.dense import Dense
+from workbench.tools.retrieval import Corpus, Document
+from workbench.values.errors import ConfigError, DataError, PolicyError
 
 faiss = pytest.importorskip("faiss", reason="FAISS is the extra `dense`")
 WORDS = ("sun", "sea", "ice", "fire", "sun sea", "sun", "")
@@ -89,8 +89,8 @@ def test_a_bare_index_of_any_kind_is_read_and_must_be_as_long_as_the_corpus(tmp_
 
 def test_without_faiss_it_says_what_to_install():
     program = (
-        "import sys\nsys.modules['faiss'] = None\nfrom workbench.types.errors import ConfigError\n"
-        "from workbench.envs.search import Corpus\nfrom workbench.envs.search.dense import Dense\n"
+        "import sys\nsys.modules['faiss'] = None\nfrom workbench.values.errors import ConfigError\n"
+        "from workbench.tools.retrieval import Corpus\nfrom workbench.extensions.servers.dense import Dense\n"
         "try: Dense(Corpus(()), None)\nexcept ConfigError as error: print(error)"
     )
     done = subprocess.run(
@@ -163,7 +163,7 @@ def tiny_bert(tmp_path_factory):
 
 
 def test_an_encoder_makes_the_same_vectors_alone_and_in_a_padded_batch(tiny_bert):
-    from workbench.engines.encoder import BGE_QUERY, TextEncoder, encoder
+    from workbench.extensions.servers.encoder import BGE_QUERY, TextEncoder, encoder
 
     encode = encoder(str(tiny_bert))
     assert (encode.pooling, encode.query, encode.passage, encode.most_tokens) == (
@@ -189,7 +189,7 @@ def test_an_encoder_makes_the_same_vectors_alone_and_in_a_padded_batch(tiny_bert
 
 
 def test_dense_search_runs_on_it_and_a_wrong_name_is_an_error(tiny_bert):
-    from workbench.engines.encoder import TextEncoder, encoder
+    from workbench.extensions.servers.encoder import TextEncoder, encoder
 
     encode = encoder(str(tiny_bert))
     plain = TextEncoder(encode.model, encode.tokenizer, "mean")

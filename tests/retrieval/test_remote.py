@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from workbench.envs.qa.files import read_corpus
-from workbench.envs.search import Bm25, Corpus
-from workbench.envs.search import server as server_module
-from workbench.envs.search.remote import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
-from workbench.envs.search.server import RetrievalServer
-from workbench.envs.tools.handover import describe_tool
-from workbench.envs.tools.search import SearchTool
-from workbench.types.errors import ConfigError, SearchError
+from workbench.extensions.servers import search_server as server_module
+from workbench.extensions.servers.search_client import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
+from workbench.extensions.servers.search_server import RetrievalServer
+from workbench.tools.handover import describe_tool
+from workbench.tools.retrieval import Bm25, Corpus
+from workbench.tools.search import SearchTool
+from workbench.values.errors import ConfigError, SearchError
+from workbench.worlds.qa.files import read_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS_FILE = ROOT / "tests/qa/files/beir/corpus.jsonl"
@@ -233,7 +233,7 @@ def test_a_key_is_demanded_where_there_is_one(monkeypatch):
 def test_the_key_goes_to_the_servers_that_the_user_named_and_to_no_other(
     named, is_sent, monkeypatch
 ):
-    """A url may come out of a stranger's configuration (law 16). The tool over it takes the key along to its worker."""
+    """A url may come out of a stranger's configuration (invariant 16). The tool over it takes the key along to its worker."""
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     with here(host="127.0.0.1", key=KEY) as server:
         monkeypatch.setenv(HOSTS_VARIABLE, named.format(port=server.server_port))
@@ -352,7 +352,7 @@ def test_a_kept_connection_is_answered_at_once():
         (http_answer({"results": [], "filler": "x" * 5000}), "more than 4,000 bytes"),
         (b"SSH-2.0-OpenSSH_9.9\r\n", "cannot be asked"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "cannot be asked"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "ended in the middle of the answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "received 2 bytes, expected 99"),
         (b"", "cannot be asked"),
     ],
 )

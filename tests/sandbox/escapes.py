@@ -1,6 +1,6 @@
-"""Ways out of a box: programs that print ESCAPED where they got out, or took more than a box may have.
+"""Ways out of a sandbox: programs that print ESCAPED where they got out, or took more than a sandbox may have.
 
-Each is also run without a box (`tests/sandbox/test_escapes.py`): there it must get out, else it shows nothing. `{secret}` is a
+Each is also run without a sandbox (`tests/sandbox/test_escapes.py`): there it must get out, else it shows nothing. `{secret}` is a
 file that anyone may read, `{folder}` one that anyone may write in, `{port}` where a server listens, `{name}` its abstract socket,
 `{victim}` a process of the same user. `ROOT`: ways that are open to root alone.
 """

@@ -1,4 +1,4 @@
-"""What escapes are tried against: a secret, a folder, a server and a process outside; supplies of boxes for root and for nobody."""
+"""What escapes are tried against: a secret, a folder, a server and a process outside; pools of sandboxes for root and for nobody."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.escapes import ESCAPES
-from workbench.envs.sandbox.boxes import Sandbox, SandboxSettings, open_sandbox
-from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
-from workbench.envs.sandbox.supply import BoxPool, shared_supply
+from workbench.extensions.sandbox.limits import BY_COMMAND, TIERS
+from workbench.extensions.sandbox.pool import SandboxPool, shared_pool
+from workbench.extensions.sandbox.sandboxes import Sandbox, SandboxSettings, open_sandbox
 
 NOBODY = 65534
 CANARY = "sk-canary-0815"
@@ -27,14 +27,14 @@ PACKAGE = Path(__file__).resolve().parents[2] / "workbench"
 
 def need_tier(tier: str) -> None:
     """Skip where this system does not grant it; why stands in the words."""
-    if reason := shared_supply().why_not(tier):
+    if reason := shared_pool().why_not(tier):
         pytest.skip(f"tier {tier}: {reason}")
 
 
 @pytest.fixture(autouse=True)
 def a_tier_works() -> None:
     """For a module that imports it: skip where no tier that is chosen by itself is granted."""
-    reasons = [shared_supply().why_not(tier) for tier in ("namespaces", "landlock")]
+    reasons = [shared_pool().why_not(tier) for tier in ("namespaces", "landlock")]
     if all(reasons):
         pytest.skip(f"no tier works: {reasons}")
 
@@ -56,43 +56,43 @@ def python_for(user: str) -> str | None:
     return None
 
 
-_SUPPLIES: dict[str, BoxPool | str] = {}
+_POOLS: dict[str, SandboxPool | str] = {}
 
 
-def supply_for(user: str) -> BoxPool | str:
+def pool_for(user: str) -> SandboxPool | str:
     """Or why there is none."""
-    if user not in _SUPPLIES:
-        _SUPPLIES[user] = _supply(user)
-    return _SUPPLIES[user]
+    if user not in _POOLS:
+        _POOLS[user] = _pool(user)
+    return _POOLS[user]
 
 
-def _supply(user: str) -> BoxPool | str:
+def _pool(user: str) -> SandboxPool | str:
     if sys.platform != "linux":
-        return "boxes are made for Linux"
+        return "sandboxes are made for Linux"
     if os.geteuid() != 0:
-        return BoxPool() if user == "nobody" else "the tests do not run as root"
+        return SandboxPool() if user == "nobody" else "the tests do not run as root"
     python = python_for(user)
     if python is None:
         return "no interpreter from 3.11 on, or no package, that nobody may read"
-    return BoxPool(python, None if user == "root" else NOBODY)
+    return SandboxPool(python, None if user == "root" else NOBODY)
 
 
 def why_not(user: str, tier: str) -> str:
-    """Why boxes of this tier cannot be had as this user, "" where they can."""
-    supply = supply_for(user)
-    if isinstance(supply, str):
-        return supply
+    """Why sandboxes of this tier cannot be had as this user, "" where they can."""
+    pool = pool_for(user)
+    if isinstance(pool, str):
+        return pool
     if tier in OWN_USERS and user != "root":
-        return "users of a box's own need root outside"
-    return supply.why_not("namespaces" if tier == PROGRAMS or tier in OWN_USERS else tier)
+        return "users of a sandbox's own need root outside"
+    return pool.why_not("namespaces" if tier == PROGRAMS or tier in OWN_USERS else tier)
 
 
 PROGRAMS = "namespaces, with programs"
-# Boxes with users of their own, by whom the escape is tried as in them: an agent's code, a user that root made, root.
+# Sandboxes with users of their own, by whom the escape is tried as in them: an agent's code, a user that root made, root.
 OWN_USERS = {
-    "the agent of a box with users": None,
-    "another user of a box": "other",
-    "the root of a box": "root",
+    "the agent of a sandbox with users": None,
+    "another user of a sandbox": "other",
+    "the root of a sandbox": "root",
 }
 WORKING = [
     (user, tier)
@@ -147,11 +147,11 @@ def _as(user: str) -> dict[str, object]:
 
 
 def outside(user: str, name: str, values: dict[str, object]) -> bool:
-    """Whether an escape gets out where there is no box."""
+    """Whether an escape gets out where there is no sandbox."""
     work = Path(tempfile.mkdtemp(prefix="outside-", dir=values["folder"]))
     work.chmod(0o777)
     held = os.open("/", os.O_RDONLY)
-    python = supply_for(user).python
+    python = pool_for(user).python
     done = subprocess.run(
         [python, "-S", "-c", ESCAPES[name].format(**values)],
         capture_output=True,
@@ -167,7 +167,7 @@ def outside(user: str, name: str, values: dict[str, object]) -> bool:
 
 
 def inside(user: str, tier: str, name: str, values: dict[str, object]) -> str:
-    """What an escape said in a box of its own."""
+    """What an escape said in a sandbox of its own."""
     programs = tier == PROGRAMS or tier in OWN_USERS
     settings = SandboxSettings(
         seconds=10.0,
@@ -177,7 +177,7 @@ def inside(user: str, tier: str, name: str, values: dict[str, object]) -> str:
         programs=programs,
     )
     with (
-        open_sandbox(settings, supply_for(user), users=tier in OWN_USERS) as sandbox,
+        open_sandbox(settings, pool_for(user), users=tier in OWN_USERS) as sandbox,
         as_user(sandbox, OWN_USERS.get(tier)) as runner,
     ):
         ran = runner.run(
@@ -189,7 +189,7 @@ def inside(user: str, tier: str, name: str, values: dict[str, object]) -> str:
 
 @contextmanager
 def as_user(sandbox: Sandbox, name: str | None) -> Iterator[Sandbox]:
-    """Code of this user's of the box; None: its own. "other" is made first."""
+    """Code of this user's of the sandbox; None: its own. "other" is made first."""
     if name == "other" and b"other:" not in sandbox.start(["cat", "/etc/passwd"]).out:
         with as_user(sandbox, "root") as root:
             assert not root.run(ADD_OTHER).error

@@ -1,9 +1,9 @@
-"""What the boxes hold and cost on this machine: for docs/evidence/sandbox.md.
+"""What the sandboxes hold and cost on this machine: for docs/evidence/sandbox.md.
 
     python -m tests.sandbox.measure --json FILE [--calls 2000]      FILE holds {"runs": [...]}: one is added
 
-Escapes, each in a box of its own, by user and tier, and how many of them get out where there is no box; warm calls, begun
-boxes and forks of a state of ten megabytes in milliseconds of the wall clock; programs run twice, byte by byte; what many
+Escapes, each in a sandbox of its own, by user and tier, and how many of them get out where there is no sandbox; warm calls, begun
+sandboxes and forks of a state of ten megabytes in milliseconds of the wall clock; programs run twice, byte by byte; what many
 mixed calls leave behind. Seconds are those of the wall clock, so a busy machine shows; the load is written down.
 """
 
@@ -22,11 +22,11 @@ from typing import Any
 from tests.envs.code.test_judging import ATTACKS, TESTS
 from tests.sandbox.escapes import ESCAPES, ROOT
 from tests.sandbox.grounds import CANARY, USERS, grounds, inside, outside, why_not
-from tests.sandbox.test_boxes import children_of, mixed_calls
-from workbench.envs.code.judging import judge
-from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.limits import BY_COMMAND, TIERS
-from workbench.envs.sandbox.supply import BoxPool, shared_supply
+from tests.sandbox.test_sandboxes import children_of, mixed_calls
+from workbench.extensions.sandbox.code.judging import judge
+from workbench.extensions.sandbox.limits import BY_COMMAND, TIERS
+from workbench.extensions.sandbox.pool import SandboxPool, shared_pool
+from workbench.extensions.sandbox.sandboxes import SandboxSettings, open_sandbox
 
 CALL = "x = sorted(str(n) for n in range(1000)); len(x)"
 SAME = (
@@ -53,7 +53,7 @@ def escapes(tiers: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def without_a_box() -> list[dict[str, Any]]:
+def without_a_sandbox() -> list[dict[str, Any]]:
     rows = []
     for user in USERS:
         if not all(why_not(user, tier) for tier in TIERS):
@@ -78,9 +78,9 @@ def costs(tier: str, calls: int) -> dict[str, Any]:
     begun = []
     for _ in range(30):
         began = time.monotonic()
-        box = shared_supply().take(tier, asdict(settings))
+        host = shared_pool().take(tier, asdict(settings))
         begun.append(1e3 * (time.monotonic() - began))
-        box.close()
+        host.close()
     return {
         "tier": tier,
         "calls": calls,
@@ -121,14 +121,14 @@ def _spread(milliseconds: Sequence[float]) -> dict[str, float]:
 
 
 def left_behind(tier: str, calls: int) -> dict[str, Any]:
-    supply, before = BoxPool(), len(os.listdir("/proc/self/fd"))
-    texts = mixed_calls(tier, calls, supply)
-    supply.drop_ready()
+    pool, before = SandboxPool(), len(os.listdir("/proc/self/fd"))
+    texts = mixed_calls(tier, calls, pool)
+    pool.drop_ready()
     until = time.monotonic() + 10
-    while children_of(supply.process_id) and time.monotonic() < until:
+    while children_of(pool.process_id) and time.monotonic() < until:
         time.sleep(0.05)
-    left = len(children_of(supply.process_id))
-    supply.shutdown()
+    left = len(children_of(pool.process_id))
+    pool.shutdown()
     return {
         "tier": tier,
         "calls": len(texts),
@@ -162,12 +162,12 @@ def main() -> None:
         "--tiers", nargs="+", default=[*TIERS, *BY_COMMAND], choices=[*TIERS, *BY_COMMAND]
     )
     arguments = parser.parse_args()
-    tiers = [tier for tier in arguments.tiers if not shared_supply().why_not(tier)]
+    tiers = [tier for tier in arguments.tiers if not shared_pool().why_not(tier)]
     load = [round(os.getloadavg()[0], 1)]
     result = {
         "costs": [costs(tier, 1000) for tier in tiers],
         "escapes": escapes(arguments.tiers),
-        "without": without_a_box(),
+        "without": without_a_sandbox(),
         "left": [left_behind(tier, arguments.calls) for tier in tiers],
         "attacks": [attacks(tier) for tier in tiers],
     }

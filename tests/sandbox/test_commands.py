@@ -1,4 +1,4 @@
-"""Boxes through a program of the machine: refused in that program's words where it does not do it, and what it is told."""
+"""Sandboxes through a program of the machine: refused in that program's words where it does not do it, and what it is told."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.grounds import need_tier
-from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.commands import COMMANDS, command_of
-from workbench.envs.sandbox.limits import BY_COMMAND
-from workbench.envs.sandbox.supply import BoxPool
-from workbench.types.errors import ConfigError, ToolError
+from workbench.extensions.sandbox.commands import COMMANDS, command_of
+from workbench.extensions.sandbox.limits import BY_COMMAND
+from workbench.extensions.sandbox.pool import SandboxPool
+from workbench.extensions.sandbox.sandboxes import SandboxSettings, open_sandbox
+from workbench.values.errors import ConfigError, ToolError
 
 ORDER = {
     "tier": "",
@@ -46,7 +46,7 @@ SHUTS = {
 
 @pytest.fixture
 def pool():
-    made = BoxPool()
+    made = SandboxPool()
     yield made
     made.shutdown()
 
@@ -83,7 +83,7 @@ def test_what_is_not_installed_is_refused_and_how_to_install_it_is_said(
         ("head -c 5000 /dev/zero | tr '\\0' x; exit 1", "xxxx"),
     ],
 )
-def test_a_program_that_does_not_begin_a_box_is_refused_in_its_own_words(
+def test_a_program_that_does_not_begin_a_sandbox_is_refused_in_its_own_words(
     text, said, pool, monkeypatch, tmp_path
 ):
     program_at(tmp_path, "docker", text)
@@ -95,7 +95,7 @@ def test_a_program_that_does_not_begin_a_box_is_refused_in_its_own_words(
 
 @pytest.mark.parametrize("tier", BY_COMMAND)
 @pytest.mark.parametrize("as_root", [True, False])
-def test_a_command_shuts_everything_off_and_tells_the_box_its_bounds(tier, as_root):
+def test_a_command_shuts_everything_off_and_tells_the_sandbox_its_bounds(tier, as_root):
     made = command_of(ORDER | {"tier": tier}, "/usr/bin/python3", as_root)
     *words, order = made["command"]
     line = " ".join(words)
@@ -114,7 +114,7 @@ def test_programs_of_the_machine_are_not_for_these_tiers():
         SandboxSettings(tier="bubblewrap", programs=True)
 
 
-def test_a_box_of_bubblewrap_has_files_and_no_forks():
+def test_a_sandbox_of_bubblewrap_has_files_and_no_forks():
     need_tier("bubblewrap")
     with open_sandbox(SandboxSettings(tier="bubblewrap", warm=0)) as sandbox:
         assert (

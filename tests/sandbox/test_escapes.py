@@ -1,4 +1,4 @@
-"""Ways out of a box that are shut, for root and for nobody; each is open where there is no box."""
+"""Ways out of a sandbox that are shut, for root and for nobody; each is open where there is no sandbox."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.sandbox.grounds import (
     grounds,
     inside,
     outside,
-    supply_for,
+    pool_for,
     why_not,
 )
 
-# It has a /etc of its own, and may start programs; the image of a container has devices, too, which are no disks; the root of a box may do to its own files what root may.
+# It has a /etc of its own, and may start programs; the image of a container has devices, too, which are no disks; the root of a sandbox may do to its own files what root may.
 OF_ITS_OWN = {
     "docker": ["read /etc/passwd", "list /etc", "devices"],
     PROGRAMS: ["read /etc/passwd", "another program"],
     **dict.fromkeys(OWN_USERS, ["read /etc/passwd", "list /etc", "another program"]),
-    "the root of a box": [
+    "the root of a sandbox": [
         "read /etc/passwd",
         "list /etc",
         "another program",
@@ -36,7 +36,7 @@ OF_ITS_OWN = {
     ("user", "tier"),
     reduced(
         WORKING,
-        [("root", "namespaces"), ("nobody", "landlock"), ("root", "the root of a box")],
+        [("root", "namespaces"), ("nobody", "landlock"), ("root", "the root of a sandbox")],
         several=True,
     ),
 )
@@ -56,8 +56,8 @@ def test_no_way_out_is_open(user, tier):
     ("user", "every"),
     reduced([("nobody", 4), ("nobody", 1), ("root", 1)], [("nobody", 4)], several=True),
 )
-def test_negative_control_without_a_box_they_are(user, every):
-    if isinstance(reason := supply_for(user), str):
+def test_negative_control_without_a_sandbox_they_are(user, every):
+    if isinstance(reason := pool_for(user), str):
         pytest.skip(reason)
     wanted = [name for name in ESCAPES if user == "root" or name not in ROOT][::every]
     with grounds(user) as values:

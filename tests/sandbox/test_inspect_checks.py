@@ -1,4 +1,4 @@
-"""The contract that Inspect holds its sandboxes to, held by a box: in an environment of its own (`make test-readers`)."""
+"""The contract that Inspect holds its sandboxes to, held by a sandbox: in an environment of its own (`make test-readers`)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from tests.beside import environment_beside, python_beside
 from tests.sandbox.grounds import need_tier
 
-# A second user needs a range of the machine's user numbers, which only root can give a box.
+# A second user needs a range of the machine's user numbers, which only root can give a sandbox.
 NOT_HELD = {} if os.geteuid() == 0 else {"test_exec_as_user": "SandboxUserUnsupportedError"}
 CHECKS = 44  # of inspect-ai 0.3.285
 ROOT = Path(__file__).resolve().parents[2]
 CHECKED_BY = ROOT / "tests/exported/readers/inspect_checks.py"
 
 
-def test_a_box_holds_inspects_contract():
+def test_a_sandbox_holds_inspects_contract():
     need_tier("namespaces")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
     done = subprocess.run(
@@ -40,7 +40,7 @@ def test_a_box_holds_inspects_contract():
         ("users=SETTINGS.programs", "users=False", ["test_exec_as_user"]),
     ],
 )
-def test_negative_control_a_box_without_them_does_not(without, by, checks, tmp_path):
+def test_negative_control_a_sandbox_without_them_does_not(without, by, checks, tmp_path):
     need_tier("namespaces")
     python = python_beside("WORKBENCH_INSPECT_PYTHON", ".venv-readers")
     text = CHECKED_BY.read_text()

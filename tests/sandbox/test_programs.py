@@ -1,4 +1,4 @@
-"""Boxes that start programs of the machine, and the shell tool on them."""
+"""Sandboxes that start programs of the machine, and the shell tool on them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import closing
 import pytest
 
 from tests.sandbox.grounds import CANARY, grounds, need_tier
-from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.supply import shared_supply
-from workbench.envs.tools import tools_named
-from workbench.envs.tools.executor import ToolExecutor
-from workbench.envs.tools.shell import ShellTool
-from workbench.types import Task, ToolCall
-from workbench.types.errors import ConfigError, ToolError
+from workbench.extensions.sandbox.pool import shared_pool
+from workbench.extensions.sandbox.sandboxes import SandboxSettings, open_sandbox
+from workbench.extensions.sandbox.shell_tool import ShellTool
+from workbench.tools import tools_named
+from workbench.tools.executor import ToolExecutor
+from workbench.values import Task, ToolCall
+from workbench.values.errors import ConfigError, ToolError
 
 PROGRAMS = SandboxSettings(programs=True, warm=0)
 # What somebody tries who has a shell; each prints ESCAPED where it gets out.
@@ -43,7 +43,7 @@ def there():
 
 
 @pytest.fixture
-def box():
+def sandbox():
     with open_sandbox(PROGRAMS) as opened:
         yield opened
 
@@ -54,39 +54,42 @@ def shell():
         yield lambda command: executor.run([ToolCall("shell", {"command": command})])[0]
 
 
-def test_a_program_is_run_and_what_it_says_is_told_apart(box):
-    ran = box.start(["sh", "-c", "echo out; echo err >&2; exit 7"])
+def test_a_program_is_run_and_what_it_says_is_told_apart(sandbox):
+    ran = sandbox.start(["sh", "-c", "echo out; echo err >&2; exit 7"])
     assert (ran.status, ran.out, ran.err, ran.error) == (7, b"out\n", b"err\n", "")
-    assert box.start(["sh", "-c", "kill -TERM $$"]).status == -15
+    assert sandbox.start(["sh", "-c", "kill -TERM $$"]).status == -15
     assert (
-        box.start(["env"], environment={"ONE": "two"}).out.decode().splitlines().count("ONE=two")
+        sandbox.start(["env"], environment={"ONE": "two"})
+        .out.decode()
+        .splitlines()
+        .count("ONE=two")
         == 1
     )
-    box.write_file("given", b"abc")
-    assert box.start(["wc", "-c"], given="/work/given").out.split() == [b"3"]
-    assert box.start(["no-such-program"]).said.startswith("FileNotFoundError")
+    sandbox.write_file("given", b"abc")
+    assert sandbox.start(["wc", "-c"], given="/work/given").out.split() == [b"3"]
+    assert sandbox.start(["no-such-program"]).said.startswith("FileNotFoundError")
 
 
-def test_output_of_a_program_is_bounded_and_counted(box):
-    ran = box.start(["head", "-c", "3000000", "/usr/bin/bash"], most=1000)
+def test_output_of_a_program_is_bounded_and_counted(sandbox):
+    ran = sandbox.start(["head", "-c", "3000000", "/usr/bin/bash"], most=1000)
     size = min(3_000_000, os.path.getsize("/usr/bin/bash"))
     assert len(ran.out) == 1000 and ran.cut == size - 1000
-    assert len(box.start(["head", "-c", "1200000", "/usr/bin/bash"], most=2_000_000).out) == min(
-        size, 1_200_000
-    )
+    assert len(
+        sandbox.start(["head", "-c", "1200000", "/usr/bin/bash"], most=2_000_000).out
+    ) == min(size, 1_200_000)
 
 
-def test_a_program_that_is_late_is_killed_with_its_children_and_the_box_goes_on(box):
-    box.write_file("kept", b"x")
+def test_a_program_that_is_late_is_killed_with_its_children_and_the_sandbox_goes_on(sandbox):
+    sandbox.write_file("kept", b"x")
     began = time.monotonic()
-    ran = box.start(
+    ran = sandbox.start(
         ["sh", "-c", "while true; do echo >> ticks; sleep 0.01; done & sleep 60"], seconds=0.5
     )
     assert ran.error == "late" and not ran.lost and time.monotonic() - began < 10
-    before = box.start(["wc", "-l", "ticks"]).out
+    before = sandbox.start(["wc", "-l", "ticks"]).out
     assert int(before.split()[0]) > 0
-    box.start(["sleep", "0.3"])
-    assert box.start(["wc", "-l", "ticks"]).out == before and box.read_file("kept") == b"x"
+    sandbox.start(["sleep", "0.3"])
+    assert sandbox.start(["wc", "-l", "ticks"]).out == before and sandbox.read_file("kept") == b"x"
 
 
 def test_without_programs_none_is_started_and_landlock_has_none():
@@ -97,8 +100,8 @@ def test_without_programs_none_is_started_and_landlock_has_none():
         SandboxSettings(tier="landlock", programs=True)
 
 
-def test_processes_are_bounded(box):
-    ran = box.start(["bash", "-c", "for n in $(seq 30); do sleep 5 & done"], seconds=1.0)
+def test_processes_are_bounded(sandbox):
+    ran = sandbox.start(["bash", "-c", "for n in $(seq 30); do sleep 5 & done"], seconds=1.0)
     assert b"Resource temporarily unavailable" in ran.err or b"fork" in ran.err, ran
 
 
@@ -106,8 +109,8 @@ def test_processes_are_bounded(box):
 def test_nothing_outside_is_reached_by_a_shell(name):
     with grounds("root" if os.geteuid() == 0 else "nobody") as values:
         command = BY_SHELL[name].format(**values)
-        with open_sandbox(PROGRAMS) as box:
-            ran = box.start(["bash", "-c", command], seconds=5.0)
+        with open_sandbox(PROGRAMS) as sandbox:
+            ran = sandbox.start(["bash", "-c", command], seconds=5.0)
         assert b"ESCAPED" not in ran.out and CANARY.encode() not in ran.out + ran.err
         without = subprocess.run(["bash", "-c", command], capture_output=True, timeout=30)
         assert b"ESCAPED" in without.stdout or os.geteuid() and name in ROOT_ONLY, (
@@ -135,7 +138,7 @@ def test_what_goes_wrong_is_said(shell):
 
 
 def test_a_command_that_is_late_leaves_the_files():
-    tool = ShellTool(SandboxSettings(programs=True, seconds=0.5)).for_attempt(Task("t", "", 0))
+    tool = ShellTool(SandboxSettings(programs=True, seconds=0.5)).for_trajectory(Task("t", "", 0))
     tool.call({"command": "echo kept > f"})
     late = tool.call({"command": "sleep 60"})
     assert late.error == "timeout" and "Its files are kept" in late.text
@@ -145,7 +148,7 @@ def test_a_command_that_is_late_leaves_the_files():
 
 def test_a_state_is_made_again_by_its_commands():
     """As a branch does: the commands that made it, run again."""
-    first, second = (ShellTool().for_attempt(Task("t", "", 0)) for _ in range(2))
+    first, second = (ShellTool().for_trajectory(Task("t", "", 0)) for _ in range(2))
     first.call({"command": "mkdir d; cd d; echo 1 > n"})
     second.replay(first.cells)
     first.call({"command": "echo 2 > n"})
@@ -157,9 +160,9 @@ def test_a_state_is_made_again_by_its_commands():
     second.close()
 
 
-def test_where_no_box_can_be_had_it_refuses(monkeypatch):
+def test_where_no_sandbox_can_be_had_it_refuses(monkeypatch):
     monkeypatch.setattr(
-        shared_supply(), "_works", {"namespaces": "no user namespaces", "landlock": ""}
+        shared_pool(), "_works", {"namespaces": "no user namespaces", "landlock": ""}
     )
     with pytest.raises(
         ToolError, match="sandbox.tier = 'namespaces' does not work here: no user namespaces"

@@ -1,4 +1,4 @@
-"""Users of a box's own: another number of its user space, files that are not the other's, and a root that reaches no further."""
+"""Users of a sandbox's own: another number of its user space, files that are not the other's, and a root that reaches no further."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from types import SimpleNamespace
 import pytest
 
 from tests.sandbox.escapes import CTYPES
-from tests.sandbox.grounds import as_user, need_tier, supply_for
-from tests.sandbox.test_boxes import children_of
-from workbench.envs.sandbox import users
-from workbench.envs.sandbox.boxes import SandboxSettings, open_sandbox
-from workbench.envs.sandbox.supply import BoxPool
-from workbench.types.errors import ConfigError, ToolError
+from tests.sandbox.grounds import as_user, need_tier, pool_for
+from tests.sandbox.test_sandboxes import children_of
+from workbench.extensions.sandbox import users
+from workbench.extensions.sandbox.pool import SandboxPool
+from workbench.extensions.sandbox.sandboxes import SandboxSettings, open_sandbox
+from workbench.values.errors import ConfigError, ToolError
 
 SETTINGS = SandboxSettings(programs=True, deterministic=False, warm=0, processes=12, seconds=20.0)
 BEHIND = ("sleep", "sh")  # what a shell left behind, which may not have become `sleep` yet
 SETUID = "import shutil, os\nshutil.copy('/usr/bin/id', '/tmp/id')\nos.chmod('/tmp/id', 0o6755)\nprint(os.stat('/tmp/id').st_mode & 0o6000)"
-# What the root of a box tries beyond what anybody in it does (`escapes`); each prints ESCAPED where it gets further than the box's own users.
+# What the root of a sandbox tries beyond what anybody in it does (`escapes`); each prints ESCAPED where it gets further than the sandbox's own users.
 BY_ROOT = {
-    "a number that is none of the box's": "import os\nopen('f', 'w').close()\nfor n in (4096, 65432, 65534, 1 << 31, (1 << 32) - 2):\n"
+    "a number that is none of the sandbox's": "import os\nopen('f', 'w').close()\nfor n in (4096, 65432, 65534, 1 << 31, (1 << 32) - 2):\n"
     "    try: os.chown('f', n, -1)\n    except OSError: continue\n    print('ESCAPED')",
     "the owner of a device of the machine": "import os\nos.chown('/dev/null', 0, 0)\nprint('ESCAPED')",
     "the mode of a device of the machine": "import os\nos.chmod('/dev/null', 0o600)\nprint('ESCAPED')",
@@ -43,7 +43,7 @@ BY_ROOT = {
     "another user without being asked": "import os\nfor n in (1000, 1001, 5):\n    try: os.setresuid(n, n, n)\n    except OSError: continue\n    print('ESCAPED')",
     "a group without being asked": "import os\nos.setresgid(1000, 1000, 1000)\nprint('ESCAPED')",
     "more groups": "import os\nos.setgroups([1000])\nprint('ESCAPED')",
-    "a signal to the keeper": "import os\nos.kill(1, 9)\nprint('ESCAPED')",
+    "a signal to the init process": "import os\nos.kill(1, 9)\nprint('ESCAPED')",
     "a signal to another user's": "import os\nos.kill(2, 0)\nprint('ESCAPED')",
     "a trace of another user's": CTYPES
     + "print('ESCAPED' if call(101, 117, 0x4206, 2, 0, 0) == 0 else '')",
@@ -74,32 +74,32 @@ BY_AGENT = {
 
 
 @pytest.fixture
-def box():
+def sandbox():
     need_tier("namespaces")
     if os.geteuid() != 0:
-        pytest.skip("users of a box's own need root outside")
+        pytest.skip("users of a sandbox's own need root outside")
     with open_sandbox(SETTINGS, users=True) as opened:
         yield opened
 
 
-def test_a_user_that_root_makes_is_another_one(box):
+def test_a_user_that_root_makes_is_another_one(sandbox):
     assert (
-        box.start(["whoami"]).out == b"agent\n"
-        and box.start(["whoami"], user="root").out == b"root\n"
+        sandbox.start(["whoami"]).out == b"agent\n"
+        and sandbox.start(["whoami"], user="root").out == b"root\n"
     )
-    with as_user(box, "other") as other:
+    with as_user(sandbox, "other") as other:
         assert other.run(
             "import os; os.getresuid(), os.getresgid(), os.getgroups(), os.environ['HOME']"
         ).text == ("((1001, 1001, 1001), (1001, 1001, 1001), [], '/home/other')\n")
-    assert box.start(["whoami"], user="other").out == b"other\n"
+    assert sandbox.start(["whoami"], user="other").out == b"other\n"
     assert (
-        b"the box has no user" in box.start(["id"], user="nobody").said.encode()
-        and box.start(["id"], user="").error == "raised"
+        b"the sandbox has no user" in sandbox.start(["id"], user="nobody").said.encode()
+        and sandbox.start(["id"], user="").error == "raised"
     )
 
 
-def test_files_of_one_are_not_writable_by_the_other(box):
-    with as_user(box, "other"):
+def test_files_of_one_are_not_writable_by_the_other(sandbox):
+    with as_user(sandbox, "other"):
         pass
     for writer, place, stranger in (
         (None, "/work/f", "other"),
@@ -107,20 +107,23 @@ def test_files_of_one_are_not_writable_by_the_other(box):
         ("root", "/tmp/f", "other"),
     ):
         assert (
-            box.start(["sh", "-c", f"echo 1 > {place} && chmod 644 {place}"], user=writer).status
+            sandbox.start(
+                ["sh", "-c", f"echo 1 > {place} && chmod 644 {place}"], user=writer
+            ).status
             == 0
         )
         for way in (f"echo 2 >> {place}", f"rm -f {place}", f"chmod 666 {place}"):
-            assert box.start(["sh", "-c", way], user=stranger).status != 0, (place, way)
+            assert sandbox.start(["sh", "-c", way], user=stranger).status != 0, (place, way)
         assert (
-            box.start(["sh", "-c", f"cat {place} && echo 2 >> {place}"], user=writer).out == b"1\n"
+            sandbox.start(["sh", "-c", f"cat {place} && echo 2 >> {place}"], user=writer).out
+            == b"1\n"
         )  # negative control
 
 
 @pytest.mark.parametrize("user", ["root", "other"])
-def test_what_a_user_of_a_box_tries_stays_in_the_box(box, user):
-    assert box.start(["sh", "-c", "sleep 60 & echo"]).status == 0  # somebody to signal
-    with as_user(box, user) as runner:
+def test_what_a_user_of_a_sandbox_tries_stays_in_the_sandbox(sandbox, user):
+    assert sandbox.start(["sh", "-c", "sleep 60 & echo"]).status == 0  # somebody to signal
+    with as_user(sandbox, user) as runner:
         runner.run("import os; os.chdir(os.environ['HOME'])")
         said = {name: runner.run(program) for name, program in BY_ROOT.items()}
         assert (
@@ -137,8 +140,8 @@ def test_what_a_user_of_a_box_tries_stays_in_the_box(box, user):
     assert os.stat("/dev/null").st_mode & 0o777 == 0o666 and os.stat("/dev/null").st_uid == 0
 
 
-def test_negative_control_the_root_of_a_box_may_what_is_its_own(box):
-    with as_user(box, "root") as root:
+def test_negative_control_the_root_of_a_sandbox_may_what_is_its_own(sandbox):
+    with as_user(sandbox, "root") as root:
         assert (
             root.run(
                 "import os\nopen('/etc/new', 'w').close(); os.chown('/etc/new', 1001, 7); os.chmod('/etc/new', 0o4711)\n"
@@ -154,15 +157,15 @@ def test_negative_control_the_root_of_a_box_may_what_is_its_own(box):
         )
 
 
-def test_the_agents_code_reaches_nothing_of_roots(box):
-    with as_user(box, "root") as root:
+def test_the_agents_code_reaches_nothing_of_roots(sandbox):
+    with as_user(sandbox, "root") as root:
         assert root.run(SETUID).text == "3072\n"  # both bits are there, and do nothing
         assert not root.run(
             "open('/home/root/kept', 'w').write('x'); open('/tmp/roots', 'w').write('x')"
         ).error
         assert root.run("open('/tmp/roots').read()").text == "'x'\n"
     for user in (None, "other"):
-        with as_user(box, user) as runner:
+        with as_user(sandbox, user) as runner:
             said = {name: runner.run(program) for name, program in BY_AGENT.items()}
         assert not [name for name, ran in said.items() if "ESCAPED" in ran.text.splitlines()]
 
@@ -184,42 +187,42 @@ def test_the_agents_code_reaches_nothing_of_roots(box):
         "passwd('#' * (1 << 17) + '\\nx:x:0:0::/:/bin/sh')",
     ],
 )
-def test_a_passwd_that_leads_astray_makes_nobody(box, trick):
-    box.write_file("p", b"x:x:0:0::/:/bin/sh\n")
-    with as_user(box, "root") as root:
+def test_a_passwd_that_leads_astray_makes_nobody(sandbox, trick):
+    sandbox.write_file("p", b"x:x:0:0::/:/bin/sh\n")
+    with as_user(sandbox, "root") as root:
         root.run(
             "import os\ndef passwd(text): open('/etc/passwd', 'w').write(text + '\\n')\nos.unlink('/etc/passwd')"
         )
         assert not root.run(trick).error
     began = time.monotonic()
-    assert box.start(["id"], user="x").error == "raised" and time.monotonic() - began < 5
-    assert box.start(["id", "-u"]).out == b"1000\n"  # and the box goes on
+    assert sandbox.start(["id"], user="x").error == "raised" and time.monotonic() - began < 5
+    assert sandbox.start(["id", "-u"]).out == b"1000\n"  # and the sandbox goes on
 
 
-def test_negative_control_a_passwd_in_order_does(box):
-    with as_user(box, "root") as root:
+def test_negative_control_a_passwd_in_order_does(sandbox):
+    with as_user(sandbox, "root") as root:
         root.run(
             "open('/etc/passwd', 'w').write('x:x:0:0::/home:/bin/sh\\ny:x:4095:4095::/:/bin/sh\\n')"
         )
     assert (
-        box.start(["id", "-u"], user="x").out == b"0\n"
-        and box.start(["id", "-u"], user="y").out == b"4095\n"
+        sandbox.start(["id", "-u"], user="x").out == b"0\n"
+        and sandbox.start(["id", "-u"], user="y").out == b"4095\n"
     )
 
 
-def test_processes_are_bounded_for_all_users_together(box):
+def test_processes_are_bounded_for_all_users_together(sandbox):
     bomb = ["sh", "-c", "for n in 1 2 3 4 5 6; do sleep 60 & done; echo"]
-    with as_user(box, "other"):
+    with as_user(sandbox, "other"):
         pass
     for user in (None, "root", "other"):
-        box.start(bomb, user=user)
-    running = [status for status in statuses_of(box.box.supply) if status["Name"] in BEHIND]
+        sandbox.start(bomb, user=user)
+    running = [status for status in statuses_of(sandbox.host.pool) if status["Name"] in BEHIND]
     assert 6 <= len(running) <= SETTINGS.processes
 
 
-def statuses_of(supply):
-    """Of all processes of its boxes, but for those that end meanwhile."""
-    found, new = [], [supply.process_id]
+def statuses_of(pool):
+    """Of all processes of its sandboxes, but for those that end meanwhile."""
+    found, new = [], [pool.process_id]
     while new:
         pid = new.pop()
         with suppress(OSError):
@@ -238,18 +241,18 @@ def test_as_the_machine_sees_them_they_are_nobody():
     """Numbers of no user, no more capabilities than three, no new privileges, a list of calls."""
     need_tier("namespaces")
     if os.geteuid() != 0:
-        pytest.skip("users of a box's own need root outside")
-    supply, seen = BoxPool(), {}
+        pytest.skip("users of a sandbox's own need root outside")
+    pool, seen = SandboxPool(), {}
     with (
-        open_sandbox(SETTINGS, supply, users=True) as first,
-        open_sandbox(SETTINGS, supply, users=True) as second,
+        open_sandbox(SETTINGS, pool, users=True) as first,
+        open_sandbox(SETTINGS, pool, users=True) as second,
     ):
-        for box in (first, second):
-            with as_user(box, "other"):
+        for sandbox in (first, second):
+            with as_user(sandbox, "other"):
                 pass
             for user in (None, "root", "other"):
-                box.start(["sh", "-c", "sleep 60 &"], user=user)
-        for status in statuses_of(supply):
+                sandbox.start(["sh", "-c", "sleep 60 &"], user=user)
+        for status in statuses_of(pool):
             if status["Name"] in BEHIND:
                 number = int(status["Uid"].split()[0])
                 assert {status["Uid"], status["Gid"]} == {"\t".join([str(number)] * 4)} and status[
@@ -261,8 +264,8 @@ def test_as_the_machine_sees_them_they_are_nobody():
                     status["NoNewPrivs"],
                     status["Seccomp"],
                 )
-    supply.shutdown()
-    assert len(seen) == 6  # three in each box, and no number of one is the other's
+    pool.shutdown()
+    assert len(seen) == 6  # three in each sandbox, and no number of one is the other's
     taken = {each.pw_uid for each in pwd.getpwall()}
     for number, (able, bound, no_new, listed) in seen.items():
         assert number >= users.FIRST and number not in taken and (no_new, listed) == ("1", "2")
@@ -274,16 +277,17 @@ def test_as_the_machine_sees_them_they_are_nobody():
 
 def test_without_root_outside_it_is_refused_in_words():
     need_tier("namespaces")
-    supply = supply_for("nobody")
-    if isinstance(supply, str) or supply.why_not("namespaces"):
-        pytest.skip("no supply for nobody")
+    pool = pool_for("nobody")
+    if isinstance(pool, str) or pool.why_not("namespaces"):
+        pytest.skip("no pool for nobody")
     with pytest.raises(ToolError, match="only root can give one: this is not root"):
-        open_sandbox(SETTINGS, supply, users=True)
-    with open_sandbox(SETTINGS, supply) as box:
+        open_sandbox(SETTINGS, pool, users=True)
+    with open_sandbox(SETTINGS, pool) as sandbox:
         assert (
-            "needs a box with users of its own: open_sandbox" in box.start(["id"], user="root").said
+            "needs a sandbox with users of its own: open_sandbox"
+            in sandbox.start(["id"], user="root").said
         )
-        assert box.start(["id", "-u"]).out == b"1000\n"
+        assert sandbox.start(["id", "-u"]).out == b"1000\n"
 
 
 def test_numbers_that_are_somebodys_are_not_given(monkeypatch):
@@ -298,7 +302,9 @@ def test_numbers_that_are_somebodys_are_not_given(monkeypatch):
             pwd,
             "getpwall",
             lambda: [
-                SimpleNamespace(pw_uid=users.FIRST + os.getpid() % users.BOXES * users.COUNT + 7)
+                SimpleNamespace(
+                    pw_uid=users.FIRST + os.getpid() % users.SANDBOXES * users.COUNT + 7
+                )
             ],
         )
         with pytest.raises(OSError, match="that are somebody's"):
@@ -316,8 +322,8 @@ def test_numbers_that_are_somebodys_are_not_given(monkeypatch):
         users.first_number()
 
 
-def test_a_box_with_users_starts_programs_and_is_not_forked(box):
+def test_a_sandbox_with_users_starts_programs_and_is_not_forked(sandbox):
     with pytest.raises(ConfigError, match="needs SandboxSettings\\(programs=True\\)"):
         open_sandbox(SandboxSettings(), users=True)
-    with pytest.raises(ToolError, match="a box with users of its own cannot be forked"):
-        box.fork()
+    with pytest.raises(ToolError, match="a sandbox with users of its own cannot be forked"):
+        sandbox.fork()

@@ -48,7 +48,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo, pulled, several updates": (
         "frozenlake",
         {
-            "algorithm.kl_coef": 0.05,
+            "algorithm.reference.kl_coef": 0.05,
             "algorithm.entropy_coef": 0.01,
             "algorithm.epochs": 2,
             "algorithm.minibatches": 2,
@@ -60,11 +60,11 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "frozenlake",
         {
             "algorithm.kind": "ppo",
-            "algorithm.gamma": 0.97,
-            "algorithm.lam": 0.9,
-            "algorithm.kl_coef": 0.05,
+            "algorithm.estimator.gamma": 0.97,
+            "algorithm.estimator.lam": 0.9,
+            "algorithm.reference.kl_coef": 0.05,
             "algorithm.minibatches": 2,
-            "algorithm.bootstrap": "truncated",
+            "algorithm.critic.bootstrap": "truncated",
             "env.reasoning_bonus": 0.1,
             "lint.start": False,
         },
@@ -73,9 +73,9 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "frozenlake",
         {
             "algorithm.kind": "turn_ppo",
-            "algorithm.objective": "cispo",
-            "algorithm.gamma": 0.9,
-            "algorithm.lam": 0.8,
+            "algorithm.objective.kind": "cispo",
+            "algorithm.estimator.gamma": 0.9,
+            "algorithm.estimator.lam": 0.8,
             "collect.history": "window",
             "collect.window": 1,
             "learner.layout": "padded",
@@ -86,7 +86,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "frozenlake",
         {
             "algorithm.kind": "reinforce_pp",
-            "algorithm.gamma": 0.9,
+            "algorithm.estimator.gamma": 0.9,
             "collect.history": "fresh",
             "lint.start": False,
         },
@@ -101,8 +101,8 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             "algorithm.sampler_cap": 2.0,
             "collect.temperature": 0.7,
             "collect.top_p": 0.9,
-            "algorithm.kl_coef": 0.05,
-            "algorithm.kl_estimator": "k2",
+            "algorithm.reference.kl_coef": 0.05,
+            "algorithm.reference.kl_estimator": "k2",
             "collect.history": "template",
         },
     ),
@@ -111,7 +111,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {
             "algorithm.kind": "dapo",
             "algorithm.reduction": "seq-mean-token-mean",
-            "algorithm.dual_clip": 3.0,
+            "algorithm.objective.dual_clip": 3.0,
             "algorithm.epochs": 2,
         },
     ),
@@ -119,8 +119,8 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "bandit",
         {
             "algorithm.kind": "rloo",
-            "algorithm.kl_coef": 0.05,
-            "algorithm.kl_in": "reward",
+            "algorithm.reference.kl_coef": 0.05,
+            "algorithm.reference.kl_in": "reward",
             "lint.start": False,
         },
     ),
@@ -138,8 +138,8 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "frozenlake",
         {
             "algorithm.kind": "ppo",
-            "algorithm.bootstrap": "truncated",
-            "algorithm.gamma": 0.8,
+            "algorithm.critic.bootstrap": "truncated",
+            "algorithm.estimator.gamma": 0.8,
             "env.max_moves": 2,
             "env.max_moves_per_action": 1,
             "algorithm.minibatches": 2,
@@ -178,7 +178,7 @@ TRAININGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 # Runs with evaluations, which are looked at as runs: preset and settings.
 RUNS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "evaluated, several attempts": ("frozenlake", {"env.slip": 0.2, "evaluation.attempts": 3}),
+    "evaluated, several trajectories": ("frozenlake", {"env.slip": 0.2, "evaluation.attempts": 3}),
     "evaluated, search": ("search", {"env.rewards.process": 0.2}),
     "evaluated, a world of one's own that breaks, cut turns": (
         "frozenlake",
@@ -258,7 +258,7 @@ class Notes:
 
     def add_dict(self, said: Mapping[str, Any]) -> None:
         """A LintReport that another process wrote down."""
-        from workbench.types.findings import LintReport
+        from workbench.basics.findings import LintReport
 
         self.add(LintReport.from_dict(said))
 
@@ -330,12 +330,14 @@ def scenes(where: str = HERE) -> Iterator[tuple[str, Callable[[Notes], None]]]:
     yield "run: its newest checkpoints are lost", lambda notes: _resumed_run(notes, lost=(2, 3))
     yield (
         "run: resumed with a critic",
-        lambda notes: _resumed_run(notes, more={"algorithm.kind": "ppo", "algorithm.gamma": 0.97}),
+        lambda notes: _resumed_run(
+            notes, more={"algorithm.kind": "ppo", "algorithm.estimator.gamma": 0.97}
+        ),
     )
     yield (
         "run: resumed with a reference",
         lambda notes: _resumed_run(
-            notes, more={"algorithm.kl_coef": 0.05, "learner.weight_decay": 0.1}
+            notes, more={"algorithm.reference.kl_coef": 0.05, "learner.weight_decay": 0.1}
         ),
     )
 
@@ -349,7 +351,7 @@ def _rollouts(notes: Notes, recipe: Any) -> None:
 
 def _training(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
     """STEPS steps as training makes them. A rule asked by `train_step` in step 1 is asked with its `start` rules."""
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
 
     session = _session(preset, settings)
     for step in range(1, STEPS + 1):
@@ -377,8 +379,8 @@ def _session(preset: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _world(notes: Notes, name: str) -> None:
-    from workbench.envs import PRESETS
     from workbench.linting import Evidence, lint_evidence
+    from workbench.worlds import PRESETS
 
     notes.add(lint_evidence(Evidence(family=PRESETS[name], about=name), ("start",)))
 
@@ -391,8 +393,8 @@ def _tools(notes: Notes, history: str, template: str) -> None:
 
 
 def _evaluated_run(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:
-    from workbench.notebook.lint import lint
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.lint import lint
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     small = {
@@ -411,8 +413,8 @@ def _evaluated_run(notes: Notes, preset: str, settings: Mapping[str, Any]) -> No
 def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any] = {}) -> None:
     """A run of two steps, gone on with to its third; then the whole folder. `lost`: checkpoints of a run of three that
     are taken away first, so that the steps since the one before them are repeated from what is stored."""
-    from workbench.notebook.lint import lint
-    from workbench.notebook.train import resume_here, train_here
+    from workbench.look.cells.lint import lint
+    from workbench.look.cells.train import resume_here, train_here
     from workbench.training.config import load_config
 
     settings = (
@@ -423,14 +425,14 @@ def _resumed_run(notes: Notes, lost: Sequence[int] = (), more: Mapping[str, Any]
             "train.keep_checkpoints": 3,
             "train.evaluate_every": 0,
             "evaluation.num_tasks": 2,
-            "algorithm.normalize_std": False,
+            "algorithm.estimator.normalize_std": False,
             "lint.start": False,
             "learner.warmup_updates": 5,
         }
         | more
     )
     if settings.get("algorithm.kind", "grpo") != "grpo":
-        del settings["algorithm.normalize_std"]
+        del settings["algorithm.estimator.normalize_std"]
     with tempfile.TemporaryDirectory(prefix="battery-") as folder:
         path = Path(folder) / "run"
         train_here(load_config("frozenlake", settings), path)
@@ -451,7 +453,7 @@ def run_all(
 ) -> dict[str, Any]:
     """{scene: what was said in it} and the totals. `only`: scenes whose name holds one of these words, between bars.
     `until`: no further scene once one of these rules ("any" of them) has found an error."""
-    from workbench.types.errors import WorkbenchError
+    from workbench.values.errors import WorkbenchError
 
     began, found = time.process_time(), {}
     for name, scene in scenes(where):

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.envs.frozen_lake import FrozenLake, FrozenLakeEnv
-from workbench.types import StepResult
-from workbench.types.errors import EnvError
-from workbench.types.seeds import rng_at
+from workbench.values import StepResult
+from workbench.values.errors import EnvError
+from workbench.values.seeds import rng_at
+from workbench.worlds.frozen_lake import FrozenLake, FrozenLakeEnv
 
 OFTEN = 0.04  # of the answers find nobody
 
 
 @dataclass(frozen=True)
 class Away(FrozenLake):
-    """FrozenLake; whether it is away goes by the attempt and the turn, so that the same attempt breaks again."""
+    """FrozenLake; whether it is away goes by the trajectory and the turn, so that the same trajectory breaks again."""
 
     def make(self) -> AwayEnv:
         return AwayEnv(self)

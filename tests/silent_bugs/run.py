@@ -1,6 +1,6 @@
 """Plants silent bugs in throw-away copies of the workbench, one edit at a time, and asks the lint to name each.
 
-    python -m tests.silent_bugs.run                      every bug in bugs/, its twin, and the untouched code
+    python -m tests.silent_bugs.run                      every bug in bugs/, its counterpart, and the untouched code
     python -m tests.silent_bugs.run hist-skyrl rule-06   some of them, by name, beginning of a name, or path
     python -m tests.silent_bugs.run --patches FOLDER     somebody else's unified diffs or edits
     python -m tests.silent_bugs.run --share 2/3          the second third of them: every third, from the second on
@@ -10,17 +10,17 @@ A bug is an edit of real code (`tests/mutants/edits.py` describes the format) un
 
     # rule: R6                              the rule that must name it; several (R1, R3) where each would be right
     # thread: NovaSky-AI/SkyRL#1492         the report of this bug in another framework, where there is one
-    # breaks: only the last segment of an attempt gets its advantage
-    # guard: attempts at different tasks    instead of `rule`: words of the error with which a guard refuses it
-    # twin-scene: masks wide                where the twin is no edit: words of a scene of the battery
+    # breaks: only the last segment of a trajectory gets its advantage
+    # guard: trajectories of different tasks  instead of `rule`: words of the error with which a guard refuses it
+    # counterpart-scene: masks wide                where the counterpart is no edit: words of a scene of the battery
     # where: ranks                          tried where two processes learn together; "server": beside a real vLLM server
 
-`NAME.twin.edit` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
+`NAME.same.edit` beside it touches the same lines and is legitimate: a refactoring, a declared setting. The lint must
 say nothing about it. Each copy goes through `tests/silent_bugs/battery.py`, which knows nothing of the edits.
 
 Verdicts: *named* (an expected rule found an error) · *caught* (other rules did) · *refused* (a guard of the package
 raised before anything was trained) · *crashed* · *missed* · *stale* (the edit does not apply). Exit status 1 unless
-every bug with a header is named (or refused, where that is what it expects), every twin and the untouched code are
+every bug with a header is named (or refused, where that is what it expects), every counterpart and the untouched code are
 clean.
 """
 
@@ -49,7 +49,7 @@ BUGS = HERE / "bugs"
 # For one battery, on a busy machine. Beside servers five of them are started, one after the other: ten minutes were not
 # enough where others had both cores.
 SECONDS = {battery.HERE: 600, "ranks": 600, "server": 1800}
-KEYS = ("rule", "thread", "breaks", "guard", "twin-scene", "where")
+KEYS = ("rule", "thread", "breaks", "guard", "counterpart-scene", "where")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Bug:
     thread: str = ""
     breaks: str = ""
     guard: str = ""
-    twin_scene: str = ""
+    counterpart_scene: str = ""
     where: str = battery.HERE
 
     @property
@@ -69,8 +69,8 @@ class Bug:
         return self.path.stem
 
     @property
-    def twin(self) -> Path | None:
-        path = self.path.with_name(f"{self.name}.twin{self.path.suffix}")
+    def counterpart(self) -> Path | None:
+        path = self.path.with_name(f"{self.name}.same{self.path.suffix}")
         return path if path.is_file() else None
 
 
@@ -92,12 +92,12 @@ class Said:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One bug: the verdict, and what its twin did ("clean", "-" where there is none, else what was wrong)."""
+    """One bug: the verdict, and what its counterpart did ("clean", "-" where there is none, else what was wrong)."""
 
     bug: Bug
     verdict: str
     said: Said
-    twin: str = "-"
+    counterpart: str = "-"
     seconds: float = 0.0
 
     @property
@@ -110,11 +110,11 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """As it should be: named where a rule is expected, refused where a guard is, and the twin is clean."""
+        """As it should be: named where a rule is expected, refused where a guard is, and the counterpart is clean."""
         wanted = "named" if self.bug.rules else "refused" if self.bug.guard else None
         return (
             self.verdict != "stale"
-            and self.twin in ("-", "clean")
+            and self.counterpart in ("-", "clean")
             and wanted in (None, self.verdict)
         )
 
@@ -137,14 +137,14 @@ def read_bug(path: Path) -> Bug:
         said["thread"],
         said["breaks"],
         said["guard"],
-        said["twin-scene"],
+        said["counterpart-scene"],
         said["where"] or battery.HERE,
     )
 
 
 def choose(names: Sequence[str], folder: Path) -> list[Bug]:
     """Bugs by path or by the beginning of their name; all of the folder without names. Raises ValueError for none."""
-    everything = [path for path in edits.edits_in(folder) if not path.stem.endswith(".twin")]
+    everything = [path for path in edits.edits_in(folder) if not path.stem.endswith(".same")]
     if not (names or everything):
         raise ValueError(f"no *.edit and no *.patch in {folder}")
     return [read_bug(path) for path in edits.choose(names, everything, "bug")]
@@ -243,59 +243,69 @@ def try_bug(bug: Bug, pristine: Path, options: Sequence[str]) -> tuple[Said, flo
     return with_edits([bug.path], pristine, options), time.monotonic() - began
 
 
-# ------------------------------------------------------------------------------------------------ twins
+# ------------------------------------------------------------------------------------------------ counterparts
 
 
-def fitting(twins: Sequence[Path], pristine: Path) -> list[list[Path]]:
-    """The twins in as few piles as one pass finds, each of edits that fit onto one copy together. What is legitimate
+def fitting(counterparts: Sequence[Path], pristine: Path) -> list[list[Path]]:
+    """The counterparts in as few piles as one pass finds, each of edits that fit onto one copy together. What is legitimate
     alone is so in company, and a battery for each would be most of the time."""
     piles: list[list[Path]] = []
-    with tempfile.TemporaryDirectory(prefix="twins-") as folder:
-        for twin in twins:
+    with tempfile.TemporaryDirectory(prefix="clean-") as folder:
+        for counterpart in counterparts:
             for number in range(len(piles) + 1):
                 copy = Path(folder) / str(number)
                 if number == len(piles):
                     shutil.copytree(pristine, copy)
                     piles.append([])
-                if edits.apply(copy, twin) is None:
-                    piles[number].append(twin)
+                if edits.apply(copy, counterpart) is None:
+                    piles[number].append(counterpart)
                     break
                 if not piles[number]:  # it fits nowhere, not even alone
-                    piles[number].append(twin)
+                    piles[number].append(counterpart)
                     shutil.rmtree(copy)
                     shutil.copytree(pristine, copy)
                     break
     return piles
 
 
-def try_twins(pile: Sequence[Path], pristine: Path, options: Sequence[str]) -> dict[Path, str]:
-    """{twin: what was wrong with it, or "clean"}: all at once; one by one where that is not clean."""
+def try_counterparts(
+    pile: Sequence[Path], pristine: Path, options: Sequence[str]
+) -> dict[Path, str]:
+    """{counterpart: what was wrong with it, or "clean"}: all at once; one by one where that is not clean."""
     together = complaint(with_edits(pile, pristine, options))
     if together == "clean" or len(pile) == 1:
-        return {twin: together for twin in pile}
+        return dict.fromkeys(pile, together)
     half = len(pile) // 2
-    return try_twins(pile[:half], pristine, options) | try_twins(pile[half:], pristine, options)
+    return try_counterparts(pile[:half], pristine, options) | try_counterparts(
+        pile[half:], pristine, options
+    )
 
 
 def of_scene(bug: Bug, untouched: Said) -> str:
-    """What the untouched code said of the declared setting that is this bug's twin."""
-    errors = [rules for name, rules in untouched.scenes.items() if bug.twin_scene in name]
+    """What the untouched code said of the declared setting that is this bug's counterpart."""
+    errors = [rules for name, rules in untouched.scenes.items() if bug.counterpart_scene in name]
     return f"the declared setting is called an error: {errors}" if errors else "clean"
 
 
 # ------------------------------------------------------------------------------------------------ the table
 
 
-HEAD = f"{'verdict':8} {'named by':10} {'also':16} {'twin':10} {'CPU':>7}  {'bug':52} thread"
+HEAD = f"{'verdict':8} {'named by':10} {'also':16} {'clean':10} {'CPU':>7}  {'bug':52} thread"
 
 
 def row(outcome: Outcome) -> str:
     bug, said = outcome.bug, outcome.said
     named = ",".join(outcome.expected) or "-"
     others = ",".join(outcome.others) or "-"
-    twin = "clean" if outcome.twin == "clean" else "-" if outcome.twin == "-" else "NOT CLEAN"
+    counterpart = (
+        "clean"
+        if outcome.counterpart == "clean"
+        else "-"
+        if outcome.counterpart == "-"
+        else "NOT CLEAN"
+    )
     return (
-        f"{outcome.verdict:8} {named:10} {others:16} {twin:10} {said.cpu_seconds:5.1f} s  {bug.name:52} "
+        f"{outcome.verdict:8} {named:10} {others:16} {counterpart:10} {said.cpu_seconds:5.1f} s  {bug.name:52} "
         f"{bug.thread}"
     )
 
@@ -312,8 +322,8 @@ def explanation(outcome: Outcome) -> list[str]:
         lines += [
             f"{rule}: {found[0]['what'][:200]}" for rule, found in list(said.errors.items())[:3]
         ]
-    if outcome.twin not in ("-", "clean"):
-        lines.append(f"twin: {outcome.twin[:300]}")
+    if outcome.counterpart not in ("-", "clean"):
+        lines.append(f"counterpart: {outcome.counterpart[:300]}")
     return [f"         {line}" for line in lines]
 
 
@@ -332,8 +342,10 @@ def summary(outcomes: Sequence[Outcome], untouched: str) -> dict[str, Any]:
         "refused by a guard": sum(outcome.verdict == "refused" for outcome in outcomes),
         "missed": [o.bug.name for o in outcomes if o.verdict in ("missed", "crashed", "stale")],
         "precision": sum(len(o.expected) for o in known) / said if said else None,
-        "twins": sum(outcome.twin != "-" for outcome in outcomes),
-        "twins called an error": [o.bug.name for o in outcomes if o.twin not in ("-", "clean")],
+        "counterparts": sum(outcome.counterpart != "-" for outcome in outcomes),
+        "counterparts called an error": [
+            o.bug.name for o in outcomes if o.counterpart not in ("-", "clean")
+        ],
         "not as the header says": [o.bug.name for o in outcomes if not o.good],
         "untouched code": untouched,
         "cpu seconds a bug": sum(seconds) / len(seconds) if seconds else None,
@@ -348,9 +360,14 @@ def try_all(
     # Two processes or a server of several are enough for two cores.
     with ThreadPoolExecutor(options.jobs if where == battery.HERE else 1) as pool:
         first = pool.submit(with_edits, [], pristine, scenes)
-        twins = [bug.twin for bug in bugs if bug.twin is not None and not options.no_twins]
+        counterparts = [
+            bug.counterpart
+            for bug in bugs
+            if bug.counterpart is not None and not options.no_counterparts
+        ]
         piles = [
-            pool.submit(try_twins, pile, pristine, scenes) for pile in fitting(twins, pristine)
+            pool.submit(try_counterparts, pile, pristine, scenes)
+            for pile in fitting(counterparts, pristine)
         ]
         until = [["--until", ",".join(bug.rules) or "any"] if options.quick else [] for bug in bugs]
         jobs = [
@@ -370,15 +387,21 @@ def try_all(
         print(
             f"untouched code{'' if where == battery.HERE else f', {where}'}: {complaint(untouched)} "
             f"({untouched.cpu_seconds:.1f} CPU-seconds; rules that looked: {' '.join(untouched.looked)})\n"
-            f"{len(twins)} twins in {len(piles)} copies\n{HEAD}",
+            f"{len(counterparts)} counterparts in {len(piles)} copies\n{HEAD}",
             flush=True,
         )
-        answers = {twin: words for pile in piles for twin, words in pile.result().items()}
+        answers = {
+            counterpart: words for pile in piles for counterpart, words in pile.result().items()
+        }
         outcomes = []
         for bug, job in zip(bugs, jobs, strict=True):
             said, seconds = job.result()
-            twin = answers.get(bug.twin, "-") if not bug.twin_scene else of_scene(bug, untouched)
-            outcomes.append(outcome := Outcome(bug, judge(bug, said), said, twin, seconds))
+            counterpart = (
+                answers.get(bug.counterpart, "-")
+                if not bug.counterpart_scene
+                else of_scene(bug, untouched)
+            )
+            outcomes.append(outcome := Outcome(bug, judge(bug, said), said, counterpart, seconds))
             print("\n".join([row(outcome), *explanation(outcome)]), flush=True)
     return untouched, outcomes
 
@@ -400,7 +423,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="be done with a bug once an expected rule (any, where none is) has named it",
     )
-    parser.add_argument("--no-twins", action="store_true", help="leave the twins out")
+    parser.add_argument("--no-counterparts", action="store_true", help="leave the counterparts out")
     parser.add_argument(
         "--share",
         type=mutants.read_share,
@@ -451,7 +474,7 @@ def main(arguments: list[str] | None = None) -> int:
                             "verdict": o.verdict,
                             "named_by": o.expected,
                             "also": o.others,
-                            "twin": o.twin,
+                            "counterpart": o.counterpart,
                             "seconds": o.seconds,
                             "said": asdict(o.said),
                         }

@@ -1,5 +1,5 @@
 """Rollouts with tools by a policy that follows a script: calls side by side, malformed and too many ones, the same call by
-several attempts, answers that are right, wrong, too early and never given.
+several trajectories, answers that are right, wrong, too early and never given.
 
     evidence = scripted("append")
 """
@@ -14,14 +14,14 @@ from tests.linting.clean_rollouts import chat_of, tokenizer_of_template
 from workbench.engines.base import Request
 from workbench.engines.recorder import Journal
 from workbench.engines.scripted import ScriptedEngine
-from workbench.envs import WorldQA, tasks
-from workbench.envs.answer_rewards import AnswerRewards
-from workbench.envs.tool_env import CallSettings
 from workbench.linting import Evidence
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
+from workbench.worlds import WorldQA, tasks
+from workbench.worlds.answer_rewards import AnswerRewards
+from workbench.worlds.tool_env import CallSettings
 
-ATTEMPTS = 6
+TRAJECTORIES = 6
 SEARCH = '"search"'
 
 
@@ -78,7 +78,7 @@ def scripted(history: str, template: str = "qwen3", answer: str = "em") -> Evide
     planned = {
         f"{task.id}#{attempt}": texts_of(family, task, attempt)
         for task in chosen
-        for attempt in range(ATTEMPTS)
+        for attempt in range(TRAJECTORIES)
     }
     turns: Counter[str] = Counter()
 
@@ -99,7 +99,7 @@ def scripted(history: str, template: str = "qwen3", answer: str = "em") -> Evide
         engine=journal,
         chat=chat,
         config=config,
-        group_size=ATTEMPTS,
+        group_size=TRAJECTORIES,
         address=(5, "train", 1),
     )
     return Evidence(
@@ -115,7 +115,7 @@ def scripted(history: str, template: str = "qwen3", answer: str = "em") -> Evide
 
 
 def without_thoughts(evidence: Evidence) -> Evidence:
-    """Without the attempts that think: for templates that drop old thoughts."""
+    """Without the trajectories that think: for templates that drop old thoughts."""
     return replace(
         evidence,
         groups=tuple(tuple(t for t in group if t.attempt < 3) for group in evidence.groups),

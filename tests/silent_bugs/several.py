@@ -36,7 +36,7 @@ RANKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "frozenlake",
         {
             **LAKE,
-            "algorithm.kl_coef": 0.05,
+            "algorithm.reference.kl_coef": 0.05,
             "algorithm.epochs": 2,
             "learner.micro_batch_tokens": 500,
             "seed": 1,
@@ -130,7 +130,7 @@ def _of_ranks() -> dict[str, list[Any]]:
 
 def server(notes: Any, name: str) -> None:
     """One training beside a server of its own, as a run."""
-    from workbench.notebook.train import train_here
+    from workbench.look.cells.train import train_here
     from workbench.training.config import load_config
 
     preset, settings = SERVED[name]
@@ -144,7 +144,7 @@ def server(notes: Any, name: str) -> None:
 
 
 def _rank(folder: str) -> None:
-    from workbench.notebook.train import train_step
+    from workbench.look.cells.train import train_step
     from workbench.training.config import load_config
     from workbench.training.session import open_session
 

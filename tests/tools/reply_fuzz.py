@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from workbench.types.seeds import rng_at
+from workbench.values.seeds import rng_at
 
 CONTROL = (
     "<|im_end|>",

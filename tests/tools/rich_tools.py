@@ -13,7 +13,7 @@ from uuid import UUID
 from annotated_types import Ge, Le, Len
 from pydantic import AfterValidator, BaseModel, Field
 
-from workbench.envs.tools import tool
+from workbench.tools import tool
 
 
 class Leg(BaseModel):
@@ -72,8 +72,10 @@ def containers(
     row: tuple[float, ...] = (),
     tags: set[str] = frozenset(),
     span: Span = Span(0),
-    place: Place = {"name": "here"},
+    place: Place = None,
 ) -> Any:
+    if place is None:
+        place = {"name": "here"}
     return [point, row, tags, span, place]
 
 

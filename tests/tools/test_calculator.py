@@ -6,9 +6,9 @@ import operator
 import numpy as np
 import pytest
 
-from workbench.envs.tools import calculator as module
-from workbench.envs.tools.calculator import FUNCTIONS, LONGEST, MOST_BITS, calculator, evaluate
-from workbench.types.seeds import rng_at
+from workbench.tools import calculator as module
+from workbench.tools.calculator import FUNCTIONS, LONGEST, MOST_BITS, calculator, evaluate
+from workbench.values.seeds import rng_at
 
 
 def ask(expression: str) -> str:

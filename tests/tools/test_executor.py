@@ -16,16 +16,16 @@ import tool_zoo as zoo
 from tool_envs import ZooFamily
 from tool_envs import task as zoo_task
 
-from workbench.envs.runners import InlineRunner, ThreadRunner
-from workbench.envs.tools import tool
-from workbench.envs.tools.base import ToolResult
-from workbench.envs.tools.executor import ToolExecutor, ToolLimits
-from workbench.envs.tools.shared_workers import shared_workers
-from workbench.envs.workers import ProcessRunner
-from workbench.envs.workers.frames import TIMES, frame
-from workbench.envs.workers.worker import READ, Worker
-from workbench.types import Task, ToolCall
-from workbench.types.errors import ConfigError, ToolError
+from workbench.tools import tool
+from workbench.tools.base import ToolResult
+from workbench.tools.executor import ToolExecutor, ToolLimits
+from workbench.tools.shared_workers import shared_workers
+from workbench.tools.workers.frames import TIMES, frame
+from workbench.tools.workers.worker import READ, Worker
+from workbench.values import Task, ToolCall
+from workbench.values.errors import ConfigError, ToolError
+from workbench.worlds.runners import InlineRunner, ThreadRunner
+from workbench.worlds.workers.env_runner import ProcessRunner
 
 TASK = Task("t1", "zoo", 0, {"question": "who?"})
 ZOO = (zoo.misbehave, zoo.add, zoo.slowly, zoo.asks, zoo.Counter, zoo.Unmakeable)
@@ -106,7 +106,7 @@ def test_results_come_in_the_order_of_the_calls(executor):
 @pytest.mark.parametrize("workers", [2, 1])
 def test_calls_run_at_the_same_time(executor, tmp_path, workers, monkeypatch):
     """With one worker too: the first call is stuck by then, and what is stuck keeps nobody waiting."""
-    monkeypatch.setattr("workbench.envs.tools.shared_workers.PATIENCE_S", 0.1)
+    monkeypatch.setattr("workbench.tools.shared_workers.PATIENCE_S", 0.1)
     calls = [
         ToolCall("misbehave", {"how": "meet", "what": f"{tmp_path}/{a} {tmp_path}/{b}"})
         for a, b in ("ab", "ba")
@@ -254,7 +254,7 @@ def test_a_supervisor_that_was_killed_is_replaced(executor, pool):
 # ------------------------------------------------------------------------------------------------ state
 
 
-def test_state_belongs_to_an_attempt_and_its_calls_keep_their_order(executor, pool):
+def test_state_belongs_to_a_trajectory_and_its_calls_keep_their_order(executor, pool):
     one, other = executor(deadline_s=20.0), executor(task=Task("t2", "zoo", 0), deadline_s=20.0)
     calls = [ToolCall("Counter", {"wait": wait}) for wait in (0.1, 0.0, 0.0)]
     assert [result.text for result in one.run(calls)] == ["1 for t1", "2 for t1", "3 for t1"]
@@ -384,9 +384,9 @@ def test_many_calls_leave_nothing_behind(executor, pool, rounds):
         if index % 10 == 0:
             assert misbehave(with_it, "killed").error == "died"
         elif index % 10 == 5:
-            of_one_attempt = executor(deadline_s=20.0)
-            assert call(of_one_attempt, "Counter").text == "1 for t1"
-            of_one_attempt.close()
+            of_one_trajectory = executor(deadline_s=20.0)
+            assert call(of_one_trajectory, "Counter").text == "1 for t1"
+            of_one_trajectory.close()
         else:
             assert misbehave(with_it, "ValueError").error == "raised"
     assert open_files() <= before + 1  # a second worker may be warm by now
@@ -399,8 +399,8 @@ def test_many_calls_leave_nothing_behind(executor, pool, rounds):
 ORPHANS = """
 import sys; sys.path[:0] = [{folder!r}]
 import tool_zoo as zoo
-from workbench.envs.tools.executor import ToolExecutor, ToolLimits
-from workbench.types import ToolCall
+from workbench.tools.executor import ToolExecutor, ToolLimits
+from workbench.values import ToolCall
 calls = [ToolCall("misbehave", {{"how": "say and sleep", "what": {pid!r} + name}}) for name in "ab"]
 ToolExecutor([zoo.misbehave], ToolLimits(deadline_s=60.0)).run(calls)
 """

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tools.reply_fuzz import reply
-from workbench.envs.tools import formats, strict_json, turns
-from workbench.envs.tools.base import tool
-from workbench.envs.tools.formats import Hermes, Tags, format_for
-from workbench.envs.tools.turns import MOST_CALLS, MOST_TEXT, ParsedTurn
-from workbench.types import ToolCall
-from workbench.types.errors import ToolError
+from workbench.tools import formats, strict_json, turns
+from workbench.tools.base import tool
+from workbench.tools.formats import Hermes, Tags, format_for
+from workbench.tools.turns import MOST_CALLS, MOST_TEXT, ParsedTurn
+from workbench.values import ToolCall
+from workbench.values.errors import ToolError
 
 HERMES = Hermes()
 TAGS = Tags(arguments=(("search", "query"), ("add", "")))

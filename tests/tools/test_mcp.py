@@ -12,13 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.envs.tools import ToolResult, mcp_lines, schema_of, tools_named
-from workbench.envs.tools.executor import ToolExecutor, ToolLimits
-from workbench.envs.tools.handover import describe_tool, made_of
-from workbench.envs.tools.mcp import McpServer, McpTool, mount
-from workbench.envs.tools.shared_workers import shared_workers
-from workbench.types import Task, ToolCall
-from workbench.types.errors import ToolError
+from workbench.extensions.servers import mcp_lines
+from workbench.extensions.servers.mcp import McpServer, McpTool, mount
+from workbench.tools import ToolResult, schema_of, tools_named
+from workbench.tools.executor import ToolExecutor, ToolLimits
+from workbench.tools.handover import describe_tool, made_of
+from workbench.tools.shared_workers import shared_workers
+from workbench.values import Task, ToolCall
+from workbench.values.errors import ToolError
 
 SERVER = str(Path(__file__).parent / "mcp_server.py")
 PATIENT = ToolLimits(deadline_s=30.0, workers=1, open_s=60.0)
@@ -249,7 +250,7 @@ def test_a_server_that_sends_a_line_without_end_is_ended_and_says_why(tmp_path):
 
 
 @pytest.mark.full
-def test_a_stateful_server_belongs_to_an_attempt():
+def test_a_stateful_server_belongs_to_a_trajectory():
     found = mount([sys.executable, SERVER], stateful=True, prefix="zoo_", limits=PATIENT)
     executors = [ToolExecutor(found.tools, PATIENT, Task(name, "", 0)) for name in "ab"]
     count = ToolCall("zoo_misbehave", {"how": "count"})
@@ -325,7 +326,7 @@ def test_a_server_that_cannot_be_mounted_is_an_error_that_says_why(where, words,
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("workbench.envs.tools.mcp.find_spec", lambda name: None)
+    monkeypatch.setattr("workbench.extensions.servers.mcp.find_spec", lambda name: None)
     with pytest.raises(ToolError, match=r"pip install 'agent-rl-workbench\[mcp\]'"):
         mount(["x"])
 

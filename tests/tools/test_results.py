@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.envs.tools.base import ToolResult
-from workbench.envs.tools.results import (
+from workbench.tools.base import ToolResult
+from workbench.tools.results import (
     MOST_VALUE_BYTES,
     as_result,
     cut_text,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.envs.search import MOST_QUERY_CHARACTERS, Bm25, Corpus, Document
-from workbench.envs.tools.base import schema_of
-from workbench.envs.tools.search import NOTHING, SearchTool, lines_of
-from workbench.types.errors import ConfigError
+from workbench.tools.base import schema_of
+from workbench.tools.retrieval import MOST_QUERY_CHARACTERS, Bm25, Corpus, Document
+from workbench.tools.search import NOTHING, SearchTool, lines_of
+from workbench.values.errors import ConfigError
 
 CORPUS = Corpus(
     [
@@ -65,7 +65,7 @@ def test_text_never_exceeds_its_bound_and_whole_documents_stay_whole(documents, 
 
 def test_it_is_a_tool_that_can_travel_to_a_worker():
     tool = SearchTool(Bm25(CORPUS))
-    assert tool.trusted and not tool.stateful and tool.for_attempt(None) is tool
+    assert tool.trusted and not tool.stateful and tool.for_trajectory(None) is tool
     assert schema_of(tool)["function"]["parameters"]["required"] == ["query"]
     assert pickle.loads(pickle.dumps(tool)).call({"query": "hot"}) == tool.call({"query": "hot"})
     with pytest.raises(ConfigError, match="at least 1 document"):

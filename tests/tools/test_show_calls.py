@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.notebook.calls import show_calls
+from workbench.look.calls import show_calls
 
 
 def double(number: int) -> int:

@@ -11,11 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from workbench.envs.tools.base import OWN, refusal_of, schema_of, task_arguments, tool, tools_named
-from workbench.envs.tools.arguments import mismatches, validator_of
-from workbench.envs.tools.schema import argument_texts, checked_parameters, schema_of_type
-from workbench.types import Task, ToolCall
-from workbench.types.errors import ToolError
+from workbench.tools.arguments import mismatches, validator_of
+from workbench.tools.base import (
+    TOOLS,
+    as_tool,
+    refusal_of,
+    schema_of,
+    task_arguments,
+    tool,
+    tools_named,
+)
+from workbench.tools.schema import argument_texts, checked_parameters, schema_of_type
+from workbench.values import Task, ToolCall
+from workbench.values.errors import ToolError
 
 TASK = Task("q/0", "test", 0, {"question": "?"})
 
@@ -322,19 +330,19 @@ class Plain:
         return self.seen
 
 
-def test_state_belongs_to_one_attempt():
+def test_state_belongs_to_one_trajectory():
     assert Counter.stateful and not Counter.trusted and Counter.description == "Count up."
     assert Counter.parameters["properties"]["by"] == {
         "type": "integer",
         "description": "how much",
         "default": 1,
     }
-    first, second = Counter.for_attempt(TASK), Counter.for_attempt(TASK)
+    first, second = Counter.for_trajectory(TASK), Counter.for_trajectory(TASK)
     assert [first.call({"by": 2}), second.call({}), first.call({})] == ["q/0 2", "q/0 1", "q/0 3"]
-    with pytest.raises(ToolError, match="for_attempt"):
+    with pytest.raises(ToolError, match="for_trajectory"):
         Counter.call({"by": 1})
     plain = tool(Plain)
-    one, other = plain.for_attempt(TASK), plain.for_attempt(TASK)
+    one, other = plain.for_trajectory(TASK), plain.for_trajectory(TASK)
     assert (one.call({"word": "a"}), other.call({"word": "b"})) == (["a"], ["b"])
 
 
@@ -342,7 +350,7 @@ def test_a_task_is_handed_in_and_no_agent_gives_it():
     assert task_arguments(of_task.function) == ("task",) and list(
         of_task.parameters["properties"]
     ) == ["prefix"]
-    assert of_task.for_attempt(TASK).call({"prefix": "it is "}) == "it is q/0"
+    assert of_task.for_trajectory(TASK).call({"prefix": "it is "}) == "it is q/0"
     assert (
         "Not an argument: task"
         in refusal_of(ToolCall("whoami", {"prefix": "", "task": {}}), {"whoami": of_task}).text
@@ -351,17 +359,17 @@ def test_a_task_is_handed_in_and_no_agent_gives_it():
 
 
 def test_tools_by_name():
-    found = tools_named(["calculator", "workbench.envs.tools.calculator:evaluate"])
+    found = tools_named(["calculator", "workbench.tools.calculator:evaluate"])
     assert [each.name for each in found] == ["calculator", "evaluate"]
     for name, said in [
         ("calculater", "calculator"),
         ("no.module:x", "cannot be imported"),
-        ("workbench.envs.tools.calculator:no", "cannot be imported"),
+        ("workbench.tools.calculator:no", "cannot be imported"),
     ]:
         with pytest.raises(ToolError, match=said):
             tools_named([name])
     with pytest.raises(ToolError, match="two tools of one name"):
-        tools_named([*OWN, *OWN])
+        tools_named([*TOOLS, *TOOLS])
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", "a" * 65, "<x>", "é", "a\n"])
@@ -379,3 +387,14 @@ def test_a_type_that_holds_itself_is_refused():
 @dataclass
 class Nested:
     inner: "Nested"
+
+
+def test_a_tool_with_the_method_of_an_earlier_version_is_told_its_new_name():
+    class Old:
+        def for_attempt(self, task):
+            return self
+
+    with pytest.raises(ToolError, match=r"Old has for_attempt.*for_trajectory\(task\) now"):
+        as_tool(Old())
+    (calculator,) = tools_named(["calculator"])
+    assert as_tool(calculator) is calculator

@@ -5,12 +5,12 @@ import os
 
 import pytest
 
-from workbench.envs.tools import tool
-from workbench.envs.tools.executor import ToolExecutor, ToolLimits
-from workbench.envs.tools.shared_workers import shared_workers
-from workbench.envs.workers.variables import ALSO, passed_on
-from workbench.types import ToolCall
-from workbench.types.errors import ConfigError
+from workbench.tools import tool
+from workbench.tools.executor import ToolExecutor, ToolLimits
+from workbench.tools.shared_workers import shared_workers
+from workbench.tools.workers.variables import ALSO, passed_on
+from workbench.values import ToolCall
+from workbench.values.errors import ConfigError
 
 CANARY = "sk-canary-0123456789"
 SECRETS = (

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from workbench.envs.tool_env import CallSettings, ToolEnv
-from workbench.envs.tools import tools_named
-from workbench.types import Task
+from workbench.tools import tools_named
+from workbench.values import Task
+from workbench.worlds.tool_env import CallSettings, ToolEnv
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from workbench.envs.tools import ToolResult, tool
-from workbench.types import Task
+from workbench.tools import ToolResult, tool
+from workbench.values import Task
 
 
 class Unreadable(Exception):
@@ -178,5 +178,5 @@ class Plain:
     def call(self, arguments):
         return "x"
 
-    def for_attempt(self, task):
+    def for_trajectory(self, task):
         return self

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as textbook
 
-from workbench.types.crossed import (
+from workbench.extensions.ablation.crossed import (
     crossed_difference,
     crossed_mean,
     detectable,
@@ -14,8 +14,8 @@ from workbench.types.crossed import (
     parts_of,
     quantile,
 )
-from workbench.types.errors import DataError
-from workbench.types.stats import mean_interval
+from workbench.values.errors import DataError
+from workbench.values.stats import mean_interval
 
 
 def tables(seed, runs, tasks, draws, rng, task=0.2, rest=0.42):

@@ -9,21 +9,21 @@ import pandas
 import pytest
 
 import workbench as wb
-from tests.exported.attempts import groups_of_step, stored_run
+from tests.exported.trajectories import groups_of_step, stored_run
 from tests.store_values import ordinary_step
 from workbench.run.equality import groups_equal
-from workbench.types import Groups, trajectories_of
+from workbench.values import Groups, trajectories_of
 
 
-def test_a_row_an_attempt_and_what_is_not_known_is_missing():
+def test_a_row_per_trajectory_and_what_is_not_known_is_missing():
     groups = Groups(groups_of_step(1))
     frame = groups.to_frame()
-    attempts = trajectories_of(groups)
-    assert len(frame) == len(attempts) == 6
-    assert frame["task_id"].tolist() == [t.task.id for t in attempts] and frame[
+    trajectories = trajectories_of(groups)
+    assert len(frame) == len(trajectories) == 6
+    assert frame["task_id"].tolist() == [t.task.id for t in trajectories] and frame[
         "group"
     ].tolist() == [0, 0, 0, 0, 1, 1]
-    for row, t in zip(frame.itertuples(), attempts):
+    for row, t in zip(frame.itertuples(), trajectories):
         assert (row.reward == t.reward) if t.reward is not None else np.isnan(row.reward), (
             "unscored is missing, not 0"
         )
@@ -85,7 +85,7 @@ def test_a_stored_step_and_its_representation(tmp_path):
     assert isinstance(groups, Groups) and len(groups.to_frame()) == 6
     assert (
         repr(groups)
-        == "<2 groups, 6 attempts, mean reward 0.688; tasks 'q1', 'alike'; .to_frame() makes a table>"
+        == "<2 groups, 6 trajectories, mean reward 0.688; tasks 'q1', 'alike'; .to_frame() makes a table>"
     )
     many = Groups([group for step in range(50) for group in ordinary_step(step)])
     assert len(repr(many)) < 2000 and repr(many).count("lake-") == 5

@@ -5,8 +5,8 @@ from hashlib import sha256
 
 import pytest
 
-from workbench.types.errors import ConfigError
-from workbench.types.plugins import Origin, is_named, load_named, not_importable, origin_of
+from workbench.basics.plugins import Origin, is_named, load_named, not_importable, origin_of
+from workbench.values.errors import ConfigError
 
 
 @pytest.fixture
@@ -43,6 +43,17 @@ def test_it_imports_a_name_and_a_name_inside_it(module):
             "plug_wrong:Guess",
             "plug_wrong imports 'not_installed_at_all', which is not installed here",
         ),
+        (
+            "from workbench.types import Task",
+            "plug_wrong:Guess",
+            "plug_wrong imports 'workbench.types' of an earlier version .* in workbench.values and workbench.basics",
+        ),
+        (
+            "from workbench.envs.base import Env",
+            "plug_wrong:Guess",
+            "plug_wrong imports 'workbench.envs' of an earlier version .* in workbench.worlds and workbench.tools",
+        ),
+        ("", "workbench.types:Task", "in workbench.values and workbench.basics now"),
         (
             "1 / 0",
             "plug_wrong:Guess",

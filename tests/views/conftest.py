@@ -10,10 +10,13 @@ def pictures(request):
     if request.module.__name__ == "test_views_pictures":
         yield
         return
-    import workbench.views.evaluation as evaluation
-    import workbench.views.png as png
+    import workbench.look.evaluation as evaluation
+    import workbench.look.html as html
+    import workbench.look.png as png
 
+    drawn_by = html.png_of
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(png, "plots_png", lambda *args, **more: b"\x89PNG")
-        patch.setattr(evaluation, "_png", lambda *args: b"\x89PNG")
+        patch.setattr(png, "plots_drawing", lambda *args, **more: None)
+        patch.setattr(evaluation, "_drawing", lambda *args, **more: None)
+        patch.setattr(html, "png_of", lambda drawing: drawn_by(drawing) if drawing else b"\x89PNG")
         yield

@@ -27,20 +27,24 @@ import views_examples as examples  # noqa: E402
 
 import workbench as wb  # noqa: E402
 from tests.golden_runs.make_old import old_runs, shown  # noqa: E402
-from workbench.types.monitored import SIGNALS, ProbeRecord, RunSignals, StepSignals  # noqa: E402
-from workbench.views import (
-    show_arm_curves,
-    show_arms,
-    show_bias,
-    show_config,
+from workbench.extensions.ablation.views.arms import show_arm_curves, show_arms  # noqa: E402
+from workbench.extensions.bias.view import show_bias  # noqa: E402
+from workbench.extensions.collapse.probes import ProbeRecord  # noqa: E402
+from workbench.extensions.collapse.signals import SIGNALS, RunSignals  # noqa: E402
+from workbench.extensions.collapse.step_signals import StepSignals  # noqa: E402
+from workbench.extensions.talk import events as talks  # noqa: E402
+from workbench.extensions.talk.view import TalkExchange, TalkLines, talk_view  # noqa: E402
+from workbench.look import (  # noqa: E402
+    config_view,
+    curves_view,
+    diff_view,
+    live_view,
     show_counts,
-    show_curves,
-    show_diff,
-)  # noqa: E402
-from workbench.views import show_live, show_masks, show_rows, show_status, show_talk, show_tokens  # noqa: E402
-from workbench.views import talk_events as talks  # noqa: E402
-from workbench.views.live import Status  # noqa: E402
-from workbench.views.talk import TalkExchange, TalkLines  # noqa: E402
+    show_masks,
+    show_rows,
+    show_tokens,
+)
+from workbench.look.live import Status  # noqa: E402
 
 FROZEN = Path(__file__).parent / "frozen.json"
 HOSTILE = "<b onclick=1>\x1b[1m\u202e |$\n日本"
@@ -123,35 +127,35 @@ def other_views(text: str) -> dict[str, Callable[[], object]]:
         "bias, empty": lambda: show_bias(
             SimpleNamespace(rows=(), traps=(), faults=(), curves=(), passed=True)
         ),
-        "status": lambda: show_status(status),
-        "live": lambda: show_live(status, rows, beside, hint=f"hint {text}"),
-        "live, nothing yet": lambda: show_live(
+        "status": lambda: status.view(),
+        "live": lambda: live_view(status, rows, beside, hint=f"hint {text}"),
+        "live, nothing yet": lambda: live_view(
             Status("first", "running", 0, None, "starting"), [], {}
         ),
-        "live, ended": lambda: show_live(ended, rows, beside),
-        "diff": lambda: show_diff(
+        "live, ended": lambda: live_view(ended, rows, beside),
+        "diff": lambda: diff_view(
             live.diff(), live.rows(3), live.rows(4), live.evaluation("random")
         ),
-        "diff, long": lambda: show_diff(
+        "diff, long": lambda: diff_view(
             live.diff(steps=tuple(range(999)), table={"metrics": ("≠",) * 999})
         ),
-        "diff, equal": lambda: show_diff(
+        "diff, equal": lambda: diff_view(
             live.diff(exact=True, settings=(), differences=(), credit=(), notes=())
         ),
-        "talk": lambda: show_talk(
+        "talk": lambda: talk_view(
             [exchange(text), exchange("go on")], title=f"talk {text}", remark=f"remark {text}"
         ),
-        "talk, unfinished": lambda: show_talk([exchange(text, ended=False)]),
-        "talk, nothing yet": lambda: show_talk([]),
-        "talk, many": lambda: show_talk([exchange("a")] * 40),
+        "talk, unfinished": lambda: talk_view([exchange(text, ended=False)]),
+        "talk, nothing yet": lambda: talk_view([]),
+        "talk, many": lambda: talk_view([exchange("a")] * 40),
         "talk, in colour": lambda: SimpleNamespace(
             text="".join(map(TalkLines(True).of, exchange(text).events))
         ),
-        "config, alone": lambda: show_config({"a": {text: 1.5, "b": text}, "c": ()}),
+        "config, alone": lambda: config_view({"a": {text: 1.5, "b": text}, "c": ()}),
         "rows, many": lambda: show_rows(
             [{"step": n, "value": n / 7, text: None} for n in range(60)], title=text
         ),
-        "curves, remark": lambda: show_curves(
+        "curves, remark": lambda: curves_view(
             examples.steps(7), title=text, remark=f"remark {text}"
         ),
         "masks, many": lambda: show_masks(
@@ -162,7 +166,7 @@ def other_views(text: str) -> dict[str, Callable[[], object]]:
             examples.token_texts,
             max_tokens=300,
         ),
-        "tokens, edited": lambda: examples.credit_view(text),
+        "tokens, edited": lambda: examples.credit_example(text),
         "signals": lambda: wb.show(monitored_run(text)),
         "signals, nothing yet": lambda: wb.show(RunSignals(f"run {text}", (), (), 0)),
     }
@@ -174,13 +178,13 @@ def of_a_run(run: object) -> dict[str, Callable[[], object]]:
     return {
         "views": lambda: SimpleNamespace(text=shown(run)),
         "counts": lambda: show_counts(groups),
-        "config": lambda: show_config(run.config, {**run.config, "seed": 99}),
+        "config": lambda: config_view(run.config, {**run.config, "seed": 99}),
         "metrics": lambda: wb.show_metrics(row, row),
         "rows": lambda: show_rows(run.evaluations().popitem()[1]["rows"]),
         "mask switches": lambda: wb.show_mask_switches(groups),
         "estimators": lambda: wb.show_estimators(groups, ["grpo", "rloo", "ppo"]),
-        "editor": lambda: wb.edit_step(run, 1, attempt=2, widgets=False).view(),
-        "editor, edited": lambda: wb.edit_step(run, 1, widgets=False).after(rewards={(0, 0): 2.0}),
+        "editor": lambda: wb.edit_step(run, 1, attempt=2).view(),
+        "editor, edited": lambda: wb.edit_step(run, 1).after(rewards={(0, 0): 2.0}),
         "groups": lambda: SimpleNamespace(text="\n".join(wb.show(group).text for group in groups)),
         "attempts": lambda: SimpleNamespace(text="\n".join(wb.show(t).text for t in groups[0])),
         "all tokens": lambda: SimpleNamespace(

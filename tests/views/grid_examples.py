@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbench.types import View
-from workbench.views import (
-    show_dose,
-    show_forecast,
-    show_forest,
-    show_heat,
-    show_interaction,
-    show_jobs,
-    show_power,
-)
+from workbench.extensions.ablation.views.doses import dose_view, heat_view
+from workbench.extensions.ablation.views.forest import show_forest
+from workbench.extensions.ablation.views.interactions import interaction_view
+from workbench.extensions.ablation.views.plans import show_forecast, show_jobs
+from workbench.extensions.ablation.views.power import show_power
+from workbench.values import View
 
 JUDGED = {
     "mean": 0.05,
@@ -124,10 +120,10 @@ def plan(text: str) -> dict:
 
 VIEWS: dict[str, Callable[[str], View]] = {
     "forest": lambda x: show_forest(table(x)),
-    "dose": lambda x: show_dose(table(x), "rate"),
-    "heat": lambda x: show_heat(table(x)),
-    "interaction": lambda x: show_interaction(table(x), "rate", "width"),
-    "interaction, undeclared": lambda x: show_interaction(table(x) | {"interactions": ()}),
+    "dose": lambda x: dose_view(table(x), "rate"),
+    "heat": lambda x: heat_view(table(x)),
+    "interaction": lambda x: interaction_view(table(x), "rate", "width"),
+    "interaction, undeclared": lambda x: interaction_view(table(x) | {"interactions": ()}),
     "power": lambda x: show_power(table(x)),
     "forecast": lambda x: show_forecast(plan(x)),
     "jobs": lambda x: show_jobs(f"2 jobs, {x}", [(x, x, x), ("b", "failed", x)]),

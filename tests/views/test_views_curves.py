@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import views_examples as examples
 
-from workbench.views import png, show_curves
-from workbench.views.figures import Plot, Trace, plotly_figure
-from workbench.views.html import PLOTLY
-from workbench.views.looks import BLUE, ORANGE
-from workbench.views.png import plots_png
+from workbench.look import curves_view, png
+from workbench.look.figures import Plot, Trace, plotly_figure
+from workbench.look.html import PLOTLY
+from workbench.look.looks import BLUE, ORANGE
+from workbench.look.png import plots_drawing
 
 
 @pytest.fixture
@@ -24,7 +24,8 @@ def outputs(monkeypatch):
 
     sent: list[dict] = []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: sent.append(bundle))
-    show_curves(examples.steps(), examples.evaluations(), title="first")._ipython_display_()
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    curves_view(examples.steps(), examples.evaluations(), title="first")._ipython_display_()
     return sent
 
 
@@ -44,6 +45,26 @@ def test_the_curves_and_below_them_the_rest(outputs):
     assert "held out, greedy: step 0: 0.380" in rest["text/plain"]
 
 
+@pytest.mark.parametrize("progress", [None, "batch"])
+def test_an_open_lab_draws_plotly_at_the_width_that_is_there_and_is_sent_no_png(
+    monkeypatch, progress
+):
+    """It shows a PNG 1,221 pixels wide, with a scrollbar, until somebody points at it."""
+    pytest.importorskip("plotly")
+    import IPython.display
+
+    sent: list[dict] = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: sent.append(bundle))
+    monkeypatch.setenv("JPY_SESSION_NAME", "/x.ipynb")
+    monkeypatch.delenv("WORKBENCH_PROGRESS", raising=False)
+    if progress is not None:
+        monkeypatch.setenv("WORKBENCH_PROGRESS", progress)
+    curves_view(examples.steps(), examples.evaluations())._ipython_display_()
+    assert ("image/png" in sent[0]) == (progress is not None)
+    layout = sent[0][PLOTLY]["layout"]
+    assert layout["autosize"] and "width" not in layout
+
+
 def test_nothing_in_it_runs_or_is_loaded_and_it_is_small(outputs):
     written = json.dumps(
         [{kind: data for kind, data in bundle.items() if kind != "image/png"} for bundle in outputs]
@@ -52,7 +73,7 @@ def test_nothing_in_it_runs_or_is_loaded_and_it_is_small(outputs):
 
 
 def test_outside_of_a_cell_it_is_one_view_with_its_picture():
-    view = show_curves(examples.steps(), examples.evaluations())
+    view = curves_view(examples.steps(), examples.evaluations())
     assert (
         set(view._repr_mimebundle_()) == {"text/plain", "text/html", "image/png"}
         and "data:image/png" in view.html
@@ -84,9 +105,11 @@ def test_an_exported_page_shows_the_picture_and_the_numbers(outputs):
 def test_words_alone_draw_no_picture_and_what_is_looked_at_is_drawn_once(monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        png, "plots_png", lambda *given, **more: drawn.append(given) or plots_png(*given, **more)
+        png,
+        "plots_drawing",
+        lambda *given, **more: drawn.append(given) or plots_drawing(*given, **more),
     )
-    view = show_curves(examples.steps(), examples.evaluations())
+    view = curves_view(examples.steps(), examples.evaluations())
     assert "success" in view.text and str(view) == view.text and not drawn
     assert (
         base64.b64encode(view.png).decode() in view.html
@@ -126,8 +149,8 @@ def test_a_picture_has_as_many_legends_as_are_needed(monkeypatch):
 
     made = []
     monkeypatch.setattr(Axes, "legend", lambda *args, **_: made.append([*args[2]]))
-    plots_png(panels("reward", "turns"), "a run")
+    plots_drawing(panels("reward", "turns"), "a run")
     assert made == [["reward"], ["turns"]]
     made.clear()
-    plots_png([*panels("a"), *panels("b", colour=ORANGE)], "a run")
+    plots_drawing([*panels("a"), *panels("b", colour=ORANGE)], "a run")
     assert not made

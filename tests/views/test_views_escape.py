@@ -15,9 +15,9 @@ from views_page import Page
 
 from tests.counts import reduced
 from tests.payloads import PAYLOADS
-from workbench.types import View
-from workbench.views import esc, visible
-from workbench.views.markup import Html, tag
+from workbench.look import esc, visible
+from workbench.look.markup import Html, tag
+from workbench.values import View
 
 BENIGN = "go on"
 
@@ -114,7 +114,7 @@ def test_a_browser_runs_nothing(chromium, tmp_path, monkeypatch):
     are left empty: they are base64 whatever they show, drawing them would be most of the time, and others here draw."""
     empty = io.BytesIO()
     Image.new("RGB", (8, 8)).save(empty, "png")
-    monkeypatch.setattr("workbench.views.png.png_of", lambda *_, **__: empty.getvalue())
+    monkeypatch.setattr("workbench.look.html.png_of", lambda *_, **__: empty.getvalue())
     hostile = "".join(
         make(payload).html for payload in PAYLOADS.values() for make in VIEWS.values()
     )

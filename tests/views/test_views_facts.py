@@ -1,4 +1,4 @@
-"""What views say is true: numbers, masks, neighbours, pictures."""
+"""What views say is true: numbers, masks, baselines, pictures."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from hypothesis import strategies as st
 from PIL import Image
 from views_page import Page
 
-from workbench.types import Group, Segment, Source, Span, StopReason, Turn
-from workbench.types.errors import DataError
-from workbench.views import (
-    show_curves,
-    show_evaluation,
-    show_group,
+from workbench.look import (
+    curves_view,
+    evaluation_view,
+    group_view,
     show_masks,
     show_tokens,
-    show_trajectory,
+    trajectory_view,
 )
-from workbench.views.curves import curves_of, running_mean
-from workbench.views.grid import find_grid
-from workbench.views.looks import RED_BLUE, red_blue
-from workbench.views.png import palette_png
-from workbench.views.tokens import AGAIN, ENV, PROMPT, SCAFFOLD, TRAINED, kinds_of
-from workbench.views.trajectory import pieces
-from workbench.views.words import SPARKS, aligned, sparkline
+from workbench.look.curves import curves_of, running_mean
+from workbench.look.grid import find_grid
+from workbench.look.looks import RED_BLUE, red_blue
+from workbench.look.png import palette_png
+from workbench.look.tokens import AGAIN, ENV, PROMPT, SCAFFOLD, TRAINED, kinds_of
+from workbench.look.trajectory import pieces
+from workbench.look.words import SPARKS, aligned, sparkline
+from workbench.values import Group, Segment, Source, Span, StopReason, Turn
+from workbench.values.errors import DataError
 
 SOURCES = st.sampled_from(Source)
 
 
 def test_views_import_neither_torch_nor_transformers_and_pictures_only_when_drawn():
     code = (
-        "import sys, workbench.views as v; [getattr(v, n) for n in v.__all__]; "
+        "import sys, workbench.look as v; [getattr(v, n) for n in v.__all__]; "
         "print([m for m in ('torch', 'transformers', 'matplotlib', 'plotly', 'IPython') if m in sys.modules])"
     )
     root = examples.__file__.rsplit("tests", 1)[0]
@@ -140,7 +140,7 @@ def test_a_grid_is_found_only_where_there_is_one(text, rows):
 
 
 def test_a_grid_of_the_real_environment_is_drawn():
-    from workbench.envs.frozen_lake import FrozenLake
+    from workbench.worlds.frozen_lake import FrozenLake
 
     family = FrozenLake()
     task = family.task(3)
@@ -152,7 +152,7 @@ def sokoban_trajectory(preset):
     """Two turns at the keyboard's side of a real environment: a solver's, cut to one move, then the rest."""
     from dataclasses import replace
 
-    from workbench.envs import PRESETS
+    from workbench.worlds import PRESETS
 
     family = PRESETS[preset]
     task = family.task(11)
@@ -197,7 +197,7 @@ SOKOBAN_MEANINGS = {"wall", "floor", "target", "box", "you"}
 def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
     """Every state, the first one too where the policy reads coordinates only: html cells, text and the game agree."""
     trajectory, env = sokoban_trajectory(preset)
-    view = show_trajectory(trajectory)
+    view = trajectory_view(trajectory)
     states = [trajectory.task.metadata["state"], *(turn.info["state"] for turn in trajectory.turns)]
     drawn = [state.partition("\n(")[0] for state in states]
     assert len(set(drawn)) == 3 and drawn[-1] == env.draw()
@@ -221,13 +221,13 @@ def test_sokoban_is_drawn_cell_by_cell_and_the_text_says_the_same(preset):
         assert find_grid(state).tiles[symbols[0]].meaning == "wall"
     assert all(meaning in page.text for meaning in SOKOBAN_MEANINGS) and "hole" not in page.text
     assert view.picture is None  # a trajectory has no picture besides its table, whatever the game
-    group = show_group(Group((trajectory,)))
+    group = group_view(Group((trajectory,)))
     assert ("wall" in group.html) == (preset != "sokoban-6x6-coordinates")
 
 
 def test_each_game_is_recognised_and_none_is_taken_for_another():
-    from workbench.envs import PRESETS
-    from workbench.views.grid import LAKE_TILES, SOKOBAN_OTHER_TILES, SOKOBAN_TILES
+    from workbench.look.grid import LAKE_TILES, SOKOBAN_OTHER_TILES, SOKOBAN_TILES
+    from workbench.worlds import PRESETS
 
     expected = {
         "frozenlake-4x4": LAKE_TILES,
@@ -244,20 +244,20 @@ def test_each_game_is_recognised_and_none_is_taken_for_another():
     assert find_grid("You 3 4\nBox 5 4\nTarget 5 5\nWall 2 3, 3 3") is None
 
 
-def test_unscored_attempts_stand_outside_of_mean_and_deviation():
+def test_unscored_trajectories_stand_outside_of_mean_and_deviation():
     good, bad = examples.trajectory(), examples.trajectory(attempt=1, success=False)
     broken = examples.trajectory(attempt=2, stop=StopReason.ENV_ERROR, error="x")
-    text = show_group(Group((good, bad, broken))).text
+    text = group_view(Group((good, bad, broken))).text
     # Rewards 0.9 and -0.1: mean 0.4, sample deviation 0.707; a zero for the broken one would give 0.27 and 0.55.
-    assert "reward mean +0.40, std 0.71" in text and "1 not scored" in text
+    assert "reward mean +0.40, std (n - 1) 0.71" in text and "1 not scored" in text
 
 
 def test_a_flat_group_is_called_flat():
     assert (
         "nothing to learn"
-        in show_group(Group((examples.trajectory(), examples.trajectory(attempt=1)))).text
+        in group_view(Group((examples.trajectory(), examples.trajectory(attempt=1)))).text
     )
-    assert "nothing to learn" not in show_group(examples.group()).text
+    assert "nothing to learn" not in group_view(examples.group()).text
 
 
 # ------------------------------------------------------------------------------------------------ masks
@@ -322,8 +322,8 @@ def test_curves_read_a_data_frame_like_the_run_folder_gives():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(examples.steps()).set_index("step")
     assert (
-        show_curves(frame, examples.evaluations()).text
-        == show_curves(examples.steps(), examples.evaluations()).text
+        curves_view(frame, examples.evaluations()).text
+        == curves_view(examples.steps(), examples.evaluations()).text
     )
 
 
@@ -342,20 +342,20 @@ def test_the_untrained_policy_is_step_zero_and_its_repeats_are_no_points():
     ]
 
 
-def test_curves_without_neighbours_say_so():
-    assert "no random, untrained, solver beside it" in show_curves(examples.steps()).text
-    assert "beside it" not in show_curves(examples.steps(), examples.evaluations()).text
-    assert show_curves([]).text.endswith("no steps yet")
+def test_curves_without_baselines_say_so():
+    assert "no random, untrained, solver beside it" in curves_view(examples.steps()).text
+    assert "beside it" not in curves_view(examples.steps(), examples.evaluations()).text
+    assert curves_view([]).text.endswith("no steps yet")
 
 
 def test_a_row_without_a_step_is_refused():
     with pytest.raises(DataError, match="'step'"):
-        show_curves([{"success": 0.5}])
+        curves_view([{"success": 0.5}])
 
 
 def test_curves_live_in_plotly_too():
     pytest.importorskip("plotly")
-    drawing = show_curves(examples.steps(), examples.evaluations()).figure
+    drawing = curves_view(examples.steps(), examples.evaluations()).figure
     assert {"random", "untrained", "solver", "held out, sampled"} <= {
         trace.name for trace in drawing.data
     }
@@ -367,11 +367,11 @@ def test_no_rate_is_shown_without_its_interval():
         for key, value in examples.score("trained", "sampled", 0.5).items()
         if key != "success_low"
     }
-    with pytest.raises(DataError, match="success_low.*law 12"):
-        show_evaluation([*examples.neighbours(), row])
+    with pytest.raises(DataError, match="success_low.*invariant 12"):
+        evaluation_view([*examples.baseline_rows(), row])
 
 
-def test_pass_at_k_stands_beside_its_interval_where_there_were_several_attempts():
+def test_pass_at_k_stands_beside_its_interval_where_there_were_several_trajectories():
     several = examples.score(
         "trained",
         "sampled",
@@ -384,34 +384,36 @@ def test_pass_at_k_stands_beside_its_interval_where_there_were_several_attempts(
         pass_at_4_low=0.711,
         pass_at_4_high=0.889,
     )
-    view = show_evaluation([*examples.neighbours(), several])
+    view = evaluation_view([*examples.baseline_rows(), several])
     for form in (view.text, Page(view.html).text):
         for words in ("pass@1", "pass@4", "80.0 % [71.1, 88.9]", "512 x 4"):
             assert words in form
     assert (
         "pass@"
-        not in show_evaluation(
-            [*examples.neighbours(), examples.score("trained", "sampled", 0.5)]
+        not in evaluation_view(
+            [*examples.baseline_rows(), examples.score("trained", "sampled", 0.5)]
         ).text
     )
-    with pytest.raises(DataError, match="pass@4 of 'trained' comes without pass_at_4_low.*law 12"):
-        show_evaluation([{key: value for key, value in several.items() if key != "pass_at_4_low"}])
+    with pytest.raises(
+        DataError, match="pass@4 of 'trained' comes without pass_at_4_low.*invariant 12"
+    ):
+        evaluation_view([{key: value for key, value in several.items() if key != "pass_at_4_low"}])
 
 
 @pytest.mark.parametrize("name", ["random", "untrained", "solver"])
-def test_a_missing_neighbour_leaves_a_visible_gap(name):
-    rows = [row for row in examples.neighbours() if row["policy"] != name]
-    view = show_evaluation([*rows, examples.score("trained", "sampled", 0.5)])
+def test_a_missing_baseline_leaves_a_visible_gap(name):
+    rows = [row for row in examples.baseline_rows() if row["policy"] != name]
+    view = evaluation_view([*rows, examples.score("trained", "sampled", 0.5)])
     for form in (view.text, Page(view.html).text):
         assert f"{name}: not measured" in form
-    full = show_evaluation(examples.neighbours())
+    full = evaluation_view(examples.baseline_rows())
     assert "not measured" not in full.text
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
 @example(0.999, 1.0, 1.0)
 def test_an_interval_bar_is_always_as_wide_as_its_scale(a, b, c):
-    from workbench.views.evaluation import BAR, interval_bar
+    from workbench.look.evaluation import BAR, interval_bar
 
     low, value, high = sorted([a, b, c])
     widths = [

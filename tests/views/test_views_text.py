@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import views_examples as examples
 
-from workbench.types import Segment, Source, Span, Trajectory, View
-from workbench.views import (
+from workbench.look import (
+    config_view,
     credit_of,
-    show_config,
+    curves_view,
+    demo_view,
+    evaluation_view,
+    group_view,
     show_counts,
-    show_curves,
-    show_demo,
-    show_evaluation,
-    show_group,
     show_masks,
     show_metrics,
     show_tokens,
-    show_trajectory,
+    trajectory_view,
 )
+from workbench.values import Segment, Source, Span, Trajectory, View
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -42,9 +42,9 @@ def long_tokens() -> View:
 
 
 CASES = {
-    "trajectory": lambda: show_trajectory(examples.trajectory()),
-    "trajectory-without-grid": lambda: show_trajectory(examples.no_grid()),
-    "group": lambda: show_group(examples.group()),
+    "trajectory": lambda: trajectory_view(examples.trajectory()),
+    "trajectory-without-grid": lambda: trajectory_view(examples.no_grid()),
+    "group": lambda: group_view(examples.group()),
     "tokens": lambda: show_tokens(examples.trajectory(), examples.token_texts),
     "tokens-rewritten-history": lambda: show_tokens(
         examples.trajectory(segments=examples.rewritten()), examples.token_texts
@@ -54,27 +54,26 @@ CASES = {
     ),
     "tokens-capped": long_tokens,
     "masks": lambda: show_masks([examples.group()]),
-    "curves": lambda: show_curves(examples.steps(), examples.evaluations()),
-    "curves-alone": lambda: show_curves(examples.steps(3)),
-    "evaluation": lambda: show_evaluation(
-        [*examples.neighbours(), examples.score("trained", "sampled", 0.55, faults=1)],
+    "curves": lambda: curves_view(examples.steps(), examples.evaluations()),
+    "curves-alone": lambda: curves_view(examples.steps(3)),
+    "evaluation": lambda: evaluation_view(
+        [*examples.baseline_rows(), examples.score("trained", "sampled", 0.55, faults=1)],
         [examples.pair()],
     ),
-    "evaluation-gap": lambda: show_evaluation(
+    "evaluation-gap": lambda: evaluation_view(
         [examples.score("trained", "sampled", 0.55)], absent={"solver": "none known"}
     ),
-    "demo": lambda: show_demo(examples.demo_table()),
+    "demo": lambda: demo_view(examples.demo_table()),
     "metrics": lambda: show_metrics(examples.steps(3)[2], examples.steps(3)[1]),
-    "config": lambda: show_config(
+    "config": lambda: config_view(
         {"train": {"steps": 40, "lr": 0.001}, "env": {"slip": 0.2}, "extra": ()},
         {"train": {"steps": 20, "lr": 0.001}, "env": {"slip": 0.2}, "gone": 1},
     ),
-    "progress": examples.progress_view,
-    "credit": examples.credit_view,
+    "credit": examples.credit_example,
     "estimators": lambda: examples.VIEWS["estimators"]("grpo"),
     "mask-switches": examples.switches,
     "retokenized": examples.retokenized,
-    "lint": examples.lint_view,
+    "lint": examples.lint_example,
     "counts": lambda: show_counts([examples.group()]),
 }
 
@@ -111,7 +110,7 @@ def test_an_empty_trajectory_has_every_view():
         one.stop_reason,
         error="did not start",
     )
-    for view in (show_trajectory(empty), show_tokens(empty, examples.token_texts)):
+    for view in (trajectory_view(empty), show_tokens(empty, examples.token_texts)):
         assert "did not start" in view.text or "0 tokens" in view.text
     assert show_masks([examples.Group((empty,))]).text == "no tokens to show"
-    assert "1 not scored" in show_group(examples.Group((empty,))).text
+    assert "1 not scored" in group_view(examples.Group((empty,))).text

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-import workbench as wb
 import views_examples as examples
 
-from workbench.types import View
-from workbench.types.errors import DataError
-from workbench.views.looks import CARD, DARK, INK
-from workbench.views.markup import tag, themed
-from workbench.views.text_png import text_png
+import workbench as wb
+from workbench.look.looks import CARD, INK, THEME
+from workbench.look.markup import Page, tag, themed
+from workbench.look.text_png import text_png
+from workbench.values import View
+from workbench.values.errors import DataError
 
 # WCAG 2.1, 1.4.3: of every piece of text against the nearest background below it; of a picture nothing is known.
 CONTRASTS = """() => {
     const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-    const parsed = (text) => text.match(/[\\d.]+/g).map(Number);
+    const parsed = (text) => text.match(/[\\d.]+/g).map((part, at) => (text.startsWith("color(srgb") && at < 3 ? 255 : 1) * part);
     const light = ([r, g, b]) => 0.2126 * channel(r / 255) + 0.7152 * channel(g / 255) + 0.0722 * channel(b / 255);
     const found = [];
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -35,7 +35,7 @@ CONTRASTS = """() => {
 def everything(tmp_path_factory):
     """All examples on one page."""
     path = tmp_path_factory.mktemp("themes") / "views.html"
-    return View("".join(make("word").html for make in examples.VIEWS.values()), "").save(path)
+    return Page("".join(make("word").html for make in examples.VIEWS.values()), "").save(path)
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")
@@ -62,19 +62,16 @@ def test_negative_control_pale_text_is_found(page, tmp_path):
         tag("span", "pale", style="color:#bbbbbb"),
         style=f"background-color:{CARD};color:{INK}",
     )
-    page.goto(View(pale, "").save(tmp_path / "pale.html").as_uri())
+    page.goto(Page(pale, "").save(tmp_path / "pale.html").as_uri())
     assert [text for _, text, *_ in page.evaluate(CONTRASTS)] == ["pale"]
 
 
 def test_a_colour_is_said_plainly_first_for_those_who_know_no_themes():
-    assert (
-        themed(f"color:{INK};padding:1px")
-        == f"color:{INK};color:light-dark({INK},{DARK[INK]});padding:1px"
-    )
+    assert themed(f"color:{INK};padding:1px") == f"color:{INK};color:var(--w0);padding:1px"
     own = tag(
         "div", tag("span", "x", style=f"color:{INK}"), style=f"background-color:#fff3d6;color:{INK}"
     )
-    assert "color-scheme:light" in own and own.count("light-dark") == 1, (
+    assert f"--w0:{INK}" in own and own.count("var(") == 1, (
         "a paper of its own stays light, and what stands on it"
     )
 
@@ -101,8 +98,10 @@ def test_a_view_is_saved_as_a_page_a_picture_or_a_text(tmp_path):
     )
     assert view.save(str(tmp_path / "x.txt")).read_text() == view.text + "\n"
     view.save(tmp_path / "x.txt")  # again, over it
-    with pytest.raises(DataError, match=r"saved as \.html, \.png, \.txt; got 'x\.pdf'"):
-        view.save(tmp_path / "x.pdf")
+    with pytest.raises(
+        DataError, match=r"saved as \.html, \.png, \.txt, \.svg, \.pdf; got 'x\.gif'"
+    ):
+        view.save(tmp_path / "x.gif")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["new", "x.png", "x.txt"]
 
 
@@ -135,6 +134,65 @@ def test_every_view_has_all_three_forms(name):
         and bundle["image/png"].startswith(b"\x89PNG")
         and bundle["text/plain"].strip()
     )
+
+
+@pytest.mark.parametrize("name", ["curves", "forest", "evaluation", "heat", "mismatch"])
+def test_curves_and_marks_are_saved_as_a_figure_for_a_paper(tmp_path, name):
+    from matplotlib.figure import Figure
+
+    view = examples.VIEWS[name]("word")
+    assert callable(view.drawer)
+    view = Page(view.html, view.text)
+    view.__dict__["drawer"] = lambda width=5.0: _marked(Figure(figsize=(width, 2.0)))
+    svg = view.save(tmp_path / "x.svg", width=3.3, height=2.2).read_text()
+    assert f'width="{3.3 * 72:g}pt" height="{2.2 * 72:g}pt"' in svg
+    assert "<text" not in svg and "<path" in svg and "<dc:date>" not in svg
+    pdf = view.save(tmp_path / "x.pdf", width=3.3).read_bytes()
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf and b"/MediaBox [ 0 0 237.6 144 ]" in pdf
+    assert view.save(tmp_path / "y.pdf", width=3.3).read_bytes() == pdf
+    dark = view.save(tmp_path / "dark.svg", dark=True).read_text()
+    assert THEME[CARD][1] in dark and THEME[CARD][1] not in svg
+
+
+def _marked(drawing):
+    drawing.add_subplot().set_title("marks", color=INK)
+    return drawing
+
+
+def test_a_view_without_a_figure_says_so_and_sizes_are_inches(tmp_path):
+    table = examples.VIEWS["config"]("word")
+    for path, more in (("x.svg", {}), ("x.pdf", {}), ("x.png", {"width": 3.3})):
+        with pytest.raises(DataError, match="text, tables or tokens has no figure"):
+            table.save(tmp_path / path, **more)
+    with pytest.raises(DataError, match=r"width, height and dark are for \.svg, \.pdf, \.png"):
+        table.save(tmp_path / "x.html", width=3.3)
+    curves = examples.VIEWS["forest"]("word")
+    with pytest.raises(DataError, match="are inches, 1 to 40, got 330"):
+        curves.save(tmp_path / "x.pdf", width=330)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_a_view_takes_the_paper_and_ink_of_a_dark_jupyterlab(everything, page):
+    page.emulate_media(color_scheme="light")
+    page.goto(everything.as_uri())
+    theme = (
+        "--jp-layout-color1:#212121;--jp-layout-color2:#424242;--jp-content-font-color1:#ffffff;"
+    )
+    theme += "--jp-content-font-color2:#c0c0c0;--jp-border-color2:#616161"
+    page.add_style_tag(content=f":root{{{theme}}}")
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    papers = page.evaluate(
+        "[...new Set([...document.body.children].map(each => getComputedStyle(each).backgroundColor))]"
+    )
+    assert papers[0] == "rgb(33, 33, 33)", "the light sheet in a dark page"
+    assert page.evaluate(CONTRASTS) == []
+
+
+def test_a_view_that_is_made_by_hand_is_saved_too(tmp_path):
+    mine = View("<b>7</b>", "seven")
+    assert "<b>7</b>" in wb.show(mine).save(tmp_path / "shown.html").read_text()
+    assert mine.save(tmp_path / "own.txt").read_text() == "seven\n"
 
 
 def test_what_a_value_shows_can_be_saved(tmp_path):

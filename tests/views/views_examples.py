@@ -8,7 +8,39 @@ from dataclasses import replace
 import grid_examples
 import numpy as np
 
-from workbench.types import (
+from workbench.basics.findings import NOTE, Answer, Finding, LintReport, Place
+from workbench.extensions.engine_audit.view import show_mismatch
+from workbench.extensions.interop.dumps import Imported, RawSequence
+from workbench.extensions.interop.view import imported_view
+from workbench.extensions.many_runs.table import RunRow, runs_view
+from workbench.look import (
+    config_view,
+    credit_table_view,
+    credit_view,
+    curves_view,
+    demo_view,
+    evaluation_view,
+    facts_view,
+    group_view,
+    groups_view,
+    lint_view,
+    observation_view,
+    segment_view,
+    show_masks,
+    show_metrics,
+    show_rows,
+    show_tokens,
+    task_view,
+    text_view,
+    trajectory_view,
+    turn_view,
+)
+from workbench.look.cells.edits import Edit
+from workbench.look.cells.mask_switches import SwitchEffect, mask_switches_view
+from workbench.look.cells.retokenize import MaskDamage, TurnTwice, retokenized_view
+from workbench.look.credit import Credited, estimators_view, failed_view
+from workbench.look.pairs import pair_groups
+from workbench.values import (
     CreditTable,
     Group,
     Message,
@@ -23,43 +55,6 @@ from workbench.types import (
     Turn,
     View,
 )
-from workbench.types.dumps import Imported, RawSequence
-from workbench.types.pairs import pair_groups
-from workbench.types.findings import NOTE, Answer, Finding, LintReport, Place
-from workbench.views import (
-    progress,
-    show_config,
-    show_credit,
-    show_credit_table,
-    show_curves,
-    show_demo,
-    show_evaluation,
-    show_facts,
-    show_group,
-    show_groups,
-    show_imported,
-    show_lint,
-    show_masks,
-    show_metrics,
-    show_mismatch,
-    show_observation,
-    show_pair,
-    show_pairs,
-    show_retokenized,
-    show_rows,
-    show_segment,
-    show_switches,
-    show_task,
-    show_text,
-    show_tokens,
-    show_trajectory,
-    show_turn,
-)
-from workbench.views.credit import Credited, failed_view, show_estimators
-from workbench.views.credit_editor import Edit
-from workbench.views.mask_switches import SwitchEffect
-from workbench.views.retokenized import MaskDamage, TurnTwice
-from workbench.views.runs import RunRow, show_runs
 
 START = "P _ _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
 MIDDLE = "_ P _ O\n_ O _ _\n_ _ _ _\nO _ _ G"
@@ -229,7 +224,7 @@ def score(policy: str, mode: str, success: float, **more) -> dict:
     }
 
 
-def neighbours() -> list[dict]:
+def baseline_rows() -> list[dict]:
     return [
         score("random", "sampled", 0.21),
         score("solver", "greedy", 0.93),
@@ -250,7 +245,7 @@ def steps(count: int = 24) -> list[dict]:
             "reward_mean": s / 40,
             "entropy": 1 / s,
             "grad_norm": float(s % 5 + 1),
-            "reward_std_within": None if s == 3 else 0.3,
+            "reward_std_in_group": None if s == 3 else 0.3,
             "valid_format": 0.9,
         }
         for s in range(1, count + 1)
@@ -258,9 +253,9 @@ def steps(count: int = 24) -> list[dict]:
 
 
 def evaluations(text: str = "trained") -> dict[str, dict]:
-    later = [*neighbours(), score(text, "sampled", 0.55), score(text, "greedy", 0.58)]
+    later = [*baseline_rows(), score(text, "sampled", 0.55), score(text, "greedy", 0.58)]
     return {
-        "step-00000000": {"step": 0, "rows": neighbours()},
+        "step-00000000": {"step": 0, "rows": baseline_rows()},
         "step-00000024": {"step": 24, "rows": later},
     }
 
@@ -273,26 +268,23 @@ def demo_table(text: str = "trained") -> dict:
         "rise": pair(b=text),
         "training_cpu_seconds": 201.4,
         "rows": [
-            *neighbours(),
+            *baseline_rows(),
             score("trained", "sampled", 0.55),
             score("trained", "greedy", 0.58),
         ],
         "rivals": [
-            {"name": f"no tool {text}", "rows": [*neighbours(), score("trained", "sampled", 0.01)]}
+            {
+                "name": f"no tool {text}",
+                "rows": [*baseline_rows(), score("trained", "sampled", 0.01)],
+            }
         ],
     }
     other = {**one, "seed": text, "learned": False, "checks": {f"rises {text}": False}}
     return {"learned": False, "seeds": [one, other]}
 
 
-def progress_view(text: str = "go on") -> View:
-    bar = progress(40, f"training {text}", mode="quiet", clock=lambda: 0.0)
-    bar.advance(10, note=f"success {text}")
-    return bar.view(90.0, f"stopped {text}")
-
-
 def credited(change: float = 0.0) -> Credited:
-    """Credit of the example group: the first attempt +1.25 (and `change`) in its first turn, the last one filtered."""
+    """Credit of the example group: the first trajectory +1.25 (and `change`) in its first turn, the last one filtered."""
     segment, attempts = Segment(spans()), 4
     eligible, first = segment.eligible, segment.turns == 0
     advantage = np.concatenate(
@@ -313,9 +305,9 @@ def credited(change: float = 0.0) -> Credited:
     )
 
 
-def credit_view(text: str = "go on") -> View:
+def credit_example(text: str = "go on") -> View:
     edit = Edit("grpo", {f"filter.{text}": text}, {(0, 1): 1.25})
-    return show_credit(
+    return credit_view(
         [group(text)],
         lambda ids: [text for _ in ids],
         credited(0.25),
@@ -342,12 +334,12 @@ def switches(text: str = "lambda = 1") -> View:
         ),
         SwitchEffect("loss_mask", inert=text),
     ]
-    return show_switches(
+    return mask_switches_view(
         effects,
         title=f"mask switches: {text}",
         tokens=f"30 action tokens, {text}",
         groups=("loss_mask",),
-        told=[f"nothing depends on {text}"],
+        sentences=[f"nothing depends on {text}"],
     )
 
 
@@ -357,7 +349,7 @@ def retokenized(text: str = "go on") -> View:
         TurnTwice(0, 1, (70, 71, 73, 101), (70, 74, 75, 73, 101), -2.5, -7.25),
         TurnTwice(1, 0, (70,), (), -0.5, None),
     ]
-    return show_retokenized(
+    return retokenized_view(
         turns,
         MaskDamage(5, 2, 3),
         lambda ids: [text for _ in ids],
@@ -366,7 +358,7 @@ def retokenized(text: str = "go on") -> View:
     )
 
 
-def lint_view(text: str = "go on") -> View:
+def lint_example(text: str = "go on") -> View:
     """An error with tokens, a note without, a rule that passed in part, one without evidence."""
     said = {"means": f"it learns {text}", "mend": f"look at {text}"}
     place = Place(f"lake/{text}/0", 0, 0, 1, 33, 3, step=4)
@@ -389,11 +381,11 @@ def lint_view(text: str = "go on") -> View:
         ),
         f"run {text}",
     )
-    return show_lint(report, [trajectory(text)], lambda ids: [text for _ in ids])
+    return lint_view(report, [trajectory(text)], lambda ids: [text for _ in ids])
 
 
-def imported_view(text: str = "go on") -> View:
-    """An attempt with ids whose mask is too long, one of texts alone, damage."""
+def imported_example(text: str = "go on") -> View:
+    """A trajectory with ids whose mask is too long, one of texts alone, damage."""
     ids = np.array([71, 72, 101], np.int32)
     with_ids = RawSequence(
         f"line 1 {text}",
@@ -423,16 +415,16 @@ def imported_view(text: str = "go on") -> View:
         left_out=1,
         source=text,
     )
-    return show_imported(found, lambda tokens: [text for _ in tokens])
+    return imported_view(found, lambda tokens: [text for _ in tokens])
 
 
 def mismatch_view(text: str = "go on") -> View:
     """One cause named, one declared, a control that failed, tokens with a gap."""
-    from workbench.auditing.causes import Cause, WaterfallStep
-    from workbench.auditing.control import Control
-    from workbench.auditing.figures import Ratios, Whole
-    from workbench.auditing.report import MismatchReport, PerToken
     from workbench.engines.gap import Gap
+    from workbench.extensions.engine_audit.causes import Cause, WaterfallStep
+    from workbench.extensions.engine_audit.control import Control
+    from workbench.extensions.engine_audit.figures import Ratios, Whole
+    from workbench.extensions.engine_audit.report import MismatchReport, PerToken
 
     gap = np.array([1e-6, -0.4, 0.3, np.nan, 2e-3])
     zeros, ids = np.zeros(5, int), np.array([82, 105, 103, 104, 101])
@@ -478,15 +470,15 @@ def mismatch_view(text: str = "go on") -> View:
 
 
 def other_words(made: Group, text: str) -> Group:
-    """The same group, whose first attempt wrote something else in its last turn."""
+    """The same group, whose first trajectory wrote something else in its last turn."""
     first = made[0]
     turns = (*first.turns[:-1], replace(first.turns[-1], text=text + "?"))
     return Group((replace(first, turns=turns), *made.trajectories[1:]))
 
 
-def runs_view(text: str = "go on") -> View:
+def runs_example(text: str = "go on") -> View:
     """Of rows as `wb.runs` reads them: two folders, one of them damaged."""
-    return show_runs(
+    return runs_view(
         [
             RunRow(text, "done", "3 of 3", text, ("50.0 %", "—", "25.0 %", text)),
             RunRow(text, "damaged", problem=text),
@@ -497,57 +489,56 @@ def runs_view(text: str = "go on") -> View:
 # Every view of the package, as a function of the foreign text in it.
 VIEWS: dict[str, Callable[[str], View]] = {
     **grid_examples.VIEWS,
-    "trajectory": lambda x: show_trajectory(trajectory(x)),
-    "trajectory-without-grid": lambda x: show_trajectory(no_grid(x)),
-    "group": lambda x: show_group(group(x)),
+    "trajectory": lambda x: trajectory_view(trajectory(x)),
+    "trajectory-without-grid": lambda x: trajectory_view(no_grid(x)),
+    "group": lambda x: group_view(group(x)),
     "tokens": lambda x: show_tokens(trajectory(x), lambda ids: [x for _ in ids]),
-    "segment": lambda x: show_segment(
+    "segment": lambda x: segment_view(
         trajectory(x).segments[0], lambda ids: [x for _ in ids], title=x
     ),
     "tokens-credit": lambda x: show_tokens(
         trajectory(x), lambda ids: [x for _ in ids], np.ones(sum(map(len, spans())))
     ),
     "masks": lambda x: show_masks([group(x)]),
-    "curves": lambda x: show_curves(
+    "curves": lambda x: curves_view(
         steps(), evaluations(x), {"random": 0.2, "untrained": 0.3, "solver": 0.9, x: 0.5}, title=x
     ),
-    "evaluation": lambda x: show_evaluation(
-        [*neighbours(), score(x, "sampled", 0.55, faults=2)],
+    "evaluation": lambda x: evaluation_view(
+        [*baseline_rows(), score(x, "sampled", 0.55, faults=2)],
         [pair(b=x)],
         title=x,
         absent={"solver": x},
     ),
-    "evaluation-gap": lambda x: show_evaluation([score(x, x, 0.55)], absent={"solver": x}),
-    "demo": lambda x: show_demo(demo_table(x)),
+    "evaluation-gap": lambda x: evaluation_view([score(x, x, 0.55)], absent={"solver": x}),
+    "demo": lambda x: demo_view(demo_table(x)),
     "metrics": lambda x: show_metrics({x: 0.5, "note": x}, {x: 0.25}, title=x),
-    "config": lambda x: show_config({"a": {x: 1, "b": x}}, {"a": {"b": 2}}, title=x),
+    "config": lambda x: config_view({"a": {x: 1, "b": x}}, {"a": {"b": 2}}, title=x),
     "rows": lambda x: show_rows([{x: 1, "b": x}], title=x),
-    "text": lambda x: show_text(x, title=x),
-    "progress": progress_view,
-    "credit": credit_view,
+    "text": lambda x: text_view(x, title=x),
+    "credit": credit_example,
     "credit-failed": lambda x: failed_view(f"credit: {x}", f"ConfigError: {x}"),
-    "estimators": lambda x: show_estimators(
+    "estimators": lambda x: estimators_view(
         [group(x)], {x: credited(), "ppo": f"needs {x}"}, title=f"side by side {x}"
     ),
     "mask-switches": switches,
     "retokenized": retokenized,
-    "lint": lint_view,
-    "imported": imported_view,
+    "lint": lint_example,
+    "imported": imported_example,
     "mismatch": mismatch_view,
-    "groups": lambda x: show_groups([group(x), group("another")]),
-    "task": lambda x: show_task(Task(x, x, 3, {x: x, "b": {"c": [x]}}, {x: x})),
-    "turn": lambda x: show_turn(trajectory(x).turns[0]),
-    "observation": lambda x: show_observation(
+    "groups": lambda x: groups_view([group(x), group("another")]),
+    "task": lambda x: task_view(Task(x, x, 3, {x: x, "b": {"c": [x]}}, {x: x})),
+    "turn": lambda x: turn_view(trajectory(x).turns[0]),
+    "observation": lambda x: observation_view(
         Observation(
             (Message("user", x), Message(x, "words")),
             ({"type": "function", "function": {"name": x}},),
         )
     ),
-    "facts": lambda x: show_facts(x, {x: x}, (x,)),
-    "credit-table": lambda x: show_credit_table(
+    "facts": lambda x: facts_view(x, {x: x}, (x,)),
+    "credit-table": lambda x: credit_table_view(
         CreditTable(4, 1, {**credit_table().columns, x: np.full(68, np.nan)})
     ),
-    "runs": runs_view,
-    "pairs": lambda x: show_pairs(pair_groups([group(x)], [group(x)], (x, "now"))),
-    "pair": lambda x: show_pair(pair_groups([group(x)], [other_words(group(x), x)], (x, "now"))[0]),
+    "runs": runs_example,
+    "pairs": lambda x: pair_groups([group(x)], [group(x)], (x, "now")).view(),
+    "pair": lambda x: pair_groups([group(x)], [other_words(group(x), x)], (x, "now"))[0].view(),
 }

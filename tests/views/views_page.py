@@ -59,7 +59,7 @@ class Page(HTMLParser):
             pairs = [
                 pair.partition(":")
                 for pair in attributes.get("style", "").split(";")
-                if pair and "light-dark(" not in pair
+                if pair and "var(" not in pair and not pair.startswith("--")
             ]
             out.append((tag, {name.strip(): value.strip() for name, _, value in pairs}))
         return out

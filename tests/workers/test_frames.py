@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.envs.workers.frames import frame, take_frames
+from workbench.tools.workers.frames import frame, take_frames
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5), st.integers(1, 7))

@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worker_envs import Fickle, Holding, said
 
-from workbench.envs import Bandit, FrozenLake
-from workbench.envs import tasks as env_tasks
-from workbench.envs.workers.values import describe, rebuild
-from workbench.envs.runners import EnvAnswer, InlineRunner
-from workbench.envs.workers import ProcessRunner, env_wire
 from workbench.rollouts.evaluate import evaluate_baselines
-from workbench.types import Message, Observation, StepResult, Task, Text
-from workbench.types.errors import EnvError
+from workbench.tools.workers.values import describe, rebuild
+from workbench.values import Message, Observation, StepResult, Task, Text
+from workbench.values.errors import EnvError
+from workbench.worlds import Bandit, FrozenLake
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.runners import EnvAnswer, InlineRunner
+from workbench.worlds.workers import env_wire
+from workbench.worlds.workers.env_runner import ProcessRunner
 
 FOLDER = Path(__file__).parent
 
@@ -104,7 +105,7 @@ def test_answers_are_those_of_the_inline_runner(runner, family):
 
 def test_workers_hold_several_environments_and_no_tensor_library(runner):
     begin(runner, "abcdefgh")
-    pids = {text(answer) for answer in do(runner, **{key: "pid" for key in "abcdefgh"}).values()}
+    pids = {text(answer) for answer in do(runner, **dict.fromkeys("abcdefgh", "pid")).values()}
     assert len(pids) == 2 and str(os.getpid()) not in pids
     assert text(do(runner, a="modules")["a"]) == ""
 
@@ -149,7 +150,7 @@ def test_siblings_do_not_wait_for_the_deadline_of_a_hung_one(runner):
     do(runner, **dict.fromkeys("abcdefgh", "go"))
     for key in "ab":
         runner.step(key, "hang")
-    got = do(runner, **{key: "go" for key in "cdefgh"})
+    got = do(runner, **dict.fromkeys("cdefgh", "go"))
     assert [text(got[key]) for key in "cdefgh"] == [
         f"go, 2. of seed {seed}" for seed in range(2, 8)
     ]
@@ -158,7 +159,7 @@ def test_siblings_do_not_wait_for_the_deadline_of_a_hung_one(runner):
 @pytest.mark.parametrize(
     "family, workers", [(Holding(), 1), (Fickle(), 2)], ids=["holds a session", "control"]
 )
-def test_an_attempt_that_holds_a_session_is_not_made_twice(family, workers):
+def test_a_trajectory_that_holds_a_session_is_not_made_twice(family, workers):
     """Who waits behind an unusually slow step moves to another worker, but not with something of which there are few."""
     runner = ProcessRunner(deadline_s=60.0, workers=1)
     begin(runner, "ab", family)
@@ -208,7 +209,7 @@ def test_half_an_answer_is_not_waited_for_for_ever():
 
 
 def hang_some(runner, count, hung):
-    """Start `count` attempts, let every one take a step in which `hung` of them hang; (seconds of the batch, answers)."""
+    """Start `count` trajectories, let every one take a step in which `hung` of them hang; (seconds of the batch, answers)."""
     keys = [f"k{i}" for i in range(count)]
     begin(runner, keys)
     began = time.monotonic()
@@ -231,7 +232,7 @@ def test_twenty_of_twenty_hung_environments_are_freed():
 
 
 @pytest.mark.full
-def test_five_hundred_attempts_of_which_one_in_ten_hangs():
+def test_five_hundred_trajectories_of_which_one_in_ten_hangs():
     runner = ProcessRunner(deadline_s=10.0)
     seconds, got = hang_some(runner, 500, 50)
     late = [answer.seconds for answer in got.values() if answer.timed_out]
@@ -245,7 +246,7 @@ def test_five_hundred_attempts_of_which_one_in_ten_hangs():
 
 def test_slow_environments_are_answered_by_more_workers_and_charged_with_nothing(runner):
     begin(runner, "abcdefgh")
-    got = do(runner, **{key: "slow 0.2" for key in "abcdefgh"})
+    got = do(runner, **dict.fromkeys("abcdefgh", "slow 0.2"))
     assert all(answer.result is not None for answer in got.values())
 
 
@@ -280,7 +281,7 @@ def test_an_environment_that_always_kills_its_worker_is_given_up(tmp_path, way, 
 def test_a_worker_that_is_killed_between_two_calls_loses_nothing(runner):
     begin(runner, "abcd")
     do(runner, a="go", b="go", c="go", d="go")
-    for pid in {text(answer) for answer in do(runner, **{key: "pid" for key in "abcd"}).values()}:
+    for pid in {text(answer) for answer in do(runner, **dict.fromkeys("abcd", "pid")).values()}:
         os.kill(int(pid), signal.SIGKILL)
     # What they answered then, they answer otherwise now: their own number is no function of the seed.
     assert all(
@@ -330,7 +331,7 @@ def test_a_run_goes_on_when_the_supervisor_is_killed(runner):
     wait_until(lambda: not any(map(alive, workers)))
 
 
-def test_attempts_that_are_begun_when_the_supervisor_has_just_died_go_on_too(runner):
+def test_trajectories_that_are_begun_when_the_supervisor_has_just_died_go_on_too(runner):
     begin(runner, "ab")
     workers = pids_of_workers(runner)
     os.kill(runner.supervisor_pid, signal.SIGKILL)
@@ -345,7 +346,7 @@ def test_attempts_that_are_begun_when_the_supervisor_has_just_died_go_on_too(run
 
 
 def test_where_no_worker_can_be_started_the_run_ends_with_the_reason(runner, monkeypatch):
-    monkeypatch.setattr("workbench.envs.workers.supervisor._START", "import sys; sys.exit(3)")
+    monkeypatch.setattr("workbench.tools.workers.supervisor._START", "import sys; sys.exit(3)")
     with pytest.raises(EnvError, match="ended by itself before it could start one"):
         begin(runner, "a")
 
@@ -417,8 +418,8 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts in the background
 sys.path[:0] = [{folder!r}]
 from worker_envs import Fickle
-from workbench.envs.workers import ProcessRunner
-from workbench.types import Task
+from workbench.worlds.workers.env_runner import ProcessRunner
+from workbench.values import Task
 runner = ProcessRunner(workers=3)
 keys = ["busy", "deaf", "spawn", "spawn loose", "idle"]
 for key in keys: runner.reset(key, Fickle(), Task(key, "fickle", 0), 0)
@@ -505,7 +506,7 @@ def handles():
 
 
 @pytest.mark.parametrize("rounds", [30, pytest.param(500, marks=pytest.mark.full)])
-def test_many_attempts_leave_no_handle_no_thread_and_no_zombie(tmp_path, rounds):
+def test_many_trajectories_leave_no_handle_no_thread_and_no_zombie(tmp_path, rounds):
     outside = handles()
     runner = ProcessRunner(deadline_s=0.3, workers=2)
     begin(runner, "ab")
@@ -619,7 +620,7 @@ def test_a_module_that_only_the_trainer_has_is_an_answer(runner, monkeypatch):
 def test_a_folder_that_was_added_after_the_workers_began_is_searched(tmp_path, monkeypatch):
     runner = ProcessRunner(deadline_s=30, workers=1)
     (tmp_path / "lake_of_today.py").write_text(
-        "from dataclasses import dataclass\nfrom workbench.envs import FrozenLake\n\n"
+        "from dataclasses import dataclass\nfrom workbench.worlds import FrozenLake\n\n"
         "@dataclass(frozen=True)\nclass LakeOfToday(FrozenLake):\n    pass\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))

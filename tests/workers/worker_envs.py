@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from workbench.types import Message, Observation, StepResult, Text
+from workbench.values import Message, Observation, StepResult, Text
 
 
 @dataclass(frozen=True)
 class Fickle:
-    """`folder` is where attempts leave notes that outlive their process."""
+    """`folder` is where trajectories leave notes that outlive their process."""
 
     folder: str = ""
     name: str = "fickle"
@@ -64,7 +64,7 @@ class FickleEnv:
         return f"after {self.count}"
 
     def note(self, name):
-        """How often this attempt has been here before, over all its processes."""
+        """How often this trajectory has been here before, over all its processes."""
         path = Path(self.family.folder) / f"{self.task.id} {name}"
         before = len(path.read_text()) if path.exists() else 0
         path.write_text("x" * (before + 1))

@@ -1,8 +1,8 @@
 """Chats as tokens: append-only, every token with its author, untrusted text never a control token.
 
 format        ChatFormat: one tokenizer and its template: prompts, what stands between turns, texts to read
-conversation  Conversation: the mutable builder of one attempt, with four kinds of history
-encode        text to ids such that only trusted text may become a control token (law 9)
+conversation  Conversation: the mutable builder of one trajectory, with four kinds of history
+encode        text to ids such that only trusted text may become a control token (invariant 9)
 shapes        what the template writes around messages, and does to contents, by the shape of the conversation
 skeleton      a template's output cut at placeholders; text that must not act in it
 capabilities  what a template can do (system role, tools, repeated users), and how messages are fitted to it

@@ -14,8 +14,8 @@ from typing import Any
 
 from workbench.chat.encode import AuthoredText
 from workbench.chat.skeleton import Template, TemplateRefused, placeholder
-from workbench.types import Message, Source
-from workbench.types.errors import ChatFormatError
+from workbench.values import Message, Source
+from workbench.values.errors import ChatFormatError
 
 TOOLS_BEFORE = (
     "# Tools\n\nYou may call the functions below. Their signatures, one JSON object a line, stand within "
@@ -25,7 +25,8 @@ TOOLS_AFTER = (
     "\n</tools>\n\nTo call one, write a JSON object with its name and arguments within <tool_call></tool_call>:\n"
     '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
-REPLY_BEFORE, REPLY_AFTER = "<tool_response>\n", "\n</tool_response>"
+REPLY_BEFORE = "<tool_response>\n"
+REPLY_AFTER = "\n</tool_response>"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class TemplateCapabilities:
-    """What a template takes as it is. False: the message is fitted."""
+    """The kinds of messages that a template takes as they are. False: the message is fitted."""
 
     system_first: bool = True
     system_later: bool = True
@@ -57,15 +58,7 @@ class TemplateCapabilities:
 
     @property
     def is_native(self) -> bool:
-        return all(
-            (
-                self.system_first,
-                self.system_later,
-                self.repeated_users,
-                self.tool_replies,
-                self.tool_schemas,
-            )
-        )
+        return self == TemplateCapabilities()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -77,49 +70,40 @@ class TemplateCapabilities:
         }
         return tuple(note for note, is_there in missing.items() if not is_there)
 
-    def without_tools(self) -> "TemplateCapabilities":
+    def without_tools(self) -> TemplateCapabilities:
         return replace(self, tool_replies=False, tool_schemas=False)
 
 
 def find_capabilities(template: Template) -> TemplateCapabilities:
     """Try each ability on the template: it has it if it takes the conversation and shows every content once."""
-    user, assistant = ("user", "u"), ("assistant", "a")
+    user = ("user", "u")
+    assistant = ("assistant", "a")
+    reply = ("tool", None)
+    # A template that writes any role into its header has not thereby heard of tools.
     tools_mentioned = "tool" in template.source
+    replies = (user, assistant, reply, reply, assistant, user, assistant, reply)
     return TemplateCapabilities(
         system_first=_shows(template, ("system", None), user),
         system_later=_shows(template, user, assistant, ("system", None), user, in_order=True),
         repeated_users=_shows(template, ("user", None), ("user", None), in_order=True),
-        # A template that writes any role into its header has not thereby heard of tools.
-        tool_replies=tools_mentioned
-        and _shows(
-            template,
-            user,
-            assistant,
-            ("tool", None),
-            ("tool", None),
-            assistant,
-            user,
-            assistant,
-            ("tool", None),
-            in_order=True,
-        ),
+        tool_replies=tools_mentioned and _shows(template, *replies, in_order=True),
         tool_schemas=tools_mentioned and _shows_tools(template),
     )
 
 
 def _shows(template: Template, *messages: tuple[str, str | None], in_order: bool = False) -> bool:
     """Content None: a placeholder, which must appear exactly once; `in_order`: after what came before it."""
-    marks = [
-        placeholder(index) if text is None else text for index, (_, text) in enumerate(messages)
-    ]
-    dicts = [
-        {"role": role, "content": mark} for (role, _), mark in zip(messages, marks, strict=True)
-    ]
+    dicts = []
+    wanted = []
+    for index, (role, text) in enumerate(messages):
+        if text is None:
+            text = placeholder(index)
+            wanted.append(text)
+        dicts.append({"role": role, "content": text})
     try:
         shown = template.render(dicts)
     except TemplateRefused:
         return False
-    wanted = [mark for mark, (_, text) in zip(marks, messages, strict=True) if text is None]
     if any(shown.count(mark) != 1 for mark in wanted):
         return False
     places = [shown.index(mark) for mark in wanted]
@@ -185,9 +169,8 @@ def fit(
     if not capabilities.repeated_users:
         messages = _join_users(messages)
         if not messages and not opening:
-            messages = [
-                ChatMessage("user", ())
-            ]  # two turns of the policy in a row would break the alternation too
+            # Two turns of the policy in a row would break the alternation too.
+            messages = [ChatMessage("user", ())]
     return messages
 
 

@@ -1,4 +1,4 @@
-"""The mutable builder of one attempt: what to sample from next, and in the end the frozen segments.
+"""The mutable builder of one trajectory: what to sample from next, and in the end the frozen segments.
 
 Four kinds of history, one representation (spans in segments):
 
@@ -8,7 +8,7 @@ Four kinds of history, one representation (spans in segments):
     fresh      first observation and the newest reply, no past action                    [o0 r4
 
 An edit of the past opens a new segment. A turn of the policy that is shown again in it keeps its sampled ids and its
-author, has no logprobs, and is never trained twice (laws 1 and 2).
+author, has no logprobs, and is never trained twice (invariants 1 and 2).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from workbench.chat.rerender import rerender
-from workbench.types import Observation, Sampling, Segment, Source, Span
-from workbench.types.errors import ConfigError, DataError
-from workbench.types.tokens import HISTORIES
+from workbench.values import Observation, Sampling, Segment, Source, Span
+from workbench.values.errors import ConfigError, DataError
+from workbench.values.tokens import HISTORIES
 
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
 
 
 class Continuation(NamedTuple):
-    """What an observation adds: `spans` to the running segment, or a whole new one; `length`: tokens of the prompt then."""
+    """The tokens that an observation adds: `spans` to the running segment, or a whole new one; `length`: tokens of the prompt then."""
 
     spans: Sequence[Span]
     opens_segment: bool
@@ -36,14 +36,14 @@ class Continuation(NamedTuple):
 
 
 class Conversation:
-    """One attempt, from its first observation on; `add_action` and `add_observation` take turns.
+    """One trajectory, from its first observation on; `add_action` and `add_observation` take turns.
 
     Raises ConfigError for an unknown history, DataError for calls out of turn or sampled ids that cannot be.
     """
 
     def __init__(
         self,
-        chat: "ChatFormat",
+        chat: ChatFormat,
         observation: Observation,
         *,
         history: str = "append",
@@ -55,7 +55,9 @@ class Conversation:
             raise ConfigError(
                 f"window counts the exchanges kept, at least 1, got {window}; for none, history='fresh'"
             )
-        self.chat, self.history, self.window = chat, history, window
+        self.chat = chat
+        self.history = history
+        self.window = window
         self._first = observation
         self._exchanges: list[tuple[np.ndarray, Observation]] = []  # (sampled ids, reply)
         self._action: np.ndarray | None = None  # sampled, not answered yet
@@ -134,12 +136,13 @@ class Conversation:
         return self.chat.decode(span.token_ids)
 
     def continuation(self, observation: Observation) -> Continuation:
-        """What the environment's reply would add, as `history` says; nothing is added yet."""
+        """Work out what the environment's reply would add, as `history` says; nothing is added yet."""
         if self._action is None:
             raise DataError(
                 f"turn {self.turn}: an observation before any action; sample one and call add_action first"
             )
-        turn, opens_segment = self.turn, True
+        turn = self.turn
+        opens_segment = True
         exchanges = [*self._exchanges, (self._action, observation)]
         if self.history == "fresh":
             spans = self.chat.fresh(self._first, observation, turn=turn)
@@ -149,10 +152,12 @@ class Conversation:
             spans, opens_segment = self._rerendered(exchanges)
         else:
             last_id = int(self._action[-1]) if len(self._action) else None
-            spans, opens_segment = self.chat.append(observation, turn=turn, last_id=last_id), False
-        return Continuation(
-            spans, opens_segment, (0 if opens_segment else self._length) + sum(map(len, spans))
-        )
+            spans = self.chat.append(observation, turn=turn, last_id=last_id)
+            opens_segment = False
+        length = sum(map(len, spans))
+        if not opens_segment:
+            length += self._length
+        return Continuation(spans, opens_segment, length)
 
     def add_observation(
         self, observation: Observation, continuation: Continuation | None = None
@@ -186,11 +191,10 @@ class Conversation:
         """(spans, whether they open a new segment): extend the segment where the template kept every old id."""
         spans = rerender(self.chat, self._first, exchanges)
         ids = np.concatenate([span.token_ids for span in spans])
-        if len(ids) < self._length or not np.array_equal(
-            ids[: self._length], self._buffer[: self._length]
-        ):
+        if not np.array_equal(ids[: self._length], self._buffer[: self._length]):
             return spans, True
-        skip, rest = self._length, []
+        skip = self._length
+        rest = []
         for span in spans:
             if skip < len(span):
                 rest.append(Span(span.source, span.turn, span.token_ids[skip:]))

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from workbench.types import Source, Span
-from workbench.types.errors import ChatFormatError
+from workbench.values import Source, Span
+from workbench.values.errors import ChatFormatError
 
 CACHED_CHARACTERS = 2_048  # longer texts are encoded anew each time: they hardly repeat
 # What a tokenizer calls white space: Unicode's White_Space. Python's `str.isspace` counts U+001C..U+001F too.
@@ -61,24 +61,14 @@ class SafeEncoder:
                 "text cannot be kept from becoming control tokens. Load it with AutoTokenizer, use_fast=True"
             )
         spec = json.loads(self.backend.to_str())
-        added = [
-            token for token in spec["added_tokens"] if token["content"].replace("▁", "").strip()
-        ]
+        added = [token for token in spec["added_tokens"] if not _is_blank(token)]
         # White space that was added as tokens (Gemma, GPT-NeoX) is plain text: it stays with the bare tokenizer.
-        blanks = [
-            token for token in spec["added_tokens"] if not token["content"].replace("▁", "").strip()
-        ]
+        blanks = [token for token in spec["added_tokens"] if _is_blank(token)]
         self.controls: dict[str, int] = {token["content"]: token["id"] for token in added}
         self.control_ids = frozenset(self.controls.values())
         self._eats_left = frozenset(token["id"] for token in added if token["lstrip"])
         self._eats_right = frozenset(token["id"] for token in added if token["rstrip"])
-        names = sorted(
-            self.controls, key=len, reverse=True
-        )  # of two that start at the same place, the longer one wins
-        self._pattern = re.compile("|".join(map(re.escape, names))) if names else None
-        self._inside = (
-            re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
-        )
+        self._pattern, self._inside = _patterns_of(self.controls)
         # A character that the vocabulary does not know becomes the unknown token: a loss, but not a forgery.
         unknown = spec["model"].get("unk_token")
         unknown_id = self.backend.token_to_id(unknown) if isinstance(unknown, str) else None
@@ -213,7 +203,8 @@ class _Builder:
     def _flush(self, following: int | None) -> None:
         if not self._run:
             return
-        run, self._run = self._run, []
+        run = self._run
+        self._run = []
         encoder = self._encoder
         if self._previous in encoder._eats_right:
             run = stripped(run, left=WHITE_SPACE)
@@ -245,9 +236,8 @@ class _Builder:
                 inside -= 1
             self._emit(ids[done:inside], source, turn)
             for token in range(inside, begun):
-                self._emit(
-                    [ids[token]], *self._owner(run[index:], offsets[token][1] - end + len(text))
-                )
+                reach = offsets[token][1] - end + len(text)
+                self._emit([ids[token]], *self._owner(run[index:], reach))
             done = begun
         self._emit(ids[done:], run[-1].source, run[-1].turn)
 
@@ -259,9 +249,8 @@ class _Builder:
             reach -= len(piece.text)
             if reach <= 0:
                 break
-            if following.text and (
-                following.source is not Source.SCAFFOLD or owner.source is Source.SCAFFOLD
-            ):
+            is_content = following.source is not Source.SCAFFOLD
+            if following.text and (is_content or owner.source is Source.SCAFFOLD):
                 owner = following
         return owner.source, owner.turn
 
@@ -278,6 +267,22 @@ def stripped(pieces: Sequence[AuthoredText], left: str = "", right: str = "") ->
     return pieces
 
 
+def _patterns_of(
+    controls: Mapping[str, int],
+) -> tuple[re.Pattern | None, re.Pattern | None]:
+    """Patterns of control tokens, and of every place where one begins, also within another; None without any."""
+    if not controls:
+        return None, None
+    # Of two that start at the same place, the longer one wins.
+    names = [re.escape(name) for name in sorted(controls, key=len, reverse=True)]
+    return re.compile("|".join(names)), re.compile("|".join(f"(?={name})" for name in names))
+
+
+def _is_blank(token: dict) -> bool:
+    """Whether an added token is nothing but white space."""
+    return not token["content"].replace("▁", "").strip()
+
+
 def _bare_tokenizers(
     backend: Any, spec: dict, blanks: list[dict]
 ) -> tuple[Any, Any, dict[int, int]]:
@@ -288,8 +293,7 @@ def _bare_tokenizers(
     # Tokens that the model's own vocabulary does not hold are numbered anew when the others are gone.
     renumber = {bare.token_to_id(token["content"]): token["id"] for token in blanks}
     renumber = {ours: true for ours, true in renumber.items() if ours != true}
-    later_spec = json.loads(
-        json.dumps(bare_spec).replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
-    )
-    later = bare if later_spec == bare_spec else build(json.dumps(later_spec))
+    text = json.dumps(bare_spec)
+    later_text = text.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
+    later = bare if later_text == text else build(later_text)
     return bare, later, renumber

@@ -24,10 +24,11 @@ from workbench.chat.capabilities import (
     fit,
 )
 from workbench.chat.encode import AuthoredText, SafeEncoder
+from workbench.chat.proof import prove
 from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
 from workbench.chat.skeleton import Part, Schema, Template
-from workbench.types import Observation, Source, Span
-from workbench.types.errors import ChatFormatError
+from workbench.values import Observation, Source, Span
+from workbench.values.errors import ChatFormatError
 
 
 class ChatFormat:
@@ -44,14 +45,15 @@ class ChatFormat:
         capabilities: TemplateCapabilities,
         eos_id: int | None,
     ) -> None:
-        self.template, self.encoder, self.capabilities = template, encoder, capabilities
+        self.template = template
+        self.encoder = encoder
+        self.capabilities = capabilities
         self.differences: tuple[str, ...] = capabilities.notes
         self.shapes = TemplateShapes(template, encoder)
         self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._token_texts: dict[int, str] = {}
-        user_glue = self.shapes.glue(
-            [ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))], later=False
-        )
+        user = ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))
+        user_glue = self.shapes.glue([user], later=False)
         self.end_of_turn: int | None = user_glue.stop
         self.stop_ids = frozenset(token for token in (user_glue.stop, eos_id) if token is not None)
         if not self.stop_ids:
@@ -63,14 +65,13 @@ class ChatFormat:
     @classmethod
     def from_tokenizer(
         cls, tokenizer: Any, *, template_flags: Mapping[str, Any] = {}
-    ) -> "ChatFormat":
+    ) -> ChatFormat:
         """Derive the glue and prove it. `template_flags`: variables of the template ({"enable_thinking": False}).
 
         Raises ChatFormatError, naming the first differing token, if no append-only rendering can be derived.
         """
-        from workbench.chat.proof import prove  # it checks what is defined here
-
-        template, encoder = Template(tokenizer, template_flags), SafeEncoder(tokenizer)
+        template = Template(tokenizer, template_flags)
+        encoder = SafeEncoder(tokenizer)
         choices = [find_capabilities(template)]
         # Some templates know tools only within one way of writing calls; as text they always work.
         if choices[0].tool_replies or choices[0].tool_schemas:
@@ -89,14 +90,13 @@ class ChatFormat:
 
     def open(self, observation: Observation) -> tuple[Span, ...]:
         """The first prompt, all turn 0: contents and schemas PROMPT, literals SCAFFOLD; a generation prompt ends it."""
-        # All attempts of a group open with the same observation; spans are frozen and can be shared.
+        # All trajectories of a group open with the same observation; spans are frozen and can be shared.
         key = (observation.messages, repr(observation.tools))
         if key not in self._opened:
             if len(self._opened) >= CACHED_SHAPES:
                 self._opened.clear()
-            self._opened[key] = tuple(
-                self.encoder.encode(self.opening_items(observation), at_start=True)
-            )
+            items = self.opening_items(observation)
+            self._opened[key] = tuple(self.encoder.encode(items, at_start=True))
         return self._opened[key]
 
     def append(
@@ -106,21 +106,20 @@ class ChatFormat:
 
         `last_id` is the last token that the policy sampled (None: it sampled none). Unless that is the template's
         end-of-turn, the end-of-turn is supplied as SCAFFOLD. `later`: whether the sequence holds turns of the policy
-        before this one (None: as in the whole attempt). Tools on offer are fixed at reset: those of a later observation
+        before this one (None: as in the whole trajectory). Tools on offer are fixed at reset: those of a later observation
         are not shown again. Cost: that of the new text.
         """
-        items, after = self.glue_items(
-            observation, turn, last_id, turn > 0 if later is None else later
-        )
+        if later is None:
+            later = turn > 0
+        items, after = self.glue_items(observation, turn, last_id, later)
         return tuple(self.encoder.encode(items, after=after))
 
     def fresh(self, first: Observation, reply: Observation, *, turn: int) -> tuple[Span, ...]:
         """A prompt of the first observation and the newest reply alone, without any turn of the policy."""
         messages = [chat_message(message, Source.PROMPT, 0) for message in first.messages]
         messages += [chat_message(message, Source.ENV, turn) for message in reply.messages]
-        return tuple(
-            self.encoder.encode(self._opening_items(messages, first.tools, turn), at_start=True)
-        )
+        items = self._opening_items(messages, first.tools, turn)
+        return tuple(self.encoder.encode(items, at_start=True))
 
     def opening_items(self, observation: Observation) -> list[AuthoredText]:
         """The pieces of `open`, before encoding."""
@@ -160,14 +159,14 @@ class ChatFormat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text for parsers and people. Added tokens such as <think> are spelled out; one stop token at the end is left
-        out; bytes that are no UTF-8 (a character cut in half) become U+FFFD. Never encode it again (law 2)."""
+        out; bytes that are no UTF-8 (a character cut in half) become U+FFFD. Never encode it again (invariant 2)."""
         ids = [int(token) for token in ids]
         if ids and ids[-1] in self.stop_ids:
             ids.pop()
         return self.encoder.backend.decode(ids, skip_special_tokens=False)
 
     def foreign_ids(self, text: str) -> list[int]:
-        """Ids of text that stands in no message and that anybody may have written: none is a control token (law 9)."""
+        """Ids of text that stands in no message and that anybody may have written: none is a control token (invariant 9)."""
         return self.encoder.run(text, later=True, plain=False)[0]
 
     def token_texts(self, ids: Sequence[int]) -> list[str]:
@@ -182,10 +181,9 @@ class ChatFormat:
 
 # GPT-2's printable stand-ins for bytes: the printable ones stand for themselves, the others follow from U+0100 on.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(0x100 + index): byte
-    for index, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
-}
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE}
+_BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(_UNPRINTABLE)}
 
 
 def _display(backend: Any, token: int) -> str:

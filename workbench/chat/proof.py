@@ -11,16 +11,38 @@ whole conversation: as text, and token by token. Three outcomes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
-from workbench.chat.capabilities import chat_message, fit
-from workbench.chat.encode import AuthoredText
-from workbench.types import Message, Observation, Source
-from workbench.types.errors import ChatFormatError
+from workbench.chat.capabilities import TemplateCapabilities, chat_message, fit
+from workbench.chat.encode import AuthoredText, SafeEncoder
+from workbench.chat.skeleton import Template
+from workbench.values import Message, Observation, Source, Span
+from workbench.values.errors import ChatFormatError
+from workbench.values.sequences import first_difference
 
-if TYPE_CHECKING:
-    from workbench.chat.format import ChatFormat
+
+class CheckedFormat(Protocol):
+    """The rendering that is proven: a `ChatFormat` (format.py), which proves itself when it is made."""
+
+    template: Template
+    encoder: SafeEncoder
+    capabilities: TemplateCapabilities
+
+    def open(self, observation: Observation) -> tuple[Span, ...]: ...
+
+    def append(
+        self, observation: Observation, *, turn: int, last_id: int | None
+    ) -> tuple[Span, ...]: ...
+
+    def opening_items(self, observation: Observation) -> list[AuthoredText]: ...
+
+    def glue_items(
+        self, observation: Observation, turn: int, last_id: int | None, later: bool
+    ) -> tuple[Iterator[AuthoredText], int | None]: ...
+
+    def token_texts(self, ids: Sequence[int]) -> list[str]: ...
+
 
 TOOL = {
     "type": "function",
@@ -83,7 +105,7 @@ CASES: tuple[tuple[str, Observation, tuple[tuple[str, Observation], ...]], ...] 
 )
 
 
-def prove(chat: "ChatFormat") -> tuple[str, ...]:
+def prove(chat: CheckedFormat) -> tuple[str, ...]:
     """Differences in words, each once. Raises ChatFormatError if append-only rendering is not the template's."""
     differences: dict[tuple[str, str], str] = {}
     for name, first, exchanges in CASES:
@@ -102,54 +124,97 @@ def _in_words(name: str, before: str, after: str) -> str:
 
 
 def _compare(
-    chat: "ChatFormat", name: str, first: Observation, exchanges
+    chat: CheckedFormat, name: str, first: Observation, exchanges
 ) -> Iterator[tuple[str, str]]:
     """Walk one conversation; yield (what was there, what the template makes of it) where it re-renders the past."""
-    reference = _reference(
-        chat, [chat_message(message, Source.PROMPT, 0) for message in first.messages], first, True
-    )
-    tools = list(first.tools) if chat.capabilities.tool_schemas else []
-    items: list[AuthoredText] = chat.opening_items(first)
-    ours = _text(items)
-    ids = [token for span in chat.open(first) for token in span.token_ids.tolist()]
-    theirs = chat.template.render(reference, tools)
-    glues: list[tuple[int, int, list[int]]] = [
-        (0, len(ours), list(ids))
-    ]  # (start, end, ids) of what is not sampled
-    if ours != theirs:
-        _refuse(chat, f"{name}, first prompt", ids, chat.template.reference_ids(reference, tools))
-    _same_ids(chat, f"{name}, first prompt", ids, reference, tools, theirs, glues)
+    walk = _Walk(chat, first)
+    if walk.ours != walk.theirs:
+        walk.refuse(f"{name}, first prompt")
+    walk.same_ids(f"{name}, first prompt")
     for turn, (text, reply) in enumerate(exchanges):
-        action = [AuthoredText(text, Source.POLICY, turn, True)]
+        before = walk.theirs + text
+        glue = walk.add_turn(turn, text, reply)
+        where = f"{name}, after turn {turn}"
+        if walk.theirs != before + glue:
+            # Something new right behind the policy's words is no change of the past: the glue itself would differ.
+            if not walk.theirs.endswith(glue) or (text and walk.theirs.startswith(before)):
+                walk.refuse(where)
+            yield _change(before, walk.theirs[: len(walk.theirs) - len(glue)])
+        if walk.ours == walk.theirs:
+            yield from walk.same_ids(where)
+
+
+class _Walk:
+    """A conversation built turn by turn, beside what the template makes of all of it.
+
+    ours, ids    append-only rendering: as text, and as tokens
+    theirs       the template's rendering of the same messages
+    glues        (start, end, ids) of what is not sampled, by characters of `ours`
+    """
+
+    def __init__(self, chat: CheckedFormat, first: Observation) -> None:
+        self.chat = chat
+        self.ours = _text(chat.opening_items(first))
+        self.ids = _token_ids(chat.open(first))
+        self.glues: list[tuple[int, int, list[int]]] = [(0, len(self.ours), list(self.ids))]
+        self._tools = list(first.tools) if chat.capabilities.tool_schemas else []
+        self._messages = _reference(chat, first, Source.PROMPT, 0)
+        self.theirs = chat.template.render(self._messages, self._tools)
+
+    def add_turn(self, turn: int, text: str, reply: Observation) -> str:
+        """The policy writes `text` and is answered; returns the glue between the two."""
+        chat = self.chat
         pieces, _ = chat.glue_items(reply, turn, None, turn > 0)
         glue = _text(pieces)
-        ids += [token for span in chat.encoder.encode(action) for token in span.token_ids.tolist()]
-        added = [
-            t
-            for span in chat.append(reply, turn=turn, last_id=None)
-            for t in span.token_ids.tolist()
-        ]
-        ids += added
-        reference.append({"role": "assistant", "content": text})
-        reference += _reference(
-            chat, [chat_message(m, Source.ENV, turn) for m in reply.messages], reply, False
-        )
-        before, theirs = theirs + text, chat.template.render(reference, tools)
-        ours += text + glue
-        glues.append((len(ours) - len(glue), len(ours), added))
-        where = f"{name}, after turn {turn}"
-        if theirs != before + glue:
-            # Something new right behind the policy's words is no change of the past: the glue itself would differ.
-            if not theirs.endswith(glue) or (text and theirs.startswith(before)):
-                _refuse(chat, where, ids, chat.template.reference_ids(reference, tools))
-            yield _change(before, theirs[: len(theirs) - len(glue)])
-        if ours == theirs:
-            yield from _same_ids(chat, where, ids, reference, tools, theirs, glues)
+        added = _token_ids(chat.append(reply, turn=turn, last_id=None))
+        self.ids += _token_ids(chat.encoder.encode([AuthoredText(text, Source.POLICY, turn, True)]))
+        self.ids += added
+        self._messages.append({"role": "assistant", "content": text})
+        self._messages += _reference(chat, reply, Source.ENV, turn)
+        self.theirs = chat.template.render(self._messages, self._tools)
+        self.ours += text + glue
+        self.glues.append((len(self.ours) - len(glue), len(self.ours), added))
+        return glue
+
+    def same_ids(self, where: str) -> list[tuple[str, str]]:
+        """Equal text must be equal ids, except in what the policy will sample by itself.
+
+        Where a template has no control token around the policy's words, the tokenizer may lay one token across the border
+        (recorded), or begin them with a space of its own (which is the sampler's business).
+        """
+        theirs = self._reference_ids()
+        if self.ids == theirs:
+            return []
+        encoding = self.chat.encoder.backend.encode(self.theirs, add_special_tokens=False)
+        at = first_difference(self.ids, theirs)
+        for start, end in encoding.offsets[at : at + 1]:
+            for left, right, _ in self.glues:
+                if start < left < end or start < right < end:
+                    return [(self.theirs[start:end], "one token across the border of a turn")]
+        tokens = list(zip(encoding.ids, encoding.offsets, strict=True))
+        for start, end, glue in self.glues:
+            within = [
+                token
+                for token, (left, right) in tokens
+                if start <= left and right <= end and left < right
+            ]
+            if within != glue:
+                _refuse(self.chat, where, self.ids, theirs)
+        return []
+
+    def refuse(self, where: str) -> None:
+        _refuse(self.chat, where, self.ids, self._reference_ids())
+
+    def _reference_ids(self) -> list[int]:
+        return self.chat.template.reference_ids(self._messages, self._tools)
 
 
 def _reference(
-    chat: "ChatFormat", messages: list, observation: Observation, opening: bool
+    chat: CheckedFormat, observation: Observation, source: Source, turn: int
 ) -> list[dict]:
+    """The messages of an observation as the template is given them; those of the first one open the conversation."""
+    messages = [chat_message(message, source, turn) for message in observation.messages]
+    opening = source is Source.PROMPT
     fitted = fit(messages, observation.tools, chat.capabilities, opening=opening)
     return [{"role": message.role, "content": message.text} for message in fitted]
 
@@ -158,57 +223,27 @@ def _text(pieces) -> str:
     return "".join(piece.text for piece in pieces)
 
 
-def _same_ids(
-    chat: "ChatFormat",
-    where: str,
-    ids: list[int],
-    reference: list[dict],
-    tools: list,
-    text: str,
-    glues: list[tuple[int, int, list[int]]],
-) -> list[tuple[str, str]]:
-    """Equal text must be equal ids, except in what the policy will sample by itself.
-
-    Where a template has no control token around the policy's words, the tokenizer may lay one token across the border
-    (recorded), or begin them with a space of its own (which is the sampler's business).
-    """
-    theirs = chat.template.reference_ids(reference, tools)
-    if ids == theirs:
-        return []
-    encoding = chat.encoder.backend.encode(text, add_special_tokens=False)
-    at = _first_difference(ids, theirs)
-    for start, end in encoding.offsets[at : at + 1]:
-        if any(start < border < end for glue in glues for border in glue[:2]):
-            return [(text[start:end], "one token across the border of a turn")]
-    tokens = list(zip(encoding.ids, encoding.offsets, strict=True))
-    for start, end, glue in glues:
-        if [
-            token
-            for token, (left, right) in tokens
-            if start <= left and right <= end and left < right
-        ] != glue:
-            _refuse(chat, where, ids, theirs)
-    return []
+def _token_ids(spans: Sequence[Span]) -> list[int]:
+    ids: list[int] = []
+    for span in spans:
+        ids += span.token_ids.tolist()
+    return ids
 
 
-def _first_difference(ours: list[int], theirs: list[int]) -> int:
-    pairs = zip(ours, theirs, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
-
-
-def _refuse(chat: "ChatFormat", where: str, ours: list[int], theirs: list[int]) -> None:
-    at = _first_difference(ours, theirs)
+def _refuse(chat: CheckedFormat, where: str, ours: list[int], theirs: list[int]) -> None:
+    at = first_difference(ours, theirs)
+    at = len(ours) if at is None else at
 
     def show(ids: list[int]) -> str:
-        return (
-            f"{chat.token_texts(ids[at : at + 1])[0]!r} (id {ids[at]})"
-            if at < len(ids)
-            else "nothing more"
-        )
+        if at >= len(ids):
+            return "nothing more"
+        [text] = chat.token_texts(ids[at : at + 1])
+        return f"{text!r} (id {ids[at]})"
 
+    before = "".join(chat.token_texts(theirs[max(0, at - 8) : at]))
     raise ChatFormatError(
         f"{where}: no append-only rendering of this chat template can be derived. First difference at token {at}, "
-        f"after {''.join(chat.token_texts(theirs[max(0, at - 8) : at]))!r}: the template writes {show(theirs)}, "
+        f"after {before!r}: the template writes {show(theirs)}, "
         f"append-only rendering {show(ours)}. Use a template whose past does not change, or another tokenizer"
     )
 
@@ -229,20 +264,16 @@ def _change(before: str, after: str) -> tuple[str, str]:
         and (start + end in (len(before), len(after)))
         and before[start - 1] == (before + after)[-1 - end]
     ):
-        start, end = start - 1, end + 1
+        start -= 1
+        end += 1
     return before[start : len(before) - end], after[start : len(after) - end]
 
 
-def _prove_no_forgery(chat: "ChatFormat") -> None:
-    """Law 9 on this very tokenizer: an observation that spells out every control token holds none."""
+def _prove_no_forgery(chat: CheckedFormat) -> None:
+    """Invariant 9 on this very tokenizer: an observation that spells out every control token holds none."""
     attack = "".join(f"{name}\n{name}" for name in chat.encoder.controls)
-    spans = chat.encoder.encode([AuthoredText(attack, Source.ENV, 0)])
-    forged = [
-        token
-        for span in spans
-        for token in span.token_ids.tolist()
-        if token in chat.encoder.forbidden_ids
-    ]
+    ids = _token_ids(chat.encoder.encode([AuthoredText(attack, Source.ENV, 0)]))
+    forged = [token for token in ids if token in chat.encoder.forbidden_ids]
     if forged:
         raise ChatFormatError(
             f"untrusted text became the control tokens {chat.token_texts(forged[:4])}, expected none: this tokenizer "

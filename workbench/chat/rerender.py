@@ -3,63 +3,45 @@
 A template may drop old thoughts, or move white space, so it must see the policy's text. It is rendered twice: once with
 a placeholder for every turn of the policy (which shows where they stand) and once with their text. What the template
 left of a turn is then covered with the ids that were sampled, cut at a token; only what is left over is encoded anew,
-and nothing of it is ever trained (law 2).
+and nothing of it is ever trained (invariant 2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from workbench.chat.capabilities import ChatMessage, chat_message, fit
-from workbench.chat.encode import Fixed, AuthoredText
+from workbench.chat.encode import AuthoredText, Fixed
 from workbench.chat.skeleton import (
+    Part,
     Schema,
     Slot,
+    cut_at_guards,
     cut_at_slots,
     cut_guarded,
     guard_tool,
-    literal_pieces,
     mark_schemas,
     unguard,
 )
-from workbench.types import Observation, Source, Span
-from workbench.types.errors import ChatFormatError
+from workbench.values import Observation, Source, Span
+from workbench.values.errors import ChatFormatError
 
 if TYPE_CHECKING:
     from workbench.chat.format import ChatFormat
 
-Exchange = tuple[
-    np.ndarray, Observation
-]  # sampled ids (stop token included, where one was sampled) and the reply
+# Sampled ids (stop token included, where one was sampled) and the reply.
+Exchange = tuple[np.ndarray, Observation]
 
 
-def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchange]) -> list[Span]:
+def rerender(chat: ChatFormat, first: Observation, exchanges: Sequence[Exchange]) -> list[Span]:
     """The whole conversation as the template renders it, ready for the next turn. Cost: that of the whole history."""
-    messages = fit(
-        [chat_message(message, Source.PROMPT, 0) for message in first.messages],
-        first.tools,
-        chat.capabilities,
-        opening=True,
-    )
-    for turn, (_, reply) in enumerate(exchanges):
-        messages.append(ChatMessage("assistant", (), policy=turn, turn=turn))
-        messages += fit(
-            [chat_message(message, Source.ENV, turn) for message in reply.messages],
-            (),
-            chat.capabilities,
-            opening=False,
-        )
+    messages = _messages_of(chat, first, exchanges)
     tools = first.tools if chat.capabilities.tool_schemas else ()
     texts = [_guarded_text(chat, ids) for ids, _ in exchanges]
-    shown = chat.shapes.placeholders(messages, opening=True)
-    for message, entry in zip(messages, shown, strict=True):
-        if message.policy is not None:
-            entry["content"] = texts[message.policy]
-    guarded_tools = guard_tool(tools, chat.shapes.guard)
-    parts = mark_schemas(cut_at_slots(chat.template.render(shown, guarded_tools)), guarded_tools)
+    parts = _rendered(chat, messages, tools, texts)
     outline = chat.shapes.opening(messages, tools)
     items: list[AuthoredText | Fixed] = []
     skip_stop: int | None = None
@@ -74,19 +56,46 @@ def rerender(chat: "ChatFormat", first: Observation, exchanges: Sequence[Exchang
                 if number is None:
                     if skip_stop is not None:
                         text = _without_stop(chat, text, skip_stop)
-                    items += literal_pieces(
-                        text, lambda plain: AuthoredText(plain, Source.SCAFFOLD, turn, True)
-                    )
-                    skip_stop = skip_stop if not text else None
+                    items += _literal_pieces(text, Source.SCAFFOLD, turn)
+                    if text:
+                        skip_stop = None
                 else:
                     ids = exchanges[number][0]
                     turn = number
                     items += _reused(chat, ids, texts[number], text, number)
-                    skip_stop = int(ids[-1]) if len(ids) and int(ids[-1]) in chat.stop_ids else None
+                    skip_stop = int(ids[-1]) if len(_body(chat, ids)) < len(ids) else None
     return chat.encoder.encode(items, at_start=True)
 
 
-def _without_stop(chat: "ChatFormat", literal: str, sampled: int) -> str:
+def _messages_of(
+    chat: ChatFormat, first: Observation, exchanges: Sequence[Exchange]
+) -> list[ChatMessage]:
+    """The conversation fitted to the template, with an empty message for every turn of the policy."""
+    opening = [chat_message(message, Source.PROMPT, 0) for message in first.messages]
+    messages = fit(opening, first.tools, chat.capabilities, opening=True)
+    for turn, (_, reply) in enumerate(exchanges):
+        messages.append(ChatMessage("assistant", (), policy=turn, turn=turn))
+        replies = [chat_message(message, Source.ENV, turn) for message in reply.messages]
+        messages += fit(replies, (), chat.capabilities, opening=False)
+    return messages
+
+
+def _rendered(
+    chat: ChatFormat,
+    messages: Sequence[ChatMessage],
+    tools: Sequence[Mapping],
+    texts: Sequence[str],
+) -> list[Part]:
+    """The template's rendering with the policy's texts in it, cut at the placeholders of all other contents."""
+    shown = chat.shapes.placeholders(messages, opening=True)
+    for message, entry in zip(messages, shown, strict=True):
+        if message.policy is not None:
+            entry["content"] = texts[message.policy]
+    guarded_tools = guard_tool(tools, chat.shapes.guard)
+    return mark_schemas(cut_at_slots(chat.template.render(shown, guarded_tools)), guarded_tools)
+
+
+def _without_stop(chat: ChatFormat, literal: str, sampled: int) -> str:
     """The literal after a turn whose stop token was sampled, and is already there, if it is the template's own."""
     lead = chat.encoder.leading_control(literal)
     return lead[1] if lead is not None and lead[0] == sampled else literal
@@ -104,16 +113,16 @@ def _aligned(
     def grouped(sequence: Sequence) -> list:
         groups: list = [[]]
         for part in sequence:
-            is_literal = isinstance(part, str) or (
-                isinstance(part, Slot) and messages[part.message].policy is not None
-            )
-            if is_literal:
+            is_slot = isinstance(part, Slot)
+            is_policy = is_slot and messages[part.message].policy is not None
+            if isinstance(part, str) or is_policy:
                 groups[-1].append(part)
             else:
                 groups += [part, []]
         return groups
 
-    ours, theirs = grouped(parts), grouped(outline)
+    ours = grouped(parts)
+    theirs = grouped(outline)
     fixed_ours = [part for part in ours if not isinstance(part, list)]
     if fixed_ours != [part for part in theirs if not isinstance(part, list)]:
         raise ChatFormatError(
@@ -128,32 +137,31 @@ def _turns_in(
     literal: str, gap: Sequence, messages: Sequence[ChatMessage], texts: Sequence[str]
 ) -> Iterator[tuple[int | None, str]]:
     """Cut one rendered literal into (None, template text) and (turn, what the template shows of that turn)."""
-    slots = [(index, part) for index, part in enumerate(gap) if isinstance(part, Slot)]
+    places = [index for index, part in enumerate(gap) if isinstance(part, Slot)]
+    before = "".join(gap[: places[0]]) if places else ""  # of the first turn: nothing was yielded
     position = 0
-    for nth, (index, slot) in enumerate(slots):
-        turn = messages[slot.message].policy
-        following = slots[nth + 1][0] if nth + 1 < len(slots) else len(gap)
+    for index, following in zip(places, [*places[1:], len(gap)]):
+        turn = messages[gap[index].message].policy
         after = "".join(gap[index + 1 : following])
-        before = "".join(gap[slots[nth - 1][0] + 1 : index]) if nth else "".join(gap[:index])
-        if following == len(gap):
-            end = len(literal) - len(after) if literal.endswith(after) else len(literal)
-        else:
-            end = (
-                literal.find(after, position + (len(before) if not nth else 0))
-                if after
-                else position
-            )
+        is_last = following == len(gap)
+        if is_last:
+            end = len(literal.removesuffix(after))
+        elif after:
+            end = literal.find(after, position + len(before))
             end = end if end >= 0 else len(literal)
+        else:
+            end = position
         region = literal[position:end]
         if region.endswith(texts[turn]):
             start = len(region) - len(texts[turn])
         else:
-            start = _common_start(region, before) if not nth else 0
+            start = _common_start(region, before)
         yield None, region[:start]
         yield turn, region[start:]
         # Text after a turn of the policy is yielded with the next one, or at the end.
         position = end
-        if following < len(gap):
+        before = ""
+        if not is_last:
             yield None, after
             position = min(len(literal), end + len(after))
     yield None, literal[position:]
@@ -169,11 +177,11 @@ def _common_start(left: str, right: str) -> int:
 # ------------------------------------------------------------------------------------------------ the policy's own text
 
 
-def _body(chat: "ChatFormat", ids: np.ndarray) -> np.ndarray:
+def _body(chat: ChatFormat, ids: np.ndarray) -> np.ndarray:
     return ids[:-1] if len(ids) and int(ids[-1]) in chat.stop_ids else ids
 
 
-def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
+def _guarded_text(chat: ChatFormat, ids: np.ndarray) -> str:
     """The text of a turn for the template to see: control tokens that were sampled as such are spelled out, text that
     merely looks like one is broken up."""
     body = _body(chat, ids)
@@ -195,7 +203,7 @@ def _guarded_text(chat: "ChatFormat", ids: np.ndarray) -> str:
 
 
 def _reused(
-    chat: "ChatFormat", ids: np.ndarray, text: str, shown: str, turn: int
+    chat: ChatFormat, ids: np.ndarray, text: str, shown: str, turn: int
 ) -> list[AuthoredText | Fixed]:
     """Cover `shown`, what the template left of a turn, with as many of the sampled ids as fit; encode the rest anew.
 
@@ -204,7 +212,8 @@ def _reused(
     if shown == text:
         return [Fixed(ids, Source.POLICY, turn)]
     body = _body(chat, ids)
-    whole, left = unguard(text), unguard(shown)
+    whole = unguard(text)
+    left = unguard(shown)
     place = whole.rfind(left)
     if place < 0:  # something new in front: only the common end can be the policy's own tokens
         place = len(whole) - _common_start(whole[::-1], left[::-1])
@@ -217,15 +226,17 @@ def _reused(
         written = unguard(part)
         # Words that the policy wrote stay the policy's, though in other tokens; what the template made up is scaffold.
         source = Source.POLICY if written in whole else Source.SCAFFOLD
-        items += literal_pieces(
-            part, lambda plain, source=source: AuthoredText(plain, source, turn, True)
-        )
+        items += _literal_pieces(part, source, turn)
         items.append(Fixed(fixed, Source.POLICY, turn))
     return items
 
 
+def _literal_pieces(text: str, source: Source, turn: int) -> list[AuthoredText]:
+    return [AuthoredText(piece, source, turn, True) for piece in cut_at_guards(text)]
+
+
 def _tokens_between(
-    chat: "ChatFormat", body: np.ndarray, whole: str, start: int, end: int
+    chat: ChatFormat, body: np.ndarray, whole: str, start: int, end: int
 ) -> tuple[int, int, int, int]:
     """(first token, token after the last, first character, character after the last) of the tokens that lie wholly
     within whole[start:end]; no token at its very end where none does, or where the text cannot be cut there."""
@@ -234,27 +245,27 @@ def _tokens_between(
         return chat.encoder.backend.decode(body[low:high].tolist(), skip_special_tokens=False)
 
     first = _first_true(len(body), lambda count: len(text(0, count)) >= start)
-    last = (
-        _first_true(len(body), lambda count: len(text(0, count + 1)) > end)
-        if end < len(whole)
-        else len(body)
-    )
-    left, middle = text(0, first), text(first, last)
+    last = len(body)
+    if end < len(whole):
+        last = _first_true(len(body), lambda count: len(text(0, count + 1)) > end)
+    left = text(0, first)
+    middle = text(first, last)
     # Half of a character decodes otherwise than the whole: such a place is no place to cut.
-    if (
-        first >= last
-        or left + middle + text(last, len(body)) != whole
-        or len(left) < start
-        or len(left + middle) > end
-    ):
+    adds_up = left + middle + text(last, len(body)) == whole
+    is_within = start <= len(left) and len(left + middle) <= end
+    if first >= last or not adds_up or not is_within:
         return len(body), len(body), end, end
     return first, last, len(left), len(left + middle)
 
 
 def _first_true(count: int, is_true) -> int:
     """The smallest number in [0, count] for which `is_true` holds, `count` if none: the texts only get longer."""
-    low, high = 0, count
+    low = 0
+    high = count
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if is_true(middle) else (middle + 1, high)
+        if is_true(middle):
+            high = middle
+        else:
+            low = middle + 1
     return low

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from os.path import commonprefix
 from typing import NamedTuple
 
 from workbench.chat.capabilities import ChatMessage
@@ -23,21 +24,20 @@ from workbench.chat.skeleton import (
     Slot,
     Template,
     TemplateRefused,
+    cut_at_guards,
     cut_at_slots,
     guard_tool,
-    literal_pieces,
     mark_schemas,
     placeholder,
 )
-from workbench.types import Source
-from workbench.types.errors import ChatFormatError
+from workbench.values import Source
+from workbench.values.errors import ChatFormatError
 
 CACHED_SHAPES = 1_024  # kept; more only where every task brings tools of its own
 WHITE = "".join(character for character in map(chr, range(0x3001)) if character.isspace())
 PROBES = (" \n\t x y\t \n ", "\nq\"\\ \n/é😀<b>&'\n", "x", " \n\nz\n\n ")
-POLICY_MARK = placeholder(
-    3_000_000
-)  # stands for the policy's text where the glue after it is derived
+# Stands for the policy's text where the glue after it is derived.
+POLICY_MARK = placeholder(3_000_000)
 
 
 # ------------------------------------------------------------------------------------------------ inside a slot
@@ -53,34 +53,40 @@ class Transform:
     blank_is_empty: bool = False  # white space alone is treated like no content at all
 
     def on_text(self, text: str) -> str:
-        return "".join(piece.text for piece in self.on_pieces([AuthoredText(text, Source.ENV, 0)]))
+        pieces = self.on_pieces([AuthoredText(text, Source.ENV, 0)])
+        return "".join(piece.text for piece in pieces)
 
     def on_pieces(self, pieces: Sequence[AuthoredText]) -> Sequence[AuthoredText]:
         pieces = stripped(pieces, self.left, self.right)
         if self.quoted:
-            pieces = [p._replace(text=json.dumps(p.text, ensure_ascii=False)[1:-1]) for p in pieces]
+            pieces = [piece._replace(text=_quoted(piece.text)) for piece in pieces]
         return pieces
 
 
-CANDIDATES = tuple(
-    Transform(left, right, quoted)
-    for quoted in (False, True)
-    for left, right in (
-        ("", ""),
-        (WHITE, WHITE),
-        ("\n", "\n"),
-        (WHITE, ""),
-        ("", WHITE),
-        ("\n", ""),
-        ("", "\n"),
-    )
+def _quoted(text: str) -> str:
+    """As inside of a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+STRIPS = (
+    ("", ""),
+    (WHITE, WHITE),
+    ("\n", "\n"),
+    (WHITE, ""),
+    ("", WHITE),
+    ("\n", ""),
+    ("", "\n"),
+)
+CANDIDATES = (
+    *(Transform(left, right) for left, right in STRIPS),
+    *(Transform(left, right, quoted=True) for left, right in STRIPS),
 )
 
 
 def find_transform(
     template: Template, before: list[dict], role: str, after: list[dict]
 ) -> Transform:
-    """What becomes of the content of a `role` message between `before` and `after`."""
+    """Find how the template changes the content of a `role` message between `before` and `after`."""
 
     def render(content: str) -> str:
         return template.render([*before, {"role": role, "content": content}, *after])
@@ -92,19 +98,13 @@ def find_transform(
             f"expected the content of a {role} message once in the template's output, found it {len(around) - 1} "
             "times; this template cannot be followed token by token"
         )
+    before_mark, after_mark = around
     results = [render(probe) for probe in PROBES]
     for transform in CANDIDATES:
-        if all(
-            around[0] + transform.on_text(probe) + around[1] == result
-            for probe, result in zip(PROBES, results, strict=True)
-        ):
+        if results == [before_mark + transform.on_text(probe) + after_mark for probe in PROBES]:
             blank = " \n "
-            is_text = around[0] + transform.on_text(blank) + around[1] == render(blank)
-            return (
-                transform
-                if is_text
-                else Transform(transform.left, transform.right, transform.quoted, True)
-            )
+            is_text = before_mark + transform.on_text(blank) + after_mark == render(blank)
+            return transform if is_text else replace(transform, blank_is_empty=True)
     raise ChatFormatError(
         f"the template rewrites the content of a {role} message in a way that cannot be followed token by token: "
         f"{PROBES[1]!r} became {results[1]!r}; expected it unchanged, stripped at its ends or quoted as JSON"
@@ -115,7 +115,7 @@ def find_transform(
 
 
 class Glue(NamedTuple):
-    """What follows the policy's text. `stop` is the end-of-turn token that it begins with, if it does."""
+    """The template's text behind a turn of the policy. `stop` is the end-of-turn token that it begins with, if it does."""
 
     parts: tuple[Part, ...]
     stop: int | None
@@ -126,7 +126,8 @@ class TemplateShapes:
     """The skeletons of one template, and what it does to the contents in their slots."""
 
     def __init__(self, template: Template, encoder: SafeEncoder) -> None:
-        self.template, self.encoder = template, encoder
+        self.template = template
+        self.encoder = encoder
         self.guard = Guard(tuple(encoder.controls))
         self._transforms: dict[tuple[str, bool], Transform] = {}
         self._openings: dict[tuple, tuple[Part, ...]] = {}
@@ -163,20 +164,22 @@ class TemplateShapes:
         """Render a conversation, the policy's mark, and this reply; the glue is what follows the mark."""
         base = [{"role": "user", "content": "u"}]
         if later:
-            base += [
-                {"role": "assistant", "content": "a"},
-                *_dicts(messages, lambda index, message: "r"),
-            ]
+            base.append({"role": "assistant", "content": "a"})
+            base += _dicts(messages, lambda index, message: "r")
         base.append({"role": "assistant", "content": POLICY_MARK})
         shown = base + self.placeholders(messages, opening=False)
         parts = self._derived(shown, (), messages, POLICY_MARK, opening=False)
         parts = tuple(_unguarded(parts))
-        lead = (
-            self.encoder.leading_control(parts[0]) if parts and isinstance(parts[0], str) else None
-        )
+        lead = None
+        if parts and isinstance(parts[0], str):
+            lead = self.encoder.leading_control(parts[0])
         if lead is None:
             return Glue(parts, None, parts)
-        return Glue(parts, lead[0], (*((lead[1],) if lead[1] else ()), *parts[1:]))
+        stop, rest = lead
+        after_stop = parts[1:]
+        if rest:
+            after_stop = (rest, *after_stop)
+        return Glue(parts, stop, after_stop)
 
     def _derived(
         self,
@@ -190,13 +193,14 @@ class TemplateShapes:
         """Cut the template's output at its placeholders, and see with a probe that filling in gives the same text."""
 
         def after_mark(text: str) -> str:
-            before, found, rest = text.partition(mark) if mark else ("", "", text)
-            if mark and (not found or mark in rest):
+            if not mark:
+                return text
+            if text.count(mark) != 1:
                 raise ChatFormatError(
                     "expected the assistant's text once in the template's output, found it "
                     f"{text.count(mark)} times; no append-only suffix can be derived from this template"
                 )
-            return rest
+            return text.partition(mark)[2]
 
         parts = cut_at_slots(after_mark(self.template.render(shown, tools)))
         _check_slots(parts, messages)
@@ -209,27 +213,24 @@ class TemplateShapes:
             part if isinstance(part, str) else self._probe_in(part, messages, opening)
             for part in parts
         )
-        came = after_mark(self.template.render(probed, tools))
-        if came != expected:
-            at = next(
-                (i for i, (a, b) in enumerate(zip(came, expected)) if a != b),
-                min(len(came), len(expected)),
-            )
+        actual = after_mark(self.template.render(probed, tools))
+        if actual != expected:
+            at = len(commonprefix([actual, expected]))
+            around = slice(max(0, at - 20), at + 40)
             roles = [message.role for message in messages]
             raise ChatFormatError(
                 f"roles {roles}: the template treats contents in a way that depends on them: expected "
-                f"{expected[at - 20 if at > 20 else 0 : at + 40]!r}, got {came[at - 20 if at > 20 else 0 : at + 40]!r}"
+                f"{expected[around]!r}, got {actual[around]!r}"
             )
         return parts
 
     def _probe_in(self, slot: Slot, messages: Sequence[ChatMessage], opening: bool) -> str:
-        """What a probe should look like in this slot; names and the policy's turns keep their placeholder."""
+        """The text expected of a probe in this slot; names and the policy's turns keep their placeholder."""
         message = messages[slot.message]
         if slot.field != CONTENT or message.policy is not None:
             return placeholder(*slot)
-        return self._transform(message.role, opening and slot.message == 0).on_text(
-            PROBES[slot.message % 2]
-        )
+        transform = self._transform(message.role, opening and slot.message == 0)
+        return transform.on_text(PROBES[slot.message % 2])
 
     def _shape(self, messages: Sequence[ChatMessage], opening: bool) -> tuple:
         return tuple(
@@ -252,22 +253,21 @@ class TemplateShapes:
 
     def placeholders(self, messages: Sequence[ChatMessage], *, opening: bool) -> list[dict]:
         """Messages for the template, with a placeholder for every content, name and call id."""
-        return _dicts(
-            messages,
-            lambda index, message: (
-                "" if self._is_empty(message, opening and index == 0) else placeholder(index)
-            ),
-        )
+
+        def content(index: int, message: ChatMessage) -> str:
+            return "" if self._is_empty(message, opening and index == 0) else placeholder(index)
+
+        return _dicts(messages, content)
 
     def _transform(self, role: str, first: bool) -> Transform:
-        """What the template does to contents of this role, as the first message or after a turn of the policy."""
+        """How the template changes contents of this role, as the first message or after a turn of the policy."""
         key = (role, first)
         if key not in self._transforms:
-            user, assistant = (
-                {"role": "user", "content": "u"},
-                {"role": "assistant", "content": "a"},
-            )
-            before = [] if first else [user] if role == "assistant" else [user, assistant]
+            user = {"role": "user", "content": "u"}
+            assistant = {"role": "assistant", "content": "a"}
+            before = []
+            if not first:
+                before = [user] if role == "assistant" else [user, assistant]
             after = [user] if role in ("system", "assistant") else []
             try:
                 self._transforms[key] = find_transform(self.template, before, role, after)
@@ -278,22 +278,23 @@ class TemplateShapes:
     def slot_pieces(
         self, slot: Slot, messages: Sequence[ChatMessage], opening: bool
     ) -> Sequence[AuthoredText]:
-        """What stands in a slot: the content as the template would change it, or a name."""
+        """The pieces in a slot: the content as the template would change it, or a name."""
         message = messages[slot.message]
         if slot.field == CONTENT:
-            return self._transform(message.role, opening and slot.message == 0).on_pieces(
-                message.pieces
-            )
+            transform = self._transform(message.role, opening and slot.message == 0)
+            return transform.on_pieces(message.pieces)
         return (message.name,) if slot.field == NAME else (message.call_id,)
 
 
 def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
-    found = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
+    shown = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
     for index, message in enumerate(messages):
-        if (message.pieces or message.policy is not None) and found.count(index) != 1:
+        times = shown.count(index)
+        if (message.pieces or message.policy is not None) and times != 1:
+            roles = [other.role for other in messages]
             raise ChatFormatError(
-                f"the template shows the content of message {index} ({message.role}) {found.count(index)} times "
-                f"among roles {[m.role for m in messages]}; expected once, after what came before it"
+                f"the template shows the content of message {index} ({message.role}) {times} times "
+                f"among roles {roles}; expected once, after what came before it"
             )
 
 
@@ -303,12 +304,7 @@ def _unguarded(parts: Sequence[Part]) -> Iterator[Part]:
         if not isinstance(part, str):
             yield part
         elif part:
-            yield from (
-                piece.text
-                for piece in literal_pieces(
-                    part, lambda text: AuthoredText(text, Source.SCAFFOLD, 0)
-                )
-            )
+            yield from cut_at_guards(part)
 
 
 def _dicts(

@@ -15,21 +15,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from workbench.chat.encode import AuthoredText
-from workbench.types.errors import ChatFormatError
+from workbench.values.errors import ChatFormatError
 
-OPEN, CLOSE, ESCAPE, GUARD = "\ufdd0", "\ufdd1", "\ufdde", "\ufddf"
+OPEN = "\ufdd0"
+CLOSE = "\ufdd1"
+ESCAPE = "\ufdde"
+GUARD = "\ufddf"
 PLACEHOLDER = re.compile("\ufdd0([\ufdd2-\ufddb]+)\ufdd1")
-CONTENT, NAME, CALL_ID = 0, 1, 2  # what stands in a slot
+# What stands in a slot.
+CONTENT = 0
+NAME = 1
+CALL_ID = 2
 
 
 def placeholder(message: int, field: int = CONTENT) -> str:
     """Nine characters always: some templates insist on that length for the id of a tool call."""
-    return (
-        OPEN + "".join(chr(0xFDD2 + int(digit)) for digit in f"{3 * message + field:07d}") + CLOSE
-    )
+    digits = f"{3 * message + field:07d}"
+    return OPEN + "".join(chr(0xFDD2 + int(digit)) for digit in digits) + CLOSE
 
 
 class Slot(NamedTuple):
@@ -64,34 +69,33 @@ class Guard:
     the text back."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._inside = (
-            re.compile("|".join(f"(?={re.escape(name)})" for name in names)) if names else None
-        )
-        sized = [(name, size) for name in names for size in range(1, len(name))]
-        self._starts = frozenset(name[:size] for name, size in sized)
-        self._ends = frozenset(name[-size:] for name, size in sized)
-        self._parts = frozenset(
-            name[at : at + size] for name, size in sized for at in range(len(name))
-        )
+        lookaheads = "|".join(f"(?={re.escape(name)})" for name in names)
+        self._inside = re.compile(lookaheads) if names else None
+        self._starts: set[str] = set()  # of names, the whole names left out
+        self._ends: set[str] = set()
+        self._parts: set[str] = set()  # anywhere within a name
+        for name in names:
+            for size in range(1, len(name)):
+                self._starts.add(name[:size])
+                self._ends.add(name[-size:])
+                self._parts.update(name[at : at + size] for at in range(len(name)))
         self._longest = max(map(len, names), default=1)
 
     def __call__(self, text: str) -> str:
-        text = re.sub("[\ufdd0-\ufdef]", lambda found: ESCAPE + _letter(found.group()), text)
+        text = re.sub("[\ufdd0-\ufdef]", lambda match: ESCAPE + _letter(match.group()), text)
         if self._inside is None or not text:
             return text
         borders = [0, *(match.start() + 1 for match in self._inside.finditer(text)), len(text)]
-        text = GUARD.join(
-            text[left:right] for left, right in zip(borders[:-1], borders[1:], strict=True)
-        )
+        text = GUARD.join(text[left:right] for left, right in pairwise(borders))
         sizes = range(1, min(self._longest, len(text) + 1))
         if text in self._parts or any(text[-size:] in self._starts for size in sizes):
-            text = text + GUARD
+            text += GUARD
         return GUARD + text if any(text[:size] in self._ends for size in sizes) else text
 
 
 def unguard(text: str) -> str:
     text = text.replace(GUARD, "")
-    return re.sub(ESCAPE + "([0-9A-V])", lambda found: chr(0xFDD0 + int(found.group(1), 32)), text)
+    return re.sub(ESCAPE + "([0-9A-V])", lambda match: chr(0xFDD0 + int(match[1], 32)), text)
 
 
 def cut_guarded(text: str, count: int) -> tuple[str, str]:
@@ -159,7 +163,7 @@ class Template:
             ) from error
 
     def reference_ids(self, messages: list[dict], tools: list | None = None) -> list[int]:
-        """What everybody else would train on: the tokenizer's own ids."""
+        """The tokenizer's own ids, which everybody else would train on."""
         return self._tokenizer.apply_chat_template(
             messages, tools=tools or None, tokenize=True, return_dict=False, **self._arguments
         )
@@ -167,14 +171,13 @@ class Template:
 
 def mark_schemas(parts: list[str | Slot], tools: Sequence[Any]) -> list[Part]:
     """Tell the text of tool schemas from literals, where the template writes them as JSON."""
-    needles = {
-        json.dumps(tool, ensure_ascii=False, indent=indent)
-        for tool in tools
-        for indent in (None, 4, 2)
-    }
+    needles: set[str] = set()
+    for tool in tools:
+        needles |= {json.dumps(tool, ensure_ascii=False, indent=indent) for indent in (None, 4, 2)}
     if not needles:
         return list(parts)
-    pattern = re.compile("|".join(map(re.escape, sorted(needles, key=len, reverse=True))))
+    longest_first = sorted(needles, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
     out: list[Part] = []
     for part in parts:
         if isinstance(part, Slot):
@@ -188,9 +191,9 @@ def mark_schemas(parts: list[str | Slot], tools: Sequence[Any]) -> list[Part]:
     return [part for part in out if part != ""]
 
 
-def literal_pieces(text: str, make) -> list[AuthoredText]:
+def cut_at_guards(text: str) -> list[str]:
     """Literal text that may hold guards: cut there, so that what was broken up stays broken up."""
-    return [make(unguard(part)) for part in text.split(GUARD) if part]
+    return [unguard(part) for part in text.split(GUARD) if part]
 
 
 def guard_tool(value: Any, guard: Guard) -> Any:

@@ -1,16 +1,18 @@
-"""`workbench ...`: the terminal door. Every command is one call into the cells that notebooks use.
+"""`workbench ...` in a terminal. Every command is one call of a function that notebooks call, too.
 
 Exit status: 0 done, 1 the answer is no (a replay differs, a demo did not learn, a check failed), 2 a usage or input
-error, 3 something that nobody expected (`last_resort`), 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps
-its committed steps, and `resume` goes on).
+error, 3 an unexpected error (`last_resort`), 130 stopped by Ctrl-C, 143 stopped by SIGTERM (a run then keeps
+its committed steps, and `resume` continues it).
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 from workbench.cli.parser import make_parser
 
@@ -20,7 +22,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status. As a process's own door (no `argv`) it also sees to it that the process ends."""
+    """The exit status. Called for a process of its own (no `argv`), also make sure that the process ends."""
     status = 3
     try:
         status = run(argv)
@@ -33,60 +35,65 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str] | None) -> int:
-    """Parse, call the command, and say what went wrong."""
+    """Parse, call the command, and say what went wrong; returns the exit status."""
     from workbench.training.signals import stop_on_signals
-    from workbench.types.errors import WorkbenchError
+    from workbench.values.errors import WorkbenchError
 
-    parser = make_parser()
-    args, unread = parser.parse_known_args(argv)
-    if unread:
-        several = all("=" in each and not each.startswith("-") for each in unread)
-        parser.error(
-            f"unrecognized arguments: {' '.join(unread)}"
-            + (
-                "; each setting has a --set of its own: --set train.steps=5 --set learner.lr=1e-4"
-                if several
-                else ""
-            )
-        )
-    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    rank = os.environ.get("RANK", "0")
+    world = os.environ.get("WORLD_SIZE", "1")
     where = f" (process {rank} of {world})" if world != "1" else ""
     try:
+        args = _parsed(argv)
         with contextlib.ExitStack() as stack:
-            if (
-                rank != "0"
-            ):  # under torchrun the first process speaks; the others only of what went wrong
-                os.environ["WORKBENCH_PROGRESS"] = "quiet"
-                stack.enter_context(
-                    contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w")))
-                )
+            if rank != "0":
+                stack.enter_context(_quiet())
             stack.enter_context(stop_on_signals(signal.SIGTERM, signal.SIGINT))
-            if not {"", os.getcwd()} & set(
-                sys.path
-            ):  # `workbench` finds my_env.py where `python -m workbench.cli` does
+            # `workbench` finds my_env.py where `python -m workbench.cli` does
+            if not {"", os.getcwd()} & set(sys.path):
                 sys.path.append(os.getcwd())
             return args.run(args)
     except WorkbenchError as error:
         print(f"workbench{where}: {type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as asked:
+    except KeyboardInterrupt as stop:
         if rank == "0":
-            print(
-                f"workbench: {str(asked) or 'interrupted; committed steps are kept'}",
-                file=sys.stderr,
-            )
-        return 128 + getattr(asked, "signal", signal.SIGINT)
+            reason = str(stop) or "interrupted; committed steps are kept"
+            print(f"workbench: {reason}", file=sys.stderr)
+        return 128 + getattr(stop, "signal", signal.SIGINT)
     except BrokenPipeError:  # `workbench show ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if (
-            world != "1" and isinstance(error, RuntimeError) and "peer" in str(error)
-        ):  # torch's way of saying that another
-            print(
-                f"workbench{where}: another process ended, so this one does too", file=sys.stderr
-            )  # one has said why
+        if world != "1" and _is_of_a_lost_process(error):
+            print(f"workbench{where}: another process ended, so this one does too", file=sys.stderr)
             return 2
-        from workbench.cli.last_resort import told
+        from workbench.cli.last_resort import report_crash
 
-        return told(error, where)
+        return report_crash(error, where)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Print nothing but errors: under torchrun the first process alone speaks."""
+    os.environ["WORKBENCH_PROGRESS"] = "quiet"
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def _parsed(argv: list[str] | None) -> argparse.Namespace:
+    """The arguments. Exits with status 2 for those that no command takes."""
+    parser = make_parser()
+    args, unread = parser.parse_known_args(argv)
+    if unread:
+        hint = ""
+        if all("=" in word and not word.startswith("-") for word in unread):
+            hint = (
+                "; each setting has a --set of its own: --set train.steps=5 --set learner.lr=1e-4"
+            )
+        parser.error(f"unrecognized arguments: {' '.join(unread)}{hint}")
+    return args
+
+
+def _is_of_a_lost_process(error: Exception) -> bool:
+    """Whether torch says that another process is gone, which has printed why."""
+    return isinstance(error, RuntimeError) and "peer" in str(error)

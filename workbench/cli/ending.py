@@ -1,4 +1,4 @@
-"""The end of a command's process: threads that somebody's code left behind must not keep it from ending.
+"""The end of a command's process: threads that an environment or a tool left behind must not keep it from ending.
 
 Python waits for every thread that is no daemon. One that an environment or a tool left waiting for ever would hold the
 shell, `run.wait()` and papermill, long after the run is committed.
@@ -29,10 +29,12 @@ def _watch(status: int) -> None:
     left = _left()
     if not left:
         return
+    threads = "1 thread" if len(left) == 1 else f"{len(left)} threads"
+    places = "; ".join(_where(thread) for thread in left[:5])
     print(
-        f"workbench: the command is done, and {len(left)} thread{'s' if len(left) > 1 else ''} that it did not start "
-        f"would not end: {'; '.join(map(_where, left[:5]))}. The process ends without them. Whatever starts a thread "
-        "in an environment or a tool ends it in close(), or makes it a daemon",
+        f"workbench: the command is done, and {threads} that it did not start would not end: {places}. The process "
+        "ends without them. Whatever starts a thread in an environment or a tool ends it in close(), or makes it a "
+        "daemon",
         file=sys.stderr,
     )
     for stream in (sys.stdout, sys.stderr):
@@ -41,24 +43,19 @@ def _watch(status: int) -> None:
 
 
 def _left() -> list[threading.Thread]:
-    """What Python would wait for."""
-    return [
-        thread
-        for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.main_thread()
-    ]
+    """The threads that Python would wait for."""
+    main = threading.main_thread()
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread is not main]
 
 
 def _where(thread: threading.Thread) -> str:
     """Its name, and the line in which it waits: the innermost one that is not Python's own."""
     frame = sys._current_frames().get(thread.ident)
-    lines = traceback.extract_stack(frame) if frame is not None else []
-    own = os.path.dirname(threading.__file__)
-    mine = [
-        line
-        for line in lines
-        if os.path.dirname(line.filename) not in (own, os.path.join(own, "concurrent/futures"))
-    ]
-    return thread.name + (
-        f" (in {mine[-1].name}, {mine[-1].filename}:{mine[-1].lineno})" if mine else ""
-    )
+    if frame is None:
+        return thread.name
+    library = os.path.dirname(threading.__file__)
+    of_python = (library, os.path.join(library, "concurrent/futures"))
+    for line in reversed(traceback.extract_stack(frame)):
+        if os.path.dirname(line.filename) not in of_python:
+            return f"{thread.name} (in {line.name}, {line.filename}:{line.lineno})"
+    return thread.name

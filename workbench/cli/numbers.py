@@ -6,7 +6,7 @@ import argparse
 
 
 def whole_number(text: str) -> int:
-    """A number of things."""
+    """A whole number, at least 1."""
     number = int(text) if text.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"a whole number, at least 1, is expected; got {text!r}")
@@ -15,10 +15,10 @@ def whole_number(text: str) -> int:
 
 def step_numbers(text: str) -> list[int]:
     """Steps as people write them: 1-10,15."""
-    found: list[int] = []
+    steps: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
             raise argparse.ArgumentTypeError(f"steps such as 1-10,15 are expected; got {text!r}")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        steps += range(int(first), int(last or first) + 1)
+    return steps

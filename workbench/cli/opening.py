@@ -1,4 +1,4 @@
-"""What the commands share: a word of the command line becomes a config, an opened session, a written page."""
+"""Shared by the commands: open the config or the run that a word of the command line names, print or save a view."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from workbench.types.errors import ConfigError
-from workbench.types.plugins import is_named
-from workbench.types.regular_files import is_folder, parse_json, read_json
+from workbench.basics.plugins import is_named
+from workbench.basics.regular_files import is_folder, parse_json, read_json
+from workbench.values.errors import ConfigError
 
 
 def overrides(settings: list[str]) -> dict[str, Any]:
+    """Dotted key -> value of the words after --set."""
     pairs = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -22,18 +23,18 @@ def overrides(settings: list[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set takes KEY=VALUE, got {setting!r}; for example --set train.steps=10"
             )
-        key, value = key.strip(), value.strip()
-        if (
-            key.count(".") > 1
-        ):  # env.options.size, policy.template_flags.x: some have no type to be read as
+        key = key.strip()
+        pairs[key] = value.strip()
+        # env.options.size, policy.template_flags.x: some have no type to be read as
+        if key.count(".") > 1:
             with contextlib.suppress(ValueError):
-                value = parse_json(value)
-        pairs[key] = value
+                pairs[key] = parse_json(value.strip())
     return pairs
 
 
 def config_of(source: str, settings: list[str], *, trust: bool = False):
-    from workbench.training.config import from_dict, load_config_with_warnings
+    """The config of a preset, of a .toml file, or of a config.json as it was stored."""
+    from workbench.training.config import load_config_with_warnings
     from workbench.training.session import first_process
 
     if source.endswith(".json"):
@@ -41,22 +42,27 @@ def config_of(source: str, settings: list[str], *, trust: bool = False):
             raise ConfigError(
                 "a stored config is taken as it is; --set goes with a preset or a .toml file"
             )
-        try:
-            tree = read_json(Path(source))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read {source}: {error}") from error
-        if (
-            isinstance(tree, dict) and tree.get("kind") == "config"
-        ):  # of a run folder: inside its seal
-            from workbench.run.store import open_run
-            from workbench.training.stored import config_of_run
-
-            return config_of_run(open_run(Path(source).resolve().parent, trust=trust))
-        return from_dict(tree)
+        return _stored_config(source, trust)
     config, warnings = load_config_with_warnings(source, overrides(settings))
     for warning in warnings if first_process() else ():
         print(f"note: {warning}", file=sys.stderr)
     return config
+
+
+def _stored_config(source: str, trust: bool):
+    from workbench.training.config import from_dict
+
+    try:
+        tree = read_json(Path(source))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {source}: {error}") from error
+    is_of_a_run = isinstance(tree, dict) and tree.get("kind") == "config"
+    if not is_of_a_run:
+        return from_dict(tree)
+    from workbench.run.store import open_run
+    from workbench.training.stored import config_of_run
+
+    return config_of_run(open_run(Path(source).resolve().parent, trust=trust))
 
 
 def source_of(source: str, settings: list[str], step: int | None = None, *, trust: bool = False):
@@ -74,10 +80,10 @@ def source_of(source: str, settings: list[str], step: int | None = None, *, trus
 
 def session_of(source: str, settings: list[str], step: int | None = None, *, trust: bool = False):
     """A run folder's policy, or a preset's untrained one."""
-    from workbench.training.session import open_session, reopen
+    from workbench.training.reopening import reopen, session_of
 
-    found = source_of(source, settings, step, trust=trust)
-    return reopen(found, step=step) if is_run(source) else open_session(found)
+    run_or_config = source_of(source, settings, step, trust=trust)
+    return session_of(run_or_config) if step is None else reopen(run_or_config, step=step)
 
 
 def is_run(source: str) -> bool:
@@ -88,12 +94,13 @@ def is_run(source: str) -> bool:
 
 
 def is_config(source: str) -> bool:
+    """Whether it names a preset, a .toml file, or an environment by package.module:Name."""
     from workbench.training.config import PRESETS
 
     return source in PRESETS or source.endswith(".toml") or is_named(source)
 
 
-def put(view, html: Path | None) -> None:
+def print_or_save(view, html: Path | None) -> None:
     """Print a view, or write it as a page of its own."""
     if html is None:
         return print(view.text)

@@ -1,9 +1,10 @@
 """Engines: token ids in, sampled ids with their logprobs out. They know no tasks and no text.
 
-    base                  the contract            scripted              follows a script (tests, a human)
-    config, layout        settings                transformers_engine   embedded: a Hugging Face model, CPU and GPU
-                                                  vllm_engine           vLLM in this process, or
-                                                  server/               as a server of its own
+    base                  the contract
+    config, layout        settings
+    scripted              follows a script (tests, a human)
+    transformers_engine   embedded: a Hugging Face model, CPU and GPU
+    vllm_engine           vLLM in this process; as a server of its own it is the extension vllm_server
 
 Inside the embedded engine: intake (refuses requests and weights) · slot_runner, slots, attention (kept cache) ·
 cohort_runner (fallback) · probe (which of the two) · sampling.
@@ -14,11 +15,13 @@ these the new weights?).
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from workbench.basics.extensions import provided, service
+from workbench.basics.plugins import NameTable
 from workbench.engines.config import TransformersEngineConfig, VllmEngineConfig
 from workbench.engines.layout import LayoutConfig
-from workbench.types.plugins import NameTable
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -30,7 +33,8 @@ ENGINES = NameTable(
     {
         "transformers": "workbench.engines.config:TransformersEngineConfig",
         "vllm": "workbench.engines.config:VllmEngineConfig",
-    }
+    },
+    functools.partial(provided, "engines"),
 )
 
 
@@ -40,15 +44,14 @@ def open_engine(
     layout: LayoutConfig = LayoutConfig(),
     *,
     adapter_rank: int = 0,
-) -> "Engine":
+) -> Engine:
     """The engine that these settings describe, with its own copy of `model`'s weights, where `layout` has it. Settings of
     one's own bring `open(model)`. `adapter_rank`: of adapters that `layout` sends alone. Raises EngineError."""
     if hasattr(config, "open"):
         return config.open(model)
     # Torch, and vLLM, are imported only when they are needed.
     if isinstance(config, VllmEngineConfig) and layout.has_server:
-        from workbench.engines.server.opening import open_server_engine
-
+        open_server_engine = service("server_engine", f"layout.kind = {layout.kind!r}")
         return open_server_engine(model, config, layout, adapter_rank)
     if isinstance(config, VllmEngineConfig):
         from workbench.engines.vllm_engine import open_vllm_engine

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from workbench.engines.slots import SlotCache
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
 ATTENTION_NAME = "workbench_slots"
 # Tensors that models hand down to attention although they are spent before it (rotation was already applied).
@@ -32,9 +32,7 @@ SPENT = frozenset({"position_ids", "cache_position", "input_ids", "attention_mas
 PIECE = 256  # tokens of one piece: what bounds the size of a mask
 PIECES_AREA = 4_000_000  # queries x keys handled in one call
 THIN = 65_536  # multiplications in one product: above 80,000 numpy's library leaves its fast path (measured)
-LONG = (
-    8_192  # numbers in the keys of a sequence, on average, from where its own calls pay (measured)
-)
+LONG = 8_192  # numbers in a sequence's keys, on average, from where its own calls pay (measured)
 THREADS = 2  # with more of them, one call that is spread over all is faster than this loop
 
 
@@ -50,41 +48,34 @@ class PackedPiece:
 
 @dataclass
 class ForwardStep:
-    """What one forward pass needs to know; masks are made once and shared by all layers."""
+    """The state of one forward pass; masks are made once and shared by all layers."""
 
     cache: SlotCache
-    slot_T: torch.Tensor
-    position_T: torch.Tensor
+    slot_T: Tensor
+    position_T: Tensor
     active: int
     ends: tuple[int, ...]  # of each active sequence: positions it has, new token included
     pieces: list[list[PackedPiece]] = field(default_factory=list)
-    by_rows: bool | None = (
-        None  # newest tokens sequence by sequence; None: where that is faster (probe: each)
-    )
+    # Newest tokens sequence by sequence; None: where that is faster (probe: each).
+    by_rows: bool | None = None
     thin: int | None = None  # how much of a row in one product, see `attend_by_rows`
-    seen_windows: dict[int, int | None] = field(
-        default_factory=dict
-    )  # layer -> its sliding window, for the probe
-    _decode_masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    # Layer -> its sliding window, for the probe.
+    seen_windows: dict[int, int | None] = field(default_factory=dict)
+    _decode_masks: dict[int | None, Tensor] = field(default_factory=dict)
     _bundles: list[_Bundle] | None = None
 
     @property
     def key_length(self) -> int:
         return max(self.ends)
 
-    def decode_mask(self, window: int | None) -> torch.Tensor:
+    def decode_mask(self, window: int | None) -> Tensor:
         """[A, 1, 1, L] True where the newest token of a sequence may look: its own past, inside the window."""
-        mask = self._decode_masks.get(window)
-        if mask is None:
-            key_L = torch.arange(self.key_length, device=self.position_T.device)
-            position_A1 = self.position_T[: self.active, None]
-            mask = key_L <= position_A1
-            if window is not None:
-                mask &= key_L > position_A1 - window
-            mask = self._decode_masks[window] = mask[:, None, None, :]
-        return mask
+        if window not in self._decode_masks:
+            mask_AL = _visible(self.key_length, self.position_T[: self.active, None], window)
+            self._decode_masks[window] = mask_AL[:, None, None, :]
+        return self._decode_masks[window]
 
-    def bundles(self) -> list["_Bundle"]:
+    def bundles(self) -> list[_Bundle]:
         if self._bundles is None:
             self._bundles = [_Bundle(pieces, self.position_T.device) for pieces in self.pieces]
         return self._bundles
@@ -108,35 +99,46 @@ class _Bundle:
         self.token_Bn = first_B1 + inside_Bn
         self.position_Bn = start_B1 + inside_Bn
         self.valid_flat = (offset_n < count_B1).flatten().nonzero()[:, 0]
-        self._masks: dict[int | None, torch.Tensor] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
-    def mask(self, window: int | None) -> torch.Tensor:
+    def mask(self, window: int | None) -> Tensor:
         """[B, 1, n, L]"""
-        mask = self._masks.get(window)
-        if mask is None:
-            key_L = torch.arange(self.key_length, device=self.position_Bn.device)
-            position_Bn1 = self.position_Bn[:, :, None]
-            mask = key_L <= position_Bn1
-            if window is not None:
-                mask &= key_L > position_Bn1 - window
-            mask = self._masks[window] = mask[:, None]
-        return mask
+        if window not in self._masks:
+            mask_BnL = _visible(self.key_length, self.position_Bn[:, :, None], window)
+            self._masks[window] = mask_BnL[:, None]
+        return self._masks[window]
+
+
+def _visible(key_length: int, position: Tensor, window: int | None) -> Tensor:
+    """Bool [..., L]: whether a query at `position` [..., 1] may look at a key: its own past, inside the window."""
+    key_L = torch.arange(key_length, device=position.device)
+    mask = key_L <= position
+    if window is not None:
+        mask &= key_L > position - window
+    return mask
 
 
 def bundle_pieces(pieces: list[PackedPiece]) -> list[list[PackedPiece]]:
     """Group neighbouring pieces as long as padding them to one shape wastes less than it saves in calls."""
     bundles: list[list[PackedPiece]] = []
-    area, longest, reach = 0, 0, 0
+    area = 0
+    longest = 0
+    reach = 0
     for piece in pieces:
         own = piece.count * (piece.start + piece.count)
-        new_longest, new_reach = max(longest, piece.count), max(reach, piece.start + piece.count)
+        new_longest = max(longest, piece.count)
+        new_reach = max(reach, piece.start + piece.count)
         padded = (len(bundles[-1]) + 1) * new_longest * new_reach if bundles else 0
         if bundles and padded <= 2 * (area + own) + 4096 and padded <= PIECES_AREA:
             bundles[-1].append(piece)
-            area, longest, reach = area + own, new_longest, new_reach
+            area += own
+            longest = new_longest
+            reach = new_reach
         else:
             bundles.append([piece])
-            area, longest, reach = own, piece.count, piece.start + piece.count
+            area = own
+            longest = piece.count
+            reach = piece.start + piece.count
     return bundles
 
 
@@ -161,19 +163,22 @@ def slot_attention(
     Returns ([1, T, H, E], None). Raises EngineError where a model asks for something that it does not understand;
     the probe turns that into the reason why such a model is served without a kept cache.
     """
-    step = _STEP.get()
     for name, other in others.items():
-        if isinstance(other, torch.Tensor) and name not in SPENT:
+        if isinstance(other, Tensor) and name not in SPENT:
             raise EngineError(
                 f"its attention wants {name!r}, which the slot attention does not know"
             )
     if attention_mask is not None or is_causal is False:
         raise EngineError("its attention brings a mask of its own")
+    step = _STEP.get()
     layer = module.layer_idx
     step.seen_windows[layer] = sliding_window
-    query_T, key_T, value_T = (states[0].transpose(0, 1) for states in (query, key, value))
+    query_T = query[0].transpose(0, 1)
+    key_T = key[0].transpose(0, 1)
+    value_T = value[0].transpose(0, 1)
     keys, values = step.cache.write(layer, key_T, value_T, step.slot_T, step.position_T)
-    active, length = step.active, step.key_length
+    active = step.active
+    length = step.key_length
     if sliding_window is None and softcap is None and _by_rows(step, keys):
         decoded_A = attend_by_rows(query_T[:active], keys, values, step.ends, scaling, step.thin)
     else:
@@ -189,9 +194,8 @@ def slot_attention(
         return decoded_A[None], None
     parts = [decoded_A]
     for bundle in step.bundles():
-        query_BHnD = query_T[bundle.token_Bn].transpose(1, 2)
         attended = _attend(
-            query_BHnD,
+            query_T[bundle.token_Bn].transpose(1, 2),
             keys[:, :, : bundle.key_length].index_select(0, bundle.slot_B),
             values[:, :, : bundle.key_length].index_select(0, bundle.slot_B),
             bundle.mask(sliding_window),
@@ -202,13 +206,11 @@ def slot_attention(
     return torch.cat(parts)[None], None
 
 
-def _by_rows(step: ForwardStep, keys: torch.Tensor) -> bool:
+def _by_rows(step: ForwardStep, keys: Tensor) -> bool:
     """Where both ways are right: the faster one, or the one that was asked for."""
-    return (
-        reads_long_rows(step.ends, keys)
-        if step.by_rows is None
-        else step.by_rows and can_read_rows(keys)
-    )
+    if step.by_rows is None:
+        return reads_long_rows(step.ends, keys)
+    return step.by_rows and can_read_rows(keys)
 
 
 def _attend(query, keys, values, mask, scaling, softcap):
@@ -229,11 +231,11 @@ def _attend(query, keys, values, mask, scaling, softcap):
             grouped, keys, values, attn_mask=mask, scale=scaling
         )
     else:
-        scores = torch.matmul(grouped, keys.transpose(2, 3)) * (
-            size**-0.5 if scaling is None else scaling
-        )
-        scores = (torch.tanh(scores / softcap) * softcap).float().masked_fill(~mask, -torch.inf)
-        out = torch.matmul(torch.softmax(scores, dim=-1).to(values.dtype), values)
+        scale = size**-0.5 if scaling is None else scaling
+        scores = torch.matmul(grouped, keys.transpose(2, 3)) * scale
+        capped = torch.tanh(scores / softcap) * softcap
+        weights = torch.softmax(capped.float().masked_fill(~mask, -torch.inf), dim=-1)
+        out = torch.matmul(weights.to(values.dtype), values)
     return out.reshape(batch, heads, count, -1).transpose(1, 2)
 
 
@@ -252,11 +254,9 @@ def can_read_rows(keys: Tensor) -> bool:
 
 def reads_long_rows(ends_A: Sequence[int], keys: Tensor) -> bool:
     """True where sequences of these lengths are attended faster one by one."""
-    return (
-        can_read_rows(keys)
-        and torch.get_num_threads() <= THREADS
-        and sum(ends_A) * keys.shape[1] * keys.shape[3] >= LONG * len(ends_A)
-    )
+    if not can_read_rows(keys) or torch.get_num_threads() > THREADS:
+        return False
+    return sum(ends_A) * keys.shape[1] * keys.shape[3] >= LONG * len(ends_A)
 
 
 def attend_by_rows(
@@ -275,25 +275,31 @@ def attend_by_rows(
     slab, up to rounding.
     """
     active, heads, size = query_AHD.shape
-    kv_heads, value_size = keys.shape[1], values.shape[3]
+    kv_heads = keys.shape[1]
+    shared = heads // kv_heads
+    value_size = values.shape[3]
     scale = 1 / math.sqrt(size) if scaling is None else scaling
-    query_AKGD = (query_AHD * scale).reshape(active, kv_heads, heads // kv_heads, size)
-    scores_AKGL = query_AKGD.new_full((*query_AKGD.shape[:3], max(ends_A)), -math.inf)
-    query, key, value, scores = (
-        states.numpy() for states in (query_AKGD, keys, values, scores_AKGL)
-    )
-    step = max(1, (thin or THIN) // (query.shape[2] * max(size, value_size)))
-    for row, first, last in _row_pieces(ends_A, step):
-        np.matmul(
-            query[row],
-            key[row, :, first:last].transpose(0, 2, 1),
-            out=scores[row, :, :, first:last],
-        )
+    query_AKGD = (query_AHD * scale).reshape(active, kv_heads, shared, size)
+    step = max(1, (thin or THIN) // (shared * max(size, value_size)))
+    scores_AKGL = _scores_by_rows(query_AKGD, keys, ends_A, step)
     weights = torch.softmax(scores_AKGL, dim=-1).numpy()
-    out_AKGE = np.zeros((*query.shape[:3], value_size), query.dtype)
+    value = values.numpy()
+    out_AKGE = np.zeros((active, kv_heads, shared, value_size), weights.dtype)
     for row, first, last in _row_pieces(ends_A, step):
         out_AKGE[row] += np.matmul(weights[row, :, :, first:last], value[row, :, first:last])
     return torch.from_numpy(out_AKGE).view(active, heads, value_size)
+
+
+def _scores_by_rows(query_AKGD: Tensor, keys: Tensor, ends_A: Sequence[int], step: int) -> Tensor:
+    """q k^T over each sequence's own keys [A, K, G, L], -inf beyond them; `step` keys in one product."""
+    scores_AKGL = query_AKGD.new_full((*query_AKGD.shape[:3], max(ends_A)), -math.inf)
+    query = query_AKGD.numpy()
+    key = keys.numpy()
+    scores = scores_AKGL.numpy()
+    for row, first, last in _row_pieces(ends_A, step):
+        key_KDL = key[row, :, first:last].transpose(0, 2, 1)
+        np.matmul(query[row], key_KDL, out=scores[row, :, :, first:last])
+    return scores_AKGL
 
 
 def _row_pieces(ends_A: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]:
@@ -306,7 +312,7 @@ def _row_pieces(ends_A: Sequence[int], step: int) -> Iterator[tuple[int, int, in
 # ------------------------------------------------------------------------------------------------ the model
 
 # (step, ids [1, T], keep: logits of the first `keep` positions only, or None for all) -> logits [positions, V]
-Forward = Callable[[ForwardStep, torch.Tensor, int | None], torch.Tensor]
+Forward = Callable[[ForwardStep, Tensor, int | None], Tensor]
 
 
 def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
@@ -315,7 +321,7 @@ def slot_forward(model: torch.nn.Module, keeps_logits: bool) -> Forward:
     `keeps_logits`: the model can be asked for the logits of chosen positions only.
     """
 
-    def forward(step: ForwardStep, ids_1T: torch.Tensor, keep: int | None) -> torch.Tensor:
+    def forward(step: ForwardStep, ids_1T: Tensor, keep: int | None) -> Tensor:
         chosen = {}
         if keep is not None and keeps_logits:
             chosen["logits_to_keep"] = torch.arange(keep, device=ids_1T.device)

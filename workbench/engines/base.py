@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from workbench.types import Sampling
+from workbench.values import Sampling
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ class Request:
     `prompt_ids` is the whole sequence so far. `session` names a trajectory's segment: an engine may keep its key/value
     cache under that name from turn to turn, and must notice by itself when the new prompt does not extend what it
     holds. `seed` addresses the noise of this turn: position t of the turn uses the t-th draw of `rng_at(seed)`-like
-    counter-based noise, whatever else is in the batch (law 8).
+    counter-based noise, whatever else is in the batch (invariant 8).
     """
 
     id: int
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """What was sampled for a request. The stop token is part of `token_ids`: it was sampled, so it is an action.
+    """The sampled tokens of a request. The stop token is part of `token_ids`: it was sampled, so it is an action.
 
     `logprobs` [len] are of the distribution sampled from (greedy: of the model's own softmax). `plain_logprobs` are of
     the unbent softmax where temperature or top-p bend it, else None. `error` set: nothing was sampled, and why.
@@ -63,7 +63,7 @@ class Listener(Protocol):
         self,
         request_ids: Sequence[int],
         places: Sequence[int],
-        logits_RV: "torch.Tensor",
+        logits_RV: torch.Tensor,
         bent: bool,
     ) -> None:
         """Row r is of token `places[r]` of the turn that `request_ids[r]` asked for: logits, up to a constant per row.
@@ -93,7 +93,7 @@ class Engine(Protocol):
     def release(self, session: str) -> None:
         """The trajectory is over: free what is cached for it. Unknown sessions are ignored."""
 
-    def sync(self, weights: Mapping[str, "torch.Tensor"], version: int) -> None:
+    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         """Copy new weights in (by state-dict name), drop every cache. Refused while requests are running."""
 
     # Optional, found by hasattr: partial(request_id: int) -> tuple[int, ...], the ids sampled so far for a request in

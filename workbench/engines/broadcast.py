@@ -16,10 +16,10 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-LOADED_AT_ONCE = (
-    1 << 28
-)  # bytes that lie beside the model where they are received; more if one tensor is larger
+# Bytes that lie beside the model where they are received; more if one tensor is larger.
+LOADED_AT_ONCE = 1 << 28
 
 
 class Line:
@@ -32,20 +32,23 @@ class Line:
         """`host`: the address of this machine under which the others reach it. `backend`: gloo or nccl."""
         self.device = "cuda" if backend == "nccl" else "cpu"
         if backend == "nccl":
-            options, kind = dist.ProcessGroupNCCL.Options(), dist.ProcessGroupNCCL
+            options = dist.ProcessGroupNCCL.Options()
+            kind = dist.ProcessGroupNCCL
         else:
-            options, kind = dist.ProcessGroupGloo._Options(), dist.ProcessGroupGloo
-            options._devices = [
-                kind.create_device(hostname=host)
-            ]  # by itself it would look up this machine's name
+            options = dist.ProcessGroupGloo._Options()
+            kind = dist.ProcessGroupGloo
+            # By itself it would look up this machine's name.
+            options._devices = [kind.create_device(hostname=host)]
         options._timeout = timedelta(seconds=seconds)
-        self._store, self._group, self._closed = store, kind(store, rank, world, options), False
+        self._store = store
+        self._group = kind(store, rank, world, options)
+        self._closed = False
 
-    def send(self, tensors: Iterable[torch.Tensor]) -> None:
+    def send(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             self._pass(tensor.detach().to(self.device).contiguous())
 
-    def receive(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    def receive(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The next tensor: the sender says elsewhere what it is."""
         tensor = torch.empty(tuple(shape), dtype=dtype, device=self.device)
         self._pass(tensor)
@@ -58,17 +61,16 @@ class Line:
         if self.device == "cuda":
             self._group.abort()
 
-    def _pass(self, tensor: torch.Tensor) -> None:
+    def _pass(self, tensor: Tensor) -> None:
         if self._closed:
             raise RuntimeError("the line was closed")
         if tensor.numel():
-            self._group.broadcast(
-                [tensor.view(-1)], dist.BroadcastOptions()
-            ).wait()  # by default from rank 0
+            options = dist.BroadcastOptions()  # by default from rank 0
+            self._group.broadcast([tensor.view(-1)], options).wait()
 
 
-def announced(weights: Mapping[str, torch.Tensor]) -> list[tuple[str, str, list[int]]]:
-    """What is said of weights before they are sent in this order: name, dtype, shape of each."""
+def announced(weights: Mapping[str, Tensor]) -> list[tuple[str, str, list[int]]]:
+    """Name, dtype and shape of each tensor, which receivers get before the tensors come in this order."""
     return [
         (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
         for name, tensor in weights.items()
@@ -76,16 +78,18 @@ def announced(weights: Mapping[str, torch.Tensor]) -> list[tuple[str, str, list[
 
 
 def in_pieces(
-    line: Line, told: Iterable[tuple[str, str, Sequence[int]]]
-) -> Iterator[dict[str, torch.Tensor]]:
+    line: Line, announcement: Iterable[tuple[str, str, Sequence[int]]]
+) -> Iterator[dict[str, Tensor]]:
     """The weights that were `announced`, as they come: so many of them at a time as take LOADED_AT_ONCE bytes."""
-    piece, size = {}, 0
-    for name, dtype, shape in told:
+    piece = {}
+    size = 0
+    for name, dtype, shape in announcement:
         piece[name] = line.receive(shape, getattr(torch, dtype))
         size += piece[name].nbytes
         if size >= LOADED_AT_ONCE:
             yield piece
-            piece, size = {}, 0
+            piece = {}
+            size = 0
     yield piece
 
 
@@ -95,7 +99,7 @@ def gate(host: str, seconds: float) -> tuple[dist.Store, int]:
     listening.bind((host, 0))
     listening.listen()
     port = listening.getsockname()[1]
-    return dist.TCPStore(
+    store = dist.TCPStore(
         host,
         port,
         None,
@@ -103,7 +107,8 @@ def gate(host: str, seconds: float) -> tuple[dist.Store, int]:
         timedelta(seconds=seconds),
         wait_for_workers=False,
         master_listen_fd=listening.detach(),
-    ), port
+    )
+    return store, port
 
 
 def found(host: str, port: int, seconds: float) -> dist.Store:

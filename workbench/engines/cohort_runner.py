@@ -23,14 +23,17 @@ CACHE_NAMES = ("past_key_values", "cache_params", "state", "mems")
 
 @dataclass(eq=False)
 class _Cohort:
-    rows: list[
-        Row | None
-    ]  # None: this member is done; it is carried along, unread, until the others are done too
+    # None: this member is done; it is carried along, unread, until the others are done too.
+    rows: list[Row | None]
     ids: torch.Tensor  # [members, tokens]: what passes through the model next
-    cache: dict[str, Any] = field(
-        default_factory=dict
-    )  # the model's own, under the name that the model gives it
+    # The model's own, under the name that the model gives it.
+    cache: dict[str, Any] = field(default_factory=dict)
     first: bool = True
+
+    @property
+    def alive(self) -> list[int]:
+        """Indices of the members that are not done."""
+        return [index for index, row in enumerate(self.rows) if row is not None]
 
 
 def own_cache(outputs: Any) -> dict[str, Any]:
@@ -54,8 +57,11 @@ class CohortRunner:
         counters: Counters,
         use_cache: bool,
     ):
-        self._model, self._device, self._use_cache = model, device, use_cache
-        self._max_rows, self._prefill_tokens = max_rows, prefill_tokens
+        self._model = model
+        self._device = device
+        self._use_cache = use_cache
+        self._max_rows = max_rows
+        self._prefill_tokens = prefill_tokens
         self._counters = counters
         self._waiting: deque[Row] = deque()
         self._cohorts: list[_Cohort] = []
@@ -74,7 +80,7 @@ class CohortRunner:
         logits = []
         for cohort in self._cohorts:
             logits_MV = self._pass(cohort)
-            alive = [index for index, row in enumerate(cohort.rows) if row is not None]
+            alive = cohort.alive
             rows += [cohort.rows[index] for index in alive]
             logits.append(logits_MV[torch.tensor(alive, device=logits_MV.device)])
         return Ticked(rows, torch.cat(logits) if logits else None)
@@ -90,7 +96,8 @@ class CohortRunner:
         self._leave(lambda other: other.session == session_name)
 
     def drop(self) -> None:
-        self._cohorts, self._sampled = [], {}
+        self._cohorts = []
+        self._sampled = {}
 
     def _leave(self, leaves) -> None:
         for cohort in self._cohorts:
@@ -98,15 +105,11 @@ class CohortRunner:
                 if row is not None and leaves(row):
                     self._sampled.pop(row.request.id, None)
                     cohort.rows[index] = None
-        self._cohorts = [
-            cohort for cohort in self._cohorts if any(row is not None for row in cohort.rows)
-        ]
+        self._cohorts = [cohort for cohort in self._cohorts if cohort.alive]
 
     def _admit(self) -> None:
         """Take waiting rows in order of submission and put those of one length together."""
-        room = self._max_rows - sum(
-            row is not None for cohort in self._cohorts for row in cohort.rows
-        )
+        room = self._max_rows - sum(len(cohort.alive) for cohort in self._cohorts)
         budget = self._prefill_tokens
         by_length: dict[int, list[Row]] = {}
         while self._waiting and room > 0 and budget > 0:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from workbench.types.errors import ConfigError
-from workbench.types.settings import above, at_least, check_settings, one_of
+from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.values.errors import ConfigError
 
 _Dtype = Annotated[
     str, one_of("float32", "bfloat16", "float16"), "of the engine's own copy of the weights"
@@ -84,7 +84,7 @@ class VllmEngineConfig:
     ] = None
     seeded: Annotated[
         bool | None,
-        "each turn draws its noise by its own address (law 8); none: save on a GPU whose vLLM would "
+        "each turn draws its noise by its own address (invariant 8); none: save on a GPU whose vLLM would "
         "keep a generator for each turn",
     ] = None
     tensor_parallel: Annotated[

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.types.deadlines import Deadline
-from workbench.types.errors import ConfigError, EngineError
+from workbench.basics.deadlines import Deadline
+from workbench.values.errors import ConfigError, EngineError
 
 MOST_CHARACTERS = 1_000_000  # of one reply
 
@@ -107,7 +107,7 @@ class Endpoint:
             ) from error
         import httpx
 
-        from workbench.types.bounded_http import hooks
+        from workbench.basics.bounded_http import hooks
 
         with Deadline(self.deadline_s) as deadline:
             late = f"{self.url}: no answer within {self.deadline_s:g} s"
@@ -135,18 +135,16 @@ class Endpoint:
                             if deadline.passed:
                                 break
                             yield chunk
-            except (
-                Exception
-            ) as error:  # the client raises whatever its layers raise: of openai, of httpx, of json
-                raise EngineError(late if deadline.passed else self._told(error)) from error
+            except Exception as error:  # whatever its layers raise: of openai, of httpx, of json
+                raise EngineError(late if deadline.passed else self._failure(error)) from error
             if deadline.passed:  # and what broke was taken for the end
                 raise EngineError(late)
 
-    def _told(self, error: Exception) -> str:
-        """What failed, in words with a remedy."""
+    def _failure(self, error: Exception) -> str:
+        """Says what failed, with a remedy."""
         import openai
 
-        from workbench.types.bounded_http import in_short
+        from workbench.basics.bounded_http import in_short
 
         detail = in_short(error)
         if type(cause := error.__cause__ or error).__name__ == "AnswerError":
@@ -158,8 +156,9 @@ class Endpoint:
             return f"{self.url} cannot be reached ({cause}); is the server running, and is the address right?"
         status = getattr(error, "status_code", None)
         if status in (401, 403):
-            none = "no key (name the variable that holds it: --key-env)"
-            key = f"the key in {self.key_env}" if self.key_env else none
+            key = "no key (name the variable that holds it: --key-env)"
+            if self.key_env:
+                key = f"the key in {self.key_env}"
             return f"{self.url} refused {key}: {detail}"
         if status == 404:
             return f"{self.url} knows no model {self.model!r} or no such address (most end in /v1): {detail}"
@@ -181,7 +180,9 @@ class _Gathered:
     """A reply as far as it has come; everything is checked before it is used."""
 
     def __init__(self) -> None:
-        self.text, self.finish, self.size = "", "", 0
+        self.text = ""
+        self.finish = ""
+        self.size = 0
         self.calls: dict[int, dict[str, str]] = {}
 
     def take(self, chunk: Any, url: str) -> str:
@@ -191,14 +192,10 @@ class _Gathered:
             raise EngineError(f"{url} sent a chunk without choices: {_short(chunk)}")
         if not choices:
             return ""  # of the numbers at the end
-        delta, finish = (
-            getattr(choices[0], "delta", None),
-            getattr(choices[0], "finish_reason", None),
-        )
-        content, calls = (
-            getattr(delta, "content", None) or "",
-            getattr(delta, "tool_calls", None) or [],
-        )
+        delta = getattr(choices[0], "delta", None)
+        finish = getattr(choices[0], "finish_reason", None)
+        content = getattr(delta, "content", None) or ""
+        calls = getattr(delta, "tool_calls", None) or []
         if not isinstance(content, str) or not isinstance(calls, list):
             raise EngineError(
                 f"{url} sent a chunk whose delta holds neither text nor tool calls: {_short(chunk)}"
@@ -214,16 +211,16 @@ class _Gathered:
         return content
 
     def _take_call(self, call: Any, url: str) -> None:
-        place, function = getattr(call, "index", None), getattr(call, "function", None)
+        place = getattr(call, "index", None)
+        function = getattr(call, "function", None)
         place = len(self.calls) if place is None else place
         parts = {
             "id": getattr(call, "id", None),
             "name": getattr(function, "name", None),
             "arguments": getattr(function, "arguments", None),
         }
-        if not isinstance(place, int) or not all(
-            part is None or isinstance(part, str) for part in parts.values()
-        ):
+        are_texts = all(part is None or isinstance(part, str) for part in parts.values())
+        if not isinstance(place, int) or not are_texts:
             raise EngineError(f"{url} sent a tool call that is none: {_short(call)}")
         kept = self.calls.setdefault(place, {"id": "", "name": "", "arguments": ""})
         kept["id"] = parts["id"] or kept["id"]
@@ -242,6 +239,6 @@ class _Gathered:
 
 
 def _short(value: Any) -> str:
-    from workbench.types.bounded_http import in_short
+    from workbench.basics.bounded_http import in_short
 
     return in_short(repr(value))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from workbench.engines.intake import WeightNames
 
@@ -28,14 +29,10 @@ LIMITS = {torch.float32: (1e-4, 0.01), torch.bfloat16: (0.01, 0.5), torch.float1
 # hypothesis, or older weights along their own line (`mismatch`), much smaller differences are told apart.
 TRAINING_LIMITS = LIMITS | {torch.bfloat16: (0.03, 1.0), torch.float16: (0.03, 1.0)}
 CERTAIN = 10.0  # so many times the rounding of one value the whole change must be, before `came_along` says anything
-HEAD_TOKENS = (
-    4096  # so many rows of the output head are looked at: it is packed, or forgotten, as a whole
-)
-HEAD_LIMITS = {
-    torch.float32: 1e-8,
-    torch.bfloat16: 1e-3,
-    torch.float16: 1e-3,
-}  # 1 - cosine of a row of logits
+# So many rows of the output head are looked at: it is packed, or forgotten, as a whole.
+HEAD_TOKENS = 4096
+# 1 - cosine of a row of logits.
+HEAD_LIMITS = {torch.float32: 1e-8, torch.bfloat16: 1e-3, torch.float16: 1e-3}
 
 
 class PlainForward:
@@ -53,20 +50,18 @@ class PlainForward:
         self._shell = copy.deepcopy(model, shells).eval()
         self.hidden_size = int(model.config.get_text_config(decoder=True).hidden_size)
         head = model.get_output_embeddings()
-        self._head = next(
-            (f"{name}.weight" for name, module in model.named_modules() if module is head), None
-        )
+        names = [f"{name}.weight" for name, module in model.named_modules() if module is head]
+        self._head = names[0] if names else None
         shell_head = self._shell.get_output_embeddings()
-        if (
-            shell_head is not None
-        ):  # a head in another dtype than the rest: what an audit may want to try
+        if shell_head is not None:
+            # A head in another dtype than the rest: what an audit may want to try.
             shell_head.register_forward_pre_hook(
                 lambda module, args: (args[0].to(module.weight.dtype), *args[1:])
             )
 
     def logprobs(
         self,
-        weights: Mapping[str, torch.Tensor],
+        weights: Mapping[str, Tensor],
         ids_NT: np.ndarray,
         count: int,
         temperature: float = 1.0,
@@ -85,10 +80,10 @@ class PlainForward:
 
     def logits(
         self,
-        weights: Mapping[str, torch.Tensor],
+        weights: Mapping[str, Tensor],
         ids_NT: np.ndarray,
         positions_NT: np.ndarray | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """[N, T, V], row t predicts token t + 1. `weights` by state-dict name; of names that are tied one is enough,
         and several may differ: an output head that stayed behind can be tried. `positions_NT`: 0, 1, 2 ... if None."""
         named = dict(weights)
@@ -111,17 +106,16 @@ class PlainForward:
                 self._shell, named, (ids,), {"use_cache": False, **where}, tie_weights=False
             ).logits
 
-    def head_logits(
-        self, weights: Mapping[str, torch.Tensor], hidden_ND: torch.Tensor
-    ) -> torch.Tensor | None:
-        """What the output head makes of `hidden_ND`, float32 [N, V] on the CPU, bias left out; None: it has no name.
+    def head_logits(self, weights: Mapping[str, Tensor], hidden_ND: Tensor) -> Tensor | None:
+        """The output head's logits for `hidden_ND`, float32 [N, V] on the CPU, bias left out; None: it has no name.
 
         V: the first tokens of the vocabulary, at most `HEAD_TOKENS`.
         """
-        first = {name: names[0] for names in self.names.tied for name in names}
-        if self._head not in first:
-            return None
-        return hidden_ND.float() @ weights[first[self._head]][:HEAD_TOKENS].detach().float().cpu().T
+        for names in self.names.tied:
+            if self._head in names:
+                head_VD = weights[names[0]][:HEAD_TOKENS].detach().float().cpu()
+                return hidden_ND.float() @ head_VD.T
+        return None
 
 
 @dataclass(frozen=True)
@@ -133,8 +127,8 @@ class Gap:
     tokens: int
 
     @classmethod
-    def between(cls, said: np.ndarray, plain: np.ndarray) -> "Gap":
-        difference = np.abs(np.asarray(said, np.float64) - np.asarray(plain, np.float64))
+    def between(cls, own: np.ndarray, plain: np.ndarray) -> Gap:
+        difference = np.abs(np.asarray(own, np.float64) - np.asarray(plain, np.float64))
         return cls(float(difference.mean()), float(difference.max()), difference.size)
 
     def within(self, mean: float, largest: float) -> bool:
@@ -151,7 +145,7 @@ def limits(dtype: torch.dtype, gap_mean: float | None = None) -> tuple[float, fl
     return (mean, largest) if gap_mean is None else (gap_mean, max(largest, 50 * gap_mean))
 
 
-def head_differs(own_NV: torch.Tensor, plain_NV: torch.Tensor, dtype: torch.dtype) -> bool:
+def head_differs(own_NV: Tensor, plain_NV: Tensor, dtype: torch.dtype) -> bool:
     """Is the engine's output head another one? Compared by direction: some models scale their logits."""
     width = min(own_NV.shape[-1], plain_NV.shape[-1])  # an engine may pad its vocabulary
     cosine_N = torch.nn.functional.cosine_similarity(
@@ -160,26 +154,28 @@ def head_differs(own_NV: torch.Tensor, plain_NV: torch.Tensor, dtype: torch.dtyp
     return not bool((1 - cosine_N < HEAD_LIMITS[dtype]).all())
 
 
-def came_along(own_NV: torch.Tensor, old_NV: torch.Tensor, new_NV: torch.Tensor) -> bool | None:
+def came_along(own_NV: Tensor, old_NV: Tensor, new_NV: Tensor) -> bool | None:
     """Is `own` what new weights make, or still what old ones made? None where that cannot be told. Compares directions.
 
     The way from old to new is known, and the rounding errors of thousands of logits do not point along it: so a change
     can be told that is much smaller, value by value, than the rounding.
     """
-    width = min(
-        rows.shape[-1] for rows in (own_NV, old_NV, new_NV)
-    )  # an engine may pad its vocabulary
-    own, old, new = (
-        torch.nn.functional.normalize(rows[:, :width].double(), dim=-1)
-        for rows in (own_NV, old_NV, new_NV)
-    )
-    change, moved = new - old, own - old
+    # An engine may pad its vocabulary.
+    width = min(rows.shape[-1] for rows in (own_NV, old_NV, new_NV))
+
+    def directions(rows_NV: Tensor) -> Tensor:
+        return torch.nn.functional.normalize(rows_NV[:, :width].double(), dim=-1)
+
+    own = directions(own_NV)
+    old = directions(old_NV)
+    new = directions(new_NV)
+    change = new - old
+    moved = own - old
     size = float(change.norm())
     if not size > 0:
         return None
-    share = (
-        float((moved * change).sum()) / size**2
-    )  # of the way from old to new: 0 or 1, but for rounding
+    # Of the way from old to new: 0 or 1, but for rounding.
+    share = float((moved * change).sum()) / size**2
     rounding = float((moved - share * change).square().mean().sqrt())
     return share > 0.5 if size > CERTAIN * rounding else None
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.tensors import torch
 from workbench.engines.base import Request
-from workbench.types.errors import EngineError
-from workbench.types.tensors import torch
+from workbench.values.errors import EngineError
 
 UNLIMITED = 1 << 20  # context of models that have no positions to run out of
 
@@ -126,7 +126,8 @@ def check_request(request: Request, context_length: int, vocab_size: int | None)
             f"{name}: the prompt has {len(prompt)} tokens, but the model has positions for {context_length} and at "
             "least one must be left for an answer; end the trajectory (context_full) or shorten its history"
         )
-    lowest, highest = int(prompt.min()), int(prompt.max())
+    lowest = int(prompt.min())
+    highest = int(prompt.max())
     if lowest < 0 or (vocab_size is not None and highest >= vocab_size):
         bad = lowest if lowest < 0 else highest
         size = "any vocabulary" if vocab_size is None else f"the vocabulary of {vocab_size}"
@@ -145,7 +146,7 @@ def check_request(request: Request, context_length: int, vocab_size: int | None)
         raise EngineError(f"{name}: top_p must be in (0, 1], got {request.top_p}")
     if request.seed < 0:
         raise EngineError(
-            f"{name}: seed must be >= 0 (use workbench.types.seeds.seed_of), got {request.seed}"
+            f"{name}: seed must be >= 0 (use workbench.values.seeds.seed_of), got {request.seed}"
         )
     return prompt.astype(np.int64)
 
@@ -180,12 +181,9 @@ def lay_out_for_few_rows(model: torch.nn.Module) -> None:
     }
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if (
-            isinstance(module, torch.nn.Linear)
-            and id(weight) not in tables
-            and weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-        ):
+        if not isinstance(module, torch.nn.Linear) or id(weight) in tables:
+            continue
+        if weight.device.type == "cpu" and weight.dtype == torch.float32:
             weight.data = weight.data.t().contiguous().t()
 
 
@@ -208,16 +206,14 @@ class WeightNames:
 
     kind: str  # class of the model
     shapes: Mapping[str, torch.Size]
-    tied: tuple[
-        tuple[str, ...], ...
-    ]  # every name is in one of them; the first of each names the tensor
+    # Every name is in one of them; the first of each names the tensor.
+    tied: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, model: torch.nn.Module) -> "WeightNames":
+    def of(cls, model: torch.nn.Module) -> WeightNames:
         own = model.state_dict()
-        return cls(
-            type(model).__name__, {name: tensor.shape for name, tensor in own.items()}, _tied(own)
-        )
+        shapes = {name: tensor.shape for name, tensor in own.items()}
+        return cls(type(model).__name__, shapes, _tied(own))
 
     def choose(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Each tensor once, under the first of its names.
@@ -242,7 +238,8 @@ class WeightNames:
                 f"{len(shapes)} weight(s) have another shape than in the engine: {_some(shapes, '; ')}"
             )
         chosen: dict[str, torch.Tensor] = {}
-        missing, contradictions = [], []
+        missing = []
+        contradictions = []
         for names in self.tied:
             given = [name for name in names if name in weights]
             if not given:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from workbench.types.errors import ConfigError
-from workbench.types.settings import Inert, above, at_least, check_settings, one_of
+from workbench.basics.settings import Inert, above, at_least, check_settings, one_of
+from workbench.values.errors import ConfigError
 
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for
 
@@ -63,7 +63,8 @@ class LayoutConfig:
             raise ConfigError(
                 f"layout.url begins with http:// or https://, got {self.url!r}; for example http://127.0.0.1:8000"
             )
-        if self.kind == "many_nodes" and not (self.url and (self.folder or not self.has_files)):
+        has_way = bool(self.folder) or not self.has_files
+        if self.kind == "many_nodes" and not (self.url and has_way):
             raise ConfigError(
                 "layout.kind = 'many_nodes' joins a server that runs elsewhere: layout.url says where, and "
                 "layout.folder which folder both machines share, unless layout.transfer = 'broadcast' "
@@ -80,15 +81,16 @@ class LayoutConfig:
         return self.transfer == "files" or self.adapters == "routes"
 
     def inert_settings(self) -> list[Inert]:
-        found = [
+        inert = [
             Inert(part.name, not self.has_server, "layout.kind = 'one_device' has no server")
             for part in fields(self)
             if part.name != "kind"
         ]
-        found.append(
+        inert.append(
             Inert("folder", not self.has_files, "layout.transfer = 'broadcast' writes no files")
         )
-        return found + [
-            Inert(name, bool(self.url), "the server at layout.url was started by somebody else")
-            for name in ("port", "devices", "data_parallel", "start_deadline_s")
-        ]
+        is_foreign = bool(self.url)
+        for name in ("port", "devices", "data_parallel", "start_deadline_s"):
+            why = "the server at layout.url was started by somebody else"
+            inert.append(Inert(name, is_foreign, why))
+        return inert

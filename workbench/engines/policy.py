@@ -1,11 +1,11 @@
 """Load a policy: a causal language model and its tokenizer, checked to fit each other.
 
-    load_policy("frozenlake-tiny")           shipped in data/policies/ of this repository
+    load_policy("frozenlake-tiny")           shipped with the project (data/policies in a checkout)
     load_policy("Qwen/Qwen3-0.6B")           any Hugging Face causal language model, by hub name
     load_policy("./runs/lake/policy")        ... or by folder
     load_policy("mine", loader="my:load")    whatever a function of the user's own makes of the name (policy_loader)
 
-Shipped policies lie in `data/` beside the package, so they are there in a checkout or an editable install.
+Shipped policies are there in a checkout, in an editable install and in a wheel (basics/shipped.py).
 Weights are read from safetensors only, code and kernels that come with a model are never run, and a folder that does not
 ship with the project is tried in a process of its own first (trial).
 """
@@ -29,12 +29,13 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from workbench.basics.regular_files import read_json
+from workbench.basics.shipped import shipped_folder
 from workbench.engines.policy_loader import files_in_memory, loaded_by
 from workbench.engines.trial import try_folder
-from workbench.types.errors import PolicyError, did_you_mean
-from workbench.types.regular_files import read_json
+from workbench.values.errors import PolicyError, did_you_mean
 
-SHIPPED = Path(__file__).resolve().parents[2] / "data" / "policies"
+SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -75,7 +76,7 @@ class Policy:
 
 
 def shipped_policies() -> list[str]:
-    """Names of the policies in data/policies, sorted; empty where the package was installed without its checkout."""
+    """Names of the shipped policies, sorted; empty where they were taken away."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 
@@ -121,18 +122,15 @@ def load_policy(
         )
     _check_fit(model, tokenizer, name)
     _check_numbers(model, name)
-    return Policy(
-        name, model.to(device).eval(), tokenizer, fingerprint(folder), folder, other_files(folder)
-    )
+    model = model.to(device).eval()
+    return Policy(name, model, tokenizer, fingerprint(folder), folder, other_files(folder))
 
 
 def _by_loader(loader: str, name: str, dtype: torch.dtype, device: str) -> Policy:
     model, tokenizer = loaded_by(loader, name)
     _check_fit(model, tokenizer, f"policy.loader {loader!r}, {name!r}")
-    files = {
-        file: sha256(content).hexdigest()
-        for file, content in files_in_memory(model, tokenizer).items()
-    }
+    contents = files_in_memory(model, tokenizer)
+    files = {file: sha256(content).hexdigest() for file, content in contents.items()}
     made = weights_fingerprint(model.state_dict())
     return Policy(name, model.to(dtype).to(device).eval(), tokenizer, made, None, files)
 
@@ -142,15 +140,12 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
     PolicyError like `load_policy`."""
     if loader:
         return loaded_by(loader, str(name_or_path))[1]
-    folder = _find(str(name_or_path))
+    name = str(name_or_path)
+    folder = _find(name)
     if (folder / "config.json").is_file():  # without one it is a folder of a tokenizer alone
-        _check_files(
-            folder,
-            _read_json(folder / "config.json", str(name_or_path)),
-            str(name_or_path),
-            weights=False,
-        )
-        _try(folder, str(name_or_path))
+        config = _read_json(folder / "config.json", name)
+        _check_files(folder, config, name, weights=False)
+        _try(folder, name)
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers raises for what somebody else wrote
@@ -160,7 +155,7 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
 
 
 def _try(folder: Path, name: str) -> None:
-    if not folder.resolve().is_relative_to(SHIPPED.resolve()):
+    if not folder.resolve().is_relative_to(SHIPPED):
         try_folder(folder, name, other_files(folder))
 
 
@@ -190,7 +185,9 @@ def fingerprint(folder: str | Path) -> str:
 def other_files(folder: str | Path) -> dict[str, str]:
     """Name -> SHA-256 of the files of a policy's folder that its numbers and its tokens also depend on: architecture,
     generation, tokenizer, templates. The statement of where it comes from is none of them."""
-    paths = {path for pattern in DECIDING for path in Path(folder).glob(pattern) if path.is_file()}
+    paths: set[Path] = set()
+    for pattern in DECIDING:
+        paths |= {path for path in Path(folder).glob(pattern) if path.is_file()}
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(paths)}
 
 
@@ -211,11 +208,11 @@ def _find(name: str) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
     path = Path(name).expanduser()
     if path.is_dir():
-        if strange := sorted(
-            each.name
-            for each in path.iterdir()
-            if each.exists() and not (each.is_file() or each.is_dir())
-        ):
+        present = [inside for inside in path.iterdir() if inside.exists()]
+        strange = sorted(
+            inside.name for inside in present if not (inside.is_file() or inside.is_dir())
+        )
+        if strange:
             raise PolicyError(
                 f"{name}: {strange[0]} in {path} is not a regular file; a model's folder holds nothing else"
             )
@@ -224,8 +221,9 @@ def _find(name: str) -> Path:
         return SHIPPED / name
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not name:
         close = did_you_mean(path.name, _folders(path.parent), most=3, cutoff=0.4)
+        hint = f"; {close}" if close else "."
         raise PolicyError(
-            f"no folder {name!r}{f'; {close}' if close else '.'} Give the folder that holds "
+            f"no folder {name!r}{hint} Give the folder that holds "
             f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
             "on the hub"
         )
@@ -237,15 +235,9 @@ def _download(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     shipped = shipped_policies()
-    known = "; ".join(
-        filter(
-            None,
-            [
-                f"Shipped policies: {', '.join(shipped) or 'none found beside the package'}",
-                did_you_mean(name, shipped, most=3, cutoff=0.4),
-            ],
-        )
-    )
+    known = f"Shipped policies: {', '.join(shipped) or 'none found'}"
+    if close := did_you_mean(name, shipped, most=3, cutoff=0.4):
+        known += f"; {close}"
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
     except LocalEntryNotFoundError as error:
@@ -277,10 +269,10 @@ def _folders(parent: Path) -> list[str]:
 
 def _read_json(path: Path, name: str) -> dict[str, Any]:
     try:
-        found = read_json(path)
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds {type(found).__name__}, not an object")
-        return found
+        value = read_json(path)
+        if not isinstance(value, dict):
+            raise ValueError(f"it holds {type(value).__name__}, not an object")
+        return value
     except FileNotFoundError as error:
         raise PolicyError(
             f"{name}: {path.parent} holds no config.json, so it is not a model folder; "
@@ -302,20 +294,17 @@ def _check_files(
             "of transformers"
         )
     for key, value in _entries(config):
-        if key.strip("_").endswith(
-            ("attn_implementation", "experts_implementation")
-        ) and "/" in str(value):
+        names_kernel = key.strip("_").endswith(("attn_implementation", "experts_implementation"))
+        if names_kernel and "/" in str(value):
             raise PolicyError(
                 f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
                 f"and run; nothing of that kind is. Take {key} out of config.json"
             )
     if weights and not any(folder.glob("*.safetensors")):
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf")
-        )
-        found = ", ".join(others) or "none"
+        pickled = (".bin", ".pt", ".pth", ".gguf")
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
         raise PolicyError(
-            f"{name}: expected weights as *.safetensors in {folder}, found {found}. Pickled weights can "
+            f"{name}: expected weights as *.safetensors in {folder}, found {', '.join(others) or 'none'}. Pickled weights can "
             "run code when they are opened, so they are refused; convert them once with save_pretrained"
         )
 
@@ -335,9 +324,9 @@ def _check_numbers(model: PreTrainedModel, name: str) -> None:
         if weight.is_floating_point() and not weight.isfinite().all()
     ]
     if bad:
+        shown = ", ".join(bad[:3]) + (" ..." if len(bad) > 3 else "")
         raise PolicyError(
-            f"{name}: {len(bad)} of its tensors hold numbers that are not finite ({', '.join(bad[:3])}"
-            f"{' ...' if len(bad) > 3 else ''}), and so would everything that is computed with them. The training that "
+            f"{name}: {len(bad)} of its tensors hold numbers that are not finite ({shown}), and so would everything that is computed with them. The training that "
             "made it diverged, or the file is damaged; take an earlier checkpoint, or download it again"
         )
 

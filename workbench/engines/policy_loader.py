@@ -1,4 +1,4 @@
-"""Weights and tokenizer from a function of the user's own: `policy.loader = "my_module:load"` (law 17).
+"""Weights and tokenizer from a function of the user's own: `policy.loader = "my_module:load"` (invariant 17).
 
     def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         ...                                  name: what `policy.name` says, for the function to make of it what it likes
@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from workbench.types.errors import ConfigError, PolicyError
-from workbench.types.plugins import load_named
+from workbench.basics.plugins import load_named
+from workbench.values.errors import ConfigError, PolicyError
 
 WANTED = "load(name) returns (model, tokenizer): a PreTrainedModel and a PreTrainedTokenizerBase of transformers"
 
 
 def loaded_by(loader: str, name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """What the function that `loader` names gives for `name`. Raises PolicyError for what cannot be imported or called, and
+    """Call the function that `loader` names with `name`. Raises PolicyError for what cannot be imported or called, and
     for what is no model with its tokenizer."""
     where = f"policy.loader {loader!r}"
     try:
@@ -32,21 +32,20 @@ def loaded_by(loader: str, name: str) -> tuple[PreTrainedModel, PreTrainedTokeni
     if not callable(load):
         raise PolicyError(f"{where} is {load!r:.80}, not a function; {WANTED}")
     try:
-        found = load(name)
+        loaded = load(name)
     except Exception as error:  # somebody else's code
         raise PolicyError(
             f"{where} raised {type(error).__name__} for policy.name = {name!r}: {error}"
         ) from error
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise PolicyError(f"{where} returned {type(found).__name__}; {WANTED}")
-    for value, kind, what in zip(
-        found, (PreTrainedModel, PreTrainedTokenizerBase), ("model", "tokenizer")
-    ):
+    if not isinstance(loaded, tuple) or len(loaded) != 2:
+        raise PolicyError(f"{where} returned {type(loaded).__name__}; {WANTED}")
+    expected = ((PreTrainedModel, "model"), (PreTrainedTokenizerBase, "tokenizer"))
+    for value, (kind, what) in zip(loaded, expected):
         if not isinstance(value, kind):
             raise PolicyError(
                 f"{where} returned {type(value).__name__} as its {what}, which is no {kind.__name__}; {WANTED}"
             )
-    return found
+    return loaded
 
 
 def files_in_memory(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, bytes]:

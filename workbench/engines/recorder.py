@@ -31,7 +31,8 @@ class Journal:
     """An engine that hands everything on to another one, and remembers it until `exchanges` is read."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.name = engine, engine.name
+        self.engine = engine
+        self.name = engine.name
         self._requests: dict[int, Request] = {}
         self._completions: dict[int, Completion] = {}
 
@@ -62,5 +63,5 @@ class Journal:
     def release(self, session: str) -> None:
         self.engine.release(session)
 
-    def sync(self, weights: Mapping[str, "torch.Tensor"], version: int) -> None:
+    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self.engine.sync(weights, version)

@@ -3,7 +3,7 @@ a token by the inverse of the distribution.
 
 Axis letters: R rows of this step · V vocabulary · L new tokens of one turn.
 
-The noise belongs to the address (law 8), so a row's choice does not depend on who else is in the batch: the same
+The noise belongs to the address (invariant 8), so a row's choice does not depend on who else is in the batch: the same
 uniform picks the same token as long as the logits agree (batched matrix products may differ in their last bits).
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from workbench.engines.base import Request
 
@@ -30,9 +31,8 @@ class Row:
     plain_logps: list[float] = field(default_factory=list)
     # Where the tokens of this turn stand in the model's cache; used by the slot runner only.
     cached: int = 0  # positions whose keys and values are in the slot
-    pending: np.ndarray | None = (
-        None  # tokens that must pass through the model before the next one can be sampled
-    )
+    # Tokens that must pass through the model before the next one can be sampled.
+    pending: np.ndarray | None = None
 
     @property
     def session(self) -> str:
@@ -51,23 +51,21 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Ticked:
-    """What one tick of a runner gives: logits [rows, vocabulary] for the next token of each of these rows."""
+    """The result of one tick: logits [rows, vocabulary] for the next token of each of these rows."""
 
     rows: list[Row]
-    logits: torch.Tensor | None
+    logits: Tensor | None
 
 
 @dataclass
 class Counters:
-    """What an engine did since it was made. Tokens are counted once each time they pass through the model."""
+    """Counts of an engine since it was made. Tokens are counted once each time they pass through the model."""
 
     ticks: int = 0
-    prefill_tokens: int = (
-        0  # of prompts: first prompts, observations, the last sampled token of a turn
-    )
-    shared_prompt_tokens: int = (
-        0  # tokens of first prompts whose keys and values were copied from another session
-    )
+    # Of prompts: first prompts, observations, the last sampled token of a turn.
+    prefill_tokens: int = 0
+    # Tokens of first prompts whose keys and values were copied from another session.
+    shared_prompt_tokens: int = 0
     reused_tokens: int = 0  # tokens of prompts that were still in the session's own cache
     decode_steps: int = 0  # forward passes in which at least one row was decoded
     generated_tokens: int = 0
@@ -85,7 +83,7 @@ def uniforms(seed: int, count: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """What was drawn for each row, on the host: numpy [R].
+    """The token drawn for each row, on the host: numpy [R].
 
     `logp` is of the distribution sampled from (greedy: of the model's own softmax), `plain_logp` of the unbent softmax.
     `valid` is False where the logits are no distribution (NaN, +inf, all -inf): the other fields mean nothing there.
@@ -98,7 +96,7 @@ class Sampled:
 
 
 def sample_rows(
-    logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray, uniform_R: np.ndarray
+    logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray, uniform_R: np.ndarray
 ) -> Sampled:
     """Draw one token per row.
 
@@ -107,36 +105,31 @@ def sample_rows(
     """
     plain_RV = torch.log_softmax(logits_RV.float(), dim=-1)
     greedy_R = temperature_R == 0.0
-    if (~greedy_R & ((temperature_R != 1.0) | (top_p_R < 1.0))).any():
-        # Greedy ignores top-p: the most likely token is always inside the nucleus.
-        logp_RV = bend(
-            logits_RV.float(),
-            np.where(greedy_R, 1.0, temperature_R),
-            np.where(greedy_R, 1.0, top_p_R),
-        )
-    else:
-        logp_RV = plain_RV
+    logp_RV = plain_RV
+    # Greedy ignores top-p: the most likely token is always inside the nucleus.
+    temperature_R = np.where(greedy_R, 1.0, temperature_R)
+    top_p_R = np.where(greedy_R, 1.0, top_p_R)
+    if ((temperature_R != 1.0) | (top_p_R < 1.0)).any():
+        logp_RV = bend(logits_RV.float(), temperature_R, top_p_R)
     token_R, total_R = _inverse_cdf(logp_RV, torch.from_numpy(uniform_R).to(logits_RV.device))
     if greedy_R.any():
-        token_R = torch.where(
-            torch.from_numpy(greedy_R).to(token_R.device), logits_RV.argmax(dim=-1), token_R
-        )
+        is_greedy_R = torch.from_numpy(greedy_R).to(token_R.device)
+        token_R = torch.where(is_greedy_R, logits_RV.argmax(dim=-1), token_R)
     index_R1 = token_R[:, None]
     plain_R = plain_RV.gather(1, index_R1)[:, 0]
     logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, index_R1)[:, 0]
     # One transfer for everything; token ids are exact in float64.
-    packed = (
-        torch.stack([token_R.double(), logp_R.double(), plain_R.double(), total_R]).cpu().numpy()
-    )
+    drawn = torch.stack([token_R.double(), logp_R.double(), plain_R.double(), total_R])
+    token, logp, plain_logp, total = drawn.cpu().numpy()
     return Sampled(
-        token=packed[0].astype(np.int64),
-        logp=packed[1].astype(np.float32),
-        plain_logp=packed[2].astype(np.float32),
-        valid=np.isfinite(packed[3]),
+        token=token.astype(np.int64),
+        logp=logp.astype(np.float32),
+        plain_logp=plain_logp.astype(np.float32),
+        valid=np.isfinite(total),
     )
 
 
-def bend(logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> torch.Tensor:
+def bend(logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> Tensor:
     """Log-probabilities [R, V] after temperature, then top-p (the smallest set of most likely tokens whose probability
     reaches top_p, renormalised; what is cut has -inf). Source: Holtzman et al. 2020, arXiv 1904.09751."""
     device = logits_RV.device
@@ -144,27 +137,26 @@ def bend(logits_RV: torch.Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray
     logp_RV = torch.log_softmax(logits_RV / temperature, dim=-1)
     if (top_p_R >= 1.0).all():
         return logp_RV
-    nucleus = torch.from_numpy(np.flatnonzero(top_p_R < 1.0)).to(
-        device
-    )  # rows without top-p keep their very bits
+    # Rows without top-p keep their very bits.
+    nucleus = torch.from_numpy(np.flatnonzero(top_p_R < 1.0)).to(device)
     cut_RV = logp_RV[nucleus]
     sorted_RV, order_RV = cut_RV.sort(dim=-1, descending=True, stable=True)
     probability_RV = sorted_RV.double().exp()
     before_RV = probability_RV.cumsum(dim=-1) - probability_RV
     limit = torch.from_numpy(top_p_R[top_p_R < 1.0].astype(np.float64)).to(device)[:, None]
-    outside_RV = torch.zeros_like(cut_RV, dtype=torch.bool).scatter(1, order_RV, before_RV >= limit)
+    outside_RV = torch.zeros_like(cut_RV, dtype=torch.bool)
+    outside_RV.scatter_(1, order_RV, before_RV >= limit)
     cut_RV = cut_RV.masked_fill(outside_RV, -torch.inf)
     logp_RV[nucleus] = cut_RV - torch.logsumexp(cut_RV, dim=-1, keepdim=True)
     return logp_RV
 
 
-def _inverse_cdf(
-    logp_RV: torch.Tensor, uniform_R: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _inverse_cdf(logp_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
     """(token [R], total probability [R], which is NaN where the row is no distribution)"""
     cdf_RV = logp_RV.exp().cumsum(dim=-1, dtype=torch.float64)
     total_R = cdf_RV[:, -1]
     # u * total may round up to total itself; one step below it the chosen token still has probability > 0.
-    target_R = torch.minimum(uniform_R * total_R, torch.nextafter(total_R, total_R.new_zeros(())))
+    below_total_R = torch.nextafter(total_R, total_R.new_zeros(()))
+    target_R = torch.minimum(uniform_R * total_R, below_total_R)
     token_R = torch.searchsorted(cdf_RV, target_R[:, None], right=True)[:, 0]
     return token_R.clamp(max=logp_RV.shape[1] - 1), total_R  # only rows of NaN reach the clamp

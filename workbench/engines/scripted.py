@@ -16,8 +16,8 @@ import numpy as np
 
 from workbench.engines.base import Completion, Request
 from workbench.engines.intake import Intake
-from workbench.types import Sampling
-from workbench.types.errors import EngineError
+from workbench.values import Sampling
+from workbench.values.errors import EngineError
 
 if TYPE_CHECKING:
     import torch
@@ -57,8 +57,10 @@ class ScriptedEngine:
         delay_ticks: int | Callable[[Request], int] = 0,
         trickle: bool = False,
     ):
-        self._script, self._logprob = script, logprob
-        self._delay_ticks, self._trickle = delay_ticks, trickle
+        self._script = script
+        self._logprob = logprob
+        self._delay_ticks = delay_ticks
+        self._trickle = trickle
         self.context_length = context_length
         self._intake = Intake(context_length, vocab_size)
         self._pending: dict[int, _Pending] = {}
@@ -75,17 +77,16 @@ class ScriptedEngine:
         if not self._pending:
             return []
         self._ticks += 1
-        due = [each for _, each in sorted(self._pending.items()) if each.ticks_left <= 0]
+        in_order = [self._pending[request_id] for request_id in sorted(self._pending)]
+        due = [pending for pending in in_order if pending.ticks_left <= 0]
         for pending in self._pending.values():
             pending.ticks_left -= 1
+        done = []
         for pending in due:
             pending.answer = pending.answer or self._answer(pending.request, pending.limit)
             pending.shown += 1
-        done = [
-            each.answer
-            for each in due
-            if not self._trickle or each.shown >= len(each.answer.token_ids)
-        ]
+            if not self._trickle or pending.shown >= len(pending.answer.token_ids):
+                done.append(pending.answer)
         for completion in done:
             del self._pending[completion.request_id]
             self._intake.finish(completion.request_id)
@@ -103,7 +104,7 @@ class ScriptedEngine:
         dropped = self._intake.cancel(session)
         self._pending.pop(dropped, None)
 
-    def sync(self, weights: Mapping[str, "torch.Tensor"], version: int) -> None:
+    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._intake.check_sync(version, self.policy_version)
         self.policy_version = version
 
@@ -117,12 +118,15 @@ class ScriptedEngine:
             if not ids:
                 error = f"the script returned no token for request {request.id}; a turn has at least one"
         except EngineError as raised:
-            ids, error = [], str(raised)
+            ids = []
+            error = str(raised)
         stop = next((index for index, token in enumerate(ids) if token in request.stop_ids), None)
         if stop is not None and stop < limit:
-            ids, finish = ids[: stop + 1], "stop"
+            ids = ids[: stop + 1]
+            finish = "stop"
         else:
-            ids, finish = ids[:limit], "length"
+            ids = ids[:limit]
+            finish = "length"
         self._generated_tokens += len(ids)
         sampling = Sampling(request.temperature, request.top_p, engine=self.name, dtype="float32")
         logprobs = np.full(len(ids), self._logprob, np.float32)

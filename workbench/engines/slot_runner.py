@@ -6,7 +6,7 @@ A session owns a slot from its first turn until it is released or evicted. Betwe
 was computed, and the next turn computes only what is new. Active sessions lie in slots 0 .. A-1 of their slab
 (`slot_table`); where there are two slabs, those of each pass by themselves.
 Everything here follows a logical clock (order of submission, ticks), never the wall clock, so two runs that submit the
-same requests at the same ticks are equal bit for bit (law 8).
+same requests at the same ticks are equal bit for bit (invariant 8).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class SlotRunner:
         counters: Counters,
     ):
         self._forward = forward
-        self._max_rows, self._prefill_tokens = max_rows, prefill_tokens
+        self._max_rows = max_rows
+        self._prefill_tokens = prefill_tokens
         self._counters = counters
         self._device = device
         self._table = SlotTable(device, cache_tokens, counters)
@@ -87,12 +88,10 @@ class SlotRunner:
     def _admit(self) -> list[tuple[SlotSession, SlotSession]]:
         """Open waiting rows in order of submission; returns which sessions copy their first prompt: (from, to)."""
         copies: list[tuple[SlotSession, SlotSession]] = []
-        running = {s.name: s for s in self._table.active if s.row is not None}
-        computing = {
-            s.row.prompt.tobytes() for s in running.values() if s.row.cached < len(s.row.prompt)
-        }
-        budget = self._prefill_tokens - sum(len(s.row.pending) - 1 for s in running.values())
-        held = set(running)
+        running = [session for session in self._table.active if session.row is not None]
+        held = {session.name for session in running}
+        computing = {s.row.prompt.tobytes() for s in running if s.row.cached < len(s.row.prompt)}
+        budget = self._prefill_tokens - sum(len(session.row.pending) - 1 for session in running)
         postponed: list[Row] = []
         while self._waiting and len(held) < self._max_rows and budget > 0:
             row = self._waiting.popleft()
@@ -103,9 +102,8 @@ class SlotRunner:
                 postponed.append(row)  # one tick later it can be copied
                 continue
             source = None if reused else self._table.holder_of(key)
-            if not self._table.make_room(
-                session, row, source, {*held, *(origin.name for origin, _ in copies)}
-            ):
+            protected = {*held, *(origin.name for origin, _ in copies)}
+            if not self._table.make_room(session, row, source, protected):
                 self._waiting.appendleft(row)
                 break
             if source is not None and source.name not in self._table.sessions:
@@ -124,12 +122,10 @@ class SlotRunner:
         self, session: SlotSession, row: Row, reused: int, source: SlotSession | None
     ) -> None:
         """Begin a turn: what is known of its prompt is kept or will be copied, the rest is pending."""
-        if session.first_prompt is not None and reused * row.prompt.itemsize < len(
-            session.first_prompt
-        ):
-            self._table.unlist(
-                session
-            )  # its slot is about to be overwritten from position `reused` on
+        reused_bytes = reused * row.prompt.itemsize
+        if session.first_prompt is not None and reused_bytes < len(session.first_prompt):
+            # Its slot is about to be overwritten from position `reused` on.
+            self._table.unlist(session)
         # One token at least passes through the model: its logits are wanted.
         row.cached = reused if source is None else len(row.prompt) - 1
         row.pending = row.prompt[row.cached :]
@@ -142,48 +138,43 @@ class SlotRunner:
     def _pass_all(self) -> Ticked:
         """The newest token of every active sequence, and before it what its prompt still lacks: a forward pass for each
         slab."""
-        budget, decoded, found = self._prefill_tokens, 0, []
+        budget = self._prefill_tokens
+        decoded = 0
+        passes = []
         for slab in self._table.slabs:
             if slab.active:
                 rows = [session.row for session in slab.active]
-                takes, budget = _taken(rows, budget)
+                takes, budget = _tokens_to_pass(rows, budget)
                 decoded += sum(bool(row.tokens) for row in rows)
-                found.append(self._passed(slab, takes, self._pass(slab, rows, takes)))
+                logits_AV = self._pass(slab, rows, takes)
+                passes.append(self._note_pass(slab, takes, logits_AV))
         self._counters.decode_steps += decoded > 0
-        if len(found) < 2:
-            return found[0] if found else Ticked([], None)
-        return Ticked(
-            [row for ticked in found for row in ticked.rows],
-            torch.cat([ticked.logits for ticked in found]),
-        )
+        if not passes:
+            return Ticked([], None)
+        if len(passes) == 1:
+            return passes[0]
+        near, far = passes
+        return Ticked(near.rows + far.rows, torch.cat([near.logits, far.logits]))
 
     def _pass(self, slab: Slab, rows: list[Row], takes: list[int]) -> torch.Tensor:
         """Logits [A, V] of one forward pass over what was taken of each row of a slab."""
         count = len(rows)
-        ids = [np.array([row.pending[take - 1] for row, take in zip(rows, takes)], np.int64)]
-        slots = [np.arange(count)]
-        positions = [np.array([row.cached + take - 1 for row, take in zip(rows, takes)], np.int64)]
         pieces = _pieces(rows, takes)
-        for piece in pieces:
-            row = rows[piece.slot]
-            ids.append(row.pending[piece.start - row.cached :][: piece.count])
-            slots.append(np.full(piece.count, piece.slot))
-            positions.append(np.arange(piece.start, piece.start + piece.count))
-        packed = torch.from_numpy(
-            np.stack([np.concatenate(part) for part in (ids, slots, positions)])
-        ).to(self._device)
+        packed_3T = _packed(rows, takes, pieces)
+        ends = packed_3T[2, :count] + 1
+        packed = torch.from_numpy(packed_3T).to(self._device)
         step = ForwardStep(
             slab.cache,
             slot_T=packed[1],
             position_T=packed[2],
             active=count,
-            ends=tuple((positions[0] + 1).tolist()),
+            ends=tuple(ends.tolist()),
             pieces=bundle_pieces(pieces),
         )
         return self._forward(step, packed[:1], count if pieces else None)
 
-    def _passed(self, slab: Slab, takes: list[int], logits_AV: torch.Tensor) -> Ticked:
-        """What the pass of a slab has changed, and which of its rows can sample now."""
+    def _note_pass(self, slab: Slab, takes: list[int], logits_AV: torch.Tensor) -> Ticked:
+        """Note that tokens have passed; the rows of the slab that can sample now."""
         ready = []
         for index, (session, take) in enumerate(zip(slab.active, takes)):
             row = session.row
@@ -200,7 +191,20 @@ class SlotRunner:
         return Ticked([slab.active[index].row for index in ready], logits_AV)
 
 
-def _taken(rows: list[Row], budget: int) -> tuple[list[int], int]:
+def _packed(rows: list[Row], takes: list[int], pieces: list[PackedPiece]) -> np.ndarray:
+    """Ids, slots and positions of the tokens of a pass, int64 [3, T]: the newest of each row, then the pieces."""
+    newest = [row.pending[take - 1] for row, take in zip(rows, takes)]
+    positions = [row.cached + take - 1 for row, take in zip(rows, takes)]
+    parts = [np.array([newest, range(len(rows)), positions], np.int64)]
+    for piece in pieces:
+        row = rows[piece.slot]
+        position_n = np.arange(piece.start, piece.start + piece.count)
+        slot_n = np.full_like(position_n, piece.slot)
+        parts.append(np.stack([row.pending[position_n - row.cached], slot_n, position_n]))
+    return np.concatenate(parts, axis=1)
+
+
+def _tokens_to_pass(rows: list[Row], budget: int) -> tuple[list[int], int]:
     """How many pending tokens of each row pass now, one at least, and what is left of the budget for prompts."""
     takes = []
     for row in rows:
@@ -210,13 +214,14 @@ def _taken(rows: list[Row], budget: int) -> tuple[list[int], int]:
 
 
 def _pieces(rows: list[Row], takes: list[int]) -> list[PackedPiece]:
-    """What stands before the newest token of each row, cut into pieces, short ones first."""
-    cut = [
-        (min(PIECE, row.cached + take - 1 - start), start, slot)
-        for slot, (row, take) in enumerate(zip(rows, takes))
-        for start in range(row.cached, row.cached + take - 1, PIECE)
-    ]
-    first, pieces = len(rows), []
+    """The tokens before the newest one of each row, cut into pieces, short ones first."""
+    cut = []
+    for slot, (row, take) in enumerate(zip(rows, takes)):
+        newest = row.cached + take - 1
+        for start in range(row.cached, newest, PIECE):
+            cut.append((min(PIECE, newest - start), start, slot))
+    first = len(rows)
+    pieces = []
     for length, start, slot in sorted(cut):
         pieces.append(PackedPiece(slot, start, length, first))
         first += length

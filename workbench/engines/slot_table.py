@@ -37,9 +37,8 @@ class SlotSession:
     reach: int = 0  # positions that it may have before it has to ask for room again
     last_used: int = 0  # tick
     row: Row | None = None  # the turn in progress
-    first_prompt: bytes | None = (
-        None  # set while its slot begins with all of this prompt: others may copy it
-    )
+    # Set while its slot begins with all of this prompt: others may copy it.
+    first_prompt: bytes | None = None
     carried: dict | None = None  # its keys and values, on their way from one slab to the other
 
     @property
@@ -64,24 +63,28 @@ class Slab:
 
     @property
     def length(self) -> int:
-        """What it stays as long as."""
+        """The length that it keeps."""
         return 0 if self.cut else self.cache.length
 
     @property
     def lacks_room(self) -> bool:
-        return max((session.needed for session in self.active), default=0) > self.cache.length
+        needed = max((session.needed for session in self.active), default=0)
+        return needed > self.cache.length
 
     def size(self, room: int) -> tuple[int, int]:
         """(slots, length): grown by half where it must grow, within `room` positions."""
         needed = max((session.needed for session in self.members), default=0)
         cap = max((session.reach for session in self.active), default=0)
-        count, slots, length = len(self.members), self.cache.slots, self.length
+        count = len(self.members)
+        slots = self.cache.slots
+        length = self.length
         if count > slots:
             slots = max(count, slots + slots // 2)
         if needed > length:
             roomy = -(-max(needed, length + length // 2) // ROUND) * ROUND
             length = max(needed, min(roomy, max(cap, length)))
-        return min(slots, max(count, room // max(1, length))), length
+        slots_in_room = room // max(1, length)
+        return min(slots, max(count, slots_in_room)), length
 
     def lay_out(self, slots: int, length: int, exact: bool) -> None:
         """Make it this large and bring the active sessions to its front, moving as few as possible."""
@@ -89,7 +92,8 @@ class Slab:
         # holds more than the larger of the two.
         self.cache.reserve(max(slots, self.cache.slots), min(length, self.cache.length))
         moves = self._assign(slots)
-        self.cache.move(moves, max((session.filled for session in self.members), default=0))
+        filled = max((session.filled for session in self.members), default=0)
+        self.cache.move(moves, filled)
         self.cache.reserve(slots, length, exact)
         for session in self.members:
             if session.carried is not None:
@@ -108,12 +112,11 @@ class Slab:
         free = iter(sorted(set(range(count, slots)) - resting))
         moves = []
         for session in [*self.active, *idle]:
-            low, high, pool = (
-                (0, count, vacant) if session.row is not None else (count, slots, free)
-            )
+            is_active = session.row is not None
+            allowed = range(count) if is_active else range(count, slots)
             old = session.slot
-            if old is None or not low <= old < high:
-                session.slot = next(pool)
+            if old not in allowed:
+                session.slot = next(vacant if is_active else free)
                 if old is not None:
                     moves.append((old, session.slot))
         return moves
@@ -131,15 +134,13 @@ class SlotTable:
     """Which session owns which slot of which slab. Active sessions lie in slots 0 .. A-1 of theirs."""
 
     def __init__(self, device: torch.device, cache_tokens: int, counters: Counters) -> None:
-        self.slabs = (
-            Slab(device),
-            Slab(device),
-        )  # of most sessions, and of the long ones that lie apart
+        # Of most sessions, and of the long ones that lie apart.
+        self.slabs = (Slab(device), Slab(device))
         self.sessions: dict[str, SlotSession] = {}
-        self._cache_tokens, self._counters = cache_tokens, counters
-        self._holders: dict[
-            bytes, list[SlotSession]
-        ] = {}  # first prompt -> sessions whose slot begins with it
+        self._cache_tokens = cache_tokens
+        self._counters = counters
+        # First prompt -> sessions whose slot begins with it.
+        self._holders: dict[bytes, list[SlotSession]] = {}
         self._changed = False  # some session started, ended or left since the last layout
 
     @property
@@ -149,21 +150,23 @@ class SlotTable:
 
     @property
     def active(self) -> list[SlotSession]:
-        return [session for slab in self.slabs for session in slab.active]
+        near, far = self.slabs
+        return near.active + far.active
 
     def begin(self, session: SlotSession, row: Row) -> None:
         """A turn of the session begins."""
-        session.row, session.reach, session.last_used, self._changed = (
-            row,
-            row.reach,
-            self._counters.ticks,
-            True,
-        )
+        session.row = row
+        session.reach = row.reach
+        session.last_used = self._counters.ticks
+        self._changed = True
         self.sessions[session.name] = session
 
     def rest(self, session: SlotSession, held: np.ndarray) -> None:
         """Its turn is over; `held` is what its slot keeps."""
-        session.row, session.held, session.reach, self._changed = None, held, len(held), True
+        session.row = None
+        session.held = held
+        session.reach = len(held)
+        self._changed = True
 
     def holder_of(self, prompt: bytes) -> SlotSession | None:
         """A session whose slot begins with this first prompt, to copy from."""
@@ -171,21 +174,24 @@ class SlotTable:
 
     def drop(self) -> None:
         """Forget every session."""
-        self.sessions, self._holders = {}, {}
+        self.sessions = {}
+        self._holders = {}
         for slab in self.slabs:
-            slab.members, slab.active, slab.cut = [], [], False
+            slab.members = []
+            slab.active = []
+            slab.cut = False
             slab.cache.drop()
         self.slabs[1].cache.reserve(0, 0, exact=True)
 
     def forget(self, session: SlotSession) -> None:
         """The session is over, or loses its slot."""
         if session.row is not None:
-            self.clear(
-                session
-            )  # in the middle of its prompt there may be NaN that no logits have shown
+            # In the middle of its prompt there may be NaN that no logits have shown.
+            self.clear(session)
         self.unlist(session)
         del self.sessions[session.name]
-        session.row, self._changed = None, True
+        session.row = None
+        self._changed = True
 
     def clear(self, session: SlotSession) -> None:
         """Make its slot zeros again."""
@@ -214,27 +220,25 @@ class SlotTable:
         """Find room for this row to its end, too: as the sessions lie, with the longest apart, or without some that are
         idle: longest unused first, and last of all the one that it wants to copy from, for it must run even so."""
         others = [s for s in self.sessions.values() if s is not session]
-        division = _division(
-            {session: row.reach, **{s: s.reach for s in others}}, self.slabs, self._cache_tokens
-        )
+
+        def without(gone: Sequence[SlotSession]) -> _Division | None:
+            reaches = {session: row.reach} | {s: s.reach for s in others}
+            for evicted in gone:
+                del reaches[evicted]
+            return _division(reaches, self.slabs, self._cache_tokens)
+
+        division = without(())
         if division is None:
             idle = [s for s in others if s.name not in protected]
             idle.sort(key=lambda s: (s is source, s.last_used, s.apart, s.slot or 0))
-
-            def without(count: int) -> _Division | None:
-                gone = set(idle[:count])
-                reaches = {session: row.reach, **{s: s.reach for s in others if s not in gone}}
-                return _division(reaches, self.slabs, self._cache_tokens)
-
-            fewest = bisect_left(
-                range(len(idle) + 1), True, key=lambda count: without(count) is not None
-            )
+            counts = range(len(idle) + 1)
+            fewest = bisect_left(counts, True, key=lambda count: without(idle[:count]) is not None)
             if fewest > len(idle):
                 return False
-            division = without(fewest)
-            for gone in idle[:fewest]:
+            division = without(idle[:fewest])
+            for evicted in idle[:fewest]:
                 self._counters.evictions += 1
-                self.forget(gone)
+                self.forget(evicted)
         if division.cut:
             self._divide(division.apart, session)
         return True
@@ -244,10 +248,10 @@ class SlotTable:
         for session in (*self.sessions.values(), newest):
             if session.apart != (session in apart):
                 if session.slot is not None:
-                    session.carried = self.slabs[session.apart].cache.read(
-                        session.slot, session.filled
-                    )
-                session.apart, session.slot = session in apart, None
+                    cache = self.slabs[session.apart].cache
+                    session.carried = cache.read(session.slot, session.filled)
+                session.apart = session in apart
+                session.slot = None
         self._changed = True
         for slab in self.slabs:
             slab.cut = True
@@ -264,14 +268,12 @@ class SlotTable:
             return
         near, far = self.slabs
         sizes = {far: far.size(0)}  # no more slots than sessions
-        sizes[near] = near.size(
-            self._cache_tokens - _positions([session.reach for session in far.members], far)
-        )
+        far_positions = _positions([session.reach for session in far.members], far)
+        sizes[near] = near.size(self._cache_tokens - far_positions)
         wanted = {slab: slots * length for slab, (slots, length) in sizes.items()}
-        exact = (
-            bool(far.members or far.cache.room)
-            and sum(max(wanted[slab], slab.cache.room) for slab in self.slabs) > self._cache_tokens
-        )
+        are_two = bool(far.members or far.cache.room)
+        if_kept = sum(max(wanted[slab], slab.cache.room) for slab in self.slabs)
+        exact = are_two and if_kept > self._cache_tokens
         # Whoever gives memory back comes first.
         for slab in sorted(self.slabs, key=lambda slab: wanted[slab] - slab.cache.room):
             slab.lay_out(*sizes[slab], exact)
@@ -280,20 +282,15 @@ class SlotTable:
     def copy(self, pairs: Sequence[tuple[SlotSession, SlotSession]]) -> None:
         """Copy what the targets begin with from the slots of others: (source, target), all read before any is
         written."""
-        near: dict[bool, list[tuple[SlotSession, SlotSession]]] = {False: [], True: []}
         between = []
         for source, target in pairs:
-            if source.apart == target.apart:
-                near[target.apart].append((source, target))
-            else:
-                between.append(
-                    (target, self.slabs[source.apart].cache.read(source.slot, target.row.cached))
-                )
-        for apart, some in near.items():
-            self.slabs[apart].cache.move(
-                [(source.slot, target.slot) for source, target in some],
-                max((target.row.cached for _, target in some), default=0),
-            )
+            if source.apart != target.apart:
+                cache = self.slabs[source.apart].cache
+                between.append((target, cache.read(source.slot, target.row.cached)))
+        for apart, slab in enumerate(self.slabs):
+            within = [(s, t) for s, t in pairs if s.apart == t.apart == bool(apart)]
+            longest = max((target.row.cached for _, target in within), default=0)
+            slab.cache.move([(source.slot, target.slot) for source, target in within], longest)
         for target, states in between:
             self.slabs[target.apart].cache.put(target.slot, states)
 
@@ -301,14 +298,15 @@ class SlotTable:
 def _division(
     reaches: dict[SlotSession, int], slabs: tuple[Slab, Slab], room: int
 ) -> _Division | None:
-    """Who lies apart if these sessions are to reach so far; None: there are not positions enough for all of them."""
+    """Which sessions lie apart if they are to reach so far; None: there are not enough positions for all of them."""
     apart = [session for session in reaches if session.apart]
     near = [reach for session, reach in reaches.items() if not session.apart]
     far = [reaches[session] for session in apart]
     if _positions(near, slabs[0]) + _positions(far, slabs[1]) <= room:
         return _Division(frozenset(apart), cut=False)
     longest = sorted(reaches, key=reaches.get, reverse=True)
-    lengths = [*(reaches[session] for session in longest), 0]
+    lengths = [reaches[session] for session in longest]
+    # With the k longest apart both slabs are as long as their longest: how many positions that takes.
     positions = [k * lengths[0] + (len(longest) - k) * lengths[k] for k in range(len(longest))]
     fewest = min(positions)
     if fewest > room:

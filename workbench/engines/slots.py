@@ -7,7 +7,7 @@ Which session lies in which slot is `slot_table`'s business.
 The slab is a view of memory that has room for more, and that is laid out as [slots it has room for, kv heads, length it
 has room for, head size]: within its room a slab grows without a copy. The memory is kept while it is large enough: to
 take it from the system again, page by page, costs more than to fill it, and what an allocator is given back piece by
-piece it does not always hand on (three evaluations of 512 attempts held 1.6 times as much). On a CPU it outlives a
+piece it does not always hand on (three evaluations of 512 trajectories held 1.6 times as much). On a CPU it outlives a
 change of weights.
 
 All of the memory holds finite numbers: a masked position has weight zero, and zero times NaN would still be NaN. So new
@@ -18,6 +18,7 @@ else lies in it from earlier sequences is finite, and is multiplied by that zero
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 
 class SlotCache:
@@ -27,16 +28,18 @@ class SlotCache:
         self.device = device
         self.slots = 0
         self.length = 0
-        self.keys: dict[int, torch.Tensor] = {}
-        self.values: dict[int, torch.Tensor] = {}
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
         self._room = (0, 0)  # slots and length that the memory is laid out for
-        self._key_memory: dict[int, torch.Tensor] = {}  # as `keys`, of the size of the room
-        self._value_memory: dict[int, torch.Tensor] = {}
+        self._key_memory: dict[int, Tensor] = {}  # as `keys`, of the size of the room
+        self._value_memory: dict[int, Tensor] = {}
 
     def drop(self) -> None:
         """Forget everything; give the memory back where that is cheap."""
         if self.device.type != "cpu":
-            self._key_memory, self._value_memory, self._room = {}, {}, (0, 0)
+            self._key_memory = {}
+            self._value_memory = {}
+            self._room = (0, 0)
         self._show(0, 0)
 
     @property
@@ -47,32 +50,26 @@ class SlotCache:
     def reserve(self, slots: int, length: int, exact: bool = False) -> None:
         """Set the size of the slab; what lies inside both the old and the new size is kept. `exact`: memory beyond it
         is given back."""
-        if exact and self.room > slots * length or slots > self._room[0] or length > self._room[1]:
+        fits = slots <= self._room[0] and length <= self._room[1]
+        if not fits or exact and self.room > slots * length:
             self._lay_out(slots, length, exact)
         self._show(slots, length)
 
-    def read(self, slot: int, length: int) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    def read(self, slot: int, length: int) -> dict[int, tuple[Tensor, Tensor]]:
         """Copies of the first positions of a slot: {layer: (keys, values)}, each [positions, kv heads, head size]."""
-        parts = {layer: (keys[slot], self.values[layer][slot]) for layer, keys in self.keys.items()}
-        return {
-            layer: (
-                key[:, :length].transpose(0, 1).clone(),
-                value[:, :length].transpose(0, 1).clone(),
-            )
-            for layer, (key, value) in parts.items()
-        }
+        states = {}
+        for layer, keys in self.keys.items():
+            key = keys[slot, :, :length].transpose(0, 1).clone()
+            value = self.values[layer][slot, :, :length].transpose(0, 1).clone()
+            states[layer] = (key, value)
+        return states
 
-    def put(self, slot: int, states: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def put(self, slot: int, states: dict[int, tuple[Tensor, Tensor]]) -> None:
         """Begin a slot with what was read from another, of this slab or of another one, as far as this one reaches."""
         for layer, (key, value) in states.items():
             position_T = torch.arange(min(len(key), self.length), device=self.device)
-            self.write(
-                layer,
-                key[: self.length],
-                value[: self.length],
-                torch.full_like(position_T, slot),
-                position_T,
-            )
+            slot_T = torch.full_like(position_T, slot)
+            self.write(layer, key[: self.length], value[: self.length], slot_T, position_T)
 
     def move(self, pairs: list[tuple[int, int]], length: int) -> None:
         """Copy slots (source, destination), all read before any is written; only `length` positions matter."""
@@ -80,34 +77,34 @@ class SlotCache:
             return
         source = torch.tensor([pair[0] for pair in pairs], device=self.device)
         destination = torch.tensor([pair[1] for pair in pairs], device=self.device)
-        for slab in (self.keys, self.values):
-            for tensor in slab.values():
-                tensor[destination, :, :length] = tensor[source, :, :length]
+        for tensor in self._tensors:
+            tensor[destination, :, :length] = tensor[source, :, :length]
 
     def clear(self, slot: int) -> None:
         """Make a slot zeros again, after a model produced NaN in it."""
         with torch.inference_mode():
-            for slab in (self.keys, self.values):
-                for tensor in slab.values():
-                    tensor[slot].zero_()
+            for tensor in self._tensors:
+                tensor[slot].zero_()
 
     def write(
         self,
         layer: int,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        slot_T: torch.Tensor,
-        position_T: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        key: Tensor,
+        value: Tensor,
+        slot_T: Tensor,
+        position_T: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Store key [tokens, kv heads, head size] and value (its head size may be another) at (slot, position); returns
         the layer's whole slabs."""
         if layer not in self.keys:
             slots, length = self._room
             for memory, state in ((self._key_memory, key), (self._value_memory, value)):
-                new = _fresh(state, slots * state.shape[1] * length * state.shape[2]).zero_()
-                memory[layer] = new.view(slots, state.shape[1], length, state.shape[2])
+                heads, size = state.shape[1:]
+                new = _fresh(state, slots * heads * length * size).zero_()
+                memory[layer] = new.view(slots, heads, length, size)
             self._show(self.slots, self.length)
-        keys, values = self.keys[layer], self.values[layer]
+        keys = self.keys[layer]
+        values = self.values[layer]
         keys[slot_T, :, position_T] = key
         values[slot_T, :, position_T] = value
         return keys, values
@@ -115,13 +112,16 @@ class SlotCache:
     @property
     def bytes(self) -> int:
         """Memory that is held, in use or not."""
-        return sum(
-            t.untyped_storage().nbytes() for slab in (self.keys, self.values) for t in slab.values()
-        )
+        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors)
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        return [*self.keys.values(), *self.values.values()]
 
     def _show(self, slots: int, length: int) -> None:
         """Make the slabs views of this size."""
-        self.slots, self.length = slots, length
+        self.slots = slots
+        self.length = length
         self.keys = {
             layer: memory[:slots, :, :length] for layer, memory in self._key_memory.items()
         }
@@ -135,30 +135,28 @@ class SlotCache:
         held = self.room if self._key_memory and not exact else 0
         room = (slots, max(length, held // max(1, slots)))
         kept = min(slots, self.slots), min(length, self.length)
-        self.keys, self.values = {}, {}  # views would keep what is replaced
+        self.keys = {}  # views would keep what is replaced
+        self.values = {}
         for memory in (self._key_memory, self._value_memory):
             for layer, old in memory.items():
                 memory[layer] = _laid_out(old, room, kept, exact)
         self._room = room
 
 
-def _laid_out(
-    old: torch.Tensor, room: tuple[int, int], kept: tuple[int, int], exact: bool
-) -> torch.Tensor:
+def _laid_out(old: Tensor, room: tuple[int, int], kept: tuple[int, int], exact: bool) -> Tensor:
     """Memory for another room with the leading slots and positions of the old one; in the same memory, if that is large
     enough and need not be `exact`."""
-    (slots, length), (kept_slots, kept_length) = room, kept
-    heads, size = old.shape[1], old.shape[3]
-    count, held = (
-        slots * heads * length * size,
-        old.untyped_storage().nbytes() // old.element_size(),
-    )
+    slots, length = room
+    kept_slots, kept_length = kept
+    heads = old.shape[1]
+    size = old.shape[3]
+    count = slots * heads * length * size
+    held = old.untyped_storage().nbytes() // old.element_size()
     inside = old[:kept_slots, :, :kept_length]
     if count <= held and not exact:
         inside = inside.clone()  # the two overlap
-        new = old.as_strided(
-            (slots, heads, length, size), (heads * length * size, length * size, size, 1), 0
-        )
+        strides = (heads * length * size, length * size, size, 1)
+        new = old.as_strided((slots, heads, length, size), strides, 0)
     else:
         new = _fresh(old, count).view(slots, heads, length, size)
         new[kept_slots:] = 0
@@ -167,6 +165,6 @@ def _laid_out(
     return new
 
 
-def _fresh(like: torch.Tensor, count: int) -> torch.Tensor:
+def _fresh(like: Tensor, count: int) -> Tensor:
     """New memory for this many numbers, whatever lies in it: possibly NaN."""
     return like.new_empty(count)

@@ -35,8 +35,8 @@ from workbench.engines.intake import (
 from workbench.engines.probe import Verdict, judge
 from workbench.engines.sampling import Counters, Row, Sampled, sample_rows, uniforms
 from workbench.engines.slot_runner import SlotRunner
-from workbench.types import Sampling
-from workbench.types.errors import EngineError
+from workbench.values import Sampling
+from workbench.values.errors import EngineError
 
 
 class TransformersEngine:
@@ -67,9 +67,8 @@ class TransformersEngine:
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
         self.context_length = context = model_context(self._model, config.max_context)
         self._verdict = self._choose(vocab_size, min(context, config.cache_tokens))
-        self._intake = Intake(
-            context, vocab_size, config.cache_tokens if self.keeps_cache else None
-        )
+        cache_tokens = config.cache_tokens if self.keeps_cache else None
+        self._intake = Intake(context, vocab_size, cache_tokens)
         self._runner = self._make_runner()
         self._rows: dict[int, Row] = {}  # in flight, by request id
 
@@ -143,30 +142,22 @@ class TransformersEngine:
         )
         if self.keeps_cache:
             forward = slot_forward(self._model, _keeps_logits(self._model))
-            return SlotRunner(
-                forward, self._device, cache_tokens=self.config.cache_tokens, **limits
-            )
-        return CohortRunner(
-            self._model, self._device, use_cache=self._verdict.mode == "turn", **limits
-        )
+            cache_tokens = self.config.cache_tokens
+            return SlotRunner(forward, self._device, cache_tokens=cache_tokens, **limits)
+        use_cache = self._verdict.mode == "turn"
+        return CohortRunner(self._model, self._device, use_cache=use_cache, **limits)
 
     def _sample(self, rows: list[Row], logits_RV: torch.Tensor) -> list[Completion]:
         temperature = np.array([row.request.temperature for row in rows])
         top_p = np.array([row.request.top_p for row in rows])
         uniform = np.array([row.uniforms[len(row.tokens)] for row in rows])
         if self.listener is not None:
-            self.listener(
-                [row.request.id for row in rows],
-                [len(row.tokens) for row in rows],
-                logits_RV,
-                False,
-            )
+            ids = [row.request.id for row in rows]
+            places = [len(row.tokens) for row in rows]
+            self.listener(ids, places, logits_RV, False)
         sampled = sample_rows(logits_RV, temperature, top_p, uniform)
-        return [
-            done
-            for index, row in enumerate(rows)
-            if (done := self._take(row, sampled, index)) is not None
-        ]
+        taken = [self._take(row, sampled, index) for index, row in enumerate(rows)]
+        return [completion for completion in taken if completion is not None]
 
     def _take(self, row: Row, sampled: Sampled, index: int) -> Completion | None:
         """Note what was sampled for one row; its completion if that was the last token."""
@@ -196,7 +187,8 @@ class TransformersEngine:
         sampling = Sampling(
             request.temperature, request.top_p, engine=self.name, dtype=self.config.dtype
         )
-        count = 0 if error else len(row.tokens)  # of a turn that broke nothing is handed over
+        count = 0 if error else len(row.tokens)  # a turn that broke hands nothing over
+        plain_logps = np.array(row.plain_logps[:count], np.float32) if sampling.bends else None
         return Completion(
             request_id=request.id,
             token_ids=np.array(row.tokens[:count], np.int32),
@@ -204,9 +196,7 @@ class TransformersEngine:
             finish=finish,
             policy_version=self._policy_version,
             sampling=sampling,
-            plain_logprobs=np.array(row.plain_logps[:count], np.float32)
-            if sampling.bends
-            else None,
+            plain_logprobs=plain_logps,
             error=error,
         )
 

@@ -1,4 +1,4 @@
-"""A model folder that somebody else made is tried in a process of its own before this one loads it (law 16).
+"""A model folder that somebody else made is tried in a process of its own before this one loads it (invariant 16).
 
     try_folder(folder, "mine")      raises PolicyError for what would hang, take all memory, or bring down the loader
 
@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from workbench.types.errors import PolicyError
+from workbench.values.errors import PolicyError
 
 SECONDS = 30.0
 MEMORY = 2 << 30  # bytes beyond what this process has
@@ -57,9 +57,8 @@ def try_folder(
     """Raises PolicyError for a folder whose config, tokenizer or template does not come through the trial. `files`: name ->
     SHA-256 of what decides; a folder with the same ones is not tried again in this process."""
     if hasattr(os, "fork"):
-        _try(
-            str(folder), name, tuple(sorted(files.items())), SECONDS if seconds is None else seconds
-        )
+        deadline_s = SECONDS if seconds is None else seconds
+        _try(str(folder), name, tuple(sorted(files.items())), deadline_s)
 
 
 @lru_cache(maxsize=64)  # nothing is kept of a trial that raised
@@ -68,19 +67,19 @@ def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: fl
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _tried(folder, writing)
+        _run_parts(folder, writing)
     os.close(writing)
     try:
-        said, ended = _heard(reading, seconds)
+        reports, ended = _reports(reading, seconds)
     finally:
         os.close(reading)
         if os.waitpid(child, os.WNOHANG)[0] != child:  # it goes on
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    tried = f"{name}: {_WHAT[min(len(said), 2)]} was tried in a process of its own"
-    if said and isinstance(said[-1], dict):
+    tried = f"{name}: {_WHAT[min(len(reports), 2)]} was tried in a process of its own"
+    if reports and isinstance(reports[-1], dict):
         raise PolicyError(
-            f"{name}: {_WHAT[len(said) - 1]} cannot be used: {said[-1]['error']}. Check that the folder is whole, and "
+            f"{name}: {_WHAT[len(reports) - 1]} cannot be used: {reports[-1]['error']}. Check that the folder is whole, and "
             "that this version of transformers knows its architecture"
         )
     if not ended:
@@ -88,16 +87,17 @@ def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: fl
             f"{tried} and was not done after {seconds:g} seconds. A folder whose loading has no end is refused; "
             "take the model from where it was first published"
         )
-    if len(said) < len(_WHAT):
+    if len(reports) < len(_WHAT):
         raise PolicyError(
             f"{tried} and took more than {MEMORY >> 30} GB, or brought its loader down. It is refused; take the "
             "model from where it was first published"
         )
 
 
-def _heard(reading: int, seconds: float) -> tuple[list[Any], bool]:
-    """What the child said, a line for each part, and whether it came to its end in time."""
-    until, text = time.monotonic() + seconds, b""
+def _reports(reading: int, seconds: float) -> tuple[list[Any], bool]:
+    """The child's reports, a line for each part, and whether it came to its end in time."""
+    until = time.monotonic() + seconds
+    text = b""
     while (left := until - time.monotonic()) > 0 and len(text) < 1 << 16:
         if not select.select([reading], [], [], left)[0]:
             break
@@ -107,7 +107,7 @@ def _heard(reading: int, seconds: float) -> tuple[list[Any], bool]:
     return [json.loads(line) for line in text.split(b"\n")[:-1]], False
 
 
-def _tried(folder: str, writing: int) -> None:
+def _run_parts(folder: str, writing: int) -> None:
     """In the child: a line for each part that was done; the last one says what was wrong. Never returns."""
     status = 1
     try:
@@ -122,9 +122,9 @@ def _tried(folder: str, writing: int) -> None:
             own = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, own + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        found: Any = folder
+        made: Any = folder
         for part in (_build, _tokenize, _write):
-            found = part(found)
+            made = part(made)
             os.write(writing, b"1\n")
         status = 0
     except MemoryError:

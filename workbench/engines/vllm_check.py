@@ -13,19 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from workbench.engines.base import Request
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.gap import Gap, PlainForward, came_along, head_differs, limits, what_is_stale
 from workbench.engines.vllm_core import VllmOutput
 from workbench.engines.vllm_turns import SCORING, Core, VllmCounters, sampling_params
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
-PROBES, PROBE_PROMPT, PROBE_TOKENS = (
-    8,
-    16,
-    6,
-)  # prompts that were never seen; tokens of each; tokens sampled
+PROBES = 8  # prompts that were never seen
+PROBE_PROMPT = 16  # tokens of each
+PROBE_TOKENS = 6  # tokens that are sampled after it
 PROBE = "probe"  # begins the names of the engine's own requests
 # A trained policy is certain of most tokens, and certainty hides every change: probes are sampled hotter than it acts.
 PROBE_TEMPERATURE = 2.0
@@ -49,7 +48,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of the newest weights: what arrived, and what is sampled from them. The lint asks it (R33, R34)."""
+    """Whether the newest weights arrived and are sampled from. The lint reads it (R33, R34)."""
 
     version: int
     tensors: int
@@ -74,20 +73,23 @@ class SyncCheck:
         context_length: int,
         vocab_size: int,
     ) -> None:
-        self._core, self._plain, self._config, self._counters = core, plain, config, counters
-        self._context_length, self._vocab_size = context_length, vocab_size
+        self._core = core
+        self._plain = plain
+        self._config = config
+        self._counters = counters
+        self._context_length = context_length
+        self._vocab_size = vocab_size
         self.delivery: Delivery | None = None
-        self._head_NV: torch.Tensor | None = (
-            None  # of fixed states, by the newest weights the head was seen to have
-        )
+        # Of fixed states, by the newest weights the head was seen to have.
+        self._head_NV: Tensor | None = None
 
     def before_sync(self) -> ProbeResult:
-        """What the old weights say. Its prefix is in the cache then: the check finds out whether it is dropped."""
+        """Probe the old weights. The prompt is in the cache afterwards: the check finds out whether it is dropped."""
         return self._probe(self._seen_prompt(), "before")
 
     def fault(
         self,
-        weights: Mapping[str, torch.Tensor],
+        weights: Mapping[str, Tensor],
         version: int,
         before: ProbeResult | None,
         lost: str | None = None,
@@ -100,48 +102,53 @@ class SyncCheck:
         # The engine may round what it was given to its dtype: that difference is no fault of the sync. (What is left
         # of it in training is `logp_gap_mean` of every step.)
         rounded = {name: w.to(own) if w.is_floating_point() else w for name, w in weights.items()}
-        gap_new, gap_seen = self._gap(rounded, new), self._gap(rounded, seen)
-        counters = self._counters
-        counters.gap_mean = max(gap_new.mean, gap_seen.mean, key=_nan_first)
-        counters.gap_max = max(gap_new.largest, gap_seen.largest, key=_nan_first)
-        counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
+        gap_new = self._gap(rounded, new)
+        gap_seen = self._gap(rounded, seen)
+        is_finite = self._note_gaps(gap_new, gap_seen)
         allowed = limits(own, self._config.gap_mean)
         head_came, head_is_near = self._look_at_head(rounded, own)
         self.delivery = Delivery(
             version, len(weights), lost, gap_new, gap_seen, allowed, head_came, seen.cached_tokens
         )
-        within = gap_new.within(*allowed) and gap_seen.within(*allowed)
-        if within and not seen.cached_tokens and head_came is not False:
+        new_agrees = gap_new.within(*allowed)
+        seen_agrees = gap_seen.within(*allowed)
+        reused_old = bool(seen.cached_tokens)
+        if new_agrees and seen_agrees and not reused_old and head_came is not False:
             return None
-        prefixes = bool(seen.cached_tokens) or (
-            gap_new.within(*allowed) and not gap_seen.within(*allowed)
-        )
+        prefixes_are_old = reused_old or (new_agrees and not seen_agrees)
         cause = what_is_stale(
-            finite=bool(np.isfinite([counters.gap_mean, counters.gap_max]).all()),
+            finite=is_finite,
             answers_as_before=before is not None and seen == before,
             head_is_old=head_came is False or not head_is_near,
-            prefixes_are_old=prefixes,
+            prefixes_are_old=prefixes_are_old,
         )
+        rule = "R34" if prefixes_are_old else "R33"
         return (
             f"version {version}: vLLM does not sample from the weights it was given. Its logprobs differ from a plain "
             f"forward pass by {gap_new} (a prompt seen before: {gap_seen}), allowed are mean {allowed[0]:g} and max "
-            f"{allowed[1]:g}; {cause} (rule {'R34' if prefixes else 'R33'})"
+            f"{allowed[1]:g}; {cause} (rule {rule})"
         )
 
-    def _gap(self, weights: Mapping[str, torch.Tensor], probed: ProbeResult) -> Gap:
+    def _note_gaps(self, gap_new: Gap, gap_seen: Gap) -> bool:
+        """Count the larger of both gaps; whether they are finite."""
+        counters = self._counters
+        counters.gap_mean = max(gap_new.mean, gap_seen.mean, key=_nan_first)
+        counters.gap_max = max(gap_new.largest, gap_seen.largest, key=_nan_first)
+        counters.gap_max_ever = max(counters.gap_max, counters.gap_max_ever, key=_nan_first)
+        return bool(np.isfinite([counters.gap_mean, counters.gap_max]).all())
+
+    def _gap(self, weights: Mapping[str, Tensor], probed: ProbeResult) -> Gap:
         count = probed.logp_NT.shape[1]
-        return Gap.between(
-            probed.logp_NT, self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE)
-        )
+        plain = self._plain.logprobs(weights, probed.ids_NT, count, PROBE_TEMPERATURE)
+        return Gap.between(probed.logp_NT, plain)
 
     def _look_at_head(
-        self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype
+        self, weights: Mapping[str, Tensor], dtype: torch.dtype
     ) -> tuple[bool | None, bool]:
         """(did the output head come along with these weights? None: cannot be told; is it theirs as far as one sees?)"""
         # Small numbers: a model that caps its logits leaves these as they are.
-        hidden_ND = torch.from_numpy(
-            np.random.default_rng(0).normal(size=(4, self._plain.hidden_size)) * 0.01
-        ).to(dtype)
+        states = np.random.default_rng(0).normal(size=(4, self._plain.hidden_size)) * 0.01
+        hidden_ND = torch.from_numpy(states).to(dtype)
         new_NV = self._plain.head_logits(weights, hidden_ND)
         if new_NV is None:
             return None, True
@@ -164,7 +171,8 @@ class SyncCheck:
 
     def scoring_fault(self) -> str | None:
         """Why this vLLM cannot tell the plain logprobs of a sequence, or None. Bent sampling alone needs that."""
-        sequence, name = [0, 0], f"{PROBE}-scoring"  # less than a block, so that no cache holds it
+        name = f"{PROBE}-scoring"
+        sequence = [0, 0]  # less than a block, so that no cache holds it
         try:
             self._core.add(name, sequence, SCORING)
             answers = list(self._answers([name], steps=100).values())
@@ -178,13 +186,14 @@ class SyncCheck:
         return None
 
     def _answers(self, names: Sequence[str], steps: int) -> dict[str, VllmOutput]:
-        """What came of these requests within so many steps of vLLM, and no less than the seconds that a server may take."""
-        found: dict[str, VllmOutput] = {}
-        ends, step = time.monotonic() + self._core.patience_s, 0
-        while len(found) < len(names) and (step < steps or time.monotonic() < ends):
-            found |= {answer.name: answer for answer in self._core.step()}
+        """Answers to these requests within so many steps of vLLM, and no less than the seconds that a server may take."""
+        answers: dict[str, VllmOutput] = {}
+        ends = time.monotonic() + self._core.patience_s
+        step = 0
+        while len(answers) < len(names) and (step < steps or time.monotonic() < ends):
+            answers |= {answer.name: answer for answer in self._core.step()}
             step += 1
-        return found
+        return answers
 
     def _probe(self, prompts_NT: np.ndarray, what: str) -> ProbeResult:
         """Sample a few tokens after each prompt. Only while nothing else is in flight. Raises EngineError."""
@@ -202,29 +211,24 @@ class SyncCheck:
                     temperature=PROBE_TEMPERATURE,
                 )
                 self._core.add(name, prompts_NT[row].tolist(), sampling_params(request, count))
-            found = self._answers(names, steps=100 + prompts_NT.size + count * len(names))
-        except (
-            Exception
-        ) as error:  # a kernel that this model has none of shows here, when the engine is opened
+            answers = self._answers(names, steps=100 + prompts_NT.size + count * len(names))
+        except Exception as error:  # a kernel that this model lacks shows here, at opening
             raise EngineError(
                 f"vLLM cannot sample from this model in {self._config.dtype} "
                 f"({type(error).__name__}: {error}); use engine.kind='transformers'"
             ) from error
-        if short := [
-            name for name in names if name not in found or len(found[name].logprobs) != count
-        ]:
-            raise EngineError(
-                f"vLLM did not answer its probe: {short[0]} got "
-                f"{found.get(short[0], 'nothing')} instead of {count} tokens"
-            )
-        answers = [found[name] for name in names]
-        ids_NT = np.concatenate(
-            [prompts_NT, np.array([answer.token_ids for answer in answers])], axis=1
-        )
+        for name in names:
+            if name not in answers or len(answers[name].logprobs) != count:
+                raise EngineError(
+                    f"vLLM did not answer its probe: {name} got "
+                    f"{answers.get(name, 'nothing')} instead of {count} tokens"
+                )
+        in_order = [answers[name] for name in names]
+        sampled_NT = np.array([answer.token_ids for answer in in_order])
         return ProbeResult(
-            ids_NT,
-            np.array([answer.logprobs for answer in answers]),
-            sum(answer.cached_tokens for answer in answers),
+            np.concatenate([prompts_NT, sampled_NT], axis=1),
+            np.array([answer.logprobs for answer in in_order]),
+            sum(answer.cached_tokens for answer in in_order),
         )
 
 

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.digests import unequal
 from workbench.engines.intake import position_numbers
 from workbench.engines.vllm_words import BACKEND, EXTENSION
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
 HOW_TO_INSTALL = (
     "Without a GPU: `make setup-vllm`, then run this with .venv-vllm/bin/workbench (by hand: pip install -c "
@@ -40,19 +41,17 @@ WHOLE = 2  # logprobs per token that vLLM gives of itself at most: the sampled t
 
 @dataclass(frozen=True)
 class VllmOutput:
-    """What vLLM says of a request that is over."""
+    """vLLM's answer to a request that is over."""
 
     name: str
     token_ids: list[int]
     logprobs: list[float]  # of the distribution sampled from
     finish: str  # vLLM's own word
     cached_tokens: int  # of the prompt, taken from the prefix cache
-    prompt_logprobs: (
-        list[float] | None
-    )  # of the prompt's tokens after the first, where they were asked for
-    whole: list[Mapping[int, float]] | None = (
-        None  # per sampled token, of every token of the vocabulary, if asked for
-    )
+    # Of the prompt's tokens after the first, where they were asked for.
+    prompt_logprobs: list[float] | None
+    # Per sampled token, of every token of the vocabulary, if asked for.
+    whole: list[Mapping[int, float]] | None = None
     error: str | None = None  # why it is no turn
 
 
@@ -62,16 +61,14 @@ class VllmCore:
     patience_s = 0.0
 
     def __init__(self, llm: Any, vllm: Any) -> None:
-        self._llm, self._vllm = llm, vllm
+        self._llm = llm
+        self._vllm = vllm
         self._streams = _streams()
-        self._left: Mapping[str, str] | None = (
-            None  # digests of what fell asleep; None: it is awake
-        )
+        self._left: Mapping[str, str] | None = None  # digests of what fell asleep; None: awake
         self.makes_generators = bool(llm.collective_rpc("workbench_makes_generators")[0])
         cache = llm.vllm_config.cache_config
-        self.cache_tokens = int(cache.num_gpu_blocks or 0) * int(
-            cache.block_size
-        )  # "gpu" on CPU too
+        blocks = int(cache.num_gpu_blocks or 0)  # "gpu" on CPU too
+        self.cache_tokens = blocks * int(cache.block_size)
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None:
         """Queue a request. `params` are fields of vllm.SamplingParams."""
@@ -93,7 +90,7 @@ class VllmCore:
     def abort(self, name: str) -> None:
         self._llm.abort_request([name])
 
-    def load(self, weights: Mapping[str, torch.Tensor], version: int) -> dict[str, str]:
+    def load(self, weights: Mapping[str, Tensor], version: int) -> dict[str, str]:
         """Copy weights in, by checkpoint name, each tensor once; the digests of what arrived (vllm_transfer)."""
         from workbench.engines.vllm_transfer import handed
 
@@ -131,12 +128,12 @@ class VllmCore:
             raise EngineError(
                 "vLLM was told to wake up and sleeps on; open the engine anew, with engine.sleep = false"
             )
-        if as_it_was and (
-            why := unequal(self._left, self._llm.collective_rpc("workbench_held")[0])
-        ):
-            raise EngineError(
-                f"vLLM did not wake up as it fell asleep: {why} (rule R33); set engine.sleep = false"
-            )
+        if as_it_was:
+            why = unequal(self._left, self._llm.collective_rpc("workbench_held")[0])
+            if why is not None:
+                raise EngineError(
+                    f"vLLM did not wake up as it fell asleep: {why} (rule R33); set engine.sleep = false"
+                )
         self._left = None
 
     def resume(self) -> None:
@@ -145,8 +142,8 @@ class VllmCore:
     def close(self) -> None:
         """Nothing to end: it goes with the last reference to it."""
 
-    def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor:
-        """What its output head makes of hidden states, float32 [N, V] on the CPU: to find out which part is stale."""
+    def head_logits(self, hidden_ND: Tensor) -> Tensor:
+        """The output head's logits for hidden states, float32 [N, V] on the CPU: to find out which part is stale."""
         hidden = json.dumps(hidden_ND.float().tolist())
         return torch.tensor(self._llm.collective_rpc("workbench_head_logits", args=(hidden,))[0])
 
@@ -183,7 +180,7 @@ def open_core(model: torch.nn.Module, config: VllmEngineConfig, context: int) ->
 
 
 def engine_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[str, Any]:
-    """Of vLLM in this process: EngineArgs. `text`: a Hugging Face config of the text model."""
+    """EngineArgs of vLLM in this process. `text`: a Hugging Face config of the text model."""
     from vllm.config.weight_transfer import WeightTransferConfig
 
     # With asynchronous scheduling a batch is under way when `step` returns, after the last turn too: new weights would meet it.
@@ -231,7 +228,7 @@ def server_arguments(text: Any, config: VllmEngineConfig, context: int) -> dict[
 
 
 def renewed_arguments(config: VllmEngineConfig) -> dict[str, Any]:
-    """What is another one each time vLLM is started: the seed of its own stream, where turns may draw from that. Begun anew
+    """Arguments that differ each time vLLM is started: the seed of its own stream, where turns may draw from that. Begun anew
     with the same one, it would repeat turns that it had sampled before."""
     return {} if config.seeds_turns(makes_generators=True) else {"seed": secrets.randbits(31)}
 
@@ -299,27 +296,29 @@ def _cache_bytes(text: Any, config: VllmEngineConfig) -> int:
 
 
 def _answer(output: Any) -> VllmOutput:
-    said = output.outputs[0]
-    token_ids = [int(token) for token in said.token_ids]
+    sampled = output.outputs[0]
+    token_ids = [int(token) for token in sampled.token_ids]
+    sampled_logprobs = sampled.logprobs or ()
     scored = None
     if output.prompt_logprobs is not None:
         after_first = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
         scored = [float(logprobs[token].logprob) for token, logprobs in after_first]
     whole = None
-    if any(len(logprobs) > WHOLE for logprobs in said.logprobs or ()):
-        whole = [
-            {int(token): float(one.logprob) for token, one in logprobs.items()}
-            for logprobs in said.logprobs
-        ]
+    if any(len(logprobs) > WHOLE for logprobs in sampled_logprobs):
+        whole = [_by_token(logprobs) for logprobs in sampled_logprobs]
     return VllmOutput(
         output.request_id,
         token_ids,
-        [float(logprobs[token].logprob) for token, logprobs in zip(token_ids, said.logprobs or ())],
-        said.finish_reason or "none",
+        [float(logprobs[token].logprob) for token, logprobs in zip(token_ids, sampled_logprobs)],
+        sampled.finish_reason or "none",
         int(output.num_cached_tokens or 0),
         scored,
         whole,
     )
+
+
+def _by_token(logprobs: Mapping[int, Any]) -> dict[int, float]:
+    return {int(token): float(one.logprob) for token, one in logprobs.items()}
 
 
 @contextmanager

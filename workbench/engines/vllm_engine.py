@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
+from torch import Tensor
 
 from workbench.engines.adapter_route import Adapter
 from workbench.engines.base import Completion, Listener, Request
@@ -45,7 +46,7 @@ from workbench.engines.vllm_turns import (
     rows_of,
     sampling_params,
 )
-from workbench.types.errors import EngineError
+from workbench.values.errors import EngineError
 
 
 @dataclass
@@ -71,15 +72,13 @@ class VllmEngine:
     ) -> None:
         self.config = config
         self._core = core
-        self.addressed = config.seeds_turns(
-            core.makes_generators
-        )  # turns are asked for with their seeds (law 8)
+        # Whether turns are asked for with their seeds (invariant 8).
+        self.addressed = config.seeds_turns(core.makes_generators)
         self._plain = PlainForward(model)
         self._counters = VllmCounters()
         self._policy_version = 0
-        self.listener: Listener | None = (
-            None  # while set, turns are asked for with every logprob: slow
-        )
+        # While set, turns are asked for with every logprob: slow.
+        self.listener: Listener | None = None
         self._fault: str | None = None  # why it must not be sampled from, until a sync mends it
         self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
@@ -94,10 +93,8 @@ class VllmEngine:
             context_length=self.context_length,
             vocab_size=vocab_size,
         )
-        self._load(
-            self._plain.names.choose({name: w.detach() for name, w in model.state_dict().items()}),
-            0,
-        )
+        weights = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        self._load(self._plain.names.choose(weights), 0)
 
     # ------------------------------------------------------------------------------------------ the contract
 
@@ -107,7 +104,7 @@ class VllmEngine:
 
     @property
     def delivery(self) -> Delivery | None:
-        """What became of the newest weights; the lint asks it (R33, R34)."""
+        """Whether the newest weights arrived; the lint reads it (R33, R34)."""
         return self._check.delivery
 
     @property
@@ -137,9 +134,9 @@ class VllmEngine:
         name = str(request.id)
         # An audit compares the same turns; greedy ones draw nothing.
         addressed = self.addressed or self.listener is not None or request.temperature == 0
-        params = sampling_params(request, limit) | (
-            {} if self.listener is None else {"logprobs": -1}
-        )
+        params = sampling_params(request, limit)
+        if self.listener is not None:
+            params["logprobs"] = -1
         if not addressed:
             del params["seed"]
         try:
@@ -157,13 +154,12 @@ class VllmEngine:
         self._counters.ticks += 1
         try:
             answers = self._core.step()
-        except (
-            Exception
-        ) as error:  # vLLM raises whatever its kernels raise; it is told to all who wait (law 10)
+        except Exception as error:  # vLLM raises whatever its kernels raise; it is told to all who wait (invariant 10)
             return self._fail(
                 f"vLLM failed in the middle of a step ({type(error).__name__}: {error})"
             )
-        done = [completion for answer in answers if (completion := self._take(answer)) is not None]
+        taken = [self._take(answer) for answer in answers]
+        done = [completion for completion in taken if completion is not None]
         self._counters.cpu_seconds += time.process_time() - started
         return sorted(done, key=lambda completion: completion.request_id)
 
@@ -174,7 +170,7 @@ class VllmEngine:
             del self._turns[str(request_id)]
             self._abort(str(request_id))
 
-    def sync(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    def sync(self, weights: Mapping[str, Tensor], version: int) -> None:
         """Copy new weights in, drop every cached prefix, and assert that they are what is sampled from.
 
         Raises EngineError for wrong names or shapes, and then nothing has changed; and for a gap to a plain forward
@@ -183,9 +179,7 @@ class VllmEngine:
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(weights), version)
 
-    def sync_adapter(
-        self, adapter: Adapter, merged: Mapping[str, torch.Tensor], version: int
-    ) -> None:
+    def sync_adapter(self, adapter: Adapter, merged: Mapping[str, Tensor], version: int) -> None:
         """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine
         was opened with. `merged`: what the two come to, which its answers are held against."""
         self._intake.check_sync(version, self._policy_version)
@@ -216,19 +210,16 @@ class VllmEngine:
         turn = self._turns.get(answer.name)
         if turn is None:
             return None  # released while it was being sampled
-        request, sampled = turn.request, turn.sampled or answer
+        request = turn.request
+        sampled = turn.sampled or answer
         if turn.sampled is None:
             self._counters.reused_tokens += answer.cached_tokens
             self._counters.prefill_tokens += len(request.prompt_ids) - answer.cached_tokens
             self._counters.generated_tokens += len(answer.token_ids)
             if self.listener is not None and answer.whole is not None:
                 count = len(answer.whole)
-                self.listener(
-                    [request.id] * count,
-                    range(count),
-                    rows_of(answer.whole, self._intake.vocab_size),
-                    True,
-                )
+                rows = rows_of(answer.whole, self._intake.vocab_size)
+                self.listener([request.id] * count, range(count), rows, True)
             if is_bent(request) and fault_of(request, turn.limit, answer) is None:
                 turn.sampled = answer
                 sequence = [*(int(token) for token in request.prompt_ids), *answer.token_ids]
@@ -236,9 +227,7 @@ class VllmEngine:
                 try:
                     self._core.add(answer.name, sequence, SCORING)
                     return None
-                except (
-                    Exception
-                ) as error:  # whatever vLLM has against it ends this turn and no other (law 10)
+                except Exception as error:  # whatever vLLM has against it ends this turn and no other (invariant 10)
                     return self._end(
                         request, f"vLLM refused to score the turn ({type(error).__name__}: {error})"
                     )
@@ -281,7 +270,7 @@ class VllmEngine:
     # ------------------------------------------------------------------------------------------ weights
 
     def _load(
-        self, weights: Mapping[str, torch.Tensor], version: int, adapter: Adapter | None = None
+        self, weights: Mapping[str, Tensor], version: int, adapter: Adapter | None = None
     ) -> None:
         started = time.process_time()
         opening = self._counters.loads == 0
@@ -303,9 +292,8 @@ class VllmEngine:
                 "it may know this architecture by other names: use engine.kind='transformers'"
             ) from error
         self._core.forget_prefixes()
-        if lost := unequal(
-            digests(weights) if adapter is None else adapter.digests(self.config.dtype), arrived
-        ):
+        sent = digests(weights) if adapter is None else adapter.digests(self.config.dtype)
+        if lost := unequal(sent, arrived):
             self._fault = f"version {version} did not arrive in vLLM: {lost} (rule R33)"
             raise EngineError(self._fault)
         self._core.resume()

@@ -33,9 +33,8 @@ from workbench.engines.broadcast import Line, found, in_pieces, own_address
 from workbench.engines.digests import digests
 from workbench.engines.vllm_words import BACKEND
 
-handed: dict[
-    str, Mapping[str, torch.Tensor]
-] = {}  # within this process: what is handed over, under a name
+# Within this process: what is handed over, under a name.
+handed: dict[str, Mapping[str, torch.Tensor]] = {}
 
 
 @dataclass
@@ -62,7 +61,8 @@ class WeightPiece(WeightTransferUpdateInfo):
 class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
     """Loads what it is given; `arrived` holds the digests of the newest update."""
 
-    init_info_cls, update_info_cls = LinePlace, WeightPiece
+    init_info_cls = LinePlace
+    update_info_cls = WeightPiece
     line: Line | None = None
 
     def init_transfer_engine(self, init_info: LinePlace) -> None:
@@ -92,16 +92,15 @@ class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
     def receive_weights(self, update_info: WeightPiece) -> None:
         for weights in self._pieces(update_info):
             self.arrived |= digests(weights)
-            self.model.load_weights(
-                list(weights.items())
-            )  # a list: no tensor is dropped while vLLM still reads it
+            # A list: no tensor is dropped while vLLM still reads it.
+            self.model.load_weights(list(weights.items()))
 
     def _pieces(self, update_info: WeightPiece) -> Iterable[Mapping[str, torch.Tensor]]:
-        if not update_info.told:
-            return [
-                handed[update_info.handed] if update_info.handed else load_file(update_info.path)
-            ]
-        return in_pieces(self.line, update_info.told)
+        if update_info.told:
+            return in_pieces(self.line, update_info.told)
+        if update_info.handed:
+            return [handed[update_info.handed]]
+        return [load_file(update_info.path)]
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -115,7 +114,7 @@ class WorkerTransfer(WeightTransferEngine[LinePlace, WeightPiece]):
 
 
 class WorkerCalls(AdapterCalls):
-    """What vLLM's worker can be asked beside its own methods."""
+    """Calls that vLLM's worker answers beside its own methods."""
 
     def workbench_arrived(self) -> dict[str, str]:
         """Digests by name of what the newest update brought; empty before the first."""
@@ -130,15 +129,12 @@ class WorkerCalls(AdapterCalls):
         return not getattr(self.vllm_config, "use_v2_model_runner", False)
 
     def workbench_head_logits(self, hidden_ND: str) -> list[list[float]]:
-        """What the output head makes of hidden states (JSON), without the rest of the model."""
+        """The output head's logits for hidden states (JSON), without the rest of the model."""
         model = self.model_runner.get_model()
         weight = next(parameter for parameter in model.parameters() if parameter.numel())
         with torch.no_grad(), plain_head(model):
-            return (
-                model.compute_logits(torch.tensor(json.loads(hidden_ND)).to(weight))
-                .float()
-                .tolist()
-            )
+            logits_NV = model.compute_logits(torch.tensor(json.loads(hidden_ND)).to(weight))
+            return logits_NV.float().tolist()
 
 
 def pack_embeddings(model: torch.nn.Module) -> None:

@@ -8,45 +8,44 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from workbench.engines.base import Completion, Request
 from workbench.engines.vllm_core import VllmOutput
-from workbench.types import Sampling
+from workbench.values import Sampling
 
 
 class Core(Protocol):
     """What the engine needs of vLLM: `vllm_core.VllmCore` in this process, `server.core.ServerCore`, a stand-in in tests."""
 
     cache_tokens: int
-    patience_s: (
-        float  # that an answer may take which comes from elsewhere; 0: `step` itself computes it
-    )
+    # That an answer may take which comes from elsewhere; 0: `step` itself computes it.
+    patience_s: float
     makes_generators: bool  # for requests that have a seed, one each
 
     def add(self, name: str, prompt: list[int], params: Mapping[str, Any]) -> None: ...
     def step(self) -> list[VllmOutput]: ...
     def abort(self, name: str) -> None: ...
     def load(
-        self, weights: Mapping[str, torch.Tensor], version: int
+        self, weights: Mapping[str, Tensor], version: int
     ) -> Mapping[str, str]: ...  # digests of what arrived
     def forget_prefixes(self) -> None: ...
     def resume(self) -> None: ...  # after `load`, once the digests were seen to be right
     def rest(self) -> None: ...  # where engine.sleep may be set: not of a server
     def close(self) -> None: ...
-    def head_logits(self, hidden_ND: torch.Tensor) -> torch.Tensor: ...
+    def head_logits(self, hidden_ND: Tensor) -> Tensor: ...
 
 
 @dataclass
 class VllmCounters:
-    """What the engine did since it was made, its own probes left out. Tokens of prompts are counted once a turn."""
+    """Counts of the engine since it was made, its own probes left out. Tokens of prompts are counted once a turn."""
 
     ticks: int = 0
     prefill_tokens: int = 0  # of prompts, computed
     reused_tokens: int = 0  # of prompts, taken from the prefix cache
     generated_tokens: int = 0
-    scored_tokens: int = (
-        0  # passed through the model once more, for the plain logprobs of bent sampling
-    )
+    # Passed through the model once more, for the plain logprobs of bent sampling.
+    scored_tokens: int = 0
     loads: int = 0  # of weights: opening and each sync
     gap_mean: float = 0.0  # to a plain forward pass, after the newest sync (or opening), in nats
     gap_max: float = 0.0
@@ -66,9 +65,8 @@ def sampling_params(request: Request, limit: int) -> dict[str, Any]:
     greedy = request.temperature == 0.0
     return {
         "temperature": float(request.temperature),
-        "top_p": 1.0
-        if greedy
-        else float(request.top_p),  # the most likely token is always inside the nucleus
+        # The most likely token is always inside the nucleus.
+        "top_p": 1.0 if greedy else float(request.top_p),
         "seed": request.seed % 2**63,  # what torch takes; our seeds are hashes, any bits will do
         "max_tokens": limit,
         "stop_token_ids": sorted(int(token) for token in request.stop_ids),
@@ -86,10 +84,8 @@ def fault_of(request: Request, limit: int, answer: VllmOutput) -> str | None:
     """Why an answer cannot be a turn, or None."""
     if answer.error is not None:
         return answer.error
-    ids, last_stops = (
-        answer.token_ids,
-        bool(answer.token_ids) and answer.token_ids[-1] in request.stop_ids,
-    )
+    ids = answer.token_ids
+    last_stops = bool(answer.token_ids) and answer.token_ids[-1] in request.stop_ids
     if answer.finish not in ("stop", "length"):
         return f"vLLM ended the turn with {answer.finish!r} after {len(ids)} of {limit} tokens"
     if len(ids) != len(answer.logprobs):
@@ -128,12 +124,8 @@ def completion_of(
         if scored is not None:
             plain = (scored.prompt_logprobs or [])[-len(ids) :]
             if len(plain) != len(ids):
-                return failure(
-                    request,
-                    f"vLLM scored {len(plain)} of {len(ids)} sampled tokens",
-                    version,
-                    dtype,
-                )
+                why = f"vLLM scored {len(plain)} of {len(ids)} sampled tokens"
+                return failure(request, why, version, dtype)
     return Completion(
         request_id=request.id,
         token_ids=ids,
@@ -146,7 +138,7 @@ def completion_of(
 
 
 def failure(request: Request, why: str, version: int, dtype: str) -> Completion:
-    """Of a turn that broke nothing is handed over."""
+    """The completion of a turn that broke: no tokens, and why."""
     sampling = Sampling(request.temperature, request.top_p, engine="vllm", dtype=dtype)
     nothing = np.zeros(0, np.float32)
     return Completion(
@@ -161,7 +153,7 @@ def failure(request: Request, why: str, version: int, dtype: str) -> Completion:
     )
 
 
-def rows_of(whole: list[Mapping[int, float]], vocab_size: int) -> torch.Tensor:
+def rows_of(whole: list[Mapping[int, float]], vocab_size: int) -> Tensor:
     """Logprobs by token as rows [tokens of the turn, V]; what vLLM does not list was cut."""
     rows = torch.full((len(whole), vocab_size), -torch.inf)
     for row, logprobs in zip(rows, whole):

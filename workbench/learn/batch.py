@@ -8,23 +8,24 @@ T tokens (flat: all segments end to end, nothing padded). Two segments of 4 and 
     trajectory_of_segment  0         1
     group_of_trajectory    0         0
 
-Everything at index t describes token t (law 3). A number that does not exist is NaN in a float tensor, and a later
-fact (old_logp_T ...) is None until `dataclasses.replace` makes a new batch that has it (laws 5 and 6).
+Everything at index t describes token t (invariant 3). A number that does not exist is NaN in a float tensor, and a later
+fact (old_logp_T ...) is None until `dataclasses.replace` makes a new batch that has it (invariants 5 and 6).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from workbench.types import Group, Segment, StopReason, trajectories_of
-from workbench.types.errors import DataError
-from workbench.types.tensors import Tensor, torch
-from workbench.types.view import Shown
+from workbench.basics.tensors import Tensor, torch
+from workbench.values import Group, Segment, StopReason, Trajectory, Turn, trajectories_of
+from workbench.values.errors import DataError
+from workbench.values.view import Shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,7 +36,7 @@ class Batch(Shown):
     token_ids_T: Tensor  # int64
     source_T: Tensor  # int8, see types.Source
     turn_T: Tensor  # int32
-    eligible_T: Tensor  # bool: the policy sampled it in this very segment (law 1)
+    eligible_T: Tensor  # bool: the policy sampled it in this very segment (invariant 1)
     response_T: Tensor  # bool: stands after the segment's first prompt
     rollout_logp_T: Tensor  # float32, of the distribution sampled from; NaN where not eligible
     plain_logp_T: Tensor  # float32, of the model's own softmax; NaN where not eligible or not known
@@ -52,24 +53,20 @@ class Batch(Shown):
     context_full_N: Tensor  # bool: ... and it was the context's, of which the policy is not told
     turn_offsets: Tensor  # int64 [N + 1], into turn_reward_K
     turn_reward_K: Tensor  # float64; NaN where a turn could not be scored
-    state_of_turn_K: (
-        Tensor  # int64: turns of a group that stood in the same state have the same; -1: not known
-    )
+    # int64: turns of a group that stood in the same state have the same number; -1: not known
+    state_of_turn_K: Tensor
     tag_N: Tensor  # int64: numbers the kinds of tasks (metadata "tag", else the environment)
     names_N: tuple[str, ...]  # "task id/attempt", for messages to people
     # later facts, float32; None: not computed; NaN for a token or trajectory that none was needed for
     old_logp_T: Tensor | None = None
     ref_logp_T: Tensor | None = None
     value_T: Tensor | None = None  # a critic's value of what stands before token t
-    final_value_N: Tensor | None = (
-        None  # ... and of what stands after the last token of a truncated trajectory
-    )
-    privileged_K: tuple[str, ...] | None = (
-        None  # what a critic was told of the state of each turn; None: nobody asked
-    )
-    greedy_N: Tensor | None = (
-        None  # float64: what the greedy attempt at its task earned; NaN: unscored, or none made
-    )
+    # ... and of what stands after the last token of a truncated trajectory
+    final_value_N: Tensor | None = None
+    # what a critic reads of the state of each turn; None: nobody asked
+    privileged_K: tuple[str, ...] | None = None
+    # float64: what the greedy trajectory of its task earned; NaN: unscored, or none made
+    greedy_N: Tensor | None = None
 
     @classmethod
     def from_groups(cls, groups: Sequence[Group]) -> Batch:
@@ -80,51 +77,22 @@ class Batch(Shown):
                 "a batch needs at least one group, got none: was every task of the step left out?"
             )
         trajectories = trajectories_of(groups)
-        segments = [segment for trajectory in trajectories for segment in trajectory.segments]
-        turn_rewards = [
-            np.array([_nan(turn.reward) for turn in t.turns], np.float64) for t in trajectories
-        ]
-        reward_N = torch.tensor([_nan(t.reward) for t in trajectories], dtype=torch.float64)
-        told = [turn.privileged for t in trajectories for turn in t.turns]
-        greedy = [
-            _nan(group.greedy.reward) if group.greedy else math.nan
-            for group in groups
-            for _ in group
-        ]
+        segments = list(chain.from_iterable(t.segments for t in trajectories))
+        turns = list(chain.from_iterable(t.turns for t in trajectories))
+        turn_rewards = [_nan(turn.reward) for turn in turns]
         batch = cls(
             **_token_columns(segments),
+            **_trajectory_columns(trajectories),
             segment_offsets=_offsets(len(segment) for segment in segments),
-            trajectory_of_segment_S=torch.tensor(
-                [n for n, trajectory in enumerate(trajectories) for _ in trajectory.segments],
-                dtype=torch.int64,
-            ),
+            trajectory_of_segment_S=_owners([len(t.segments) for t in trajectories]),
             group_of_trajectory_N=torch.tensor(
                 [g for g, group in enumerate(groups) for _ in group]
             ),
-            reward_N=reward_N,
-            scored_N=reward_N.isfinite(),  # an environment that pays NaN has not scored anything
-            outcome_N=torch.tensor([_nan(t.outcome) for t in trajectories], dtype=torch.float64),
-            terminated_N=torch.tensor([t.terminated for t in trajectories]),
-            truncated_N=torch.tensor([t.truncated for t in trajectories]),
-            context_full_N=torch.tensor(
-                [t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]
-            ),
-            turn_offsets=_offsets(len(rewards) for rewards in turn_rewards),
-            turn_reward_K=torch.from_numpy(np.concatenate(turn_rewards)),
-            state_of_turn_K=_numbered(
-                (g, turn.state_key) if turn.state_key is not None else None
-                for g, group in enumerate(groups)
-                for t in group
-                for turn in t.turns
-            ),
-            tag_N=_numbered(t.task.metadata.get("tag", t.task.env) for t in trajectories),
-            names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
-            privileged_K=tuple(text or "" for text in told)
-            if any(text is not None for text in told)
-            else None,
-            greedy_N=torch.tensor(greedy, dtype=torch.float64)
-            if any(group.greedy for group in groups)
-            else None,
+            turn_offsets=_offsets(len(t.turns) for t in trajectories),
+            turn_reward_K=torch.tensor(turn_rewards, dtype=torch.float64),
+            state_of_turn_K=_numbered(_state_keys(groups)),
+            privileged_K=_privileged(turns),
+            greedy_N=_greedy_rewards(groups),
         )
         _refuse_first_token_sampled(batch)
         return batch
@@ -186,6 +154,30 @@ class Batch(Shown):
         """A new batch of these trajectories (indices into N), whole, in the given order; groups keep their identity
         but are numbered anew in order of appearance. Raises DataError for an index that repeats or is out of range."""
         chosen = torch.as_tensor(trajectories, dtype=torch.int64)
+        self._refuse_other_rows(chosen)
+        segments = torch.cat([(self.trajectory_of_segment_S == n).nonzero()[:, 0] for n in chosen])
+        tokens = concatenated_ranges(self.segment_offsets, segments)
+        turns = concatenated_ranges(self.turn_offsets, chosen)
+        new_index = torch.full((self.num_trajectories,), -1)
+        new_index = new_index.scatter(0, chosen, torch.arange(len(chosen)))
+        by_trajectory = self.columns_at("_N", chosen)
+        groups = by_trajectory.pop("group_of_trajectory_N").tolist()
+        privileged_K = None
+        if self.privileged_K is not None:
+            privileged_K = tuple(self.privileged_K[k] for k in turns.tolist())
+        return replace(
+            taken(self, tokens, _offsets(self.segment_lengths_S[segments].tolist())),
+            **by_trajectory,
+            trajectory_of_segment_S=new_index[self.trajectory_of_segment_S[segments]],
+            group_of_trajectory_N=_numbered(groups),
+            turn_offsets=_offsets(self.turn_offsets.diff()[chosen].tolist()),
+            turn_reward_K=self.turn_reward_K[turns],
+            state_of_turn_K=self.state_of_turn_K[turns],
+            names_N=tuple(self.names_N[n] for n in chosen.tolist()),
+            privileged_K=privileged_K,
+        )
+
+    def _refuse_other_rows(self, chosen: Tensor) -> None:
         if len(chosen) == 0 or len(chosen.unique()) != len(chosen):
             raise DataError(
                 f"select wants each trajectory at most once and at least one, got {chosen.tolist()}"
@@ -194,31 +186,15 @@ class Batch(Shown):
             raise DataError(
                 f"trajectories are numbered 0..{self.num_trajectories - 1}, got {chosen.tolist()}"
             )
-        segments = torch.cat([(self.trajectory_of_segment_S == n).nonzero()[:, 0] for n in chosen])
-        tokens = concatenated_ranges(self.segment_offsets, segments)
-        turns = concatenated_ranges(self.turn_offsets, chosen)
-        new_index = torch.full((self.num_trajectories,), -1).scatter(
-            0, chosen, torch.arange(len(chosen))
-        )
-        offsets = _offsets(self.segment_lengths_S[segments].tolist())
-        by_trajectory = {
-            f.name: getattr(self, f.name)[chosen]
-            for f in fields(self)
-            if f.name.endswith("_N") and f.name != "names_N" and getattr(self, f.name) is not None
-        }
-        group = by_trajectory.pop("group_of_trajectory_N").tolist()
-        first_seen = {g: i for i, g in enumerate(dict.fromkeys(group))}
-        return replace(
-            taken(self, tokens, offsets),
-            **by_trajectory,
-            trajectory_of_segment_S=new_index[self.trajectory_of_segment_S[segments]],
-            group_of_trajectory_N=torch.tensor([first_seen[g] for g in group]),
-            turn_offsets=_offsets(self.turn_offsets.diff()[chosen].tolist()),
-            turn_reward_K=self.turn_reward_K[turns],
-            state_of_turn_K=self.state_of_turn_K[turns],
-            names_N=tuple(self.names_N[n] for n in chosen.tolist()),
-            privileged_K=self.privileged_K and tuple(self.privileged_K[k] for k in turns.tolist()),
-        )
+
+    def columns_at(self, axis: str, chosen: Tensor) -> dict[str, Tensor]:
+        """The tensors of an axis ("_N", "_T"), by name, at these indices; not those that were never computed."""
+        columns = {}
+        for own in fields(self):
+            values = getattr(self, own.name)
+            if own.name.endswith(axis) and own.name != "names_N" and values is not None:
+                columns[own.name] = values[chosen]
+        return columns
 
     def with_a_token_after(self, trajectories: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """A new batch in which each of these trajectories [C] is one token longer: its last one once more. So there is
@@ -232,27 +208,20 @@ class Batch(Shown):
             raise DataError("a trajectory without tokens has no end to add a token to")
         added_S = torch.zeros(self.num_segments, dtype=torch.int64)
         added_S[self.segment_of_token_T[ends]] = 1
-        offsets = torch.cat(
-            [torch.zeros(1, dtype=torch.int64), (self.segment_lengths_S + added_S).cumsum(0)]
-        )
-        old_T = (
-            torch.arange(self.num_tokens)
-            + (offsets - self.segment_offsets)[:-1][self.segment_of_token_T]
-        )
+        offsets = self.segment_offsets.clone()
+        offsets[1:] += added_S.cumsum(0)
+        moved_S = (offsets - self.segment_offsets)[:-1]
+        old_T = torch.arange(self.num_tokens) + moved_S[self.segment_of_token_T]
         added = old_T[ends] + 1
         source = torch.zeros(int(offsets[-1]), dtype=torch.int64)
-        source[old_T], source[added] = torch.arange(self.num_tokens), ends
+        source[old_T] = torch.arange(self.num_tokens)
+        source[added] = ends
         return taken(self, source, offsets), old_T, added
 
 
 def taken(batch: Batch, source: Tensor, offsets: Tensor) -> Batch:
     """The same trajectories, of which token t is now what `source[t]` was; segments end where `offsets` [S + 1] says."""
-    by_token = {
-        f.name: getattr(batch, f.name)[source]
-        for f in fields(batch)
-        if f.name.endswith("_T") and getattr(batch, f.name) is not None
-    }
-    return replace(batch, **by_token, segment_offsets=offsets)
+    return replace(batch, **batch.columns_at("_T", source), segment_offsets=offsets)
 
 
 def deal(lengths_R: Sequence[int], ranks: int) -> tuple[tuple[int, ...], ...]:
@@ -274,9 +243,8 @@ def concatenated_ranges(offsets: Tensor, chosen: Tensor) -> Tensor:
     """Flat indices of the chosen ragged rows, row after row: offsets [0, 4, 7], chosen [1, 0] -> 4 5 6 0 1 2 3."""
     lengths = offsets.diff()[chosen]
     ends = lengths.cumsum(0)
-    within = torch.arange(int(ends[-1]) if len(ends) else 0) - torch.repeat_interleave(
-        ends - lengths, lengths
-    )
+    total = int(ends[-1]) if len(ends) else 0
+    within = torch.arange(total) - torch.repeat_interleave(ends - lengths, lengths)
     return torch.repeat_interleave(offsets[chosen], lengths) + within
 
 
@@ -287,10 +255,15 @@ def _nan(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _offsets(lengths) -> Tensor:
-    return torch.from_numpy(
-        np.concatenate([[0], np.cumsum(np.fromiter(lengths, np.int64))]).astype(np.int64)
-    )
+def _offsets(lengths: Iterable[int]) -> Tensor:
+    """int64, one more than there are lengths: where each begins, and where the last one ends."""
+    lengths = np.fromiter(lengths, np.int64)
+    return torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+
+
+def _owners(counts: Sequence[int]) -> Tensor:
+    """int64: of 2, 0 and 1 things the owners 0, 0, 2."""
+    return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
 
 
 def _numbered(keys: Iterable[Hashable | None]) -> Tensor:
@@ -300,6 +273,44 @@ def _numbered(keys: Iterable[Hashable | None]) -> Tensor:
         [-1 if key is None else known.setdefault(key, len(known)) for key in keys],
         dtype=torch.int64,
     )
+
+
+def _trajectory_columns(trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    reward_N = torch.tensor([_nan(t.reward) for t in trajectories], dtype=torch.float64)
+    return dict(
+        reward_N=reward_N,
+        scored_N=reward_N.isfinite(),  # an environment that pays NaN has not scored anything
+        outcome_N=torch.tensor([_nan(t.outcome) for t in trajectories], dtype=torch.float64),
+        terminated_N=torch.tensor([t.terminated for t in trajectories]),
+        truncated_N=torch.tensor([t.truncated for t in trajectories]),
+        context_full_N=torch.tensor(
+            [t.stop_reason is StopReason.CONTEXT_FULL for t in trajectories]
+        ),
+        tag_N=_numbered(t.task.metadata.get("tag", t.task.env) for t in trajectories),
+        names_N=tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
+    )
+
+
+def _state_keys(groups: Sequence[Group]) -> Iterator[tuple[int, str] | None]:
+    """The state that each turn began in, by its group; None where the environment did not say."""
+    for number, group in enumerate(groups):
+        for trajectory in group:
+            for turn in trajectory.turns:
+                yield None if turn.state_key is None else (number, turn.state_key)
+
+
+def _privileged(turns: Sequence[Turn]) -> tuple[str, ...] | None:
+    if all(turn.privileged is None for turn in turns):
+        return None
+    return tuple(turn.privileged or "" for turn in turns)
+
+
+def _greedy_rewards(groups: Sequence[Group]) -> Tensor | None:
+    """The reward of the greedy trajectory of each trajectory's group [N]; None where no group has one."""
+    if not any(group.greedy for group in groups):
+        return None
+    rewards = [_nan(group.greedy.reward if group.greedy else None) for group in groups]
+    return torch.tensor(rewards, dtype=torch.float64)[_owners([len(group) for group in groups])]
 
 
 def _token_columns(segments: Sequence[Segment]) -> dict[str, Tensor]:
@@ -324,12 +335,9 @@ def _plain_logprobs(segment: Segment) -> np.ndarray:
     bent them; NaN where temperature or top-p did and the engine could not say."""
     parts = [np.zeros(0, np.float32)]
     for span in segment.spans:
-        bent = span.sampling is not None and span.sampling.bends
-        known = (
-            span.plain_logprobs
-            if span.plain_logprobs is not None
-            else (None if bent else span.logprobs)
-        )
+        known = span.plain_logprobs
+        if known is None and (span.sampling is None or not span.sampling.bends):
+            known = span.logprobs
         parts.append(np.full(len(span), np.nan, np.float32) if known is None else known)
     return np.concatenate(parts)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from workbench.types.settings import Inert, above, at_least, check_settings, one_of
+from workbench.basics.settings import Inert, above, at_least, check_settings, one_of
 
 SLOWER = 0.1  # an alarm multiplies the learning rate by this, where it is asked to
 
@@ -83,7 +83,7 @@ class LearnerConfig:
         check_settings(self, "learner")
 
     def inert_settings(self) -> Iterator[Inert]:
-        """What cannot act, by name (law 11)."""
+        """What cannot act, by name (invariant 11)."""
         for name in ("lora_alpha", "lora_targets"):
             yield Inert(
                 name,

@@ -4,7 +4,7 @@
                           it may be told more than the policy saw (privileged.py)
     the policy's trunk    only the head is the critic's: one forward pass for both, one loss, shared hidden states
 
-The value of what stands before token t stands at index t (law 3): it is read from the hidden state at t - 1, exactly
+The value of what stands before token t stands at index t (invariant 3): it is read from the hidden state at t - 1, exactly
 where the token's logprob is read, by the very same function. So a `ValueModel` looks like a language model with a
 vocabulary of one. The head starts at zero: an untrained critic expects nothing, rather than something random.
 
@@ -28,7 +28,7 @@ from workbench.learn.distributed import Ranks
 from workbench.learn.microbatch import MicroBatch, output_head, trained_logits
 from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.privileged import Reader, with_told
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 
 class ValueModel(nn.Module):
@@ -37,10 +37,8 @@ class ValueModel(nn.Module):
     def __init__(self, trunk: nn.Module, width: int) -> None:
         super().__init__()
         parameter = next(trunk.parameters())
-        self.trunk, self.head = (
-            trunk,
-            nn.Linear(width, 1, device=parameter.device, dtype=torch.float32),
-        )
+        self.trunk = trunk
+        self.head = nn.Linear(width, 1, device=parameter.device, dtype=torch.float32)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -52,13 +50,10 @@ class ValueModel(nn.Module):
     def forward(
         self, *, input_ids: Tensor, use_cache: bool = False, position_ids: Tensor | None = None
     ) -> SimpleNamespace:
-        placed = (
-            {} if position_ids is None else {"position_ids": position_ids}
-        )  # not every trunk takes them
-        hidden_BLH = self.trunk(
-            input_ids=input_ids, use_cache=use_cache, **placed
-        ).last_hidden_state
-        return SimpleNamespace(logits=self.value_of(hidden_BLH))
+        # Not every trunk takes positions.
+        placed = {} if position_ids is None else {"position_ids": position_ids}
+        states = self.trunk(input_ids=input_ids, use_cache=use_cache, **placed)
+        return SimpleNamespace(logits=self.value_of(states.last_hidden_state))
 
     def value_of(self, hidden_BLH: Tensor) -> Tensor:
         """In float32 also under autocast: a value of 8 bits could not be regressed on."""
@@ -66,7 +61,7 @@ class ValueModel(nn.Module):
             return self.head(hidden_BLH.float())
 
 
-def _twin(trunk: nn.Module) -> nn.Module:
+def _sharing_copy(trunk: nn.Module) -> nn.Module:
     """A copy of what is trained; what is frozen, such as the weights below adapters, is shared."""
     return copy.deepcopy(trunk, {id(p): p for p in trunk.parameters() if not p.requires_grad})
 
@@ -90,8 +85,11 @@ class Critic:
                 f"{type(policy).__name__} names no base_model below its output head, so a critic has no "
                 "hidden states to read; use a causal language model (AutoModelForCausalLM)"
             )
-        self.config, self.bf16, self._ranks = config, learner.precision == "bf16", ranks
-        self.shares_trunk, self._read = config.trunk == "policy", read
+        self.config = config
+        self.bf16 = learner.precision == "bf16"
+        self.shares_trunk = config.trunk == "policy"
+        self._ranks = ranks
+        self._read = read
         if (config.sees == "state") != (read is not None) or self.shares_trunk and read is not None:
             raise LearnerError(
                 "critic.sees = 'state' needs a trunk of the critic's own and a reader of what it is told: "
@@ -103,13 +101,13 @@ class Critic:
                 "the whole model can be run; set critic.trunk = 'own', or learner.sharding = 'none'"
             )
         width = output_head(policy).weight.shape[1]
-        self.bare = ValueModel(trunk if self.shares_trunk else _twin(trunk), width).eval()
-        self.weights = (
-            TrainedWeights(self.bare.head, config.lr, learner, None)
-            if self.shares_trunk
-            else TrainedWeights(self.bare, config.lr, learner, ranks)
-        )
-        self.model: nn.Module = self.bare if self.shares_trunk else self.weights.model
+        self.bare = ValueModel(trunk if self.shares_trunk else _sharing_copy(trunk), width).eval()
+        self.model: nn.Module = self.bare
+        if self.shares_trunk:
+            self.weights = TrainedWeights(self.bare.head, config.lr, learner, None)
+        else:
+            self.weights = TrainedWeights(self.bare, config.lr, learner, ranks)
+            self.model = self.weights.model
 
     # -------------------------------------------------------------------------------------------- values
 
@@ -137,19 +135,17 @@ class Critic:
 
     def reads(self, batch: Batch) -> tuple[Batch, Tensor]:
         """The batch as the critic reads it, and where each of its tokens went [T]: nowhere else, unless it is told more."""
-        return (
-            (batch, torch.arange(batch.num_tokens))
-            if self._read is None
-            else with_told(batch, self._read)
-        )
+        if self._read is None:
+            return batch, torch.arange(batch.num_tokens)
+        return with_told(batch, self._read)
 
     def used(self, batch: Batch, used_T: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """The batch as the critic reads it; of its tokens, which are used in an update, and which of `batch` each of these is."""
         own, place_T = self.reads(batch)
-        there_T, old_T = (
-            torch.zeros(own.num_tokens, dtype=kind) for kind in (torch.bool, torch.int64)
-        )
-        there_T[place_T], old_T[place_T] = used_T, torch.arange(batch.num_tokens)
+        there_T = torch.zeros(own.num_tokens, dtype=torch.bool)
+        there_T[place_T] = used_T
+        old_T = torch.zeros(own.num_tokens, dtype=torch.int64)
+        old_T[place_T] = torch.arange(batch.num_tokens)
         return own, there_T, old_T
 
     def facts(self, batch: Batch, needed_T: Tensor, budget: int) -> tuple[Tensor, Tensor]:
@@ -157,14 +153,14 @@ class Critic:
         token of each truncated trajectory that has such tokens. One pass for both."""
         own, place_T = self.reads(batch)
         row_T = batch.trajectory_of_token_T
-        has_any_N = torch.zeros(batch.num_trajectories, dtype=torch.bool).index_fill(
-            0, row_T[needed_T], True
-        )
+        has_any_N = torch.zeros(batch.num_trajectories, dtype=torch.bool)
+        has_any_N[row_T[needed_T]] = True
         cut_N = (has_any_N & batch.truncated_N).nonzero()[:, 0]
         longer, old_T, end_of_cut = own.with_a_token_after(cut_N)
         old_T = old_T[place_T]
         asked_T = torch.zeros(longer.num_tokens, dtype=torch.bool)
-        asked_T[old_T], asked_T[end_of_cut] = needed_T, True
+        asked_T[old_T] = needed_T
+        asked_T[end_of_cut] = True
         value_T = self._ranks.gathered(longer, asked_T, budget, self.values, self.bare)
         final_N = torch.full((batch.num_trajectories,), torch.nan).index_copy(
             0, cut_N, value_T[end_of_cut]
@@ -185,11 +181,10 @@ class Critic:
 
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """{"critic": ..., "critic_optimizer": ...} as copies on the CPU (see `TrainedWeights.state`), and a JSON value."""
-        return self.weights.state("critic", kept=kept), {
-            "trunk": self.config.trunk,
-            "trainable": self.weights.trainable,
-            **({} if self.config.sees == "policy" else {"sees": self.config.sees}),
-        }
+        state = {"trunk": self.config.trunk, "trainable": self.weights.trainable}
+        if self.config.sees != "policy":
+            state["sees"] = self.config.sees
+        return self.weights.state("critic", kept=kept), state
 
     def refuse_other(
         self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None

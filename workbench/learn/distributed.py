@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from workbench.learn.batch import Batch, deal
 from workbench.learn.microbatch import MicroBatch, Rows
 from workbench.learn.recompute import layers_of
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 # What `accelerate launch` puts into the environment for a config file that shards. On a CPU accelerate leaves it at that
@@ -59,16 +59,15 @@ class Ranks:
     ) -> None:
         """`packed`: micro-batches are cut for a model that takes its segments packed, not padded. `sharded`: weights are
         dealt out over the processes; `offload`: and lie in the host's memory."""
-        self.packed, self.sharded, self.offload = packed, sharded and count > 1, offload
+        self.packed = packed
+        self.sharded = sharded and count > 1
+        self.offload = offload
         _refuse_other_sharding(sharded)
         # Precision is ours (autocast): accelerate's is one setting for the whole Python process.
-        held = {
-            name: os.environ.pop(name) for name in ASKED_TO_SHARD if name in os.environ
-        }  # it is done here, not there
+        # Sharding is done here, not there.
+        held = {name: os.environ.pop(name) for name in ASKED_TO_SHARD if name in os.environ}
         handlers: list[Any] = [DistributedDataParallelKwargs(broadcast_buffers=False)]
-        if (
-            offload and device.type == "cuda"
-        ):  # norms and whole weights are of tensors in the host's memory then
+        if offload and device.type == "cuda":  # norms are of tensors in the host's memory then
             handlers.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
         self.accelerator = Accelerator(
             cpu=device.type == "cpu",
@@ -77,7 +76,8 @@ class Ranks:
             kwargs_handlers=handlers,
         )
         os.environ.update(held)
-        self.count, self.device = self.accelerator.num_processes, self.accelerator.device
+        self.count = self.accelerator.num_processes
+        self.device = self.accelerator.device
         if self.count != count:
             raise LearnerError(
                 f"asked for {count} processes, but this is a world of {self.count}. Start it with `torchrun "
@@ -96,9 +96,8 @@ class Ranks:
         """The model with its gradients exchanged between processes (in eval mode, as it was), and its optimizer."""
         if self.sharded:  # a model that was dealt out does it by itself
             return model, optimizer
-        with (
-            warnings.catch_warnings()
-        ):  # what torch offers instead would exchange the buffers once more
+        with warnings.catch_warnings():
+            # What torch offers instead would exchange the buffers once more.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             model, optimizer = self.accelerator.prepare(model, optimizer)
         return model.eval(), optimizer
@@ -107,12 +106,13 @@ class Ranks:
         """This process's micro-batches. Processes with fewer than others get empty ones: all must take part alike."""
         trained = rows.trained_segments
         hands = deal([int(rows.length_S[s]) for s in trained], self.count)
-        pieces = [
-            rows.cut([trained[i] for i in hand], budget, packed=self.packed) for hand in hands
-        ]
-        mine = pieces[self.accelerator.process_index]
-        mine = mine + [[]] * (max(len(piece) for piece in pieces) - len(mine))
-        return [rows.build(segments, self.device) for segments in mine]
+        dealt = []
+        for hand in hands:
+            segments = [trained[i] for i in hand]
+            dealt.append(rows.cut(segments, budget, packed=self.packed))
+        mine = dealt[self.accelerator.process_index]
+        mine = mine + [[]] * (max(map(len, dealt)) - len(mine))
+        return [rows.build(segments, self.device, packed=self.packed) for segments in mine]
 
     def gathered(
         self,
@@ -126,30 +126,28 @@ class Ranks:
         of one micro-batch [M], from `model`; each process works out its own rows and gets everybody's."""
         values_T = torch.zeros(batch.num_tokens)
         with torch.no_grad():
-            if micros := self.micro_batches(
-                Rows.of(batch, tokens_T), budget
-            ):  # one copy from the device, not one each
-                found_M = torch.cat([of_micro(micro).float() for micro in micros])
-                values_T[torch.cat([micro.token_M for micro in micros])] = found_M.cpu()
+            micros = self.micro_batches(Rows.of(batch, tokens_T), budget)
+            if micros:  # one copy from the device, not one each
+                values_M = torch.cat([of_micro(micro).float() for micro in micros])
+                values_T[torch.cat([micro.token_M for micro in micros])] = values_M.cpu()
         if self.sharded:  # take apart again what a pass without gradients left whole
             model.reshard()
         return torch.where(tokens_T, self.summed(values_T), torch.nan)
 
     def summed(self, values: Tensor) -> Tensor:
         """Put together what each process worked out for its own rows (zero elsewhere)."""
-        return (
-            values
-            if self.count == 1
-            else self.accelerator.reduce(values.to(self.device), "sum").cpu()
-        )
+        if self.count == 1:
+            return values
+        return self.accelerator.reduce(values.to(self.device), "sum").cpu()
 
     def everywhere(self, fine: bool) -> bool:
-        return fine if self.count == 1 else int(self.summed(torch.tensor([0 if fine else 1]))) == 0
+        """Whether it is true in all processes."""
+        if self.count == 1:
+            return fine
+        return int(self.summed(torch.tensor([not fine], dtype=torch.int64))) == 0
 
     def agree_on(self, tensors: Iterable[Tensor]) -> bool:
         """True where all processes hold the same bits in these tensors."""
-        if self.count == 1:
-            return True
         digest = blake2b(digest_size=7)
         for tensor in tensors:
             digest.update(tensor.contiguous().numpy().tobytes())
@@ -230,8 +228,3 @@ def like(tensor: Tensor, model: Tensor) -> Tensor:
     if not isinstance(model, DTensor):
         return tensor
     return distribute_tensor(tensor.to(model.device), model.device_mesh, model.placements)
-
-
-def bytes_here(tensors: Iterable[Tensor]) -> int:
-    """What this process holds of them."""
-    return sum(t.to_local().nbytes if isinstance(t, DTensor) else t.nbytes for t in tensors)

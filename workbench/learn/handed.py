@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from workbench.engines.gap import TRAINING_LIMITS, Gap, PlainForward
 
-PROBES, TOKENS = 4, 16  # rows, tokens of each
+PROBES = 4  # rows
+TOKENS = 16  # of each
 
 
 class HandedWeights:
@@ -24,28 +25,23 @@ class HandedWeights:
     def __init__(self, model: nn.Module) -> None:
         """`model` as it was loaded."""
         self._plain = PlainForward(model)
-        half = next(
-            (p.dtype for p in model.parameters() if p.dtype in (torch.bfloat16, torch.float16)),
-            torch.float32,
-        )
+        types = {parameter.dtype for parameter in model.parameters()}
+        halves = [dtype for dtype in (torch.bfloat16, torch.float16) if dtype in types]
         self.gap: Gap | None = None
-        self.allowed = TRAINING_LIMITS[half]
+        self.allowed = TRAINING_LIMITS[halves[0] if halves else torch.float32]
 
     def look(self, learns: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Note the gap of `weights` (as `Learner.weights` gives them) to what `learns`. Every process that holds a part of it
         calls this."""
-        ids_NT = np.random.default_rng(0).integers(
-            0, learns.get_input_embeddings().weight.shape[0], (PROBES, TOKENS)
-        )
+        vocabulary = learns.get_input_embeddings().weight.shape[0]
+        ids_NT = np.random.default_rng(0).integers(0, vocabulary, (PROBES, TOKENS))
         chosen = self._plain.names.choose(weights)
         ids = torch.as_tensor(ids_NT, device=next(iter(chosen.values())).device)
         with torch.no_grad():
-            logits_NTV = (
-                learns(ids, attention_mask=torch.ones_like(ids), use_cache=False)
-                .logits[:, :-1]
-                .float()
-            )
+            output = learns(ids, attention_mask=torch.ones_like(ids), use_cache=False)
+            logits_NTV = output.logits[:, :-1].float()
         if hasattr(learns, "reshard"):  # take apart again what a pass without gradients left whole
             learns.reshard()
-        own = logits_NTV.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0].double().cpu().numpy()
-        self.gap = Gap.between(own, self._plain.logprobs(chosen, ids_NT, TOKENS - 1))
+        own_NT = logits_NTV.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+        handed_NT = self._plain.logprobs(chosen, ids_NT, TOKENS - 1)
+        self.gap = Gap.between(own_NT.double().cpu().numpy(), handed_NT)

@@ -9,7 +9,7 @@ Axis letters: N trajectories · S segments · T tokens of the whole batch (flat)
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,13 +29,13 @@ from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, tr
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import make_packable
-from workbench.learn.privileged import Reader
 from workbench.learn.pieces import scores_in_pieces
+from workbench.learn.privileged import Reader
 from workbench.learn.recompute import recompute_layers
 from workbench.learn.update import Models, Updates
 from workbench.learn.update_report import UpdateReport
-from workbench.types.errors import LearnerError
-from workbench.types.seeds import rng_at
+from workbench.values.errors import LearnerError
+from workbench.values.seeds import rng_at
 
 STATE_FORMAT = 1
 
@@ -58,12 +58,13 @@ class Learner:
         `own_copy=False` saves that memory: then the caller must not use it any more. `critic` says how to build the
         critic of an algorithm that needs one (None: as CriticConfig has it), `read` makes ids of what it is told. `reference` is
         what `ref_logp_T` is computed with. Raises LearnerError for another number of processes, and weights not in float32."""
-        self.handed = (
-            HandedWeights(model) if config.lora_rank or config.sharding == "full" else None
-        )
+        self.handed: HandedWeights | None = None
+        if config.lora_rank or config.sharding == "full":
+            self.handed = HandedWeights(model)
         bare = _trained(model, config, own_copy)
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
-        self.algorithm, self.config = algorithm, config
+        self.algorithm = algorithm
+        self.config = config
         packed = config.layout == "auto" and make_packable(bare, config.precision)
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
         # by a spread of nothing but rounding would train on it.
@@ -81,15 +82,12 @@ class Learner:
         if self._reference is not None:
             self._ranks.deal_out(self._reference)
         # The critic first: its trunk is a copy of the policy's, which may be sharded afterwards.
-        values = (
-            Critic(bare, critic or CriticConfig(), config, self._ranks, read)
-            if needs_critic(algorithm)
-            else None
-        )
+        values = None
+        if needs_critic(algorithm):
+            values = Critic(bare, critic or CriticConfig(), config, self._ranks, read)
         policy = TrainedWeights(bare, config.lr, config, self._ranks)
-        self.models = Models(
-            policy, output_head(bare), values, self._ranks, bf16=config.precision == "bf16"
-        )
+        bf16 = config.precision == "bf16"
+        self.models = Models(policy, output_head(bare), values, self._ranks, bf16=bf16)
         self.updates = Updates(self.models)
 
     @property
@@ -111,6 +109,9 @@ class Learner:
         LearnerError for a fact that nothing here can compute.
         """
         missing = missing_facts(self.algorithm, batch)
+        return self._with_facts(batch, missing) if missing else batch
+
+    def _with_facts(self, batch: Batch, missing: Sequence[str]) -> Batch:
         needed_T = self.algorithm.reads_T(batch)
         made: dict[str, Tensor] = {}
         if "old_logp_T" in missing:
@@ -118,18 +119,16 @@ class Learner:
         if "ref_logp_T" in missing and self._reference is not None:
             made["ref_logp_T"] = self.logprobs(batch, needed_T, self._reference)
         if self.models.critic is not None and {"value_T", "final_value_N"} & set(missing):
-            value_T, final_N = self.models.critic.facts(
-                batch, needed_T, self.config.micro_batch_tokens
-            )
-            made |= {"value_T": value_T} | (
-                {"final_value_N": final_N} if "final_value_N" in missing else {}
-            )
+            budget = self.config.micro_batch_tokens
+            made["value_T"], final_N = self.models.critic.facts(batch, needed_T, budget)
+            if "final_value_N" in missing:
+                made["final_value_N"] = final_N
         if unknown := [name for name in missing if name not in made]:
             raise LearnerError(
                 f"{self.algorithm.name} needs {', '.join(unknown)}, but this learner has nothing to "
                 "compute it with: a reference policy is handed over as Learner(reference=...)"
             )
-        return replace(batch, **made) if made else batch
+        return replace(batch, **made)
 
     def update(self, batch: Batch, credit: Credit, *, step: int) -> list[UpdateReport]:
         """All updates of one step. Every process calls this with the same whole batch.
@@ -138,33 +137,36 @@ class Learner:
         names the first bad number, and its table holds what led there. Raises LearnerError after `max_bad_updates` of
         them in a row (`error.reports` has the reports), and for a batch that differs between processes.
         """
-        algorithm, trained_T = self.algorithm, credit.trained_T
+        algorithm = self.algorithm
+        trained_T = credit.trained_T
         _check(algorithm, batch, credit, self.models)
         minibatches = algorithm.minibatches if credit.minibatches is None else credit.minibatches
         if algorithm.epochs * minibatches > 1 and batch.old_logp_T is None:
             # Later updates move away from the weights that sampled. The trainer's own numbers are the reference, never
             # the sampler's: the two differ by rounding, and rounding must not look like a ratio.
             batch = replace(batch, old_logp_T=self.logprobs(batch, trained_T))
-        made, reports = self.updates, []
+        reports: list[UpdateReport] = []
         for epoch in range(algorithm.epochs):
             parts = [trained_T]
             if minibatches > 1:
-                parts = dealt(
-                    batch, trained_T, minibatches, (self.config.seed, "minibatch", step, epoch)
-                )
+                address = (self.config.seed, "minibatch", step, epoch)
+                parts = dealt(batch, trained_T, minibatches, address)
             for used_T in parts:
-                report = made.make(
+                report = self.updates.make(
                     algorithm, self.config, batch, credit, used_T, step=step, update=len(reports)
                 )
                 reports.append(report)
-                if made.bad_in_a_row >= self.config.max_bad_updates:
-                    error = LearnerError(
-                        f"{made.bad_in_a_row} updates in a row were not finite, the last in step "
-                        f"{step}: {report.skipped}. Lower learner.lr, or look at the stored step"
-                    )
-                    error.reports = reports
-                    raise error
+                if self.updates.bad_in_a_row >= self.config.max_bad_updates:
+                    raise self._too_many_bad(reports, step)
         return reports
+
+    def _too_many_bad(self, reports: list[UpdateReport], step: int) -> LearnerError:
+        error = LearnerError(
+            f"{self.updates.bad_in_a_row} updates in a row were not finite, the last in step "
+            f"{step}: {reports[-1].skipped}. Lower learner.lr, or look at the stored step"
+        )
+        error.reports = reports
+        return error
 
     def logprobs(self, batch: Batch, tokens_T: Tensor, model: nn.Module | None = None) -> Tensor:
         """Logprob of the chosen tokens under the current weights, or those of another `model` [T], float32; NaN
@@ -178,9 +180,8 @@ class Learner:
                 return logprobs_of(trained_logits(model, head, micro, bf16=self.models.bf16), ids_M)
             return scores_in_pieces(model, head, micro, ids_M, "none", bf16=self.models.bf16).logp_M
 
-        return self._ranks.gathered(
-            batch, tokens_T, self.config.micro_batch_tokens, of_micro, model
-        )
+        budget = self.config.micro_batch_tokens
+        return self._ranks.gathered(batch, tokens_T, budget, of_micro, model)
 
     # -------------------------------------------------------------------------------------------- weights and state
 
@@ -197,21 +198,19 @@ class Learner:
 
     def before_last_update(self) -> dict[str, Tensor] | None:
         """The weights of one update ago, to see whether an engine still has them; None before the first update."""
-        return (
-            None
-            if not self.version
-            else self._as_plain(
-                self.models.policy.before_last_step(self.updates.rate(self.config, self.version))
-            )
-        )
+        if not self.version:
+            return None
+        rate = self.updates.rate(self.config, self.version)
+        return self._as_plain(self.models.policy.before_last_step(rate))
 
     def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
         with a critic also "critic" and "critic_optimizer". Tensors are copies on the CPU, whole: another number of
         processes goes on with them. Every process calls it; one that is to keep none (not `kept`) gets none."""
-        policy, critic, made = self.models.policy, self.models.critic, self.updates
+        policy = self.models.policy
+        critic = self.models.critic
         tensors = policy.state("model", kept=kept)
-        state = {"format": STATE_FORMAT, **made.state(), "trainable": policy.trainable}
+        state = {"format": STATE_FORMAT, **self.updates.state(), "trainable": policy.trainable}
         if critic is None:
             return tensors, state
         critic_tensors, critic_state = critic.state(kept=kept)
@@ -222,7 +221,8 @@ class Learner:
     ) -> None:
         """Take over what `state` gave. Raises LearnerError, before anything is changed, for another model's state, and
         for one with a critic where none is needed or the other way round."""
-        policy, critic, made = self.models.policy, self.models.critic, self.updates
+        policy = self.models.policy
+        critic = self.models.critic
         if state.get("format") != STATE_FORMAT:
             raise LearnerError(
                 f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}"
@@ -238,7 +238,7 @@ class Learner:
         policy.load_state("model", tensors)
         if critic is not None:
             critic.weights.load_state("critic", tensors)
-        made.load_state(state)
+        self.updates.load_state(state)
 
 
 def go_back(
@@ -255,7 +255,7 @@ def go_back(
 
 
 def _trained(model: nn.Module, config: LearnerConfig, own_copy: bool) -> nn.Module:
-    """What is trained: the model or a copy, or a twin with adapters."""
+    """What is trained: the model or a copy, or a copy with adapters."""
     # Dropout would be noise that the sampler never saw; gradients flow in eval mode all the same.
     if config.lora_rank:
         bare = adapted(model, config)
@@ -292,7 +292,7 @@ def _refuse_untrainable(model: nn.Module) -> None:
 
 
 def _reading(model: nn.Module) -> nn.Module:
-    """A twin that shares the weights and nothing else: how it computes can be set without touching the original."""
+    """A copy that shares the weights and nothing else: how it computes can be set without touching the original."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared).eval()
 
@@ -302,9 +302,8 @@ def dealt(
 ) -> list[Tensor]:
     """Which tokens each of several updates of an epoch trains [T]: trajectories, shuffled, dealt out."""
     row_T = batch.trajectory_of_token_T
-    rows = (
-        row_T[trained_T].unique().numpy()
-    )  # sorted, so the shuffle is a function of its address alone
+    # Sorted, so the shuffle is a function of its address alone.
+    rows = row_T[trained_T].unique().numpy()
     rows = torch.from_numpy(rng_at(*address).permutation(rows))
     parts = []
     for first in range(min(count, max(len(rows), 1))):
@@ -323,9 +322,8 @@ def _check(algorithm: Algorithm, batch: Batch, credit: Credit, models: Models) -
             f"credit for {len(credit.weight_T)} tokens, but the batch has {batch.num_tokens}: it "
             "was computed for another batch"
         )
-    moved_T = torch.stack(
-        [credit.weights_of(term) != 0 for term in ("policy", "entropy", "kl")]
-    ).any(0)
+    weighted = [credit.weights_of(term) != 0 for term in ("policy", "entropy", "kl")]
+    moved_T = torch.stack(weighted).any(0)
     stray_T = moved_T & ~batch.eligible_T
     if bool(stray_T.any()) and credit.widened is None:
         where = batch.describe_token(int(stray_T.nonzero()[0]))
@@ -338,6 +336,12 @@ def _check(algorithm: Algorithm, batch: Batch, credit: Credit, models: Models) -
         raise LearnerError(
             f"the credit of {algorithm.name} has no return_T, so there is nothing to fit its critic to"
         )
+    if models.ranks.count > 1:
+        _refuse_different_batches(models.ranks, batch, credit)
+
+
+def _refuse_different_batches(ranks: Ranks, batch: Batch, credit: Credit) -> None:
+    """Raises LearnerError where processes were not handed the same batch and credit."""
     held = (
         batch.token_ids_T,
         batch.segment_offsets,
@@ -345,7 +349,7 @@ def _check(algorithm: Algorithm, batch: Batch, credit: Credit, models: Models) -
         credit.return_T,
         *(credit.weights_of(term) for term in TERMS),
     )
-    if not models.ranks.agree_on(tensor for tensor in held if tensor is not None):
+    if not ranks.agree_on(tensor for tensor in held if tensor is not None):
         raise LearnerError(
             "the processes were handed different batches; each must get the whole one, and the same: "
             "collect with the same seed everywhere, or read the stored step on each"

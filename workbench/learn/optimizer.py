@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from workbench.learn.config import LearnerConfig
 from workbench.learn.distributed import Ranks, like, whole
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 
 def adamw(parameters: list[nn.Parameter], lr: float, config: LearnerConfig) -> torch.optim.AdamW:
@@ -43,9 +43,8 @@ class TrainedWeights:
         return {name: p.grad for name, p in self.module.named_parameters() if p.grad is not None}
 
     def grad_norm(self) -> float:
-        return float(
-            whole(nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None]))
-        )
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        return float(whole(nn.utils.get_total_norm(gradients)))
 
     def clear_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -73,14 +72,15 @@ class TrainedWeights:
             for parameter in group["params"]:
                 if held := self.optimizer.state.get(parameter):
                     count = float(held["step"])
-                    mean = held["exp_avg"].double() / (1 - group["betas"][0] ** count)
-                    square = held["exp_avg_sq"].double() / (1 - group["betas"][1] ** count)
+                    mean_decay, square_decay = group["betas"]
+                    mean = held["exp_avg"].double() / (1 - mean_decay**count)
+                    square = held["exp_avg_sq"].double() / (1 - square_decay**count)
                     step = lr * mean / (square.sqrt() + group["eps"])
                     old = (parameter.detach().double() + step) / (1 - lr * group["weight_decay"])
                     older[id(parameter)] = old.to(parameter.dtype)
+        tensors = self.module.state_dict(keep_vars=True)
         return {
-            name: whole(older.get(id(tensor), tensor.detach()))
-            for name, tensor in self.module.state_dict(keep_vars=True).items()
+            name: whole(older.get(id(tensor), tensor.detach())) for name, tensor in tensors.items()
         }
 
     # -------------------------------------------------------------------------------------------- state
@@ -93,21 +93,13 @@ class TrainedWeights:
         """{name: {tensor name: copy}, name of its optimizer: {"i.key": copy}}, on the CPU; tied weights once. `i`
         numbers the trainable parameters in the module's order. Not `kept`: part is taken in putting together what is
         sharded, one tensor at a time, and the result has none."""
-        held = {
-            name: dict(named_tensors(self.module)),
-            optimizer_of(name): {
-                f"{i}.{key}": torch.as_tensor(value)
-                for i, entry in self.optimizer.state_dict()["state"].items()
-                for key, value in entry.items()
-            },
-        }
+        moments = {}
+        for i, entry in self.optimizer.state_dict()["state"].items():
+            for key, value in entry.items():
+                moments[f"{i}.{key}"] = torch.as_tensor(value)
         return {
-            part: {
-                key: copied
-                for key, tensor in tensors.items()
-                if (copied := _copied(tensor, kept)) is not None
-            }
-            for part, tensors in held.items()
+            name: _copies(named_tensors(self.module), kept),
+            optimizer_of(name): _copies(moments, kept),
         }
 
     def load_state(self, name: str, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -138,9 +130,14 @@ def trainable_names(module: nn.Module) -> list[str]:
     return [name for name, p in module.named_parameters() if p.requires_grad]
 
 
-def _copied(tensor: Tensor, kept: bool) -> Tensor | None:
-    there = whole(tensor.detach())
-    return there.cpu().clone() if kept else None
+def _copies(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
+    """Copies on the CPU of tensors that every process helps to put together; none where not `kept`."""
+    copies = {}
+    for name, tensor in tensors.items():
+        complete = whole(tensor.detach())
+        if kept:
+            copies[name] = complete.cpu().clone()
+    return copies
 
 
 def load_optimizer(
@@ -152,9 +149,8 @@ def load_optimizer(
     entries: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, key = name.split(".", 1)
-        dealt = (
-            like(tensor, parameters[int(index)]) if tensor.shape else tensor
-        )  # a count of steps is everybody's
+        # A count of steps is everybody's.
+        dealt = like(tensor, parameters[int(index)]) if tensor.shape else tensor
         entries.setdefault(int(index), {})[key] = dealt.clone()
     optimizer.load_state_dict(
         {"state": entries, "param_groups": optimizer.state_dict()["param_groups"]}
@@ -166,9 +162,10 @@ def refuse_other(
 ) -> None:
     """Raises LearnerError where a state belongs to another module (names, shapes, frozen layers)."""
     mine = named_tensors(module)
-    if odd := sorted(set(mine) ^ set(tensors)) or [
-        n for n in mine if mine[n].shape != tensors[n].shape
-    ]:
+    odd = sorted(set(mine) ^ set(tensors))
+    if not odd:
+        odd = [name for name in mine if mine[name].shape != tensors[name].shape]
+    if odd:
         raise LearnerError(
             f"this state belongs to another {what}: {odd[0]!r} is missing on one side or differs in "
             "shape; take the policy (and adapter) that the state was saved with, or start a new run"

@@ -5,7 +5,7 @@ replaced by name. Under the name `PACKED` attention keeps the segments of the ru
 outside of such a pass it is transformers' own. A probe compares with plain passes before a model is packed; models that
 cannot be get padded rows (`microbatch`).
 
-`packed_attention` makes no mask of T x T: a prompt that eight attempts share stands in the pass once, every attempt
+`packed_attention` makes no mask of T x T: a prompt that eight trajectories share stands in the pass once, every trajectory
 looks at it, and its gradient is the sum of theirs. Blocks of queries see exactly the keys up to their own end, so that
 little above the diagonal is computed; heads that share a key are further queries of it, so that keys are never
 repeated. The backward pass computes the weights again instead of keeping them. That is for CPUs; on an NVIDIA GPU, where
@@ -32,14 +32,15 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from workbench.learn.varlen import varlen_attention
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 BLOCK = 64  # queries at once: their weights stay in the processor's cache
 PACKED = "workbench_packed"
 # Tensors that models hand down to attention although they are spent before it (rotation was already applied).
 SPENT = frozenset({"position_ids", "cache_position", "input_ids", "attention_mask"})
 # Tokens: a prompt that two sequences share, and what each goes on with; also more than one block of queries attends at.
-PROBE_PROMPT, PROBE_TAILS = BLOCK + 9, (BLOCK + 14, 3)
+PROBE_PROMPT = BLOCK + 9
+PROBE_TAILS = (BLOCK + 14, 3)
 TOLERANCE = 3e-4  # largest difference of a log-probability in float32: below it is rounding, wrong is far above
 GRADIENT_TOLERANCE = 1e-3  # of the gradient's norm: the same, for the way back
 # In half precision plain passes are themselves this far from float32, and packed ones may be twice as far.
@@ -56,6 +57,10 @@ class Part(NamedTuple):
     stop: int
     prefix_start: int = 0
     prefix_stop: int = 0
+
+    @property
+    def sequence_length(self) -> int:
+        return self.stop - self.start + self.prefix_stop - self.prefix_start
 
 
 def packed_attention(
@@ -77,22 +82,22 @@ class _PackedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, query, key, value, parts, scale):
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        ctx.parts, ctx.scale, ctx.dtypes = parts, scale, (query.dtype, key.dtype, value.dtype)
+        ctx.parts = parts
+        ctx.scale = scale
+        ctx.dtypes = (query.dtype, key.dtype, value.dtype)
         with torch.autocast(query.device.type, enabled=False):
-            query, key, value = (
-                query.float().unflatten(0, (len(key), -1)),
-                key.float(),
-                value.float(),
-            )  # [K, G, T, D]
+            query = query.float().unflatten(0, (len(key), -1))  # [K, G, T, D]
+            key = key.float()
+            value = value.float()
             ctx.save_for_backward(query, key, value)
             out = query.new_zeros((*query.shape[:3], value.shape[2]))
             for part in parts:
-                keys, values = _sequence(key, part), _sequence(value, part)
+                keys = _sequence(key, part)
+                values = _sequence(value, part)
                 for first, last, seen in _blocks(part):
                     weights = _weights(query[:, :, first:last], keys[:, :seen], scale)
-                    out[:, :, first:last] = torch.bmm(weights, values[:, :seen]).view(
-                        out[:, :, first:last].shape
-                    )
+                    seen_by_block = torch.bmm(weights, values[:, :seen])
+                    out[:, :, first:last] = seen_by_block.view(out[:, :, first:last].shape)
             return out.flatten(0, 1).to(ctx.dtypes[0])
 
     @staticmethod
@@ -102,45 +107,57 @@ class _PackedAttention(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             grad = grad.float().unflatten(0, (len(key), -1))
             grad_query = torch.zeros_like(query, memory_format=torch.contiguous_format)
-            grad_key, grad_value = torch.zeros_like(key), torch.zeros_like(value)
+            grad_key = torch.zeros_like(key)
+            grad_value = torch.zeros_like(value)
             for part in ctx.parts:
-                keys, values = _sequence(key, part), _sequence(value, part)
-                grad_keys, grad_values = torch.zeros_like(keys), torch.zeros_like(values)
+                keys = _sequence(key, part)
+                values = _sequence(value, part)
+                grad_keys = torch.zeros_like(keys)
+                grad_values = torch.zeros_like(values)
                 for first, last, seen in _blocks(part):
-                    queries, gradient = (
-                        _rows(query[:, :, first:last]),
-                        _rows(grad[:, :, first:last]),
+                    grad_query[:, :, first:last] = _add_block_gradients(
+                        query[:, :, first:last],
+                        keys[:, :seen],
+                        values[:, :seen],
+                        grad[:, :, first:last],
+                        ctx.scale,
+                        grad_keys[:, :seen],
+                        grad_values[:, :seen],
                     )
-                    weights = _weights(query[:, :, first:last], keys[:, :seen], ctx.scale)
-                    grad_values[:, :seen].baddbmm_(weights.transpose(1, 2), gradient)
-                    grad_weights = torch.bmm(gradient, values[:, :seen].transpose(1, 2))
-                    grad_scores = torch.ops.aten._softmax_backward_data(
-                        grad_weights, weights, -1, weights.dtype
-                    )
-                    grad_query[:, :, first:last] = torch.bmm(grad_scores, keys[:, :seen]).view_as(
-                        query[:, :, first:last]
-                    )
-                    grad_keys[:, :seen].baddbmm_(grad_scores.transpose(1, 2), queries)
                 _add_sequence(grad_key, part, grad_keys)
                 _add_sequence(grad_value, part, grad_values)
-            grad_query, grad_key = (
-                grad_query.mul_(ctx.scale).flatten(0, 1),
-                grad_key.mul_(ctx.scale),
-            )
+            query_type, key_type, value_type = ctx.dtypes
             return (
-                *(g.to(dtype) for g, dtype in zip((grad_query, grad_key, grad_value), ctx.dtypes)),
+                grad_query.mul_(ctx.scale).flatten(0, 1).to(query_type),
+                grad_key.mul_(ctx.scale).to(key_type),
+                grad_value.to(value_type),
                 None,
                 None,
             )
 
 
-def _rows(states_KGnD: Tensor) -> Tensor:
-    """[K, G * n, D]"""
-    return states_KGnD.flatten(1, 2)
+def _add_block_gradients(
+    query_KGnD: Tensor,
+    keys_KLD: Tensor,
+    values_KLE: Tensor,
+    grad_KGnE: Tensor,
+    scale: float,
+    grad_keys_KLD: Tensor,
+    grad_values_KLE: Tensor,
+) -> Tensor:
+    """The gradient of a block's queries, before the scale [K, G, n, D]; that of its keys and values is added to
+    `grad_keys_KLD` (before the scale) and `grad_values_KLE`."""
+    weights = _weights(query_KGnD, keys_KLD, scale)
+    grad_rows = grad_KGnE.flatten(1, 2)
+    grad_values_KLE.baddbmm_(weights.transpose(1, 2), grad_rows)
+    grad_weights = torch.bmm(grad_rows, values_KLE.transpose(1, 2))
+    grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+    grad_keys_KLD.baddbmm_(grad_scores.transpose(1, 2), query_KGnD.flatten(1, 2))
+    return torch.bmm(grad_scores, keys_KLD).view_as(query_KGnD)
 
 
 def _sequence(states_KTD: Tensor, part: Part) -> Tensor:
-    """What a part's tokens may look at, in order: its prefix, then itself."""
+    """The tokens that a part's may look at, in order: its prefix, then itself."""
     own = states_KTD[:, part.start : part.stop]
     if part.prefix_stop == part.prefix_start:
         return own
@@ -154,7 +171,7 @@ def _add_sequence(target_KTD: Tensor, part: Part, grad: Tensor) -> None:
         target_KTD[:, part.prefix_start : part.prefix_stop] += grad[:, :prefix]
 
 
-def _blocks(part: Part):
+def _blocks(part: Part) -> Iterator[tuple[int, int, int]]:
     """(first token, last token + 1, keys that the last of them sees) of each block of queries."""
     prefix = part.prefix_stop - part.prefix_start
     for first in range(part.start, part.stop, BLOCK):
@@ -165,7 +182,7 @@ def _blocks(part: Part):
 def _weights(query_KGnD: Tensor, keys_KLD: Tensor, scale: float) -> Tensor:
     """[K, G * n, L]: how much each query looks at each key; nothing of it above the diagonal of the last n keys."""
     heads, groups, count, _ = query_KGnD.shape
-    scores = torch.bmm(_rows(query_KGnD) * scale, keys_KLD.transpose(1, 2))
+    scores = torch.bmm(query_KGnD.flatten(1, 2) * scale, keys_KLD.transpose(1, 2))
     above = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
     scores.view(heads, groups, count, -1)[..., -count:].masked_fill_(above, -math.inf)
     return torch.softmax(scores, dim=-1)
@@ -220,7 +237,7 @@ def packed_forward(
     strange = [
         name for name, other in others.items() if isinstance(other, Tensor) and name not in SPENT
     ]
-    longest = max(part.stop - part.start + part.prefix_stop - part.prefix_start for part in parts)
+    longest = max(part.sequence_length for part in parts)
     if strange or softcap is not None or attention_mask is not None or is_causal is False:
         raise LearnerError(f"its attention wants {strange or 'a mask or cap of its own'}")
     if sliding_window is not None and sliding_window < longest:
@@ -228,7 +245,8 @@ def packed_forward(
             f"its attention sees {sliding_window} tokens back, and a sequence has {longest}"
         )
     attention = packed_attention if query.device.type == "cpu" else varlen_attention
-    return attention(query[0], key[0], value[0], parts, scaling).transpose(0, 1)[None], None
+    out_HTE = attention(query[0], key[0], value[0], parts, scaling)
+    return out_HTE.transpose(0, 1)[None], None
 
 
 def _mask(*args, **kwargs):
@@ -271,61 +289,70 @@ def is_packable(model: nn.Module) -> bool:
 def _agrees(model: nn.Module, *, bf16: bool = False) -> bool:
     """Log-probabilities of packed sequences, and their gradient at the embedded tokens, are those of plain passes; in half
     precision as near to those of float32 as plain passes in half precision are, within HALF_PRECISION."""
-    embedding = model.get_input_embeddings()
-    device = embedding.weight.device
-    ids_T = (
-        torch.arange(PROBE_PROMPT + sum(PROBE_TAILS), device=device)
-        * 7919
-        % embedding.weight.shape[0]
-    )
-    parts, positions = [Part(0, PROBE_PROMPT)], [torch.arange(PROBE_PROMPT, device=device)]
-    for tail in PROBE_TAILS:
-        parts.append(Part(parts[-1].stop, parts[-1].stop + tail, 0, PROBE_PROMPT))
-        positions.append(PROBE_PROMPT + torch.arange(tail, device=device))
-
-    def read(packed: bool, half: bool) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of each sequence, end to end, and the gradient of what its own tokens got."""
-        with torch.enable_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            states_TH = embedding(ids_T).detach().requires_grad_()
-            if packed:
-                with attending_to(parts):
-                    all_TV = (
-                        model(
-                            inputs_embeds=states_TH[None],
-                            position_ids=torch.cat(positions)[None],
-                            use_cache=False,
-                        )
-                        .logits[0]
-                        .float()
-                        .log_softmax(-1)
-                    )
-            sequences, total = [], states_TH.new_zeros(())
-            for part in parts[1:]:
-                places = torch.cat(
-                    [torch.arange(PROBE_PROMPT), torch.arange(part.start, part.stop)]
-                ).to(device)
-                logp_LV = (
-                    all_TV[places]
-                    if packed
-                    else model(inputs_embeds=states_TH[places][None], use_cache=False)
-                    .logits[0]
-                    .float()
-                    .log_softmax(-1)
-                )
-                sequences.append(logp_LV.detach())
-                total = total + logp_LV[:-1].gather(1, ids_T[places[1:], None]).sum()
-            return torch.cat(sequences), torch.autograd.grad(total, states_TH)[0]
-
-    def apart(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[float, float]:
-        return (one[0] - other[0]).abs().max().item(), (
-            (one[1] - other[1]).norm() / other[1].norm()
-        ).item()
-
-    exact, packed = read(packed=False, half=False), read(packed=True, half=bf16)
+    probe = _Probe(model)
+    exact = probe.ask(packed=False, half=False)
+    packed = probe.ask(packed=True, half=bf16)
     allowed = (TOLERANCE, GRADIENT_TOLERANCE)
     if bf16:
-        allowed = tuple(HALF_PRECISION * off for off in apart(read(packed=False, half=True), exact))
-    return all(off <= most for off, most in zip(apart(packed, exact), allowed, strict=True))
+        rounding = _distances(probe.ask(packed=False, half=True), exact)
+        allowed = tuple(HALF_PRECISION * distance for distance in rounding)
+    distances = _distances(packed, exact)
+    return all(distance <= most for distance, most in zip(distances, allowed, strict=True))
+
+
+# Log-probabilities of each sequence, end to end, and the gradient that the embedded tokens got from its own tokens'.
+Answer = tuple[Tensor, Tensor]
+
+
+def _distances(answer: Answer, other: Answer) -> tuple[float, float]:
+    """Largest difference of a log-probability; difference of the gradients, relative to the other's norm."""
+    logp_difference = (answer[0] - other[0]).abs().max()
+    gradient_difference = (answer[1] - other[1]).norm() / other[1].norm()
+    return logp_difference.item(), gradient_difference.item()
+
+
+class _Probe:
+    """Two sequences that begin with the same prompt, through a model: packed, or one by one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._embedding = model.get_input_embeddings()
+        vocabulary = self._embedding.weight.shape[0]
+        self._device = self._embedding.weight.device
+        tokens = torch.arange(PROBE_PROMPT + sum(PROBE_TAILS), device=self._device)
+        self._ids_T = tokens * 7919 % vocabulary
+        prompt_L = torch.arange(PROBE_PROMPT, device=self._device)
+        self._parts = [Part(0, PROBE_PROMPT)]
+        self._sequences = []  # where the tokens of each sequence stand [L]
+        positions = [prompt_L]
+        for tail in PROBE_TAILS:
+            start = self._parts[-1].stop
+            tail_L = torch.arange(tail, device=self._device)
+            self._parts.append(Part(start, start + tail, 0, PROBE_PROMPT))
+            self._sequences.append(torch.cat([prompt_L, start + tail_L]))
+            positions.append(PROBE_PROMPT + tail_L)
+        self._position_ids_T = torch.cat(positions)
+
+    def ask(self, *, packed: bool, half: bool) -> Answer:
+        with torch.enable_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+            states_TH = self._embedding(self._ids_T).detach().requires_grad_()
+            if not packed:
+                logps = [self._logp(states_TH[at_L]) for at_L in self._sequences]
+                return self._answer(states_TH, logps)
+            with attending_to(self._parts):
+                logp_TV = self._logp(states_TH, position_ids=self._position_ids_T[None])
+            return self._answer(states_TH, [logp_TV[at_L] for at_L in self._sequences])
+
+    def _logp(self, states_LH: Tensor, **placed: Tensor) -> Tensor:
+        logits = self._model(inputs_embeds=states_LH[None], use_cache=False, **placed).logits
+        return logits[0].float().log_softmax(-1)
+
+    def _answer(self, states_TH: Tensor, logps: Sequence[Tensor]) -> Answer:
+        total = states_TH.new_zeros(())
+        for at_L, logp_LV in zip(self._sequences, logps):
+            total = total + logp_LV[:-1].gather(1, self._ids_T[at_L[1:], None]).sum()
+        gradient_TH = torch.autograd.grad(total, states_TH)[0]
+        return torch.cat([logp_LV.detach() for logp_LV in logps]), gradient_TH
 
 
 # The name is global in transformers; a model uses it only if its own config names it, and only prepared ones do.

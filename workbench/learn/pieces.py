@@ -26,10 +26,10 @@ from workbench.learn.microbatch import (
     trained_logits,
 )
 
-_plain: WeakSet[nn.Module] = WeakSet()  # models whose logits are what their head says
-_other: WeakSet[nn.Module] = (
-    WeakSet()
-)  # those that do something more with them, such as to scale or to cap them
+# Models whose logits are what their head says.
+_plain: WeakSet[nn.Module] = WeakSet()
+# Those that do something more with them, such as to scale or to cap them.
+_other: WeakSet[nn.Module] = WeakSet()
 
 
 def scores_in_pieces(
@@ -47,16 +47,17 @@ def scores_in_pieces(
             logits_RV = head(states_RH)
         return scored(logits_RV, ids_R, entropy)
 
-    def later(
-        states_RH: Tensor, ids_R: Tensor
-    ) -> TokenScores:  # there is no dropout whose noise would have to be kept
+    def later(states_RH: Tensor, ids_R: Tensor) -> TokenScores:
+        # There is no dropout whose noise would have to be kept.
         return checkpoint(piece, states_RH, ids_R, use_reentrant=False, preserve_rng_state=False)
 
     made = later if torch.is_grad_enabled() else piece
     rows = max(1, LOGITS_AT_ONCE[ids_M.device.type] // head.weight.shape[0])
-    found = [made(*some) for some in zip(states_MH.split(rows), ids_M.split(rows))]
-    logp_M, entropy_M = (None if parts[0] is None else torch.cat(parts) for parts in zip(*found))
-    return TokenScores(logp_M, entropy_M)
+    scores = [made(*some) for some in zip(states_MH.split(rows), ids_M.split(rows))]
+    logp_M = torch.cat([score.logp_M for score in scores])
+    if entropy == "none":
+        return TokenScores(logp_M, None)
+    return TokenScores(logp_M, torch.cat([score.entropy_M for score in scores]))
 
 
 def _ends_with_its_head(model: nn.Module, head: nn.Module, micro: MicroBatch, bf16: bool) -> bool:

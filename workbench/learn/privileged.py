@@ -10,7 +10,7 @@ given to an engine, and no token in between is ever sampled, trained or given cr
 Values of states *and* histories are unbiased baselines, whatever is told of the state, as long as it was settled before the
 action was drawn. Sources: asymmetric actor-critic, arXiv 1710.06542; why the history must be read as well, arXiv 2105.11674.
 
-Axis letters: T tokens of the batch · K turns.
+Axis letters: T tokens of the batch · K turns · A actions that were sampled.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from workbench.learn.batch import Batch, taken
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
-Reader = Callable[[str], Sequence[int]]  # text -> token ids, none of them a control token (law 9)
+# Text -> token ids, none of them a control token (invariant 9).
+Reader = Callable[[str], Sequence[int]]
 
 
 def with_told(batch: Batch, read: Reader) -> tuple[Batch, Tensor]:
@@ -38,12 +39,11 @@ def with_told(batch: Batch, read: Reader) -> tuple[Batch, Tensor]:
             "critic.sees = 'state' reads what the environment told with each turn, and no turn of this batch has "
             "any: collect it with that setting (`wb.rollout` and training do), by an environment with privileged()"
         )
-    told = {
-        t: read(batch.privileged_K[k])
-        for t, k in zip(*(found.tolist() for found in _actions(batch)))
-    }
+    first_A, turn_A = _actions(batch)
+    texts = [batch.privileged_K[k] for k in turn_A.tolist()]
+    inserted = [torch.tensor(read(text), dtype=torch.int64) for text in texts]
     counts_T = torch.zeros(batch.num_tokens, dtype=torch.int64)
-    counts_T[list(told)] = torch.tensor([len(ids) for ids in told.values()], dtype=torch.int64)
+    counts_T[first_A] = torch.tensor([len(ids) for ids in inserted], dtype=torch.int64)
     before_T1 = torch.cat([counts_T.new_zeros(1), counts_T.cumsum(0)])
     place_T = torch.arange(batch.num_tokens) + before_T1[1:]
     longer = taken(
@@ -53,21 +53,22 @@ def with_told(batch: Batch, read: Reader) -> tuple[Batch, Tensor]:
     )
     between = torch.ones(longer.num_tokens, dtype=torch.bool)
     between[place_T] = False
-    ids = torch.tensor([int(token) for t in sorted(told) for token in told[t]], dtype=torch.int64)
-    return replace(
+    read_by_critic = replace(
         longer,
-        token_ids_T=longer.token_ids_T.masked_scatter(between, ids),
+        token_ids_T=longer.token_ids_T.masked_scatter(
+            between, torch.cat([counts_T.new_zeros(0), *inserted])
+        ),
         eligible_T=longer.eligible_T & ~between,
-    ), place_T
+    )
+    return read_by_critic, place_T
 
 
 def _actions(batch: Batch) -> tuple[Tensor, Tensor]:
     """Where the first sampled token of each action stands, ascending, and which turn it is of."""
     at = batch.eligible_T.nonzero()[:, 0]
     begins = torch.ones(len(at), dtype=torch.bool)
-    same = (batch.turn_T[at[1:]] == batch.turn_T[at[:-1]]) & (
-        batch.segment_of_token_T[at[1:]] == batch.segment_of_token_T[at[:-1]]
-    )
-    begins[1:] = ~same
+    same_turn = batch.turn_T[at].diff() == 0
+    same_segment = batch.segment_of_token_T[at].diff() == 0
+    begins[1:] = ~(same_turn & same_segment)
     first = at[begins]
     return first, batch.turn_offsets[batch.trajectory_of_token_T[first]] + batch.turn_T[first]

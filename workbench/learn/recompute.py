@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from workbench.learn.packing import attending_to, parts_now
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -33,9 +33,8 @@ def recompute_layers(model: nn.Module) -> None:
             "GradientCheckpointingLayer); set learner.activation_checkpointing = false"
         )
     for layer in layers:
-        layer.forward = partial(
-            _forward, layer
-        )  # an attribute of this instance, before the method of its class
+        # An attribute of this instance, before the method of its class.
+        layer.forward = partial(_forward, layer)
 
 
 def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +46,5 @@ def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
         with attending_to(parts):
             return type(layer).forward(layer, *args, **kwargs)
 
-    return checkpoint(
-        run, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
-    )  # nothing is drawn in eval mode
+    # Nothing is drawn in eval mode.
+    return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)

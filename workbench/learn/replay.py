@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.fingerprint import code_fingerprint
 from workbench.run.store import Run, differing
-from workbench.types import CreditTable, Group, trajectories_of
-from workbench.types.errors import StoreError
-from workbench.types.fingerprint import code_fingerprint
-from workbench.types.view import Shown
+from workbench.values import CreditTable, Group, Segment, trajectories_of
+from workbench.values.errors import StoreError
+from workbench.values.view import Shown
 
 SHOWN = 5  # differing tokens named per column
 
@@ -97,21 +97,22 @@ def replay_step(
     tables = [run.credit(step, update) for update in run.updates(step)]
     if tables:
         facts |= _credit(groups, tables[0], algorithm, collate)
-    step_facts = {
-        name: tables[0][name] for name in FROM_MODELS if tables and name in tables[0].columns
-    }
-    compared, left_out, differences = {}, {}, []
+        step_facts = {name: tables[0][name] for name in FROM_MODELS if name in tables[0].columns}
+    compared: dict[int, tuple[str, ...]] = {}
+    left_out: dict[int, tuple[str, ...]] = {}
+    differences: list[ReplayDifference] = []
     for table in tables:
         expected = facts | _used(table, facts, algorithm) | _ratios(table, facts, algorithm)
         if table.update != tables[0].update:
             expected |= step_facts
         compared[table.update] = tuple(name for name in expected if name in table.columns)
         left_out[table.update] = tuple(name for name in table.columns if name not in expected)
-        found = (_compare(table, name, column, groups, facts) for name, column in expected.items())
-        differences += [difference for difference in found if difference is not None]
-    return ReplayReport(
-        step, compared, left_out, tuple(differences), len(facts["token_id"]), _drift(run, step)
-    )
+        for name, column in expected.items():
+            difference = _compare(table, name, column, groups, facts)
+            if difference is not None:
+                differences.append(difference)
+    tokens = len(facts["token_id"])
+    return ReplayReport(step, compared, left_out, tuple(differences), tokens, _drift(run, step))
 
 
 def _drift(run: Run, step: int) -> str:
@@ -133,7 +134,7 @@ def _credit(
     if needed := getattr(algorithm, "requires", ()):
         batch = replace(batch, **stored_facts(batch, table, needed, algorithm.name))
     credit = algorithm.credit(batch)
-    found = {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
+    columns = {"advantage": np.asarray(credit.advantage_T), "weight": np.asarray(credit.weight_T)}
     others = {
         "return": "return_T",
         "entropy_weight": "entropy_weight_T",
@@ -142,8 +143,8 @@ def _credit(
     }
     for column, field in others.items():
         if (values := getattr(credit, field, None)) is not None:
-            found[column] = np.asarray(values)
-    return found
+            columns[column] = np.asarray(values)
+    return columns
 
 
 def stored_facts(
@@ -158,11 +159,12 @@ def stored_facts(
             f"the credit of {name} is made of {', '.join(missing)}, which the stored table does not have: "
             "this step was trained by another algorithm"
         )
-    found = {fact: torch.from_numpy(table[column].copy()) for fact, column in columns.items()}
-    if "final_value_N" in found:  # stored at each trajectory's last token
-        per_token, last_N = found["final_value_N"], batch.last_token_N
-        found["final_value_N"] = torch.where(last_N < 0, torch.nan, per_token[last_N.clamp(min=0)])
-    return found
+    facts = {fact: torch.from_numpy(table[column].copy()) for fact, column in columns.items()}
+    if "final_value_N" in facts:  # stored at each trajectory's last token
+        last_N = batch.last_token_N
+        value_N = facts["final_value_N"][last_N.clamp(min=0)]
+        facts["final_value_N"] = torch.where(last_N < 0, torch.nan, value_N)
+    return facts
 
 
 def _used(
@@ -172,33 +174,29 @@ def _used(
     which rows fell into this one is the learner's shuffle; then only tokens without a weight are held against it."""
     if "used" not in table.columns:
         return {}
-    weights = [
-        facts[name]
-        for name in ("weight", "entropy_weight", "kl_weight", "critic_weight")
-        if name in facts
-    ]
-    weighted = np.any([weight != 0 for weight in weights], axis=0)
+    terms = ("weight", "entropy_weight", "kl_weight", "critic_weight")
+    used = np.any([facts[name] != 0 for name in terms if name in facts], axis=0)
     single = getattr(algorithm, "updates_per_step", None) == 1
-    return {
-        "used": weighted
-        if single or len(weighted) != len(table["used"])
-        else weighted & table["used"]
-    }
+    if not single and len(used) == len(table["used"]):
+        used = used & table["used"]
+    return {"used": used}
 
 
 def _ratios(
     table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any
 ) -> dict[str, np.ndarray]:
     """Ratio and clip state from the stored logprobs, by the algorithm's own loss; {} where the table has none."""
-    if (
-        len(table.columns.get("used", ())) != len(facts["weight"])
-        or (found := stored_loss(table, algorithm, facts)) is None
-    ):
-        return {}  # another batch altogether, if any: the other columns say so
-    used, result = found
-    ratio = np.full(len(facts["weight"]), np.nan, np.float32)
-    clip_state = np.zeros(len(ratio), np.int8)
-    ratio[used], clip_state[used] = result.ratio_M.numpy(), result.clip_state_M.numpy()
+    count = len(facts["weight"])
+    if len(table.columns.get("used", ())) != count:
+        return {}  # another batch altogether: the other columns say so
+    loss = stored_loss(table, algorithm, facts)
+    if loss is None:
+        return {}
+    used, result = loss
+    ratio = np.full(count, np.nan, np.float32)
+    ratio[used] = result.ratio_M.numpy()
+    clip_state = np.zeros(count, np.int8)
+    clip_state[used] = result.clip_state_M.numpy()
     return {"ratio": ratio, "clip_state": clip_state}
 
 
@@ -214,23 +212,23 @@ def stored_loss(
 
     from workbench.learn.algorithms.base import LossInputs
 
-    columns, used = {**table.columns, **facts}, np.flatnonzero(table["used"])
+    columns = {**table.columns, **facts}
+    used = np.flatnonzero(table["used"])
 
     def of(name: str) -> torch.Tensor:
         return torch.from_numpy(columns[name][used])
 
-    return used, algorithm.loss(
-        LossInputs(
-            of("new_logp"),
-            of("entropy"),
-            of("old_logp"),
-            of("advantage").float(),
-            of("rollout_logp"),
-            of("segment").long(),
-            None if "ref_logp" not in columns else of("ref_logp"),
-            of("weight") != 0,
-        )
+    inputs = LossInputs(
+        of("new_logp"),
+        of("entropy"),
+        of("old_logp"),
+        of("advantage").float(),
+        of("rollout_logp"),
+        of("segment").long(),
+        of("ref_logp") if "ref_logp" in columns else None,
+        of("weight") != 0,
     )
+    return used, algorithm.loss(inputs)
 
 
 def _compare(
@@ -251,24 +249,19 @@ def _compare(
         )
     stored = table[name]
     if stored.dtype != expected.dtype or len(stored) != len(expected):
-        return ReplayDifference(
-            table.update,
-            name,
-            max(len(stored), len(expected)),
-            (),
-            head
-            + (
-                f"stored are {len(stored)} values of type {stored.dtype}, recomputed {len(expected)} of {expected.dtype}"
-            ),
+        text = (
+            f"{head}stored are {len(stored)} values of type {stored.dtype}, recomputed {len(expected)} of "
+            f"{expected.dtype}"
         )
+        count = max(len(stored), len(expected))
+        return ReplayDifference(table.update, name, count, (), text)
     rows = np.flatnonzero(~_same_bits(stored, expected))
     if not len(rows):
         return None
+    first = tuple(int(t) for t in rows[:SHOWN])
     lines = [f"{head}{len(rows)} of {len(stored)} tokens differ"]
-    lines += [_token_line(int(t), stored, expected, groups, facts) for t in rows[:SHOWN]]
-    return ReplayDifference(
-        table.update, name, len(rows), tuple(int(t) for t in rows[:SHOWN]), "\n".join(lines)
-    )
+    lines += [_token_line(t, stored, expected, groups, facts) for t in first]
+    return ReplayDifference(table.update, name, len(rows), first, "\n".join(lines))
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -286,24 +279,22 @@ def _token_line(
     groups: Sequence[Group],
     facts: Mapping[str, np.ndarray],
 ) -> str:
-    trajectory = trajectories_of(groups)[int(facts["trajectory"][t])]
-    return (
-        f"  row {t}: trajectory {int(facts['trajectory'][t])} (task {trajectory.task.id!r}, attempt "
-        f"{trajectory.attempt}), segment {int(facts['segment'][t])}, turn {int(facts['turn'][t])}, position "
-        f"{int(facts['position'][t])}, token {int(facts['token_id'][t])}: stored {stored[t].item()!r}, "
-        f"recomputed {expected[t].item()!r}"
+    number, segment, turn, position, token = (
+        int(facts[name][t]) for name in ("trajectory", "segment", "turn", "position", "token_id")
     )
+    trajectory = trajectories_of(groups)[number]
+    place = f"segment {segment}, turn {turn}, position {position}, token {token}"
+    values = f"stored {stored[t].item()!r}, recomputed {expected[t].item()!r}"
+    return f"  row {t}: trajectory {number} (task {trajectory.task.id!r}, attempt {trajectory.attempt}), {place}: {values}"
 
 
 def token_facts(groups: Sequence[Group]) -> dict[str, np.ndarray]:
     """What a credit table says about each token before any credit, straight from the trajectories [T]."""
-    rows = [
-        (n, segment)
-        for n, trajectory in enumerate(trajectories_of(groups))
-        for segment in trajectory.segments
-    ]
+    rows: list[tuple[int, Segment]] = []  # number of the trajectory, segment
+    for number, trajectory in enumerate(trajectories_of(groups)):
+        rows += [(number, segment) for segment in trajectory.segments]
 
-    def column(value: Callable[[int, int, Any], Any], dtype: Any) -> np.ndarray:
+    def column(value: Callable[[int, int, Segment], Any], dtype: Any) -> np.ndarray:
         parts = [
             np.broadcast_to(value(s, n, segment), len(segment))
             for s, (n, segment) in enumerate(rows)

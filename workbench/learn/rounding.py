@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.types.fingerprint import code_fingerprint
+from workbench.basics.fingerprint import code_fingerprint
 
 NEAR = 0.01  # relative to 1 + |value|: what a few updates make of another rounding, and far below any real change
 
@@ -39,7 +39,7 @@ def is_rounding(stored: np.ndarray, again: np.ndarray) -> bool:
         return False
     if stored.dtype.kind != "f":
         return bool((stored == again).all())
-    near = np.abs(stored.astype(np.float64) - again) <= NEAR * (
-        1 + np.abs(stored.astype(np.float64))
-    )
-    return bool((near | (np.isnan(stored) & np.isnan(again)) | (stored == again)).all())
+    exact = stored.astype(np.float64)
+    near = np.abs(exact - again) <= NEAR * (1 + np.abs(exact))
+    both_nan = np.isnan(stored) & np.isnan(again)
+    return bool((near | both_nan | (stored == again)).all())

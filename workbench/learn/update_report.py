@@ -13,18 +13,14 @@ import torch
 from torch import Tensor
 
 from workbench.learn.algorithms.base import Credit
-from workbench.learn.batch import Batch
 from workbench.learn.algorithms.objectives import HELD_BY_DUAL_CLIP
+from workbench.learn.batch import Batch
 from workbench.learn.distributed import whole
 from workbench.learn.ops.loss import explained_variance
-from workbench.types import CreditTable
+from workbench.values import CreditTable
 
-
-CRITICS = (
-    "new_value",
-    "value_loss",
-    "value_clip_fraction",
-)  # figures of the critic, not of the policy
+# Figures of the critic, not of the policy.
+CRITICS = ("new_value", "value_loss", "value_clip_fraction")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +44,12 @@ class UpdateNumbers:
     """
 
     def __init__(self, num_tokens: int, device: torch.device | str = "cpu") -> None:
-        (
-            self.logp_T,
-            self.old_logp_T,
-            self.entropy_T,
-            self.loss_T,
-            self.ratio_T,
-            self.clip_state_T,
-        ) = (torch.zeros(num_tokens, device=device) for _ in range(6))
+        self.logp_T = torch.zeros(num_tokens, device=device)
+        self.old_logp_T = torch.zeros_like(self.logp_T)
+        self.entropy_T = torch.zeros_like(self.logp_T)
+        self.loss_T = torch.zeros_like(self.logp_T)
+        self.ratio_T = torch.zeros_like(self.logp_T)
+        self.clip_state_T = torch.zeros_like(self.logp_T)
         self.figures: dict[str, Tensor] = {}
 
     def record(self, at_M: Tensor, *, figures: Mapping[str, Tensor], **values: Tensor) -> None:
@@ -63,18 +57,17 @@ class UpdateNumbers:
         for name, values_M in values.items():
             getattr(self, f"{name}_T")[at_M] = values_M.detach().float()
         for name, values_M in figures.items():
-            self.figures.setdefault(name, torch.zeros_like(self.logp_T))[at_M] = (
-                values_M.detach().float()
-            )
+            if name not in self.figures:
+                self.figures[name] = torch.zeros_like(self.logp_T)
+            self.figures[name][at_M] = values_M.detach().float()
 
     def terms(self) -> list[tuple[str, Tensor]]:
         """The terms of the policy's loss that were written down, by name, before weighting [T], float64."""
-        known = {
-            "policy": self.loss_T,
-            "entropy": self.figures.get("entropy_loss"),
-            "kl": self.figures.get("kl_loss"),
-        }
-        return [(name, term_T.double()) for name, term_T in known.items() if term_T is not None]
+        terms = [("policy", self.loss_T.double())]
+        for name in ("entropy", "kl"):
+            if f"{name}_loss" in self.figures:
+                terms.append((name, self.figures[f"{name}_loss"].double()))
+        return terms
 
     def share(self, summed: Callable[[Tensor], Tensor]) -> None:
         """Replace every column by its sum over the processes, on the CPU."""
@@ -89,9 +82,6 @@ def credit_table(
     """One row per token of the batch. `used` says which tokens this very update trained (a minibatch has a part of
     them); advantage and weight are those of the whole step."""
 
-    def used_only(values_T: Tensor) -> np.ndarray:
-        return torch.where(used_T, values_T.float(), torch.nan).numpy()
-
     columns = {
         "trajectory": batch.trajectory_of_token_T.to(torch.int32).numpy(),
         "segment": batch.segment_of_token_T.to(torch.int32).numpy(),
@@ -104,16 +94,40 @@ def credit_table(
         "advantage": credit.advantage_T.numpy(),
         "weight": credit.weight_T.numpy(),
         "rollout_logp": batch.rollout_logp_T.numpy(),
-        # Known for the whole step where it was computed beforehand: credit may have been made of it.
-        "old_logp": used_only(numbers.old_logp_T)
-        if batch.old_logp_T is None
-        else batch.old_logp_T.numpy(),
-        "new_logp": used_only(numbers.logp_T),
-        "entropy": used_only(numbers.entropy_T),
-        "ratio": used_only(numbers.ratio_T),
+        **_columns_of_update(batch, numbers, used_T),
+        **_columns_of_facts(batch, credit),
+    }
+    if "new_value" in numbers.figures:
+        columns["new_value"] = _where_used(numbers.figures["new_value"], used_T)
+    if batch.final_value_N is not None:
+        columns["final_value"] = _at_ends(batch, batch.final_value_N)
+    # Copies: the table outlives the batch.
+    frozen = {name: np.array(column) for name, column in columns.items()}
+    for column in frozen.values():
+        column.flags.writeable = False
+    return CreditTable(step, update, frozen)
+
+
+def _columns_of_update(
+    batch: Batch, numbers: UpdateNumbers, used_T: Tensor
+) -> dict[str, np.ndarray]:
+    """What the models said of the tokens of this update."""
+    if batch.old_logp_T is None:
+        old_logp = _where_used(numbers.old_logp_T, used_T)
+    else:  # known for the whole step where it was computed beforehand: credit may have been made of it
+        old_logp = batch.old_logp_T.numpy()
+    return {
+        "old_logp": old_logp,
+        "new_logp": _where_used(numbers.logp_T, used_T),
+        "entropy": _where_used(numbers.entropy_T, used_T),
+        "ratio": _where_used(numbers.ratio_T, used_T),
         "clip_state": numbers.clip_state_T.to(torch.int8).numpy(),
     }
-    later = {
+
+
+def _columns_of_facts(batch: Batch, credit: Credit) -> dict[str, np.ndarray]:
+    """Facts that only some algorithms have."""
+    facts = {
         "ref_logp": batch.ref_logp_T,
         "value": batch.value_T,
         "return": credit.return_T,
@@ -121,17 +135,11 @@ def credit_table(
         "kl_weight": credit.kl_weight_T,
         "critic_weight": credit.critic_weight_T,
     }
-    columns |= {name: values_T.numpy() for name, values_T in later.items() if values_T is not None}
-    if "new_value" in numbers.figures:
-        columns["new_value"] = used_only(numbers.figures["new_value"])
-    if batch.final_value_N is not None:
-        columns["final_value"] = _at_ends(batch, batch.final_value_N)
-    frozen = {
-        name: np.array(column) for name, column in columns.items()
-    }  # copies: the table outlives the batch
-    for column in frozen.values():
-        column.flags.writeable = False
-    return CreditTable(step, update, frozen)
+    return {name: values_T.numpy() for name, values_T in facts.items() if values_T is not None}
+
+
+def _where_used(values_T: Tensor, used_T: Tensor) -> np.ndarray:
+    return torch.where(used_T, values_T.float(), torch.nan).numpy()
 
 
 def _at_ends(batch: Batch, value_N: Tensor) -> np.ndarray:
@@ -152,7 +160,8 @@ def figures(
     joschu.net/blog/kl-approx.html); `explained_variance` is of the values that credit was made of, before this step's
     updates. With `version`, the one of the weights at a step's first update, also the gap between sampler
     and trainer (later updates have moved) and the share of tokens sampled by older weights."""
-    trained_T, used_T = used_T, used_T & batch.eligible_T
+    trained_T = used_T
+    used_T = used_T & batch.eligible_T
     if not bool(used_T.any()):
         used_T = trained_T
     fitted_T = trained_T & (credit.weights_of("critic") != 0)
@@ -172,17 +181,27 @@ def figures(
         over_T = fitted_T if name in CRITICS else used_T
         if bool(over_T.any()):
             result[name] = float(values_T[over_T].double().mean())
-    if bool((state == HELD_BY_DUAL_CLIP).any()):
-        result["clip_fraction_dual"] = float((state == HELD_BY_DUAL_CLIP).double().mean())
+    held_T = state == HELD_BY_DUAL_CLIP
+    if bool(held_T.any()):
+        result["clip_fraction_dual"] = float(held_T.double().mean())
     if batch.value_T is not None and credit.return_T is not None:
-        explained = explained_variance(batch.value_T[fitted_T], credit.return_T[fitted_T])
-        result |= {} if explained is None else {"explained_variance": explained}
-    if version is None:
-        return result
+        result |= _explained_variance(batch.value_T[fitted_T], credit.return_T[fitted_T])
+    if version is not None:
+        result |= _staleness(batch, used_T, version) | _gap(batch, numbers, used_T)
+    return result
+
+
+def _explained_variance(value_C: Tensor, return_C: Tensor) -> dict[str, float]:
+    explained = explained_variance(value_C, return_C)
+    return {} if explained is None else {"explained_variance": explained}
+
+
+def _staleness(batch: Batch, used_T: Tensor, version: int) -> dict[str, float]:
+    """The share of tokens sampled by other weights than those of this version; absent where no engine said."""
     versions = batch.policy_version_T[used_T]
-    if bool((versions >= 0).all()):
-        result["stale_share"] = float((versions != version).double().mean())
-    return result | _gap(batch, numbers, used_T)
+    if not bool((versions >= 0).all()):
+        return {}
+    return {"stale_share": float((versions != version).double().mean())}
 
 
 def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, float]:
@@ -194,7 +213,8 @@ def _gap(batch: Batch, numbers: UpdateNumbers, used_T: Tensor) -> dict[str, floa
     log_ratio = (numbers.logp_T - batch.plain_logp_T)[comparable_T].double()
     if not len(log_ratio):
         return {}
-    gap, ratio = log_ratio.abs(), log_ratio.exp()
+    gap = log_ratio.abs()
+    ratio = log_ratio.exp()
     return {
         "logp_gap_mean": float(gap.mean()),
         "logp_gap_max": float(gap.max()),
@@ -212,28 +232,7 @@ def first_bad(
     gradients: Mapping[str, Tensor],
 ) -> str:
     """Name the first number that is not finite, in the order in which numbers are made, and where it stands."""
-    before = {"ref_logp": batch.ref_logp_T, "value": batch.value_T, "return": credit.return_T}
-    critic = {
-        name: numbers.figures[name]
-        for name in ("new_value", "value_loss")
-        if name in numbers.figures
-    }
-    if credit.return_T is not None:  # NaN on purpose where the critic is not fitted
-        before["return"] = torch.where(credit.weights_of("critic") != 0, credit.return_T, 0.0)
-    chain = (
-        {name: values_T for name, values_T in before.items() if values_T is not None}
-        | {
-            "advantage": credit.advantage_T,
-            "weight": credit.weight_T,
-            "old_logp": numbers.old_logp_T,
-            "new_logp": numbers.logp_T,
-            "entropy": numbers.entropy_T,
-            "ratio": numbers.ratio_T,
-            "loss": numbers.loss_T,
-        }
-        | critic
-    )
-    for name, values_T in chain.items():
+    for name, values_T in _chain(batch, credit, numbers).items():
         bad = (used_T & ~values_T.isfinite()).nonzero()[:, 0]
         if len(bad):
             index = int(bad[0])
@@ -243,3 +242,27 @@ def first_bad(
         if not bool(whole(gradient).isfinite().all()):
             return f"first bad number: gradient of {name}; every number per token is finite"
     return "the gradient's norm overflows; every single number is finite"
+
+
+def _chain(batch: Batch, credit: Credit, numbers: UpdateNumbers) -> dict[str, Tensor]:
+    """Every number per token [T] that an update is made of, in the order in which they are made."""
+    chain = {}
+    if batch.ref_logp_T is not None:
+        chain["ref_logp"] = batch.ref_logp_T
+    if batch.value_T is not None:
+        chain["value"] = batch.value_T
+    if credit.return_T is not None:  # NaN on purpose where the critic is not fitted
+        chain["return"] = torch.where(credit.weights_of("critic") != 0, credit.return_T, 0.0)
+    chain |= {
+        "advantage": credit.advantage_T,
+        "weight": credit.weight_T,
+        "old_logp": numbers.old_logp_T,
+        "new_logp": numbers.logp_T,
+        "entropy": numbers.entropy_T,
+        "ratio": numbers.ratio_T,
+        "loss": numbers.loss_T,
+    }
+    for name in ("new_value", "value_loss"):
+        if name in numbers.figures:
+            chain[name] = numbers.figures[name]
+    return chain

@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from workbench.types.errors import LearnerError
+from workbench.values.errors import LearnerError
 
 
 def varlen_attention(
@@ -29,11 +29,12 @@ def varlen_attention(
         from torch.nn.attention.varlen import varlen_attn  # torch 2.10 and later
     except ImportError:
         raise LearnerError(f"torch {torch.__version__} has no variable-length attention") from None
-    if torch.is_autocast_enabled(
-        query_HTD.device.type
-    ):  # as it casts what goes into torch's own attention
+    # Autocast casts what goes into torch's own attention, but not this.
+    if torch.is_autocast_enabled(query_HTD.device.type):
         half = torch.get_autocast_dtype(query_HTD.device.type)
-        query_HTD, key_KTD, value_KTE = query_HTD.to(half), key_KTD.to(half), value_KTE.to(half)
+        query_HTD = query_HTD.to(half)
+        key_KTD = key_KTD.to(half)
+        value_KTE = value_KTE.to(half)
     if (
         query_HTD.dtype not in (torch.bfloat16, torch.float16)
         or value_KTE.shape[2] != query_HTD.shape[2]
@@ -67,11 +68,13 @@ def _ends_to_ends(
     """Places of the queries and of the keys, part by part; where each part ends among them; the longest of each."""
     queries = [torch.arange(start, stop) for start, stop, _, _ in parts]
     keys = [torch.cat([torch.arange(*prefix), own]) for (_, _, *prefix), own in zip(parts, queries)]
-    places = []
-    for some in (queries, keys):
-        ends = torch.tensor([0, *map(len, some)]).cumsum(0)
-        places.append(
-            (torch.cat(some).to(device), ends.to(device, torch.int32), max(map(len, some)))
-        )
-    (query_T, ends_q, longest_q), (key_L, ends_k, longest_k) = places
+    query_T, ends_q, longest_q = _end_to_end(queries, device)
+    key_L, ends_k, longest_k = _end_to_end(keys, device)
     return query_T, key_L, ends_q, ends_k, longest_q, longest_k
+
+
+def _end_to_end(stretches: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, int]:
+    """The places of all stretches, where each stretch ends among them (from 0 on), and the longest."""
+    lengths = [len(stretch) for stretch in stretches]
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    return torch.cat(stretches).to(device), ends.to(device, torch.int32), max(lengths)

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from workbench.linting.evidence import Evidence, StepFacts, Update
 from workbench.linting.rule import Rule, check
-from workbench.linting.table import RULES, lint_evidence
+from workbench.linting.table import RULES, all_rules, lint_evidence
 
-__all__ = ["RULES", "Evidence", "Rule", "StepFacts", "Update", "check", "lint_evidence"]
+__all__ = [
+    "RULES",
+    "Evidence",
+    "Rule",
+    "StepFacts",
+    "Update",
+    "all_rules",
+    "check",
+    "lint_evidence",
+]

@@ -14,13 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from workbench.linting.attempts import Attempts
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.evidence import Evidence
-from workbench.linting.messages import at_first, first_difference, number_in_words, unequal
+from workbench.linting.messages import at_first, number_in_words, unequal
 from workbench.linting.prefixes import token
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
+from workbench.values.sequences import first_difference
 
+# Arrays about trajectories and turns, which have the same names in a batch and in `Attempts`.
+OF_TRAJECTORIES = (
+    "group_of_trajectory_N",
+    "tag_N",
+    "state_of_turn_K",
+    "turn_offsets",
+    "turn_reward_K",
+    "reward_N",
+    "scored_N",
+    "outcome_N",
+    "terminated_N",
+    "truncated_N",
+    "context_full_N",
+)
 AXES = {"T": "tokens", "N": "trajectories", "S": "segments", "K": "turns"}
 
 
@@ -28,7 +42,7 @@ def check_alignment(evidence: Evidence) -> Iterator[RuleResult]:
     yield from _lengths(evidence)
     yield from _pad(evidence)
     if not evidence.groups:
-        yield NotChecked("trajectories")
+        yield NotChecked("trajectories", "whose tokens they are")
         return
     yield from _order(evidence)
     wrong_counts = list(_counts(evidence))
@@ -43,10 +57,13 @@ def check_alignment(evidence: Evidence) -> Iterator[RuleResult]:
 
 
 def expected(evidence: Evidence) -> dict[str, np.ndarray]:
-    """What the batch of these trajectories holds, by the names of its fields and derived maps."""
-    flat, attempts = evidence.flat, evidence.attempts
-    last_N = np.full(attempts.num_trajectories, -1, np.int64)
-    last_N[attempts.row_T] = np.arange(attempts.num_tokens)  # of equal indices the last one stays
+    """The arrays that the batch of these trajectories is to hold, by the names of its fields and derived maps."""
+    flat = evidence.flat
+    trajectories = evidence.plain_trajectories
+    last_N = np.full(trajectories.num_trajectories, -1, np.int64)
+    last_N[trajectories.row_T] = np.arange(
+        trajectories.num_tokens
+    )  # of equal indices the last one stays
     version_P = [
         span.policy_version if sampled and span.policy_version is not None else -1
         for span, sampled in zip(flat.spans, flat.sampled_P)
@@ -56,35 +73,18 @@ def expected(evidence: Evidence) -> dict[str, np.ndarray]:
         "source_T": flat.source_T,
         "turn_T": flat.turn_T,
         "eligible_T": flat.sampled_T,
-        "response_T": attempts.response_T,
+        "response_T": trajectories.response_T,
         "rollout_logp_T": flat.logp_T,
         "plain_logp_T": flat.plain_logp_T,
         "policy_version_T": np.repeat(np.array(version_P, np.int32), flat.length_P),
         "segment_offsets": flat.offset_S,
         "trajectory_of_segment_S": flat.trajectory_S,
-        "segment_of_token_T": attempts.segment_T,
-        "trajectory_of_token_T": attempts.row_T,
-        "position_T": attempts.position_T,
+        "segment_of_token_T": trajectories.segment_T,
+        "trajectory_of_token_T": trajectories.row_T,
+        "position_T": trajectories.position_T,
         "last_token_N": last_N,
         "segment_lengths_S": np.diff(flat.offset_S),
-    } | of_attempts(attempts)
-
-
-def of_attempts(attempts: Attempts) -> dict[str, np.ndarray]:
-    """... of these, what is about attempts and turns."""
-    return {
-        "group_of_trajectory_N": attempts.group_N,
-        "tag_N": attempts.tag_N,
-        "state_of_turn_K": attempts.state_K,
-        "turn_offsets": attempts.turn_offsets,
-        "turn_reward_K": attempts.turn_reward_K,
-        "reward_N": attempts.reward_N,
-        "scored_N": attempts.scored_N,
-        "outcome_N": attempts.outcome_N,
-        "terminated_N": attempts.terminated_N,
-        "truncated_N": attempts.truncated_N,
-        "context_full_N": attempts.context_full_N,
-    }
+    } | {name: getattr(trajectories, name) for name in OF_TRAJECTORIES}
 
 
 # ------------------------------------------------------------------------------------------------ comparing
@@ -92,7 +92,8 @@ def of_attempts(attempts: Attempts) -> dict[str, np.ndarray]:
 
 def _lengths(evidence: Evidence) -> Iterator[RuleResult]:
     """One length for everything that has an entry per token, trajectory, segment or turn."""
-    batch, credit = evidence.batch, evidence.credit
+    batch = evidence.batch
+    credit = evidence.credit
     axes = {
         "T": len(batch.token_ids_T),
         "N": len(batch.names_N),
@@ -102,37 +103,43 @@ def _lengths(evidence: Evidence) -> Iterator[RuleResult]:
     arrays: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
     if credit is not None:
         arrays |= {f"credit.{field.name}": getattr(credit, field.name) for field in fields(credit)}
-    found = 0
+    compared = 0
     for name, values in arrays.items():
         axis = name.rpartition("_")[2]
         if values is None or axis not in axes or name.rpartition("_")[0] == "":
             continue
-        found += 1
+        compared += 1
         if len(values) != axes[axis]:
             yield Finding(
                 f"{name} has {len(values)} entries, the batch has {axes[axis]} {AXES[axis]}",
                 Place(step=evidence.step),
             )
+    yield from _offsets(evidence)
+    yield Checked(compared, "lengths")
+
+
+def _offsets(evidence: Evidence) -> Iterator[Finding]:
+    batch = evidence.batch
     for what, offsets, total in (
-        ("segment_offsets", batch.segment_offsets, axes["T"]),
+        ("segment_offsets", batch.segment_offsets, len(batch.token_ids_T)),
         ("turn_offsets", batch.turn_offsets, len(batch.turn_reward_K)),
     ):
-        if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets.diff() < 0).any()):
+        first = int(offsets[0])
+        last = int(offsets[-1])
+        if first != 0 or last != total or bool((offsets.diff() < 0).any()):
             yield Finding(
-                f"{what} run from {int(offsets[0])} to {int(offsets[-1])}; expected 0 to {total}, never "
-                "falling",
+                f"{what} run from {first} to {last}; expected 0 to {total}, never falling",
                 Place(step=evidence.step),
             )
-    yield Checked(found)
 
 
 def _order(evidence: Evidence) -> Iterator[Finding]:
-    """Address order (law 8): attempts ascending in their group."""
+    """Address order (invariant 8): trajectories ascending in their group."""
     for first, group in evidence.numbered_groups:
         attempts = [trajectory.attempt for trajectory in group]
         if attempts != sorted(attempts):
             yield Finding(
-                f"the attempts of this group stand in the order {attempts}; in address order a batch does "
+                f"the trajectories of this group stand in the order {attempts}; in address order a batch does "
                 "not depend on who finished first",
                 evidence.place(first),
                 NOTE if evidence.collect is None else ERROR,
@@ -141,7 +148,8 @@ def _order(evidence: Evidence) -> Iterator[Finding]:
 
 def _counts(evidence: Evidence) -> Iterator[Finding]:
     """The batch is of these trajectories, in this order, and has all of their tokens."""
-    batch, flat = evidence.batch, evidence.flat
+    batch = evidence.batch
+    flat = evidence.flat
     if tuple(batch.names_N) != flat.names_N:
         at = first_difference(batch.names_N, flat.names_N)
         ours, theirs = (
@@ -165,12 +173,13 @@ def _counts(evidence: Evidence) -> Iterator[Finding]:
 
 
 def differences_of_batch(evidence: Evidence, names: Sequence[str]) -> Iterator[Finding]:
-    """Those of the batch's numbers about attempts and turns that are not its trajectories'. Used by R7, R11 and R16,
+    """Those of the batch's numbers about trajectories and turns that are not its trajectories'. Used by R7, R11 and R16,
     each for the numbers that it is about."""
-    if "names_N" in names and evidence.batch.names_N != evidence.attempts.names_N:
+    trajectories = evidence.plain_trajectories
+    if "names_N" in names and evidence.batch.names_N != trajectories.names_N:
         yield from _counts(evidence)
-    wanted = of_attempts(evidence.attempts)
-    yield from _same(evidence, {name: wanted[name] for name in names if name in wanted})
+    compared = [name for name in names if name in OF_TRAJECTORIES]
+    yield from _same(evidence, {name: getattr(trajectories, name) for name in compared})
 
 
 def _same(evidence: Evidence, wanted: Mapping[str, np.ndarray]) -> Iterator[Finding]:
@@ -198,7 +207,8 @@ def _unequal(ours: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _place(evidence: Evidence, name: str, at: int) -> Place:
-    axis, flat = name.rpartition("_")[2], evidence.flat
+    axis = name.rpartition("_")[2]
+    flat = evidence.flat
     if axis == "T":
         return flat.place(at)
     if axis == "N":
@@ -206,7 +216,7 @@ def _place(evidence: Evidence, name: str, at: int) -> Place:
     if axis == "S":
         return flat.place_of_segment(at)
     if axis == "K":
-        return evidence.attempts.place_of_turn(at)
+        return evidence.plain_trajectories.place_of_turn(at)
     return Place(step=evidence.step)
 
 
@@ -215,14 +225,17 @@ def _place(evidence: Evidence, name: str, at: int) -> Place:
 
 def _pad(evidence: Evidence) -> Iterator[RuleResult]:
     """No mask comes from comparing ids with the pad token: where pad is eos, the turn's end would be left out."""
-    credit, batch = evidence.credit, evidence.batch
+    credit = evidence.credit
+    batch = evidence.batch
     tokenizer = evidence.chat.template.tokenizer if evidence.chat is not None else None
     pad = {name: getattr(tokenizer, f"{name}_token_id", None) for name in ("pad", "eos", "bos")}
     pad = {name: value for name, value in pad.items() if value is not None}
     if credit is None or not pad or len(credit.weight_T) != len(batch.token_ids_T):
         return
-    ids_T, eligible_T = batch.token_ids_T.numpy(), batch.eligible_T.numpy()
-    weight_T, row_T = credit.weight_T.numpy(), batch.trajectory_of_token_T.numpy()
+    ids_T = batch.token_ids_T.numpy()
+    eligible_T = batch.eligible_T.numpy()
+    weight_T = credit.weight_T.numpy()
+    row_T = batch.trajectory_of_token_T.numpy()
     kept_N = np.bincount(row_T[weight_T != 0], minlength=batch.num_trajectories) > 0
     for name, pad_id in pad.items():
         at = np.flatnonzero((ids_T == pad_id) & eligible_T & kept_N[row_T])

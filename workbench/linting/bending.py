@@ -2,24 +2,25 @@
 And does one that is not bent draw by the logprobs that it says? (part of R23, at the end)
 
 The two numbers that are stored with a token cannot tell: how far temperature moves one token depends on all the others.
-So the whole distribution is computed anew, by the plain model of a probe, and bent here by the definitions, which share
-nothing with an engine's.
+So the whole distribution is computed anew, by the plain model of a probe, and bent by `plain.engine`, which shares nothing
+with an engine.
 
 Axis letters: L tokens of one segment · V vocabulary · M sampled tokens that were compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import RuleResult
-from workbench.types import Span
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, Place
-from workbench.types.seeds import rng_at
+from workbench.plain.engine import distribution
+from workbench.values import Span
+from workbench.values.seeds import rng_at
 
 CLEAR = 0.01  # nats: far above the rounding of two float32 passes (logprobs differ by 1e-4), far below a wrong setting
 SHARE = (
@@ -28,70 +29,56 @@ SHARE = (
 ENOUGH = 16
 OPEN = 0.3  # nats of entropy: below it almost all tokens are a little likelier than on average, few much less likely
 DRAWS = 800  # so many open ones before their mean says anything: then a few dozen of the unlikely ones are expected
-STRANGE, IMPOSSIBLE = 6.0, 8.0  # standard errors
-BINS, UNEVEN, BENT = (
-    10,
-    45.0,
-    60.0,
-)  # chi-square of so many bins: by chance above in 1e-6, and in 1e-9 of all cases
+STRANGE = 6.0  # standard errors: a note
+IMPOSSIBLE = 8.0  # ... an error
+BINS = 10  # of the places of tokens
+UNEVEN = 45.0  # chi-square of so many bins: above it by chance in 1e-6 of all cases
+BENT = 60.0  # ... in 1e-9
 PLACED = 100  # tokens, before their places in the distribution say anything
 CERTAIN = 0.9  # a likeliest token above this is drawn wherever random numbers lie
 LOOKS = 4  # times the tokens of a probe: without gradients they cost a fraction
-WHOLE = 0.9  # of what was sampled: where credit chose among attempts, it chose among draws
-
-
-def bent_logprobs(logp_LV: np.ndarray, temperature: float, top_p: float) -> np.ndarray:
-    """What is left of log-probabilities [L, V], float64: p**(1/T), then the smallest set of likeliest tokens that
-    reaches top_p (Holtzman et al. 2020, arXiv 1904.09751), each time so that they sum to 1; -inf outside of the set."""
-    bent_LV = logp_LV.astype(np.float64) / temperature
-    bent_LV -= np.logaddexp.reduce(bent_LV, axis=1, keepdims=True)
-    if top_p < 1:
-        order_LV = np.argsort(-bent_LV, axis=1, kind="stable")
-        sorted_LV = np.take_along_axis(np.exp(bent_LV), order_LV, 1)
-        before_LV = np.cumsum(sorted_LV, axis=1) - sorted_LV
-        np.put_along_axis(
-            bent_LV,
-            order_LV,
-            np.where(before_LV >= top_p, -np.inf, np.take_along_axis(bent_LV, order_LV, 1)),
-            1,
-        )
-        bent_LV -= np.logaddexp.reduce(bent_LV, axis=1, keepdims=True)
-    return bent_LV
+WHOLE = 0.9  # of what was sampled: where credit chose among trajectories, it chose among draws
 
 
 def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
-    """The stored logprobs of bent spans beside those of the plain model, which has the untrained weights."""
-    flat, where, said_M, own_M = evidence.flat, [], [], []
+    """The stored logprobs of bent spans beside those of the plain model, which has the untrained weights, bent as
+    `workbench.plain` bends them."""
+    flat = evidence.flat
+    where: list[tuple[int, int]] = []
+    stored: list[float] = []
+    computed: list[float] = []
     for _, spans, rows_LV in _predicted(evidence, _is_bent, 1):
         for p in spans:
-            span, before = flat.spans[p], int(flat.start_P[p]) - 1
-            logp_LV = bent_logprobs(
-                rows_LV[before : before + len(span)], span.sampling.temperature, span.sampling.top_p
-            )
-            said_M += span.logprobs.tolist()
-            own_M += logp_LV[np.arange(len(span)), span.token_ids].tolist()
-            where += [(p, k) for k in range(len(span))]
+            span = flat.spans[p]
+            first = int(flat.start_P[p]) - 1
+            for k, token_id in enumerate(span.token_ids.tolist()):
+                row_V = torch.from_numpy(rows_LV[first + k])
+                logp_V = distribution(row_V, span.sampling.temperature, span.sampling.top_p)
+                computed.append(float(logp_V[token_id]))
+                where.append((p, k))
+            stored += span.logprobs.tolist()
     yield Checked(len(where))
-    off_M = np.flatnonzero(~(np.abs(np.array(said_M) - np.array(own_M)) < CLEAR))
-    if len(where) >= ENOUGH and len(off_M) > SHARE * len(where):
-        first = int(off_M[0])
+    off = np.flatnonzero(~(np.abs(np.array(stored) - np.array(computed)) < CLEAR))
+    if len(where) >= ENOUGH and len(off) > SHARE * len(where):
+        first = int(off[0])
         sampling = flat.spans[where[first][0]].sampling
         yield Finding(
-            f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g} make {own_M[first]:.4f} of the model's "
-            f"own distribution, stored is {said_M[first]:.4f}; so at {len(off_M)} of {len(where)} tokens: the sampler "
+            f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g} make {computed[first]:.4f} of the model's "
+            f"own distribution, stored is {stored[first]:.4f}; so at {len(off)} of {len(where)} tokens: the sampler "
             "bends otherwise than it says",
             flat.place_of_span(*where[first]),
-            count=len(off_M),
+            count=len(off),
         )
 
 
 def _predicted(
     evidence: Evidence, is_wanted: Callable[[Span], bool], looks: int
 ) -> Iterator[tuple[int, list[int], np.ndarray]]:
-    """Of segments with wanted spans, as many as a probe can take `looks` times: the segment, these spans, and the plain
+    """Segments with wanted spans, as many as a probe can take `looks` times: the segment, these spans, and the plain
     model's log-probabilities of whatever may stand at its second token and after [L - 1, V]. None where the weights
     have moved since."""
-    probe, flat = evidence.probe, evidence.flat
+    probe = evidence.probe
+    flat = evidence.flat
     if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
         return
     left = looks * probe.tokens
@@ -145,39 +132,54 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     """Where in its distribution does each token lie? Its place, in the order of token ids, with a random number between
     where it begins and where it ends, is uniform and independent of those before it (Rosenblatt 1952), whatever the
     sampler's method. Random numbers that are not uniform, or the same one at every position of a turn, show in it."""
-    flat, rng, spans, told = evidence.flat, rng_at("lint.drawn"), [], []
+    flat = evidence.flat
+    rng = rng_at("lint.drawn")
+    by_span: list[np.ndarray] = []
+    open_places: list[np.ndarray] = []
     for segment, plain_spans, logp_LV in _predicted(evidence, _is_plain, LOOKS):
         p_LV = np.exp(logp_LV.astype(np.float64))
         chosen = np.arange(len(p_LV)), flat.segment_ids(segment)[1:]
         place_L = np.cumsum(p_LV, axis=1)[chosen] - rng.random(len(p_LV)) * p_LV[chosen]
         open_L = p_LV.max(1) < CERTAIN
         for p in plain_spans:
-            here = slice(int(flat.start_P[p]) - 1, int(flat.start_P[p]) - 1 + len(flat.spans[p]))
-            spans.append(place_L[here])
-            told.append(place_L[here][open_L[here]])
-    places = np.concatenate([np.zeros(0), *told])
+            first = int(flat.start_P[p]) - 1
+            here = slice(first, first + len(flat.spans[p]))
+            by_span.append(place_L[here])
+            open_places.append(place_L[here][open_L[here]])
+    places = np.concatenate([np.zeros(0), *open_places])
     yield Checked(len(places))
-    if len(places) < PLACED:
-        return
+    if len(places) >= PLACED:
+        yield from _uneven(places, Place(step=evidence.step))
+        yield from _alike_in_a_row(by_span, Place(step=evidence.step))
+
+
+def _uneven(places: np.ndarray, place: Place) -> Iterator[Finding]:
+    """Places in [0, 1] that are not uniform."""
     counts = np.bincount(np.clip((places * BINS).astype(int), 0, BINS - 1), minlength=BINS)
-    uneven = float(((counts - len(places) / BINS) ** 2).sum() / (len(places) / BINS))
-    if uneven > UNEVEN:
+    expected = len(places) / BINS
+    chi_square = float(((counts - expected) ** 2).sum() / expected)
+    if chi_square > UNEVEN:
         yield Finding(
             f"the places of {len(places)} sampled tokens in the model's own distribution are not even: tenth "
-            f"by tenth {', '.join(map(str, counts))} (chi-square {uneven:.0f}, by chance below {UNEVEN:g}). "
+            f"by tenth {', '.join(map(str, counts))} (chi-square {chi_square:.0f}, by chance below {UNEVEN:g}). "
             "The sampler's random numbers are not uniform, or it draws from another distribution",
-            Place(step=evidence.step),
-            ERROR if uneven > BENT else NOTE,
+            place,
+            ERROR if chi_square > BENT else NOTE,
             len(places),
         )
-    pairs = np.concatenate([np.zeros(0), *((span[1:] - 0.5) * (span[:-1] - 0.5) for span in spans)])
+
+
+def _alike_in_a_row(by_span: Sequence[np.ndarray], place: Place) -> Iterator[Finding]:
+    """Places of tokens that follow on each other and are correlated."""
+    products = [(places[1:] - 0.5) * (places[:-1] - 0.5) for places in by_span]
+    pairs = np.concatenate([np.zeros(0), *products])
     away = 12 * float(pairs.sum()) / max(len(pairs), 1) ** 0.5
     if len(pairs) >= PLACED and abs(away) > STRANGE:
         yield Finding(
             f"the places of tokens that follow on each other in a turn are alike: correlation "
             f"{12 * pairs.mean():+.2f} over {len(pairs)} pairs, {abs(away):.0f} standard errors away from 0. "
             "The sampler uses a random number again",
-            Place(step=evidence.step),
+            place,
             ERROR if abs(away) > IMPOSSIBLE else NOTE,
             len(pairs),
         )
@@ -185,11 +187,11 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
 
 def _is_plain(span: Span) -> bool:
     """Sampled by an engine that has a distribution, which nothing bends."""
-    said = span.sampling
+    sampling = span.sampling
     return (
         span.logprobs is not None
-        and said is not None
-        and not said.bends
-        and said.dtype == "float32"
-        and said.engine not in ("scripted", "human", "")
+        and sampling is not None
+        and not sampling.bends
+        and sampling.dtype == "float32"
+        and sampling.engine not in ("scripted", "human", "")
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from workbench.basics.findings import Checked, Finding, Place, RuleResult
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule
-from workbench.types.findings import Checked, Finding, Place, RuleResult
 
 
 def check_arrival(evidence: Evidence) -> Iterator[RuleResult]:
@@ -49,7 +49,8 @@ def check_reuse(evidence: Evidence) -> Iterator[RuleResult]:
 
 def check_handed(evidence: Evidence) -> Iterator[RuleResult]:
     """Weights that were put together for the engine answer as what learns does."""
-    gap, (mean, largest) = evidence.handed.gap, evidence.handed.allowed
+    gap = evidence.handed.gap
+    (mean, largest) = evidence.handed.allowed
     yield Checked(0 if gap is None else gap.tokens)
     if gap is not None and not gap.within(mean, largest):
         yield Finding(

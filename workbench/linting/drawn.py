@@ -4,106 +4,109 @@ Sampling ahead of training (train.staleness) invites two shortcuts that no curve
 too long or too slow trains on other tasks than were drawn: the slow ones starve. And whoever ends the turns that are under way
 when new weights come has actions that the policy did not end.
 
-The tasks of a step are a function of run seed and step (law 8), so they are drawn once more here.
+The tasks of a step are a function of run seed and step (invariant 8), so they are drawn once more here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workbench.envs.splits import tasks
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.logprobs import SCRIPTED
 from workbench.linting.prefixes import JOURNAL
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
+from workbench.values import Sampling, Trajectory
+from workbench.worlds.splits import tasks
 
 
-def drawn_attempts(
+def drawn_trajectories(
     family: Any, step: int, *, seed: int, tasks_per_step: int, group_size: int, chosen: Any = ()
 ) -> tuple[str, ...]:
-    """The attempts that a step is to have, as "task id#attempt". `chosen`: its tasks, where they are no plain draw."""
+    """The trajectories that a step is to have, as "task id#trajectory". `chosen`: its tasks, where they are no plain draw."""
     drawn = chosen or tasks(
         family, "train", tasks_per_step, seed=seed, step=step, per_step=tasks_per_step
     )
-    return tuple(f"{task.id}#{attempt}" for task in drawn for attempt in range(group_size))
+    names: list[str] = []
+    for task in drawn:
+        names += [f"{task.id}#{attempt}" for attempt in range(group_size)]
+    return tuple(names)
+
+
+def _sampling_of(trajectory: Trajectory) -> Iterator[Sampling]:
+    for segment in trajectory.segments:
+        yield from (span.sampling for span in segment.spans if span.sampling is not None)
 
 
 # ------------------------------------------------------------------------------------------------ R37
 
 
 def check_drawn(evidence: Evidence) -> Iterator[RuleResult]:
-    """Every attempt that was drawn is there, and none besides; and every one that was sampled."""
+    """Every trajectory that was drawn is there, and none besides; and every one that was sampled."""
     place = Place(step=evidence.step)
-    for attempt in evidence.aside:
-        spans = [
-            span
-            for segment in attempt.segments
-            for span in segment.spans
-            if span.sampling is not None
-        ]
-        if (
-            bent := next((span.sampling for span in spans if span.sampling.temperature != 0), None)
-        ) is not None:
+    for trajectory in evidence.aside:
+        settings = _sampling_of(trajectory)
+        bent = next((sampling for sampling in settings if sampling.temperature != 0), None)
+        if bent is not None:
             yield Finding(
-                f"the attempt of task {attempt.task.id} that others are compared with was to be made of the likeliest "
+                f"the trajectory of task {trajectory.task.id} that others are compared with was to be made of the likeliest "
                 f"tokens (temperature 0), and was sampled at temperature {bent.temperature:g}",
                 place,
             )
     there = {f"{t.task.id}#{t.attempt}" for t in evidence.trajectories}
     if evidence.drawn:
-        yield Checked(len(evidence.drawn))
+        yield Checked(len(evidence.drawn), "what was drawn")
         lost = [name for name in evidence.drawn if name not in there]
         strange = sorted(there - set(evidence.drawn))
         if lost:
             yield Finding(
-                f"{len(lost)} of the {len(evidence.drawn)} attempts that were drawn for this step are not in it, the "
-                f"first {lost[0]}{_told(evidence, lost)}",
+                f"{len(lost)} of the {len(evidence.drawn)} trajectories that were drawn for this step are not in it, the "
+                f"first {lost[0]}{_length_comparison(evidence, lost)}",
                 place,
                 count=len(lost),
             )
         if strange:
             yield Finding(
-                f"{len(strange)} attempts were not drawn for this step, the first {strange[0]}",
+                f"{len(strange)} trajectories were not drawn for this step, the first {strange[0]}",
                 place,
                 count=len(strange),
             )
     if evidence.journal is None:
-        yield NotChecked(JOURNAL)
+        yield NotChecked(JOURNAL, "what was sampled")
         return
     sampled = dict.fromkeys(
         exchange.request.session.rpartition("/")[0] for exchange in evidence.journal
     )
-    yield Checked(len(sampled))
+    yield Checked(len(sampled), "what was sampled")
     there |= {f"{t.task.id}#{t.attempt}" for t in evidence.aside}
     lost = [name for name in sampled if name not in there and name not in evidence.drawn]
     if lost:
         yield Finding(
-            f"{len(lost)} of {len(sampled)} attempts were sampled and are not in the step, the first {lost[0]}"
-            f"{_told(evidence, lost)}",
+            f"{len(lost)} of {len(sampled)} trajectories were sampled and are not in the step, the first {lost[0]}"
+            f"{_length_comparison(evidence, lost)}",
             place,
             count=len(lost),
         )
 
 
-def _told(evidence: Evidence, lost: list[str]) -> str:
-    """How long these attempts are beside the others, where the journal says."""
+def _length_comparison(evidence: Evidence, lost: list[str]) -> str:
+    """How long these trajectories are beside the others, where the journal says."""
     tokens: dict[str, list[int]] = {}
     for exchange in evidence.journal or ():
         size = 0 if exchange.completion is None else len(exchange.completion.token_ids)
         tokens.setdefault(exchange.request.session.rpartition("/")[0], []).append(size)
-    gone, kept = (
-        [sizes for name, sizes in tokens.items() if (name in lost) is which]
-        for which in (True, False)
-    )
+    gone = [sizes for name, sizes in tokens.items() if name in lost]
+    kept = [sizes for name, sizes in tokens.items() if name not in lost]
     if not gone or not kept:
         return ""
-    said = [
-        f"{sum(map(len, some)) / len(some):.3g} turns and {sum(map(sum, some)) / len(some):.3g} tokens"
-        for some in (gone, kept)
-    ]
-    return f": on average they have {said[0]}, those in the step {said[1]}"
+    return f": on average they have {_average(gone)}, those in the step {_average(kept)}"
+
+
+def _average(lengths: Sequence[Sequence[int]]) -> str:
+    turns = sum(map(len, lengths)) / len(lengths)
+    tokens = sum(map(sum, lengths)) / len(lengths)
+    return f"{turns:.3g} turns and {tokens:.3g} tokens"
 
 
 # ------------------------------------------------------------------------------------------------ R38
@@ -118,7 +121,9 @@ def check_ended(evidence: Evidence) -> Iterator[RuleResult]:
         if attempt not in known:
             continue
         looked += 1
-        request, completion, row = exchange.request, exchange.completion, known[attempt]
+        request = exchange.request
+        completion = exchange.completion
+        row = known[attempt]
         place = evidence.place(
             row,
             segment=int(segment) if segment.isdigit() else None,
@@ -127,7 +132,7 @@ def check_ended(evidence: Evidence) -> Iterator[RuleResult]:
         if completion is None:
             if not evidence.trajectories[row].stop_reason.is_fault:
                 yield Finding(
-                    "a turn was asked for here and never answered, and its attempt says of no fault",
+                    "a turn was asked for here and never answered, and its trajectory says of no fault",
                     place,
                 )
         elif (
@@ -150,13 +155,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "R37",
         "what is trained is what was drawn",
-        means="Attempts were left out for what became of them: too old, too long, too slow. Tasks that take long are trained "
+        means="Trajectories were left out for what became of them: too old, too long, too slow. Tasks that take long are trained "
         "less than they are drawn, and every average is over a choice that nobody declared.",
         mend="Begin only what can be finished, and keep what was begun (train.staleness bounds how old it may be). A selection "
         "that is meant is algorithm.filter, which is stored and shown.",
         needs=("groups",),
         check=check_drawn,
-        when="step",
         threads=("tinker-cookbook#822", "marin#8936", "marin#8955"),
     ),
     Rule(
@@ -165,10 +169,9 @@ RULES: tuple[Rule, ...] = (
         means="A turn that something else cut short, an abort where new weights came, is trained as if the policy had ended it "
         "or had been too long: it learns from actions that it did not choose.",
         mend="Publish weights between rollouts, or keep what is under way (pause, not abort); ask an aborted turn again, or end "
-        "its attempt with a named stop reason.",
+        "its trajectory with a named stop reason.",
         needs=("groups", "journal"),
         check=check_ended,
-        when="step",
         threads=("miles#2296",),
     ),
 )

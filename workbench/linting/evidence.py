@@ -8,58 +8,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from workbench.basics.findings import Place
 from workbench.linting.flat import Flat, flatten
-from workbench.types import CreditTable, Trajectory
-from workbench.types.findings import Place
+from workbench.values import CreditTable, Trajectory
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from workbench.chat import ChatFormat
     from workbench.engines.recorder import Exchange
     from workbench.engines.vllm_check import Delivery
-    from workbench.envs.base import EnvFamily
     from workbench.learn.algorithms.algorithm import Algorithm
     from workbench.learn.algorithms.base import Credit
-    from workbench.learn.algorithms.twin import PlainTwin
+    from workbench.learn.algorithms.plain_recipe import PlainRecipe
     from workbench.learn.batch import Batch
     from workbench.learn.handed import HandedWeights
-    from workbench.linting.attempts import Attempts
+    from workbench.linting.plain_trajectories import TrajectoryTable
     from workbench.linting.probe import LearnerProbe
-    from workbench.linting.raw import RawSequence
     from workbench.rollouts.config import CollectConfig
+    from workbench.worlds.base import EnvFamily
 
 
 class Update(NamedTuple):
-    """What one update used and what it said: its credit table and its metrics. `skipped`: why it was left out."""
+    """One update: the table of what it used, and what it reported."""
 
     table: CreditTable
     metrics: Mapping[str, float]
-    skipped: str | None = None
-
-
-class Gradient(NamedTuple):
-    """Of one update: the loss, and its gradient by parameter name (float32, before it is scaled down)."""
-
-    loss: float
-    by_name: Mapping[str, Tensor]
+    skipped: str | None = None  # why it was left out
 
 
 class Rounded(NamedTuple):
-    """Of the weights that were looked at: how many a step changed, how many of these are another number in the engine's dtype,
-    and the cosine between both changes."""
+    """A step's change of some weights, as the engine sees it in its dtype."""
 
     dtype: str
-    changed: int
-    moved: int
-    cosine: float
+    changed: int  # weights that the step changed
+    moved: int  # of these, those that are another number in the engine's dtype
+    cosine: float  # between both changes
 
 
 class StepFacts(NamedTuple):
-    """What is left of a committed step for rules over a whole run."""
+    """A committed step, as rules over a whole run need it."""
 
     step: int
     fingerprint: str  # of the sampled token ids of all its trajectories
@@ -74,15 +63,15 @@ class StepFacts(NamedTuple):
     staleness: int = 0  # steps that sampling was ahead
     slowed: int = 0  # alarms before it that lowered the learning rate
     restored: bool = False  # it began with the state of an earlier checkpoint
-    seeds: tuple[str, ...] = ()  # task and dynamics seed of each attempt
+    seeds: tuple[str, ...] = ()  # task and dynamics seed of each trajectory
     problems: tuple[str, ...] = ()  # each different problem, by content
     paid: tuple[
         tuple[bool, str, float], ...
-    ] = ()  # of attempts: success, what it looks like, reward (`worth.payment`)
+    ] = ()  # of trajectories: success, what it looks like, reward (`facts.payment`)
 
 
 class RunClaims(NamedTuple):
-    """What a run says of itself beside its steps."""
+    """Numbers that a run states beside its steps."""
 
     asked: int  # steps
     evaluated: tuple[int, ...] = ()  # steps
@@ -90,7 +79,7 @@ class RunClaims(NamedTuple):
 
 
 class EvaluationFacts(NamedTuple):
-    """One stored evaluation: its table, and the attempts that it counts by side ("trained-sampled"), where stored."""
+    """One stored evaluation: its table, and the trajectories that it counts by side ("trained-sampled"), where stored."""
 
     name: str
     step: int
@@ -110,8 +99,8 @@ class Evidence:
     groups: tuple[tuple[Trajectory, ...], ...] = ()
     greedy: tuple[
         Trajectory | None, ...
-    ] = ()  # of each group: the attempt aside that it is compared with (ReMax)
-    raw: tuple[RawSequence, ...] = ()  # of other frameworks: arrays as they were found, fit or not
+    ] = ()  # of each group: the trajectory aside that it is compared with (ReMax)
+    raw: tuple[Any, ...] = ()  # of other frameworks: arrays as they were found, fit or not
     batch: Batch | None = None  # with the facts that credit was computed from
     credit: Credit | None = None
     algorithm: Algorithm | None = None  # its settings, declared mask switches among them
@@ -125,7 +114,7 @@ class Evidence:
     context_length: int | None = None  # tokens of one sequence that the engine can hold
     family: EnvFamily | None = None  # makes environments anew
     environments: Mapping[str, Any] | None = (
-        None  # live ones, by "task id#attempt", while attempts run in parallel
+        None  # live ones, by "task id#trajectory", while trajectories run in parallel
     )
     policy_version: int | None = None  # of the weights that were to sample this step
     staleness: int = 0  # steps that these are older than those that learned, from step 2 on
@@ -137,24 +126,26 @@ class Evidence:
     rounded: Rounded | None = (
         None  # of a step's updates, where the engine samples in half precision
     )
-    drawn: tuple[str, ...] = ()  # the attempts that the step was to have, as "task id#attempt"
+    drawn: tuple[
+        str, ...
+    ] = ()  # the trajectories that the step was to have, as "task id#trajectory"
     probe: LearnerProbe | None = None
     steps: tuple[StepFacts, ...] = ()  # the run so far, in the order in which steps were committed
     claims: RunClaims | None = None  # what the run says of itself beside them
     evaluations: tuple[EvaluationFacts, ...] = ()  # of the run
     step: int | None = None
     precision: str | None = None  # of the learner's forward pass: "fp32" | "bf16"
-    samples: int | None = None  # attempts that the slower rules look at; None: all of them
+    samples: int | None = None  # trajectories that the slower rules look at; None: all of them
     about: str = ""
 
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
-        return tuple(trajectory for group in self.groups for trajectory in group)
+        return tuple(chain.from_iterable(self.groups))
 
     @property
     def aside(self) -> tuple[Trajectory, ...]:
-        """Attempts that were made for the step and are no members of a group."""
-        return tuple(attempt for attempt in self.greedy if attempt is not None)
+        """Trajectories that were made for the step and are no members of a group."""
+        return tuple(trajectory for trajectory in self.greedy if trajectory is not None)
 
     @cached_property
     def numbered_groups(self) -> list[tuple[int, tuple[Trajectory, ...]]]:
@@ -167,18 +158,21 @@ class Evidence:
         return flatten(self.trajectories, self.step)
 
     @cached_property
-    def attempts(self) -> Attempts | None:
-        """What the attempts said and earned, laid end to end; of the batch where there are no trajectories."""
-        from workbench.linting.attempts import attempts_of, attempts_of_batch
+    def plain_trajectories(self) -> TrajectoryTable | None:
+        """The trajectories as `workbench.plain` takes them, end to end; of the batch where there are no trajectories."""
+        from workbench.linting.plain_trajectories import (
+            trajectory_tokens_of,
+            trajectory_tokens_of_batch,
+        )
 
         if self.groups:
-            return attempts_of(self.groups, self.flat, self.greedy)
-        return None if self.batch is None else attempts_of_batch(self.batch, self.step)
+            return trajectory_tokens_of(self.groups, self.flat, self.greedy)
+        return None if self.batch is None else trajectory_tokens_of_batch(self.batch, self.step)
 
     @cached_property
-    def twin(self) -> PlainTwin:
-        """The plain twin that the algorithm brings, and which of its parts bring none."""
-        from workbench.learn.algorithms.twin import plain_recipe
+    def plain_recipe(self) -> PlainRecipe:
+        """The reference implementation that the algorithm brings, and which of its parts bring none."""
+        from workbench.learn.algorithms.plain_recipe import plain_recipe
 
         return plain_recipe(self.algorithm)
 

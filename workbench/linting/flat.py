@@ -8,16 +8,21 @@ Axis letters: N trajectories · S segments · P spans (all of them, in order) ·
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from workbench.types import Span, Trajectory
-from workbench.types.findings import Place
+from workbench.basics.findings import Place
+from workbench.values import Segment, Span, Trajectory
 
-POLICY, PROMPT, SCAFFOLD, ENV = 2, 0, 1, 3  # types.Source, as numbers that arrays hold
+# `values.Source`, as the numbers that arrays hold.
+PROMPT = 0
+SCAFFOLD = 1
+POLICY = 2
+ENV = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +130,17 @@ class Flat:
         """The spans of one segment."""
         return range(*self.first_span_S[segment : segment + 2].tolist())
 
+    def ids_of(self, spans: Iterable[int]) -> list[int]:
+        """The token ids of several spans, end to end."""
+        return list(chain.from_iterable(self.spans[p].token_ids.tolist() for p in spans))
+
     def segment_ids(self, segment: int) -> np.ndarray:
         """The token ids of one segment."""
         return self.ids_T[self.offset_S[segment] : self.offset_S[segment + 1]]
 
 
 def plain_logprobs(span: Span) -> np.ndarray | None:
-    """Of the model's own softmax, for a sampled span: stored, or those of the distribution itself where nothing bends
+    """Logprobs of the model's own softmax, for a sampled span: stored, or those of the distribution itself where nothing bends
     it. None: not known."""
     if span.plain_logprobs is not None:
         return span.plain_logprobs
@@ -140,33 +149,32 @@ def plain_logprobs(span: Span) -> np.ndarray | None:
 
 def flatten(trajectories: Sequence[Trajectory], step: int | None = None) -> Flat:
     """All spans in order."""
-    segments = [
-        (n, number, segment.spans)
-        for n, trajectory in enumerate(trajectories)
-        for number, segment in enumerate(trajectory.segments)
-    ]
-    spans = tuple(span for _, _, own in segments for span in own)
-    lengths_P = np.fromiter((len(span.token_ids) for span in spans), np.int64, len(spans))
-    sampled_P = np.fromiter((span.logprobs is not None for span in spans), bool, len(spans))
-    end_P = np.cumsum(lengths_P)
-    ids_T = np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)])
-    logp_T = np.full(len(ids_T), np.nan, np.float32)
-    logprobs = [
-        np.zeros(0, np.float32),
-        *(span.logprobs for span in spans if span.logprobs is not None),
-    ]
-    logp_T[np.repeat(sampled_P, lengths_P)] = np.concatenate(logprobs)
+    segments: list[Segment] = []
+    trajectory_S: list[int] = []
+    number_S: list[int] = []
+    for n, trajectory in enumerate(trajectories):
+        segments += trajectory.segments
+        trajectory_S += [n] * len(trajectory.segments)
+        number_S += range(len(trajectory.segments))
+    spans = tuple(chain.from_iterable(segment.spans for segment in segments))
+    length_P = np.array([len(span.token_ids) for span in spans], np.int64)
+    num_spans_S = [len(segment.spans) for segment in segments]
     return Flat(
         spans,
-        ids_T,
-        logp_T,
-        end_P,
-        np.fromiter((span.source for span in spans), np.int8, len(spans)),
-        np.fromiter((span.turn for span in spans), np.int32, len(spans)),
-        sampled_P,
-        np.repeat(np.arange(len(segments)), [len(own) for _, _, own in segments]),
-        np.array([n for n, _, _ in segments], np.int64),
-        np.array([number for _, number, _ in segments], np.int64),
+        np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)]),
+        np.concatenate([np.zeros(0, np.float32), *map(_logprobs, spans)]),
+        np.cumsum(length_P),
+        np.array([int(span.source) for span in spans], np.int8),
+        np.array([span.turn for span in spans], np.int32),
+        np.array([span.logprobs is not None for span in spans], bool),
+        np.repeat(np.arange(len(segments)), num_spans_S),
+        np.array(trajectory_S, np.int64),
+        np.array(number_S, np.int64),
         tuple(f"{t.task.id}/{t.attempt}" for t in trajectories),
         step,
     )
+
+
+def _logprobs(span: Span) -> np.ndarray:
+    """NaN at each token where a span has none."""
+    return np.full(len(span), np.nan, np.float32) if span.logprobs is None else span.logprobs

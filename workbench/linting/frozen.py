@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,13 @@ STALE = 0.01  # a gradient that is left over from somewhere: an update has to be
 Weights = dict[str, Tensor]  # by parameter name, the critic's under "critic."
 
 
+class Gradient(NamedTuple):
+    """The loss of one update and its gradient."""
+
+    loss: float
+    by_name: Mapping[str, Tensor]  # by parameter: float32, before it is scaled down
+
+
 class FrozenLearner:
     """The real learner with weights of its own, put back to where it stood before whatever is asked next."""
 
@@ -40,7 +49,8 @@ class FrozenLearner:
         critic: CriticConfig,
         reference: nn.Module,
     ) -> None:
-        self._model, self._config = copy.deepcopy(model), config
+        self._model = copy.deepcopy(model)
+        self._config = config
         with torch.random.fork_rng(
             devices=[]
         ):  # a new linear layer draws from the process's own generator
@@ -52,17 +62,19 @@ class FrozenLearner:
             zip(("weight", "bias"), drawn_head(self._model)) if "critic" in tensors else ()
         ):
             tensors["critic"][name if critic.trunk == "policy" else f"head.{name}"] = drawn
-        self._tensors, self._state = tensors, state
+        self._tensors = tensors
+        self._state = state
 
     def put_back(self, algorithm: Algorithm, **settings: float) -> Learner:
         """The learner as it was, for this algorithm, with these settings changed."""
         self._learner.load_state(self._tensors, self._state)
-        self._learner.algorithm, self._learner.config = algorithm, replace(self._config, **settings)
+        self._learner.algorithm = algorithm
+        self._learner.config = replace(self._config, **settings)
         return self._learner
 
     @property
     def names(self) -> list[str]:
-        """Of everything that an update may move."""
+        """The names of everything that an update may move."""
         critic = self._state.get("critic", {"trainable": []})
         return [*self._state["trainable"], *(f"critic.{name}" for name in critic["trainable"])]
 
@@ -86,10 +98,11 @@ class FrozenLearner:
         handed: Weights = {}
 
         def listen(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-            parameters = [
-                parameter for group in optimizer.param_groups for parameter in group["params"]
-            ]
-            names = [policy[id(p)] for p in parameters] if id(parameters[0]) in policy else critics
+            groups = (group["params"] for group in optimizer.param_groups)
+            parameters = list(chain.from_iterable(groups))
+            names = critics
+            if id(parameters[0]) in policy:
+                names = [policy[id(parameter)] for parameter in parameters]
             handed.update({name: gradient_of(p) for name, p in zip(names, parameters)})
 
         hook = register_optimizer_step_pre_hook(listen)
@@ -119,11 +132,11 @@ def drawn_head(policy: nn.Module) -> tuple[Tensor, Tensor]:
 def everybodys(tensors: Mapping[str, Tensor], processes: int) -> Weights:
     """The mean over all processes, the same bits in each: what an exchange of gradients makes of them. Every process calls it
     with the same names."""
-    found = {name: tensor.clone() for name, tensor in tensors.items()}
-    for name in sorted(found) if processes > 1 else ():
-        torch.distributed.all_reduce(found[name])
-        found[name] /= processes
-    return found
+    means = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name in sorted(means) if processes > 1 else ():
+        torch.distributed.all_reduce(means[name])
+        means[name] /= processes
+    return means
 
 
 def same_everywhere(tensors: Mapping[str, Tensor], processes: int) -> bool:
@@ -132,27 +145,37 @@ def same_everywhere(tensors: Mapping[str, Tensor], processes: int) -> bool:
         return True
     held: list[dict[str, str]] = [{}] * processes
     torch.distributed.all_gather_object(held, digests(tensors))
-    return all(each == held[0] for each in held)
+    return all(other == held[0] for other in held)
 
 
 def squares(values: Tensor) -> float:
     return float(values.double().square().sum())
 
 
+def names_of(tensors: Mapping[str, Tensor], critic: bool) -> list[str]:
+    """The names of the critic's parameters, or of the policy's."""
+    return [name for name in tensors if name.startswith("critic.") is critic]
+
+
+def norm(tensors: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    """The norm of several tensors together."""
+    return math.sqrt(sum(squares(tensors[name]) for name in names))
+
+
 def handed_otherwise(
     handed: Mapping[str, Tensor], due: Mapping[str, Tensor], critic: bool
 ) -> str | None:
-    """What is wrong with the gradient that the policy's or the critic's optimizer was handed, or None."""
-    names = [name for name in due if name.startswith("critic.") is critic]
+    """Say what is wrong with the gradient that the policy's or the critic's optimizer was handed, or None."""
+    names = names_of(due, critic)
     if not names or not any(float(due[name].abs().max()) for name in names):
         return None
     if lost := [name for name in names if name not in handed]:
         return f"the optimizer has no part in {lost[0]} (and {len(lost) - 1} others), which has a gradient"
     gap = math.sqrt(sum(squares(handed[name] - due[name]) for name in names))
-    norms = [math.sqrt(sum(squares(side[name]) for name in names)) for side in (handed, due)]
-    if gap <= 1e-4 * norms[1]:
+    expected = norm(due, names)
+    if gap <= 1e-4 * expected:
         return None
     return (
-        f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norms[0]:.4g}; the one "
-        f"of this update, scaled down as learner.max_grad_norm says, has {norms[1]:.4g}"
+        f"the {'critic' if critic else 'policy'}'s optimizer was handed a gradient of norm {norm(handed, names):.4g}; the "
+        f"one of this update, scaled down as learner.max_grad_norm says, has {expected:.4g}"
     )

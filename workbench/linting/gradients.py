@@ -1,4 +1,4 @@
-"""The learner's gradient beside that of the plain twin (R19): the last place where a mask, a shift or a denominator can
+"""The learner's gradient beside that of the reference implementation (R19): the last place where a mask, a shift or a denominator can
 go wrong.
 
 Everything before it may be right, and the update still not be what credit says: a term under `no_grad` has its value
@@ -10,7 +10,7 @@ asked, on a few groups of the step:
                  so that no term hides behind a larger one; each term has tokens of its own; several micro-batches
     as trained   the very algorithm and credit, in one micro-batch
 
-Where an objective brings no twin, only the way from its own loss to the gradient is compared; what holds of any
+Where an objective brings no reference implementation, only the way from its own loss to the gradient is compared; what holds of any
 objective is in objective.py.
 
 Axis letters: T tokens of the batch (flat) · N trajectories.
@@ -26,15 +26,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.base import TERMS
-from workbench.learn.algorithms.twin import plain_recipe
+from workbench.learn.algorithms.base import TERMS, Credit
+from workbench.learn.algorithms.plain_recipe import plain_recipe
+from workbench.learn.algorithms.settings import setting_of
 from workbench.learn.batch import Batch
-from workbench.linting.attempts import Attempts, attempts_of_batch
-from workbench.linting.evidence import Evidence, Gradient
-from workbench.linting.frozen import handed_otherwise, squares
+from workbench.linting.evidence import Evidence
+from workbench.linting.expected import credits_of, own_objective
+from workbench.linting.frozen import Gradient, handed_otherwise, names_of, norm, squares
 from workbench.linting.objective import holds_of_any
-from workbench.linting.rule import WORDS, Rule, RuleResult
+from workbench.linting.plain_trajectories import TrajectoryTable, trajectory_tokens_of_batch
 from workbench.linting.questions import (
     GradientQuestion,
     few_groups,
@@ -45,18 +47,20 @@ from workbench.linting.questions import (
     scored_T,
     without_facts,
 )
-from workbench.linting.twin import credits_of, own_objective
-from workbench.types.errors import DataError
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
+from workbench.linting.rule import WORDS, Rule, RuleResult
+from workbench.values.errors import DataError
 
 if TYPE_CHECKING:
     from workbench.linting.probe import LearnerProbe
 
 # Relative to the norm of a parameter's gradient. Rounding, measured on the three shipped policies and on small random
 # models: up to 3e-6 in float32; 2.5e-2 where the forward pass has 8 bits. A bug is a part of the gradient.
-BOUND, BOUND_BF16 = 3e-4, 0.15
+BOUND = 3e-4
+BOUND_BF16 = 0.15
 FLOOR = 1e-2  # of the whole gradient's norm: below it a parameter's own norm says nothing of its rounding
-NATS, NATS_BF16 = 1e-3, 0.1  # mean difference of facts; measured 1e-6 and 1e-2
+# Mean difference of facts; measured 1e-6 and 1e-2.
+NATS = 1e-3
+NATS_BF16 = 0.1
 LOUD = 1e4  # times the credit: then any bound on the gradient's norm binds
 NOT_FINITE = (
     "a finite gradient: by the definition of this loss it is not finite at the ratios and advantages that "
@@ -68,101 +72,108 @@ GIVE_CREDIT = {
     "rewards",
     "filter",
 }  # of an algorithm: here credit is taken as it is given
+GRADIENT = "the learner's gradient"
 TRIED = 6  # trajectories that are asked about one by one where the gradient is off
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
-    probe, algorithm, missing = evidence.probe, evidence.algorithm, set(evidence.twin.missing)
+    probe = evidence.probe
+    algorithm = evidence.algorithm
+    missing = [part for part in evidence.plain_recipe.missing if part not in GIVE_CREDIT]
     if missing:
         yield NotChecked(
-            f"a plain twin of the {', '.join(evidence.twin.missing)} of {algorithm.name}",
-            decides=bool(missing - GIVE_CREDIT),
+            f"a reference implementation of the {', '.join(missing)} of {algorithm.name}", GRADIENT
         )
     yield from holds_of_any(algorithm, "objective" not in missing)
     if probe is None or probe.unable:
-        yield NotChecked(WORDS["probe"] if probe is None else probe.unable, decides=True)
+        yield NotChecked(WORDS["probe"] if probe is None else probe.unable, GRADIENT)
         return
     chosen = few_groups(evidence.batch, probe.tokens)
     if not len(chosen):
-        yield NotChecked("a scored attempt with sampled tokens", decides=True)
+        yield NotChecked("a scored trajectory with sampled tokens", GRADIENT)
         return
     batch = evidence.batch.select(chosen)
-    attempts = attempts_of_batch(batch, evidence.step, chosen.numpy())
-    plain = plain_facts(probe, attempts)
-    yield from _facts(probe, algorithm, batch, plain, attempts)
+    trajectories = trajectory_tokens_of_batch(batch, evidence.step, chosen.numpy())
+    plain = plain_facts(probe, trajectories)
+    yield from _fact_differences(probe, algorithm, batch, plain, trajectories)
     questions = [moved_question(algorithm, batch, plain)]
     try:
-        known = probe.facts(algorithm, without_facts(batch))
-        credit = algorithm.credit(known)
+        questions += _as_trained(probe, algorithm, batch)
     except DataError as error:
-        yield NotChecked(f"credit for these few groups ({error})")
-    else:
-        # In 8 bits a ratio of one is off by more than narrow bounds allow: which tokens they hold is then chance.
-        told = (
-            probe.bf16
-            and known.old_logp_T is not None
-            and getattr(algorithm, "clip_high", 1.0) < NATS_BF16
-        )
-        if bool(credit.trained_T.any()) and not told:
-            questions.append(
-                GradientQuestion(
-                    "as trained", algorithm, off_the_kink(known), credit, 10 * batch.num_tokens
-                )
-            )
-    for question in questions if not missing - GIVE_CREDIT - {"objective"} else ():
-        yield from _compare(probe, question, attempts)
+        yield NotChecked(f"credit for these few groups ({error})", "the gradient as trained")
+    for question in questions if set(missing) <= {"objective"} else ():
+        yield from _compare(probe, question, trajectories)
     yield from _one_step(probe, questions[0], Place(step=evidence.step))
     yield from _passes(probe, algorithm, questions[0])
+
+
+def _as_trained(
+    probe: LearnerProbe, algorithm: Algorithm, batch: Batch
+) -> Iterator[GradientQuestion]:
+    """The very algorithm and credit, where they train anything. Raises DataError where there is no credit."""
+    known = probe.facts(algorithm, without_facts(batch))
+    credit = algorithm.credit(known)
+    # In 8 bits a ratio of one is off by more than narrow bounds allow: which tokens they hold is then chance.
+    narrow = setting_of(algorithm, "objective.clip_high", 1.0) < NATS_BF16
+    bounds_are_chance = probe.bf16 and known.old_logp_T is not None and narrow
+    if bool(credit.trained_T.any()) and not bounds_are_chance:
+        yield GradientQuestion(
+            "as trained", algorithm, off_the_kink(known), credit, 10 * batch.num_tokens
+        )
 
 
 # ------------------------------------------------------------------------------------------------ the facts
 
 
-def _facts(
+def _fact_differences(
     probe: LearnerProbe,
     algorithm: Algorithm,
     batch: Batch,
     plain: Mapping[str, Tensor],
-    attempts: Attempts,
+    trajectories: TrajectoryTable,
 ) -> Iterator[RuleResult]:
     """What the learner says of tokens before credit is given: logprobs, the reference's, values."""
-    asked_T, bare = scored_T(batch), without_facts(batch)
-    said = {"old_logp_T": probe.logprobs(bare, asked_T)}
+    asked_T = scored_T(batch)
+    bare = without_facts(batch)
+    learner_facts = {"old_logp_T": probe.logprobs(bare, asked_T)}
     known = probe.facts(algorithm, bare)
-    said |= {name: getattr(known, name) for name in algorithm.requires if name in plain}
+    learner_facts |= {name: getattr(known, name) for name in algorithm.requires if name in plain}
     most = NATS_BF16 if probe.bf16 else NATS
-    for name, values in said.items():
+    for name, values in learner_facts.items():
         of_rows = name == "final_value_N"
-        at = (rows_with(batch, asked_T) & batch.truncated_N if of_rows else asked_T).nonzero()[:, 0]
+        wanted = rows_with(batch, asked_T) & batch.truncated_N if of_rows else asked_T
+        at = wanted.nonzero()[:, 0]
         if not len(at):
             continue
-        yield Checked(len(at))
+        yield Checked(len(at), "facts of the models")
         gap = (values[at].double() - plain[name][at].double()).abs()
-        if (
-            not bool(gap.isnan().any())
-            and float(gap.mean()) <= most
-            and float(gap.max()) <= 20 * most
-        ):
+        if _is_rounding(gap, most):
             continue
-        worst = int(gap.nan_to_num(math.inf).argmax())
-        where = attempts.place_of_row(int(at[worst])) if of_rows else attempts.place(int(at[worst]))
+        worst = int(at[int(gap.nan_to_num(math.inf).argmax())])
         yield Finding(
-            f"{name[:-2]} is {float(values[at[worst]]):.4g} as the learner computes it and "
-            f"{float(plain[name][at[worst]]):.4g} by a forward pass over this sequence alone (largest of "
+            f"{name[:-2]} is {float(values[worst]):.4g} as the learner computes it and "
+            f"{float(plain[name][worst]):.4g} by a forward pass over this sequence alone (largest of "
             f"{len(at)} differences, {float(gap.nanmean()):.2g} on average; rounding stays below {most:g})",
-            where,
+            trajectories.place_of_row(worst) if of_rows else trajectories.place(worst),
             count=int((gap.nan_to_num(math.inf) > most).sum()),
         )
+
+
+def _is_rounding(gap: Tensor, most: float) -> bool:
+    if bool(gap.isnan().any()):
+        return False
+    return float(gap.mean()) <= most and float(gap.max()) <= 20 * most
 
 
 # ------------------------------------------------------------------------------------------------ the gradient
 
 
-def _both(probe: LearnerProbe, question: GradientQuestion) -> tuple[Gradient, Gradient]:
+def _both_gradients(probe: LearnerProbe, question: GradientQuestion) -> tuple[Gradient, Gradient]:
     """(the learner's gradient, the plain one)."""
-    attempts, recipe = attempts_of_batch(question.batch), plain_recipe(question.algorithm).recipe
+    trajectories = trajectory_tokens_of_batch(question.batch)
+    recipe = plain_recipe(question.algorithm).recipe
     if (
-        not question.has_twin
+        not question.has_plain_form
     ):  # what it makes of entropy and of the reference is its own matter, too
         question = question.weighted(terms=set(TERMS) - ({"entropy", "kl"} & set(question.terms)))
         recipe = replace(
@@ -180,7 +191,7 @@ def _both(probe: LearnerProbe, question: GradientQuestion) -> tuple[Gradient, Gr
         name: values_T.double().numpy() for name, values_T in known.items() if values_T is not None
     }
     plain = probe.plain(
-        recipe, attempts.with_facts(facts), credits_of(attempts, question.credit, recipe)
+        recipe, trajectories.with_facts(facts), credits_of(trajectories, question.credit, recipe)
     )
     return probe.learner(
         question.algorithm, question.batch, question.credit, question.micro_batch_tokens
@@ -188,93 +199,107 @@ def _both(probe: LearnerProbe, question: GradientQuestion) -> tuple[Gradient, Gr
 
 
 def _compare(
-    probe: LearnerProbe, question: GradientQuestion, attempts: Attempts
+    probe: LearnerProbe, question: GradientQuestion, trajectories: TrajectoryTable
 ) -> Iterator[RuleResult]:
-    learner, plain = _both(probe, question)
+    learner, plain = _both_gradients(probe, question)
     if not _is_finite(plain):
-        yield Finding(f"{question.what}: {NOT_FINITE}", Place(step=attempts.step), NOTE)
+        yield Finding(f"{question.what}: {NOT_FINITE}", Place(step=trajectories.step), NOTE)
         return
-    yield Checked(len(plain.by_name))
-    if (off := _off(probe, question, learner, plain)) is None:
+    yield Checked(len(plain.by_name), GRADIENT)
+    if (off := _what_is_off(probe, question, learner, plain)) is None:
         return
 
     def is_off(part: GradientQuestion) -> bool:
         return (
             bool((part.credit.trained_T).any())
-            and _off(probe, part, *_both(probe, part)) is not None
+            and _what_is_off(probe, part, *_both_gradients(probe, part)) is not None
         )
 
     terms = [term for term in question.terms if is_off(question.weighted(terms=[term]))]
-    said = (
-        f" Of the {_list(terms)} term by itself it is off, too."
+    by_term = (
+        f" Of the {_listed(terms)} term by itself it is off, too."
         if terms
         else " Of each term by itself it is not: it is how they are put together."
     )
     row_T = question.batch.trajectory_of_token_T
     rows = row_T[question.credit.trained_T].unique().tolist()[:TRIED]
     where = next(
-        (attempts.place_of_row(n) for n in rows if is_off(question.weighted(row_T == n))),
-        Place(step=attempts.step),
+        (trajectories.place_of_row(n) for n in rows if is_off(question.weighted(row_T == n))),
+        Place(step=trajectories.step),
     )
-    yield Finding(f"{question.what}: {off}{said}", where)
+    yield Finding(f"{question.what}: {off}{by_term}", where)
 
 
-def _off(
+def _what_is_off(
     probe: LearnerProbe, question: GradientQuestion, learner: Gradient, plain: Gradient
 ) -> str | None:
-    """`difference`, where nothing but rounding is left of attempts with the same tokens and opposite advantages, too."""
+    """`difference`, where nothing but rounding is left of trajectories with the same tokens and opposite advantages, too."""
     bound = BOUND_BF16 if probe.bf16 else BOUND
     if difference(learner, plain, bound) is None:
         return None
     unsigned = replace(question.credit, advantage_T=question.credit.advantage_T.abs())
-    return difference(learner, plain, bound, _both(probe, replace(question, credit=unsigned))[1])
+    return difference(
+        learner, plain, bound, _both_gradients(probe, replace(question, credit=unsigned))[1]
+    )
 
 
 def difference(
     learner: Gradient, plain: Gradient, bound: float, unsigned: Gradient | None = None
 ) -> str | None:
-    """What is wrong with the learner's gradient, in words, or None. The critic's weights are looked at apart: their
-    gradients are on another scale. `unsigned`: the gradient by which rounding is measured where advantages cancel."""
+    """Say what is wrong with the learner's gradient; None: nothing. `unsigned`: the gradient by which rounding is
+    measured where advantages cancel."""
     if learner.by_name.keys() != plain.by_name.keys():
         strange = sorted(learner.by_name.keys() ^ plain.by_name.keys())
         return f"the learner trains other parameters than the model has: {', '.join(strange[:3])}"
-    worst: tuple[float, str] = (0.0, "")
-    for critic in (False, True):
-        names = [name for name in plain.by_name if name.startswith("critic.") is critic]
-        whole = max(
-            math.sqrt(sum(squares(side.by_name[name]) for name in names))
-            for side in (plain, unsigned or plain)
-        )
-        for name in names:
-            gap = math.sqrt(squares(learner.by_name[name] - plain.by_name[name]))
-            own = max(math.sqrt(squares(plain.by_name[name])), FLOOR * whole)
-            relative = gap / own if own > 0 else math.inf if gap > 1e-9 else 0.0
-            worst = max(worst, (math.inf if math.isnan(relative) else relative, name))
+    relative, name = _worst_parameter(learner, plain, unsigned or plain)
     loss_off = not abs(learner.loss - plain.loss) <= bound * (1 + abs(plain.loss))
-    if worst[0] <= bound and not loss_off:
-        return None
-    if worst[0] <= bound:
+    if relative <= bound:
+        if not loss_off:
+            return None
         return (
             f"the learner back-propagates a loss of {learner.loss:.6g}, and by the definition it is "
             f"{plain.loss:.6g}"
         )
-    mine, theirs = (_flat(side, worst[1].startswith("critic.")) for side in (learner, plain))
+    mine = _flat(learner, name.startswith("critic."))
+    theirs = _flat(plain, name.startswith("critic."))
     norms = float(mine.norm()), float(theirs.norm())
     cosine = float(mine @ theirs) / (norms[0] * norms[1]) if norms[0] and norms[1] else 0.0
-    guess = (
-        " (only its length: a denominator or a coefficient)"
-        if cosine > 0.9999
-        else " (it points the other way: a sign)"
-        if cosine < -0.99
-        else " (the loss is right: a part of it has no gradient, or another one)"
-        if not loss_off
-        else ""
-    )
     return (
-        f"the gradient of {worst[1]} is off by {worst[0]:.2g} of its norm, rounding by less than {bound:g}; all "
+        f"the gradient of {name} is off by {relative:.2g} of its norm, rounding by less than {bound:g}; all "
         f"together: norm {norms[0]:.4g} instead of {norms[1]:.4g}, cosine {cosine:.4f}, loss {learner.loss:.6g} "
-        f"instead of {plain.loss:.6g}{guess}."
+        f"instead of {plain.loss:.6g}{_likely_reason(cosine, loss_off)}."
     )
+
+
+def _worst_parameter(learner: Gradient, plain: Gradient, unsigned: Gradient) -> tuple[float, str]:
+    """(how far off the gradient of a parameter is, by its norm; the parameter), where that is most. The critic's weights
+    are looked at apart: their gradients are on another scale."""
+    worst = (0.0, "")
+    for critic in (False, True):
+        names = names_of(plain.by_name, critic)
+        whole = max(norm(side.by_name, names) for side in (plain, unsigned))
+        for name in names:
+            gap = math.sqrt(squares(learner.by_name[name] - plain.by_name[name]))
+            own = max(norm(plain.by_name, [name]), FLOOR * whole)
+            worst = max(worst, (_relative(gap, own), name))
+    return worst
+
+
+def _relative(gap: float, size: float) -> float:
+    """A gap by the size of what it is in; infinite where that is not known."""
+    if size > 0:
+        return math.inf if math.isnan(gap / size) else gap / size
+    return math.inf if gap > 1e-9 else 0.0
+
+
+def _likely_reason(cosine: float, loss_off: bool) -> str:
+    if cosine > 0.9999:
+        return " (only its length: a denominator or a coefficient)"
+    if cosine < -0.99:
+        return " (it points the other way: a sign)"
+    if not loss_off:
+        return " (the loss is right: a part of it has no gradient, or another one)"
+    return ""
 
 
 def _is_finite(gradient: Gradient) -> bool:
@@ -284,16 +309,11 @@ def _is_finite(gradient: Gradient) -> bool:
 
 
 def _flat(gradient: Gradient, critic: bool) -> Tensor:
-    return torch.cat(
-        [
-            g.double().reshape(-1)
-            for name, g in sorted(gradient.by_name.items())
-            if name.startswith("critic.") is critic
-        ]
-    )
+    names = sorted(names_of(gradient.by_name, critic))
+    return torch.cat([gradient.by_name[name].double().reshape(-1) for name in names])
 
 
-def _list(words: list[str]) -> str:
+def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -306,24 +326,16 @@ def _one_step(
     """One update hands the optimizer its gradient, scaled down where it is too long, and moves each weight as the
     optimizer's definition says."""
     two = question.weighted(question.batch.trajectory_of_token_T < 2)
-    # So much credit that no bound on the gradient's norm is above it; less where a loss of yours cannot take as much.
-    for loud in (LOUD, 1.0, 1 / LOUD):
-        tried, turned = (
-            replace(two.credit, advantage_T=by * two.credit.advantage_T) for by in (loud, -loud)
-        )
-        if all(
-            _is_finite(probe.learner(two.algorithm, two.batch, credit))
-            for credit in (tried, turned)
-        ):
-            break
-    else:
-        yield NotChecked(NOT_FINITE)
+    loud = _loudest_credit(probe, two)
+    if loud is None:
+        yield NotChecked(NOT_FINITE, "the optimizer's step")
         return
-    updates = probe.moved(two.algorithm, two.batch, tried)
-    yield Checked(len(updates[0].plain))
+    updates = probe.moved(two.algorithm, two.batch, loud)
+    yield Checked(len(updates[0].plain), "the optimizer's step")
     if not updates[0].shared:
         yield NotChecked(
-            "the same gradient in every process: they were handed different ones (R32 says more)"
+            "the same gradient in every process: they were handed different ones (R32 says more)",
+            "the optimizer's step",
         )
         return
     for critic in (False, True):
@@ -332,7 +344,8 @@ def _one_step(
             return
     for number, update in enumerate(updates, start=1):
         for name, weight in update.plain.items():
-            gap, lr = float((weight - update.learner[name]).abs().max()), probe.learning_rate(name)
+            gap = float((weight - update.learner[name]).abs().max())
+            lr = probe.learning_rate(name)
             # Steps are of the size of the learning rate; float32 keeps 7 digits of the weight that they are added to.
             if gap <= max(1e-2 * lr, 4e-7 * float(weight.abs().max())):
                 continue
@@ -347,17 +360,29 @@ def _one_step(
             return
 
 
+def _loudest_credit(probe: LearnerProbe, question: GradientQuestion) -> Credit | None:
+    """So much credit that no bound on the gradient's norm is above it; less where a loss of yours cannot take as much."""
+    advantage_T = question.credit.advantage_T
+    for loud in (LOUD, 1.0, 1 / LOUD):
+        credits = [replace(question.credit, advantage_T=by * advantage_T) for by in (loud, -loud)]
+        gradients = (probe.learner(question.algorithm, question.batch, c) for c in credits)
+        if all(map(_is_finite, gradients)):
+            return credits[0]
+    return None
+
+
 def _passes(
     probe: LearnerProbe, algorithm: Algorithm, question: GradientQuestion
 ) -> Iterator[RuleResult]:
     """Every pass trains every token once, a trajectory's together, in as many updates as were asked for."""
-    credit, batch = question.credit, question.batch
+    credit = question.credit
+    batch = question.batch
     updates = probe.updates(algorithm, batch, credit)
     rows = int(rows_with(batch, credit.trained_T).sum())
     count = min(
         algorithm.minibatches if credit.minibatches is None else credit.minibatches, max(rows, 1)
     )
-    yield Checked(len(updates))
+    yield Checked(len(updates), "passes over a step")
     if len(updates) != algorithm.epochs * count:
         yield Finding(
             f"a step makes {len(updates)} updates, and algorithm.epochs x updates of a pass are "

@@ -13,30 +13,31 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
+from workbench.basics.findings import Answer, Finding, LintReport, together
 from workbench.engines.digests import digests
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
-from workbench.linting.drawn import drawn_attempts
+from workbench.linting.drawn import drawn_trajectories
 from workbench.linting.evidence import Evidence, RunClaims, StepFacts, Update
 from workbench.linting.rule import WORDS, check
 from workbench.linting.runs import facts_of_step, step_facts
 from workbench.linting.surviving import rounded, some_of
-from workbench.linting.table import RULES, lint_evidence
-from workbench.types import Group
-from workbench.types.errors import LintError
-from workbench.types.findings import Answer, Finding, LintReport, together
+from workbench.linting.table import all_rules, lint_evidence
+from workbench.values import Group
+from workbench.values.errors import LintError
 
 if TYPE_CHECKING:
     from workbench.learn.update_report import UpdateReport
     from workbench.run.store import Run
 
-BEFORE, AFTER = ("step",), ("update",)
+BEFORE = ("step",)
+AFTER = ("update",)
 REMEMBERED = 50  # steps that a new one is held against
 
 
 class LintedSession(Protocol):
-    """What the lint reads of an open session."""
+    """The parts of an open session that the lint reads."""
 
     config: Any
     chat: Any
@@ -66,7 +67,10 @@ class LintWatch:
     def __init__(
         self, session: LintedSession, step: int, start: bool, history: deque[StepFacts]
     ) -> None:
-        self.session, self.step, self.start, self.history = session, step, start, history
+        self.session = session
+        self.step = step
+        self.start = start
+        self.history = history
         self.engine = Journal(session.engine)
 
     def before(self, groups: Sequence[Group], batch: Batch, credit: Credit) -> None:
@@ -85,17 +89,19 @@ class LintWatch:
                 credit,
                 self.engine,
                 start=start,
-                sampled_by=self._older() if self.session.config.train.staleness else self.version,
+                sampled_by=self._version_before()
+                if self.session.config.train.staleness
+                else self.version,
             )
 
         self.found = asked(self.start and not again)
         self.weights = _some_of(self.session)
         if self.session.config.lint.mode != "assert":
             return
-        for found in (self.found, asked(True)) if again else (self.found,):
-            raise_errors(found, "so nothing was learned from this step")
+        for report in (self.found, asked(True)) if again else (self.found,):
+            raise_errors(report, "so nothing was learned from this step")
 
-    def _older(self) -> int | None:
+    def _version_before(self) -> int | None:
         """The version of the weights that the step before the last left; None: not known."""
         left = {facts.step: facts.metrics.get("policy_version") for facts in self.history}
         return left.get(self.step - 2, None if self.step > 2 else 0)
@@ -155,11 +161,9 @@ def before_updates(
     start: bool,
     sampled_by: int | None,
 ) -> LintReport:
-    """What training asks before the first update of a step, which was to be `sampled_by` that version of the weights. With
+    """Ask the rules of a step before its first update, which was to be `sampled_by` that version of the weights. With
     `start` also what is asked once: whether settings act, the learner's gradient, isolated environments. Every process calls
     it and gets the same answer."""
-    import torch.distributed as dist
-
     rank, world = session.place
     evidence = step_evidence(
         session,
@@ -173,44 +177,50 @@ def before_updates(
         drawn=_drawn(session, step),
     )
     exchanges = None if journal is None else journal.exchanges
-    starts = start and session.config.lint.start
-    asked = (
-        *BEFORE,
-        *("start",) * starts,
-        *("sync",) * (evidence.delivery is not None or evidence.handed is not None),
-    )
-    if starts:
+    asked = list(BEFORE)
+    if start and session.config.lint.start:
+        asked.append("start")
         evidence = replace(evidence, probe=probe_of_session(session), samples=None)
+    if evidence.delivery is not None or evidence.handed is not None:
+        asked.append("sync")
     if world == 1:
         return lint_evidence(replace(evidence, journal=exchanges), asked)
-    # What needs no journal is the same for all; the journal of each process knows the attempts of that process.
-    report = _everybodys(lint_evidence(evidence, asked), world)
-    wanting = [
-        RULES[answer.rule] for answer in report.answers if WORDS["journal"] in answer.missing
-    ]
+    # What needs no journal is the same for all; the journal of each process knows the trajectories of that process.
+    report = _merged_over_processes(lint_evidence(evidence, asked), world)
     local = replace(step_evidence(session, step, groups[rank::world]), journal=exchanges)
-    parts: list[Any] = [None] * world
-    dist.all_gather_object(parts, check(local, wanting).as_dict() if local.groups else None)
-    names = {f"{t.task.id}/{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
-    shared = together(
-        [_renumbered(LintReport.from_dict(part), names) for part in parts if part is not None]
-    )
-    known = {answer.rule: answer for answer in shared.answers}
-    return LintReport(
-        tuple(
-            _both(answer, known[answer.rule]) if answer.rule in known else answer
-            for answer in report.answers
-        ),
-        report.about,
-    )
+    return _with_journals(report, evidence, local, world)
+
+
+def _with_journals(
+    report: LintReport, whole: Evidence, local: Evidence, processes: int
+) -> LintReport:
+    """The report with what rules say that need a journal: each process asks them of its own trajectories (`local`)."""
+    import torch.distributed as dist
+
+    rules = [
+        all_rules()[answer.rule]
+        for answer in report.answers
+        if any(WORDS["journal"] in words for words in answer.missing)
+    ]
+    parts: list[Any] = [None] * processes
+    dist.all_gather_object(parts, check(local, rules).as_dict() if local.groups else None)
+    names = {f"{t.task.id}/{t.attempt}": n for n, t in enumerate(whole.trajectories)}
+    reports = [LintReport.from_dict(part) for part in parts if part is not None]
+    shared = _by_rule(together([_renumbered(part, names) for part in reports]))
+    answers = [
+        merged_answer(answer, shared[answer.rule]) if answer.rule in shared else answer
+        for answer in report.answers
+    ]
+    return LintReport(tuple(answers), report.about)
 
 
 def _drawn(session: LintedSession, step: int) -> tuple[str, ...]:
-    config, train = session.config, session.config.train
+    config = session.config
+    train = session.config.train
     chosen = (
         session.train_tasks(step) if config.sampling.tasks != "fresh" else ()
-    )  # by the attempts before it
-    return drawn_attempts(
+    )  # by the trajectories before it
+    return drawn_trajectories(
         config.env,
         step,
         seed=config.seed,
@@ -220,41 +230,33 @@ def _drawn(session: LintedSession, step: int) -> tuple[str, ...]:
     )
 
 
-def _everybodys(report: LintReport, processes: int) -> LintReport:
+def _merged_over_processes(report: LintReport, processes: int) -> LintReport:
     """With what any other process found: an environment that answers somebody else may show itself to one of them alone, and
     one that ended its run by itself would be waited for."""
     import torch.distributed as dist
 
     parts: list[Any] = [None] * processes
     dist.all_gather_object(parts, report.as_dict())
-    others = [
-        {answer.rule: answer for answer in LintReport.from_dict(part).answers} for part in parts
-    ]
-    return LintReport(
-        tuple(
-            replace(
-                answer,
-                findings=tuple(
-                    dict.fromkeys(
-                        finding for other in others for finding in other[answer.rule].findings
-                    )
-                ),
-            )
-            for answer in report.answers
-        ),
-        report.about,
-    )
+    by_rank = [_by_rule(LintReport.from_dict(part)) for part in parts]
+    answers = []
+    for answer in report.answers:
+        findings: dict[Finding, None] = {}
+        for known in by_rank:
+            findings |= dict.fromkeys(known[answer.rule].findings)
+        answers.append(replace(answer, findings=tuple(findings)))
+    return LintReport(tuple(answers), report.about)
 
 
-def _both(whole: Answer, parts: Answer) -> Answer:
+def _by_rule(report: LintReport) -> dict[str, Answer]:
+    return {answer.rule: answer for answer in report.answers}
+
+
+def merged_answer(whole: Answer, parts: Answer) -> Answer:
     """A rule's answers to two kinds of evidence: what was found by either, what was missing to both."""
-    found = tuple(dict.fromkeys((*whole.findings, *parts.findings)))
+    new = tuple(finding for finding in parts.findings if finding not in whole.findings)
+    [both] = together([LintReport((whole,)), LintReport((replace(parts, findings=new),))])
     return replace(
-        whole,
-        findings=found,
-        further=whole.further + parts.further,
-        further_errors=whole.further_errors + parts.further_errors,
-        looked=whole.looked + parts.looked,
+        both,
         missing=tuple(words for words in whole.missing if words in parts.missing),
     )
 
@@ -285,7 +287,7 @@ def after_updates(
     reports: Iterable[UpdateReport],
     before: Mapping[str, Any] | None = None,
 ) -> LintReport:
-    """What training asks after the updates of a step: is each of them what its table says? `before`: some weights as they were."""
+    """Ask the rules of updates after those of a step: is each of them what its table says? `before`: some weights as they were."""
     updates = tuple(Update(report.table, report.metrics, report.skipped) for report in reports)
     made = (
         rounded(before, _some_of(session), session.config.engine.dtype)
@@ -320,7 +322,7 @@ def _replicas(session: LintedSession) -> tuple[str, ...]:
 
     if session.place[1] == 1 or session.config.learner.sharding == "full":
         return ()
-    found: list[str] = [""] * session.place[1]
+    by_rank: list[str] = [""] * session.place[1]
     critic = session.learner.models.critic
     held = session.learner.weights() | (
         {}
@@ -328,8 +330,8 @@ def _replicas(session: LintedSession) -> tuple[str, ...]:
         else {f"critic.{n}": p for n, p in critic.weights.module.named_parameters()}
     )
     own = "".join(sorted(digests(held).values()))
-    dist.all_gather_object(found, blake2b(own.encode(), digest_size=8).hexdigest())
-    return tuple(found)
+    dist.all_gather_object(by_rank, blake2b(own.encode(), digest_size=8).hexdigest())
+    return tuple(by_rank)
 
 
 def after_the_step(
@@ -340,9 +342,10 @@ def after_the_step(
     history: Sequence[StepFacts],
     version: int,
 ) -> tuple[StepFacts, LintReport]:
-    """What is to be remembered of a step, and how it follows on those before: every batch once, versions in order.
+    """The facts to remember of a step, and how it follows on those before: every batch once, versions in order.
     `version`: of the weights that the step began with."""
-    config, staleness = session.config.learner, session.config.train.staleness
+    config = session.config.learner
+    staleness = session.config.train.staleness
     facts = facts_of_step(
         step,
         groups,
@@ -360,15 +363,10 @@ def after_the_step(
     claims = RunClaims(session.config.train.steps)
     report = lint_evidence(Evidence(steps=(*history, facts), claims=claims, step=step), ("run",))
     # What is wrong between earlier steps was said when they were made.
-    kept = [
-        replace(
-            answer,
-            findings=tuple(f for f in answer.findings if f.place.step in (step, None)),
-            further=0,
-            further_errors=0,
-        )
-        for answer in report.answers
-    ]
+    kept = []
+    for answer in report.answers:
+        findings = tuple(f for f in answer.findings if f.place.step in (step, None))
+        kept.append(replace(answer, findings=findings, further=0, further_errors=0))
     return facts, LintReport(tuple(kept), report.about)
 
 

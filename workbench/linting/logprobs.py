@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.engines.gap import TRAINING_LIMITS
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import plain_logprobs
 from workbench.linting.messages import at_first, unequal
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types import Sampling, Span
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
+from workbench.values import Sampling, Span
 
 SURE = -1e-3  # a token less likely than this has a logprob that temperature or top-p visibly move
 ENOUGH = 16  # so many such tokens before "all of them are the same" means anything
@@ -47,9 +47,11 @@ class _Sampled:
 
     def __init__(self, evidence: Evidence) -> None:
         flat = evidence.flat
-        self.evidence, self.at_P = evidence, np.flatnonzero(flat.sampled_P)
+        self.evidence = evidence
+        self.at_P = np.flatnonzero(flat.sampled_P)
         self.spans = [flat.spans[p] for p in self.at_P]
-        self.length_P, self.logp_T = flat.length_P[self.at_P], flat.logp_T[flat.sampled_T]
+        self.length_P = flat.length_P[self.at_P]
+        self.logp_T = flat.logp_T[flat.sampled_T]
         self.known_T = self.tokens_of(lambda span: plain_logprobs(span) is not None)
         self.plain_T = np.where(self.known_T, flat.plain_logp_T[flat.sampled_T], self.logp_T)
 
@@ -75,7 +77,7 @@ class _Sampled:
 
 def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
     sampled = _Sampled(evidence)
-    yield Checked(len(sampled.logp_T))
+    yield Checked(len(sampled.logp_T), "whether logprobs can be logprobs")
     if not sampled.spans:
         return
     yield from _as_declared(evidence, sampled)
@@ -88,6 +90,8 @@ def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
         if sampling is not None and sampling.engine not in SCRIPTED:
             yield from _bent_as_named(sampled, sampling)
     yield from _batch_columns(evidence, sampled)
+    if evidence.probe is not None and evidence.probe.unable:
+        yield NotChecked(evidence.probe.unable, "tokens beside the model's own distribution")
     yield from against_the_model(evidence)
     yield from drawn_from_the_model(evidence)
 
@@ -104,7 +108,7 @@ def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
             len(unknown),
         )
     if evidence.collect is None:
-        yield NotChecked("the sampling settings")
+        yield NotChecked("the sampling settings", "temperature and top-p")
         return
     asked = (evidence.collect.temperature, evidence.collect.top_p)
     other = [
@@ -113,9 +117,9 @@ def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
         if span.sampling is not None and (span.sampling.temperature, span.sampling.top_p) != asked
     ]
     if other:
-        said = sampled.spans[other[0]].sampling
+        sampling = sampled.spans[other[0]].sampling
         yield Finding(
-            f"sampled at temperature {said.temperature:g} and top-p {said.top_p:g}, while the settings say "
+            f"sampled at temperature {sampling.temperature:g} and top-p {sampling.top_p:g}, while the settings say "
             f"{asked[0]:g} and {asked[1]:g}",
             sampled.place(other[0]),
             count=len(other),
@@ -125,7 +129,8 @@ def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
 def _bent_as_named(sampled: _Sampled, sampling: Sampling) -> Iterator[RuleResult]:
     """Do the two logprobs of a token stand to each other as this temperature and top-p make them stand?"""
     chosen_T = sampled.tokens_of(lambda span: span.sampling == sampling)
-    logp_T, plain_T = sampled.logp_T, sampled.plain_T
+    logp_T = sampled.logp_T
+    plain_T = sampled.plain_T
     rounding = ROUNDING.get(sampling.dtype, ROUNDING["bfloat16"])
     words = f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g}"
     if not sampling.bends or sampling.temperature == 0:
@@ -169,7 +174,8 @@ def _nucleus(
     sampled: _Sampled, sampling: Sampling, chosen_T: np.ndarray, rounding: float
 ) -> Iterator[RuleResult]:
     """Top-p cuts and renormalises: a token gains, by no more than what was cut."""
-    gained_T, most = sampled.logp_T - sampled.plain_T, -np.log(sampling.top_p)
+    gained_T = sampled.logp_T - sampled.plain_T
+    most = -np.log(sampling.top_p)
     yield from sampled.finding(
         chosen_T & ((gained_T < -rounding) | (gained_T > most + rounding)),
         lambda t: (
@@ -183,12 +189,12 @@ def _nucleus(
     # Where nothing was cut, the others by themselves did not reach top-p: what was drawn had more than 1 - top-p. A
     # policy torn between two tokens is never cut.
     tail_T = unsure_T & (sampled.plain_T < np.log1p(-sampling.top_p) - rounding)
-    said = f"top-p {sampling.top_p:g} left every one of {int(unsure_T.sum())} unlikely tokens as it was"
+    sentence = f"top-p {sampling.top_p:g} left every one of {int(unsure_T.sum())} unlikely tokens as it was"
     if tail_T.any():
         yield from sampled.finding(
             tail_T,
             lambda t: (
-                f"{said}, this one with a probability of {np.exp(sampled.plain_T[t]):.2g} too, at which something must have "
+                f"{sentence}, this one with a probability of {np.exp(sampled.plain_T[t]):.2g} too, at which something must have "
                 "been cut: it was not applied, or the stored logprobs are not those sampled from"
             ),
         )
@@ -196,7 +202,7 @@ def _nucleus(
         yield from sampled.finding(
             unsure_T,
             lambda t: (
-                f"{said}: it was not applied, or there was nothing to cut (none was less likely than "
+                f"{sentence}: it was not applied, or there was nothing to cut (none was less likely than "
                 f"{1 - sampling.top_p:.2g})"
             ),
             NOTE,
@@ -207,11 +213,14 @@ def _batch_columns(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult
     """The columns that training reads hold the spans' numbers, each its own; old_logp is nobody else's."""
     batch = evidence.batch
     if batch is None:
-        yield NotChecked("the batch")
+        yield NotChecked("the batch", "logprobs that training reads")
         return
     place_T = np.flatnonzero(batch.eligible_T.numpy())
     if len(place_T) != len(sampled.logp_T):
-        yield NotChecked("columns that are as long as what was sampled (R4 says more)")
+        yield NotChecked(
+            "columns that are as long as what was sampled (R4 says more)",
+            "logprobs that training reads",
+        )
         return
     plain_T = np.where(sampled.known_T, sampled.plain_T, np.nan)
     for name, own_T in (("rollout_logp", sampled.logp_T), ("plain_logp", plain_T)):
@@ -255,7 +264,7 @@ def stale_weights(evidence: Evidence) -> Iterator[RuleResult]:
     known = [p for p, version in enumerate(version_P) if version is not None]
     yield Checked(len(known))
     if len(known) < len(version_P):
-        yield NotChecked("the version of the weights that sampled each span")
+        yield NotChecked("their version of the weights", "some spans")
     if evidence.policy_version is not None:
         other = [
             p
@@ -291,68 +300,80 @@ def engine_gap(evidence: Evidence) -> Iterator[RuleResult]:
     first = min(evidence.updates, key=lambda update: update.table.update)
     columns = first.table.columns
     eligible = columns["eligible"]
-    if not len(eligible) or int(eligible.sum()) != len(sampled.logp_T):
-        yield NotChecked("a credit table that is as long as what was sampled (R4 says more)")
+    if (missing := _not_comparable(evidence, sampled, eligible)) is not None:
+        yield NotChecked(missing)
         return
-    used_T, new_T = columns["used"][eligible], columns["new_logp"][eligible]
-    if evidence.staleness and evidence.step != 1:
-        yield NotChecked(
-            "the trainer's logprobs by the weights that sampled (train.staleness: these are older)"
-        )
-        return
-    handed = evidence.handed
-    if handed is not None and handed.gap is not None and not handed.gap.within(*handed.allowed):
-        yield NotChecked(
-            "an engine that was given what learns: it was given other weights (R35 says more)"
-        )
-        return
-    here = (
-        used_T & np.isfinite(new_T) & sampled.tokens_of(_is_of_a_model)
-    )  # what is not finite says so itself
-    yield Checked(int(here.sum()))
-    if not here.any():
+    used_T = columns["used"][eligible]
+    new_T = columns["new_logp"][eligible]
+    # What is not finite says so itself.
+    here_T = used_T & np.isfinite(new_T) & sampled.tokens_of(_is_of_a_model)
+    yield Checked(int(here_T.sum()))
+    if not here_T.any():
         yield NotChecked("logprobs of the model's own softmax from an engine")
         return
-    gap_T = np.where(here, np.abs(sampled.plain_T - new_T, dtype=np.float64), 0.0)
-    mean, largest = _alarm(evidence, sampled)
-    found = float(gap_T[here].mean())
-    # By one token in a thousand: kernels now and then round one far off, and of many tokens one always is.
-    far = float(np.quantile(gap_T[here], 0.999, method="lower"))
-    if not found < mean or not gap_T.max() < largest:
-        worst = int(gap_T.argmax())
-        alone = float(gap_T[here & (gap_T <= far)].mean()) < mean and far < largest
-        yield Finding(
-            f"engine and trainer differ by {found:.2g} nats per sampled token, the most by {gap_T[worst]:.2g} "
-            f"({sampled.plain_T[worst]:.4f} and {new_T[worst]:.4f}); rounding explains a mean of {mean:g} and "
-            f"{largest:g} at most. `workbench audit` tries out why",
-            sampled.at(worst),
-            NOTE if alone else ERROR,
-            int(here.sum()),
-        )
-    # Later updates of a step have the rest of the attempts; which one has which is drawn, by another generator.
+    gap = _too_far(evidence, sampled, new_T, here_T)
+    if gap is not None:
+        yield gap
+    # Later updates of a step have the rest of the trajectories; which one has which is drawn, by another generator.
     elif evidence.precision == "fp32" and (columns["weight"][eligible] != 0).mean() >= WHOLE:
-        here &= sampled.tokens_of(
-            lambda span: (
-                span.sampling is not None
-                and span.sampling.dtype == "float32"
-                and not span.sampling.bends
-            )
-        )
+        here_T &= sampled.tokens_of(_is_unbent_float32)
         yield from drawn_as_said(
-            new_T[here],
-            columns["entropy"][eligible][here],
+            new_T[here_T],
+            columns["entropy"][eligible][here_T],
             Place(step=evidence.step, update=first.table.update),
         )
     yield from _copied(sampled, np.where(used_T, columns["old_logp"][eligible], np.nan))
 
 
+def _not_comparable(evidence: Evidence, sampled: _Sampled, eligible: np.ndarray) -> str | None:
+    """Name what is missing to compare engine and trainer; None: nothing."""
+    if not len(eligible) or int(eligible.sum()) != len(sampled.logp_T):
+        return "a credit table that is as long as what was sampled (R4 says more)"
+    if evidence.staleness and evidence.step != 1:
+        return (
+            "the trainer's logprobs by the weights that sampled (train.staleness: these are older)"
+        )
+    handed = evidence.handed
+    if handed is not None and handed.gap is not None and not handed.gap.within(*handed.allowed):
+        return "an engine that was given what learns: it was given other weights (R35 says more)"
+    return None
+
+
+def _too_far(
+    evidence: Evidence, sampled: _Sampled, new_T: np.ndarray, here_T: np.ndarray
+) -> Finding | None:
+    """Engine and trainer are further apart than rounding explains, at the tokens that are compared."""
+    gap_T = np.where(here_T, np.abs(sampled.plain_T - new_T, dtype=np.float64), 0.0)
+    mean, largest = _alarm(evidence, sampled)
+    mean_gap = float(gap_T[here_T].mean())
+    if mean_gap < mean and gap_T.max() < largest:
+        return None
+    worst = int(gap_T.argmax())
+    # By one token in a thousand: kernels now and then round one far off, and of many tokens one always is.
+    far = float(np.quantile(gap_T[here_T], 0.999, method="lower"))
+    alone = float(gap_T[here_T & (gap_T <= far)].mean()) < mean and far < largest
+    return Finding(
+        f"engine and trainer differ by {mean_gap:.2g} nats per sampled token, the most by {gap_T[worst]:.2g} "
+        f"({sampled.plain_T[worst]:.4f} and {new_T[worst]:.4f}); rounding explains a mean of {mean:g} and "
+        f"{largest:g} at most. `workbench audit` tries out why",
+        sampled.at(worst),
+        NOTE if alone else ERROR,
+        int(here_T.sum()),
+    )
+
+
+def _is_unbent_float32(span: Span) -> bool:
+    sampling = span.sampling
+    return sampling is not None and sampling.dtype == "float32" and not sampling.bends
+
+
 def _is_of_a_model(span: Span) -> bool:
     """Whether it has logprobs of the model's own softmax."""
-    said = span.sampling
+    sampling = span.sampling
     return (
-        said is not None
-        and said.engine not in SCRIPTED
-        and (plain_logprobs(span) is not None or said.temperature == 0)
+        sampling is not None
+        and sampling.engine not in SCRIPTED
+        and (plain_logprobs(span) is not None or sampling.temperature == 0)
     )
 
 

@@ -1,4 +1,4 @@
-"""Attempts that are made up so that every setting of an algorithm has something to act on, and what an algorithm says
+"""Trajectories that are made up so that every setting of an algorithm has something to act on, and what an algorithm says
 of them (R13).
 
 Axis letters: T tokens of the batch (flat) · M tokens that have a weight · N trajectories.
@@ -6,6 +6,7 @@ Axis letters: T tokens of the batch (flat) · M tokens that have a weight · N t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, LossInputs, needs_critic, shares_of
+from workbench.learn.algorithms.settings import setting_of
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import masked_sum_over
-from workbench.types import (
+from workbench.values import (
     Group,
     Message,
     Observation,
@@ -30,14 +32,24 @@ from workbench.types import (
     Trajectory,
     Turn,
 )
-from workbench.types.errors import DataError
-from workbench.types.seeds import rng_at
+from workbench.values.errors import DataError
+from workbench.values.seeds import rng_at
 
 if TYPE_CHECKING:
     from workbench.linting.probe import LearnerProbe
 
-TASKS, ATTEMPTS, TURNS = 8, 5, 3
+TASKS = 8
+TRAJECTORIES = 5
+TURNS = 3
 SPREADS = (0.0, 0.02, 0.3, 1.0, 3.0)  # of the rewards in a group, one after the other
+# Log ratios on both sides of any bound that is in use: from 3e-4 (GSPO) to 3 (the dual clip), or what was set.
+RATIOS = (-1.3, -0.5, -0.25, -0.11, -1e-3, 1e-3, 0.11, 0.25, 0.5, 1.3)
+STOPS = (
+    StopReason.TERMINATED,
+    StopReason.CONTEXT_FULL,
+    StopReason.MAX_TURNS,
+    StopReason.ENV_TRUNCATED,
+)
 SAME = 1e-7  # of the largest number: what moves less has not moved; the same computation gives the same bits
 
 
@@ -57,10 +69,10 @@ def effects(algorithm: Algorithm, batch: Batch) -> list[Tensor]:
         credit.kl_weight_T,
         credit.critic_weight_T,
     )
-    said = [torch.zeros(0) if c is None else c for c in columns] + [
+    numbers = [torch.zeros(0) if c is None else c for c in columns] + [
         torch.tensor([algorithm.epochs, count]).double()
     ]
-    return said + _gradients(algorithm, batch, credit)
+    return numbers + _gradients(algorithm, batch, credit)
 
 
 def _gradients(algorithm: Algorithm, batch: Batch, credit: Credit) -> list[Tensor]:
@@ -73,12 +85,27 @@ def _gradients(algorithm: Algorithm, batch: Batch, credit: Credit) -> list[Tenso
         torch.tensor(rng.normal(size=len(at)) * spread + mean, requires_grad=True)
         for mean, spread in ((-1.0, 0.3), (1.0, 0.3), (0.0, 1.0))
     )
+    loss = _policy_loss(algorithm, batch, credit, logp, entropy)
+    if needs_critic(algorithm) and credit.return_T is not None:
+        fitted = credit.weights_of("critic")[at] != 0
+        old_value = batch.value_T[at][fitted].double()
+        error = algorithm.value_loss(value[fitted], old_value, credit.return_T[at][fitted])
+        loss = loss + error.loss.sum()
+    grads = torch.autograd.grad(loss, (logp, entropy, value), allow_unused=True)
+    return [torch.zeros(0) if grad is None else grad for grad in grads]
+
+
+def _policy_loss(
+    algorithm: Algorithm, batch: Batch, credit: Credit, logp: Tensor, entropy: Tensor
+) -> Tensor:
+    """The loss but for the critic's, by a model that says `logp` and `entropy` [M] of the tokens that have a weight."""
+    at = credit.trained_T.nonzero()[:, 0]
 
     def moved(values_T: Tensor) -> Tensor:
         """Where a fact of the batch stands, as seen from the made-up model."""
         return logp.detach() + values_T[at].double() - batch.plain_logp_T[at].double()
 
-    found = algorithm.loss(
+    result = algorithm.loss(
         LossInputs(
             logp,
             entropy,
@@ -90,21 +117,14 @@ def _gradients(algorithm: Algorithm, batch: Batch, credit: Credit) -> list[Tenso
             credit.weight_T[at] != 0,
         )
     )
-    terms = {"policy": found.loss_M, "entropy": found.entropy_loss_M, "kl": found.kl_loss_M}
-    shares, loss = shares_of(algorithm, batch, credit, credit.trained_T), logp.sum() * 0.0
+    terms = {"policy": result.loss_M, "entropy": result.entropy_loss_M, "kl": result.kl_loss_M}
+    shares = shares_of(algorithm, batch, credit, credit.trained_T)
+    loss = logp.sum() * 0.0
     for name, term_M in terms.items():
         if term_M is not None and name in shares:
-            loss = loss + masked_sum_over(
-                term_M, shares[name].weight_T[at], shares[name].denominator
-            )
-    if needs_critic(algorithm) and credit.return_T is not None:
-        fitted = credit.weights_of("critic")[at] != 0
-        error = algorithm.value_loss(
-            value[fitted], batch.value_T[at][fitted].double(), credit.return_T[at][fitted]
-        )
-        loss = loss + error.loss.sum()
-    grads = torch.autograd.grad(loss, (logp, entropy, value), allow_unused=True)
-    return [torch.zeros(0) if grad is None else grad for grad in grads]
+            share = shares[name]
+            loss = loss + masked_sum_over(term_M, share.weight_T[at], share.denominator)
+    return loss
 
 
 def differ(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -121,7 +141,7 @@ def differ(one: list[Tensor], other: list[Tensor]) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------------ made-up attempts
+# ------------------------------------------------------------------------------------------------ made-up trajectories
 
 
 def made_up(
@@ -131,20 +151,14 @@ def made_up(
     flat: bool = False,
     algorithm: Algorithm | None = None,
 ) -> Batch:
-    """Attempts on which every setting has something to act. `ids`: token ids that the policy knows. `flat`: in all
+    """Trajectories on which every setting has something to act. `ids`: token ids that the policy knows. `flat`: in all
     groups but one, all earn the same. `algorithm`: whose bounds are to be in reach."""
-    groups = [
-        Group(
-            tuple(
-                _attempt(
-                    task, number, ids, SPREADS[0 if flat and task else task % len(SPREADS) - 1]
-                )
-                for number in range(ATTEMPTS)
-            ),
-            _attempt(task, ATTEMPTS, ids, SPREADS[0]),
-        )
-        for task in range(TASKS)
-    ]
+    groups = []
+    for task in range(TASKS):
+        spread = SPREADS[0 if flat and task else task % len(SPREADS) - 1]
+        members = [_trajectory(task, number, ids, spread) for number in range(TRAJECTORIES)]
+        greedy = _trajectory(task, TRAJECTORIES, ids, SPREADS[0])
+        groups.append(Group(tuple(members), greedy))
     return with_facts(Batch.from_groups(groups), probe, algorithm)
 
 
@@ -157,48 +171,37 @@ def with_facts(batch: Batch, probe: LearnerProbe | None, algorithm: Algorithm | 
         return torch.from_numpy(rng.choice(choices, batch.num_tokens)).float()
 
     somewhere_T = batch.position_T > 0
-    logp_T, value_T = drawn(-0.4, -0.9, -1.6, -2.2), drawn(-0.5, 0.0, 0.4, 1.1)
+    logp_T = drawn(-0.4, -0.9, -1.6, -2.2)
+    value_T = drawn(-0.5, 0.0, 0.4, 1.1)
     if probe is not None:
         logp_T = probe.logprobs(batch, somewhere_T).nan_to_num(-1.0)
     final_N = torch.from_numpy(rng.normal(size=batch.num_trajectories)).float()
-    # Ratios on both sides of any bound that is in use: from 3e-4 (GSPO) to 3 (the dual clip), or what was set.
-    dual = getattr(algorithm, "dual_clip", 0.0)
-    furthest = max(2.3, 1.3 * float(np.log(dual)) if dual > 1 else 0.0)
-    old_T = logp_T + drawn(-furthest, -1.3, -0.5, -0.25, -0.11, -1e-3, 1e-3, 0.11, 0.25, 0.5, 1.3)
-    nan = torch.nan
-    return replace(
-        batch,
-        plain_logp_T=logp_T,
-        old_logp_T=torch.where(somewhere_T, old_T, nan),
-        ref_logp_T=torch.where(somewhere_T, logp_T + drawn(-0.8, -0.2, 0.3, 0.6), nan),
-        rollout_logp_T=torch.where(batch.eligible_T, old_T - drawn(-0.4, 0.1, 0.8, 2.5), nan),
-        value_T=torch.where(somewhere_T, value_T + drawn(-1.5, -0.3, 0.2, 1.0), nan),
-        final_value_N=final_N + 0.7,
-    )
+    old_T = logp_T + drawn(-_furthest(algorithm), *RATIOS)
+    facts_T = {
+        "old_logp_T": old_T,
+        "ref_logp_T": logp_T + drawn(-0.8, -0.2, 0.3, 0.6),
+        "rollout_logp_T": old_T - drawn(-0.4, 0.1, 0.8, 2.5),
+        "value_T": value_T + drawn(-1.5, -0.3, 0.2, 1.0),
+    }
+    known_T = {
+        name: torch.where(somewhere_T, fact_T, torch.nan) for name, fact_T in facts_T.items()
+    }
+    rollout_T = torch.where(batch.eligible_T, facts_T["rollout_logp_T"], torch.nan)
+    known_T["rollout_logp_T"] = rollout_T
+    return replace(batch, plain_logp_T=logp_T, final_value_N=final_N + 0.7, **known_T)
 
 
-def _attempt(task: int, number: int, ids: np.ndarray, spread: float) -> Trajectory:
+def _furthest(algorithm: Algorithm | None) -> float:
+    """A log ratio beyond the dual clip, where one is set."""
+    dual = setting_of(algorithm, "objective.dual_clip", 0.0)
+    return max(2.3, 1.3 * float(np.log(dual)) if dual > 1 else 0.0)
+
+
+def _trajectory(task: int, number: int, ids: np.ndarray, spread: float) -> Trajectory:
     rng = rng_at("lint.knobs", task, number)
     count = 1 + int(rng.integers(TURNS))
-
-    def words(low: int, high: int) -> np.ndarray:
-        return rng.choice(ids, int(rng.integers(low, high + 1)))
-
-    spans = [Span(Source.PROMPT, 0, np.resize(ids, 4 + task % 2))]
-    for turn in range(count):
-        mine = words(1, 5)
-        spans += [
-            Span(
-                Source.POLICY,
-                turn,
-                mine,
-                -rng.random(len(mine)),
-                policy_version=0,
-                sampling=Sampling(),
-                sampled=True,
-            ),
-            Span(Source.ENV, turn, words(1, 4)),
-        ]
+    prompt = Span(Source.PROMPT, 0, np.resize(ids, 4 + task % 2))
+    spans = [prompt, *_exchanges(rng, ids, count)]
     paid = rng.normal(size=count) * spread + (0.2 if spread else 0.2 / count)
     turns = tuple(
         Turn(
@@ -209,19 +212,28 @@ def _attempt(task: int, number: int, ids: np.ndarray, spread: float) -> Trajecto
         )
         for k in range(count)
     )
-    stops = (
-        StopReason.TERMINATED,
-        StopReason.CONTEXT_FULL,
-        StopReason.MAX_TURNS,
-        StopReason.ENV_TRUNCATED,
-    )
+    stop = STOPS[int(rng.integers(4))]
     made = Task(f"made-up/{task}", "made-up", task, metadata={"tag": f"kind {task % 2}"})
-    return Trajectory(
-        made,
-        number,
-        number,
-        Observation((Message("user", "made up"),)),
-        turns,
-        (Segment(tuple(spans)),),
-        stops[int(rng.integers(4))],
-    )
+    opening = Observation((Message("user", "made up"),))
+    return Trajectory(made, number, number, opening, turns, (Segment(tuple(spans)),), stop)
+
+
+def _exchanges(rng: np.random.Generator, ids: np.ndarray, count: int) -> Iterator[Span]:
+    """The spans of each turn and of its reply, in tokens drawn."""
+
+    def words(most: int) -> np.ndarray:
+        return rng.choice(ids, int(rng.integers(1, most + 1)))
+
+    for turn in range(count):
+        mine = words(5)
+        logprobs = -rng.random(len(mine))
+        yield Span(
+            Source.POLICY,
+            turn,
+            mine,
+            logprobs,
+            policy_version=0,
+            sampling=Sampling(),
+            sampled=True,
+        )
+        yield Span(Source.ENV, turn, words(4))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from workbench.types.findings import ERROR, Finding, Place
+from workbench.basics.findings import ERROR, Finding, Place
 
 
 def at_first(
@@ -40,24 +40,12 @@ def run_length(at: np.ndarray) -> int:
     return int(np.append(np.diff(at) != 1, True).argmax()) + 1
 
 
-def first_difference(ours: Sequence, theirs: Sequence) -> int | None:
-    """The first index at which two sequences differ (the end of the shorter one counts), None: they are equal."""
-    for at, (one, other) in enumerate(zip(ours, theirs)):
-        if one != other:
-            return at
-    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
-
-
 def many(count: int, word: str = "token") -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def number_in_words(value: Any) -> str:
     """NaN, which stands for None in arrays, is "none"."""
-    return (
-        "none"
-        if value != value
-        else f"{value:.6g}"
-        if isinstance(value, (float, np.floating))
-        else str(value)
-    )
+    if value != value:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, (float, np.floating)) else str(value)

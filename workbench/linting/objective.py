@@ -1,11 +1,11 @@
-"""What holds of any objective, whoever wrote it and whether or not it brings a plain twin (part of R19).
+"""What holds of any objective, whoever wrote it and whether or not it brings a reference implementation (part of R19).
 
     direction      at the first update of a step, where policy and old policy agree, a token with positive advantage gets
                    likelier, and one with negative advantage does not
     derivative     the gradient of the loss is that of its value: a finite difference finds the same
 
 The second is not asked of objectives that keep a part of themselves constant on purpose, as CISPO does with its bounded
-ratio: those bring a plain twin, which says which part, or `stops_gradient = True`.
+ratio: those bring a reference implementation, which says which part, or `stops_gradient = True`.
 
 Tokens are made up, numbers of the models drawn. Axis letter: M tokens.
 """
@@ -18,23 +18,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
 from workbench.learn.algorithms.base import LossInputs
+from workbench.linting.expected import declares
 from workbench.linting.rule import RuleResult
-from workbench.linting.twin import declares
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
-from workbench.types.seeds import rng_at
+from workbench.values.seeds import rng_at
 
-TOKENS, SEGMENT = 48, 6
+TOKENS = 48
+SEGMENT = 6
+DIRECTION = "which way the objective pushes"
 STEPS = (1e-4, 2e-5)  # nats by which logprobs are moved: two, so that a bound in between is noticed
 NEAR = 1e-3  # relative; float64 leaves 1e-8
 Loss = Callable[[Tensor], Tensor]  # logprobs [M] to the loss of each token [M]
 
 
-def holds_of_any(algorithm: Any, has_twin: bool) -> Iterator[RuleResult]:
-    """The direction of every algorithm's loss; its derivative where no twin says what it is."""
+def holds_of_any(algorithm: Any, has_plain_form: bool) -> Iterator[RuleResult]:
+    """The direction of every algorithm's loss; its derivative where no reference implementation says what it is."""
     advantage_M = _drawn("advantage", -1.4, -0.6, 0.5, 1.2)
     yield from _direction(algorithm, advantage_M)
-    if has_twin or declares(algorithm, "stops_gradient"):
+    if has_plain_form or declares(algorithm, "stops_gradient"):
         return
     for moved in (0.0, 0.1):
         yield from _derivative(algorithm, advantage_M, moved)
@@ -43,10 +45,8 @@ def holds_of_any(algorithm: Any, has_twin: bool) -> Iterator[RuleResult]:
 def policy_loss(algorithm: Any, advantage_M: Tensor, old_M: Tensor) -> Loss:
     """The policy's term of the loss, as a function of what the policy says of the tokens it once said `old_M` of."""
     segment_M = torch.arange(TOKENS) // SEGMENT
-    entropy_M, everywhere_M = (
-        torch.ones(TOKENS, dtype=torch.float64),
-        torch.ones(TOKENS, dtype=torch.bool),
-    )
+    entropy_M = torch.ones(TOKENS, dtype=torch.float64)
+    everywhere_M = torch.ones(TOKENS, dtype=torch.bool)
 
     def loss(logp_M: Tensor) -> Tensor:
         return algorithm.loss(
@@ -62,9 +62,9 @@ def _direction(algorithm: Any, advantage_M: Tensor) -> Iterator[RuleResult]:
         policy_loss(algorithm, advantage_M, logp_M.detach())(logp_M).sum(), logp_M
     )
     if not bool(slope_M.isfinite().all()):
-        yield NotChecked("a finite loss at ordinary advantages (which way it pushes)")
+        yield NotChecked("a finite loss at ordinary advantages", DIRECTION)
         return
-    yield Checked(TOKENS)
+    yield Checked(TOKENS, DIRECTION)
     good_M = advantage_M > 0
     wrong_M = good_M & (slope_M >= 0)
     if bool(wrong_M.any()):
@@ -110,13 +110,13 @@ def _derivative(algorithm: Any, advantage_M: Tensor, moved: float) -> Iterator[R
     size = float((slope_M * direction_M).abs().sum()) + abs(measured[1])
     if not size < float("inf") or abs(measured[0] - measured[1]) > NEAR * size:
         return  # not finite, or a bound in between
-    yield Checked(TOKENS)
-    said = float((slope_M * direction_M).sum())
-    if abs(said - measured[1]) > NEAR * size:
+    yield Checked(TOKENS, "its derivative")
+    analytic = float((slope_M * direction_M).sum())
+    if abs(analytic - measured[1]) > NEAR * size:
         yield Finding(
             f"moving the logprobs of some tokens changes this loss by {measured[1]:+.4g} a nat, and its "
-            f"gradient says {said:+.4g}: a part of it has no gradient. If that is meant, as with a weight that "
-            "is held constant, say stops_gradient = True, or bring a plain twin"
+            f"gradient says {analytic:+.4g}: a part of it has no gradient. If that is meant, as with a weight that "
+            "is held constant, say stops_gradient = True, or bring a reference implementation"
         )
 
 

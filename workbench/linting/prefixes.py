@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
 from workbench.engines.recorder import Exchange
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
-from workbench.linting.messages import each_row, first_difference
+from workbench.linting.messages import each_row
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
+from workbench.values.sequences import first_difference
 
 HISTORY = "the sampling settings (which history was asked for)"
 JOURNAL = "what the engine was asked and answered"
@@ -39,14 +41,15 @@ class JournalEntry(NamedTuple):
 def journal_of(evidence: Evidence) -> list[JournalEntry]:
     """The exchanges of the trajectories at hand, in order; those of others, by session, are left out."""
     index = {f"{t.task.id}#{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
-    turns, found = Counter(), []
+    turns = Counter()
+    entries = []
     for exchange in evidence.journal or ():
         key, _, number = exchange.request.session.rpartition("/")
         if key in index and number.isdigit():
             answered = exchange.completion is not None and exchange.completion.finish != "error"
-            found.append(JournalEntry(index[key], int(number), turns[key], exchange, answered))
+            entries.append(JournalEntry(index[key], int(number), turns[key], exchange, answered))
             turns[key] += answered
-    return found
+    return entries
 
 
 def token(evidence: Evidence, token_id: int) -> str:
@@ -64,31 +67,33 @@ def check_prefixes(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.journal is not None:
         yield from _prompts(evidence, evidence.flat)
     else:
-        yield NotChecked(JOURNAL)
+        yield NotChecked(JOURNAL, "prompts as they were sent")
     yield from _shown_again(evidence, evidence.flat)
     if evidence.collect is not None:
         yield from _forks(evidence, evidence.flat)
     else:
-        yield NotChecked(HISTORY)
+        yield NotChecked(HISTORY, "forks")
 
 
 # ------------------------------------------------------------------------------------------------ the journal's word
 
 
 def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
-    found, told = journal_of(evidence), set()
-    yield Checked(len(found))
-    yield from _lost_attempts(evidence)
-    yield from _shorter(flat, found)
+    entries = journal_of(evidence)
+    reported = set()
+    yield Checked(len(entries), "prompts as they were sent")
+    yield from _lost_trajectories(evidence)
+    yield from _prompt_lengths(flat, entries)
     texts = [flat.segment_ids(segment).tobytes() for segment in range(len(flat.trajectory_S))]
-    for entry in found:
-        n, segments = entry.row, flat.segments_of(entry.row)
-        if n in told:
+    for entry in entries:
+        n = entry.row
+        segments = flat.segments_of(entry.row)
+        if n in reported:
             continue
         if entry.segment >= len(segments):
             # A segment in which nothing could be sampled is left out of the trajectory.
             if entry.answered:
-                told.add(n)
+                reported.add(n)
                 yield Finding(
                     f"the engine sampled turn {entry.turn} in segment {entry.segment}, but the trajectory "
                     f"has {len(segments)} segments",
@@ -97,24 +102,25 @@ def _prompts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             continue
         prompt = np.ascontiguousarray(entry.exchange.request.prompt_ids, np.int32)
         if not texts[segments[entry.segment]].startswith(prompt.tobytes()):
-            told.add(n)
+            reported.add(n)
             yield _other_prompt(evidence, flat, segments[entry.segment], prompt)
 
 
-def _shorter(flat: Flat, found: list[JournalEntry]) -> Iterator[Finding]:
+def _prompt_lengths(flat: Flat, entries: list[JournalEntry]) -> Iterator[Finding]:
     """Each turn stands right behind the whole prompt that it was sampled after, and not further on."""
     sampled = np.flatnonzero(flat.sampled_P)
     of_rows = np.split(
         sampled, np.searchsorted(flat.trajectory_P[sampled], np.arange(1, len(flat.names_N)))
     )
-    told = set()
-    for entry in found:
-        spans, size = of_rows[entry.row], len(entry.exchange.request.prompt_ids)
-        if not entry.answered or entry.turn >= len(spans) or entry.row in told:
+    reported = set()
+    for entry in entries:
+        spans = of_rows[entry.row]
+        size = len(entry.exchange.request.prompt_ids)
+        if not entry.answered or entry.turn >= len(spans) or entry.row in reported:
             continue
         p = int(spans[entry.turn])
         if flat.start_P[p] != size:
-            told.add(entry.row)
+            reported.add(entry.row)
             yield Finding(
                 f"the engine sampled turn {entry.turn} after a prompt of {size} tokens; the trajectory shows "
                 f"it after {flat.start_P[p]}",
@@ -139,18 +145,18 @@ def _other_prompt(evidence: Evidence, flat: Flat, segment: int, prompt: np.ndarr
     )
 
 
-def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
-    """Attempts that the engine sampled for and that are nowhere among the trajectories."""
+def _lost_trajectories(evidence: Evidence) -> Iterator[Finding]:
+    """Trajectories that the engine sampled for and that are nowhere among the trajectories."""
     known = {f"{t.task.id}#{t.attempt}" for t in (*evidence.trajectories, *evidence.aside)}
     tasks = {t.task.id for t in evidence.trajectories}
     asked = Counter(exchange.request.session.rpartition("/")[0] for exchange in evidence.journal)
     for key, count in asked.items():
         if key in known:
             continue
-        # Of a task that is here, an attempt went astray; of another one, somebody handed in a part of what was sampled.
+        # Of a task that is here, a trajectory went astray; of another one, somebody handed in a part of what was sampled.
         severity = ERROR if key.rpartition("#")[0] in tasks else NOTE
         yield Finding(
-            f"the engine was asked {count} times for attempt {key!r}, which is not among the trajectories",
+            f"the engine was asked {count} times for trajectory {key!r}, which is not among the trajectories",
             severity=severity,
             count=count,
         )
@@ -161,13 +167,15 @@ def _lost_attempts(evidence: Evidence) -> Iterator[Finding]:
 
 def _forks(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """New segments only where the declared history opens one, and with what it shows there."""
-    history, window = evidence.collect.history, evidence.collect.window
+    history = evidence.collect.history
+    window = evidence.collect.window
     spans = np.flatnonzero(flat.sampled_P)
-    yield Checked(len(spans))
+    yield Checked(len(spans), "forks")
     if history == "template":
-        yield from _needless(flat)
+        yield from _needless_segments(flat)
         return
-    turn_Q, number_Q = flat.turn_P[spans], flat.number_S[flat.segment_P[spans]]
+    turn_Q = flat.turn_P[spans]
+    number_Q = flat.number_S[flat.segment_P[spans]]
     expected_Q = {"append": np.zeros_like(turn_Q), "fresh": turn_Q}.get(
         history, np.maximum(turn_Q - window, 0)
     )
@@ -182,10 +190,11 @@ def _forks(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         yield from _kept_turns(flat, history, window)
 
 
-def _needless(flat: Flat) -> Iterator[Finding]:
+def _needless_segments(flat: Flat) -> Iterator[Finding]:
     """A template that kept every old token needs no new segment (slime#2288: 8 rollouts became 64)."""
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
-        before, now = flat.segment_ids(segment - 1), flat.segment_ids(segment)
+        before = flat.segment_ids(segment - 1)
+        now = flat.segment_ids(segment)
         if len(before) <= len(now) and np.array_equal(before, now[: len(before)]):
             yield Finding(
                 f"segment {flat.number_S[segment]} begins with all {len(before)} tokens of the one before: "
@@ -196,8 +205,8 @@ def _needless(flat: Flat) -> Iterator[Finding]:
 
 def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]:
     """Every segment begins with the first observation: in a window token by token, fresh in what it says."""
-    openings: dict[int, np.ndarray] = {}  # by segment: those of first ones are looked at many times
 
+    @cache  # those of first segments are looked at many times
     def opening(segment: int) -> np.ndarray:
         spans = [flat.spans[p] for p in flat.spans_of(segment)]
         if history == "window":
@@ -207,10 +216,7 @@ def _openings(evidence: Evidence, flat: Flat, history: str) -> Iterator[Finding]
         return np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in shown)])
 
     for segment in np.flatnonzero(flat.number_S > 0).tolist():
-        first = segment - int(flat.number_S[segment])
-        wanted = (
-            openings[first] if first in openings else openings.setdefault(first, opening(first))
-        )
+        wanted = opening(segment - int(flat.number_S[segment]))
         here = opening(segment)[: len(wanted)]
         if not np.array_equal(here, wanted):
             at = first_difference(here, wanted)
@@ -263,10 +269,11 @@ def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             flat.trajectory_P[sampled], flat.turn_P[sampled], sampled, strict=True
         )
     }
-    yield Checked(len(again))
+    yield Checked(len(again), "turns shown again")
     rewrites = evidence.collect is None or evidence.collect.history == "template"
     for p in again.tolist():
-        n, turn = int(flat.trajectory_P[p]), int(flat.turn_P[p])
+        n = int(flat.trajectory_P[p])
+        turn = int(flat.turn_P[p])
         source = where.get((n, turn))
         if source is None or flat.segment_P[source] >= flat.segment_P[p]:
             yield Finding(
@@ -275,20 +282,21 @@ def _shown_again(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
                 flat.place_of_span(p),
             )
             continue
-        ids, said = flat.spans[p].token_ids, flat.spans[source].token_ids
-        if np.array_equal(ids, said):
+        ids = flat.spans[p].token_ids
+        sampled_ids = flat.spans[source].token_ids
+        if np.array_equal(ids, sampled_ids):
             continue
-        if rewrites and (_holds(said, ids) or _same_words(evidence, said, ids)):
+        if rewrites and (_contains(sampled_ids, ids) or _same_words(evidence, sampled_ids, ids)):
             continue
-        at = first_difference(ids, said)
+        at = first_difference(ids, sampled_ids)
         yield Finding(
             f"turn {turn} is shown again with {token_at(evidence, ids, at)} as its token {at}; sampled was "
-            f"{token_at(evidence, said, at)}: it was encoded anew or cut",
+            f"{token_at(evidence, sampled_ids, at)}: it was encoded anew or cut",
             flat.place_of_span(p),
         )
 
 
-def _holds(whole: np.ndarray, part: np.ndarray) -> bool:
+def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
     """Whether `part` stands in `whole` without a gap."""
     starts = np.flatnonzero(whole == part[0])
     return any(np.array_equal(whole[start : start + len(part)], part) for start in starts)
@@ -301,13 +309,13 @@ def _same_words(evidence: Evidence, whole: np.ndarray, part: np.ndarray) -> bool
     decode = evidence.chat.encoder.backend.decode
     stops = evidence.chat.stop_ids
     part = part[:-1] if int(part[-1]) in stops else part
-    said = decode(part.tolist(), skip_special_tokens=False).replace("\ufffd", "")
-    return said in decode(whole.tolist(), skip_special_tokens=False) or not said.strip()
+    words = decode(part.tolist(), skip_special_tokens=False).replace("\ufffd", "")
+    return words in decode(whole.tolist(), skip_special_tokens=False) or not words.strip()
 
 
 R1 = Rule(
     "R1",
-    "exact prefix or explicit fork",
+    "each prompt extends the previous tokens, or starts a new segment",
     "A turn is trained as if it had been sampled after tokens that the policy never saw: its logprob under the trainer "
     "is of another sequence, so ratios and gradients are wrong although rewards look right.",
     "Train on the ids that the engine was asked with and answered, as they are; where the past is edited, open a new "

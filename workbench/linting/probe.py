@@ -2,7 +2,7 @@
 
     probe = LearnerProbe(policy.model, GRPO(), LearnerConfig())
     probe.learner(algorithm, batch, credit)        the way of training: micro-batches, packing, the algorithm's own loss
-    probe.plain(recipe, attempts, credits)         each segment alone, by `workbench.plain`
+    probe.plain(recipe, trajectories, credits)     each segment alone, by `workbench.plain`
 
 With several processes each holds such a probe, and all are asked at the same time (`frozen`).
 
@@ -29,19 +29,21 @@ from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, needs_critic
 from workbench.learn.batch import Batch
 from workbench.learn.config import CriticConfig, LearnerConfig
-from workbench.linting.evidence import Gradient
 from workbench.linting.frozen import (
     HEAD_SPREAD,
     SEED,
     FrozenLearner,
+    Gradient,
     Weights,
     drawn_head,
     everybodys,
     gradient_of,
+    names_of,
+    norm,
     same_everywhere,
 )
-from workbench.plain.credit import AttemptCredit, Recipe
-from workbench.plain.rewards import AttemptTokens
+from workbench.plain.credit import Recipe, TrajectoryCredit
+from workbench.plain.rewards import TrajectoryTokens
 from workbench.plain.train import PlainAdamW, PlainLearner, facts, gradient, new_critic
 
 MAX_PARAMETERS = (
@@ -106,7 +108,7 @@ class LearnerProbe:
         return self.config.precision == "bf16"
 
     def learning_rate(self, name: str) -> float:
-        """Of this parameter, when no warm-up holds it back."""
+        """The learning rate of this parameter, when no warm-up holds it back."""
         return self.critic.lr if name.startswith("critic.") else self.config.lr
 
     # -------------------------------------------------------------------------------------------- the learner's side
@@ -153,21 +155,21 @@ class LearnerProbe:
         loss = report.metrics.get("loss", 0.0) + coefficient * report.metrics.get("value_loss", 0.0)
         if report.skipped is not None and report.skipped.startswith("not finite"):
             loss = math.nan
-        found = {
+        gradients = {
             name: handed.get(name, torch.zeros_like(weight))
             for name, weight in frozen.weights().items()
         }
-        found = everybodys(
-            {"": torch.tensor(loss, dtype=torch.float64), **found}, self.config.num_processes
+        gradients = everybodys(
+            {"": torch.tensor(loss, dtype=torch.float64), **gradients}, self.config.num_processes
         )
-        return Gradient(float(found.pop("")), found)
+        return Gradient(float(gradients.pop("")), gradients)
 
     def facts(self, algorithm: Algorithm, batch: Batch) -> Batch:
         """The batch with what the learner says of it: what `algorithm.requires`."""
         return self._learner_for(algorithm).put_back(algorithm).facts(batch)
 
     def logprobs(self, batch: Batch, tokens_T: Tensor) -> Tensor:
-        """What the learner takes for the old logprobs where a step makes several updates [T]."""
+        """The logprobs that the learner takes for the old ones where a step makes several updates [T]."""
         return self._learner_for(self.algorithm).put_back(self.algorithm).logprobs(batch, tokens_T)
 
     def updates(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> tuple[Tensor, ...]:
@@ -178,74 +180,62 @@ class LearnerProbe:
 
     def moved(self, algorithm: Algorithm, batch: Batch, credit: Credit) -> list[UpdatePair]:
         """Real updates, by other gradients each, beside `plain.train.PlainAdamW` from the same gradients."""
-        due, frozen = (
-            self._due(self.learner(algorithm, batch, credit).by_name),
-            self._learner_for(algorithm),
-        )
+        due = self._due(self.learner(algorithm, batch, credit).by_name)
+        frozen = self._learner_for(algorithm)
         learner = frozen.put_back(_one_pass(algorithm))
         plain = {name: nn.Parameter(weight) for name, weight in frozen.weights().items()}
-        settings = {
-            "betas": self.config.betas,
-            "eps": self.config.eps,
-            "weight_decay": self.config.weight_decay,
-        }
-        optimizers = {
-            critics: PlainAdamW(
-                [p for name, p in plain.items() if name.startswith("critic.") is critics],
-                **settings,
-            )
-            for critics in (False, True)
-        }
-        generator, found = torch.Generator().manual_seed(SEED), []
+        optimizers = {critics: self._plain_optimizer(plain, critics) for critics in (False, True)}
+        generator = torch.Generator().manual_seed(SEED)
+        pairs = []
         sign_T = torch.ones(batch.num_tokens, dtype=credit.advantage_T.dtype)
         for _ in range(UPDATES):
-            warm = (
-                min(1.0, (learner.version + 1) / self.config.warmup_updates)
-                if self.config.warmup_updates
-                else 1.0
-            )
+            warm_up = self._warm_up(learner.version)
+            signed = replace(credit, advantage_T=credit.advantage_T * sign_T, minibatches=1)
             with frozen.listening() as handed:
                 before = frozen.weights()
-                learner.update(
-                    batch,
-                    replace(credit, advantage_T=credit.advantage_T * sign_T, minibatches=1),
-                    step=1,
-                )
+                learner.update(batch, signed, step=1)
             for name, parameter in plain.items():
-                parameter.data, parameter.grad = before[name], handed.get(name)
+                parameter.data = before[name]
+                parameter.grad = handed.get(name)
             for critics, optimizer in optimizers.items():
-                optimizer.step(self.critic.lr if critics else self.config.lr * warm)
-            found.append(
+                optimizer.step(self.critic.lr if critics else self.config.lr * warm_up)
+            pairs.append(
                 UpdatePair(
                     frozen.weights(),
-                    {name: p.detach().clone() for name, p in plain.items()},
+                    {name: parameter.detach().clone() for name, parameter in plain.items()},
                     dict(handed),
                     due,
                     same_everywhere(handed, self.config.num_processes),
                 )
             )
-            sign_T = 1.0 - 2.0 * (torch.rand(batch.num_tokens, generator=generator) < 0.5).to(
-                sign_T.dtype
-            )
-        return found
+            turned_T = torch.rand(batch.num_tokens, generator=generator) < 0.5
+            sign_T = 1.0 - 2.0 * turned_T.to(sign_T.dtype)
+        return pairs
+
+    def _plain_optimizer(self, plain: Mapping[str, nn.Parameter], critics: bool) -> PlainAdamW:
+        """The optimizer of the critic's weights, or of the policy's."""
+        return PlainAdamW(
+            [plain[name] for name in names_of(plain, critics)],
+            betas=self.config.betas,
+            eps=self.config.eps,
+            weight_decay=self.config.weight_decay,
+        )
+
+    def _warm_up(self, version: int) -> float:
+        """The share of the learning rate that is in force after so many updates."""
+        if not self.config.warmup_updates:
+            return 1.0
+        return min(1.0, (version + 1) / self.config.warmup_updates)
 
     def _due(self, gradients: Mapping[str, Tensor]) -> Weights:
         """The gradients, the policy's and the critic's each scaled down to `max_grad_norm`."""
+        most = self.config.max_grad_norm
         due: Weights = {}
         for critics in (False, True):
-            own = {
-                name: g.double()
-                for name, g in gradients.items()
-                if name.startswith("critic.") is critics
-            }
-            norm, most = (
-                math.sqrt(sum(float(g.square().sum()) for g in own.values())),
-                self.config.max_grad_norm,
-            )
-            due |= {
-                name: (g * (most / norm if most and norm > most else 1.0)).float()
-                for name, g in own.items()
-            }
+            names = names_of(gradients, critics)
+            length = norm(gradients, names)
+            scale = most / length if most and length > most else 1.0
+            due |= {name: (gradients[name].double() * scale).float() for name in names}
         return due
 
     # -------------------------------------------------------------------------------------------- the plain side
@@ -265,7 +255,8 @@ class LearnerProbe:
 
     @cached_property
     def _plain(self) -> PlainLearner:
-        policy, critic = copy.deepcopy(self.model).eval(), None
+        policy = copy.deepcopy(self.model).eval()
+        critic = None
         shared = self.critic.trunk == "policy"
         if needs_critic(self.algorithm):
             weight, bias = drawn_head(policy)
@@ -277,18 +268,21 @@ class LearnerProbe:
             critic["head"].load_state_dict({"weight": weight, "bias": bias})
         return PlainLearner(
             policy,
-            Recipe(estimator=_nothing),
+            Recipe(estimator=_no_credit),
             copy.deepcopy(self._other_reference),
             critic,
             value_coef=self.critic.value_coef if shared else 1.0,
         )
 
-    def plain_facts(self, attempts: Sequence[AttemptTokens]) -> list[AttemptTokens]:
+    def plain_facts(self, trajectories: Sequence[TrajectoryTokens]) -> list[TrajectoryTokens]:
         """With every fact that a model can say of them, at every token."""
-        return [facts(attempt, self._plain) for attempt in attempts]
+        return [facts(trajectory, self._plain) for trajectory in trajectories]
 
     def plain(
-        self, recipe: Recipe, attempts: Sequence[AttemptTokens], credits: Sequence[AttemptCredit]
+        self,
+        recipe: Recipe,
+        trajectories: Sequence[TrajectoryTokens],
+        credits: Sequence[TrajectoryCredit],
     ) -> Gradient:
         """The loss and its gradient from the definitions."""
         learner = self._plain
@@ -300,7 +294,7 @@ class LearnerProbe:
             parameter.grad = None
         learner.recipe = recipe
         return Gradient(
-            gradient(attempts, credits, learner),
+            gradient(trajectories, credits, learner),
             {name: gradient_of(p) for name, p in named.items()},
         )
 
@@ -325,7 +319,7 @@ def _one_pass(algorithm: Algorithm) -> Algorithm:
     )
 
 
-def _nothing(lines: Sequence, **settings: float) -> None:
+def _no_credit(lines: Sequence, **settings: float) -> None:
     """Where only losses are asked for, credit is given."""
 
 
@@ -338,5 +332,6 @@ def probe_of(
 ) -> LearnerProbe:
     """A probe of this policy, set as it is going to be trained. Nothing is copied before it is asked something."""
     if config.lora_rank:
-        model, config = adapted(model, config, spread=HEAD_SPREAD), replace(config, lora_rank=0)
+        model = adapted(model, config, spread=HEAD_SPREAD)
+        config = replace(config, lora_rank=0)
     return LearnerProbe(model, algorithm, config, critic or CriticConfig(), reference)

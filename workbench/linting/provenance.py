@@ -13,13 +13,14 @@ from functools import partial
 
 import numpy as np
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
-from workbench.linting.messages import at_first, first_difference, many, unequal
+from workbench.linting.messages import at_first, many, unequal
 from workbench.linting.prefixes import JOURNAL, JournalEntry, journal_of, token
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types import Message, StopReason
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
+from workbench.values import Message, StopReason, Turn
+from workbench.values.sequences import first_difference
 
 SOURCES = ("PROMPT", "SCAFFOLD", "POLICY", "ENV")
 AROUND = 16  # tokens that a template writes around a message, and once more: up to 6.5 over the families of the tests
@@ -31,15 +32,15 @@ def check_provenance(evidence: Evidence) -> Iterator[RuleResult]:
         return
     if evidence.groups:
         yield from _spans(evidence, evidence.flat)
-        yield from _full(evidence, evidence.flat)
+        yield from _ends_for_want_of_room(evidence, evidence.flat)
         if evidence.journal is not None:
             yield from _answers(evidence, evidence.flat)
         else:
-            yield NotChecked(JOURNAL)
+            yield NotChecked(JOURNAL, "tokens as the engine sampled them")
         if evidence.chat is not None:
             yield from _texts(evidence, evidence.flat)
         else:
-            yield NotChecked("the chat format (stop tokens, the text of turns)")
+            yield NotChecked("the chat format", "stop tokens, the text of turns")
     if evidence.batch is not None:
         yield from _batch(evidence)
 
@@ -60,10 +61,10 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         start = len(entry.exchange.request.prompt_ids)
         p = at.pop((int(flat.first_segment_N[entry.row]) + entry.segment, start), None)
         if p is None or flat.trajectory_P[p] != entry.row:
-            yield _lost(evidence, flat, entry, start)
+            yield _not_trained(evidence, flat, entry, start)
             continue
         pairs.append((entry, p))
-        yield from _named(evidence, flat, entry, p)
+        yield from _other_attributes(evidence, flat, entry, p)
     for p in at.values():
         yield Finding(
             f"{many(int(flat.length_P[p]))} marked as sampled here, but the engine answered nothing that "
@@ -77,39 +78,40 @@ def _answers(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     yield from _limits(evidence, flat, pairs)
 
 
-def _lost(evidence: Evidence, flat: Flat, entry: JournalEntry, start: int) -> Finding:
+def _not_trained(evidence: Evidence, flat: Flat, entry: JournalEntry, start: int) -> Finding:
     size = len(entry.exchange.completion.token_ids)
     place = evidence.place(
         entry.row, segment=entry.segment, turn=entry.turn, position=start, length=max(size, 1)
     )
-    segments, said = flat.segments_of(entry.row), "nothing"
+    segments = flat.segments_of(entry.row)
+    shown = "nothing"
     for p in flat.spans_of(segments[entry.segment]) if entry.segment < len(segments) else ():
         if 0 <= start - flat.start_P[p] < flat.length_P[p]:
-            said = (
+            shown = (
                 f"a {SOURCES[flat.source_P[p]]} span "
                 + ("with" if flat.sampled_P[p] else "without")
                 + " logprobs"
             )
-            said += (
+            shown += (
                 ""
                 if flat.start_P[p] == start
                 else f" that begins {start - int(flat.start_P[p])} tokens earlier"
             )
     return Finding(
-        f"the engine sampled {many(size)} here in turn {entry.turn}, but the trajectory has {said} there: "
+        f"the engine sampled {many(size)} here in turn {entry.turn}, but the trajectory has {shown} there: "
         "what was sampled is not trained",
         place,
         count=max(size, 1),
     )
 
 
-def _named(evidence: Evidence, flat: Flat, entry: JournalEntry, p: int) -> Iterator[Finding]:
+def _other_attributes(
+    evidence: Evidence, flat: Flat, entry: JournalEntry, p: int
+) -> Iterator[Finding]:
     """Author, turn, version and settings of a sampled span."""
-    completion, span, turns = (
-        entry.exchange.completion,
-        flat.spans[p],
-        evidence.trajectories[entry.row].turns,
-    )
+    completion = entry.exchange.completion
+    span = flat.spans[p]
+    turns = evidence.trajectories[entry.row].turns
     finish = turns[entry.turn].finish if entry.turn < len(turns) else None
     for what, ours, theirs in (
         ("version of the policy", span.policy_version, completion.policy_version),
@@ -128,7 +130,8 @@ def _named(evidence: Evidence, flat: Flat, entry: JournalEntry, p: int) -> Itera
 def _values(flat: Flat, pairs: list[tuple[JournalEntry, int]]) -> Iterator[Finding]:
     """Ids and logprobs, bit for bit."""
     for entry, p in pairs:
-        span, completion = flat.spans[p], entry.exchange.completion
+        span = flat.spans[p]
+        completion = entry.exchange.completion
         for what, ours, theirs in (
             ("id", span.token_ids, completion.token_ids),
             ("logprob", span.logprobs, completion.logprobs),
@@ -157,7 +160,8 @@ def _stops(
     """A turn ends with its stop token, and only there."""
     known = evidence.chat.stop_ids if evidence.chat is not None else None
     for entry, p in pairs:
-        stops, completion = entry.exchange.request.stop_ids, entry.exchange.completion
+        stops = entry.exchange.request.stop_ids
+        completion = entry.exchange.completion
         if known is not None and stops != known:
             yield Finding(
                 f"the engine was told that {sorted(stops)} end a turn; the chat format says {sorted(known)}",
@@ -165,7 +169,7 @@ def _stops(
             )
             return
         ids = completion.token_ids.tolist()
-        early = next((i for i, each in enumerate(ids[:-1]) if each in stops), None)
+        early = next((i for i, token_id in enumerate(ids[:-1]) if token_id in stops), None)
         if early is not None:
             yield Finding(
                 f"the turn goes on after {token(evidence, ids[early])}, which ends a turn",
@@ -184,9 +188,11 @@ def _limits(
 ) -> Iterator[Finding]:
     """A turn may be as long as was declared and as there is room for, no longer and no shorter (R38: it is cut there only);
     and it is sampled as was declared."""
-    declared, context = evidence.collect, _context(evidence)
+    declared = evidence.collect
+    context = _context_length(evidence)
     for entry, p in pairs:
-        request, size = entry.exchange.request, len(entry.exchange.completion.token_ids)
+        request = entry.exchange.request
+        size = len(entry.exchange.completion.token_ids)
         if size > request.max_new_tokens:
             yield Finding(
                 f"{many(size)} sampled where at most {request.max_new_tokens} were asked for",
@@ -212,7 +218,7 @@ def _limits(
                 )
 
 
-def _context(evidence: Evidence) -> int | None:
+def _context_length(evidence: Evidence) -> int | None:
     """Tokens of one sequence, None: not known here."""
     declared = evidence.collect
     return (
@@ -222,10 +228,10 @@ def _context(evidence: Evidence) -> int | None:
     )
 
 
-def _full(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
-    """An attempt that ended for want of room had none. The observation that did not fit is nowhere in tokens; its text
+def _ends_for_want_of_room(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
+    """A trajectory that ended for want of room had none. The observation that did not fit is nowhere in tokens; its text
     is, and how much the template adds to a text was seen before."""
-    context = _context(evidence)
+    context = _context_length(evidence)
     full = [
         n
         for n, t in enumerate(evidence.trajectories)
@@ -236,7 +242,8 @@ def _full(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     yield Checked(len(full))
     append = evidence.collect is not None and evidence.collect.history == "append"
     for n in full:
-        trajectory, spans = evidence.trajectories[n], evidence.trajectories[n].segments[-1].spans
+        trajectory = evidence.trajectories[n]
+        spans = evidence.trajectories[n].segments[-1].spans
         length = sum(len(span) for span in spans)
         if spans and spans[-1].logprobs is None:  # the very prompt that had no room behind it
             if length < context:
@@ -248,7 +255,7 @@ def _full(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             continue
         if evidence.chat is None or not trajectory.turns:
             continue
-        longest = length + _at_most(evidence, trajectory.turns[-1].reply)
+        longest = length + _most_tokens(evidence, trajectory.turns[-1].reply)
         if longest < context:
             yield Finding(
                 f"ended by context_full after {length} tokens; with the reply of the environment they would "
@@ -258,13 +265,11 @@ def _full(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             )
 
 
-def _at_most(evidence: Evidence, reply: Sequence[Message]) -> int:
+def _most_tokens(evidence: Evidence, reply: Sequence[Message]) -> int:
     """Tokens that a reply may take. Control tokens that somebody typed are written in pieces, and what a tool says may
     be quoted: of both, each byte may be a token."""
-    encode, control = (
-        evidence.chat.template.tokenizer.backend_tokenizer.encode,
-        evidence.chat.encoder.control_ids,
-    )
+    encode = evidence.chat.template.tokenizer.backend_tokenizer.encode
+    control = evidence.chat.encoder.control_ids
     total = AROUND * (1 + len(reply))
     for message in reply:
         ids = encode(message.text, add_special_tokens=False).ids
@@ -310,36 +315,26 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
 
 def _texts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
     """The turn that the environment was given is the text of the sampled ids; a turn that was ended has its stop."""
-    tokenizer, stops = evidence.chat.template.tokenizer, evidence.chat.stop_ids
-    decode = tokenizer.backend_tokenizer.decode_batch
+    tokenizer = evidence.chat.template.tokenizer
+    stops = evidence.chat.stop_ids
     if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in stops:
         yield Finding(
             f"the tokenizer's own {token(evidence, tokenizer.eos_token_id)} ends no turn: {sorted(stops)} do",
             Place(step=evidence.step),
         )
     sampled = np.flatnonzero(flat.sampled_P & (flat.length_P > 0)).tolist()
-    last = flat.ids_T[flat.end_P[sampled] - 1].tolist()
-    ids = [flat.spans[p].token_ids.tolist() for p in sampled]
-    said = decode(
-        [each[:-1] if each[-1] in stops else each for each in ids], skip_special_tokens=False
-    )
+    spoken = []
+    for p in sampled:
+        turn_ids = flat.spans[p].token_ids.tolist()
+        spoken.append(turn_ids[:-1] if turn_ids[-1] in stops else turn_ids)
+    texts = tokenizer.backend_tokenizer.decode_batch(spoken, skip_special_tokens=False)
     yield Checked(len(sampled))
-    for p, token_id, text in zip(sampled, last, said, strict=True):
+    for p, text in zip(sampled, texts, strict=True):
         turns = evidence.trajectories[int(flat.trajectory_P[p])].turns
         if flat.turn_P[p] >= len(turns):
             continue  # counted in `_spans`
         turn = turns[int(flat.turn_P[p])]
-        if (turn.finish == "stop") != (token_id in stops):
-            yield Finding(
-                f"the turn ended by {turn.finish!r}, and its last sampled token is "
-                f"{token(evidence, token_id)}: the stop token that was sampled is an action too",
-                flat.place_of_span(p, int(flat.length_P[p]) - 1),
-            )
-        if token_id in stops and _supplied_again(flat, p, token_id):
-            yield Finding(
-                f"the sampled {token(evidence, token_id)} is followed by another one from the template",
-                flat.place_of_span(p, int(flat.length_P[p]) - 1),
-            )
+        yield from _stop_of_a_turn(evidence, flat, p, turn)
         if (at := first_difference(turn.text, text)) is not None:
             yield Finding(
                 f"the environment was given {turn.text[at : at + 30]!r} where the sampled tokens say "
@@ -347,6 +342,24 @@ def _texts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
                 flat.place_of_span(p),
                 count=int(flat.length_P[p]),
             )
+
+
+def _stop_of_a_turn(evidence: Evidence, flat: Flat, p: int, turn: Turn) -> Iterator[Finding]:
+    """A turn that was ended has a stop token, once."""
+    last = int(flat.spans[p].token_ids[-1])
+    is_stop = last in evidence.chat.stop_ids
+    place = flat.place_of_span(p, int(flat.length_P[p]) - 1)
+    if (turn.finish == "stop") != is_stop:
+        yield Finding(
+            f"the turn ended by {turn.finish!r}, and its last sampled token is "
+            f"{token(evidence, last)}: the stop token that was sampled is an action too",
+            place,
+        )
+    if is_stop and _supplied_again(flat, p, last):
+        yield Finding(
+            f"the sampled {token(evidence, last)} is followed by another one from the template",
+            place,
+        )
 
 
 def _supplied_again(flat: Flat, p: int, token_id: int) -> bool:
@@ -366,7 +379,8 @@ def _supplied_again(flat: Flat, p: int, token_id: int) -> bool:
 def _batch(evidence: Evidence) -> Iterator[RuleResult]:
     """What counts as sampled is what was sampled."""
     batch = evidence.batch
-    eligible_T, source_T = batch.eligible_T.numpy(), batch.source_T.numpy()
+    eligible_T = batch.eligible_T.numpy()
+    source_T = batch.source_T.numpy()
     yield Checked(len(eligible_T))
     flawed_T = eligible_T & ((source_T != POLICY) | ~np.isfinite(batch.rollout_logp_T.numpy()))
     yield from at_first(
@@ -392,7 +406,7 @@ def _batch(evidence: Evidence) -> Iterator[RuleResult]:
 
 R3 = Rule(
     "R3",
-    "the mask is provenance",
+    "the loss mask equals recorded authorship",
     "Tokens that the policy never chose are trained as its own, or its own are left out: it learns to write what the "
     "template or the environment writes, or never learns to stop.",
     "Mark a token as sampled where the engine hands it over, with its logprob, and nowhere else; keep the stop token.",

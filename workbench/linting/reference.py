@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from workbench.chat.capabilities import REPLY_AFTER, REPLY_BEFORE, TOOLS_AFTER, TOOLS_BEFORE
-from workbench.types import Message, Trajectory, Turn
-from workbench.types.errors import WorkbenchError
+from workbench.values import Message, Trajectory, Turn
+from workbench.values.errors import WorkbenchError
 
 if TYPE_CHECKING:
     from workbench.chat import ChatFormat
 
-GUARD, OPEN, CLOSE = (
-    "\ue000",
-    "\ue001",
-    "\ue002",
-)  # of the private use area: no text of an environment has them
+# Of the private use area: no text of an environment has them.
+GUARD = "\ue000"
+OPEN = "\ue001"
+CLOSE = "\ue002"
 MARK = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 
 
@@ -56,13 +55,12 @@ def pieces_text(pieces: Sequence[Piece]) -> str:
 class Reference:
     """Asks the tokenizer of a chat format. Raises Refused where it gives no answer."""
 
-    def __init__(self, chat: "ChatFormat") -> None:
-        self.tokenizer, self.flags, self.capabilities = (
-            chat.template.tokenizer,
-            chat.template.flags,
-            chat.capabilities,
-        )
-        self.source, self.stops = chat.template.source, chat.stop_ids
+    def __init__(self, chat: ChatFormat) -> None:
+        self.tokenizer = chat.template.tokenizer
+        self.flags = chat.template.flags
+        self.capabilities = chat.capabilities
+        self.source = chat.template.source
+        self.stops = chat.stop_ids
         self.backend = self.tokenizer.backend_tokenizer
 
     # -------------------------------------------------------------------------------------------- tokens
@@ -250,7 +248,8 @@ class Reference:
         self, messages: Sequence[Message], tools: Sequence[Mapping], *, opening: bool
     ) -> list[dict]:
         """Messages for the template, in the way that `chat.capabilities` declares."""
-        capabilities, out = self.capabilities, []
+        capabilities = self.capabilities
+        out = []
         for message in messages:
             entry = {"role": message.role, "content": self._content(message)}
             if message.name:

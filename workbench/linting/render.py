@@ -14,21 +14,20 @@ Axis letters: N trajectories · S segments · P spans · T tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import groupby, pairwise, zip_longest
+from itertools import chain, groupby, pairwise, zip_longest
 
-
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import POLICY, SCAFFOLD, Flat
 from workbench.linting.reference import Piece, Reference, Refused, pieces_text
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types import Trajectory
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked
+from workbench.values import Trajectory
 
 
 def chosen(evidence: Evidence) -> list[int]:
-    """The attempts that slower rules look at: spread over the step, others in every step, and the one with most turns."""
-    count, samples = len(evidence.trajectories), evidence.samples
+    """The trajectories that slower rules look at: spread over the step, others in every step, and the one with most turns."""
+    count = len(evidence.trajectories)
+    samples = evidence.samples
     if samples is None or samples >= count:
         return list(range(count))
     longest = max(range(count), key=lambda n: len(evidence.trajectories[n].turns))
@@ -46,7 +45,8 @@ def check_rendering(evidence: Evidence) -> Iterator[RuleResult]:
     if evidence.collect is None:
         yield NotChecked("the sampling settings (which history was asked for)")
         return
-    flat, reference = evidence.flat, Reference(evidence.chat)
+    flat = evidence.flat
+    reference = Reference(evidence.chat)
     for number, n in enumerate(chosen(evidence)):
         segments = flat.segments_of(n)
         if (
@@ -57,64 +57,73 @@ def check_rendering(evidence: Evidence) -> Iterator[RuleResult]:
             )
         for segment in segments:
             try:
-                yield Checked(1)
                 yield from _segment(evidence, flat, reference, n, segment)
+                yield Checked(1)
             except Refused as refusal:
-                yield NotChecked(f"a reference: {refusal}")
+                yield NotChecked(f"a reference: {refusal}", "some segments")
 
 
 def _segment(
     evidence: Evidence, flat: Flat, reference: Reference, n: int, segment: int
 ) -> Iterator[Finding]:
-    trajectory, history, spans = (
-        evidence.trajectories[n],
-        evidence.collect.history,
-        flat.spans_of(segment),
-    )
-    sampled = [p for p in spans if flat.sampled_P[p]]
-    if sampled and sampled[-1] == spans[-1]:  # what is sampled last is answered by nothing
-        spans, now = spans[:-1], int(flat.turn_P[sampled[-1]])
-    else:
-        now = int(flat.turn_P[sampled[-1]]) + 1 if sampled else len(trajectory.turns)
+    trajectory = evidence.trajectories[n]
+    history = evidence.collect.history
+    spans, now = _shown(flat, segment, len(trajectory.turns))
     if not spans:
         return
-    turns = _exchanges(
-        trajectory, history, evidence.collect.window, int(flat.number_S[segment]), now
-    )
-    differs = partial(_differs, flat, reference, segment)
+    number = int(flat.number_S[segment])
+    turns = _exchanges(trajectory, history, evidence.collect.window, number, now)
+    keeps_the_past = False
     if history == "template":
-        said = {t: _said(evidence, flat, reference, n, t) for t in turns}
-        found = differs(
-            _rerendered(flat, reference, spans), reference.pieces(trajectory, turns, said)
-        )
-    elif history == "fresh" and flat.number_S[segment] > 0:
-        found = differs(
-            _marked(flat, reference, spans, {}),
-            reference.fresh(trajectory, trajectory.turns[now - 1]),
-        )
+        texts = {t: _spelled_turn(evidence, flat, reference, n, t) for t in turns}
+        ours = _rerendered(flat, reference, spans)
+        theirs = reference.pieces(trajectory, turns, texts)
+    elif history == "fresh" and number > 0:
+        ours = _marked(flat, reference, spans, {})
+        theirs = reference.fresh(trajectory, trajectory.turns[now - 1])
     else:
+        keeps_the_past = True
         theirs = reference.pieces(trajectory, turns, {t: reference.mark(t) for t in turns})
-        for token_id in sorted(set(_ends(theirs).values()) - reference.stops):
-            yield Finding(
-                f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling "
-                f"goes on after it: {sorted(reference.stops)} end one",
-                evidence.place(n),
-            )
         ours = _marked(flat, reference, spans, _ends(theirs))
-        found = whole = differs(ours, theirs)
-        if whole is not None:
-            # The template may write the past otherwise: what was sampled stays, so each stretch has its own reference.
-            found = _stretches(flat, reference, trajectory, segment, ours, turns)
-            if found is None and not any(
-                "a later turn" in said for said in evidence.chat.differences
-            ):
-                found = Finding(
-                    f"the template would write the past otherwise, and nobody said so: {whole.what}",
-                    whole.place,
-                    NOTE,
-                )
-    if found is not None:
-        yield found
+        yield from _unknown_ends(evidence, reference, theirs, n)
+    finding = _differs(flat, reference, segment, ours, theirs)
+    if finding is not None and keeps_the_past:
+        # The template may write the past otherwise: what was sampled stays, so each stretch has its own reference.
+        stretch = _stretches(flat, reference, trajectory, segment, ours, turns)
+        finding = stretch or _undeclared(evidence, finding)
+    if finding is not None:
+        yield finding
+
+
+def _unknown_ends(
+    evidence: Evidence, reference: Reference, theirs: Sequence[Piece], n: int
+) -> Iterator[Finding]:
+    """What the template ends a turn with ends sampling, too."""
+    for token_id in sorted(set(_ends(theirs).values()) - reference.stops):
+        yield Finding(
+            f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling "
+            f"goes on after it: {sorted(reference.stops)} end one",
+            evidence.place(n),
+        )
+
+
+def _shown(flat: Flat, segment: int, num_turns: int) -> tuple[range, int]:
+    """(the spans of a segment that were shown, the turn that was sampled after them); what is sampled last is answered
+    by nothing."""
+    spans = flat.spans_of(segment)
+    sampled = [p for p in spans if flat.sampled_P[p]]
+    if not sampled:
+        return spans, num_turns
+    last = int(flat.turn_P[sampled[-1]])
+    return (spans[:-1], last) if sampled[-1] == spans[-1] else (spans, last + 1)
+
+
+def _undeclared(evidence: Evidence, difference: Finding) -> Finding | None:
+    """A past that the template would write otherwise is declared in the chat format."""
+    if any("a later turn" in words for words in evidence.chat.differences):
+        return None
+    what = f"the template would write the past otherwise, and nobody said so: {difference.what}"
+    return Finding(what, difference.place, NOTE)
 
 
 def _exchanges(
@@ -125,14 +134,13 @@ def _exchanges(
     return [t for t in range(first, now) if t < len(trajectory.turns)]
 
 
-def _said(evidence: Evidence, flat: Flat, reference: Reference, n: int, turn: int) -> str:
+def _spelled_turn(evidence: Evidence, flat: Flat, reference: Reference, n: int, turn: int) -> str:
     """The sampled text of a turn for the template to see: control tokens that were sampled are spelled out, text that
     only looks like one is guarded."""
-    spans = (p for segment in flat.segments_of(n) for p in flat.spans_of(segment))
-    p = next((p for p in spans if flat.sampled_P[p] and flat.turn_P[p] == turn), None)
-    if p is None:
-        raise Refused(f"turn {turn} of {evidence.place(n)} was sampled nowhere")
-    return reference.spelled(flat.spans[p].token_ids.tolist())
+    for p in chain.from_iterable(map(flat.spans_of, flat.segments_of(n))):
+        if flat.sampled_P[p] and flat.turn_P[p] == turn:
+            return reference.spelled(flat.spans[p].token_ids.tolist())
+    raise Refused(f"turn {turn} of {evidence.place(n)} was sampled nowhere")
 
 
 def _marked(
@@ -144,10 +152,8 @@ def _marked(
     turn_of = lambda p: int(flat.turn_P[p]) if flat.source_P[p] == POLICY else None  # noqa: E731
     for turn, group in groupby(spans, turn_of):
         own = list(group)
-        ids, start = (
-            [token for p in own for token in flat.spans[p].token_ids.tolist()],
-            int(flat.start_P[own[0]]),
-        )
+        ids = flat.ids_of(own)
+        start = int(flat.start_P[own[0]])
         if turn is None:
             pieces += reference.cut(ids, start)
             continue
@@ -163,7 +169,7 @@ def _rerendered(flat: Flat, reference: Reference, spans: Sequence[int]) -> list[
     """Spans as pieces. The policy's turns are text like any other, which was never encoded, so that only its words can
     be compared."""
     ids: list[int] = []
-    said: list[bool] = []
+    by_policy: list[bool] = []
     places: list[int] = []
     for p, after in zip_longest(spans, spans[1:]):
         own = flat.spans[p].token_ids.tolist()
@@ -177,12 +183,12 @@ def _rerendered(flat: Flat, reference: Reference, spans: Sequence[int]) -> list[
             supplied = int(flat.spans[after].token_ids[0]) if flat.length_P[after] else None
             own = own[:-1] if own[-1] in reference.stops and supplied in reference.stops else own
         ids += own
-        said += [bool(flat.source_P[p] == POLICY)] * len(own)
+        by_policy += [bool(flat.source_P[p] == POLICY)] * len(own)
         places += range(int(flat.start_P[p]), int(flat.start_P[p]) + len(own))
     pieces = []
     for piece in reference.cut(ids):
         at = slice(piece.position, piece.position + len(piece.ids))
-        unknown = piece.kind == "text" and any(said[at])
+        unknown = piece.kind == "text" and any(by_policy[at])
         pieces.append(
             piece._replace(ids=None if unknown else piece.ids, position=places[piece.position])
         )
@@ -194,7 +200,9 @@ def _ends(pieces: Sequence[Piece]) -> dict[int, int]:
     ends = {}
     for k, piece in enumerate(pieces):
         after = [
-            each for each in pieces[k + 1 : k + 3] if each.kind == "control" or each.text.strip()
+            following
+            for following in pieces[k + 1 : k + 3]
+            if following.kind == "control" or following.text.strip()
         ]
         if piece.kind == "mark" and after and after[0].kind == "control":
             ends[int(piece.text)] = after[0].ids[0]
@@ -240,7 +248,8 @@ def _same_text(reference: Reference, a: Piece, b: Piece) -> bool:
 
 def _common_tokens(reference: Reference, ids: Sequence[int], text: str) -> int:
     """How many tokens at the start of `ids` spell the start of `text`."""
-    low, high = 0, len(ids)
+    low = 0
+    high = len(ids)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (
@@ -266,7 +275,8 @@ def _stretches(
             flat.place_in(segment),
         )
     for k, (start, end) in enumerate(pairwise([0, *marks, len(ours)])):
-        known, own = turns[:k], list(ours[start:end])
+        known = turns[:k]
+        own = list(ours[start:end])
         theirs = reference.pieces(trajectory, known, {t: reference.mark(t) for t in known})
         if known:
             # A stop token that the template writes there may be sampled here or supplied: both stand as a piece.
@@ -280,8 +290,8 @@ def _stretches(
                 del own[1]
             newest = ("mark", str(known[-1]))
             theirs = theirs[next((i for i, piece in enumerate(theirs) if piece[:2] == newest), 0) :]
-        if (found := _differs(flat, reference, segment, own, theirs)) is not None:
-            return found
+        if (finding := _differs(flat, reference, segment, own, theirs)) is not None:
+            return finding
     return None
 
 

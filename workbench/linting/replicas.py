@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from workbench.basics.findings import Checked, Finding, Place, RuleResult
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule
-from workbench.types.findings import Checked, Finding, Place, RuleResult
 
 
 def check_replicas(evidence: Evidence) -> Iterator[RuleResult]:

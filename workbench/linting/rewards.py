@@ -10,30 +10,33 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.alignment import differences_of_batch
-from workbench.linting.attempts import Attempts, number
 from workbench.linting.evidence import Evidence
 from workbench.linting.messages import number_in_words
+from workbench.linting.plain_trajectories import TrajectoryTable, number
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 
 NEAR = (
     1e-6  # relative: parts are added up in another order, some environments round what they report
 )
 DISTINCT = 3  # so many different totals that equal the outcome are no coincidence
-ENOUGH = 4  # attempts of each kind before success and reward are compared
+ENOUGH = 4  # trajectories of each kind before success and reward are compared
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
-    attempts = evidence.attempts
-    yield Checked(len(evidence.trajectories))
+    trajectories = evidence.plain_trajectories
+    yield Checked(len(evidence.trajectories), "rewards of turns and outcomes")
     for n, trajectory in enumerate(evidence.trajectories):
-        own, said = attempts.reward_N[n], trajectory.reward
-        if said is not None and not math.isfinite(said):
-            said = None
-        if (said is None) != math.isnan(own) or (said is not None and not _near(said, own)):
+        own = trajectories.reward_N[n]
+        reported = trajectory.reward
+        if reported is not None and not math.isfinite(reported):
+            reported = None
+        if (reported is None) != math.isnan(own) or (
+            reported is not None and not _near(reported, own)
+        ):
             yield Finding(
-                f"its reward is {number_in_words(number(said))}, but its turns and outcome make "
+                f"its reward is {number_in_words(number(reported))}, but its turns and outcome make "
                 f"it {number_in_words(own)}",
                 evidence.place(n),
             )
@@ -54,36 +57,38 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
                     evidence.place(n),
                     NOTE,
                 )
-    yield from _counted_twice(evidence, attempts)
-    yield from _plausible(evidence, attempts)
+    yield from _counted_twice(evidence, trajectories)
+    yield from _plausible(evidence, trajectories)
     if evidence.batch is None:
-        yield NotChecked("the batch, whose numbers are to be the trajectories'")
-    elif evidence.batch.num_trajectories == attempts.num_trajectories:
-        yield from _batch_agrees(evidence, attempts)
+        yield NotChecked("the batch", "the numbers that training reads")
+    elif evidence.batch.num_trajectories == trajectories.num_trajectories:
+        yield from _batch_agrees(evidence, trajectories)
 
 
 def _near(a: float, b: float) -> bool:
     return abs(a - b) <= NEAR * (1 + abs(b)) or (math.isnan(a) and math.isnan(b))
 
 
-def _batch_agrees(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
+def _batch_agrees(evidence: Evidence, trajectories: TrajectoryTable) -> Iterator[RuleResult]:
     """Numbers of the batch against those of turns and outcomes; NaN exactly where there is none."""
     yield from differences_of_batch(
         evidence, ("turn_offsets", "turn_reward_K", "outcome_N", "reward_N", "scored_N")
     )
-    said = None if evidence.credit is None else evidence.credit.notes.get("trajectories_unscored")
-    if said is not None and said != (~attempts.scored_N).sum():
+    reported = (
+        None if evidence.credit is None else evidence.credit.notes.get("trajectories_unscored")
+    )
+    if reported is not None and reported != (~trajectories.scored_N).sum():
         yield Finding(
-            f"the credit's note says {said:g} unscored attempts, there are {(~attempts.scored_N).sum()}",
+            f"the credit's note says {reported:g} unscored trajectories, there are {(~trajectories.scored_N).sum()}",
             Place(step=evidence.step),
         )
 
 
-def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
-    """An outcome that repeats, in every attempt, what the turns were already paid."""
+def _counted_twice(evidence: Evidence, trajectories: TrajectoryTable) -> Iterator[RuleResult]:
+    """An outcome that repeats, in every trajectory, what the turns were already paid."""
     totals = []
     for n, t in enumerate(evidence.trajectories):
-        if not attempts.scored_N[n] or t.outcome is None or not t.turns:
+        if not trajectories.scored_N[n] or t.outcome is None or not t.turns:
             continue
         totals.append(
             (n, number(t.outcome), sum(turn.reward for turn in t.turns), t.turns[-1].reward)
@@ -99,26 +104,26 @@ def _counted_twice(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResul
         ):
             yield Finding(
                 f"its outcome {same[0][1]:.6g} is exactly what {words} had earned already, and so it is in "
-                f"all {len(totals)} attempts: the reward is counted twice",
+                f"all {len(totals)} trajectories: the reward is counted twice",
                 evidence.place(same[0][0]),
                 count=len(same),
             )
             return
 
 
-def _plausible(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
+def _plausible(evidence: Evidence, trajectories: TrajectoryTable) -> Iterator[RuleResult]:
     """Whether who succeeded earned more."""
     success = np.array(
         [math.nan if t.success is None else float(t.success) for t in evidence.trajectories]
     )
-    won, lost = ((success == value) & attempts.scored_N for value in (1.0, 0.0))
+    won, lost = ((success == value) & trajectories.scored_N for value in (1.0, 0.0))
     if min(won.sum(), lost.sum()) < ENOUGH:
         return
-    gap = attempts.reward_N[won].mean() - attempts.reward_N[lost].mean()
+    gap = trajectories.reward_N[won].mean() - trajectories.reward_N[lost].mean()
     if gap < 0:
-        worst = int(np.flatnonzero(won)[attempts.reward_N[won].argmin()])
+        worst = int(np.flatnonzero(won)[trajectories.reward_N[won].argmin()])
         yield Finding(
-            f"attempts that succeeded earned {-gap:.6g} less on average than those that failed: is the sign "
+            f"trajectories that succeeded earned {-gap:.6g} less on average than those that failed: is the sign "
             "of a reward turned?",
             evidence.place(worst),
             NOTE,
@@ -131,7 +136,7 @@ RULES: tuple[Rule, ...] = (
         "rewards are counted once, and unscored is not zero",
         means="the policy is paid by another number than the environment's: a part twice, or a failed scoring as 0, which "
         "moves the baseline of all its siblings.",
-        mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the attempt leaves "
+        mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the trajectory leaves "
         "baseline and loss; make reward_parts sum to the reward.",
         needs=("groups",),
         check=_check,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from workbench.basics.findings import Answer, LintReport, RuleResult, answered, heard_out
 from workbench.linting.evidence import Evidence
-from workbench.types.findings import Answer, LintReport, RuleResult, answered, heard_out
 
 Check = Callable[[Evidence], Iterable[RuleResult]]
 

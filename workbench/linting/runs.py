@@ -1,4 +1,4 @@
-"""A whole run (R21): no attempt is learned from twice, the weights that sample are those that were last updated, no
+"""A whole run (R21): no trajectory is learned from twice, the weights that sample are those that were last updated, no
 step is claimed that taught nothing, and its curves say what its trajectories say.
 
 A resume that repeats a batch, samples from the untrained weights or ends after no step at all leaves a curve that looks
@@ -11,17 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.learn.config import SLOWER
-from workbench.linting.evaluations import problem_of
 from workbench.linting.evidence import EvaluationFacts, Evidence, RunClaims, StepFacts
+from workbench.linting.facts import num_sampled, payment, problem_of, sampled_spans
 from workbench.linting.rule import Rule, RuleResult
-from workbench.linting.worth import payment
 from workbench.run.alarm_events import alarm_events
 from workbench.run.store import Run, step_folders
-from workbench.types import Group, Trajectory
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
+from workbench.values import Group, Trajectory
 
 CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same float64 numbers
 
@@ -31,14 +31,13 @@ CLOSE = 1e-9  # relative: metrics and their recomputation are sums of the same f
 
 def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
     """Those of all committed steps of a run folder, or of the `last` of them."""
-    found, done = [], alarm_events(run.events())
+    facts = []
+    done = alarm_events(run.events())
     for step in run.steps()[-last:] if last else run.steps():
         before = step - 1  # what is changed after a step is in force from the next one on
-        lr, warmup = (
-            run.setting("learner.lr", float, int, step=before),
-            run.setting("learner.warmup_updates", int, step=before),
-        )
-        found.append(
+        lr = run.setting("learner.lr", float, int, step=before)
+        warmup = run.setting("learner.warmup_updates", int, step=before)
+        facts.append(
             facts_of_step(
                 step,
                 run.groups(step),
@@ -50,11 +49,11 @@ def step_facts(run: Run, last: int | None = None) -> tuple[StepFacts, ...]:
                 restored=before in done and done[before].restored is not None,
             )
         )
-    return tuple(found)
+    return tuple(facts)
 
 
 def run_claims(run: Run) -> RunClaims:
-    """What a run folder says beside its steps: how many were asked for, what was evaluated and saved."""
+    """The numbers that a run folder states beside its steps: how many were asked for, what was evaluated and saved."""
     numbers = [
         int(row["step"]) for row in run.evaluations().values() if isinstance(row.get("step"), int)
     ]
@@ -64,7 +63,7 @@ def run_claims(run: Run) -> RunClaims:
 
 def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
     """The evaluations of a run in the order of their steps, with the settings that were in force."""
-    found = []
+    evaluations = []
     for name, report in run.evaluations().items():
         step = report.get("step")
         if not isinstance(step, int) or not report.get("rows"):
@@ -73,15 +72,11 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
         seed, tasks = (
             run.setting(f"evaluation.{name}", int, step=step) for name in ("seed", "num_tasks")
         )
-        version = (
-            0
-            if step == 0
-            else run.metrics_line(step).get("policy_version")
-            if step in run.steps()
-            else None
-        )
+        version = 0 if step == 0 else None
+        if step in run.steps():
+            version = run.metrics_line(step).get("policy_version")
         sides = {side: tuple(map(tuple, groups)) for side, groups in run.evaluated(name).items()}
-        found.append(
+        evaluations.append(
             EvaluationFacts(
                 name,
                 step,
@@ -94,7 +89,7 @@ def evaluation_facts(run: Run) -> tuple[EvaluationFacts, ...]:
                 asked.get("first_task", 0),
             )
         )
-    return tuple(sorted(found, key=lambda each: each.step))
+    return tuple(sorted(evaluations, key=lambda evaluation: evaluation.step))
 
 
 def facts_of_step(
@@ -110,15 +105,11 @@ def facts_of_step(
 ) -> StepFacts:
     """`lr`, `warmup`, `staleness`: the settings that were in force; None: not known, and not looked at. `slowed`, `restored`: as
     `StepFacts` has them."""
-    trajectories = [trajectory for group in groups for trajectory in group]
-    attempts = tuple(_fingerprint(t) for t in trajectories if _sampled(t))
-    versions = {
-        span.policy_version
-        for t in trajectories
-        for segment in t.segments
-        for span in segment.spans
-        if span.logprobs is not None and len(span.token_ids)
-    }
+    trajectories = list(chain.from_iterable(groups))
+    attempts = tuple(_fingerprint(t) for t in trajectories if num_sampled(t))
+    versions: set[int | None] = set()
+    for t in trajectories:
+        versions.update(span.policy_version for span in sampled_spans(t) if len(span.token_ids))
     whole = blake2b("".join(attempts).encode(), digest_size=16).hexdigest()
     return StepFacts(
         step,
@@ -134,27 +125,16 @@ def facts_of_step(
         restored,
         tuple(f"{t.task.id}|{t.dynamics_seed}" for t in trajectories),
         tuple({problem_of(group[0]) for group in groups}),
-        tuple(paid for t in trajectories if (paid := payment(t)) is not None),
-    )
-
-
-def _sampled(trajectory: Trajectory) -> int:
-    return sum(
-        len(span.token_ids)
-        for segment in trajectory.segments
-        for span in segment.spans
-        if span.logprobs is not None
+        tuple(filter(None, map(payment, trajectories))),
     )
 
 
 def _fingerprint(trajectory: Trajectory) -> str:
-    """Of the task, the dynamics seed and the sampled tokens of an attempt. Two attempts never have the same: dynamics
-    seeds are addressed by step, task and attempt."""
+    """A digest of the task, the dynamics seed and the sampled tokens of a trajectory. Two trajectories never have the same: dynamics
+    seeds are addressed by step, task and trajectory."""
     digest = blake2b(f"{trajectory.task.id}|{trajectory.dynamics_seed}|".encode(), digest_size=12)
-    for segment in trajectory.segments:
-        for span in segment.spans:
-            if span.logprobs is not None:
-                digest.update(span.token_ids.tobytes() + span.logprobs.tobytes())
+    for span in sampled_spans(trajectory):
+        digest.update(span.token_ids.tobytes() + span.logprobs.tobytes())
     return digest.hexdigest()
 
 
@@ -167,22 +147,24 @@ def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
             rewards.append(math.fsum(paid) + (t.outcome or 0.0))
     count = len(trajectories)
     known = [t.success for t in trajectories]
-    found = {
+    numbers = {
         "turns": sum(len(t.turns) for t in trajectories) / count,
         "unscored": float(count - len(rewards)),
-        "sampled_tokens": sum(_sampled(t) for t in trajectories) / count,
+        "sampled_tokens": sum(map(num_sampled, trajectories)) / count,
         "segments": sum(len(t.segments) for t in trajectories) / count,
     }
     if rewards:
         mean = math.fsum(rewards) / len(rewards)
-        found["reward_mean"] = mean
-        found["reward_std"] = math.sqrt(math.fsum((r - mean) ** 2 for r in rewards) / len(rewards))
+        numbers["reward_mean"] = mean
+        numbers["reward_std"] = math.sqrt(
+            math.fsum((r - mean) ** 2 for r in rewards) / len(rewards)
+        )
     if any(success is not None for success in known):
-        found["success"] = sum(success is True for success in known) / count
+        numbers["success"] = sum(success is True for success in known) / count
     for t in trajectories:
         name = f"stop_{t.stop_reason.value}"
-        found[name] = found.get(name, 0.0) + 1 / count
-    return found
+        numbers[name] = numbers.get(name, 0.0) + 1 / count
+    return numbers
 
 
 # ------------------------------------------------------------------------------------------------ R21
@@ -190,9 +172,9 @@ def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
     steps = evidence.steps
-    yield Checked(len(steps))
+    yield Checked(len(steps), "the order, data, updates and metrics of steps")
     yield from _order(steps)
-    yield from _twice(steps)
+    yield from _learned_twice(steps)
     before: StepFacts | None = None
     by_step = {row.step: row for row in steps}
     for now in steps:
@@ -213,10 +195,13 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
             severity=NOTE,
         )
     if any(not row.versions for row in steps):
-        yield NotChecked("the versions of the weights that sampled each token")
+        yield NotChecked(
+            "the versions of the weights that sampled each token", "which weights sampled"
+        )
     if evidence.claims is None:
         yield NotChecked(
-            "what the run says of itself: the steps it was asked for, evaluations, checkpoints"
+            "what the run says of itself: the steps it was asked for, evaluations, checkpoints",
+            "what a run claims beyond its steps",
         )
     else:
         yield from _claims(steps, evidence.claims)
@@ -231,8 +216,8 @@ def _order(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
             )
 
 
-def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
-    """Attempts that were learned from in two steps; where steps hold no attempts, whole batches. Under weights that
+def _learned_twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
+    """Trajectories that were learned from in two steps; where steps hold no trajectories, whole batches. Under weights that
     have moved, the same draws give other tokens: what comes again then are tasks and dynamics seeds."""
     seen: dict[str, int] = {}
     known: dict[str, int] = {}
@@ -240,7 +225,7 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
         mine = row.attempts or (row.fingerprint,)
         again = [name for name in mine if name in seen]
         if again:
-            what = f"{len(again)} of its {len(mine)} attempts" if row.attempts else "its batch"
+            what = f"{len(again)} of its {len(mine)} trajectories" if row.attempts else "its batch"
             yield Finding(
                 f"{what} were learned from before, in step {seen[again[0]]}: the same task, the same chance, "
                 "the same sampled tokens",
@@ -250,7 +235,7 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
         met = [seed for seed in row.seeds if seed in known]
         if met and not again:
             yield Finding(
-                f"{len(met)} of its {len(row.seeds)} attempts met the task and the chance of an attempt of "
+                f"{len(met)} of its {len(row.seeds)} trajectories met the task and the chance of a trajectory of "
                 f"step {known[met[0]]}: dynamics seeds are addressed by step, so its tasks were drawn "
                 "at that step's address",
                 Place(step=row.step),
@@ -260,7 +245,7 @@ def _twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
         inside = len(mine) - len(set(mine))
         if inside:
             yield Finding(
-                f"{inside} of its {len(mine)} attempts stand in it twice",
+                f"{inside} of its {len(mine)} trajectories stand in it twice",
                 Place(step=row.step),
                 count=inside,
             )
@@ -275,13 +260,11 @@ def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     left += now.restored  # an earlier state, under a number of its own
     if now.versions != (int(left),) and not (now.staleness and min(now.versions) > left):
         old = [v for v in now.versions if v != left]
-        kind = (
-            "the untrained weights"
-            if set(old) == {0} and left
-            else "older weights"
-            if max(old) < left
-            else "weights that did not exist yet"
-        )
+        kind = "weights that did not exist yet"
+        if set(old) == {0} and left:
+            kind = "the untrained weights"
+        elif max(old) < left:
+            kind = "older weights"
         step = f"step {now.step - 1 - now.staleness}" if now.staleness else "the step before"
         versions = " and ".join(map(str, now.versions))
         yield Finding(
@@ -293,7 +276,8 @@ def _versions(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
 
 def _updates(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     """The version counts the updates; a step without one says why."""
-    version, made = now.metrics.get("policy_version"), now.metrics.get("updates")
+    version = now.metrics.get("policy_version")
+    made = now.metrics.get("updates")
     earlier = 0 if before is None else before.metrics.get("policy_version")
     if version is None or made is None or earlier is None:
         return
@@ -322,30 +306,36 @@ def _left_out(before: StepFacts | None, now: StepFacts) -> float:
 
 def _other_tasks(before: StepFacts, now: StepFacts) -> Iterator[RuleResult]:
     """Tasks are drawn anew in every step; where there are few, all of them may come again."""
-    tasks = [sorted({seed.rpartition("|")[0] for seed in row.seeds}) for row in (before, now)]
-    if len(tasks[0]) >= 4 and tasks[0] == tasks[1]:
+    tasks = _tasks_of(now)
+    if len(tasks) >= 4 and tasks == _tasks_of(before):
         yield Finding(
-            f"it has exactly the tasks of the step before ({len(tasks[0])} of them): where the environment has "
+            f"it has exactly the tasks of the step before ({len(tasks)} of them): where the environment has "
             "more, the draw does not go by the step",
             Place(step=now.step),
             severity=NOTE,
         )
 
 
+def _tasks_of(row: StepFacts) -> set[str]:
+    return {seed.rpartition("|")[0] for seed in row.seeds}
+
+
 def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[RuleResult]:
     """lr * min(1, (n + 1) / warm-up) at the update after n, whatever was resumed in between."""
-    said, made = now.metrics.get("lr"), int(now.metrics.get("updates", 0))
+    reported = now.metrics.get("lr")
+    made = int(now.metrics.get("updates", 0))
     first = 0 if before is None else before.metrics.get("policy_version")
-    if now.lr is None or said is None or first is None or not made or _left_out(before, now):
+    if now.lr is None or reported is None or first is None or not made or _left_out(before, now):
         return
-    lr, first = now.lr * SLOWER**now.slowed, first + now.restored
+    lr = now.lr * SLOWER**now.slowed
+    first = first + now.restored
     rates = [
         lr * (min(1.0, (first + k + 1) / now.warmup) if now.warmup else 1.0) for k in range(made)
     ]
     expected = math.fsum(rates) / made
-    if not math.isclose(said, expected, rel_tol=1e-6):
+    if not math.isclose(reported, expected, rel_tol=1e-6):
         yield Finding(
-            f"the learning rate was {said:g}, and after {first:g} updates it is {expected:g} "
+            f"the learning rate was {reported:g}, and after {first:g} updates it is {expected:g} "
             f"(lr {lr:g}, warm-up over {now.warmup} updates)",
             Place(step=now.step),
         )
@@ -353,10 +343,10 @@ def _learning_rate(before: StepFacts | None, now: StepFacts) -> Iterator[RuleRes
 
 def _metrics(now: StepFacts) -> Iterator[RuleResult]:
     for name, value in (now.recomputed or {}).items():
-        said = now.metrics.get(name)
-        if said is None or not math.isclose(said, value, rel_tol=CLOSE, abs_tol=CLOSE):
+        reported = now.metrics.get(name)
+        if reported is None or not math.isclose(reported, value, rel_tol=CLOSE, abs_tol=CLOSE):
             yield Finding(
-                f"its metrics say {name} = {said if said is None else f'{said:.6g}'}, and its trajectories "
+                f"its metrics say {name} = {reported if reported is None else f'{reported:.6g}'}, and its trajectories "
                 f"say {value:.6g}",
                 Place(step=now.step),
             )

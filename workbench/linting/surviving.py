@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, Place
 from workbench.linting.evidence import Evidence, Rounded
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, Place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,23 +25,24 @@ ENOUGH = 1_000  # weights that changed, to call it that
 
 def some_of(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies of a few weights of each tensor, on the CPU, always the same ones."""
-    found = {}
+    chosen = {}
     for name, tensor in weights.items():
         if tensor.is_floating_point() and tensor.numel():
             flat = tensor.detach().reshape(-1)
-            found[name] = flat[:: max(1, len(flat) // OF_EACH)][:OF_EACH].float().cpu().clone()
-    return found
+            chosen[name] = flat[:: max(1, len(flat) // OF_EACH)][:OF_EACH].float().cpu().clone()
+    return chosen
 
 
 def rounded(before: Mapping[str, Tensor], after: Mapping[str, Tensor], dtype: str) -> Rounded:
     """How much of the way from `before` to `after` is left on the grid of `dtype`."""
     import torch
 
-    one, other = (
-        torch.cat([some[name] for name in sorted(before)]).double() for some in (before, after)
-    )
-    grid = [side.to(getattr(torch, dtype)).double() for side in (one, other)]
-    meant, made = other - one, grid[1] - grid[0]
+    names = sorted(before)
+    one = torch.cat([before[name] for name in names]).double()
+    other = torch.cat([after[name] for name in names]).double()
+    grid = getattr(torch, dtype)
+    meant = other - one
+    made = other.to(grid).double() - one.to(grid).double()
     length = float(meant.norm() * made.norm())
     return Rounded(
         dtype,
@@ -52,15 +53,15 @@ def rounded(before: Mapping[str, Tensor], after: Mapping[str, Tensor], dtype: st
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
-    found = evidence.rounded
-    yield Checked(found.changed)
-    share = found.moved / found.changed if found.changed else 1.0
+    kept = evidence.rounded
+    yield Checked(kept.changed)
+    share = kept.moved / kept.changed if kept.changed else 1.0
     if share < FEW:
-        lost = found.changed >= ENOUGH and share < LOST
+        lost = kept.changed >= ENOUGH and share < LOST
         yield Finding(
-            f"of {found.changed:,} weights that this step changed, {found.moved:,} ({share:.2%}) are another number in "
-            f"{found.dtype}, in which the engine samples; between what was learned and what the engine sees of it the "
-            f"cosine is {found.cosine:.2f}",
+            f"of {kept.changed:,} weights that this step changed, {kept.moved:,} ({share:.2%}) are another number in "
+            f"{kept.dtype}, in which the engine samples; between what was learned and what the engine sees of it the "
+            f"cosine is {kept.cosine:.2f}",
             Place(step=evidence.step),
             ERROR if lost else NOTE,
         )

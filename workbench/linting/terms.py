@@ -1,4 +1,4 @@
-"""Which tokens each term of the loss is taken over: sampled ones (R10), and the same ones for every attempt (R11).
+"""Which tokens each term of the loss is taken over: sampled ones (R10), and the same ones for every trajectory (R11).
 
 Both read the declared mask switches, so that an ablation is no error.
 
@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
+from workbench.learn.algorithms.settings import setting_of
 from workbench.linting.alignment import differences_of_batch
-from workbench.linting.attempts import Attempts
-from workbench.linting.credit import columns_of, has_credit_twin, severity_of_a_choice
+from workbench.linting.credit import columns_of, has_plain_credit, severity_of_a_choice
 from workbench.linting.evidence import Evidence
+from workbench.linting.expected import WEIGHT_COLUMNS
 from workbench.linting.messages import each_row, run_length
+from workbench.linting.plain_trajectories import TrajectoryTable
 from workbench.linting.rule import Rule, RuleResult
-from workbench.linting.twin import WEIGHT_COLUMNS
-from workbench.types import Source, StopReason
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked
+from workbench.values import Source, StopReason
 
 # The mask switch that widens each term.
 SWITCHES = {
@@ -37,82 +38,85 @@ def active_terms(algorithm: Any, columns: Mapping[str, np.ndarray]) -> list[str]
         "policy": algorithm is not None,
         "entropy": bool(getattr(algorithm, "entropy_coef", 0)),
         "critic": "value_T" in getattr(algorithm, "requires", ()),
-        "kl": bool(getattr(algorithm, "kl_coef", 0))
-        and getattr(algorithm, "kl_in", "loss") == "loss",
+        "kl": bool(setting_of(algorithm, "reference.kl_coef", 0))
+        and setting_of(algorithm, "reference.kl_in", "loss") == "loss",
     }
     return [term for term, column in WEIGHT_COLUMNS.items() if is_on[term] or column in columns]
 
 
-def allowed_T(evidence: Evidence, attempts: Attempts, term: str) -> np.ndarray:
+def allowed_T(evidence: Evidence, trajectories: TrajectoryTable, term: str) -> np.ndarray:
     """bool [T]: where a term may be taken, as declared."""
-    recipe = evidence.twin.recipe
+    recipe = evidence.plain_recipe.recipe
     if recipe is not None and SWITCHES[term] in recipe.widened:
-        return attempts.response_T
+        return trajectories.response_T
     named = evidence.credit is not None and evidence.credit.widened is not None
-    if named and not has_credit_twin(evidence):
+    if named and not has_plain_credit(evidence):
         return np.ones(
-            attempts.num_tokens, bool
+            trajectories.num_tokens, bool
         )  # supervised fine-tuning, say: it gives its reason itself
-    return attempts.sampled_T
+    return trajectories.sampled_T
 
 
 # ------------------------------------------------------------------------------------------------ R10
 
 
 def _only_sampled(evidence: Evidence) -> Iterator[RuleResult]:
-    attempts = evidence.attempts
+    trajectories = evidence.plain_trajectories
     sources = [("", columns_of(evidence))] if evidence.credit is not None else []
     sources += [
         (f"update {update.table.update}: ", dict(update.table.columns))
         for update in evidence.updates
     ]
-    if attempts is None or not sources:
+    if trajectories is None or not sources:
         yield NotChecked(
             "trajectories or a batch"
-            if attempts is None
+            if trajectories is None
             else "the credit, or the credit table of an update"
         )
         return
     for where, columns in sources:
-        if any(len(values_T) != attempts.num_tokens for values_T in columns.values()):
+        if any(len(values_T) != trajectories.num_tokens for values_T in columns.values()):
             yield Finding(f"{where}its columns are not one number per token of the trajectories")
             continue
-        yield Checked(int((~attempts.sampled_T).sum()))
-        everywhere_T = np.zeros(attempts.num_tokens, bool)
+        yield Checked(int((~trajectories.sampled_T).sum()))
+        everywhere_T = np.zeros(trajectories.num_tokens, bool)
         for term in active_terms(evidence.algorithm, columns):
-            may_T = allowed_T(evidence, attempts, term)
+            may_T = allowed_T(evidence, trajectories, term)
             everywhere_T |= may_T
             weight_T = columns.get(WEIGHT_COLUMNS[term], columns["weight"])
             yield from _strays(
-                evidence, attempts, (weight_T != 0) & ~may_T, f"{where}counts in the {term} term"
+                evidence,
+                trajectories,
+                (weight_T != 0) & ~may_T,
+                f"{where}counts in the {term} term",
             )
         yield from _strays(
             evidence,
-            attempts,
+            trajectories,
             ~np.isnan(columns["advantage"])
             & (columns["advantage"] != 0)
-            & ~allowed_T(evidence, attempts, "policy"),
+            & ~allowed_T(evidence, trajectories, "policy"),
             f"{where}has an advantage",
         )
         if "used" in columns:
             yield from _strays(
-                evidence, attempts, columns["used"] & ~everywhere_T, f"{where}was trained"
+                evidence, trajectories, columns["used"] & ~everywhere_T, f"{where}was trained"
             )
 
 
 def _strays(
-    evidence: Evidence, attempts: Attempts, stray_T: np.ndarray, what: str
+    evidence: Evidence, trajectories: TrajectoryTable, stray_T: np.ndarray, what: str
 ) -> Iterator[Finding]:
     at = np.flatnonzero(stray_T)
     if not len(at):
         return
     first = int(at[0])
-    source = Source(int(attempts.source_T[first])).name
+    source = Source(int(trajectories.source_T[first])).name
     who = "shown again, not sampled here" if source == "POLICY" else "not sampled by the policy"
     yield Finding(
         f"{what}, but it is {source}, {who} ({len(at)} such tokens in all, in "
-        f"{len(np.unique(attempts.row_T[at]))} trajectories), and no mask switch says so",
-        attempts.place(first, run_length(at)),
+        f"{len(np.unique(trajectories.row_T[at]))} trajectories), and no mask switch says so",
+        trajectories.place(first, run_length(at)),
         count=len(at),
     )
 
@@ -120,29 +124,29 @@ def _strays(
 # ------------------------------------------------------------------------------------------------ R11
 
 
-def _alike(evidence: Evidence) -> Iterator[RuleResult]:
-    attempts = evidence.attempts
-    if attempts is None:
+def _treated_alike(evidence: Evidence) -> Iterator[RuleResult]:
+    trajectories = evidence.plain_trajectories
+    if trajectories is None:
         yield NotChecked("trajectories or a batch")
         return
     if evidence.groups:
-        yield from _limits(evidence, attempts)
+        yield from _limits(evidence, trajectories)
     columns = columns_of(evidence)
     if columns is None or any(
-        len(values_T) != attempts.num_tokens for values_T in columns.values()
+        len(values_T) != trajectories.num_tokens for values_T in columns.values()
     ):
-        yield NotChecked("the credit, or the credit table of an update")
+        yield NotChecked("the credit, or the credit table of an update", "terms of the loss")
         return
-    yield Checked(attempts.num_trajectories)
-    yield from _same_terms(evidence, attempts, columns)
-    yield from _nobody_left_out(evidence, attempts, columns)
+    yield Checked(trajectories.num_trajectories, "terms of the loss")
+    yield from _same_terms(evidence, trajectories, columns)
+    yield from _nobody_left_out(evidence, trajectories, columns)
 
 
-def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
+def _limits(evidence: Evidence, trajectories: TrajectoryTable) -> Iterator[RuleResult]:
     """Flags of the batch against stop reasons; stop reasons against what is declared of limits."""
-    yield Checked(attempts.num_trajectories)
+    yield Checked(trajectories.num_trajectories, "stop reasons, flags and limits")
     batch = evidence.batch
-    if batch is not None and batch.num_trajectories == attempts.num_trajectories:
+    if batch is not None and batch.num_trajectories == trajectories.num_trajectories:
         yield from differences_of_batch(evidence, ("terminated_N", "truncated_N", "context_full_N"))
     most = getattr(evidence.family, "max_turns", None)
     for n, t in enumerate(evidence.trajectories):
@@ -177,24 +181,28 @@ def _limits(evidence: Evidence, attempts: Attempts) -> Iterator[RuleResult]:
 
 
 def _same_terms(
-    evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]
+    evidence: Evidence, trajectories: TrajectoryTable, columns: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
-    """An attempt counts in every term of the loss, or in none; token by token where terms are taken per token."""
-    weight_T, algorithm = columns["weight"], evidence.algorithm
-    counted_N, chosen = _any_by_row(attempts, weight_T), severity_of_a_choice(evidence)
+    """A trajectory counts in every term of the loss, or in none; token by token where terms are taken per token."""
+    weight_T = columns["weight"]
+    algorithm = evidence.algorithm
+    counted_N = _any_by_row(trajectories, weight_T)
+    chosen = severity_of_a_choice(evidence)
     for term in active_terms(algorithm, columns)[1:]:
         other_T = columns.get(WEIGHT_COLUMNS[term], weight_T)
         if term == "critic":  # which may be fitted at one token of a turn only
-            wrong = np.flatnonzero((_any_by_row(attempts, other_T) != counted_N) & attempts.acted_N)
-            places = [(int(n), attempts.place_of_row(int(n)), 1) for n in wrong]
+            wrong = np.flatnonzero(
+                (_any_by_row(trajectories, other_T) != counted_N) & trajectories.acted_N
+            )
+            places = [(int(n), trajectories.place_of_row(int(n)), 1) for n in wrong]
         else:
-            at = np.flatnonzero(attempts.sampled_T & ((other_T != 0) != (weight_T != 0)))
+            at = np.flatnonzero(trajectories.sampled_T & ((other_T != 0) != (weight_T != 0)))
             places = [
-                (n, attempts.place(int(own[0])), len(own))
-                for n, own in each_row(at, attempts.row_T)
+                (n, trajectories.place(int(own[0])), len(own))
+                for n, own in each_row(at, trajectories.row_T)
             ]
         for n, place, count in places:
-            cut = " (a limit ended this attempt)" if attempts.truncated_N[n] else ""
+            cut = " (a limit ended this trajectory)" if trajectories.truncated_N[n] else ""
             counts = "does not count" if counted_N[n] else "counts"
             yield Finding(
                 f"{counts} in the {term} term, unlike in the policy's{cut}: {count} sampled tokens",
@@ -204,36 +212,40 @@ def _same_terms(
             )
 
 
-def _any_by_row(attempts: Attempts, weight_T: np.ndarray) -> np.ndarray:
-    at = attempts.sampled_T & (weight_T != 0)
-    return np.bincount(attempts.row_T[at], minlength=attempts.num_trajectories) > 0
+def _any_by_row(trajectories: TrajectoryTable, weight_T: np.ndarray) -> np.ndarray:
+    at = trajectories.sampled_T & (weight_T != 0)
+    return np.bincount(trajectories.row_T[at], minlength=trajectories.num_trajectories) > 0
 
 
 def _nobody_left_out(
-    evidence: Evidence, attempts: Attempts, columns: Mapping[str, np.ndarray]
+    evidence: Evidence, trajectories: TrajectoryTable, columns: Mapping[str, np.ndarray]
 ) -> Iterator[Finding]:
-    """Scored attempts of one group weigh the same, unless a declared filter chooses among them."""
+    """Scored trajectories of one group weigh the same, unless a declared filter chooses among them."""
     algorithm = evidence.algorithm
     if (
         algorithm is None
         or getattr(getattr(algorithm, "filter", None), "keep", "all") == "within_group"
     ):
         return
-    counted_N = _any_by_row(attempts, columns["weight"])
-    compared_N = attempts.scored_N & attempts.acted_N
+    counted_N = _any_by_row(trajectories, columns["weight"])
+    compared_N = trajectories.scored_N & trajectories.acted_N
     kept_G = (
-        np.bincount(attempts.group_N[compared_N & counted_N], minlength=attempts.num_groups) > 0
-    )
-    for n in np.flatnonzero(compared_N & ~counted_N & kept_G[attempts.group_N]).tolist():
-        why = (
-            f"it ended by {evidence.trajectories[n].stop_reason.value}"
-            if evidence.groups
-            else ("a limit ended it" if attempts.truncated_N[n] else "no limit ended it")
+        np.bincount(
+            trajectories.group_of_trajectory_N[compared_N & counted_N],
+            minlength=trajectories.num_groups,
         )
+        > 0
+    )
+    for n in np.flatnonzero(
+        compared_N & ~counted_N & kept_G[trajectories.group_of_trajectory_N]
+    ).tolist():
+        why = "a limit ended it" if trajectories.truncated_N[n] else "no limit ended it"
+        if evidence.groups:
+            why = f"it ended by {evidence.trajectories[n].stop_reason.value}"
         yield Finding(
             f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
-            "filter chooses among the attempts of a group",
-            attempts.place_of_row(n),
+            "filter chooses among the trajectories of a group",
+            trajectories.place_of_row(n),
             severity_of_a_choice(evidence),
         )
 
@@ -259,13 +271,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "R11",
-        "attempts that a limit cut short are treated like others",
-        means="an attempt counts in one term of the loss and not in another, or silently not at all: what is learned "
+        "trajectories that a limit cut short are treated like others",
+        means="a trajectory counts in one term of the loss and not in another, or silently not at all: what is learned "
         "about running out of room is decided by a mask that nobody chose.",
-        mend="take every mask from one weight per attempt; where overlong attempts are to be left out, do it by a "
+        mend="take every mask from one weight per trajectory; where overlong trajectories are to be left out, do it by a "
         "filter or a reward that is declared; keep stop reasons, flags and finish as they were recorded.",
         needs=(),
-        check=_alike,
+        check=_treated_alike,
         threads=("trl#4976", "OpenRLHF#1243", "OpenRLHF#1252"),
     ),
 )

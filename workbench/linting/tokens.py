@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.credit import severity_of_a_choice
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, POLICY, PROMPT, Flat
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types.findings import NOTE, Checked, Finding, NotChecked, Place
 
 if TYPE_CHECKING:
     from workbench.learn.batch import Batch
@@ -36,14 +36,14 @@ def check_share(evidence: Evidence) -> Iterator[RuleResult]:
         return  # R4 says so
     count = batch.num_trajectories
     eligible_N = np.bincount(row_T[batch.eligible_T.numpy()], minlength=count)
-    yield Checked(count)
+    yield Checked(count, "how many tokens may be trained")
     if evidence.groups and len(evidence.trajectories) == count:
         yield from _silent_rows(evidence, eligible_N)
     elif not evidence.groups:
-        yield NotChecked("trajectories (how many turns each has)")
+        yield NotChecked("trajectories", "turns without a token that counts")
     credit = evidence.credit
     if credit is None:
-        yield NotChecked("the credit")
+        yield NotChecked("the credit", "how many tokens of a trajectory have a weight")
         return
     if len(credit.weight_T) == len(row_T):
         yield from _weights(evidence, row_T, eligible_N)
@@ -64,41 +64,53 @@ def _silent_rows(evidence: Evidence, eligible_N: np.ndarray) -> Iterator[Finding
             )
 
 
+class RowTokens(NamedTuple):
+    """Counts of tokens, by trajectory of a batch."""
+
+    may_N: np.ndarray  # that may be trained
+    trained_N: np.ndarray  # that are
+    scored_N: np.ndarray  # bool: whether it is scored
+
+
 def _weights(evidence: Evidence, row_T: np.ndarray, eligible_N: np.ndarray) -> Iterator[Finding]:
-    batch, credit = evidence.batch, evidence.credit
-    recipe = evidence.twin.recipe
+    batch = evidence.batch
+    credit = evidence.credit
+    recipe = evidence.plain_recipe.recipe
     wide = credit.widened is not None if recipe is None else "loss_over" in recipe.widened
-    may_N = (
-        eligible_N
-        if not wide
-        else np.bincount(row_T[batch.response_T.numpy()], minlength=len(eligible_N))
+    count = len(eligible_N)
+    rows = RowTokens(
+        np.bincount(row_T[batch.response_T.numpy()], minlength=count) if wide else eligible_N,
+        np.bincount(row_T[credit.weight_T.numpy() != 0], minlength=count),
+        batch.scored_N.numpy(),
     )
-    trained_N = np.bincount(row_T[credit.weight_T.numpy() != 0], minlength=len(eligible_N))
-    scored_N = batch.scored_N.numpy()
-    everywhere = Place(step=evidence.step)
-    chosen = severity_of_a_choice(evidence)
-    if not trained_N.sum():
-        if may_N[scored_N].sum() and not _leaves_out(evidence):
+    if not rows.trained_N.any():
+        scored = int(rows.may_N[rows.scored_N].sum())
+        if scored and not _leaves_out(evidence):
             yield Finding(
-                f"not one of {len(row_T)} tokens has a weight, though {int(may_N[scored_N].sum())} sampled "
-                "ones are scored",
-                everywhere,
-                chosen,
+                f"not one of {len(row_T)} tokens has a weight, though {scored} sampled ones are scored",
+                Place(step=evidence.step),
+                severity_of_a_choice(evidence),
                 len(row_T),
             )
         return
-    partly = np.flatnonzero((trained_N > 0) & (trained_N < may_N))
-    for n in partly.tolist():
+    yield from _wrong_rows(evidence, rows, "stand in its response" if wide else "were sampled")
+    if not _leaves_out(evidence):
+        yield from _too_few(evidence, rows, len(row_T))
+
+
+def _wrong_rows(evidence: Evidence, rows: RowTokens, what: str) -> Iterator[Finding]:
+    """Trajectories of which a part is trained, more than may be, or something though they are not scored."""
+    may_N, trained_N, scored_N = rows
+    for n in np.flatnonzero((trained_N > 0) & (trained_N < may_N)).tolist():
         yield Finding(
             f"{trained_N[n]} of {may_N[n]} tokens of this trajectory are trained: a row weighs as a whole",
             _place_of_row(evidence, n),
-            chosen,
+            severity_of_a_choice(evidence),
             int(may_N[n] - trained_N[n]),
         )
     for n in np.flatnonzero(trained_N > may_N).tolist():
         yield Finding(
-            f"{trained_N[n]} tokens of this trajectory are trained, and only {may_N[n]} "
-            f"{'stand in its response' if wide else 'were sampled'}",
+            f"{trained_N[n]} tokens of this trajectory are trained, and only {may_N[n]} {what}",
             _place_of_row(evidence, n),
             count=int(trained_N[n] - may_N[n]),
         )
@@ -108,18 +120,24 @@ def _weights(evidence: Evidence, row_T: np.ndarray, eligible_N: np.ndarray) -> I
             _place_of_row(evidence, n),
             count=int(trained_N[n]),
         )
-    silent = np.flatnonzero((trained_N == 0) & (may_N > 0) & scored_N)
-    if len(silent) and not _leaves_out(evidence):
+
+
+def _too_few(evidence: Evidence, rows: RowTokens, num_tokens: int) -> Iterator[Finding]:
+    silent = np.flatnonzero((rows.trained_N == 0) & (rows.may_N > 0) & rows.scored_N)
+    if len(silent):
         yield Finding(
             f"{len(silent)} scored trajectories have sampled tokens and not one trained; this is the first",
             _place_of_row(evidence, int(silent[0])),
-            chosen,
+            severity_of_a_choice(evidence),
             len(silent),
         )
-    share = trained_N.sum() / len(row_T)
-    if share < FEW and not _leaves_out(evidence):
+    total = rows.trained_N.sum()
+    share = total / num_tokens
+    if share < FEW:
         yield Finding(
-            f"{trained_N.sum()} of {len(row_T)} tokens are trained ({share:.2%})", everywhere, NOTE
+            f"{total} of {num_tokens} tokens are trained ({share:.2%})",
+            Place(step=evidence.step),
+            NOTE,
         )
 
 
@@ -179,42 +197,26 @@ def _turns_of_spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             flat.place_of_span(int(sampled[q])),
             count=int(flat.length_P[sampled[q]]),
         )
-    yield from _replies(evidence, flat, sampled)
+    yield from _replies(flat, sampled)
 
 
-def _replies(evidence: Evidence, flat: Flat, sampled: np.ndarray) -> Iterator[Finding]:
+def _replies(flat: Flat, sampled: np.ndarray) -> Iterator[Finding]:
     """What stands after a sampled turn, to the next one, belongs to it; a prompt belongs to turn 0."""
     if not len(sampled):
         return
-    everywhere = np.arange(len(flat.spans))
-    before = (
-        np.searchsorted(sampled, everywhere, side="right") - 1
-    )  # the last sampled span up to here
+    # The number of the last sampled span up to here.
+    before = np.searchsorted(sampled, np.arange(len(flat.spans)), side="right") - 1
     last = sampled[np.maximum(before, 0)]
     follows = (before >= 0) & (flat.segment_P[last] == flat.segment_P) & ~flat.sampled_P
     wrong = follows & (flat.turn_P != flat.turn_P[last])
     wrong |= (flat.source_P == PROMPT) & (flat.turn_P != 0)
-    # In what is shown of the past, the policy's turns and the replies never go back.
-    spoken = np.flatnonzero(np.isin(flat.source_P, (POLICY, ENV)))
-    back = spoken[1:][(np.diff(flat.turn_P[spoken]) < 0) & (np.diff(flat.segment_P[spoken]) == 0)]
-    wrong[back] = True
-    # The newest reply that a turn is shown is the answer to the turn before.
-    for p, q in pairwise(spoken.tolist()):
-        if (
-            flat.sampled_P[q]
-            and flat.source_P[p] == ENV
-            and flat.segment_P[p] == flat.segment_P[q]
-            and flat.turn_P[p] >= flat.turn_P[q]
-        ):
-            wrong[p] = True
+    wrong[_out_of_order(flat)] = True
     for p in np.flatnonzero(wrong & (flat.length_P > 0)).tolist():
-        belongs = (
-            f"turn {flat.turn_P[last[p]]}"
-            if follows[p]
-            else "turn 0"
-            if flat.source_P[p] == PROMPT
-            else "an earlier turn"
-        )
+        belongs = "an earlier turn"
+        if follows[p]:
+            belongs = f"turn {flat.turn_P[last[p]]}"
+        elif flat.source_P[p] == PROMPT:
+            belongs = "turn 0"
         yield Finding(
             f"these tokens have the turn id {flat.turn_P[p]} and stand where {belongs} belongs",
             flat.place_of_span(p),
@@ -222,8 +224,23 @@ def _replies(evidence: Evidence, flat: Flat, sampled: np.ndarray) -> Iterator[Fi
         )
 
 
+def _out_of_order(flat: Flat) -> list[int]:
+    """Spans of the policy and replies that go back to an earlier turn, or name the turn that they are shown to."""
+    # In what is shown of the past, the policy's turns and the replies never go back.
+    spoken = np.flatnonzero(np.isin(flat.source_P, (POLICY, ENV)))
+    back = (np.diff(flat.turn_P[spoken]) < 0) & (np.diff(flat.segment_P[spoken]) == 0)
+    wrong = spoken[1:][back].tolist()
+    # The newest reply that a turn is shown is the answer to the turn before.
+    for p, q in pairwise(spoken.tolist()):
+        is_answered = flat.sampled_P[q] and flat.source_P[p] == ENV
+        same_segment = flat.segment_P[p] == flat.segment_P[q]
+        if is_answered and same_segment and flat.turn_P[p] >= flat.turn_P[q]:
+            wrong.append(p)
+    return wrong
+
+
 def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
-    """Of the batch alone: the turns of a trajectory's sampled tokens are 0, 1, 2 ... without a gap."""
+    """By the batch alone, the turns of a trajectory's sampled tokens are 0, 1, 2 ... without a gap."""
     batch = evidence.batch
     row_T = _row_T(batch)
     if len(batch.turn_T) != len(row_T) or len(batch.eligible_T) != len(row_T):
@@ -232,7 +249,8 @@ def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
         )
         return
     at_E = np.flatnonzero(batch.eligible_T.numpy())
-    row_E, turn_E = row_T[at_E], batch.turn_T.numpy()[at_E]
+    row_E = row_T[at_E]
+    turn_E = batch.turn_T.numpy()[at_E]
     yield Checked(len(at_E))
     starts_E = np.diff(row_E, prepend=-1) != 0
     step_E = np.diff(turn_E, prepend=0)
@@ -244,9 +262,9 @@ def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
     wrong_E[last] |= turn_E[last] + 1 != turns_N[row_E[last]]
     for n, first in zip(*np.unique(row_E[wrong_E], return_index=True), strict=True):
         at = int(at_E[np.flatnonzero(wrong_E)[first]])
-        said = list(dict.fromkeys(turn_E[row_E == n].tolist()))
+        turn_ids = list(dict.fromkeys(turn_E[row_E == n].tolist()))
         yield Finding(
-            f"the sampled tokens of this trajectory have the turn ids {said}; it has {turns_N[n]} turns, so "
+            f"the sampled tokens of this trajectory have the turn ids {turn_ids}; it has {turns_N[n]} turns, so "
             f"0 to {turns_N[n] - 1} in order",
             evidence.place_of_token(at),
         )

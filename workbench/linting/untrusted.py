@@ -13,23 +13,24 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.findings import Checked, Finding
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, PROMPT, Flat
 from workbench.linting.reference import Reference
 from workbench.linting.render import chosen
 from workbench.linting.rule import Rule, RuleResult
-from workbench.types import Message, Trajectory
-from workbench.types.findings import Checked, Finding
+from workbench.values import Message, Trajectory
 
 
 def check_untrusted(evidence: Evidence) -> Iterator[RuleResult]:
     """No control token from outside, and nothing of what the environment said lost or changed."""
-    reference, flat = Reference(evidence.chat), evidence.flat
+    reference = Reference(evidence.chat)
+    flat = evidence.flat
     yield from _forged(evidence, flat, reference)
     looked = chosen(evidence)
     for n in looked:
-        yield from _whole(evidence.trajectories[n], flat, reference, n)
-    # The openings of all others, each different one once: attempts at a task share theirs.
+        yield from _observations_whole(evidence.trajectories[n], flat, reference, n)
+    # The openings of all others, each different one once: trajectories of a task share theirs.
     known = set()
     for n in sorted(set(range(len(evidence.trajectories))) - set(looked)):
         messages = evidence.trajectories[n].first_observation.messages
@@ -38,7 +39,7 @@ def check_untrusted(evidence: Evidence) -> Iterator[RuleResult]:
             key = (messages, *(flat.spans[p].token_ids.tobytes() for p in prompt))
             if key not in known:
                 known.add(key)
-                yield from _said_whole(flat, reference, messages, prompt, segment, 0)
+                yield from _messages_whole(flat, reference, messages, prompt, segment, 0)
 
 
 def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[RuleResult]:
@@ -49,27 +50,32 @@ def _forged(evidence: Evidence, flat: Flat, reference: Reference) -> Iterator[Ru
     spare: dict[
         tuple[int, int, int], Counter
     ] = {}  # of each message in each segment: what it may still have
-    told = set()
+    reported = set()
     for t in np.flatnonzero(is_control_V[flat.ids_T] & outside_P[flat.span_T]).tolist():
-        p, token_id = int(flat.span_T[t]), int(flat.ids_T[t])
+        p = int(flat.span_T[t])
+        token_id = int(flat.ids_T[t])
         key = int(flat.segment_P[p]), int(flat.source_P[p]), int(flat.turn_P[p])
         if key not in spare:
             messages = _messages_of(evidence.trajectories[int(flat.trajectory_P[p])], *key[1:])
-            spare[key] = Counter(
-                token
-                for message in messages
-                for part in message.content
-                if part.trusted
-                for token in reference.controls_in(part.text)
-            )
+            spare[key] = _trusted_controls(reference, messages)
         spare[key][token_id] -= 1
-        if spare[key][token_id] < 0 and key not in told:
-            told.add(key)
+        if spare[key][token_id] < 0 and key not in reported:
+            reported.add(key)
             yield Finding(
                 f"{reference.name(token_id)!r} stands here as the control token {token_id}, and no trusted "
                 "text of the environment says it",
                 flat.place(t),
             )
+
+
+def _trusted_controls(reference: Reference, messages: Sequence[Message]) -> Counter[int]:
+    """The control tokens that trusted parts of messages spell out."""
+    controls: Counter[int] = Counter()
+    for message in messages:
+        for part in message.content:
+            if part.trusted:
+                controls.update(reference.controls_in(part.text))
+    return controls
 
 
 def _messages_of(trajectory: Trajectory, source: int, turn: int) -> tuple[Message, ...]:
@@ -78,14 +84,14 @@ def _messages_of(trajectory: Trajectory, source: int, turn: int) -> tuple[Messag
     return trajectory.turns[turn].reply if turn < len(trajectory.turns) else ()
 
 
-def _whole(
+def _observations_whole(
     trajectory: Trajectory, flat: Flat, reference: Reference, n: int
 ) -> Iterator[RuleResult]:
     """The first observation in every segment, and the newest reply before every turn, in all their words."""
     first = trajectory.first_observation
     for segment in flat.segments_of(n):
         spans = flat.spans_of(segment)
-        yield from _said_whole(
+        yield from _messages_whole(
             flat, reference, first.messages, _prompt_spans(flat, segment), segment, 0
         )
         for tool in first.tools:
@@ -98,7 +104,7 @@ def _whole(
                     for q in range(spans.start, p)
                     if flat.source_P[q] == ENV and flat.turn_P[q] == turn
                 ]
-                yield from _said_whole(
+                yield from _messages_whole(
                     flat, reference, trajectory.turns[turn].reply, reply, segment, turn
                 )
 
@@ -108,10 +114,10 @@ def _prompt_spans(flat: Flat, segment: int) -> list[int]:
 
 
 def _text(flat: Flat, reference: Reference, spans: Iterable[int]) -> str:
-    return reference.decode([token for p in spans for token in flat.spans[p].token_ids.tolist()])
+    return reference.decode(flat.ids_of(spans))
 
 
-def _said_whole(
+def _messages_whole(
     flat: Flat,
     reference: Reference,
     messages: Sequence[Message],
@@ -119,7 +125,8 @@ def _said_whole(
     segment: int,
     turn: int,
 ) -> Iterator[RuleResult]:
-    shown, at = _text(flat, reference, spans), 0
+    shown = _text(flat, reference, spans)
+    at = 0
     for message in messages:
         yield Checked(1)
         text = reference.normalized(message.text).strip()

@@ -1,7 +1,7 @@
 """An update is what its credit table says (R18).
 
 The table of an update holds, token by token, all that its loss was made of. From those columns everything that the
-update reports is computed once more by the algorithm's plain twin: ratios, what was held at a bound, each term, what it
+update reports is computed once more by the algorithm's reference implementation: ratios, what was held at a bound, each term, what it
 was divided by, the figures. What the gradient did with it is R19's question.
 
 Axis letters: T tokens (flat) · U the tokens that this update used · N trajectories.
@@ -10,64 +10,68 @@ Axis letters: T tokens (flat) · U the tokens that this update used · N traject
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.credit import columns_of
 from workbench.linting.evidence import Evidence, Update
+from workbench.linting.expected import LOSS_PARTS, WEIGHT_COLUMNS, ExpectedUpdate, expected_update
 from workbench.linting.messages import at_first, unequal
 from workbench.linting.rule import Rule, RuleResult
-from workbench.linting.twin import LOSS_PARTS, WEIGHT_COLUMNS, ExpectedUpdate, expected_update
-from workbench.types.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 
 # Numbers per token are float32 and were added up in float64: measured differences stay below 1e-7 of the sum of sizes
 # on a CPU. Another exponential may be off by a few units in the last place.
 NEAR = 1e-5
 # Mean |log ratio| of a step's first update, where old and new are the same weights: what two cuts of a batch round.
 # On a CPU it was exactly 0, with 8 bits too; a kernel that goes by the shape of a batch leaves 1e-5, of 8 bits 1e-2.
-FIRST, FIRST_BF16 = 2e-4, 5e-2
+FIRST = 2e-4
+FIRST_BF16 = 5e-2
 
 # AdamW moves a weight by about the learning rate. Weights are below 1 or not much above it, where float32 has a spacing
 # of 6e-8, and gradients far below its epsilon (1e-8 each, 3e-4 all together in a model of 1e9 weights) move nothing.
-VISIBLE, SLOPE = 1e-7, 1e-3
+VISIBLE = 1e-7
+SLOPE = 1e-3
+OLD_FROM_NEW = "old logprobs beside those of later updates"
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
-    algorithm, updates = evidence.algorithm, evidence.updates
+    algorithm = evidence.algorithm
+    updates = evidence.updates
     step = columns_of(evidence)
     for update in updates:
         yield from _same_step(evidence, update, step)
     yield from _passes(evidence)
     yield from _old_is_old(evidence)
     if algorithm is None:
-        yield NotChecked("the algorithm, whose settings the loss is made by")
+        yield NotChecked("the algorithm, whose settings the loss is made by", "the loss")
         return
-    if LOSS_PARTS & set(evidence.twin.missing):
-        yield NotChecked(f"a plain twin of the loss of {algorithm.name}", decides=True)
+    if LOSS_PARTS & set(evidence.plain_recipe.missing):
+        yield NotChecked(f"a reference implementation of the loss of {algorithm.name}", "the loss")
         return
     for number, update in enumerate(updates):
         if not update.table.columns["used"].any():
             yield from _nothing_used(evidence, update)
             continue
-        own = expected_update(update.table.columns, evidence.twin.recipe)
-        yield Checked(len(own.used_U))
+        own = expected_update(update.table.columns, evidence.plain_recipe.recipe)
+        yield Checked(len(own.used_U), "the loss, token by token")
         yield from _tokens(evidence, update, own)
         yield from _left_out(evidence, update)
         if update.skipped is None or "not finite" not in update.skipped:
             yield from _figures(evidence, update, own)
         if number == 0:
             yield from _on_policy(evidence, update, own)
-            yield from _gap(evidence, update)
+            yield from _sampler_gap(evidence, update)
 
 
 def _place(evidence: Evidence, update: Update, token: int | None = None) -> Place:
     here = Place(step=evidence.step, update=update.table.update)
-    if token is None or evidence.attempts is None:
+    if token is None or evidence.plain_trajectories is None:
         return here
-    return replace(evidence.attempts.place(token), update=update.table.update)
+    return replace(evidence.plain_trajectories.place(token), update=update.table.update)
 
 
 # ------------------------------------------------------------------------------------------------ the step's credit
@@ -77,20 +81,22 @@ def _same_step(
     evidence: Evidence, update: Update, step: Mapping[str, np.ndarray] | None
 ) -> Iterator[RuleResult]:
     """Advantages, weights, returns and tokens of a table are the step's, bit for bit; numbers stand where it trained."""
-    columns, here = update.table.columns, partial(_place, evidence, update)
+    columns = update.table.columns
+    here = partial(_place, evidence, update)
     used_T = columns["used"]
     yield Checked(1)
-    wanted, attempts = dict(step or {}), evidence.attempts
-    if attempts is not None:
+    wanted = dict(step or {})
+    trajectories = evidence.plain_trajectories
+    if trajectories is not None:
         wanted |= {
-            "token_id": attempts.token_id_T,
-            "trajectory": attempts.row_T,
-            "segment": attempts.segment_T,
-            "position": attempts.position_T,
-            "turn": attempts.turn_T,
-            "source": attempts.source_T,
-            "eligible": attempts.sampled_T,
-            "rollout_logp": attempts.rollout_logp_T,
+            "token_id": trajectories.token_id_T,
+            "trajectory": trajectories.row_T,
+            "segment": trajectories.segment_T,
+            "position": trajectories.position_T,
+            "turn": trajectories.turn_T,
+            "source": trajectories.source_T,
+            "eligible": trajectories.sampled_T,
+            "rollout_logp": trajectories.rollout_logp_T,
         }
     for name, theirs_T in wanted.items():
         mine_T = columns.get(name)
@@ -124,62 +130,71 @@ def _same_step(
 
 def _passes(evidence: Evidence) -> Iterator[RuleResult]:
     """Each pass over a step uses every token that has a weight once, and each trajectory in one update only."""
-    updates, algorithm = evidence.updates, evidence.algorithm
+    updates = evidence.updates
     if not updates:
         return
     columns = updates[0].table.columns
-    trained_T = np.any(
-        [columns[name] != 0 for name in WEIGHT_COLUMNS.values() if name in columns], axis=0
-    )
-    epochs = int(getattr(algorithm, "epochs", 1))
+    weights = [columns[name] for name in WEIGHT_COLUMNS.values() if name in columns]
+    trained_T = np.any([weight_T != 0 for weight_T in weights], axis=0)
+    epochs = int(getattr(evidence.algorithm, "epochs", 1))
     if len(updates) % epochs:
-        yield NotChecked(f"updates of whole passes ({len(updates)} are here, of {epochs} passes)")
+        yield NotChecked(
+            f"updates of whole passes ({len(updates)} are here, of {epochs} passes)", "passes"
+        )
         return
-    each = len(updates) // epochs
-    said = None if evidence.credit is None else evidence.credit.minibatches
-    wanted = (
-        said
-        if said is not None
-        else None
-        if getattr(algorithm, "minibatch_size", 0)
-        else getattr(algorithm, "minibatches", None)
-    )
-    row_T = columns["trajectory"]
-    rows = len(np.unique(row_T[trained_T]))
-    if wanted is not None and each != max(1, min(wanted, rows)):
+    per_epoch = len(updates) // epochs
+    rows = len(np.unique(columns["trajectory"][trained_T]))
+    wanted = _updates_asked(evidence)
+    if wanted is not None and per_epoch != max(1, min(wanted, rows)):
         yield Finding(
-            f"{each} updates per pass over {rows} trajectories, where {wanted} were asked for",
+            f"{per_epoch} updates per pass over {rows} trajectories, where {wanted} were asked for",
             Place(step=evidence.step),
         )
     for epoch in range(epochs):
-        part = updates[epoch * each : (epoch + 1) * each]
-        used = [update.table.columns["used"] for update in part]
-        times_T = np.sum(used, axis=0, dtype=np.int64)
-        yield from at_first(
-            times_T != trained_T,
-            lambda t: (
-                f"used {times_T[t]} times in pass {epoch}, but it "
-                f"{'has a weight and is to be used once' if trained_T[t] else 'has no weight'}"
-            ),
-            partial(_place, evidence, part[0]),
-        )
-        for update, used_T in zip(part, used):
-            yield from at_first(
-                np.isin(row_T, row_T[used_T]) & trained_T & ~used_T,
-                lambda t: (
-                    "not used, though other tokens of its trajectory are: a trajectory is trained whole"
-                ),
-                partial(_place, evidence, update),
-            )
+        part = updates[epoch * per_epoch : (epoch + 1) * per_epoch]
+        yield from _one_pass(evidence, epoch, part, trained_T)
 
 
-def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
-    """What the step's first update says of sampler and trainer, from the spans' own logprobs and the column."""
-    columns, metrics = update.table.columns, update.metrics
-    at, plain = (
-        np.flatnonzero(columns["eligible"]),
-        evidence.flat.plain_logp_T[evidence.flat.sampled_T],
+def _updates_asked(evidence: Evidence) -> int | None:
+    """How many updates a pass is to have, as the credit says, else the algorithm; None: that goes by their size."""
+    credit = evidence.credit
+    if credit is not None and credit.minibatches is not None:
+        return credit.minibatches
+    if getattr(evidence.algorithm, "minibatch_size", 0):
+        return None
+    return getattr(evidence.algorithm, "minibatches", None)
+
+
+def _one_pass(
+    evidence: Evidence, epoch: int, updates: Sequence[Update], trained_T: np.ndarray
+) -> Iterator[Finding]:
+    row_T = updates[0].table.columns["trajectory"]
+    used = [update.table.columns["used"] for update in updates]
+    times_T = np.sum(used, axis=0, dtype=np.int64)
+    yield from at_first(
+        times_T != trained_T,
+        lambda t: (
+            f"used {times_T[t]} times in pass {epoch}, but it "
+            f"{'has a weight and is to be used once' if trained_T[t] else 'has no weight'}"
+        ),
+        partial(_place, evidence, updates[0]),
     )
+    for update, used_T in zip(updates, used):
+        yield from at_first(
+            np.isin(row_T, row_T[used_T]) & trained_T & ~used_T,
+            lambda t: (
+                "not used, though other tokens of its trajectory are: a trajectory is trained whole"
+            ),
+            partial(_place, evidence, update),
+        )
+
+
+def _sampler_gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
+    """What the step's first update says of sampler and trainer, from the spans' own logprobs and the column."""
+    columns = update.table.columns
+    metrics = update.metrics
+    at = np.flatnonzero(columns["eligible"])
+    plain = evidence.flat.plain_logp_T[evidence.flat.sampled_T]
     if not metrics or update.skipped is not None or len(plain) != len(at):
         return
     change = columns["new_logp"][at].astype(np.float64) - plain
@@ -187,33 +202,42 @@ def _gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     if not len(change) or np.abs(change).max() > 20:
         return
     yield Checked(len(change))
+    for name, value in _gap_figures(change).items():
+        reported = metrics.get(name)
+        # Both logprobs are float32: their difference is known to a few of their last bits.
+        if reported is None or not abs(float(reported) - value) <= 1e-4 * abs(value) + 2e-6:
+            yield Finding(
+                f"{name} is reported as {reported if reported is None else f'{float(reported):.7g}'}, sampler and "
+                f"trainer make it {value:.7g}",
+                _place(evidence, update),
+                NOTE if reported is None else ERROR,
+            )
+
+
+def _gap_figures(change: np.ndarray) -> dict[str, float]:
+    """By the names of the metrics: what differences of log-probabilities say of sampler and trainer."""
     ratio = np.exp(change)
-    near = np.minimum(np.abs(ratio - 0.9), np.abs(ratio - 1.1)).min() < 1e-5
-    due = {
+    figures = {
         "logp_gap_mean": np.abs(change).mean(),
         "logp_gap_max": np.abs(change).max(),
         "raw_ratio_mean": ratio.mean(),
         "mismatch_kl": (ratio - 1 - change).mean(),
     }
-    due |= {} if near else {"raw_ratio_outside": ((ratio < 0.9) | (ratio > 1.1)).mean()}
-    for name, value in due.items():
-        said = metrics.get(name)
-        # Both logprobs are float32: their difference is known to a few of their last bits.
-        if said is None or not abs(float(said) - value) <= 1e-4 * abs(value) + 2e-6:
-            yield Finding(
-                f"{name} is reported as {said if said is None else f'{float(said):.7g}'}, sampler and trainer "
-                f"make it {value:.7g}",
-                _place(evidence, update),
-                NOTE if said is None else ERROR,
-            )
+    to_bounds = np.minimum(np.abs(ratio - 0.9), np.abs(ratio - 1.1))
+    if to_bounds.min() >= 1e-5:  # else rounding decides on which side a token is
+        figures["raw_ratio_outside"] = ((ratio < 0.9) | (ratio > 1.1)).mean()
+    return figures
 
 
 def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     """An update is left out for what its numbers say, and made otherwise."""
-    said, metrics, columns = update.skipped, update.metrics, update.table.columns
-    norm, here = metrics.get("grad_norm"), _place(evidence, update)
+    reason = update.skipped
+    metrics = update.metrics
+    columns = update.table.columns
+    norm = metrics.get("grad_norm")
+    here = _place(evidence, update)
     yield Checked(1)
-    if said is None:
+    if reason is None:
         if norm == 0:
             yield Finding(
                 "the gradient is exactly zero, and the weights were moved all the same: by what the optimizer "
@@ -221,11 +245,11 @@ def _left_out(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
                 here,
             )
         return
-    if "exactly zero" in said and norm is not None and norm != 0:
+    if "exactly zero" in reason and norm is not None and norm != 0:
         yield Finding(
             f"it was left out, as if the gradient were exactly zero; its norm is {norm:.6g}", here
         )
-    if "not finite" not in said or "loss" not in metrics or norm is None:
+    if "not finite" not in reason or "loss" not in metrics or norm is None:
         return  # numbers that are not finite are not among the metrics
     used_T = columns["used"]
     names = [
@@ -278,7 +302,8 @@ def _old_is_old(evidence: Evidence) -> Iterator[RuleResult]:
     seen_T: np.ndarray | None = None
     for update in updates:
         columns = update.table.columns
-        old_T, used_T = columns["old_logp"], columns["used"]
+        old_T = columns["old_logp"]
+        used_T = columns["used"]
         if seen_T is not None:
             yield from at_first(
                 ~np.isnan(seen_T) & ~np.isnan(old_T) & (seen_T != old_T),
@@ -290,11 +315,9 @@ def _old_is_old(evidence: Evidence) -> Iterator[RuleResult]:
             old_T = np.where(np.isnan(old_T), seen_T, old_T)
         seen_T = old_T
         at = np.flatnonzero(used_T & ~np.isnan(columns["rollout_logp"]))
-        old, new, rollout = (
-            columns["old_logp"][at],
-            columns["new_logp"][at],
-            columns["rollout_logp"][at],
-        )
+        old = columns["old_logp"][at]
+        new = columns["new_logp"][at]
+        rollout = columns["rollout_logp"][at]
         if len(at) >= 32 and (old == rollout).all() and not (new == old).all():
             yield Finding(
                 "old_logp is the sampler's own logprob at every token: its rounding, temperature and top-p "
@@ -312,16 +335,17 @@ def _old_is_not_new(evidence: Evidence) -> Iterator[RuleResult]:
     later = [update for update in others if update.skipped is None]
     if not later or first.skipped is not None:
         return
-    said = dict(evidence.means or {}) | dict(first.metrics)
-    if said.get("lr") is None or said.get("grad_norm") is None:
+    reported = dict(evidence.means or {}) | dict(first.metrics)
+    if reported.get("lr") is None or reported.get("grad_norm") is None:
         yield NotChecked(
-            "the learning rate and the gradient's norm (whether the first update moved the weights)"
+            "the learning rate and the gradient's norm (whether the first update moved the weights)",
+            OLD_FROM_NEW,
         )
         return
     columns = first.table.columns
     taught = (columns["used"] & (columns["weight"] != 0) & (columns["advantage"] != 0)).any()
-    if said["lr"] < VISIBLE or said["grad_norm"] < SLOPE or not taught:
-        yield NotChecked("a first update that visibly moves the weights")
+    if reported["lr"] < VISIBLE or reported["grad_norm"] < SLOPE or not taught:
+        yield NotChecked("a first update that visibly moves the weights", OLD_FROM_NEW)
         return
     columns = later[-1].table.columns
     at = np.flatnonzero(columns["used"] & (columns["weight"] != 0))
@@ -356,8 +380,10 @@ def _on_policy(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Itera
 
 
 def _tokens(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterator[RuleResult]:
-    columns, used_U = update.table.columns, own.used_U
-    ratio_U, state_U = columns["ratio"][used_U].astype(np.float64), columns["clip_state"][used_U]
+    columns = update.table.columns
+    used_U = own.used_U
+    ratio_U = columns["ratio"][used_U].astype(np.float64)
+    state_U = columns["clip_state"][used_U]
     advantage_U, new_U, entropy_U = (
         columns[name][used_U] for name in ("advantage", "new_logp", "entropy")
     )
@@ -395,7 +421,9 @@ def _figures(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterato
     """Every figure that the metrics and the columns share."""
     metrics = update.metrics
     if not metrics:
-        yield NotChecked("the metrics of each update (of several, a run keeps their means)")
+        yield NotChecked(
+            "the metrics of each update (of several, a run keeps their means)", "figures"
+        )
         return
     missing = [name for name in own.figures if name not in metrics and name not in OPTIONAL]
     if missing:
@@ -403,13 +431,13 @@ def _figures(evidence: Evidence, update: Update, own: ExpectedUpdate) -> Iterato
             f"the update does not say its {', '.join(missing)}", _place(evidence, update), NOTE
         )
     for name, figure in own.figures.items():
-        said = metrics.get(name)
-        if said is None:
+        reported = metrics.get(name)
+        if reported is None:
             continue
-        if not abs(float(said) - figure.value) <= NEAR * figure.size + 1e-9:
+        if not abs(float(reported) - figure.value) <= NEAR * figure.size + 1e-9:
             yield Finding(
-                f"{name} is reported as {float(said):.7g}, the columns make it {figure.value:.7g}"
-                + _divided_by(evidence, update, own, name, float(said)),
+                f"{name} is reported as {float(reported):.7g}, the columns make it {figure.value:.7g}"
+                + _divided_by(evidence, update, own, name, float(reported)),
                 _place(evidence, update),
             )
     if metrics.get("grad_norm") == 0.0 and (count := own.teaches(update.table.columns)):
@@ -432,26 +460,29 @@ OPTIONAL = (
 
 
 def _divided_by(
-    evidence: Evidence, update: Update, own: ExpectedUpdate, name: str, said: float
+    evidence: Evidence, update: Update, own: ExpectedUpdate, name: str, reported: float
 ) -> str:
-    """What a wrong loss seems to have been divided by."""
-    figure, columns, recipe = own.figures["loss"], update.table.columns, evidence.twin.recipe
-    if name != "loss" or not said or not math.isfinite(said) or not figure.value:
+    """Name what a wrong loss seems to have been divided by."""
+    figure = own.figures["loss"]
+    columns = update.table.columns
+    recipe = evidence.plain_recipe.recipe
+    if name != "loss" or not reported or not math.isfinite(reported) or not figure.value:
         return ""
     counts = columns["used"] & (columns["weight"] != 0)
-    tokens, rows = int(counts.sum()), len(np.unique(columns["trajectory"][counts]))
+    tokens = int(counts.sum())
+    rows = len(np.unique(columns["trajectory"][counts]))
     due = tokens if recipe.reduction == "token-mean" else rows * (recipe.fixed_length or 1)
     known = {
         "the tokens of the whole batch": len(counts),
         "the tokens that count": tokens,
-        "the attempts": rows,
+        "the trajectories": rows,
         "nothing": 1,
     }
-    by = due * figure.value / said
+    by = due * figure.value / reported
     for what, count in known.items():
         if count and abs(by - count) <= 1e-4 * count:
             return f"; as if it were divided by {count} ({what}) instead of {due:g}"
-    return f"; that is {said / figure.value:.6g} times as much"
+    return f"; that is {reported / figure.value:.6g} times as much"
 
 
 RULES: tuple[Rule, ...] = (

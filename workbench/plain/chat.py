@@ -4,144 +4,150 @@
     (the policy samples)                                ... <|im_end|>
     chat.append(reply, turn, last_id)               (newline) <|im_start|>user ... <|im_end|> <|im_start|>assistant
 
-The tokenizer's own template writes it, with a placeholder for each content. So what the policy sampled is never decoded
-and encoded again, and no content is ever searched for control tokens. Templates that change contents are refused."""
+The tokenizer's own template writes it, with a placeholder for each content. So what the policy
+sampled is never decoded and encoded again, and no content is ever searched for control tokens.
+Templates that change contents are refused."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from workbench.types.errors import ChatFormatError
-from workbench.types import Observation, Source, Span
+from workbench.values import Observation, Source, Span
+from workbench.values.errors import ChatFormatError
 
-PLACEHOLDER = re.compile(
-    "\ufdd0(\\d+)\ufdd1"
-)  # of a content, by number; no ordinary text holds these characters
+# Content number 7 is the digit 7 between two characters that no ordinary text holds.
+PLACEHOLDER = re.compile("\ufdd0(\\d+)\ufdd1")
 Token = tuple[int, Source, int]  # id, who wrote it, in which turn
 
 
 class AuthoredPart(NamedTuple):
-    """Text by one author. `literal`: by the template, or trusted; only such text may become control tokens."""
+    """Text by one author."""
 
     text: str
     source: Source
     turn: int
-    literal: bool = False
+    literal: bool = False  # by the template, or trusted: only such text may become control tokens
 
 
 class Entry(NamedTuple):
-    """A message: its text, and what it is made of (a turn of the policy: what it sampled). No role: a tool's schema."""
+    """A message, or the schema of a tool."""
 
-    role: str
+    role: str  # "" for the schema of a tool
     text: str
-    words: Sequence[AuthoredPart | Span]
+    parts: list[AuthoredPart | Span]  # what the text is made of; a Span is what was sampled
 
 
-SAID = (
-    Entry(
-        "user", "u", [AuthoredPart("u", Source.PROMPT, 0)]
-    ),  # something that a reply can stand behind
+# Templates write a reply only behind a turn of the policy. Where there is none, this one is.
+EXCHANGE = [
+    Entry("user", "u", [AuthoredPart("u", Source.PROMPT, 0)]),
     Entry("assistant", "a", [Span(Source.POLICY, 0, [0])]),
-)
+]
 
 
 def entries(observation: Observation, source: Source, turn: int) -> list[Entry]:
-    """The messages of an environment; at reset the tools on offer, too."""
-    found = [
-        Entry(
-            message.role,
-            message.text,
-            [AuthoredPart(part.text, source, turn, part.trusted) for part in message.content],
-        )
-        for message in observation.messages
-    ]
-    schemas = [json.dumps(tool, ensure_ascii=False, default=dict) for tool in observation.tools]
-    return found + [
-        Entry("", text, [AuthoredPart(text, source, turn)])
-        for text in schemas
-        if source is Source.PROMPT
-    ]
+    """List the messages of an environment; at reset the tools on offer, too."""
+    listed = []
+    for message in observation.messages:
+        content = message.content
+        parts = [AuthoredPart(part.text, source, turn, part.trusted) for part in content]
+        listed.append(Entry(message.role, message.text, parts))
+    # Tools are offered once: the template shows them at the top of the first prompt.
+    if source is Source.PROMPT:
+        for tool in observation.tools:
+            schema = json.dumps(tool, ensure_ascii=False, default=dict)
+            listed.append(Entry("", schema, [AuthoredPart(schema, source, turn)]))
+    return listed
 
 
 class PlainChat:
     """The chat format of one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer, self.stop_ids = tokenizer, {tokenizer.eos_token_id}
-        spec = json.loads(tokenizer.backend_tokenizer.to_str())
+        self.tokenizer = tokenizer
+        backend = tokenizer.backend_tokenizer
+        spec = json.loads(backend.to_str())
         self.controls = {token["content"]: token["id"] for token in spec["added_tokens"]}
-        self.control = re.compile(
-            f"({'|'.join(map(re.escape, sorted(self.controls, key=len, reverse=True)))})"
-        )
+        # Where one control token begins like another, the longer one is meant.
+        longest_first = sorted(self.controls, key=len, reverse=True)
+        self.control = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         # The same tokenizer without its added tokens: whatever it is shown, it cannot write one.
-        bare = json.dumps(spec | {"added_tokens": [], "post_processor": None})
-        self.bare = type(tokenizer.backend_tokenizer).from_str(bare)
-        end_of_turn = self.control.match(self.template(SAID).partition("\ufdd01\ufdd1")[2].lstrip())
-        self.stop_ids |= {self.controls[end_of_turn[0]]} if end_of_turn else set()
+        spec["added_tokens"] = []
+        spec["post_processor"] = None
+        self.bare = type(backend).from_str(json.dumps(spec))
+        # A turn ends by the tokenizer's end token, or by what the template writes behind a turn.
+        self.stop_ids = {tokenizer.eos_token_id}
+        behind = self.template(EXCHANGE).partition("\ufdd01\ufdd1")[2]
+        end_of_turn = self.control.match(behind.lstrip())
+        if end_of_turn:
+            self.stop_ids.add(self.controls[end_of_turn[0]])
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """For parsers and people, without the stop token. Never encoded again."""
+    def decode(self, ids: list[int]) -> str:
+        """Write ids as text for parsers and people, without the stop token. Never encoded again."""
         ended = len(ids) and ids[-1] in self.stop_ids
-        return self.tokenizer.backend_tokenizer.decode(
-            list(ids[:-1] if ended else ids), skip_special_tokens=False
-        )
+        shown = list(ids[:-1] if ended else ids)
+        return self.tokenizer.backend_tokenizer.decode(shown, skip_special_tokens=False)
 
     def open(self, first: Observation) -> list[Span]:
-        """The first prompt, up to where the policy speaks."""
+        """Write the first prompt, up to where the policy speaks."""
         return self.encode(self.pieces(entries(first, Source.PROMPT, 0), 0))
 
     def append(self, reply: Observation, turn: int, last_id: int) -> list[Span]:
-        """What follows turn `turn` of the policy, whose last id was `last_id`: the end of the turn, where it did not
-        sample that itself, and the reply of the environment."""
-        opening, *rest = self.pieces([*SAID, *entries(reply, Source.ENV, turn)], turn)[
-            4:
-        ]  # behind SAID's four
-        return self.encode([opening._replace(text=self.after_end(opening.text, last_id)), *rest])
+        """Write what follows turn `turn` of the policy, whose last id was `last_id`: the end of the
+        turn, where it did not sample that itself, and the reply of the environment."""
+        pieces = self.pieces(EXCHANGE + entries(reply, Source.ENV, turn), turn)
+        # The first four pieces are the exchange: each content, and the template's text before it.
+        opening, *rest = pieces[4:]
+        text = self.after_end(opening.text, last_id)
+        return self.encode([opening._replace(text=text), *rest])
 
     def fresh(self, first: Observation, reply: Observation, turn: int) -> list[Span]:
-        """A new prompt of the first observation and the newest reply alone."""
-        return self.encode(
-            self.pieces(entries(first, Source.PROMPT, 0) + entries(reply, Source.ENV, turn), turn)
-        )
+        """Write a new prompt of the first observation and the newest reply alone."""
+        shown = entries(first, Source.PROMPT, 0) + entries(reply, Source.ENV, turn)
+        return self.encode(self.pieces(shown, turn))
 
     def rerendered(
-        self, first: Observation, exchanges: Sequence[tuple[list[int], Observation]]
+        self, first: Observation, exchanges: list[tuple[list[int], Observation]]
     ) -> list[Span]:
-        """The whole conversation as the template writes it now. What it shows of the policy's turns is covered with the
-        ids that were sampled."""
-        both = entries(first, Source.PROMPT, 0)
+        """Write the whole conversation as the template writes it now. What it shows of the policy's
+        turns is covered with the ids that were sampled."""
+        listed = entries(first, Source.PROMPT, 0)
         for turn, (ids, reply) in enumerate(exchanges):
-            both.append(Entry("assistant", self.decode(ids), [Span(Source.POLICY, turn, ids)]))
-            both += entries(reply, Source.ENV, turn)
-        pieces = self.pieces(both, 0)
-        wanted = "".join(
-            "(.*?)" if isinstance(piece, Span) else re.escape(piece.text) for piece in pieces
-        )
-        left = re.fullmatch(wanted, self.rendered(both, [entry.text for entry in both]), re.DOTALL)
+            listed.append(Entry("assistant", self.decode(ids), [Span(Source.POLICY, turn, ids)]))
+            listed += entries(reply, Source.ENV, turn)
+        pieces = self.pieces(listed, 0)
+        # What the template left of a turn of the policy stands between the pieces around it.
+        pattern = ""
+        for piece in pieces:
+            pattern += "(.*?)" if isinstance(piece, Span) else re.escape(piece.text)
+        text = self.rendered(listed, [entry.text for entry in listed])
+        left = re.fullmatch(pattern, text, re.DOTALL)
         if not left:
             raise ChatFormatError(
                 "the template moves what stands around the policy's turns; use history 'append'"
             )
-        turn, last_id = 0, None
+        # What follows a turn belongs to it, and begins with its end where that was not sampled.
+        turn = 0
+        last_id = None
         for n, piece in enumerate(pieces):
             if isinstance(piece, Span):
-                turn, last_id = piece.turn, int(piece.token_ids[-1])
-                pieces[n] = Span(
-                    Source.POLICY, turn, self.covering(piece.token_ids.tolist(), left[turn + 1])
-                )
+                turn = piece.turn
+                ids = piece.token_ids.tolist()
+                last_id = ids[-1]
+                # Its ids stay those that were sampled; the group of the pattern says how many are left.
+                pieces[n] = Span(Source.POLICY, turn, self.covering(ids, left[turn + 1]))
             elif piece.source is Source.SCAFFOLD:
-                pieces[n], last_id = (
-                    piece._replace(text=self.after_end(piece.text, last_id), turn=turn),
-                    None,
-                )
+                text = self.after_end(piece.text, last_id)
+                pieces[n] = piece._replace(text=text, turn=turn)
+                last_id = None
         return self.encode(pieces)
 
     def covering(self, ids: list[int], left: str) -> list[int]:
-        """The sampled ids that spell what the template left of a turn: no dropped thought, no white space at an end."""
+        """Find the sampled ids that spell what the template left of a turn: it may have dropped a
+        thought, or white space at an end. Ids at the end go last, so the longest match is taken."""
         end = len(ids) - 1 if ids[-1] in self.stop_ids else len(ids)
         for start in reversed(range(end + 1)):
             for stop in reversed(range(start, end + 1)):
@@ -152,138 +158,173 @@ class PlainChat:
         )
 
     def after_end(self, literal: str, last_id: int | None) -> str:
-        """Without the end of the turn that it begins with, if that is what the policy sampled last."""
-        end = self.control.match(literal.lstrip())
-        return (
-            literal.lstrip()[len(end[0]) :] if end and self.controls[end[0]] == last_id else literal
-        )
+        """Cut off the end of the turn, if that is what the policy sampled last."""
+        stripped = literal.lstrip()
+        end = self.control.match(stripped)
+        if end and self.controls[end[0]] == last_id:
+            return stripped[len(end[0]) :]
+        return literal
 
-    def rendered(self, both: Sequence[Entry], contents: Sequence[str]) -> str:
-        """What the tokenizer's template writes, with these contents."""
-        said = [
-            {"role": entry.role, "content": text}
-            for entry, text in zip(both, contents)
-            if entry.role
-        ]
-        tools = [json.loads(entry.text) for entry in both if not entry.role] or None
+    def rendered(self, listed: list[Entry], contents: list[str]) -> str:
+        """Let the tokenizer's template write, with these contents."""
+        messages = []
+        tools = []
+        for entry, text in zip(listed, contents):
+            if entry.role:
+                messages.append({"role": entry.role, "content": text})
+            else:  # a schema is data to the template: it takes no placeholder
+                tools.append(json.loads(entry.text))
         return self.tokenizer.apply_chat_template(
-            said, tools=tools, tokenize=False, add_generation_prompt=True
+            messages, tools=tools or None, tokenize=False, add_generation_prompt=True
         )
 
-    def template(self, both: Sequence[Entry]) -> str:
-        """The same with placeholders. Raises ChatFormatError where a content would not be shown as it is."""
-        sampled = [any(isinstance(part, Span) for part in entry.words) for entry in both]
-        places = [
-            f"\ufdd0{n}\ufdd1" if entry.text or sampled[n] else "" for n, entry in enumerate(both)
-        ]
-        shown = [places[n] if sampled[n] else entry.text for n, entry in enumerate(both)]
-        found = self.rendered(both, places)
-        for place, entry in zip(places, both):
-            found = found if entry.role else found.replace(entry.text, place, 1)
-        if PLACEHOLDER.sub(lambda place: shown[int(place[1])], found) != self.rendered(both, shown):
+    def template(self, listed: list[Entry]) -> str:
+        """Let it write placeholders. Raises ChatFormatError where a content would not be shown as it is."""
+        places = []
+        shown = []
+        for n, entry in enumerate(listed):
+            # What was sampled has no text of its own here: its ids are put in its place.
+            sampled = any(isinstance(part, Span) for part in entry.parts)
+            place = f"\ufdd0{n}\ufdd1" if entry.text or sampled else ""
+            places.append(place)
+            shown.append(place if sampled else entry.text)
+        text = self.rendered(listed, places)
+        for place, entry in zip(places, listed):
+            if not entry.role:  # a schema was written out, and is replaced afterwards
+                text = text.replace(entry.text, place, 1)
+        # With the contents back in their places, it must be what the template makes of them.
+        restored = PLACEHOLDER.sub(lambda place: shown[int(place[1])], text)
+        if restored != self.rendered(listed, shown):
             raise ChatFormatError(
                 "this template changes contents; workbench.chat follows some that do"
             )
-        return found
+        return text
 
-    def pieces(self, both: Sequence[Entry], turn: int) -> list[AuthoredPart | Span]:
-        """The template's text with the contents in their places, by author."""
-        found: list[AuthoredPart | Span] = []
-        for n, part in enumerate(PLACEHOLDER.split(self.template(both))):
-            found += (
-                both[int(part)].words
-                if n % 2
-                else [AuthoredPart(part, Source.SCAFFOLD, turn, True)]
-            )
-        return found
+    def pieces(self, listed: list[Entry], turn: int) -> list[AuthoredPart | Span]:
+        """Cut the template's text at the placeholders and put the contents there, by author."""
+        pieces = []
+        for n, part in enumerate(PLACEHOLDER.split(self.template(listed))):
+            if n % 2:  # text and numbers of contents take turns
+                pieces += listed[int(part)].parts
+            else:
+                pieces.append(AuthoredPart(part, Source.SCAFFOLD, turn, True))
+        return pieces
 
-    def encode(self, pieces: Iterable[AuthoredPart | Span]) -> list[Span]:
-        """Ids with their authors. Text between two control tokens is encoded at once, as the tokenizer does it."""
-        tokens: list[Token] = []
-        run: list[AuthoredPart] = []
+    def encode(self, pieces: list[AuthoredPart | Span]) -> list[Span]:
+        """Turn pieces into ids with their authors. Text between two control tokens is encoded at
+        once, as the tokenizer does it."""
+        tokens = []
+        run = []  # text since the last control token
         for piece in pieces:
+            # What was sampled has its ids already.
             if isinstance(piece, Span):
-                tokens, run = tokens + self.encode_run(run) + tokens_of([piece]), []
-                continue
-            for part in self.control.split(piece.text) if piece.literal else [piece.text]:
-                if piece.literal and part in self.controls:
-                    tokens += [
-                        *self.encode_run(run),
-                        (self.controls[part], piece.source, piece.turn),
-                    ]
-                    run = []
-                else:
-                    run.append(piece._replace(text=part))
+                tokens += self.encode_run(run) + tokens_of([piece])
+                run = []
+            elif piece.literal:
+                for text in self.control.split(piece.text):
+                    # A control token ends the run before it, and is looked up by its name.
+                    if text in self.controls:
+                        tokens += self.encode_run(run)
+                        tokens.append((self.controls[text], piece.source, piece.turn))
+                        run = []
+                    else:
+                        run.append(piece._replace(text=text))
+            else:  # foreign text is never searched for control tokens
+                run.append(piece)
         return spans_of(tokens + self.encode_run(run))
 
-    def encode_run(self, run: Sequence[AuthoredPart]) -> list[Token]:
-        """A token of two authors is the content's, not the template's; of two contents, the later one's."""
-        tokens, author = [], [piece for piece in run for _ in piece.text]
-        encoding = self.bare.encode("".join(piece.text for piece in run), add_special_tokens=False)
+    def encode_run(self, run: list[AuthoredPart]) -> list[Token]:
+        """Encode text without control tokens. A token of two authors is the content's, not the
+        template's; of two contents, the later one's."""
+        text = ""
+        author = []  # of each character
+        for piece in run:
+            text += piece.text
+            author += [piece] * len(piece.text)
+        encoding = self.bare.encode(text, add_special_tokens=False)
+        tokens = []
         for token, (start, stop) in zip(encoding.ids, encoding.offsets):
-            theirs = author[start : max(stop, start + 1)]
-            owner = ([piece for piece in theirs if piece.source is not Source.SCAFFOLD] or theirs)[
-                -1
-            ]
+            # Tokens that share the bytes of one character may have no width.
+            authors = author[start : max(stop, start + 1)]
+            contents = [piece for piece in authors if piece.source is not Source.SCAFFOLD]
+            owner = (contents or authors)[-1]
             tokens.append((token, owner.source, owner.turn))
         return tokens
 
 
-def tokens_of(spans: Iterable[Span]) -> list[Token]:
-    return [(token, span.source, span.turn) for span in spans for token in span.token_ids.tolist()]
+def tokens_of(spans: list[Span]) -> list[Token]:
+    """Lay spans end to end."""
+    tokens = []
+    for span in spans:
+        for token in span.token_ids.tolist():
+            tokens.append((token, span.source, span.turn))
+    return tokens
 
 
-def spans_of(tokens: Iterable[Token]) -> list[Span]:
-    """Neighbours by the same author in the same turn together."""
-    together = groupby(tokens, key=lambda token: token[1:])
-    return [Span(source, turn, [token for token, *_ in own]) for (source, turn), own in together]
+def spans_of(tokens: list[Token]) -> list[Span]:
+    """Put neighbours by the same author in the same turn together."""
+    spans = []
+    for (source, turn), together in groupby(tokens, key=lambda token: token[1:]):
+        spans.append(Span(source, turn, [token[0] for token in together]))
+    return spans
 
 
+@dataclass
 class PlainConversation:
-    """One attempt's history: "append" (everything stays), "template" (the template writes the past anew), "window" (the
-    first observation and the last exchanges) or "fresh" (the first observation and the newest reply). An edit of the
-    past opens a new segment; what the policy wrote is shown there again, and never trained twice."""
+    """The history of one trajectory: "append" (everything stays), "template" (the template writes
+    the past anew), "window" (the first observation and the last exchanges) or "fresh" (the first
+    observation and the newest reply). An edit of the past opens a new segment; what the policy
+    wrote is shown there again, and never trained twice."""
 
-    def __init__(
-        self, chat: PlainChat, first: Observation, history: str = "append", window: int = 2
-    ) -> None:
-        self.chat, self.first, self.history, self.window = chat, first, history, window
-        self.exchanges: list[
-            tuple[list[int], Observation]
-        ] = []  # what the policy sampled, and the reply
-        self.segments = [chat.open(first)]
+    chat: PlainChat
+    first: Observation
+    history: str = "append"
+    window: int = 2  # exchanges that history "window" shows
+
+    def __post_init__(self) -> None:
+        self.exchanges = []  # of each turn what the policy sampled, and the reply
+        self.segments = [self.chat.open(self.first)]
 
     @property
     def prompt_ids(self) -> list[int]:
         """What is sampled from next."""
-        return [token for token, *_ in tokens_of(self.segments[-1])]
+        return [token[0] for token in tokens_of(self.segments[-1])]
 
     def after(self, ids: list[int], reply: Observation) -> tuple[list[Span], bool]:
         """(what is shown next, whether it opens a new segment), if this turn is answered so."""
-        turn, exchanges = len(self.exchanges), [*self.exchanges, (ids, reply)]
+        turn = len(self.exchanges)
+        exchanges = [*self.exchanges, (ids, reply)]
         if self.history == "fresh":
             return self.chat.fresh(self.first, reply, turn), True
+        # A window opens segments only once there is something to leave out.
         if self.history == "window" and turn >= self.window:
             spans = self.chat.open(self.first)
             for k in range(turn + 1 - self.window, turn + 1):
-                ids, reply = exchanges[k]
-                spans += [Span(Source.POLICY, k, ids), *self.chat.append(reply, k, ids[-1])]
+                past_ids, past_reply = exchanges[k]
+                spans.append(Span(Source.POLICY, k, past_ids))
+                spans += self.chat.append(past_reply, k, past_ids[-1])
             return spans, True
+        # The template may have left the past as it was: then the segment goes on.
         if self.history == "template":
-            spans, seen = self.chat.rerendered(self.first, exchanges), self.prompt_ids
-            goes_on = [token for token, *_ in tokens_of(spans)[: len(seen)]] == seen
-            return (spans_of(tokens_of(spans)[len(seen) :]), False) if goes_on else (spans, True)
+            tokens = tokens_of(self.chat.rerendered(self.first, exchanges))
+            length = len(self.prompt_ids)
+            start = [token[0] for token in tokens[:length]]
+            if start == self.prompt_ids:
+                return spans_of(tokens[length:]), False
+            return spans_of(tokens), True
         return self.chat.append(reply, turn, ids[-1]), False
 
     def answer(self, ids: list[int], reply: Observation, max_context: int) -> bool:
-        """Show a reply, the whole of it. False, and nothing is shown, where it leaves no room for another turn."""
+        """Show a reply, the whole of it. False, and nothing is shown, where it leaves no room for
+        another turn."""
         spans, opens_segment = self.after(ids, reply)
-        before = [] if opens_segment else self.segments[-1]
-        if sum(len(span) for span in (*before, *spans)) >= max_context:
+        if not opens_segment:
+            spans = self.segments[-1] + spans
+        if sum(len(span) for span in spans) >= max_context:
             return False
-        self.segments = [
-            *(self.segments if opens_segment else self.segments[:-1]),
-            [*before, *spans],
-        ]
+        # A segment that goes on takes the place of its beginning.
+        if not opens_segment:
+            self.segments.pop()
+        self.segments.append(spans)
         self.exchanges.append((ids, reply))
         return True

@@ -1,7 +1,7 @@
-"""Continuations of a stored attempt: its turns are played again as they stand, from one of them on the policy samples anew.
+"""Continuations of a stored trajectory: its turns are played again as they stand, from one of them on the policy samples anew.
 
 The loop is `collect`'s own. The engine hands out the stored completions of the turns that are played again, the family makes
-environments with the stored seed, and whatever comes out otherwise than it is stored ends the attempt with the difference.
+environments with the stored seed, and whatever comes out otherwise than it is stored ends the trajectory with the difference.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from workbench.engines.base import Completion, Engine, Request
-from workbench.envs.base import EnvFamily, Wrapped
 from workbench.rollouts.collect import collect
-from workbench.types import Group, Sampling, Span, Trajectory
-from workbench.types.errors import DataError
+from workbench.values import Group, Sampling, Span, Trajectory, Turn
+from workbench.values.errors import DataError
+from workbench.worlds.base import EnvFamily, Wrapped
 
 
 class ReplayedEngine(Wrapped):
-    """`engine`, but the first `turns` turns of every attempt are those of `attempt`: the very token ids and logprobs."""
+    """`engine`, but the first `turns` turns of every trajectory are those of `attempt`: the very token ids and logprobs."""
 
-    def __init__(self, engine: Engine, attempt: Trajectory, turns: int) -> None:
+    def __init__(self, engine: Engine, trajectory: Trajectory, turns: int) -> None:
         super().__init__(engine)
         self._turns = turns
-        self._spans = stored_actions(attempt)
-        self._finish = [turn.finish for turn in attempt.turns]
-        self._asked: dict[str, int] = {}  # attempt -> turns that were asked for
+        self._spans = stored_actions(trajectory)
+        self._finish = [turn.finish for turn in trajectory.turns]
+        self._asked: dict[str, int] = {}  # trajectory -> turns that were asked for
         self._ready: list[Completion] = []
 
     def submit(self, request: Request) -> None:
@@ -35,26 +35,8 @@ class ReplayedEngine(Wrapped):
         if turn >= self._turns:
             return self._inside.submit(request)
         prompt, span = self._spans[turn]
-        if not np.array_equal(np.asarray(request.prompt_ids), prompt):
-            same = next(
-                (n for n, (a, b) in enumerate(zip(request.prompt_ids, prompt)) if a != b),
-                min(len(prompt), len(request.prompt_ids)),
-            )
-            said = f"turn {turn}: its prompt differs from the stored one from token {same} of {len(prompt)} on"
-            self._ready.append(
-                Completion(
-                    request.id,
-                    np.zeros(0, np.int32),
-                    np.zeros(0, np.float32),
-                    "error",
-                    0,
-                    Sampling(),
-                    error=said,
-                )
-            )
-            return None
-        self._ready.append(
-            Completion(
+        if np.array_equal(np.asarray(request.prompt_ids), prompt):
+            stored = Completion(
                 request.id,
                 span.token_ids,
                 span.logprobs,
@@ -63,12 +45,31 @@ class ReplayedEngine(Wrapped):
                 span.sampling or Sampling(),
                 span.plain_logprobs,
             )
-        )
+            self._ready.append(stored)
+        else:
+            self._ready.append(_refusal(request, turn, prompt))
         return None
 
     def poll(self) -> list[Completion]:
-        ready, self._ready = self._ready, []
+        ready = self._ready
+        self._ready = []
         return [*ready, *self._inside.poll()]
+
+
+def _refusal(request: Request, turn: int, prompt: np.ndarray) -> Completion:
+    """An error in place of a completion, with the first token at which the prompts differ."""
+    pairs = zip(request.prompt_ids, prompt)
+    shorter = min(len(prompt), len(request.prompt_ids))
+    at = next((place for place, (asked, stored) in enumerate(pairs) if asked != stored), shorter)
+    return Completion(
+        request.id,
+        np.zeros(0, np.int32),
+        np.zeros(0, np.float32),
+        "error",
+        0,
+        Sampling(),
+        error=f"turn {turn}: its prompt differs from the stored one from token {at} of {len(prompt)} on",
+    )
 
 
 class ReplayedFamily(Wrapped):
@@ -91,40 +92,40 @@ class _Seeded(Wrapped):
         return self._inside.reset(task, self._seed)
 
 
-def stored_actions(attempt: Trajectory) -> list[tuple[np.ndarray, Span]]:
+def stored_actions(trajectory: Trajectory) -> list[tuple[np.ndarray, Span]]:
     """(ids of everything that stood before it in its segment, the sampled span) of each turn."""
-    found: dict[int, tuple[np.ndarray, Span]] = {}
-    for segment in attempt.segments:
+    actions: dict[int, tuple[np.ndarray, Span]] = {}
+    for segment in trajectory.segments:
         before: list[np.ndarray] = [np.zeros(0, np.int32)]
         for span in segment.spans:
             if span.sampled:
-                found[span.turn] = (np.concatenate(before), span)
+                actions[span.turn] = (np.concatenate(before), span)
             before.append(span.token_ids)
-    return [found[turn] for turn in sorted(found)]
+    return [actions[turn] for turn in sorted(actions)]
 
 
 def continuations(
-    attempt: Trajectory, turn: int, k: int, *, address: tuple[int | str, ...], **collecting: Any
+    trajectory: Trajectory, turn: int, k: int, *, address: tuple[int | str, ...], **collecting: Any
 ) -> Group:
-    """`k` attempts that are `attempt` up to `turn` and sampled from there on; with `turn` after the last one, the attempt played
-    again. Chance inside the environment goes on as it did in `attempt`.
+    """`k` trajectories that are `trajectory` up to `turn` and sampled from there on; with `turn` after the last one, the trajectory played
+    again. Chance inside the environment goes on as it did in `trajectory`.
 
     `collecting`: family, engine, chat, config as `collect` takes them. Raises DataError where what is played again comes out
     otherwise than it is stored, with the first difference."""
     family = collecting.pop("family")
-    engine = ReplayedEngine(collecting.pop("engine"), attempt, turn)
+    engine = ReplayedEngine(collecting.pop("engine"), trajectory, turn)
     [group] = collect(
-        [attempt.task],
-        family=ReplayedFamily(family, attempt.dynamics_seed),
+        [trajectory.task],
+        family=ReplayedFamily(family, trajectory.dynamics_seed),
         engine=engine,
         group_size=k,
-        address=(*address, attempt.attempt, turn),
+        address=(*address, trajectory.attempt, turn),
         **collecting,
     )
     for made in group:
-        if said := _difference(made, attempt, turn):
+        if difference := _difference(made, trajectory, turn):
             raise DataError(
-                f"this attempt cannot be restored to turn {turn}: {said}. Branching needs an environment that answers "
+                f"this trajectory cannot be restored to turn {turn}: {difference}. Branching needs an environment that answers "
                 "the same task, seed and actions in the same way each time; wb.check_env says whether yours does"
             )
     return group
@@ -136,27 +137,26 @@ def _difference(made: Trajectory, stored: Trajectory, turns: int) -> str:
         return "the first observation is another one"
     for number in range(turns):
         if number >= len(made.turns):
-            return (
-                f"{made.error}"
-                if made.error
-                else f"it ended after turn {number - 1} ({made.stop_reason.value})"
-            )
-        now, was = made.turns[number], stored.turns[number]
+            return made.error or f"it ended after turn {number - 1} ({made.stop_reason.value})"
+        now = made.turns[number]
+        was = stored.turns[number]
         for name in ("text", "reward", "reply"):
             if getattr(now, name) != getattr(was, name):
-                said = [
-                    " ".join(m.text for m in turn.reply) if name == "reply" else getattr(turn, name)
-                    for turn in (now, was)
-                ]
-                return (
-                    f"the {name} of turn {number} is {said[0]!r:.160}, stored is {said[1]!r:.160}"
-                )
+                new = _in_words(now, name)
+                old = _in_words(was, name)
+                return f"the {name} of turn {number} is {new!r:.160}, stored is {old!r:.160}"
     return (made.error or "") if made.stop_reason.is_fault and len(made.turns) <= turns else ""
 
 
-def refuse_what_cannot_be_restored(family: EnvFamily, attempt: Trajectory) -> None:
+def _in_words(turn: Turn, name: str) -> Any:
+    if name == "reply":
+        return " ".join(message.text for message in turn.reply)
+    return getattr(turn, name)
+
+
+def refuse_what_cannot_be_restored(family: EnvFamily, trajectory: Trajectory) -> None:
     """Raises DataError, with the reason, for an environment that says it does not answer the same way twice, or whose state lies
-    on a server, and for an attempt that broke off."""
+    on a server, and for a trajectory that broke off."""
     name = getattr(family, "name", type(family).__name__)
     if getattr(family, "deterministic", None) is False:
         raise DataError(
@@ -166,9 +166,9 @@ def refuse_what_cannot_be_restored(family: EnvFamily, attempt: Trajectory) -> No
         raise DataError(
             f"{name} keeps its state on a server (remote = True), where it cannot be played again without acting again"
         )
-    if attempt.stop_reason.is_fault or not attempt.turns:
+    if trajectory.stop_reason.is_fault or not trajectory.turns:
+        error = f" ({trajectory.error})" if trajectory.error else ""
         raise DataError(
-            f"attempt {attempt.attempt} at {attempt.task.id} ended with {attempt.stop_reason.value}"
-            + (f" ({attempt.error})" if attempt.error else "")
-            + ": there is nothing to branch from"
+            f"attempt {trajectory.attempt} at {trajectory.task.id} ended with {trajectory.stop_reason.value}{error}: there is "
+            "nothing to branch from"
         )

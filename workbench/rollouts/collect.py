@@ -1,11 +1,11 @@
 """From tasks to groups of finished trajectories: the one loop between policy and environments.
 
 There is no barrier between turns. Whatever an environment has answered goes to the engine at the next tick, whatever
-the engine has finished goes to its environment, and a slow, hung or finished attempt never holds up the others:
+the engine has finished goes to its environment, and a slow, hung or finished trajectory never holds up the others:
 
     reset ──▶ prompt ──▶ engine ──▶ action ──▶ environment ──▶ observation ──▶ prompt ──▶ ...  to a named stop reason
 
-Every draw has an address (law 8), so the result does not depend on who finished first, and comes back in address
+Every draw has an address (invariant 8), so the result does not depend on who finished first, and comes back in address
 order.
 """
 
@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench.basics.canonical_json import plain
 from workbench.chat import ChatFormat, Conversation
 from workbench.engines.base import Completion, Engine, Request
-from workbench.envs.base import EnvFamily
-from workbench.envs.runners import EnvAnswer, EnvRunner
-from workbench.envs.scoring import RewardRunner
 from workbench.rollouts.config import GREEDY, CollectConfig
-from workbench.types import (
+from workbench.values import (
     Group,
     Observation,
     StepResult,
@@ -34,14 +32,16 @@ from workbench.types import (
     Trajectory,
     Turn,
 )
-from workbench.types.canonical_json import plain
-from workbench.types.errors import ConfigError, EngineError, EnvError, WorkbenchError
-from workbench.types.seeds import seed_of
+from workbench.values.errors import ConfigError, EngineError, EnvError, WorkbenchError
+from workbench.values.seeds import seed_of
+from workbench.worlds.base import EnvFamily
+from workbench.worlds.runners import EnvAnswer, EnvRunner
+from workbench.worlds.scoring import RewardRunner
 
 
 @dataclass
-class _Attempt:
-    """One attempt in progress. Everything mutable about collecting lives here and is gone when `collect` returns."""
+class _OpenTrajectory:
+    """One trajectory in progress. Everything mutable about collecting lives here and is gone when `collect` returns."""
 
     key: str
     task: Task
@@ -52,19 +52,19 @@ class _Attempt:
     conversation: Conversation | None = None
     turns: list[Turn] = field(default_factory=list)
     pending: Turn | None = None  # an action that the environment has not answered yet
-    named: dict[str, str | None] = field(
-        default_factory=dict
-    )  # what the environment says of the state it is in now
-    if_cut: dict[str, float] = field(
-        default_factory=dict
-    )  # the outcome, should a limit of ours end it now
+    # what the environment says of the state it is in now
+    named: dict[str, str | None] = field(default_factory=dict)
+    # the outcome, should a limit of ours end it now
+    if_cut: dict[str, float] = field(default_factory=dict)
     result: Trajectory | None = None
 
     def finish(self, reason: StopReason, error: str | None = None) -> None:
-        if self.pending is not None:  # sampled, never answered: it is kept, and unscored (law 5)
+        if self.pending is not None:  # never answered: kept, and unscored (invariant 5)
             self.turns.append(self.pending)
             self.pending = None
-        last = self.turns[-1].info if self.turns else {}
+        success = None
+        if not reason.is_fault and self.turns and "success" in self.turns[-1].info:
+            success = bool(self.turns[-1].info["success"])
         parts = self.if_cut if reason in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS) else {}
         self.result = Trajectory(
             task=self.task,
@@ -78,11 +78,7 @@ class _Attempt:
             error=error,
             outcome=sum(parts.values()) if parts else None,
             outcome_parts=parts,
-            success=None
-            if reason.is_fault
-            else bool(last["success"])
-            if "success" in last
-            else None,
+            success=success,
         )
 
 
@@ -97,87 +93,95 @@ class Collector:
         runner: EnvRunner,
         on_done: Callable[[Trajectory], None] | None,
     ) -> None:
-        self.engine, self.chat, self.family, self.config = engine, chat, family, config
-        self.address, self.runner, self.on_done = address, runner, on_done
+        self.engine = engine
+        self.chat = chat
+        self.family = family
+        self.config = config
+        self.address = address
+        self.runner = runner
+        self.on_done = on_done
         if config.max_context is not None and config.max_context > engine.context_length:
             raise ConfigError(
                 f"collect.max_context = {config.max_context} has no effect: the engine can hold "
                 f"{engine.context_length} tokens; lower it, or leave it out to use them all"
             )
         self.context = config.max_context or engine.context_length
-        self.attempts: dict[str, _Attempt] = {}
-        self.sampling: dict[int, _Attempt] = {}  # request id -> attempt
+        self.trajectories: dict[str, _OpenTrajectory] = {}
+        self.sampling: dict[int, _OpenTrajectory] = {}  # request id -> trajectory
         self.requests = 0
         self.stepping = 0  # calls that environments have not answered yet
 
-    # -- attempts come and go
+    # -- trajectories come and go
 
-    def start(self, task: Task, number: int, greedy: bool = False) -> _Attempt:
+    def start(self, task: Task, number: int, greedy: bool = False) -> _OpenTrajectory:
         key = f"{task.id}#{number}"
-        if key in self.attempts:
+        if key in self.trajectories:
             raise ConfigError(
                 f"task {task.id!r} stands twice in one collect; ask for a larger group instead"
             )
-        attempt = _Attempt(
+        trajectory = _OpenTrajectory(
             key, task, number, seed_of(*self.address, "dynamics", task.id, number), greedy
         )
-        self.attempts[key] = attempt
+        self.trajectories[key] = trajectory
         self.stepping += 1
-        self.runner.reset(key, self.family, task, attempt.dynamics_seed)
-        return attempt
+        self.runner.reset(key, self.family, task, trajectory.dynamics_seed)
+        return trajectory
 
-    def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
-        attempt.finish(reason, error)
-        self.let_go(attempt)
-        self.tell(attempt)
+    def end(
+        self, trajectory: _OpenTrajectory, reason: StopReason, error: str | None = None
+    ) -> None:
+        trajectory.finish(reason, error)
+        self.let_go(trajectory)
+        self.tell(trajectory)
 
-    def tell(self, attempt: _Attempt) -> None:
-        if self.on_done is not None and not attempt.greedy:
-            self.on_done(attempt.result)
+    def tell(self, trajectory: _OpenTrajectory) -> None:
+        if self.on_done is not None and not trajectory.greedy:
+            self.on_done(trajectory.result)
 
-    def let_go(self, attempt: _Attempt) -> None:
-        self.runner.close(attempt.key)
-        if attempt.conversation is not None:
-            self.engine.release(f"{attempt.key}/{attempt.conversation.segment_index}")
+    def let_go(self, trajectory: _OpenTrajectory) -> None:
+        self.runner.close(trajectory.key)
+        if trajectory.conversation is not None:
+            self.engine.release(f"{trajectory.key}/{trajectory.conversation.segment_index}")
 
     def abandon(self) -> None:
         """Let go of what an interrupt or a bug left under way: the engine outlives this collect."""
-        for attempt in self.attempts.values():
-            if attempt.result is None:
-                self.let_go(attempt)
+        for trajectory in self.trajectories.values():
+            if trajectory.result is None:
+                self.let_go(trajectory)
 
     # -- policy side
 
-    def ask(self, attempt: _Attempt) -> None:
+    def ask(self, trajectory: _OpenTrajectory) -> None:
         """Submit the next turn. Its seed names the turn, so nothing else in the batch can change its noise."""
-        conversation, turn = attempt.conversation, len(attempt.turns)
+        conversation = trajectory.conversation
+        turn = len(trajectory.turns)
         prompt_ids = conversation.prompt_ids
         room = self.context - len(prompt_ids)
         if room < 1:
-            return self.end(attempt, StopReason.CONTEXT_FULL)
+            return self.end(trajectory, StopReason.CONTEXT_FULL)
         request = Request(
             id=self.requests,
-            session=f"{attempt.key}/{conversation.segment_index}",
+            session=f"{trajectory.key}/{conversation.segment_index}",
             prompt_ids=prompt_ids,
-            seed=seed_of(*self.address, "engine", attempt.task.id, attempt.number, turn),
+            seed=seed_of(*self.address, "engine", trajectory.task.id, trajectory.number, turn),
             max_new_tokens=min(self.config.max_turn_tokens, room),
             stop_ids=self.chat.stop_ids,
             **GREEDY
-            if attempt.greedy
+            if trajectory.greedy
             else {"temperature": self.config.temperature, "top_p": self.config.top_p},
         )
         self.requests += 1
         try:
             self.engine.submit(request)
         except EngineError as error:
-            return self.end(attempt, StopReason.ENGINE_ERROR, str(error))
-        self.sampling[request.id] = attempt
+            return self.end(trajectory, StopReason.ENGINE_ERROR, str(error))
+        self.sampling[request.id] = trajectory
 
     def on_completion(self, completion: Completion) -> None:
-        attempt = self.sampling.pop(completion.request_id)
+        trajectory = self.sampling.pop(completion.request_id)
         if completion.finish == "error":
-            return self.end(attempt, StopReason.ENGINE_ERROR, completion.error)
-        text = attempt.conversation.add_action(
+            return self.end(trajectory, StopReason.ENGINE_ERROR, completion.error)
+        text = trajectory.conversation.add_action(
             completion.token_ids,
             completion.logprobs,
             finish=completion.finish,
@@ -185,58 +189,61 @@ class Collector:
             sampling=completion.sampling,
             plain_logprobs=completion.plain_logprobs,
         )
-        attempt.pending = Turn(len(attempt.turns), text, completion.finish, **attempt.named)
+        trajectory.pending = Turn(
+            len(trajectory.turns), text, completion.finish, **trajectory.named
+        )
         self.stepping += 1
-        self.runner.step(attempt.key, text)
+        self.runner.step(trajectory.key, text)
 
     # -- environment side
 
     def on_answer(self, answer: EnvAnswer) -> None:
         self.stepping -= 1
-        attempt = self.attempts[answer.key]
+        trajectory = self.trajectories[answer.key]
         if answer.error is not None:
             reason = StopReason.ENV_TIMEOUT if answer.timed_out else StopReason.ENV_ERROR
-            return self.end(attempt, reason, answer.error)
-        attempt.named = {"state_key": answer.state_key, "privileged": answer.privileged}
+            return self.end(trajectory, reason, answer.error)
+        trajectory.named = {"state_key": answer.state_key, "privileged": answer.privileged}
         if answer.observation is not None:
-            attempt.first_observation = answer.observation
+            trajectory.first_observation = answer.observation
             try:
-                attempt.conversation = Conversation(
+                trajectory.conversation = Conversation(
                     self.chat,
                     answer.observation,
                     history=self.config.history,
                     window=self.config.window,
                 )
             except WorkbenchError as error:  # an observation that no prompt can be made of
-                return self.end(attempt, StopReason.ENV_ERROR, str(error))
-            return self.ask(attempt)
-        self.on_step(attempt, answer.result)
+                return self.end(trajectory, StopReason.ENV_ERROR, str(error))
+            return self.ask(trajectory)
+        self.on_step(trajectory, answer.result)
 
-    def on_step(self, attempt: _Attempt, result: StepResult) -> None:
+    def on_step(self, trajectory: _OpenTrajectory, result: StepResult) -> None:
         try:
-            answered, if_cut = finished_turn(attempt.pending, result), _parts(result.if_cut)
+            answered = finished_turn(trajectory.pending, result)
+            if_cut = _parts(result.if_cut)
         except WorkbenchError as error:
-            return self.end(attempt, StopReason.ENV_ERROR, str(error))
-        attempt.pending = None
-        attempt.turns.append(answered)
-        attempt.if_cut = if_cut
+            return self.end(trajectory, StopReason.ENV_ERROR, str(error))
+        trajectory.pending = None
+        trajectory.turns.append(answered)
+        trajectory.if_cut = if_cut
         if result.terminated:
-            return self.end(attempt, StopReason.TERMINATED)
+            return self.end(trajectory, StopReason.TERMINATED)
         if result.truncated:
-            return self.end(attempt, StopReason.ENV_TRUNCATED)
-        if len(attempt.turns) >= self.family.max_turns:
-            return self.end(attempt, StopReason.MAX_TURNS)
+            return self.end(trajectory, StopReason.ENV_TRUNCATED)
+        if len(trajectory.turns) >= self.family.max_turns:
+            return self.end(trajectory, StopReason.MAX_TURNS)
         # The whole observation or nothing: half of one would be text that no environment ever sent.
         try:
-            following = attempt.conversation.continuation(result.observation)
+            following = trajectory.conversation.continuation(result.observation)
         except WorkbenchError as error:
-            return self.end(attempt, StopReason.ENV_ERROR, str(error))
+            return self.end(trajectory, StopReason.ENV_ERROR, str(error))
         if following.length >= self.context:
-            return self.end(attempt, StopReason.CONTEXT_FULL)
+            return self.end(trajectory, StopReason.CONTEXT_FULL)
         if following.opens_segment:  # a rewritten history: what was cached for the old one is over
-            self.engine.release(f"{attempt.key}/{attempt.conversation.segment_index}")
-        attempt.conversation.add_observation(result.observation, following)
-        self.ask(attempt)
+            self.engine.release(f"{trajectory.key}/{trajectory.conversation.segment_index}")
+        trajectory.conversation.add_observation(result.observation, following)
+        self.ask(trajectory)
 
     def answers(self) -> list[EnvAnswer]:
         """What environments have answered; waits for them only when the engine has nothing to do."""
@@ -244,27 +251,29 @@ class Collector:
 
 
 class RewardCollector(Collector):
-    """For families that score an attempt once it has ended (`envs.scoring`), while others go on."""
+    """For families that score a trajectory once it has ended (`envs.scoring`), while others go on."""
 
     def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, *others: Any) -> None:
         super().__init__(engine, chat, family, *others)
         self.rewards = RewardRunner(family)
 
-    def end(self, attempt: _Attempt, reason: StopReason, error: str | None = None) -> None:
+    def end(
+        self, trajectory: _OpenTrajectory, reason: StopReason, error: str | None = None
+    ) -> None:
         if reason.is_fault:
-            return super().end(attempt, reason, error)
-        attempt.finish(reason, error)
-        self.let_go(attempt)
+            return super().end(trajectory, reason, error)
+        trajectory.finish(reason, error)
+        self.let_go(trajectory)
         self.stepping += 1
-        self.rewards.begin(attempt.key, attempt.result)
-        attempt.result = None  # it has none yet
+        self.rewards.begin(trajectory.key, trajectory.result)
+        trajectory.result = None  # it has none yet
 
     def answers(self) -> list[EnvAnswer]:
         idle = not self.sampling and self.stepping == self.rewards.waiting
         for key, trajectory in self.rewards.take(0.05 if idle else 0.0):
             self.stepping -= 1
-            self.attempts[key].result = trajectory
-            self.tell(self.attempts[key])
+            self.trajectories[key].result = trajectory
+            self.tell(self.trajectories[key])
         return super().answers()
 
     def abandon(self) -> None:
@@ -278,7 +287,7 @@ def collector_for(family: EnvFamily) -> type[Collector]:
 
 def finished_turn(action: Turn, result: StepResult) -> Turn:
     """The finished exchange, in plain values. Raises EnvError or StoreError for numbers and facts that could be neither
-    added up nor stored: a broken environment ends its own attempt and not the run (law 10)."""
+    added up nor stored: a broken environment ends its own trajectory and not the run (invariant 10)."""
     for name in ("info", "reward_parts", "if_cut"):
         if not isinstance(getattr(result, name), Mapping):
             raise EnvError(
@@ -339,13 +348,13 @@ def collect(
     on_done: Callable[[Trajectory], None] | None = None,
     greedy: bool = False,
 ) -> list[Group]:
-    """Sample `group_size` attempts at each task, with `greedy` one aside by the likeliest tokens (`Group.greedy`); one group per
+    """Sample `group_size` trajectories of each task, with `greedy` one aside by the likeliest tokens (`Group.greedy`); one group per
     task, in the order of `tasks`.
 
     `address` is the beginning of every seed: (run seed, purpose, step). `on_done` sees each trajectory as it ends.
     `runner` steps the environments and stays open; without one, `config` says which, and it is closed at the end.
     Faults (a raising environment, an engine without an answer) end *their* trajectory with a named stop reason and are
-    returned like any other (law 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it
+    returned like any other (invariant 10). Raises ConfigError for a task that stands twice. However it ends, nothing of it
     stays behind in the engine or the runner, so that an interrupted collect can be followed by another.
     """
     if group_size < 1:
@@ -365,11 +374,9 @@ def collect(
         collector.abandon()
         if own is not None:
             own.shutdown()
-    results, made = [attempt.result for attempt in collector.attempts.values()], group_size + greedy
-    return [
-        Group(
-            tuple(results[first : first + group_size]),
-            results[first + group_size] if greedy else None,
-        )
-        for first in range(0, len(results), made)
-    ]
+    results = [trajectory.result for trajectory in collector.trajectories.values()]
+    groups = []
+    for first in range(0, len(results), group_size + greedy):
+        end = first + group_size
+        groups.append(Group(tuple(results[first:end]), results[end] if greedy else None))
+    return groups

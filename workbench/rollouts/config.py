@@ -1,20 +1,20 @@
-"""How attempts are sampled and how policies are scored: settings that any machine can read."""
+"""How trajectories are sampled and how policies are scored: settings that any machine can read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from workbench.envs.runners import EnvRunner, InlineRunner, ThreadRunner
-from workbench.types.settings import Inert, above, at_least, check_settings, one_of
-from workbench.types.tokens import HISTORIES
+from workbench.basics.settings import Inert, above, at_least, check_settings, one_of
+from workbench.values.tokens import HISTORIES
+from workbench.worlds.runners import EnvRunner, InlineRunner, ThreadRunner
 
 GREEDY = {"temperature": 0.0, "top_p": 1.0}  # sampling of the likeliest tokens
 
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """How attempts are sampled. Limits on moves belong to the environment, limits on tokens and exchanges live here."""
+    """How trajectories are sampled. Limits on moves belong to the environment, limits on tokens and exchanges live here."""
 
     history: Annotated[str, one_of(*HISTORIES), "what the policy sees of the past"] = "append"
     window: Annotated[
@@ -49,7 +49,7 @@ class CollectConfig:
     env_retries: Annotated[
         int,
         at_least(0),
-        "times an attempt is run again from its seed after its worker process died",
+        "times a trajectory is run again from its seed after its worker process died",
     ] = 2
     env_answer_bytes: Annotated[
         int, at_least(1), "longest answer that is taken from a worker process"
@@ -61,9 +61,9 @@ class CollectConfig:
     def runner(self) -> EnvRunner:
         """A new runner of this kind; whoever asks for it shuts it down."""
         if self.env_runner == "processes":
-            from workbench.envs.workers import (
-                ProcessRunner,
-            )  # sockets, multiprocessing: not for whoever reads settings
+            from workbench.worlds.workers.env_runner import (
+                ProcessRunner,  # sockets, multiprocessing: not for whoever reads settings
+            )
 
             return ProcessRunner(
                 self.env_deadline_s, self.env_workers, self.env_retries, self.env_answer_bytes

@@ -5,67 +5,85 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
-from workbench.types import Group, StopReason, trajectories_of
-
-ROUNDING = 1e-9  # as in learn/ops/group.py, which needs torch; a test holds them together
+from workbench.values import Group, StopReason, Trajectory, Turn, trajectories_of
+from workbench.values.spreads import ROUNDING
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Rewards, success, spread within groups, lengths and stop reasons of one step; every key is a plain number. What
-    could not be computed (no attempt was scored, the environment says nothing of success or format) is absent, not zero
-    (law 5).
+    could not be computed (no trajectory was scored, the environment says nothing of success or format) is absent, not zero
+    (invariant 5).
 
-    `reward_std_within` is the mean over groups of the standard deviation inside a group (population form): the signal
-    that group baselines live on, and the first to fall in an echo trap (RAGEN, arXiv 2504.20073, section 4).
+    `reward_std_in_group` is the mean over groups of the standard deviation inside a group (n - 1, as GRPO divides by, over
+    groups with two scored trajectories): the signal that group baselines live on, and the first to fall in an echo trap
+    (RAGEN, arXiv 2504.20073, section 4). `reward_std_within` is the same in the population form (n, over groups with one
+    scored trajectory): what older runs have, and views draw where there is nothing else.
     `flat_groups` is the share of groups in which all scored rewards are equal (up to rounding): they teach nothing.
+    Every metric is in docs/reference/metrics.md.
     `reasoning_stated` is the share of thoughts that state something the environment could check, `reasoning_agrees` the
     share of those in which all of it was true (the environment's `info["reasoning"]`).
     """
     trajectories = trajectories_of(groups)
-    rewards = np.array([t.reward for t in trajectories if t.reward is not None])
-    per_group = [np.array([t.reward for t in group if t.reward is not None]) for group in groups]
-    spreads = [float(rewards_G.std()) for rewards_G in per_group if len(rewards_G)]
-    stops = Counter(t.stop_reason for t in trajectories)
-    valid = [
-        turn.info["valid_format"]
-        for t in trajectories
-        for turn in t.turns
-        if "valid_format" in turn.info
-    ]
-    said = [
-        turn.info["reasoning"] for t in trajectories for turn in t.turns if "reasoning" in turn.info
-    ]
-    stated = [words for words in said if words != "not stated"]
-    cut = [turn.finish == "length" for t in trajectories for turn in t.turns]
+    turns = list(chain.from_iterable(t.turns for t in trajectories))
     knows = any(t.success is not None for t in trajectories)
     values = {
-        "reward_mean": rewards,
-        "reward_std": [rewards.std()] if len(rewards) else [],
-        "reward_std_within": spreads,
-        "flat_groups": [
-            np.ptp(some) <= ROUNDING * np.abs(some).max() for some in per_group if len(some)
-        ],
+        **_values_of_rewards(groups, trajectories),
         "success": [bool(t.success) for t in trajectories] if knows else [],
         "turns": [len(t.turns) for t in trajectories],
         "sampled_tokens": [t.num_sampled for t in trajectories],
-        "valid_format": valid,
-        "reasoning_stated": [len(stated) / len(said)] if said else [],
-        "reasoning_agrees": [words == "agrees" for words in stated],
-        "turns_cut": cut,
+        **_values_of_turns(turns),
         "unscored": [sum(t.reward is None for t in trajectories)],
         "segments": [len(t.segments) for t in trajectories],
     }
-    metrics = {name: float(np.mean(some)) for name, some in values.items() if len(some)}
-    return metrics | {
-        f"stop_{reason.value}": stops[reason] / len(trajectories) for reason in StopReason
+    metrics = {name: float(np.mean(numbers)) for name, numbers in values.items() if len(numbers)}
+    stops = Counter(t.stop_reason for t in trajectories)
+    for reason in StopReason:
+        metrics[f"stop_{reason.value}"] = stops[reason] / len(trajectories)
+    return metrics
+
+
+def _values_of_rewards(
+    groups: Sequence[Group], trajectories: Sequence[Trajectory]
+) -> dict[str, Sequence[float]]:
+    rewards = np.array([t.reward for t in trajectories if t.reward is not None])
+    spreads = []
+    population_spreads = []
+    flat = []
+    for group in groups:
+        rewards_G = np.array([t.reward for t in group if t.reward is not None])
+        if len(rewards_G):
+            population_spreads.append(float(rewards_G.std()))
+            flat.append(np.ptp(rewards_G) <= ROUNDING * np.abs(rewards_G).max())
+        if len(rewards_G) > 1:
+            spreads.append(float(rewards_G.std(ddof=1)))
+    return {
+        "reward_mean": rewards,
+        "reward_std": [rewards.std()] if len(rewards) else [],
+        "reward_std_within": population_spreads,
+        "reward_std_in_group": spreads,
+        "flat_groups": flat,
+    }
+
+
+def _values_of_turns(turns: Sequence[Turn]) -> dict[str, Sequence[float]]:
+    verdicts = [turn.info["reasoning"] for turn in turns if "reasoning" in turn.info]
+    stated = [verdict for verdict in verdicts if verdict != "not stated"]
+    return {
+        "valid_format": [
+            turn.info["valid_format"] for turn in turns if "valid_format" in turn.info
+        ],
+        "reasoning_stated": [len(stated) / len(verdicts)] if verdicts else [],
+        "reasoning_agrees": [verdict == "agrees" for verdict in stated],
+        "turns_cut": [turn.finish == "length" for turn in turns],
     }
 
 
 def fault_share(row: Mapping[str, float]) -> float:
-    """Of a step's row of metrics: the share of its attempts that a fault ended."""
+    """Of a step's row of metrics: the share of its trajectories that a fault ended."""
     return sum(row.get(f"stop_{reason.value}") or 0.0 for reason in StopReason if reason.is_fault)
 
 
@@ -74,28 +92,22 @@ def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
 
     A comparison of two filters is one of two numbers of updates as well, unless these are equal: so they are told.
     """
-    rows = [
-        row
-        for row in rows
-        if row.get("credit_filter_kept", np.nan) == row.get("credit_filter_kept", np.nan)
-    ]
+    rows = [row for row in rows if _has(row, "credit_filter_kept")]
     if not rows:
         return ""
 
     def mean(name: str) -> float:
-        found = [row[name] for row in rows if row.get(name, np.nan) == row.get(name, np.nan)]
-        return float(np.mean(found)) if found else float("nan")
+        known = [row[name] for row in rows if _has(row, name)]
+        return float(np.mean(known)) if known else float("nan")
 
     groups = mean("credit_filter_groups_kept") + mean("credit_filter_groups_left_out")
     removed = sum(row.get("credit_updates_removed_by_filter", 0.0) for row in rows)
-    made, empty = (
-        sum(row["updates"] for row in rows),
-        sum(row["credit_filter_kept"] == 0 for row in rows),
-    )
+    made = sum(row["updates"] for row in rows)
+    empty = sum(row["credit_filter_kept"] == 0 for row in rows)
     words = [
-        f"filter: {mean('credit_filter_kept'):.0%} of the scored attempts kept, from "
+        f"filter: {mean('credit_filter_kept'):.0%} of the scored trajectories kept, from "
         f"{mean('credit_filter_groups_kept'):.1f} of {groups:.1f} groups a step "
-        f"({mean('credit_filter_groups_flat'):.1f} were flat)"
+        f"({mean('credit_filter_groups_flat'):.1f} had zero variance)"
     ]
     if not np.isnan(mean("credit_filter_std_kept")):
         words.append(
@@ -110,3 +122,7 @@ def filter_words(rows: Sequence[Mapping[str, float]]) -> str:
             "never more than one update a step, so that the ratio was 1 and no clip could bind"
         )
     return "; ".join(words)
+
+
+def _has(row: Mapping[str, float], name: str) -> bool:
+    return name in row and row[name] == row[name]  # NaN equals nothing

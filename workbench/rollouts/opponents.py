@@ -25,13 +25,13 @@ from workbench.engines.base import Request
 from workbench.engines.config import TransformersEngineConfig
 from workbench.engines.endpoint import Endpoint, Reply
 from workbench.engines.policy import load_policy
-from workbench.types import Observation
-from workbench.types.errors import ConfigError, EngineError
+from workbench.values import Observation
+from workbench.values.errors import ConfigError, EngineError
 
 
 @dataclass(frozen=True)
 class EndpointOpponent:
-    """A model behind an OpenAI-compatible server. Its words have no address: the same attempt may go another way."""
+    """A model behind an OpenAI-compatible server. Its words have no address: the same trajectory may go another way."""
 
     endpoint: Endpoint
     temperature: float = 1.0
@@ -44,9 +44,10 @@ class EndpointOpponent:
         messages = [
             {"role": message.role, "content": message.text} for message in observation.messages
         ]
-        for piece in self.endpoint.stream(
+        pieces = self.endpoint.stream(
             messages, temperature=self.temperature, top_p=1.0, max_tokens=self.max_tokens
-        ):
+        )
+        for piece in pieces:
             if isinstance(piece, Reply):
                 return piece.text
         raise EngineError(f"{self.endpoint.url} ended without a reply")
@@ -60,14 +61,13 @@ class PolicyOpponent:
     temperature: float = 1.0
     max_tokens: int = 64
     _opened: list[Any] = field(default_factory=list, repr=False)
-    _one: threading.Lock = field(
-        default_factory=threading.Lock, repr=False, compare=False
-    )  # an engine has one caller
+    # an engine has one caller
+    _one_caller: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     converses: ClassVar[bool] = True
 
     def __call__(self, observation: Observation, rng: np.random.Generator) -> str:
-        with self._one:
+        with self._one_caller:
             return self._reply(observation, int(rng.integers(2**62)))
 
     def _reply(self, observation: Observation, seed: int) -> str:
@@ -106,9 +106,11 @@ def policy(name: str) -> PolicyOpponent:
 
 def endpoint(where: str) -> EndpointOpponent:
     """An opponent by "URL MODEL", or "URL MODEL VARIABLE" with the environment variable that holds the server's key."""
-    url, model, key_env, *more = [*where.split(), "", "", ""][: max(3, len(where.split()))]
-    if more or not model:
+    words = where.split()
+    if len(words) not in (2, 3):
         raise ConfigError(
             f"an endpoint as opponent is endpoint(URL MODEL) or endpoint(URL MODEL VARIABLE), got {where!r}"
         )
+    url, model = words[:2]
+    key_env = words[2] if len(words) == 3 else ""
     return EndpointOpponent(Endpoint(url, model, key_env))

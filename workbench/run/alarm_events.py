@@ -1,4 +1,4 @@
-"""What alarms did to a run (train.on_alarm = "slow" or "restore"), as its events say: written down before it was done."""
+"""The effects of alarms on a run (train.on_alarm = "slow" or "restore"), from its events, which are written first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 
 class AlarmEvent(NamedTuple):
-    """After this step the learning rate fell to a tenth; `restored`: to the checkpoint of which step weights and optimizer
-    went back first (None: they stayed)."""
+    """After `step` the learning rate fell to a tenth."""
 
     step: int
-    restored: int | None
+    restored: int | None  # step of the checkpoint that weights and optimizer went back to first
 
 
 def alarm_events(events: Iterable[Mapping[str, Any]]) -> dict[int, AlarmEvent]:

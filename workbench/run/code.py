@@ -1,7 +1,7 @@
-"""Which code a run names, where it came from, and whether it may run here (laws 16 and 17).
+"""The code that a run names: where it came from, and whether it may run here (invariants 16 and 17).
 
-    code.json    of a run that names code of somebody's: for each setting the name, version and source checksum, and a
-                 seal over them and over the whole configuration, made with the secret key of this user on this machine
+    code.json    of a run that names code of the user's own: for each setting the name, version and source checksum, and
+                 a seal over them and over the whole configuration, made with the secret key of this user on this machine
 
 A run folder is data: the names in it import code only if its seal was made with this very key, or if whoever opens the
 run trusts it (`open_run(path, trust=True)`, `--trust`). So neither a run from elsewhere nor one that was edited runs
@@ -21,18 +21,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from workbench.basics import canonical_json
+from workbench.basics.plugins import Origin, origin_of
 from workbench.run.store import CODE, Run
 from workbench.run.writer import make_folder
-from workbench.types import canonical_json
-from workbench.types.errors import StoreError
-from workbench.types.plugins import Origin, origin_of
+from workbench.values.errors import StoreError
 
 FORMAT = 1
 # How what may name code begins: module:name, module:name(argument). Not http://host, not host:8000, not "a: b".
 _NAMES = re.compile(r"[^\W\d][\w.]*:[^\W\d]")
 # Names in the package itself that import nothing their argument names; any other one of it might.
 _OWN = re.compile(
-    r"workbench\.engines\.encoder:encoder(\(.*\))?|workbench\.envs\.tools\.calculator:calculator",
+    r"workbench\.(engines|extensions\.servers)\.encoder:encoder(\(.*\))?"
+    r"|workbench\.(envs\.tools|tools)\.calculator:calculator",
     re.DOTALL,
 )
 FREE = "policy.template_flags"  # text for a template, which is no code
@@ -40,14 +41,12 @@ FREE = "policy.template_flags"  # text for a template, which is no code
 
 def named_code(config: Mapping[str, Any]) -> dict[str, str]:
     """Dotted setting -> the code that it names, of a configuration as it is stored."""
-    return {
-        key: text
-        for key, text in _texts(config, "")
-        if _NAMES.match(text) and not _OWN.fullmatch(text)
-    }
+    texts = _texts(config, "")
+    return {key: text for key, text in texts if _NAMES.match(text) and not _OWN.fullmatch(text)}
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """(dotted setting, its value) of every setting that is a text."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping) and key != FREE:
@@ -63,35 +62,40 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def origins_now(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Dotted setting -> name, version and source checksum of the code that it names, as it is here and now."""
-    return {
-        key: asdict(origin_of(None, text.partition("(")[0]))
-        for key, text in named_code(config).items()
-    }
+    origins = {}
+    for key, text in named_code(config).items():
+        name, _, _ = text.partition("(")
+        origins[key] = asdict(origin_of(None, name))
+    return origins
 
 
 def origins_of(run: Run) -> dict[str, dict[str, str]]:
-    """The same as it was when the run last began or went on; empty where the run says nothing of it."""
-    found = dict((_stored(run) or {}).get("origins", {}))
+    """The same as it was when the run last began or was resumed; empty where the run does not say."""
+    stored = _stored(run) or {}
+    origins = dict(stored.get("origins", {}))
     for event in run.events():
         if event.get("kind") == "code":
-            found |= event["origins"]
-    return found
+            origins |= event["origins"]
+    return origins
 
 
 def changed_code(run: Run, *, without: Collection[str] = ()) -> list[str]:
-    """In words, what is not the code that the run was made with. Only for a run whose code may run: it is looked up.
-    `without`: parts of the configuration that are not looked at."""
-    before, now = origins_of(run), origins_now(run.config)
-    both = {
-        key: (Origin(**before[key]), Origin(**now[key]))
-        for key in now
-        if key in before and key.partition(".")[0] not in without
-    }
-    return [
-        f"{new.name} ({key}) is not the code that the run was made with: {_difference(old, new)}"
-        for key, (old, new) in both.items()
-        if old != new
-    ]
+    """In words, which code is not that which the run was made with. Only for a run whose code may run: it is looked up.
+    `without`: parts of the configuration that are left out."""
+    before = origins_of(run)
+    changed = []
+    for key, origin in origins_now(run.config).items():
+        part, _, _ = key.partition(".")
+        if key not in before or part in without:
+            continue
+        old = Origin(**before[key])
+        new = Origin(**origin)
+        if old != new:
+            difference = _difference(old, new)
+            changed.append(
+                f"{new.name} ({key}) is not the code that the run was made with: {difference}"
+            )
+    return changed
 
 
 def _difference(before: Origin, now: Origin) -> str:
@@ -99,9 +103,9 @@ def _difference(before: Origin, now: Origin) -> str:
     if before.version != now.version:
         parts.append(f"version {before.version or 'none'}, now {now.version or 'none'}")
     if before.source != now.source:
-        parts.append(
-            f"source checksum {before.source[:12] or 'none'}, now {now.source[:12] or 'none (not found)'}"
-        )
+        old = before.source[:12] or "none"
+        new = now.source[:12] or "none (not found)"
+        parts.append(f"source checksum {old}, now {new}")
     return ", ".join(parts) or f"{before.name}, now {now.name}"
 
 
@@ -109,18 +113,21 @@ def _difference(before: Origin, now: Origin) -> str:
 
 
 def code_file(config: Mapping[str, Any]) -> tuple[bytes | None, str]:
-    """(content of code.json for a run that begins with `config`; None where it names no code, what is to be said)."""
+    """(content of code.json for a run that begins with `config`, None where it names no code; a warning, or "")."""
     if not named_code(config):
         return None, ""
-    config, origins = canonical_json.plain(config, "config"), origins_now(config)
+    origins = origins_now(config)
     key, reason = _key(make=True)
-    content = {"origins": origins, "seal": None if key is None else _seal(key, config, origins)}
-    words = (
-        f"this run cannot be told from one made elsewhere ({reason}): later it needs --trust"
-        if key is None
-        else ""
-    )
-    return canonical_json.sealed_json(content, kind="code", version=FORMAT), words
+    seal = None
+    warning = ""
+    if key is None:
+        warning = (
+            f"this run cannot be told from one made elsewhere ({reason}): later it needs --trust"
+        )
+    else:
+        seal = _seal(key, canonical_json.plain(config, "config"), origins)
+    content = {"origins": origins, "seal": seal}
+    return canonical_json.sealed_json(content, kind="code", version=FORMAT), warning
 
 
 def why_foreign(run: Run) -> str:
@@ -128,44 +135,45 @@ def why_foreign(run: Run) -> str:
     named = named_code(run.config)
     if not named or run.trust:
         return ""
-    stored = _stored(run)
-    key, reason = _key(make=False)
-    if stored is None:
-        reason = "nothing says that it was made on this machine"
-    elif (
-        key is not None
-        and stored.get("seal")
-        and hmac.compare_digest(
-            str(stored["seal"]), _seal(key, run.first_config, stored["origins"])
-        )
-    ):
-        was = run.first_config
-        if named == named_code(was) and all(
-            run.config.get(part) == was.get(part) for part in ("env", "algorithm")
-        ):
-            return ""
-        reason = "its settings were changed since"
-    elif key is not None:
-        reason = "it was not made by this user on this machine, or was edited since"
+    reason = _distrust(run, named)
+    if not reason:
+        return ""
+    settings = ", ".join(f"{key} = {text}" for key, text in named.items())
     return (
-        f"it names {', '.join(f'{key} = {text}' for key, text in named.items())}, and {reason}. If you trust that code: "
-        "--trust, or wb.open_run(path, trust=True)"
+        f"it names {settings}, and {reason}. If you trust that code: --trust, or "
+        "wb.open_run(path, trust=True)"
     )
+
+
+def _distrust(run: Run, named: Mapping[str, str]) -> str:
+    """Why it is not known that this user made the run on this machine, and nobody edited it; "" where it is."""
+    stored = _stored(run)
+    if stored is None:
+        return "nothing says that it was made on this machine"
+    key, reason = _key(make=False)
+    if key is None:
+        return reason
+    seal = _seal(key, run.first_config, stored["origins"])
+    if not stored.get("seal") or not hmac.compare_digest(str(stored["seal"]), seal):
+        return "it was not made by this user on this machine, or was edited since"
+    first = run.first_config
+    unchanged = all(run.config.get(part) == first.get(part) for part in ("env", "algorithm"))
+    if not unchanged or named != named_code(first):
+        return "its settings were changed since"
+    return ""
 
 
 def _stored(run: Run) -> dict[str, Any] | None:
+    """The content of code.json; None where the run has none."""
     path = run.path / CODE
-    return (
-        canonical_json.read_sealed_json(path, kind="code", version=FORMAT, below=run.path)
-        if path.exists()
-        else None
-    )
+    if not path.exists():
+        return None
+    return canonical_json.read_sealed_json(path, kind="code", version=FORMAT, below=run.path)
 
 
 def _seal(key: bytes, config: Any, origins: Any) -> str:
-    return hmac.new(
-        key, canonical_json.json_bytes({"config": config, "origins": origins}, "code"), "sha256"
-    ).hexdigest()
+    content = {"config": config, "origins": origins}
+    return hmac.new(key, canonical_json.json_bytes(content, "code"), "sha256").hexdigest()
 
 
 def _key(*, make: bool) -> tuple[bytes | None, str]:
@@ -179,7 +187,9 @@ def _key(*, make: bool) -> tuple[bytes | None, str]:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             return None, f"others may read {path}; chmod 600 it, if nobody did"
         key = path.read_bytes()
-        return (key, "") if len(key) == 32 else (None, f"{path} holds no key")
+        if len(key) != 32:
+            return None, f"{path} holds no key"
+        return key, ""
     except FileNotFoundError:
         return None, "this user has made no run of such code on this machine"
     except (OSError, RuntimeError, StoreError) as error:

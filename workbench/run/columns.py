@@ -6,10 +6,10 @@
 Legend: N trajectories · K turns · S segments · T tokens. A trajectory file has one row per trajectory. Scalars are
 plain columns; `turn_*` are lists [K] (of the structured ones: a JSON list); `segment_spans` [S] counts the spans of
 each segment; `span_*` are lists over all spans of the trajectory; `token_ids`, `logprobs`, `plain_logprobs` are lists
-[T], segments end to end, and a logprob is *null* where the token was not sampled there (law 5: never zero). `greedy`, where a group has such an
-attempt beside its members, says which row it is; `turn_privileged` is there where a critic was told something. What people
-and environments said (messages, parsed calls, info) is JSON text. No time stamp, no machine name: equal content makes
-an equal file, so that runs compare by hash. The files open in any tool that reads parquet.
+[T], segments end to end, and a logprob is *null* where the token was not sampled there (invariant 5: never zero).
+`greedy`, where a group has a greedy trajectory beside its members, marks its row; `turn_privileged` is there where a critic
+read more than the policy. Messages, parsed calls and info are JSON text. No time stamp, no machine name: equal content
+makes an equal file, so that runs compare by hash. The files open in any tool that reads parquet.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from workbench.run.parquet import read_parquet, parquet_bytes
+from workbench.basics.canonical_json import plain
+from workbench.basics.message_json import (
+    call_to_json,
+    message_from_json,
+    message_to_json,
+    observation_from_json,
+    observation_to_json,
+)
+from workbench.basics.regular_files import parse_json
+from workbench.run.parquet import parquet_bytes, read_parquet
 from workbench.run.shapes import mapping, numbers_by_name
-from workbench.types import (
+from workbench.values import (
     CreditTable,
     Group,
+    Message,
     Sampling,
     Segment,
     Source,
@@ -38,16 +49,7 @@ from workbench.types import (
     Trajectory,
     Turn,
 )
-from workbench.types.canonical_json import plain
-from workbench.types.errors import StoreError
-from workbench.types.message_json import (
-    call_to_json,
-    message_from_json,
-    message_to_json,
-    observation_from_json,
-    observation_to_json,
-)
-from workbench.types.regular_files import parse_json
+from workbench.values.errors import StoreError
 
 TRAJECTORIES = ("trajectories", 1)  # kind and format version
 CREDIT = ("credit", 1)
@@ -71,7 +73,7 @@ _FEW_VALUES = [
 
 @dataclass(frozen=True)
 class _Codec:
-    """How the values of a column become an arrow array, and how they come back."""
+    """Writes the values of a column as an arrow array, and reads them back."""
 
     write: Callable[[Sequence[Any]], pa.Array]
     read: Callable[[pa.Array], list]
@@ -86,12 +88,13 @@ def _write_text(values: Sequence[str | None]) -> pa.Array:
     try:
         return pa.array(values, pa.string())
     except (UnicodeEncodeError, pa.ArrowInvalid):
-        return pa.array(
-            [None if v is None else v.encode("utf-8", "surrogatepass") for v in values], pa.binary()
-        )
+        encoded = [
+            None if text is None else text.encode("utf-8", "surrogatepass") for text in values
+        ]
+        return pa.array(encoded, pa.binary())
 
 
-def _read_text(column: pa.Array) -> list[str | None]:
+def read_text(column: pa.Array) -> list[str | None]:
     values = column.to_pylist()
     if pa.types.is_binary(column.type):
         return [
@@ -101,22 +104,19 @@ def _read_text(column: pa.Array) -> list[str | None]:
 
 
 def _parsed(column: pa.Array, make: Callable[[Any], Any] = lambda value: value) -> list:
-    """JSON values of a text column; equal texts are parsed once (attempts at one task share it)."""
-    known: dict[str, Any] = {}
-    return [
-        known[text] if text in known else known.setdefault(text, make(parse_json(text)))
-        for text in _read_text(column)
-    ]
+    """JSON values of a text column; equal texts are parsed once (trajectories of one task share it)."""
+    texts = read_text(column)
+    known = {text: make(parse_json(text)) for text in dict.fromkeys(texts)}
+    return [known[text] for text in texts]
 
 
 def _write_observations(observations: Sequence[Any]) -> pa.Array:
-    """Attempts at one task begin with the same messages: each distinct observation is encoded once."""
-    known, texts = {}, []
+    """Trajectories of one task begin with the same messages: each distinct observation is encoded once."""
+    known: dict[Any, str] = {}
+    texts = []
     for observation in observations:
-        key = (
-            observation.messages,
-            _ENCODER.encode(plain(observation.tools, "the schemas of tools")),
-        )
+        tools = _ENCODER.encode(plain(observation.tools, "the schemas of tools"))
+        key = (observation.messages, tools)
         if key not in known:
             known[key] = _ENCODER.encode(observation_to_json(observation))
         texts.append(known[key])
@@ -128,7 +128,7 @@ def _of_type(kind: pa.DataType) -> _Codec:
 
 
 def _json(encode: Callable[[Any], Any], make: Callable[[Any], Any] = lambda value: value) -> _Codec:
-    """A column of JSON texts. `make`: what becomes of the JSON that is read."""
+    """A column of JSON texts. `make`: turns the JSON that is read into the value."""
     return _Codec(
         lambda values: _write_text([_ENCODER.encode(encode(value)) for value in values]),
         lambda column: _parsed(column, make),
@@ -136,7 +136,7 @@ def _json(encode: Callable[[Any], Any], make: Callable[[Any], Any] = lambda valu
 
 
 def _free(what: str, make: Callable[[Any], Any] = lambda value: value) -> _Codec:
-    """What environments fill in freely: it is checked, and `what` names it in errors."""
+    """A column of JSON values of the environment's own: they are checked, and `what` names them in errors."""
     return _json(lambda value: plain(value, what), make)
 
 
@@ -144,8 +144,17 @@ def _each(make: Callable[[Any], Any]) -> Callable[[list], list]:
     return lambda values: [make(value) for value in values]
 
 
-_TEXT = _Codec(_write_text, _read_text)
-_INT32, _INT64, _FLOAT64, _BOOL = map(_of_type, (pa.int32(), pa.int64(), pa.float64(), pa.bool_()))
+_TEXT = _Codec(_write_text, read_text)
+_INT32 = _of_type(pa.int32())
+_INT64 = _of_type(pa.int64())
+_FLOAT64 = _of_type(pa.float64())
+_BOOL = _of_type(pa.bool_())
+_OBSERVATION = _Codec(_write_observations, lambda column: _parsed(column, observation_from_json))
+
+
+def _success(trajectory: Trajectory) -> bool | None:
+    return None if trajectory.success is None else bool(trajectory.success)
+
 
 # Column -> (what it holds of a trajectory, codec), in the order of the file.
 _TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
@@ -156,30 +165,31 @@ _TRAJECTORY: dict[str, tuple[Callable[[Trajectory], Any], _Codec]] = {
     "task_payload": (attrgetter("task.payload"), _free("payload of a task", mapping)),
     "task_metadata": (attrgetter("task.metadata"), _free("metadata of a task", mapping)),
     "dynamics_seed": (attrgetter("dynamics_seed"), _INT64),
-    "first_observation": (
-        attrgetter("first_observation"),
-        _Codec(_write_observations, lambda column: _parsed(column, observation_from_json)),
-    ),
+    "first_observation": (attrgetter("first_observation"), _OBSERVATION),
     "stop_reason": (attrgetter("stop_reason.value"), _TEXT),
     "outcome": (attrgetter("outcome"), _FLOAT64),
     "outcome_parts": (attrgetter("outcome_parts"), _free("outcome_parts", numbers_by_name)),
     "scored": (lambda t: bool(t.scored), _BOOL),
-    "success": (lambda t: None if t.success is None else bool(t.success), _BOOL),
+    "success": (_success, _BOOL),
     "error": (attrgetter("error"), _TEXT),
 }
+
+
+def _calls_from_json(values: list) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(*value) for value in values)
+
+
+def _messages_from_json(values: list) -> tuple[Message, ...]:
+    return tuple(map(message_from_json, values))
+
+
 # Fields of a turn, as lists over the turns; of structured ones one JSON text holds the whole list. Moves and messages
 # hold texts by their types.
 _TURN = {"index": _INT32, "text": _TEXT, "finish": _TEXT, "reward": _FLOAT64, "state_key": _TEXT}
 _TURN_JSON = {
     "moves": _json(list, _each(tuple)),
-    "tool_calls": _json(
-        _each(lambda calls: [call_to_json(call) for call in calls]),
-        _each(lambda calls: tuple(ToolCall(*call) for call in calls)),
-    ),
-    "reply": _json(
-        _each(lambda messages: [message_to_json(message) for message in messages]),
-        _each(lambda messages: tuple(map(message_from_json, messages))),
-    ),
+    "tool_calls": _json(_each(_each(call_to_json)), _each(_calls_from_json)),
+    "reply": _json(_each(_each(message_to_json)), _each(_messages_from_json)),
     "reward_parts": _free("reward_parts of a turn", _each(numbers_by_name)),
     "info": _free("info of a turn", _each(mapping)),
 }
@@ -190,41 +200,35 @@ _TURN_JSON = {
 
 def encode_groups(groups: Sequence[Group], *, step: int) -> memoryview:
     """All trajectories of a step as the bytes of one parquet file; raises StoreError for values that cannot be kept."""
-    members = [
-        (g, t)
-        for g, group in enumerate(groups)
-        for t in (*group, *([group.greedy] if group.greedy else ()))
-    ]
-    trajectories = [t for _, t in members]
+    number_N: list[int] = []  # of the group that each trajectory belongs to
+    greedy_N: list[bool] = []
+    trajectories: list[Trajectory] = []
+    for number, group in enumerate(groups):
+        beside = [group.greedy] if group.greedy else []
+        number_N += [number] * (len(group) + len(beside))
+        greedy_N += [False] * len(group) + [True] * len(beside)
+        trajectories += [*group, *beside]
     samplings: list[Sampling] = []
     try:
-        columns = {
-            "group": pa.array([g for g, _ in members], pa.int32()),
-            **(
-                {"greedy": pa.array([t is groups[g].greedy for g, t in members])}
-                if len(members) > sum(map(len, groups))
-                else {}
-            ),
-            **{
-                name: codec.write([get(t) for t in trajectories])
-                for name, (get, codec) in _TRAJECTORY.items()
-            },
-            **_turn_columns(trajectories),
-            **_token_columns(trajectories, samplings),
-        }
+        columns = {"group": pa.array(number_N, pa.int32())}
+        if any(greedy_N):
+            columns["greedy"] = pa.array(greedy_N)
+        for name, (get, codec) in _TRAJECTORY.items():
+            columns[name] = codec.write([get(trajectory) for trajectory in trajectories])
+        columns |= _turn_columns(trajectories)
+        columns |= _token_columns(trajectories, samplings)
     except (pa.ArrowException, OverflowError, TypeError) as error:
         raise StoreError(
             f"step {step}: a trajectory holds a value that its column cannot keep ({error}); seeds must "
             "fit into 63 bits, rewards must be numbers or None, texts must be text"
         ) from error
-    facts = {
-        "step": step,
-        "samplings": [
-            [s.temperature, s.top_p, s.engine, s.dtype, *(() if s.addressed else (False,))]
-            for s in samplings
-        ],
-    }
+    facts = {"step": step, "samplings": [_sampling_to_json(sampling) for sampling in samplings]}
     return parquet_bytes(columns, TRAJECTORIES, facts, use_dictionary=False)
+
+
+def _sampling_to_json(sampling: Sampling) -> list:
+    values = [sampling.temperature, sampling.top_p, sampling.engine, sampling.dtype]
+    return values if sampling.addressed else [*values, False]
 
 
 def _lists(values: pa.Array, lengths: Sequence[int]) -> pa.Array:
@@ -233,73 +237,84 @@ def _lists(values: pa.Array, lengths: Sequence[int]) -> pa.Array:
 
 
 def _turn_columns(trajectories: list[Trajectory]) -> dict[str, pa.Array]:
-    turns = [turn for t in trajectories for turn in t.turns]
-    counts_N = [len(t.turns) for t in trajectories]
-    flat = {
-        f"turn_{name}": _lists(codec.write([getattr(turn, name) for turn in turns]), counts_N)
-        for name, codec in _TURN.items()
-    }
+    turns_N = [trajectory.turns for trajectory in trajectories]
+    counts_N = [len(turns) for turns in turns_N]
+    turns = list(chain.from_iterable(turns_N))
+    fields = _TURN
     if any(turn.privileged is not None for turn in turns):
-        flat["turn_privileged"] = _lists(_TEXT.write([turn.privileged for turn in turns]), counts_N)
-    return flat | {
-        f"turn_{name}": codec.write(
-            [[getattr(turn, name) for turn in t.turns] for t in trajectories]
-        )
-        for name, codec in _TURN_JSON.items()
-    }
+        fields = _TURN | {"privileged": _TEXT}
+    columns = {}
+    for name, codec in fields.items():
+        values = codec.write([getattr(turn, name) for turn in turns])
+        columns[f"turn_{name}"] = _lists(values, counts_N)
+    for name, codec in _TURN_JSON.items():
+        get = attrgetter(name)
+        columns[f"turn_{name}"] = codec.write([list(map(get, turns)) for turns in turns_N])
+    return columns
 
 
 def _token_columns(
     trajectories: list[Trajectory], samplings: list[Sampling]
 ) -> dict[str, pa.Array]:
     """Segments, spans and tokens. `samplings` is filled with the distinct ones, which spans name by their index."""
-    segments = [segment for t in trajectories for segment in t.segments]
-    spans = [span for segment in segments for span in segment.spans]
+    segments = list(chain.from_iterable(trajectory.segments for trajectory in trajectories))
+    segments_N = [len(trajectory.segments) for trajectory in trajectories]
+    counts = pa.array([len(segment.spans) for segment in segments], pa.int32())
+    columns = {"segment_spans": _lists(counts, segments_N)}
+    spans = list(chain.from_iterable(segment.spans for segment in segments))
+    lengths = np.fromiter((len(span.token_ids) for span in spans), np.int32, len(spans))
+    spans_N = [_num_spans(trajectory) for trajectory in trajectories]
+    for name, column in _columns_of_spans(spans, lengths, samplings).items():
+        columns[name] = _lists(column, spans_N)
+    first_span_N = np.concatenate([[0], np.cumsum(spans_N, dtype=np.int64)])
+    tokens_N = np.diff(np.concatenate([[0], np.cumsum(lengths)])[first_span_N])
+    for name, column in _columns_of_tokens(spans, lengths).items():
+        columns[name] = _lists(column, tokens_N)
+    return columns
+
+
+def _num_spans(trajectory: Trajectory) -> int:
+    return sum(len(segment.spans) for segment in trajectory.segments)
+
+
+def _columns_of_spans(
+    spans: list[Span], lengths: np.ndarray, samplings: list[Sampling]
+) -> dict[str, pa.Array]:
+    """Column -> its values of all spans, end to end."""
     index: dict[Sampling | None, int | None] = {None: None}
     for span in spans:
         if span.sampling not in index:
             index[span.sampling] = len(samplings)
             samplings.append(span.sampling)
-    lengths = np.fromiter((len(span.token_ids) for span in spans), np.int32, len(spans))
-    span_columns = {
+    has_plain = [span.plain_logprobs is not None for span in spans]
+    return {
         "span_length": pa.array(lengths),
         "span_source": pa.array([int(span.source) for span in spans], pa.int8()),
         "span_turn": pa.array([span.turn for span in spans], pa.int32()),
         "span_sampled": pa.array([span.sampled for span in spans], pa.bool_()),
-        "span_plain": pa.array([span.plain_logprobs is not None for span in spans], pa.bool_()),
+        "span_plain": pa.array(has_plain, pa.bool_()),
         "span_version": pa.array([span.policy_version for span in spans], pa.int64()),
         "span_sampling": pa.array([index[span.sampling] for span in spans], pa.int32()),
     }
-    token_columns = {
-        "token_ids": pa.array(
-            np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)])
-        ),
+
+
+def _columns_of_tokens(spans: list[Span], lengths: np.ndarray) -> dict[str, pa.Array]:
+    """Column -> its values of all tokens, spans end to end."""
+    ids_T = np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)])
+    return {
+        "token_ids": pa.array(ids_T),
         "logprobs": _token_floats([span.logprobs for span in spans], lengths),
         "plain_logprobs": _token_floats([span.plain_logprobs for span in spans], lengths),
-    }
-    spans_N = [sum(len(segment.spans) for segment in t.segments) for t in trajectories]
-    ends = np.concatenate([[0], np.cumsum(lengths)])[
-        np.concatenate([[0], np.cumsum(spans_N, dtype=np.int64)])
-    ]
-    return {
-        "segment_spans": _lists(
-            pa.array([len(segment.spans) for segment in segments], pa.int32()),
-            [len(t.segments) for t in trajectories],
-        ),
-        **{name: _lists(column, spans_N) for name, column in span_columns.items()},
-        **{name: _lists(column, np.diff(ends)) for name, column in token_columns.items()},
     }
 
 
 def _token_floats(values_of_spans: list[np.ndarray | None], lengths: np.ndarray) -> pa.Array:
     """float32 [T]: null exactly where the span has no such numbers."""
-    present_T = np.repeat(
-        np.array([values is not None for values in values_of_spans], bool), lengths
-    )
+    has_values = [values is not None for values in values_of_spans]
+    present_T = np.repeat(np.array(has_values, bool), lengths)
+    known = [values for values in values_of_spans if values is not None]
     values_T = np.zeros(len(present_T), np.float32)
-    values_T[present_T] = np.concatenate(
-        [np.zeros(0, np.float32), *(v for v in values_of_spans if v is not None)]
-    )
+    values_T[present_T] = np.concatenate([np.zeros(0, np.float32), *known])
     return pa.array(values_T, mask=~present_T)
 
 
@@ -310,7 +325,8 @@ def decode_groups(data: bytes, path: Path) -> list[Group]:
     """The groups of a step, exactly as they were written. `path` is for messages. Raises StoreError."""
     columns, facts = read_parquet(data, path, TRAJECTORIES)
     try:
-        return _read_groups(columns, [Sampling(*one) for one in facts["samplings"]])
+        samplings = [Sampling(*values) for values in facts["samplings"]]
+        return _read_groups(columns, samplings)
     except (
         KeyError,
         ValueError,
@@ -328,26 +344,21 @@ def decode_groups(data: bytes, path: Path) -> list[Group]:
 def _read_groups(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Group]:
     turns_N = _cut(_read_turns(columns), columns["turn_index"])
     segments_N = _cut(_read_segments(columns, samplings), columns["segment_spans"])
-    rows = zip(
-        columns["group"].to_pylist(),
-        turns_N,
-        segments_N,
-        *(codec.read(columns[name]) for name, (_, codec) in _TRAJECTORY.items()),
-        strict=True,
-    )
-    groups: dict[int, list[Trajectory]] = {}
-    aside: dict[int, Trajectory] = {}
+    fields = [codec.read(columns[name]) for name, (_, codec) in _TRAJECTORY.items()]
+    number_N = columns["group"].to_pylist()
     greedy_N = columns["greedy"].to_pylist() if "greedy" in columns else [False] * len(turns_N)
-    for greedy, (group, turns, segments, attempt, *row) in zip(
-        greedy_N, rows, strict=True
-    ):  # rest: in the order of the fields
-        task, (seed, first_observation, *rest) = Task(*row[:5]), row[5:]
-        made = Trajectory(task, attempt, seed, first_observation, turns, segments, *rest)
-        if greedy:
-            aside[group] = made
+    members: dict[int, list[Trajectory]] = {}
+    greedy: dict[int, Trajectory] = {}
+    rows = zip(number_N, greedy_N, turns_N, segments_N, *fields, strict=True)
+    for number, is_greedy, turns, segments, attempt, *row in rows:
+        task = Task(*row[:5])
+        seed, first_observation, *rest = row[5:]  # the rest in the order of the fields
+        trajectory = Trajectory(task, attempt, seed, first_observation, turns, segments, *rest)
+        if is_greedy:
+            greedy[number] = trajectory
         else:
-            groups.setdefault(group, []).append(made)
-    return [Group(tuple(members), aside.get(number)) for number, members in groups.items()]
+            members.setdefault(number, []).append(trajectory)
+    return [Group(tuple(group), greedy.get(number)) for number, group in members.items()]
 
 
 def _cut(values: Sequence[Any], lists: pa.Array) -> list[tuple]:
@@ -357,43 +368,49 @@ def _cut(values: Sequence[Any], lists: pa.Array) -> list[tuple]:
 
 
 def _read_turns(columns: Mapping[str, pa.Array]) -> list[Turn]:
-    """Of all trajectories, end to end."""
-    plain_ones = _TURN | ({"privileged": _TEXT} if "turn_privileged" in columns else {})
-    fields = {
-        name: codec.read(columns[f"turn_{name}"].values) for name, codec in plain_ones.items()
-    }
+    """The turns of all trajectories, end to end."""
+    fields = {}
+    for name, codec in (_TURN | {"privileged": _TEXT}).items():
+        if name != "privileged" or "turn_privileged" in columns:
+            fields[name] = codec.read(columns[f"turn_{name}"].values)
     for name, codec in _TURN_JSON.items():
-        fields[name] = [value for values in codec.read(columns[f"turn_{name}"]) for value in values]
+        values_N = codec.read(columns[f"turn_{name}"])
+        fields[name] = list(chain.from_iterable(values_N))
     return [Turn(**dict(zip(fields, row))) for row in zip(*fields.values(), strict=True)]
 
 
 def _read_segments(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Segment]:
-    """Of all trajectories, end to end."""
+    """The segments of all trajectories, end to end."""
+    spans = _read_spans(columns, samplings)
+    ends = np.cumsum(columns["segment_spans"].values.to_numpy()).tolist()
+    return [Segment(tuple(spans[start:end])) for start, end in zip([0, *ends], ends)]
+
+
+def _read_spans(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Span]:
+    """The spans of all trajectories, end to end."""
     ids_T, logprobs_T, plain_T = (
         columns[name].values.to_numpy(zero_copy_only=False)
         for name in ("token_ids", "logprobs", "plain_logprobs")
     )
     names = ("length", "source", "turn", "sampled", "plain", "version", "sampling")
-    spans, start = [], 0
-    for length, source, turn, sampled, bent, version, sampling in zip(
-        *(columns[f"span_{name}"].values.to_pylist() for name in names), strict=True
-    ):
+    rows = zip(*(columns[f"span_{name}"].values.to_pylist() for name in names), strict=True)
+    spans = []
+    start = 0
+    for length, source, turn, sampled, has_plain, version, sampling in rows:
         part = slice(start, start + length)
-        spans.append(
-            Span(
-                Source(source),
-                int(turn),
-                ids_T[part],
-                logprobs_T[part] if sampled else None,
-                plain_T[part] if bent else None,
-                version,
-                None if sampling is None else samplings[sampling],
-                sampled,
-            )
+        span = Span(
+            source=Source(source),
+            turn=int(turn),
+            token_ids=ids_T[part],
+            logprobs=logprobs_T[part] if sampled else None,
+            plain_logprobs=plain_T[part] if has_plain else None,
+            policy_version=version,
+            sampling=None if sampling is None else samplings[sampling],
+            sampled=sampled,
         )
+        spans.append(span)
         start += length
-    ends = np.cumsum(columns["segment_spans"].values.to_numpy()).tolist()
-    return [Segment(tuple(spans[start:end])) for start, end in zip([0, *ends], ends)]
+    return spans
 
 
 # ------------------------------------------------------------------------------------------------ credit tables

@@ -14,9 +14,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from workbench.basics import canonical_json
+from workbench.basics.regular_files import open_regular
+from workbench.run.shapes import by_step, clock_lines
 from workbench.run.store import FORMAT, Run, open_run, step_name
-from workbench.types import canonical_json
-from workbench.types.regular_files import open_regular
 
 MEASURING = "measuring random play, the solver and the untrained policy"
 
@@ -27,11 +28,14 @@ _END = 12  # bytes of a line's end: its checksum
 
 class LineFollower:
     """The records of a file of lines, so far. A file that is not there yet has none; one that was cut behind what was
-    read (a resumed run takes back what it will say again), or replaced, is read anew."""
+    read (a resumed run cuts off what it will write again), or replaced, is read anew."""
 
     def __init__(self, path: Path):
-        self.path, self.records = path, []
-        self._at, self._stamp, self._end = 0, None, b""
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        self._at = 0  # byte behind the last record
+        self._stamp: tuple[int, int, int] | None = None
+        self._end = b""  # of the last record
 
     def read(self) -> bool:
         """Take in what was appended; True where `records` changed."""
@@ -60,15 +64,18 @@ class LineFollower:
             return file.read(len(self._end)) == self._end
 
     def _forget(self) -> bool:
-        had, self.records = bool(self.records), []
-        self._at, self._stamp, self._end = 0, None, b""
-        return had
+        had_records = bool(self.records)
+        self.records = []
+        self._at = 0
+        self._stamp = None
+        self._end = b""
+        return had_records
 
 
 class RunFollower:
     """What a run folder holds so far, whether or not it is there yet.
 
-    `rows`: one mapping per committed step, "step" and its metrics (as `views.show_curves` takes them). `evaluations`:
+    `rows`: one mapping per committed step, "step" and its metrics (as `look.curves_view` takes them). `evaluations`:
     by name, as `Run.evaluations`. `events`, `clock`: the lines of these files. `config`: the settings in force, None
     while there is no folder. `version`: how often `read` found something new.
     """
@@ -80,9 +87,9 @@ class RunFollower:
         self.config: dict[str, Any] | None = None
         self.version = 0
         self._run: Run | None = None
-        self._metrics, self._events, self._clock = (
-            LineFollower(self.path / f"{name}.jsonl") for name in ("metrics", "events", "clock")
-        )
+        self._metrics = LineFollower(self.path / "metrics.jsonl")
+        self._events = LineFollower(self.path / "events.jsonl")
+        self._clock = LineFollower(self.path / "clock.jsonl")
         self._known: dict[str, tuple[int, int]] = {}
 
     @property
@@ -105,34 +112,34 @@ class RunFollower:
             self.config = self._run.config
             fresh = True
         if self._metrics.read():
-            self.rows = [
-                {"step": line["step"], **line["metrics"]} for line in self._metrics.records
-            ]
+            lines = by_step(self._metrics.records, self._metrics.path)
+            self.rows = [{"step": step, **line["metrics"]} for step, line in lines.items()]
             fresh = True
-        self._clock.read()
+        if self._clock.read():
+            clock_lines(self._clock.records, self._clock.path)
         fresh = self._read_evaluations() or fresh
         self.version += fresh
         return fresh
 
     def _read_evaluations(self) -> bool:
         """Files of evaluations are whole from their first moment (one rename): one is read when its stamp is new."""
-        stamps = {
-            path.stem: (path.stat().st_size, path.stat().st_mtime_ns)
-            for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
-        }
-        new = [name for name, stamp in stamps.items() if self._known.get(name) != stamp]
-        read = {
-            name: canonical_json.read_sealed_json(
-                self.path / "evaluations" / f"{name}.json",
-                kind="evaluation",
-                version=FORMAT,
-                below=self.path,
-            )
-            for name in new
-        }
-        self.evaluations = {name: read.get(name, self.evaluations.get(name)) for name in stamps}
-        gone, self._known = set(self._known) - set(stamps), stamps
-        return bool(new or gone)
+        stamps: dict[str, tuple[int, int]] = {}
+        evaluations: dict[str, dict[str, Any]] = {}
+        changed = False
+        for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json")):
+            stat = path.stat()
+            stamps[path.stem] = (stat.st_size, stat.st_mtime_ns)
+            if self._known.get(path.stem) == stamps[path.stem]:
+                evaluations[path.stem] = self.evaluations[path.stem]
+            else:
+                changed = True
+                evaluations[path.stem] = canonical_json.read_sealed_json(
+                    path, kind="evaluation", version=FORMAT, below=self.path
+                )
+        gone = set(self._known) - set(stamps)
+        self._known = stamps
+        self.evaluations = evaluations
+        return changed or bool(gone)
 
     @property
     def step(self) -> int:
@@ -147,37 +154,32 @@ class RunFollower:
     @property
     def done(self) -> bool:
         """All steps are committed and the last one is measured."""
-        return (
-            self.steps is not None
-            and self.step >= self.steps
-            and step_name(self.step) in self.evaluations
-        )
+        if self.steps is None or self.step < self.steps:
+            return False
+        return step_name(self.step) in self.evaluations
 
     def idle(self) -> dict[str, float] | None:
         """Who waited, over the last steps: shares of their wall seconds (`learner_idle`, `engine_idle`, `sync_share`). None
         where learner and engine take turns in one process, and before the first step."""
-        if (
-            self.config is None
-            or self.config.get("layout", {}).get("kind", "one_device") == "one_device"
-            and not self.config["train"].get("staleness")
-        ):
+        if self.config is None or self._takes_turns(self.config):
             return None
-        lines = [
-            line["clock"]
-            for line in self.clock
-            if line["what"] == "step" and "engine_idle" in line["clock"]
-        ][-IDLE_STEPS:]
-        return (
-            {
-                name: sum(line[name] for line in lines) / len(lines)
-                for name in ("learner_idle", "engine_idle", "sync_share")
-            }
-            if lines
-            else None
-        )
+        clocks = [line["clock"] for line in self.clock if line["what"] == "step"]
+        last = [clock for clock in clocks if "engine_idle" in clock][-IDLE_STEPS:]
+        if not last:
+            return None
+        shares = {}
+        for name in ("learner_idle", "engine_idle", "sync_share"):
+            shares[name] = sum(clock[name] for clock in last) / len(last)
+        return shares
+
+    @staticmethod
+    def _takes_turns(config: dict[str, Any]) -> bool:
+        """Whether learner and engine never work at the same time."""
+        layout = config.get("layout", {}).get("kind", "one_device")
+        return layout == "one_device" and not config["train"].get("staleness")
 
     def phase(self) -> str:
-        """What its process is at, as far as the folder says, in words."""
+        """What its process does now, as far as the folder tells, in words."""
         if self.config is None:
             return "starting"
         if not self.evaluations:

@@ -1,17 +1,33 @@
-"""What came of a step: what its attempts earned, without reading what they said, and what its last update used."""
+"""The outcomes of a step: what its trajectories earned, without reading their text, and what its last update used."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from workbench.run.columns import TRAJECTORIES
 from workbench.run.parquet import read_parquet
-from workbench.run.store import Run
-from workbench.types import CreditTable
-from workbench.types.errors import StoreError
-from workbench.types.trajectories import StopReason, Trajectory
+from workbench.values import CreditTable
+from workbench.values.errors import StoreError
+from workbench.values.trajectories import StopReason, Trajectory
+
+
+class StoredRun(Protocol):
+    """What is read here of a run folder: a `Run` (store.py), which offers what is made from it."""
+
+    name: str
+
+    def steps(self) -> list[int]: ...
+
+    def trajectory_bytes(self, step: int) -> tuple[bytes, Path]: ...
+
+    def updates(self, step: int) -> list[int]: ...
+
+    def credit(self, step: int, update: int = 0) -> CreditTable: ...
+
 
 COLUMNS = ("group", "outcome", "scored", "success", "stop_reason", "turn_reward")
 
@@ -20,8 +36,8 @@ class _Turn(NamedTuple):
     reward: float | None
 
 
-class _Attempt(NamedTuple):
-    """What decides an attempt's reward, and its reward by the very rule of `Trajectory`."""
+class _OpenTrajectory(NamedTuple):
+    """What decides a trajectory's reward, and its reward by the very rule of `Trajectory`."""
 
     turns: tuple[_Turn, ...]
     outcome: float | None
@@ -29,33 +45,48 @@ class _Attempt(NamedTuple):
     stop_reason: StopReason
 
 
-def outcomes_of(run: Run, step: int) -> list[list[tuple[float | None, bool | None]]]:
-    """(reward, success) of every attempt, by group, without the one aside: as `run.groups(step)` says, in a small part of its time. Raises StoreError for a
-    step that is not there or is damaged."""
+Outcome = tuple[float | None, bool | None]  # (reward, success)
+
+
+def outcomes_of(run: StoredRun, step: int) -> list[list[Outcome]]:
+    """(reward, success) of every trajectory, by group, greedy ones left out: as in `run.groups(step)`, in a small part of
+    its time. Raises StoreError for a step that is not there or is damaged."""
     data, path = run.trajectory_bytes(step)
     columns, _ = read_parquet(data, path, TRAJECTORIES, (*COLUMNS, "greedy"))
-    groups: dict[int, list[tuple[float | None, bool | None]]] = {}
+    groups: dict[int, list[Outcome]] = {}
     try:
-        aside_N = (
-            columns["greedy"].to_pylist()
-            if "greedy" in columns
-            else [False] * len(columns["group"])
-        )
-        rows = zip(aside_N, *(columns[name].to_pylist() for name in COLUMNS), strict=True)
-        for group, outcome, scored, success, stop, turns in (
-            row for aside, *row in rows if not aside
-        ):
-            attempt = _Attempt(tuple(map(_Turn, turns)), outcome, scored, StopReason(stop))
-            groups.setdefault(group, []).append((Trajectory.reward.fget(attempt), success))
+        rows = zip(is_greedy_N(columns), columns["group"].to_pylist(), outcomes_N(columns))
+        for is_greedy, group, outcome in rows:
+            if not is_greedy:
+                groups.setdefault(group, []).append(outcome)
     except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
         raise StoreError(
-            f"{path} is damaged: its columns do not say what attempts earned ({error!r}); restore it from a "
+            f"{path} is damaged: its columns do not say what trajectories earned ({error!r}); restore it from a "
             "copy of the run"
         ) from error
     return list(groups.values())
 
 
-def last_credit(run: Run, step: int) -> CreditTable | None:
+def is_greedy_N(columns: Mapping[str, pa.Array]) -> list[bool]:
+    """Whether each row is the greedy trajectory beside a group, which is no member of it."""
+    if "greedy" not in columns:
+        return [False] * len(columns["group"])
+    return columns["greedy"].to_pylist()
+
+
+def outcomes_N(columns: Mapping[str, pa.Array]) -> list[Outcome]:
+    """(reward, success) of each row."""
+    names = ("turn_reward", "outcome", "scored", "stop_reason", "success")
+    rows = zip(*(columns[name].to_pylist() for name in names), strict=True)
+    outcomes = []
+    for rewards, outcome, scored, stop, success in rows:
+        turns = tuple(map(_Turn, rewards))
+        trajectory = _OpenTrajectory(turns, outcome, scored, StopReason(stop))
+        outcomes.append((Trajectory.reward.fget(trajectory), success))
+    return outcomes
+
+
+def last_credit(run: StoredRun, step: int) -> CreditTable | None:
     """What the last update of a step of several used; None where there was at most one: nothing had moved before it."""
     updates = run.updates(step)
     return run.credit(step, updates[-1]) if len(updates) > 1 else None

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from workbench.types.canonical_json import check_format, plain
-from workbench.types.errors import StoreError
-from workbench.types.regular_files import parse_json
+from workbench.basics.canonical_json import check_format, plain
+from workbench.basics.regular_files import parse_json
+from workbench.values.errors import StoreError
 
 # Measured on a step of 128 trajectories (25 600 tokens): zstd at level 1 costs 1 ms and saves 60 % of the bytes to
 # sync. Page checksums show damage even before the step is committed and sealed.
@@ -24,8 +24,8 @@ _PARQUET = {
     "write_page_checksum": True,
 }
 
-# What is read at most of one file. A few kilobytes of a stranger's file can ask for all memory there is, so sizes are
-# looked at before anything is unpacked; what is written here is held against the same bounds.
+# What is read at most of one file. A few kilobytes of an untrusted file can ask for all memory there is, so sizes are
+# checked before anything is unpacked; what is written here is checked against the same bounds.
 MOST_UNPACKED = 2 << 30  # bytes of all columns
 MOST_VALUES = 500_000_000  # of all columns, absent ones too: they take no bytes in a file
 MOST_TEXT = 256 << 20  # bytes of all columns of text
@@ -35,14 +35,16 @@ LONGEST_TEXT = 64 << 20  # bytes of one value
 def parquet_bytes(
     columns: Mapping[str, pa.Array], kind: tuple[str, int], facts: dict, **options: Any
 ) -> memoryview:
+    """Raises StoreError for more than one file may hold. `kind`: name and format version, written with the facts."""
     facts = {"kind": kind[0], "format": kind[1], **plain(facts, "the facts of a file")}
-    table = pa.table(dict(columns)).replace_schema_metadata({"workbench": json.dumps(facts)})
+    metadata = {"workbench": json.dumps(facts)}
+    table = pa.table(dict(columns)).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **_PARQUET, **options)
     data = sink.getvalue()
     if reason := too_much(pq.read_metadata(pa.BufferReader(data))) or _too_long(table):
         raise StoreError(
-            f"a {kind[0]} cannot be kept in one file: {reason}; take fewer attempts a step, or keep less of each"
+            f"a {kind[0]} cannot be kept in one file: {reason}; take fewer trajectories a step, or keep less of each"
         )
     return memoryview(data)
 
@@ -71,37 +73,36 @@ def read_parquet(
 
 
 def too_much(about: pq.FileMetaData, *, rows: int | None = None) -> str:
-    """In words, what of a file is over a bound, by what it says of itself before anything is unpacked; "" where nothing is.
+    """In words, which bounds a file is over, by its metadata, before anything is unpacked; "" where it is over none.
     `rows`: how many are in memory at a time, where it is not all of them."""
-    columns = [
-        about.row_group(group).column(column)
-        for group in range(about.num_row_groups)
-        for column in range(about.num_columns)
-    ]
-    texts = [
-        column
-        for column in columns
-        if column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-    ]
-    # A text that stands in a dictionary once may stand in the column any number of times.
-    text_bytes = sum(
-        column.total_uncompressed_size
-        * (min(column.num_values, rows or column.num_values) if column.has_dictionary_page else 1)
-        for column in texts
+    unpacked = 0
+    values = about.num_rows
+    text = 0
+    for group in range(about.num_row_groups):
+        for number in range(about.num_columns):
+            column = about.row_group(group).column(number)
+            unpacked += column.total_uncompressed_size
+            values += column.num_values
+            if column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+                text += _text_bytes(column, rows)
+    sizes = (
+        ("bytes when unpacked", unpacked, MOST_UNPACKED),
+        ("values", values, MOST_VALUES),
+        ("bytes of text", text, MOST_TEXT),
     )
-    found = {
-        "bytes when unpacked": (
-            sum(column.total_uncompressed_size for column in columns),
-            MOST_UNPACKED,
-        ),
-        "values": (sum(column.num_values for column in columns) + about.num_rows, MOST_VALUES),
-        "bytes of text": (text_bytes, MOST_TEXT),
-    }
     return "; ".join(
-        f"it has up to {has:,} {what}, and {most:,} is the most that is read"
-        for what, (has, most) in found.items()
-        if has > most
+        f"it has up to {size:,} {what}, and {most:,} is the most that is read"
+        for what, size, most in sizes
+        if size > most
     )
+
+
+def _text_bytes(column: pq.ColumnChunkMetaData, rows: int | None) -> int:
+    """The most bytes of text that a column may unpack to: one that stands in a dictionary once may stand in any number
+    of its rows."""
+    if not column.has_dictionary_page:
+        return column.total_uncompressed_size
+    return column.total_uncompressed_size * min(column.num_values, rows or column.num_values)
 
 
 def _too_long(table: pa.Table) -> str:

@@ -7,15 +7,18 @@ import platform
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from workbench import __version__
+from workbench.basics import canonical_json
+from workbench.basics.canonical_json import Seal
+from workbench.basics.findings import LintReport
 from workbench.run import columns, writer
 from workbench.run.store import (
-    ATTEMPTS,
     CODE,
+    EVALUATED,
     FORMAT,
     LINES,
     LINT,
@@ -27,13 +30,11 @@ from workbench.run.store import (
     step_name,
     with_name,
 )
-from workbench.types import CreditTable, Group, canonical_json
-from workbench.types.canonical_json import Seal
-from workbench.types.errors import StoreError
-from workbench.types.findings import LintReport
+from workbench.values import CreditTable, Group
+from workbench.values.errors import StoreError
 
 _FOLDERS = ("steps", "evaluations", "checkpoints")
-MOST_ATTEMPT_BYTES = 32 << 20  # of one side of an evaluation
+MOST_TRAJECTORY_BYTES = 32 << 20  # of one side of an evaluation
 
 
 def _run_path(path: str | os.PathLike) -> Path:
@@ -47,21 +48,21 @@ def _run_path(path: str | os.PathLike) -> Path:
 def create_run(
     path: str | os.PathLike, config: Mapping[str, Any], *, code: bytes | None = None
 ) -> RunWriter:
-    """Start a run in a folder that does not exist yet. `code`: what code.json holds, where the config names code
+    """Start a run in a folder that does not exist yet. `code`: content of code.json, where the config names code
     (run/code.py). Raises StoreError (name, place, disk)."""
     path = _run_path(path)
     if path.exists():
         raise StoreError(
-            f"{path} is there already; choose another name, or go on with that run by `reopen_run`"
+            f"{path} is there already; choose another name, or continue that run with `reopen_run`"
         )
+    about = {"name": path.name, "program": __version__}
     files = {
-        "run.json": canonical_json.sealed_json(
-            {"name": path.name, "program": __version__}, kind="run", version=FORMAT
-        ),
+        "run.json": canonical_json.sealed_json(about, kind="run", version=FORMAT),
         "config.json": canonical_json.sealed_json(config, kind="config", version=FORMAT),
-        **({} if code is None else {CODE: code}),
-        **{name: b"" for name in LINES},
     }
+    if code is not None:
+        files[CODE] = code
+    files |= dict.fromkeys(LINES, b"")
     writer.make_folder(path.parent)
     writer.create_folder(path, files, folders=_FOLDERS)
     return RunWriter(path, began="created")
@@ -71,17 +72,18 @@ def reopen_run(path: str | os.PathLike) -> RunWriter:
     """Go on writing a run. What its last process had begun and not committed is set aside in `orphans/`.
 
     Raises StoreError where another process writes it, or where a checkpoint is newer than the last committed step
-    (trajectories were lost: such a run must not go on as if nothing had happened).
+    (trajectories were lost: such a run must not be continued).
     """
     open_run(path)  # says what is wrong with a folder that is none
     return RunWriter(_run_path(path), began="reopened")
 
 
 def _bounded(groups: Sequence[Group], step: int) -> memoryview:
-    while (content := columns.encode_groups(groups, step=step)).nbytes > MOST_ATTEMPT_BYTES and len(
-        groups
-    ) > 1:
+    """The trajectories as a file of at most MOST_TRAJECTORY_BYTES: the first half of the groups, and so on, where they are more."""
+    content = columns.encode_groups(groups, step=step)
+    while content.nbytes > MOST_TRAJECTORY_BYTES and len(groups) > 1:
         groups = groups[: len(groups) // 2]
+        content = columns.encode_groups(groups, step=step)
     return content
 
 
@@ -100,49 +102,48 @@ class RunWriter:
             self._seals: dict[int, dict[str, Seal]] = {}
             self._committed = set(self.run.steps())
             self.last_step = max(self._committed, default=None)
-            self._say_hello(began, swept)
+            self._note_process(began, swept)
         except BaseException:
             self._lock.release()
             raise
 
-    def _say_hello(self, began: str, swept: Sequence[Path]) -> None:
-        self._clock(
-            {
-                "what": began,
-                "process": os.getpid(),
-                "machine": socket.gethostname(),
-                "swept": len(swept),
-                "python": platform.python_version(),
-                "system": platform.platform(),
-            }
-        )
+    def _note_process(self, began: str, swept: Sequence[Path]) -> None:
+        """Write into the clock which process writes the run from here on."""
+        process = {
+            "what": began,
+            "process": os.getpid(),
+            "machine": socket.gethostname(),
+            "swept": len(swept),
+            "python": platform.python_version(),
+            "system": platform.platform(),
+        }
+        self._clock(process)
 
     def _mend(self) -> None:
         """Cut torn tails off and set uncommitted steps aside: the folder then holds what was committed, and no more."""
         for name in LINES[:-1]:
             writer.cut_lines(self.path / name)
-        writer.leave_out_damaged_lines(
-            self.path / LINES[-1]
-        )  # no reason not to go on: the clock is not the run
+        # A damaged clock is no reason to stop: it is not the run.
+        writer.leave_out_damaged_lines(self.path / LINES[-1])
         last = max(self.run.steps(), default=-1)
         newest = max(step_folders(self.path / "checkpoints"), default=-1)
         if newest > max(last, 0):
             raise StoreError(
                 f"{self.path} has a checkpoint of step {newest}, but its last committed step is {last}: "
                 "metrics or trajectories were lost. Restore the run from a copy, or move the checkpoints "
-                f"after step {last} away to go on from an earlier one"
+                f"after step {last} away to continue from an earlier one"
             )
         for step in self.run.uncommitted():
             writer.set_aside(self.path / "steps" / step_name(step), self.path / "orphans")
         events = self.run.events()
-        kept = next(
-            (i for i, event in enumerate(events) if event.get("step", last) > last), len(events)
-        )
-        if kept < len(events):  # they will be written again when their step is done again
-            writer.cut_lines(self.path / "events.jsonl", keep=kept)
+        for number, event in enumerate(events):
+            if event.get("step", last) > last:
+                # Those from here on are written again when their step is done again.
+                writer.cut_lines(self.path / "events.jsonl", keep=number)
+                break
 
     def _clock(self, entry: Mapping[str, Any]) -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         writer.append_line(self.path / "clock.jsonl", {"at": now, **entry}, sync=False)
 
     def write_clock(self, step: int, clock: Mapping[str, Any]) -> None:
@@ -199,25 +200,17 @@ class RunWriter:
                 f"step {table.step}: credit of update {table.update} came before the step's trajectories; "
                 "call write_step first, so that no update is ever without the data it used"
             )
-        path = self._write(
-            table.step, credit_name(table.update), columns.encode_credit(table, skipped=skipped)
-        )
+        content = columns.encode_credit(table, skipped=skipped)
+        path = self._write(table.step, credit_name(table.update), content)
         if skipped is not None:
-            self.event(
-                {
-                    "kind": "skipped_update",
-                    "step": table.step,
-                    "update": table.update,
-                    "reason": skipped,
-                }
-            )
+            where = {"step": table.step, "update": table.update}
+            self.event({"kind": "skipped_update", **where, "reason": skipped})
         return path
 
     def write_lint(self, step: int, report: LintReport) -> Path:
-        """What the lint said of a step, sealed with it; not how much it looked at, which may depend on the clock."""
-        stable = LintReport(
-            tuple(replace(a, looked=min(a.looked, 1)) for a in report.answers), report.about
-        )
+        """Write the report of the lint on a step, sealed with it; not how much was checked, which may depend on the clock."""
+        answers = [replace(answer, looked=min(answer.looked, 1)) for answer in report.answers]
+        stable = LintReport(tuple(answers), report.about)
         content = canonical_json.sealed_json(stable.as_dict(), kind="lint", version=FORMAT)
         return self._write(step, LINT, memoryview(content))
 
@@ -234,9 +227,8 @@ class RunWriter:
         if clock:
             self.write_clock(step, clock)
         files = {name: vars(seal) for name, seal in seals.items()}
-        writer.append_line(
-            self.path / "metrics.jsonl", {"step": step, "metrics": dict(metrics), "files": files}
-        )
+        line = {"step": step, "metrics": dict(metrics), "files": files}
+        writer.append_line(self.path / "metrics.jsonl", line)
         self._committed.add(step)
         self.last_step = step
         del self._seals[step]
@@ -253,17 +245,18 @@ class RunWriter:
         writer.write_file(path, content, replace=replace)
         return path
 
-    def write_attempts(self, name: str, side: str, groups: Sequence[Group], *, step: int) -> None:
-        """The attempts of one side (policy, mode) of an evaluation, before its table; MOST_ATTEMPT_BYTES of them."""
-        folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
+    def write_trajectories(
+        self, name: str, side: str, groups: Sequence[Group], *, step: int
+    ) -> None:
+        """The trajectories of one side (policy, mode) of an evaluation, before its table; MOST_TRAJECTORY_BYTES of them."""
+        folder = self.path / "evaluations" / EVALUATED / canonical_json.check_name(name)
         writer.make_folder(folder)
         path = folder / f"{canonical_json.check_name(side)}.parquet"
-        writer.write_file(
-            path, _bounded(groups, step), replace=True
-        )  # what a kill left is made again
+        # What a killed process left is written anew.
+        writer.write_file(path, _bounded(groups, step), replace=True)
 
     def event(self, event: Mapping[str, Any]) -> None:
-        """Something worth saying: {"kind": ..., "step": ...}. No times in it: they belong to the clock."""
+        """Note an event: {"kind": ..., "step": ...}. No times in it: they belong to the clock."""
         if not isinstance(event.get("step", 0), int):
             raise StoreError(
                 f"the step of an event is a whole number or left out, got {event['step']!r}"

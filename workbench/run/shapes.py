@@ -1,8 +1,14 @@
-"""What the lines and documents of a run must look like: whoever reads them further on relies on it. A stranger's may look
-otherwise.
+"""The shapes that the lines and documents of a run must have: their readers rely on it, and the file of an untrusted
+run may hold anything.
 
-A shape is a type; a list of one shape, or of as many as there must be; a dict of keys ("key?": may be absent, "*": all others, which else may not be there); or a
-tuple of shapes, one of which fits. `object` fits everything; whole numbers have at most 63 bits."""
+A shape is one of these:
+    a type                   a value of this very type; a float may be whole; whole numbers have at most 63 bits
+    `object`                 anything
+    None                     none
+    [shape]                  a list of any length; [a, b]: a list of two
+    {"key": shape}           a dict with this key; "key?": it may be absent; "*": all other keys, else there are none
+    (shape, shape)           one of these fits
+"""
 
 from __future__ import annotations
 
@@ -11,112 +17,118 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 _KEY = re.compile(r"\w+(\.\w+)*")
 _NUMBER = (float, None)
+_WHOLE = (int, None)
+_NUMBERS = (None, [_NUMBER])
+_TEXT = (str, None)
+_SCORE = {
+    "policy": str,
+    "mode": str,
+    "n?": int,
+    "by_task?": _NUMBERS,
+    "reward_by_task?": _NUMBERS,
+    "*": _NUMBER,
+}
+_COMPARISON = {"a": str, "b": str, "of?": str, "n?": int, "*": _NUMBER}
 EVALUATION = {
     "step?": int,
-    "paired?": [{"a": str, "b": str, "of?": str, "n?": int, "*": _NUMBER}],
+    "paired?": [_COMPARISON],
     "absent?": dict,
     "*": object,
-    "rows?": [
-        {
-            "policy": str,
-            "mode": str,
-            "n?": int,
-            **dict.fromkeys(("by_task?", "reward_by_task?"), (None, [_NUMBER])),
-            "*": _NUMBER,
-        }
-    ],
+    "rows?": [_SCORE],
 }
-TENSORS = {
-    "__metadata__?": dict,
-    "*": {"dtype": str, "shape": [int], "data_offsets": [int, int]},
-}  # of safetensors: its header
-STATE = {
+# The header of a safetensors file.
+_TENSOR = {"dtype": str, "shape": [int], "data_offsets": [int, int]}
+TENSORS = {"__metadata__?": dict, "*": _TENSOR}
+# The state in a checkpoint.
+_LEARNER = {
+    "version?": int,
+    "empty_updates?": int,
+    "bad_updates?": int,
+    "bad_in_a_row?": int,
+    "trainable?": [str],
     "*": object,
-    "learner?": {
-        **dict.fromkeys(("version?", "empty_updates?", "bad_updates?", "bad_in_a_row?"), int),
-        "trainable?": [str],
-        "*": object,
-    },
-}  # of a checkpoint
+}
+STATE = {"*": object, "learner?": _LEARNER}
 _PLACE = {
-    **dict.fromkeys(("index?", "segment?", "turn?", "position?", "step?", "update?"), (int, None)),
+    "index?": _WHOLE,
+    "segment?": _WHOLE,
+    "turn?": _WHOLE,
+    "position?": _WHOLE,
+    "step?": _WHOLE,
+    "update?": _WHOLE,
     "length?": int,
-    "trajectory?": (str, None),
-    "address?": (str, None),
+    "trajectory?": _TEXT,
+    "address?": _TEXT,
 }
-LINT = {
-    "about?": str,
+_FINDING = {"what": str, "place": _PLACE, "severity": str, "count": int}
+_ANSWER = {
+    "rule": str,
+    "title": str,
+    "missing": [str],
+    "further?": int,
+    "further_errors?": int,
+    "looked?": int,
+    "means?": str,
+    "mend?": str,
+    "findings": [_FINDING],
     "*": object,
-    "answers": [
-        {
-            "rule": str,
-            "title": str,
-            "missing": [str],
-            "further?": int,
-            "further_errors?": int,
-            "looked?": int,
-            "means?": str,
-            "mend?": str,
-            "findings": [{"what": str, "place": _PLACE, "severity": str, "count": int}],
-            "*": object,
-        }
-    ],
 }
+LINT = {"about?": str, "*": object, "answers": [_ANSWER]}
 
 
 def shaped(value: Any, shape: Any, path: Path, what: str) -> Any:
-    """`value` where it fits. Raises StoreError, which says where it does not."""
-    if (where := _misfit(value, shape)) is not None:
+    """`value` where it fits. Raises StoreError, which names the part that does not."""
+    where = _misfit(value, shape)
+    if where is not None:
+        place = f", at {where[1:]}" if where else ""
         raise StoreError(
-            f"{path} is not what {what} looks like{f', at {where[1:]}' if where else ''}; restore the file from a copy"
+            f"{path} is not what {what} looks like{place}; restore the file from a copy"
         )
     return value
 
 
 def _misfit(value: Any, shape: Any, where: str = "") -> str | None:
-    """Where the first part is that does not fit; None: all does."""
+    """The path to the first part that does not fit; None: all does."""
     if isinstance(shape, tuple):
-        return None if any(_misfit(value, each) is None for each in shape) else where
+        fits_one = any(_misfit(value, choice) is None for choice in shape)
+        return None if fits_one else where
     if isinstance(shape, list) and isinstance(value, list):
-        if len(shape) > 1 and len(shape) != len(value):
-            return where
-        return next(
-            (
-                found
-                for number, each in enumerate(value)
-                if (found := _misfit(each, shape[number % len(shape)], f"{where}.{number}"))
-                is not None
-            ),
-            None,
-        )
+        return _misfit_in_list(value, shape, where)
     if isinstance(shape, dict) and isinstance(value, dict):
-        if missing := [
-            key for key in shape if key != "*" and not key.endswith("?") and key not in value
-        ]:
-            return f"{where}.{missing[0]}"
-        return next(
-            (
-                found
-                for key, each in value.items()
-                if (
-                    found := _misfit(
-                        each,
-                        shape.get(key, shape.get(f"{key}?", shape.get("*", ()))),
-                        f"{where}.{key:.40}",
-                    )
-                )
-                is not None
-            ),
-            None,
-        )
+        return _misfit_in_dict(value, shape, where)
     if shape is None or isinstance(shape, (list, dict)):
         return None if shape is value else where
+    if type(value) is int and abs(value) >= 1 << 63:
+        return where
     fits = shape is object or type(value) is shape or shape is float and type(value) is int
-    return None if fits and not (type(value) is int and abs(value) >= 1 << 63) else where
+    return None if fits else where
+
+
+def _misfit_in_list(value: list, shape: list, where: str) -> str | None:
+    if len(shape) > 1 and len(shape) != len(value):
+        return where
+    for number, entry in enumerate(value):
+        misfit = _misfit(entry, shape[number % len(shape)], f"{where}.{number}")
+        if misfit is not None:
+            return misfit
+    return None
+
+
+def _misfit_in_dict(value: dict, shape: dict, where: str) -> str | None:
+    for key in shape:
+        if key != "*" and not key.endswith("?") and key not in value:
+            return f"{where}.{key}"
+    others = shape.get("*", ())  # no shape fits what may not be there
+    for key, entry in value.items():
+        entry_shape = shape.get(key, shape.get(f"{key}?", others))
+        misfit = _misfit(entry, entry_shape, f"{where}.{key:.40}")
+        if misfit is not None:
+            return misfit
+    return None
 
 
 def mapping(value: Any) -> dict[str, Any]:
@@ -127,7 +139,7 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def numbers_by_name(value: Any) -> dict[str, Any]:
-    """The same of parts of a reward."""
+    """`value`, where it is a mapping of numbers: parts of a reward. Raises TypeError."""
     if not all(isinstance(part, (int, float, type(None))) for part in mapping(value).values()):
         raise TypeError(f"{value!r:.60} in the place of numbers by name")
     return value
@@ -138,9 +150,9 @@ def setting_of(config: Any, key: str, kinds: Sequence[type], path: Path) -> Any:
     for part in key.split("."):
         config = config.get(part) if isinstance(config, dict) else None
     if type(config) not in kinds:
+        expected = " or ".join(kind.__name__ for kind in kinds)
         raise StoreError(
-            f"{path}: {key} should be {' or '.join(each.__name__ for each in kinds)}, and is {config!r:.60}; restore it "
-            "from a copy of the run"
+            f"{path}: {key} should be {expected}, and is {config!r:.60}; restore it from a copy of the run"
         )
     return config
 
@@ -148,24 +160,25 @@ def setting_of(config: Any, key: str, kinds: Sequence[type], path: Path) -> Any:
 def by_step(records: Sequence[Mapping[str, Any]], path: Path) -> dict[int, Any]:
     """Step -> its metrics line. Raises StoreError for a line of another shape."""
     for number, line in enumerate(records, 1):
-        if type(line.get("step")) is not int or not all(
-            isinstance(line.get(part), dict) for part in ("metrics", "files")
-        ):
+        has_parts = all(isinstance(line.get(part), dict) for part in ("metrics", "files"))
+        if type(line.get("step")) is not int or not has_parts:
             raise _wrong(path, number, "a step (step, metrics, files)")
     return {line["step"]: line for line in records}
 
 
+# What a line of the clock is about -> its parts.
+_CLOCK_PARTS = {
+    "step": {"at": str, "step": int, "clock": dict},
+    "machine": {"after": int, "machine": dict},
+}
+
+
 def clock_lines(records: Sequence[Mapping[str, Any]], path: Path) -> list[Any]:
     """The lines of the clock. Raises StoreError for one of another shape."""
-    needed = {
-        "step": {"at": str, "step": int, "clock": dict},
-        "machine": {"after": int, "machine": dict},
-    }
     for number, line in enumerate(records, 1):
         what = line.get("what")
-        if not isinstance(what, str) or not all(
-            isinstance(line.get(part), kind) for part, kind in needed.get(what, {}).items()
-        ):
+        parts = _CLOCK_PARTS.get(what, {}) if isinstance(what, str) else {"what": str}
+        if not all(isinstance(line.get(part), kind) for part, kind in parts.items()):
             raise _wrong(path, number, "the clock (what, at, and what belongs to that)")
     return list(records)
 
@@ -175,18 +188,23 @@ def changes(events: Sequence[Mapping[str, Any]], step: int) -> Iterator[tuple[li
     for number, event in enumerate(events, 1):
         if event.get("kind") != "settings":
             continue
-        after, changed = event.get("after"), event.get("changed")
-        if (
-            type(after) is not int
-            or not isinstance(changed, dict)
-            or not all(
-                _KEY.fullmatch(key) and isinstance(pair, list) and len(pair) == 2
-                for key, pair in changed.items()
-            )
-        ):
+        after = event.get("after")
+        changed = event.get("changed")
+        if type(after) is not int or not _are_changes(changed):
             raise _wrong(Path("events.jsonl"), number, "changed settings (after, changed)")
         if after <= step:
-            yield from ((key.split("."), pair[1]) for key, pair in changed.items())
+            for key, (_, value) in changed.items():
+                yield key.split("."), value
+
+
+def _are_changes(value: Any) -> bool:
+    """Whether it is dotted key -> [old value, new value]."""
+    if not isinstance(value, dict):
+        return False
+    return all(
+        _KEY.fullmatch(key) and isinstance(pair, list) and len(pair) == 2
+        for key, pair in value.items()
+    )
 
 
 def _wrong(path: Path, number: int, expected: str) -> StoreError:

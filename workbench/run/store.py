@@ -1,18 +1,18 @@
-"""The run folder: everything a run was, readable on any machine without torch (laws 13 and 14).
+"""The run folder: everything a run was, readable on any machine without torch (invariants 13 and 14).
 
     NAME/
       run.json                     what this folder is, and its format version
-      code.json                    of a run that names code of somebody's: where it came from (run/code.py)
+      code.json                    of a run that names code of the user's own: where it came from (run/code.py)
       config.json                  the whole configuration it began with; `settings` events say what was changed since
       metrics.jsonl                one line a step. THE LINE COMMITS THE STEP: it seals (bytes, sha256) the step's files
-      events.jsonl                 what was worth saying: skipped updates, warnings
+      events.jsonl                 skipped updates, changed settings, warnings
       clock.jsonl                  wall-clock data, processes, machines: apart from what is hashed
       steps/step-00000001/         trajectories.parquet   durable before the step's first update
                                    credit-0000.parquet    what update 0 used, per token; written after it. A skipped
                                                           update keeps its table too, with the reason inside
-                                   lint.json              what the lint said of the step
+                                   lint.json              the report of the lint
       evaluations/NAME.json        one evaluation each
-      evaluations/attempts/NAME/   POLICY-MODE.parquet    the attempts that it counts; older runs have none
+      evaluations/attempts/NAME/   POLICY-MODE.parquet    the trajectories that it counts; older runs have none
       checkpoints/step-00000010/   see `checkpoint`
       orphans/                     what a killed process had not committed: set aside by the next writer, never deleted
 
@@ -28,26 +28,29 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.basics import canonical_json
+from workbench.basics.canonical_json import Lines, seal_of
+from workbench.basics.findings import LintReport
 from workbench.run import columns, writer
 from workbench.run.shapes import (
     EVALUATION,
-    LINT as LINT_SHAPE,
     by_step,
     changes,
     clock_lines,
     setting_of,
     shaped,
 )
-from workbench.types import CreditTable, Groups, canonical_json
-from workbench.types.canonical_json import Lines, seal_of
-from workbench.types.errors import StoreError
-from workbench.types.findings import LintReport
-from workbench.types.view import Shown
+from workbench.run.shapes import (
+    LINT as LINT_SHAPE,
+)
+from workbench.values import CreditTable, Groups
+from workbench.values.errors import StoreError
+from workbench.values.view import Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +59,7 @@ FORMAT = 1
 CODE = "code.json"
 TRAJECTORIES = "trajectories.parquet"
 LINT = "lint.json"
-ATTEMPTS = "attempts"
+EVALUATED = "attempts"
 LINES = ("metrics.jsonl", "events.jsonl", "clock.jsonl")
 STEP = re.compile(r"step-(\d{8})")
 CREDIT = re.compile(r"credit-(\d{4})\.parquet")
@@ -84,7 +87,7 @@ def with_name(path: str | os.PathLike) -> Path:
 def open_run(path: str | os.PathLike | Run, *, trust: bool = False) -> Run:
     """A run to look at, finished or not (one that is open is given back); needs neither torch nor transformers.
 
-    `trust`: code that the run names may be imported although the run was not made on this machine (law 16). Raises
+    `trust`: code that the run names may be imported although the run was not made on this machine (invariant 16). Raises
     StoreError where `path` is not a run folder or is of a format that this version does not read."""
     if isinstance(path, Run):
         return path if path.trust or not trust else Run(path.path, trust=True)
@@ -95,7 +98,8 @@ class Run(Shown):
     """A run folder as a value to read. Every call reads what is there now, so a run that trains can be watched."""
 
     def __init__(self, path: Path, *, trust: bool = False):
-        self.path, self.trust = path, trust
+        self.path = path
+        self.trust = trust
         if not path.is_dir():
             if writer.half_made(path):
                 raise StoreError(
@@ -103,7 +107,7 @@ class Run(Shown):
                     "nothing had been done yet. Start it again with `workbench train`"
                 )
             raise StoreError(
-                f"there is no run folder {path}; runs lie side by side in one folder, one folder each"
+                f"there is no run folder {path}: expected a run directory, see wb.runs()"
             )
         if not (path / "run.json").is_file():
             raise StoreError(
@@ -117,7 +121,9 @@ class Run(Shown):
             raise StoreError(
                 f"{path / 'config.json'} holds no settings, but a {type(self.first_config).__name__}"
             )
-        self._known: tuple[tuple[int, int], dict[int, dict]] = ((-1, -1), {})
+        # The committed steps, and the size and time of the file of metrics when they were read.
+        self._known: dict[int, dict] = {}
+        self._known_stamp = (-1, -1)
 
     @property
     def name(self) -> str:
@@ -134,9 +140,8 @@ class Run(Shown):
     def config_of(self, step: int) -> dict[str, Any]:
         """The configuration that was in force at the end of `step`: what it began with, and what was changed since."""
         config = copy.deepcopy(self.first_config)
-        for (*parents, leaf), value in changes(
-            self.events() if (self.path / "events.jsonl").exists() else (), step
-        ):
+        events = self.events() if (self.path / "events.jsonl").exists() else []
+        for (*parents, leaf), value in changes(events, step):
             node = config
             for parent in parents:
                 node = node.get(parent) if isinstance(node, dict) else None
@@ -148,7 +153,7 @@ class Run(Shown):
         return config
 
     def setting(self, key: str, *kinds: type, step: int = 10**8) -> Any:
-        """One setting, as at the end of `step`. Raises StoreError where a stranger's run has none of these kinds there."""
+        """One setting, as at the end of `step`. Raises StoreError where it is of none of these types."""
         return setting_of(self.config_of(step), key, kinds, self.path / "config.json")
 
     def _lines(self, name: str) -> Lines:
@@ -165,12 +170,11 @@ class Run(Shown):
         except OSError as error:
             raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
         stamp = (stat.st_size, stat.st_mtime_ns)
-        if self._known[0] != stamp:
-            self._known = (
-                stamp,
-                by_step(canonical_json.read_lines(path, below=self.path).records, path),
-            )
-        return self._known[1]
+        if self._known_stamp != stamp:
+            lines = canonical_json.read_lines(path, below=self.path)
+            self._known = by_step(lines.records, path)
+            self._known_stamp = stamp
+        return self._known
 
     def steps(self) -> list[int]:
         """The committed steps."""
@@ -183,30 +187,32 @@ class Run(Shown):
 
     def warnings(self) -> list[str]:
         """What a reader should know: lines cut short, steps not committed."""
-        found = [
-            f"{name}: the last line is cut short ({len(torn)} bytes) and was left out"
-            for name in LINES
-            if (torn := self._lines(name).torn)
-        ]
-        found += [
+        warnings = []
+        for name in LINES:
+            if torn := self._lines(name).torn:
+                warnings.append(
+                    f"{name}: the last line is cut short ({len(torn)} bytes) and was left out"
+                )
+        warnings += [
             f"step {step} has files but was not committed (under way, or its process died)"
             for step in self.uncommitted()
         ]
         machines = self.machines()
         for (_, before), (after, now) in zip(machines, machines[1:]):
-            found.append(
+            warnings.append(
                 f"after step {after} it went on with other {differing(before, now)}: from there on it need "
                 "not be, bit for bit, the run that was never interrupted"
             )
-        return found
+        return warnings
 
     def _commit(self, step: int) -> dict:
         commits = self._commits()
         if step not in commits:
-            hint = (
-                f"it has steps {min(commits)} to {max(commits)}" if commits else "it has none yet"
-            )
-            hint = "it was begun but not committed" if step in self.uncommitted() else hint
+            hint = "it has none yet"
+            if step in self.uncommitted():
+                hint = "it was begun but not committed"
+            elif commits:
+                hint = f"it has steps {min(commits)} to {max(commits)}"
             raise StoreError(f"run {self.name} has no committed step {step}: {hint}")
         return commits[step]
 
@@ -214,9 +220,8 @@ class Run(Shown):
         files = self._commit(step)["files"]
         path = self.path / "steps" / step_name(step) / name
         if name not in files:
-            raise StoreError(
-                f"step {step} of run {self.name} has no {name}; it has {', '.join(sorted(files))}"
-            )
+            there = ", ".join(sorted(files))
+            raise StoreError(f"step {step} of run {self.name} has no {name}; it has {there}")
         data = canonical_json.read_file(path, below=self.path)
         seal_of(files[name], path).check(path, data)
         return data, path
@@ -226,16 +231,13 @@ class Run(Shown):
         return Groups(columns.decode_groups(*self.trajectory_bytes(step)))
 
     def trajectory_bytes(self, step: int) -> tuple[bytes, Path]:
-        """The file that the trajectories of a committed step are in, as its seal says it, and where it is."""
+        """(content, path) of the file of the trajectories of a committed step, checked against its seal."""
         return self._read(step, TRAJECTORIES)
 
     def updates(self, step: int) -> list[int]:
         """The updates of a committed step that left a credit table, skipped ones included."""
-        return sorted(
-            int(match[1])
-            for name in self._commit(step)["files"]
-            if (match := CREDIT.fullmatch(name))
-        )
+        matches = map(CREDIT.fullmatch, self._commit(step)["files"])
+        return sorted(int(match[1]) for match in matches if match)
 
     def credit(self, step: int, update: int = 0) -> CreditTable:
         """What an update used, token by token; columns that were not computed are absent."""
@@ -243,52 +245,77 @@ class Run(Shown):
 
     def skipped(self, step: int) -> dict[int, str]:
         """The updates of a step that did not touch the weights, and why."""
-        reasons = {
-            u: columns.decode_credit(*self._read(step, credit_name(u)))[1]
-            for u in self.updates(step)
-        }
-        return {update: reason for update, reason in reasons.items() if reason is not None}
+        reasons = {}
+        for update in self.updates(step):
+            _, reason = columns.decode_credit(*self._read(step, credit_name(update)))
+            if reason is not None:
+                reasons[update] = reason
+        return reasons
 
     def lint(self, step: int) -> LintReport | None:
-        """What the lint said of a step, also of one that it ended before it was committed; None where it was off."""
-        return None if (said := self.lint_values(step)) is None else LintReport.from_dict(said)
+        """The report of the lint on a step, also on one that it ended before it was committed; None where it was off."""
+        report = self.lint_values(step)
+        return None if report is None else LintReport.from_dict(report)
 
     def lint_values(self, step: int) -> dict[str, Any] | None:
-        """The same as the JSON values of `LintReport.as_dict`: quicker, where a word of each of many steps is wanted."""
-        path, said = self.path / "steps" / step_name(step) / LINT, None
+        """The same as the JSON values of `LintReport.as_dict`: quicker, where little of each of many steps is wanted."""
+        path = self.path / "steps" / step_name(step) / LINT
         if step not in self._commits() and step in self.uncommitted():
-            said = (
-                canonical_json.read_sealed_json(path, kind="lint", version=FORMAT, below=self.path)
-                if path.exists()
-                else None
+            if not path.exists():
+                return None
+            report = canonical_json.read_sealed_json(
+                path, kind="lint", version=FORMAT, below=self.path
             )
-        elif LINT in self._commit(step)["files"]:  # read against the seal in the metrics line
-            said = canonical_json.sealed_document(
-                *self._read(step, LINT), kind="lint", version=FORMAT
-            )["content"]
-        return said if said is None else shaped(said, LINT_SHAPE, path, "a lint")
+        elif LINT in self._commit(step)["files"]:
+            data, _ = self._read(step, LINT)  # checked against the seal in the metrics line
+            document = canonical_json.sealed_document(data, path, kind="lint", version=FORMAT)
+            report = document["content"]
+        else:
+            return None
+        return shaped(report, LINT_SHAPE, path, "a lint")
 
     def metrics(self) -> pandas.DataFrame:
         """One row per committed step, indexed by step; a metric that a step did not have is missing there, not zero."""
         return _frame({step: line["metrics"] for step, line in self._commits().items()})
 
     def metrics_rows(self) -> list[dict[str, Any]]:
-        """The same as mappings that each hold their step, as they were written: without pandas, which takes half a second
-        to import."""
+        """The same as one mapping a step, "step" among its keys: without pandas, which takes half a second to import."""
         return [{"step": step} | line["metrics"] for step, line in self._commits().items()]
 
     def metrics_line(self, step: int) -> dict[str, Any]:
         """The metrics of one committed step, as they were written."""
         return dict(self._commit(step)["metrics"])
 
+    def trajectories(self, steps: Sequence[int] | None = None) -> pandas.DataFrame:
+        """A row a trajectory of the committed steps, or of these: see `frames.trajectories_frame` for its columns."""
+        from workbench.run.frames import trajectories_frame
+
+        return trajectories_frame(self, steps)
+
+    def turns(self, steps: Sequence[int] | None = None) -> pandas.DataFrame:
+        """A row a turn of the committed steps, or of these: see `frames.turns_frame` for its columns."""
+        from workbench.run.frames import turns_frame
+
+        return turns_frame(self, steps)
+
+    def tokens(self, steps: Sequence[int] | None = None) -> pandas.DataFrame:
+        """A row a token of the committed steps, or of these: see `frames.tokens_frame` for its columns."""
+        from workbench.run.frames import tokens_frame
+
+        return tokens_frame(self, steps)
+
     def clock(self) -> pandas.DataFrame:
         """Wall-clock data of the committed steps, indexed by step; `at` is when the step was committed (UTC)."""
-        rows = {
+        rows = self.clock_rows()
+        return _frame({step: rows[step] for step in self.steps() if step in rows})
+
+    def clock_rows(self) -> dict[int, dict[str, Any]]:
+        """Step -> the same as one mapping: without pandas."""
+        return {
             line["step"]: {"at": line["at"], **line["clock"]}
             for line in self._clock()
             if line["what"] == "step"
         }
-        return _frame({step: rows[step] for step in self.steps() if step in rows})
 
     def processes(self) -> list[dict[str, Any]]:
         """Which processes wrote this run, when and where."""
@@ -297,37 +324,31 @@ class Run(Shown):
     def machines(self) -> list[tuple[int, dict[str, Any]]]:
         """(step, facts): from the step after it on, the run was computed by what `facts` say (threads, versions ...).
         Several of them: bit-exactness is not promised."""
-        return [
-            (line["after"], line["machine"]) for line in self._clock() if line["what"] == "machine"
-        ]
+        lines = [line for line in self._clock() if line["what"] == "machine"]
+        return [(line["after"], line["machine"]) for line in lines]
 
     def events(self) -> list[dict[str, Any]]:
-        """What was worth saying, in order: skipped updates, changed settings, warnings."""
+        """Skipped updates, changed settings and warnings, in order."""
         return list(self._lines("events.jsonl").records)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
-        return {
-            path.stem: shaped(
-                canonical_json.read_sealed_json(
-                    path, kind="evaluation", version=FORMAT, below=self.path
-                ),
-                EVALUATION,
-                path,
-                "an evaluation",
+        evaluations = {}
+        for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json")):
+            content = canonical_json.read_sealed_json(
+                path, kind="evaluation", version=FORMAT, below=self.path
             )
-            for path in sorted((self.path / "evaluations").glob("[A-Za-z0-9]*.json"))
-        }
+            evaluations[path.stem] = shaped(content, EVALUATION, path, "an evaluation")
+        return evaluations
 
     def evaluated(self, name: str) -> dict[str, Groups]:
-        """The stored attempts of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""
-        folder = self.path / "evaluations" / ATTEMPTS / canonical_json.check_name(name)
-        return {
-            path.stem: Groups(
-                columns.decode_groups(canonical_json.read_file(path, below=self.path), path)
-            )
-            for path in sorted(folder.glob("[A-Za-z0-9]*.parquet"))
-        }
+        """The stored trajectories of an evaluation by side ("trained-sampled"); {} in runs of before they were stored."""
+        folder = self.path / "evaluations" / EVALUATED / canonical_json.check_name(name)
+        sides = {}
+        for path in sorted(folder.glob("[A-Za-z0-9]*.parquet")):
+            data = canonical_json.read_file(path, below=self.path)
+            sides[path.stem] = Groups(columns.decode_groups(data, path))
+        return sides
 
     def digest(self) -> str:
         """One hash over what this run was: configuration, metrics, every file of every committed step (through the
@@ -344,7 +365,7 @@ class Run(Shown):
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What two sets of facts differ in, in words: "threads (1, now 2)"."""
+    """The differences of two sets of facts, in words: "threads (1, now 2)"."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return ", ".join(f"{key} ({before.get(key)}, now {now.get(key)})" for key in keys)
 
@@ -352,9 +373,8 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _frame(rows: Mapping[int, Mapping[str, Any]]) -> pandas.DataFrame:
     import pandas
 
-    frame = pandas.DataFrame(
-        list(rows.values()), index=pandas.Index(list(rows), dtype="int64", name="step")
-    )
+    steps = pandas.Index(list(rows), dtype="int64", name="step")
+    frame = pandas.DataFrame(list(rows.values()), index=steps)
     return frame.drop(columns="step", errors="ignore")
 
 
@@ -362,4 +382,5 @@ def step_folders(folder: Path) -> list[int]:
     """The steps that have a folder (or file) of their name in `folder`, in order; none where it does not exist."""
     with canonical_json.readable(folder):
         names = os.listdir(folder) if folder.is_dir() else []
-    return sorted(int(match[1]) for name in names if (match := STEP.fullmatch(name)))
+    matches = map(STEP.fullmatch, names)
+    return sorted(int(match[1]) for match in matches if match)

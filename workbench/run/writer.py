@@ -1,4 +1,4 @@
-"""The one writer: every byte that this package puts on a disk goes through here (law 14).
+"""The one writer: every byte that this package puts on a disk goes through here (invariant 14).
 
 A record is either wholly there or not there at all, whenever the process dies and whenever the power fails:
 
@@ -27,13 +27,13 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from workbench.types.canonical_json import (
+from workbench.basics.canonical_json import (
     MANIFEST,
     Seal,
     check_name,
@@ -42,7 +42,9 @@ from workbench.types.canonical_json import (
     read_lines,
     sealed_json,
 )
-from workbench.types.errors import StoreError
+from workbench.basics.regular_files import open_regular
+from workbench.run.processes import identity
+from workbench.values.errors import StoreError
 
 TEMPORARY = ".tmp-"  # what was being written when a process died
 TRASH = ".trash-"  # what was being deleted
@@ -76,21 +78,24 @@ def _free_bytes(path: Path) -> str:
 
 @contextmanager
 def _disk_errors(path: Path, doing: str, temporary: Path | None = None) -> Iterator[list[str]]:
-    """Say what the disk refused. However the block ends early, `temporary` is removed; how much of it there was tells
-    how much room is needed at least, since what is free is counted without it. The block adds to what it is given how
-    things stand once they are no longer as they were."""
+    """Turn an error of the disk into a StoreError that says what to do.
+
+    However the block ends early, `temporary` is removed; its size is reported, since at least that much space is needed
+    beside what is free. The block appends to the list that it gets how things stand once something was changed.
+    """
     standing = ["What was there before is untouched"]
     try:
         yield standing
     except BaseException as error:
         written = ""
         if temporary is not None:
-            if written_bytes := _bytes_in(temporary):
+            written_bytes = _bytes_in(temporary)
+            if written_bytes:
                 written = f" after {written_bytes:,} bytes, which were removed again"
             _discard(temporary)
         if isinstance(error, StoreError) or not isinstance(error, OSError):
             raise
-        remedy = _REMEDIES.get(error.errno, "mend the cause, then try again")
+        remedy = _REMEDIES.get(error.errno, "fix the cause, then try again")
         raise StoreError(
             f"could not {doing} {path}: {error.strerror or error}{written}; {_free_bytes(path)} bytes are "
             f"free there. {remedy[0].upper()}{remedy[1:]}. {standing[-1]}"
@@ -135,12 +140,13 @@ def _large_pieces(chunks: Iterable[bytes | memoryview]) -> Iterator[bytearray | 
 
 def _write_new(path: Path, content: Chunks) -> Seal:
     """Write and sync a file that must not exist yet. The name is not durable until its folder is synced."""
-    digest, size = sha256(), 0
+    is_whole = isinstance(content, (bytes, bytearray, memoryview))
+    chunks = [content] if is_whole else content
+    digest = sha256()
+    size = 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        for chunk in _large_pieces(
-            [content] if isinstance(content, (bytes, bytearray, memoryview)) else content
-        ):
+        for chunk in _large_pieces(chunks):
             digest.update(chunk)
             size += len(chunk)
             _write_all(fd, chunk)
@@ -237,24 +243,21 @@ def write_folder(
             check_name(name): _write_new(temporary / name, content)
             for name, content in files.items()
         }
-        manifest = {
-            "folder": path.name,
-            "files": {name: vars(seal) for name, seal in seals.items()},
-        }
+        written = {name: vars(seal) for name, seal in seals.items()}
+        manifest = {"folder": path.name, "files": written}
         _write_new(temporary / MANIFEST, sealed_json(manifest, kind=kind, version=version))
     return seals
 
 
 def create_folder(path: Path, files: Mapping[str, Chunks], folders: Iterable[str] = ()) -> None:
-    """Put a folder that will go on growing there, whole from its first moment, with first files and empty folders."""
+    """Make a folder that will grow, whole from its first moment, with first files and empty folders."""
     with _new_folder(Path(path)) as temporary:
         for name in folders:
             os.mkdir(temporary / check_name(name))
         for name, content in files.items():
             _write_new(temporary / check_name(name), content)
-    for leftover in half_made(
-        Path(path)
-    ):  # of earlier tries: the name is taken now, so none of them is still being made
+    # Of earlier tries: the name is taken now, so none of them is still being made.
+    for leftover in half_made(Path(path)):
         _discard(leftover)
 
 
@@ -319,7 +322,7 @@ NO_LINKS = "a run is written below its own folder only: put the run there as a w
 
 def refuse_links(folder: Path) -> None:
     """Raise StoreError for a symbolic link anywhere below `folder`: what is written, cut or removed through it would be
-    somebody else's (law 16)."""
+    somebody else's (invariant 16)."""
     with _disk_errors(folder, "look through"):
         for parent, folders, files in os.walk(folder):
             for name in (*folders, *files):
@@ -329,24 +332,20 @@ def refuse_links(folder: Path) -> None:
 
 def half_made(path: Path) -> list[Path]:
     """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
-    ours = re.compile(
-        f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}"
-    )  # as `_temporary` names them
-    return (
-        sorted(each for each in path.parent.iterdir() if ours.fullmatch(each.name))
-        if path.parent.is_dir()
-        else []
-    )
+    if not path.parent.is_dir():
+        return []
+    # As `_temporary` names them.
+    ours = re.compile(f"{re.escape(TEMPORARY + path.name)}-[0-9a-f]{{8}}")
+    return sorted(beside for beside in path.parent.iterdir() if ours.fullmatch(beside.name))
 
 
 def sweep(folder: Path) -> list[Path]:
     """Remove what killed processes left half-written or half-deleted below `folder`. Only for who holds its lock."""
     leftovers = []
     for parent, folders, files in os.walk(folder):
-        leftovers += [
-            Path(parent, name) for name in (*folders, *files) if name.startswith((TEMPORARY, TRASH))
-        ]
-        folders[:] = [name for name in folders if not name.startswith((TEMPORARY, TRASH))]
+        left = [name for name in (*folders, *files) if name.startswith((TEMPORARY, TRASH))]
+        leftovers += [Path(parent, name) for name in left]
+        folders[:] = [name for name in folders if name not in left]
     for path in leftovers:
         _discard(path)
     return leftovers
@@ -360,12 +359,12 @@ def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> 
 
     `sync=False` is for lines that may be lost (the clock): a power cut may take the last of them.
     """
-    path, line = Path(path), line_bytes(record)
+    path = Path(path)
+    line = line_bytes(record)
     with _disk_errors(path, "append to") as standing:
         is_new = not path.exists()
-        fd = os.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o666)
         try:
             end = os.fstat(fd).st_size
             if end and os.pread(fd, 1, end - 1) != b"\n":
@@ -430,11 +429,11 @@ def _orphan(path: Path) -> Path:
 class FolderLock:
     """One writer per folder, by flock: the kernel drops it when the process dies, so a stale lock cannot exist.
 
-    Raises StoreError naming the holder's process, machine and starting time. A forked child does not hold it: it may
-    live on when its parent is killed.
+    Raises StoreError naming the holder's process, machine and starting time; with `wait`, waits for its end instead. A
+    forked child does not hold it: it may live on when its parent is killed.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, wait: bool = False):
         self._fd: int | None = None
         path = Path(folder) / ".lock"
         with _disk_errors(path, "lock"):
@@ -442,16 +441,9 @@ class FolderLock:
             _part_at_fork()
             _held.add(self)
             try:
-                self._take()
+                self._take(wait)
             except BlockingIOError:
-                holder = (
-                    os.pread(self._fd, 500, 0).decode("utf-8", "replace").partition("\n")[0].strip()
-                    or "unknown"
-                )
-                holder += (
-                    ", which has ended, but what it started still holds its lock"
-                    * _has_ended(holder)
-                )
+                holder = self._holder()
                 self.release()
                 raise StoreError(
                     f"{folder} is being written by {holder}; wait for it or stop it, or choose another "
@@ -460,20 +452,28 @@ class FolderLock:
             except BaseException:
                 self.release()
                 raise
-            since = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            started = process_state(
-                os.getpid()
-            )  # ids are used again, and a wall clock may be set anew
-            os.ftruncate(self._fd, 0)
-            os.pwrite(
-                self._fd,
-                f"process {os.getpid()} on {socket.gethostname()} since {since}\n"
-                f"{f'started {started[1]}' if started else ''}\n".encode(),
-                0,
-            )
+            self._sign()
 
-    def _take(self) -> None:
+    def _holder(self) -> str:
+        """In words, who holds the lock."""
+        content = os.pread(self._fd, 500, 0).decode("utf-8", "replace")
+        holder = content.partition("\n")[0].strip() or "unknown"
+        if _has_ended(holder):
+            return f"{holder}, which has ended, but what it started still holds its lock"
+        return holder
+
+    def _sign(self) -> None:
+        """Write into the lock who holds it."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        own = identity(os.getpid())
+        content = f"process {own.pid} on {own.machine} since {since}\nstarted {own.started}\n"
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, content.encode(), 0)
+
+    def _take(self, wait: bool) -> None:
         """Try for a moment: a process that only checks whether the run is being written holds the lock for microseconds."""
+        if wait:
+            return fcntl.flock(self._fd, fcntl.LOCK_EX)
         for _ in range(5):
             try:
                 return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -505,23 +505,30 @@ def _part_at_fork() -> None:
     os.register_at_fork(after_in_child=lambda: [lock.release() for lock in list(_held)])
 
 
-def process_state(pid: int) -> tuple[str, str] | None:
-    """(state letter, when it was started: boot and clock ticks) of a process; None where /proc does not tell."""
+def lock_holder(folder: Path) -> str | None:
+    """The text that the process which holds a folder's lock wrote into it; None where it is free.
+
+    The lock's file stays when its holder ends, and the lock does not: so the lock itself is tried."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id")
-        return fields[0], f"{boot.read_text().strip() if boot.exists() else 'boot'}+{fields[19]}"
-    except (FileNotFoundError, ProcessLookupError):  # the latter: it ended while its file was read
+        fd = open_regular(Path(folder) / ".lock")
+    except OSError:
         return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return os.read(fd, 500).decode("utf-8", "replace")
+    finally:
+        os.close(fd)
 
 
 def _has_ended(holder: str) -> bool:
     """Whether the process that wrote `holder` into a lock is known to be gone."""
-    said = re.match(r"process (\d+) on (\S+)", holder)
-    if said is None or said[2] != socket.gethostname():
+    match = re.match(r"process (\d+) on (\S+)", holder)
+    if match is None or match[2] != socket.gethostname():
         return False
     try:
-        os.kill(int(said[1]), 0)
+        os.kill(int(match[1]), 0)
     except ProcessLookupError:
         return True
     except OSError:  # alive, and another user's

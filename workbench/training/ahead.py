@@ -1,9 +1,9 @@
-"""Sampling while training (train.staleness = 1): the attempts of the next step are sampled while this one is learned from.
+"""Sampling while training (train.staleness = 1): the trajectories of the next step are sampled while this one is learned from.
 
-    step k      learn from its attempts ───────────────▶ weights k
-    step k + 1  sample, by the weights k - 1 ──────────▶ attempts, for the next turn of the loop
+    step k      learn from its trajectories ───────────────▶ weights k
+    step k + 1  sample, by the weights k - 1 ──────────▶ trajectories, for the next turn of the loop
 
-New weights reach the engine between two rollouts and never within one. So every attempt of a step is of one version, none is
+New weights reach the engine between two rollouts and never within one. So every trajectory of a step is of one version, none is
 older than the bound, and nothing that was sampled is thrown away: tasks that take long are as frequent as they are drawn.
 (Noukhovitch et al. 2024, arXiv 2410.18252; admission instead of discarding: Fu et al. 2025, arXiv 2505.24298.) What was sampled
 depends on step, seed and weights alone, not on which side was faster.
@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 
 from workbench.engines.base import Completion
-from workbench.envs.base import Wrapped
 from workbench.training.instruments import Instrument
 from workbench.training.session import Session, everybodys, rollout
 from workbench.training.step import StepRollout, StepWatchers, synchronise
-from workbench.types import Groups
-from workbench.types.errors import EngineError
+from workbench.values import Groups
+from workbench.values.errors import EngineError
+from workbench.worlds.base import Wrapped
 
 LONGEST_STOP_S = 30.0  # that a rollout may take to notice that nobody waits for it any more
 
@@ -31,7 +31,9 @@ class Ahead:
 
     def __init__(self, session: Session, instruments: Sequence[Instrument], last: int) -> None:
         """`last`: the run's last step; nothing is sampled beyond it."""
-        self._session, self._instruments, self._last = session, instruments, last
+        self._session = session
+        self._instruments = instruments
+        self._last = last
         self._under_way: _Rollout | None = None
 
     def begin(self, step: int, *, start: bool = False) -> None:
@@ -42,9 +44,8 @@ class Ahead:
 
     def begin_as_it_is(self, step: int, *, start: bool = False) -> None:
         """The same with the weights that the engine has."""
-        self._under_way = _Rollout(
-            self._session, step, StepWatchers(self._session, step, self._instruments, start=start)
-        )
+        watches = StepWatchers(self._session, step, self._instruments, start=start)
+        self._under_way = _Rollout(self._session, step, watches)
 
     def wait(self) -> None:
         """Until nothing is being sampled: then the engine may be used for something else."""
@@ -52,17 +53,18 @@ class Ahead:
             self._under_way.thread.join()
 
     def take(self, step: int) -> StepRollout | None:
-        """The attempts of a step, of all processes; None where they were not begun. Raises what sampling them raised."""
-        found, self._under_way = self._under_way, None
-        if found is None:
+        """The trajectories of a step, of all processes; None where they were not begun. Raises what sampling them raised."""
+        sampled = self._under_way
+        self._under_way = None
+        if sampled is None:
             return None
-        found.thread.join()
-        if found.error is not None:
-            raise found.error
-        groups = (
-            found.groups if self._session.place[1] == 1 else everybodys(found.tasks, found.groups)
-        )
-        return StepRollout(groups, found.watches, found.seconds)
+        sampled.thread.join()
+        if sampled.error is not None:
+            raise sampled.error
+        groups = sampled.groups
+        if self._session.place[1] > 1:
+            groups = everybodys(sampled.tasks, groups)
+        return StepRollout(groups, sampled.watches, sampled.seconds)
 
     def stop(self) -> None:
         """Abandon what is under way; nothing of it was stored."""
@@ -78,14 +80,14 @@ class _Rollout:
     def __init__(self, session: Session, step: int, watches: StepWatchers) -> None:
         import torch
 
-        self.tasks, self.watches = session.train_tasks(step), watches
+        self.tasks = session.train_tasks(step)
+        self.watches = watches
         self.engine = _Abandonable(watches.engine)
         self.groups = Groups()
         self.error: BaseException | None = None
         self.seconds = 0.0
-        threads = (
-            torch.get_num_threads()
-        )  # a setting of each thread: another number rounds otherwise
+        # A setting of each thread: another number rounds otherwise.
+        threads = torch.get_num_threads()
 
         def sample() -> None:
             torch.set_num_threads(threads)

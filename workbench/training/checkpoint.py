@@ -21,14 +21,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from workbench.basics import canonical_json
+from workbench.basics.regular_files import parse_json
 from workbench.run import writer
 from workbench.run.equality import first_difference
 from workbench.run.recording import RunWriter
 from workbench.run.shapes import STATE, shaped
 from workbench.run.store import step_folders, step_name
-from workbench.types import canonical_json
-from workbench.types.errors import StoreError
-from workbench.types.regular_files import parse_json
+from workbench.values.errors import StoreError
 
 FORMAT = 1
 _SUFFIX = ".safetensors"
@@ -93,13 +93,12 @@ def save(
     files[_STATE] = json.dumps(content, indent=1).encode("ascii")
     folder = _folder(run)
     writer.make_folder(folder)
-    if (
-        os.path.lexists(folder / step_name(step)) and damage(run, step) is not None
-    ):  # a link to nowhere is damage too
-        writer.set_aside(folder / step_name(step), folder.parent / "orphans")
-    writer.write_folder(folder / step_name(step), files, kind="checkpoint", version=FORMAT)
+    path = folder / step_name(step)
+    if os.path.lexists(path) and damage(run, step) is not None:  # a link to nowhere is damage too
+        writer.set_aside(path, folder.parent / "orphans")
+    writer.write_folder(path, files, kind="checkpoint", version=FORMAT)
     prune(run, keep, spared={step, *spared})
-    return folder / step_name(step)
+    return path
 
 
 def prune(run: RunWriter | str | os.PathLike, keep: int, *, spared: Collection[int]) -> None:
@@ -128,7 +127,8 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
         content = parse_json(
             canonical_json.read_file(path / _STATE, below=root, most=canonical_json.MOST_DOCUMENT)
         )
-        held, state = content["step"], shaped(content["state"], STATE, path / _STATE, "a state")
+        held = content["step"]
+        state = shaped(content["state"], STATE, path / _STATE, "a state")
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path / _STATE} is damaged: {error!r}") from error
     if held != step:
@@ -169,11 +169,8 @@ def load_newest(run: RunWriter | str | os.PathLike) -> Checkpoint | None:
             reasons.append(str(error))
             continue
         if reasons:
-            warnings.warn(
-                f"going back to the checkpoint of step {step}: {'; '.join(reasons)}",
-                CheckpointWarning,
-                2,
-            )
+            words = f"going back to the checkpoint of step {step}: {'; '.join(reasons)}"
+            warnings.warn(words, CheckpointWarning, 2)
         return checkpoint
     if reasons:
         raise StoreError("no checkpoint of this run can be used: " + "; ".join(reasons))
@@ -197,14 +194,16 @@ def safetensors_bytes(
     Source: the format's description, github.com/huggingface/safetensors.
     """
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header, end = {"__metadata__": dict(metadata)} if metadata else {}, 0
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in _TYPES:
             raise StoreError(
                 f"tensor {name!r} has type {tensor.dtype}; a checkpoint holds {sorted(_TYPES.values())}"
             )
-        start, end = end, end + tensor.numel() * tensor.element_size()
+        start = end
+        end = start + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": _TYPES[tensor.dtype],
             "shape": list(tensor.shape),

@@ -7,14 +7,17 @@ among it, so wrong weights, a lost optimizer or another formula cannot go on unn
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from workbench.basics import canonical_json
 from workbench.learn.rounding import is_rounding
 from workbench.run.equality import first_difference
 from workbench.run.store import Run, differing
 from workbench.training.step import StepOutcome
-from workbench.types import canonical_json
 
 
 @dataclass(frozen=True)
@@ -28,43 +31,44 @@ class Unequal:
 
 def compare(stored: Run, outcome: StepOutcome) -> list[Unequal]:
     """Where a repeated step differs from the stored one; [] where every bit is the same."""
-    step, found = outcome.step, []
-    skipped = stored.skipped(step)
-    if len(outcome.reports) != len(stored.updates(step)):
-        text = (
-            f"{len(stored.updates(step))} updates are stored, {len(outcome.reports)} were made now"
-        )
+    step = outcome.step
+    stored_updates = len(stored.updates(step))
+    if len(outcome.reports) != stored_updates:
+        text = f"{stored_updates} updates are stored, {len(outcome.reports)} were made now"
         return [Unequal("updates", text, False)]
+    skipped = stored.skipped(step)
+    unequal = []
     for report in outcome.reports:
         update = report.table.update
-        before, now = stored.credit(step, update).columns, report.table.columns
+        before = stored.credit(step, update).columns
+        now = report.table.columns
         if list(before) != list(now):
             text = f"update {update} has the columns {', '.join(before)}; now {', '.join(now)}"
-            found.append(Unequal("columns", text, False))
+            unequal.append(Unequal("columns", text, False))
             continue
-        for name in before:
-            if (
-                text := first_difference(before[name], now[name], f"update {update}, column {name}")
-            ) is not None:
-                found.append(
-                    Unequal(
-                        name, text, name == "clip_state" or is_rounding(before[name], now[name])
-                    )
-                )
-        if skipped.get(update) != report.skipped:
-            both = (skipped.get(update) is None) == (report.skipped is None)
-            found.append(
-                Unequal(
-                    "skipped",
-                    f"update {update}: skipped for {skipped.get(update)!r}, now {report.skipped!r}",
-                    both,
-                )
-            )
+        unequal += _compare_columns(update, before, now)
+        reason = skipped.get(update)
+        if reason != report.skipped:
+            both = (reason is None) == (report.skipped is None)
+            text = f"update {update}: skipped for {reason!r}, now {report.skipped!r}"
+            unequal.append(Unequal("skipped", text, both))
     line = stored.metrics_line(step)
-    now = json.loads(canonical_json.json_bytes(outcome.metrics, "metrics"))
-    if (text := first_difference(line, now, "metrics")) is not None:
-        found.append(Unequal("metrics", text, True))
-    return found
+    line_now = json.loads(canonical_json.json_bytes(outcome.metrics, "metrics"))
+    if (text := first_difference(line, line_now, "metrics")) is not None:
+        unequal.append(Unequal("metrics", text, True))
+    return unequal
+
+
+def _compare_columns(
+    update: int, before: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray]
+) -> list[Unequal]:
+    unequal = []
+    for name in before:
+        text = first_difference(before[name], now[name], f"update {update}, column {name}")
+        if text is not None:
+            rounding = name == "clip_state" or is_rounding(before[name], now[name])
+            unequal.append(Unequal(name, text, rounding))
+    return unequal
 
 
 def drift_since(stored: Run, step: int, now: dict[str, Any]) -> str:

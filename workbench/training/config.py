@@ -1,294 +1,194 @@
 """One frozen tree that names everything a run depends on. Each part owns its fields; `Config` only composes them.
 
-    config = load_config("frozenlake", {"algorithm.normalize_std": False, "train.steps": 10})
+    config = load_config("frozenlake", {"algorithm.epochs": 2, "train.steps": 10})
     config = load_config("experiments/mine.toml")        # a TOML file: `base = "frozenlake"` plus the keys that differ
     config = load_config("my_env:Guess")                 # an environment of your own; so does `env.kind = "my_env:Guess"`
 
-A knob that does nothing is an error (law 11): an unknown key names the nearest right one; a setting that *you* wrote
+A knob that does nothing is an error (invariant 11): an unknown key names the nearest right one; a setting that *you* wrote
 and that cannot have an effect with the others is refused; the same setting coming from a preset is a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from workbench.engines import LayoutConfig, TransformersEngineConfig
-from workbench.envs import PRESETS as ENV_PRESETS
-from workbench.envs.base import EnvFamily
-from workbench.envs.frozen_lake import STANDARD as LAKE_SYMBOLS
-from workbench.learn.algorithms import GRPO, PPO, ReinforcePP, StarPO_S
-from workbench.learn.config import CriticConfig, LearnerConfig
-from workbench.rollouts.config import CollectConfig, EvaluationConfig
-from workbench.training.kinds import KINDS, kind_of
+from workbench.basics.plugins import is_named
+from workbench.basics.regular_files import read_toml
+from workbench.basics.settings import settings_of
+from workbench.training.format_1 import from_format_1
+from workbench.training.kinds import KINDS, TABLES, handed_part
 from workbench.training.liveness import inert_settings_of, refuse_contradictions, remarks_on
-from workbench.training.reading import build, class_of, flatten, nest, with_overrides
-from workbench.training.sections import LintConfig, PolicyConfig, SamplingConfig, TrainConfig
-from workbench.types.errors import ConfigError, nearest
-from workbench.types.plugins import is_named
-from workbench.types.regular_files import read_toml
-from workbench.types.settings import settings_of
-from workbench.types.view import Shown
+from workbench.training.reading import flatten, merged, nest, plain_tree, read_onto
+from workbench.training.sections import Config
+from workbench.values.errors import ConfigError, nearest
 
 
-@dataclass(frozen=True, repr=False)
-class Config(Shown):
-    """Everything a run depends on, apart from the machine. Stored whole in the run folder."""
+@dataclass(frozen=True)
+class Presets(Mapping[str, Config]):
+    """Configurations by a short name: NAME.toml in a folder, each read when it is asked for."""
 
-    env: EnvFamily
-    seed: Annotated[int, "of the whole run; every draw is addressed by it"] = 0
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
-    engine: Any = field(default_factory=TransformersEngineConfig)
-    layout: LayoutConfig = field(default_factory=LayoutConfig)
-    collect: CollectConfig = field(default_factory=CollectConfig)
-    algorithm: Any = GRPO
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
-    critic: CriticConfig = field(default_factory=CriticConfig)  # of an algorithm that needs one
-    train: TrainConfig = field(default_factory=TrainConfig)
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    lint: LintConfig = field(default_factory=LintConfig)
+    folder: Path
 
-    def kind_of(self, part: str) -> str:
-        """The name that a part of several kinds has in a file: a short one, or "module:Qualname" of a class of one's own.
-        Raises ConfigError for what no file can name."""
-        return kind_of(part, getattr(self, part))
+    def __getitem__(self, name: str) -> Config:
+        if name not in self._paths():
+            raise KeyError(name)
+        return _preset(self._paths()[name])
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths())
 
-PRESETS: dict[str, Callable[[], Config]] = {
-    "frozenlake": lambda: Config(env=ENV_PRESETS["frozenlake-4x4"]),
-    "frozenlake-ppo": lambda: (
-        Config(  # several updates a step: with one, the critic learns little more than a mean
-            env=ENV_PRESETS["frozenlake-4x4"],
-            algorithm=PPO(minibatches=4),
-            train=TrainConfig(steps=16, evaluate_every=0),
-        )
-    ),
-    "frozenlake-starpo-s": lambda: (
-        Config(  # a quarter of 16 x 8 attempts is the one mini-batch of the paper's 8 x 16
-            env=ENV_PRESETS["frozenlake-4x4"],
-            algorithm=StarPO_S(),
-            train=TrainConfig(steps=16, evaluate_every=0),
-        )
-    ),
-    "sokoban": lambda: Config(
-        env=ENV_PRESETS["sokoban-6x6-coordinates"],
-        policy=PolicyConfig(name="sokoban-tiny"),
-        algorithm=GRPO(normalize_std=False),
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=40),
-    ),
-    "bandit": lambda: Config(
-        env=ENV_PRESETS["bandit-code"],
-        policy=PolicyConfig(name="bandit-tiny"),
-        collect=CollectConfig(max_turn_tokens=32),
-        algorithm=GRPO(
-            normalize_std=False
-        ),  # with it, GRPO is driven to the safe arm: see RAGEN's echo trap
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=40, tasks_per_step=8, group_size=8),
-    ),
-    "bandit-starpo-s": lambda: Config(
-        env=ENV_PRESETS["bandit-code"],
-        policy=PolicyConfig(name="bandit-tiny"),
-        collect=CollectConfig(max_turn_tokens=32),
-        algorithm=StarPO_S(),
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=20, tasks_per_step=8, group_size=16),
-    ),
-    "countdown": lambda: Config(
-        env=ENV_PRESETS["countdown-small"],
-        policy=PolicyConfig(name="countdown-tiny"),
-        collect=CollectConfig(max_turn_tokens=128),
-        algorithm=GRPO(normalize_std=False),
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=60, evaluate_every=0),
-    ),
-    "shop": lambda: Config(
-        env=ENV_PRESETS["shop-small"],
-        policy=PolicyConfig(name="shop-tiny"),
-        collect=CollectConfig(max_turn_tokens=64),
-        algorithm=GRPO(normalize_std=False, minibatches=2),
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
-        evaluation=EvaluationConfig(num_tasks=128),
-    ),
-    "code-vague": lambda: Config(
-        env=ENV_PRESETS["code-vague"],
-        policy=PolicyConfig(name="code-tiny"),
-        collect=CollectConfig(max_turn_tokens=64),
-        algorithm=GRPO(normalize_std=False, minibatches=4),
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=24, tasks_per_step=8, evaluate_every=0),
-        evaluation=EvaluationConfig(num_tasks=64),
-    ),
-    "code": lambda: (
-        Config(  # no policy for it ships: this one knows calls and answers, and no Python
-            env=ENV_PRESETS["code-small"],
-            policy=PolicyConfig(name="search-tiny"),
-            collect=CollectConfig(max_turn_tokens=128),
-            algorithm=GRPO(normalize_std=False),
-            learner=LearnerConfig(lr=3e-4),
-            train=TrainConfig(steps=20, tasks_per_step=8, evaluate_every=0),
-        )
-    ),
-    # Four updates a step: with one, twenty steps are too few (58 % instead of 93 % in a first trial).
-    "search": lambda: _search(GRPO(minibatches=4)),
-    "search-ppo": lambda: _search(PPO(lam=0.95, minibatches=4)),
-    "search-reinforce-pp": lambda: _search(ReinforcePP(minibatches=4)),
-    "search-hard": lambda: _search(GRPO(minibatches=4), env="world-qa-hard"),
-    # The policy was shown questions of two documents only; half of these take three.
-    "search-discovery": lambda: replace(
-        _search(GRPO(minibatches=4), env="world-qa-half-long"),
-        policy=PolicyConfig(name="search-two-hops"),
-        train=TrainConfig(steps=20, tasks_per_step=8, group_size=8, evaluate_every=0),
-    ),
-}
+    def __len__(self) -> int:
+        return len(self._paths())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths()
+
+    def _paths(self) -> dict[str, Path]:
+        return {path.stem: path for path in sorted(self.folder.glob("*.toml"))}
 
 
-def _search(algorithm: Any, env: str = "world-qa") -> Config:
-    """Questions about invented worlds: a turn is one call or one name, twenty tokens at most."""
-    return Config(
-        env=ENV_PRESETS[env],
-        policy=PolicyConfig(name="search-tiny"),
-        collect=CollectConfig(max_turn_tokens=32),
-        algorithm=algorithm,
-        learner=LearnerConfig(lr=3e-4),
-        train=TrainConfig(steps=20, evaluate_every=0),
-    )
+PRESETS: Mapping[str, Config] = Presets(Path(__file__).parent / "presets")
 
 
-BARE = (
-    ""  # no preset to begin with: every setting has its own default, and the environment is named
-)
+@cache
+def _preset(path: Path) -> Config:
+    base, tree = _read_toml(path)
+    return read_onto(base, tree, TABLES)
 
 
 # ------------------------------------------------------------------------------------------------ to and from dicts
 
 
-# Settings, and whole parts, that came after runs had been stored: at this value they are left out, so that what was stored before is what
-# would be stored now.
-LATER: Mapping[str, Any] = {
-    "policy.loader": None,
-    "critic.sees": "policy",
-    "train.on_alarm": "off",
-    "train.information_every": 0,
-    "layout": asdict(LayoutConfig()),
-    "layout.adapters": "merged",
-    "sampling": asdict(SamplingConfig()),
-    "learner.lora_rank": 0,
-    "learner.activation_checkpointing": False,
-    "learner.lora_alpha": LearnerConfig.lora_alpha,
-    "learner.lora_targets": (),
-    "evaluation.first_task": 0,
-    "env.symbols": LAKE_SYMBOLS,
-}
+FORMAT = 2  # of the tree that `to_dict` makes; what says nothing of a format is of format 1 (format_1.py)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """A JSON-able tree; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
-    tree = _whole(config)
-    for key, usual in LATER.items():
-        part, _, name = key.partition(".")
-        if not name and tree[part] == usual:
-            del tree[part]
-        elif name in tree.get(part, {}) and tree[part][name] == usual:
-            del tree[part][name]
-    return tree
-
-
-def _whole(config: Config) -> dict[str, Any]:
-    """The same with every setting."""
-    tree = {}
-    for name in (part.name for part in fields(config)):
-        # An algorithm's settings have one name each, whichever of its parts holds them.
-        part = config.algorithm.settings if name == "algorithm" else getattr(config, name)
-        tree[name] = (
-            {"kind": config.kind_of(name), **_plain(part)} if name in KINDS else _plain(part)
-        )
-    return tree
-
-
-def _plain(part: Any) -> Any:
-    if isinstance(part, Mapping):
-        return {name: _plain(value) for name, value in part.items()}
-    return asdict(part) if is_dataclass(part) else part
+    """A JSON-able tree with every setting; parts that come in kinds carry a `kind`. `from_dict(to_dict(c)) == c`."""
+    return {"format": FORMAT, **plain_tree(config, TABLES)}
 
 
 def from_dict(tree: Mapping[str, Any], *, without: Collection[str] = ()) -> Config:
     """Build and check a whole tree. ConfigError for an unknown key, a wrong type or a value that its part refuses.
     `without`: parts that come in kinds and are None instead, so that no code that they name is imported."""
-    kinds = {part: table for part, table in KINDS.items() if part not in without}
-    return build(
-        Config, {**tree, **dict.fromkeys(without)} if isinstance(tree, Mapping) else tree, kinds
-    )
+    tables = TABLES | dict.fromkeys(without)
+    if isinstance(tree, Mapping):
+        tree = {**_of_this_format(tree, Config, "the configuration", 1), **dict.fromkeys(without)}
+    return read_onto(Config, tree, tables)
+
+
+def _of_this_format(
+    tree: Mapping[str, Any], base: Any, where: object, usual: int
+) -> dict[str, Any]:
+    """The tree in today's keys. `usual`: its format where it names none."""
+    tree = dict(tree)
+    version = tree.pop("format", usual)
+    if version not in (1, FORMAT):
+        raise ConfigError(f"{where} is of format {version!r}; this version reads 1 and {FORMAT}")
+    return from_format_1(tree, base) if version == 1 else tree
 
 
 # ------------------------------------------------------------------------------------------------ loading
 
 
-def load_config(source: str | Path, overrides: Mapping[str, Any] = {}) -> Config:
-    """A preset's name, a TOML file, or an environment of your own as "package.module:Name", with dotted overrides on top.
-    A file without a `base` names its environment. What you set yourself must have an effect (law 11)."""
+def load_config(source: Any, overrides: Mapping[str, Any] = {}) -> Config:
+    """A preset's name, a TOML file, or an environment of your own (as it is, or as "package.module:Name"), with dotted
+    overrides on top; of a config, that config with them.
+
+    A file without a `base` names its environment. What you set yourself must have an effect (invariant 11). Code may be
+    handed over as it is wherever a name is expected: `{"env": Guess(), "algorithm": MINE, "env.tools": [look_up]}`."""
     return load_config_with_warnings(source, overrides)[0]
 
 
 def load_config_with_warnings(
-    source: str | Path, overrides: Mapping[str, Any] = {}
+    source: Any, overrides: Mapping[str, Any] = {}
 ) -> tuple[Config, list[str]]:
     """Like `load_config`; also what a preset sets that has no effect here."""
-    if str(source) in PRESETS:
-        base, written = str(source), {}
-    elif str(source).endswith(".toml"):
-        base, written = _read_toml(Path(source))
-    elif is_named(str(source)):
-        base, written = BARE, {"env.kind": str(source)}
-    else:
-        raise ConfigError(
-            f"no preset {str(source)!r} (and no run folder there); {nearest(str(source), PRESETS)}; or name "
-            "a .toml file, or an environment of your own as package.module:Name"
-        )
-    written |= flatten(overrides)
-    if base == BARE and "env.kind" not in written:
+    handed = {} if isinstance(source, (str, Path, Config)) else {"env": source}
+    handed |= {part: value for part, value in overrides.items() if _is_handed(part, value)}
+    base, tree = _begun(source)
+    tree = {key: value for key, value in tree.items() if key not in handed}
+    named = {key: value for key, value in overrides.items() if key not in handed}
+    tree = merged(tree, nest(named))
+    written = frozenset(flatten(tree))
+    if base is Config and "env.kind" not in written and "env" not in handed:
         raise ConfigError(
             f'{source} names neither base = "<preset>" nor, in [env], kind: which environment is it about? '
             f"Presets: {', '.join(PRESETS)}"
         )
-    return _overridden(_whole(PRESETS[base or "frozenlake"]()), written)
+    if handed:
+        base = _with_parts(base, tree, handed)
+    config = read_onto(base, tree, TABLES)
+    return config, check_liveness(config, written)
+
+
+def _begun(source: Any) -> tuple[Any, dict[str, Any]]:
+    """(what a source begins from: a config, or the class of bare defaults; its settings). Raises ConfigError."""
+    if isinstance(source, Config):
+        return source, {}
+    if not isinstance(source, (str, Path)):
+        return Config, {}
+    if str(source) in PRESETS:
+        return PRESETS[str(source)], {}
+    if str(source).endswith(".toml"):
+        return _read_toml(Path(source))
+    if is_named(str(source)):
+        return Config, {"env": {"kind": str(source)}}
+    raise ConfigError(
+        f"no preset {str(source)!r} (and no run folder there); {nearest(str(source), PRESETS)}; or name "
+        "a .toml file, or an environment of your own as package.module:Name"
+    )
+
+
+def _is_handed(part: str, value: Any) -> bool:
+    """Whether a part that comes in kinds is given as a value of Python, not by the name of its kind."""
+    return part in KINDS and not isinstance(value, (Mapping, str, type(None)))
+
+
+def _with_parts(base: Any, tree: Mapping[str, Any], handed: Mapping[str, Any]) -> Config:
+    """The config that a tree is read onto, with parts that were handed over."""
+    parts = {part: handed_part(part, value) for part, value in handed.items()}
+    if base is Config:
+        env = parts.get("env") or read_onto(Config, {"env": tree["env"]}, TABLES).env
+        base = Config(env)
+    return replace(base, **parts)
 
 
 def changed_config(
     tree: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> tuple[Config, dict[str, tuple[Any, Any]]]:
     """A stored tree with overrides on top, checked like any other; and what they changed: dotted key -> (old, new)."""
-    before = _whole(from_dict(tree))
-    config, _ = _overridden(before, flatten(overrides))
-    old, new = flatten(before), flatten(_whole(config))
-    return config, {
-        key: (old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)
-    }
+    before = from_dict(tree)
+    written = nest(overrides)
+    config = read_onto(before, written, TABLES)
+    check_liveness(config, frozenset(flatten(written)))
+    old = flatten(plain_tree(before, TABLES))
+    new = flatten(plain_tree(config, TABLES))
+    changed = {}
+    for key in {**old, **new}:
+        if old.get(key) != new.get(key):
+            changed[key] = (old.get(key), new.get(key))
+    return config, changed
 
 
-def _overridden(tree: Mapping[str, Any], written: Mapping[str, Any]) -> tuple[Config, list[str]]:
-    config = from_dict(nest(with_overrides(flatten(tree), written, KINDS)))
-    return config, check_liveness(config, frozenset(written))
-
-
-def _read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+def _read_toml(path: Path) -> tuple[Any, dict[str, Any]]:
+    """(what the file begins from: a preset, or the class of bare defaults; its settings)."""
     try:
         tree = read_toml(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    base = tree.pop("base", BARE)
-    if base != BARE and (not isinstance(base, str) or base not in PRESETS):
+    name = tree.pop("base", None)
+    if name is not None and (not isinstance(name, str) or name not in PRESETS):
         raise ConfigError(
-            f'{path} begins with base = "<preset>", got {base!r}; {nearest(str(base), PRESETS)}'
+            f'{path} begins with base = "<preset>", got {name!r}; {nearest(str(name), PRESETS)}'
         )
-    return base, flatten(tree)
+    base = Config if name is None else PRESETS[name]
+    return base, _of_this_format(tree, base, path, FORMAT)
 
 
 def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
@@ -300,20 +200,24 @@ def check_liveness(config: Config, written: frozenset[str]) -> list[str]:
     wrong = [f"{name} has no effect: {why}" for name, _, why in dead if name in written]
     if wrong:
         raise ConfigError("; ".join(wrong) + ". Remove it, or change what makes it inert")
-    values = flatten(_whole(config))
-    declared = {part.name: type(getattr(config, part.name)) for part in fields(config)}
-    declared["algorithm"] = class_of(
-        config.kind_of("algorithm"), KINDS["algorithm"], "algorithm", config.algorithm.settings
-    )
-    defaults = {
-        each.key: each.default
-        for part, kind in declared.items()
-        if is_dataclass(kind)
-        for each in settings_of(kind, part)
-    }
-    warnings = [
-        f"{name} = {values[name]!r} has no effect here: {why}"
-        for name, _, why in dead
-        if name in values and values[name] != defaults[name]
-    ]
+    values = {setting.key: setting.default for setting in settings_of(config)}
+    defaults = _defaults(config)
+    warnings = []
+    for name, _, why in dead:
+        if name in values and values[name] != defaults[name]:
+            warnings.append(f"{name} = {values[name]!r} has no effect here: {why}")
     return warnings + remarks_on(config)
+
+
+def _defaults(config: Config) -> dict[str, Any]:
+    """Every setting by key as it is by default: of an algorithm, as the one of its kind has it."""
+    begun: dict[str, Any] = {part.name: type(getattr(config, part.name)) for part in fields(config)}
+    begun["algorithm"] = KINDS["algorithm"][config.kind_of("algorithm")]
+    begun["algorithm.objective"] = type(config.algorithm.objective)
+    if isinstance(begun["algorithm"].objective, begun["algorithm.objective"]):
+        del begun["algorithm.objective"]
+    defaults = {}
+    for key, part in begun.items():
+        if is_dataclass(part):
+            defaults |= {setting.key: setting.default for setting in settings_of(part, key)}
+    return defaults

@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from workbench.basics.findings import LintReport
     from workbench.engines.base import Engine
     from workbench.learn.algorithms.base import Credit
     from workbench.learn.batch import Batch
     from workbench.learn.update_report import UpdateReport
     from workbench.run.store import Run
     from workbench.training.session import Session
-    from workbench.types import Group
-    from workbench.types.findings import LintReport
+    from workbench.values import Group
 
 
 class StepWatch(Protocol):

@@ -2,31 +2,34 @@
 
 KINDS["env"]["frozenlake"]         a class of the package
 KINDS["env"]["my_env:Guess"]       imported, and checked for what an environment family needs
+KINDS["algorithm"]["grpo"]         a value: settings begin from what it holds
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from inspect import signature
 from typing import Any
 
+from workbench.basics.plugins import HERE, is_named, load_named, name_of, not_importable
+from workbench.basics.settings import annotations_of
 from workbench.engines import ENGINES
-from workbench.envs import ENVS
 from workbench.learn.algorithms import ALGORITHMS
-from workbench.learn.algorithms.own import algorithm_named, kind_of as kind_of_algorithm
-from workbench.learn.algorithms.settings import settings_type
-from workbench.types import Task
-from workbench.types.errors import ConfigError
-from workbench.types.plugins import HERE, is_named, load_named, name_of, not_importable
-from workbench.types.settings import annotations_of
+from workbench.learn.algorithms.objectives import OBJECTIVES
+from workbench.learn.algorithms.own import algorithm_named, handed_algorithm
+from workbench.learn.algorithms.own import kind_of as kind_of_algorithm
+from workbench.learn.algorithms.settings import objective_name, objective_named
+from workbench.values import Task
+from workbench.values.errors import ConfigError
+from workbench.worlds import ENVS
 
 # What a class of one's own must have, and what that is.
 NEEDED: dict[str, dict[str, str]] = {
     "env": {
         "name": "a short name: name: ClassVar[str] = 'guess'",
-        "max_turns": "the most answers of an attempt",
+        "max_turns": "the most answers of a trajectory",
         "task": "task(task_seed) -> Task",
         "make": "make() -> an environment with reset and step",
     },
@@ -35,64 +38,58 @@ NEEDED: dict[str, dict[str, str]] = {
 PAGE = {"env": "docs/extend/environment.md", "engine": "docs/extend/engine.md"}
 
 
-class KindTable(Mapping[str, type]):
-    """Kind -> the dataclass of its settings. Those of the package are listed; a name with a colon is imported when it is
-    asked for (ConfigError where that cannot be)."""
+@dataclass(frozen=True)
+class KindTable(Mapping[str, Any]):
+    """Kind -> the part that settings of this kind are read onto: a class, or a value. Those of the package are listed; a
+    name with a colon is imported when it is asked for (ConfigError where that cannot be)."""
 
-    def __init__(
-        self, names: Mapping[str, Any], listed: Callable[[str], type], own: Callable[[str], type]
-    ) -> None:
-        self._names, self._listed, self._own = names, listed, own
+    listed: Mapping[str, Any]
+    own: Callable[[str], Any]  # by "package.module:Name"
+    kind_of: Callable[[Any], str]  # of a part that is made
 
-    def __getitem__(self, kind: str) -> type:
-        if is_named(kind):
-            return self._own(kind)
-        if kind not in self._names:
-            raise KeyError(kind)
-        return self._listed(kind)
+    def __getitem__(self, kind: str) -> Any:
+        return self.own(kind) if is_named(kind) else self.listed[kind]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.listed)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.listed)
 
 
 def own_class(part: str, reference: str) -> type:
     """The class that a part's kind names, with all that the part needs. Raises ConfigError."""
-    found = load_named(reference, f"{part}.kind")
-    check_class(part, found, reference)
-    return found
+    kind = load_named(reference, f"{part}.kind")
+    check_class(part, kind, reference)
+    return kind
 
 
-def check_class(part: str, found: Any, reference: str) -> None:
+def check_class(part: str, kind: Any, reference: str) -> None:
     """Raises ConfigError for what cannot be a kind of this part, naming what it lacks."""
-    if not isinstance(found, type):
+    if not isinstance(kind, type):
         raise ConfigError(
-            f"{part}.kind {reference!r} is {found!r:.80}, not a class; name its class, "
-            f"{name_of(found)}, and set its fields by name: {part}.FIELD"
+            f"{part}.kind {reference!r} is {kind!r:.80}, not a class; name its class, "
+            f"{name_of(kind)}, and set its fields by name: {part}.FIELD"
         )
-    if not is_dataclass(found):
+    if not is_dataclass(kind):
         raise ConfigError(
             f"{part}.kind {reference!r} is no dataclass: put @dataclass(frozen=True) before the class; its "
             "fields are its settings, each with its type"
         )
     try:
-        annotations_of(found)
+        annotations_of(kind)
     except NameError as error:
         raise ConfigError(
             f"{part}.kind {reference!r} has a field whose type cannot be looked up: {error}; import it in its "
             "module, at run time"
         ) from error
-    own = {field.name for field in fields(found)}
-    other = (
-        {"make": "make_shared"} if getattr(found, "serves_many", False) else {}
-    )  # one object for many attempts
-    lacking = [
-        words
-        for name, words in NEEDED[part].items()
-        if name not in own and not hasattr(found, other.get(name, name))
-    ]
+    own = {field.name for field in fields(kind)}
+    serves_many = getattr(kind, "serves_many", False)  # one object for many trajectories
+    lacking = []
+    for name, words in NEEDED[part].items():
+        needed = "make_shared" if name == "make" and serves_many else name
+        if name not in own and not hasattr(kind, needed):
+            lacking.append(words)
     if lacking:
         raise ConfigError(
             f"{part}.kind {reference!r} lacks {'; '.join(lacking)}. {PAGE[part]} has an example"
@@ -100,22 +97,6 @@ def check_class(part: str, found: Any, reference: str) -> None:
 
 
 LISTED = {"env": ENVS, "engine": ENGINES}  # algorithms are values and have names of their own
-
-
-@cache
-def _settings_of_algorithm(name: str) -> type:
-    """Made when it is asked for: that takes milliseconds."""
-    return settings_type(ALGORITHMS[name])
-
-
-# Parts that come in kinds: key -> (kind -> class). One more of the package is a line in its own room's table.
-KINDS: dict[str, Mapping[str, type]] = {
-    "env": KindTable(ENVS, ENVS.__getitem__, lambda name: own_class("env", name)),
-    "engine": KindTable(ENGINES, ENGINES.__getitem__, lambda name: own_class("engine", name)),
-    "algorithm": KindTable(
-        ALGORITHMS, _settings_of_algorithm, lambda name: settings_type(algorithm_named(name))
-    ),
-}
 
 
 def kind_of(part: str, value: Any) -> str:
@@ -132,6 +113,34 @@ def kind_of(part: str, value: Any) -> str:
     if "<" in reference:  # inside a function; a notebook's cell can be found by its own kernel
         raise ConfigError(f"{part}: {not_importable(reference)}")
     return reference
+
+
+# Parts that come in kinds: key -> (kind -> what it begins from). One more of the package is a line in its own table.
+KINDS: dict[str, KindTable] = {
+    "env": KindTable(ENVS, partial(own_class, "env"), partial(kind_of, "env")),
+    "engine": KindTable(ENGINES, partial(own_class, "engine"), partial(kind_of, "engine")),
+    "algorithm": KindTable(ALGORITHMS, algorithm_named, kind_of_algorithm),
+}
+# ... and those inside another part.
+TABLES: dict[str, KindTable] = {
+    **KINDS,
+    "algorithm.objective": KindTable(OBJECTIVES, objective_named, objective_name),
+}
+
+
+def handed_part(part: str, value: Any) -> Any:
+    """A part that was handed over as a value of Python, or as its class. Raises ConfigError for what cannot be that part."""
+    if part == "algorithm":
+        return handed_algorithm(value)
+    try:
+        made = value() if isinstance(value, type) else value
+    except TypeError as error:
+        raise ConfigError(
+            f"{part}: {name_of(value)} is a class that cannot be made without arguments ({error}); hand over one that is "
+            "made"
+        ) from error
+    check_class(part, type(made), name_of(made))
+    return made
 
 
 def check_importable(kind: str, part: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from typing import Any
 
-from workbench.training.config import KINDS, Config
+from workbench.basics.plugins import is_named, load_named
+from workbench.basics.settings import Setting, annotations_of, bare, settings_of
+from workbench.learn.algorithms import Algorithm
+from workbench.training.config import Config
+from workbench.training.kinds import KINDS, TABLES
 from workbench.training.words import meant
-from workbench.types.errors import ConfigError
-from workbench.types.plugins import is_named, load_named
-from workbench.types.settings import Setting, annotations_of, bare, settings_of
+from workbench.values.errors import ConfigError
 
 WIDTH = 100  # characters of a line that is printed
 
@@ -30,17 +33,23 @@ class SettingsPart:
 
 
 def settings_parts() -> Iterator[SettingsPart]:
-    """Every part in the order of `Config`; one that comes in kinds once for each."""
+    """Every part in the order of `Config`; one that comes in kinds once for each, and below it the kinds inside it."""
     alone = {setting.key: setting for setting in settings_of(Config)}
     for part in fields(Config):
-        kinds = KINDS.get(part.name, {"": bare(annotations_of(Config)[part.name])})
-        for kind, cls in kinds.items():
-            if is_dataclass(cls):
-                yield SettingsPart(
-                    part.name, kind, cls.__doc__ or "", tuple(settings_of(cls, part.name))
-                )
-            else:
-                yield SettingsPart(part.name, kind, "", (alone[part.name],))
+        cls = bare(annotations_of(Config)[part.name])
+        if part.name not in KINDS and is_dataclass(cls):
+            yield _part_of(part.name, "", cls)
+        elif part.name not in KINDS:
+            yield SettingsPart(part.name, "", "", (alone[part.name],))
+        for key in TABLES:
+            if key.partition(".")[0] == part.name:
+                yield from (_part_of(key, kind, TABLES[key][kind]) for kind in TABLES[key])
+
+
+def _part_of(key: str, kind: str, begun: Any) -> SettingsPart:
+    """`begun`: the class, or the value, that settings of this kind are read onto."""
+    about = begun.estimator.function if isinstance(begun, Algorithm) else begun
+    return SettingsPart(key, kind, about.__doc__ or "", tuple(settings_of(begun, key)))
 
 
 def settings_text(key: str = "") -> str:
@@ -49,40 +58,45 @@ def settings_text(key: str = "") -> str:
 
     Raises ConfigError for a key that is none, naming the nearest.
     """
-    for name, kinds in KINDS.items():
+    for name, kinds in TABLES.items():
         if key.lower() == f"{name}.kind":
             return f"  {name}.kind: which {name} it is\n      one of {', '.join(kinds)}, or package.module:Name of your own"
     if is_named(key):
         return _text(_own_part(key))
-    chosen = [
-        (
-            part,
-            [
-                each
-                for each in part.settings
-                if not key or f".{key.lower()}." in f".{each.key.lower()}."
-            ],
-        )
-        for part in settings_parts()
-    ]
-    chosen = [(part, settings) for part, settings in chosen if settings]
+    chosen = []
+    for part in settings_parts():
+        settings = tuple(setting for setting in part.settings if _is_named(setting, key))
+        if settings:
+            chosen.append(replace(part, settings=settings))
     if not chosen:
-        known = {each.key for part in settings_parts() for each in part.settings}
-        words = (
-            known
-            | {word for each in known for word in each.split(".")}
-            | {f"{part}.kind" for part in KINDS}
-        )
-        raise ConfigError(f"no setting {key!r}; {meant(key, words)}")
-    return "\n\n".join(_text(replace(part, settings=tuple(settings))) for part, settings in chosen)
+        raise ConfigError(f"no setting {key!r}; {meant(key, _words())}")
+    return "\n\n".join(map(_text, chosen))
+
+
+def _is_named(setting: Setting, key: str) -> bool:
+    """Whether `key` is whole words of the setting's key, or nothing."""
+    return not key or f".{key.lower()}." in f".{setting.key.lower()}."
+
+
+def _words() -> set[str]:
+    """Every key, every word of one, and the keys of kinds."""
+    words = {f"{part}.kind" for part in TABLES}
+    for part in settings_parts():
+        for setting in part.settings:
+            words |= {setting.key, *setting.key.split(".")}
+    return words
 
 
 def _own_part(reference: str) -> SettingsPart:
     """The settings of an environment, engine or algorithm of the user's own."""
-    found = load_named(reference, "settings of")
-    part = "env" if hasattr(found, "make") else "engine" if hasattr(found, "open") else "algorithm"
-    cls = KINDS[part][reference]
-    return SettingsPart(part, reference, cls.__doc__ or "", tuple(settings_of(cls, part)))
+    named = load_named(reference, "settings of")
+    if hasattr(named, "make"):
+        part = "env"
+    elif hasattr(named, "open"):
+        part = "engine"
+    else:
+        part = "algorithm"
+    return _part_of(part, reference, KINDS[part][reference])
 
 
 def _text(part: SettingsPart) -> str:
@@ -93,20 +107,15 @@ def _lines(setting: Setting) -> str:
     """`key = default`, and below it the type, the range and the meaning."""
     default = "needed" if setting.default is MISSING else f"= {shown(setting.default)}"
     kind = ", ".join(filter(None, [setting.type, setting.range]))
-    below = textwrap.fill(
-        f"{kind}: {setting.meaning}" if setting.meaning else kind,
-        WIDTH,
-        initial_indent=" " * 6,
-        subsequent_indent=" " * 6,
-    )
+    meaning = f"{kind}: {setting.meaning}" if setting.meaning else kind
+    below = textwrap.fill(meaning, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return f"  {setting.key} {default}\n{below}"
 
 
 def shown(default: object) -> str:
     """A default as one would write it, cut where it is long."""
-    text = (
-        {None: "none", True: "true", False: "false"}.get(default)
-        if isinstance(default, (bool, type(None)))
-        else None
-    )
-    return text or textwrap.shorten(repr(default), 60, placeholder=" ...")
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return "true" if default else "false"
+    return textwrap.shorten(repr(default), 60, placeholder=" ...")

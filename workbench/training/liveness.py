@@ -1,4 +1,4 @@
-"""Which settings of a configuration contradict each other, and which cannot act beside the others (law 11).
+"""Which settings of a configuration contradict each other, and which cannot act beside the others (invariant 11).
 
 A part whose settings depend on each other says so itself: `inert_settings()` of the environment family, of the
 collecting, of the layout. What depends on several parts stands here.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
+from workbench.basics.settings import Inert
 from workbench.engines.config import NO_SLEEP_ON_CPU
 from workbench.engines.layout import ADAPTER_RANKS
-from workbench.envs.privileged import tells
 from workbench.learn.algorithms.base import needs_critic
 from workbench.learn.algorithms.liveness import (
     check_sizes,
@@ -20,22 +19,21 @@ from workbench.learn.algorithms.liveness import (
     remarks,
     updates_of_a_step,
 )
+from workbench.training.sections import Config
 from workbench.training.starting import obstacles
 from workbench.training.task_choice import refuse_what_cannot_choose
-from workbench.types.errors import ConfigError
-from workbench.types.settings import Inert
-
-if TYPE_CHECKING:
-    from workbench.training.config import Config
+from workbench.values.errors import ConfigError
+from workbench.worlds.privileged import tells
 
 
 def refuse_contradictions(config: Config) -> None:
     """Raises ConfigError for settings of which no training can be made."""
-    algorithm, train = config.algorithm, config.train
+    algorithm = config.algorithm
+    train = config.train
     check_sizes(algorithm, train.group_size)
     if train.group_size < getattr(algorithm, "min_group_size", 1):
         raise ConfigError(
-            f"{algorithm.name} compares attempts within a group and needs train.group_size >= "
+            f"{algorithm.name} compares trajectories within a group and needs train.group_size >= "
             f"{algorithm.min_group_size}, got {train.group_size}"
         )
     if impossible := obstacles(config, config.learner.num_processes):
@@ -65,17 +63,17 @@ def refuse_contradictions(config: Config) -> None:
         )
     if train.staleness and train.on_alarm == "restore":
         raise ConfigError(
-            "train.on_alarm = 'restore' with train.staleness = 1: the next attempts would be those of the weights "
+            "train.on_alarm = 'restore' with train.staleness = 1: the next trajectories would be those of the weights "
             "that were given up; set train.staleness = 0, or train.on_alarm = 'slow'"
         )
     if train.staleness and not getattr(algorithm, "sampler_cap", 0):
         raise ConfigError(
-            "train.staleness = 1 learns from attempts of older weights, and nothing weighs for them: set "
+            "train.staleness = 1 learns from trajectories of older weights, and nothing weighs for them: set "
             "algorithm.sampler_cap (2, for one), the most that a token of another policy counts"
         )
     if config.collect.temperature == 0:
         raise ConfigError(
-            "collect.temperature = 0 makes all attempts at a task alike, so that nothing can be "
+            "collect.temperature = 0 makes all trajectories of a task alike, so that nothing can be "
             "compared; training samples at a temperature above 0 (evaluation is greedy by itself)"
         )
     if algorithm.minibatches > train.tasks_per_step * train.group_size:
@@ -112,7 +110,8 @@ def _refuse_sleep(config: Config) -> None:
 
 
 def _refuse_adapters_alone(config: Config) -> None:
-    rank, largest = config.learner.lora_rank, ADAPTER_RANKS[-1]
+    rank = config.learner.lora_rank
+    largest = ADAPTER_RANKS[-1]
     if not rank:
         raise ConfigError(
             "layout.adapters = 'routes' sends adapters alone, and without learner.lora_rank all weights are "
@@ -133,7 +132,8 @@ def _refuse_adapters_alone(config: Config) -> None:
 
 def inert_settings_of(config: Config) -> Iterator[Inert]:
     """What cannot act, by dotted key."""
-    algorithm, train = config.algorithm, config.train
+    algorithm = config.algorithm
+    train = config.train
     yield Inert(
         "engine.device",
         True,
@@ -181,21 +181,18 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
 
 def remarks_on(config: Config) -> list[str]:
     """What should be known before a run begins although nothing is wrong."""
-    algorithm, collect = config.algorithm, config.collect
-    found = remarks(algorithm, config.train.tasks_per_step, config.train.group_size)
+    algorithm = config.algorithm
+    collect = config.collect
+    notes = remarks(algorithm, config.train.tasks_per_step, config.train.group_size)
     if (collect.temperature != 1 or collect.top_p != 1) and not algorithm.sampler_cap:
-        found.append(
-            f"collect.temperature = {collect.temperature} and top_p = {collect.top_p}: attempts are sampled from "
+        notes.append(
+            f"collect.temperature = {collect.temperature} and top_p = {collect.top_p}: trajectories are sampled from "
             "a bent distribution, but the loss scores the policy's own; algorithm.sampler_cap (2, for one) "
             "weights for it"
         )
-    if (
-        getattr(algorithm, "kl_coef", 0)
-        and algorithm.kl_in == "loss"
-        and algorithm.kl_estimator == "k1"
-    ):
-        found.append(
-            "algorithm.kl_estimator = 'k1' in the loss pulls nowhere: its gradient is zero on average and only "
-            "adds noise; take k2 or k3 there, or algorithm.kl_in = 'reward'"
+    if algorithm.reference.in_loss and algorithm.reference.kl_estimator == "k1":
+        notes.append(
+            "algorithm.reference.kl_estimator = 'k1' in the loss pulls nowhere: its gradient is zero on average and "
+            "only adds noise; take k2 or k3 there, or algorithm.reference.kl_in = 'reward'"
         )
-    return found
+    return notes

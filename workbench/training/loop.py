@@ -16,21 +16,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.envs.baselines import none_known
 from workbench.learn.rounding import machine_facts
 from workbench.rollouts.evaluate import Score, report
 from workbench.rollouts.metrics import rollout_metrics
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run, open_run, step_name
 from workbench.training import checkpoint
-from workbench.training.alarm import Alarms
 from workbench.training.ahead import Ahead
 from workbench.training.compare_repeated import compare
-from workbench.training.session import Session, baselines, evaluate, notes_of
 from workbench.training.instruments import Instrument
+from workbench.training.on_alarm import AlarmWatch, open_alarms
 from workbench.training.schedule import Schedule
+from workbench.training.session import Session, baselines, evaluate, notes_of
 from workbench.training.step import Clock, StepOutcome, repeat_step, synchronise, train_step
-from workbench.types.errors import DataError, LearnerError, PolicyError
+from workbench.values import Task, trajectories_of
+from workbench.values.errors import DataError, LearnerError, PolicyError
+from workbench.worlds.baselines import none_known
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class _Loop:
     drift: str
     instruments: tuple[Instrument, ...]  # what looks at every new step
     ahead: Ahead | None  # what samples the next one meanwhile; None: train.staleness is 0
-    alarms: Alarms  # what looks like a collapse, and what was done about it
+    alarms: AlarmWatch  # what looks like a collapse, and what was done about it
 
 
 def go_on(
@@ -78,7 +79,8 @@ def go_on(
     Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
     that taught nothing.
     """
-    stored, train = open_run(path), session.config.train
+    stored = open_run(path)
+    train = session.config.train
     ahead = Ahead(session, tuple(instruments), train.steps) if train.staleness else None
     loop = _Loop(
         session,
@@ -89,7 +91,7 @@ def go_on(
         drift,
         tuple(instruments),
         ahead,
-        Alarms(stored, train.on_alarm),
+        open_alarms(stored, train.on_alarm),
     )
     if schedule.committed < session.config.train.steps:
         for instrument in instruments:
@@ -109,8 +111,9 @@ def go_on(
 
 
 def _load(loop: _Loop, path: str | Path) -> None:
-    """The learner of the checkpoint; and, where the step after it is the first new one, its attempts by older weights."""
-    schedule, ahead = loop.schedule, loop.ahead
+    """The learner of the checkpoint; and, where the step after it is the first new one, its trajectories by older weights."""
+    schedule = loop.schedule
+    ahead = loop.ahead
     _, tensors, state = checkpoint.load(path, schedule.start)
     loop.session.learner.load_state(tensors, state["learner"])
     if ahead is not None and schedule.start == schedule.committed < schedule.train.steps:
@@ -120,7 +123,9 @@ def _load(loop: _Loop, path: str | Path) -> None:
 
 
 def _steps(loop: _Loop, scores: list[Score]) -> None:
-    session, schedule, train = loop.session, loop.schedule, loop.session.config.train
+    session = loop.session
+    schedule = loop.schedule
+    train = session.config.train
     empty = schedule.empty
     for step in range(schedule.start, train.steps + 1):
         outcome = None
@@ -141,7 +146,8 @@ def _steps(loop: _Loop, scores: list[Score]) -> None:
 
 def _begin(loop: _Loop) -> None:
     """What is written down before the first step."""
-    policy, run = loop.session.policy, loop.run
+    policy = loop.session.policy
+    run = loop.run
     if _policy_event(loop.stored) is None:
         run.event(
             {
@@ -152,34 +158,34 @@ def _begin(loop: _Loop) -> None:
             }
         )
     run.note_machine(machine_of(loop.session))
-    for said in notes_of(loop.session.engine, policy):
-        run.event({"kind": "note", "said": said})
+    for note in notes_of(loop.session.engine, policy):
+        run.event({"kind": "note", "said": note})
 
 
 def _tidy(loop: _Loop) -> None:
     """Take away the checkpoints that are too many: a kill may have come before it, or fewer are wanted now. Neither the
     one that the run goes on from nor the newest sound one, however many damaged ones are newer."""
-    run, keep = loop.run, loop.session.config.train.keep_checkpoints
-    newer = [step for step in reversed(checkpoint.steps(run)) if step > loop.schedule.start]
-    if len(checkpoint.steps(run)) > keep:
-        sound = next(
-            (step for step in newer if checkpoint.damage(run, step) is None), loop.schedule.start
-        )
+    run = loop.run
+    keep = loop.session.config.train.keep_checkpoints
+    start = loop.schedule.start
+    steps = checkpoint.steps(run)
+    if len(steps) > keep:
+        newer = [step for step in reversed(steps) if step > start]
+        sound = next((step for step in newer if checkpoint.damage(run, step) is None), start)
         checkpoint.prune(run, keep, spared={loop.schedule.start, sound, *loop.alarms.needed})
 
 
 def check_policy(session: Session, stored: Run) -> None:
     """Raise PolicyError where the policy's files are not those that the run began with."""
-    policy, known = session.policy, _policy_event(stored) or {}
-    differ = (
-        []
-        if known.get("fingerprint") in (None, policy.fingerprint)
-        else [f"its weights had the fingerprint {known['fingerprint']}, now {policy.fingerprint}"]
-    )
+    policy = session.policy
+    known = _policy_event(stored) or {}
+    differ = []
+    fingerprint = known.get("fingerprint")
+    if fingerprint not in (None, policy.fingerprint):
+        differ.append(f"its weights had the fingerprint {fingerprint}, now {policy.fingerprint}")
     files = known.get("files", policy.files)  # a run of an earlier version noted the weights alone
-    names = sorted(
-        name for name in {*files, *policy.files} if files.get(name) != policy.files.get(name)
-    )
+    every = sorted({*files, *policy.files})
+    names = [name for name in every if files.get(name) != policy.files.get(name)]
     differ += [f"changed, new or gone since: {', '.join(names)}"] if names else []
     if differ:
         raise PolicyError(
@@ -194,16 +200,16 @@ def check_data(session: Session, stored: Run) -> None:
     if not steps or not hasattr(session.family, "task_seeds"):
         return
     for task, group in zip(session.train_tasks(steps[-1]), stored.groups(steps[-1]), strict=True):
-        now, then = (
-            dict(each.payload) | {"metadata": dict(each.metadata), "id": each.id}
-            for each in (task, group.task)
-        )
-        if now != then:
+        if _row_of(task) != _row_of(group.task):
             raise DataError(
                 f"step {steps[-1]} of {stored.path} was drawn from other rows: task {group.task.id!r} is "
                 f"{task.id!r} now, or one of the files' rows has changed. Put the former files back, or start a "
                 "new run with these"
             )
+
+
+def _row_of(task: Task) -> dict[str, Any]:
+    return dict(task.payload) | {"metadata": dict(task.metadata), "id": task.id}
 
 
 def _policy_event(stored: Run) -> dict[str, Any] | None:
@@ -219,7 +225,8 @@ def machine_of(session: Session) -> dict[str, Any]:
 
 def _make(loop: _Loop, step: int) -> StepOutcome:
     """A new step. Its metrics line commits it; the clock is told afterwards, so that it knows what that cost."""
-    run, watchers = loop.run, loop.watchers
+    run = loop.run
+    watchers = loop.watchers
     if loop.ahead is None:
         synchronise(loop.session)
     sampler = _sampler(loop, step)
@@ -260,10 +267,10 @@ def _repeat(loop: _Loop, step: int) -> StepOutcome:
         loop.ahead.begin(step + 1, start=True)
     outcome = repeat_step(loop.session, step, loop.stored.groups(step))
     unequal = compare(loop.stored, outcome) if loop.run is not None else []
-    if unequal and not (loop.drift and all(each.rounding for each in unequal)):
-        raise LearnerError(_not_again(loop, step, [each.text for each in unequal]))
+    if unequal and not (loop.drift and all(difference.rounding for difference in unequal)):
+        raise LearnerError(_not_again(loop, step, [difference.text for difference in unequal]))
     if unequal:
-        names = list(dict.fromkeys(each.what for each in unequal))
+        names = list(dict.fromkeys(difference.what for difference in unequal))
         loop.run.event({"kind": "rounding", "step": step, "differs": names, "because": loop.drift})
         loop.watchers.note(
             f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}"
@@ -288,14 +295,14 @@ def _not_again(loop: _Loop, step: int, texts: list[str]) -> str:
 
 def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> str:
     groups = outcome.groups if outcome is not None else loop.stored.groups(step)
-    fault = next(
-        (f"; the first fault: {t.error}" for group in groups for t in group if t.error), ""
-    )
+    errors = [trajectory.error for trajectory in trajectories_of(groups) if trajectory.error]
+    fault = f"; the first fault: {errors[0]}" if errors else ""
     metrics = rollout_metrics(groups)
-    chosen, filtered = loop.session.config.algorithm.filter, ""
+    chosen = loop.session.config.algorithm.filter
+    filtered = ""
     notes = outcome.metrics if outcome is not None else loop.stored.metrics_line(step)
     if notes.get("credit_filter_kept") == 0 and metrics["unscored"] < sum(map(len, groups)):
-        filtered = f"the filter ({chosen.label}) left out every attempt; "
+        filtered = f"the filter ({chosen.label}) left out every trajectory; "
     return (
         f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
         f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories "
@@ -313,9 +320,8 @@ def _baselines(loop: _Loop) -> list[Score]:
     if 0 in loop.schedule.evaluations:
         scores = baselines(loop.session) + evaluate(loop.session, name="untrained")
         _record(loop, 0, scores)
-        return [
-            replace(score, played=()) for score in scores
-        ]  # stored with this step, not again with each other
+        # Their trajectories are stored with this step, not again with each other one.
+        return [replace(score, played=()) for score in scores]
     rows = loop.stored.evaluations()[step_name(0)]["rows"]
     return [Score.of_row(row) for row in rows]
 
@@ -324,7 +330,7 @@ def _record(loop: _Loop, step: int, scores: list[Score]) -> None:
     if loop.run is not None:
         for score in scores:
             if score.played:
-                loop.run.write_attempts(
+                loop.run.write_trajectories(
                     step_name(step), f"{score.policy}-{score.mode}", score.played, step=step
                 )
         loop.run.write_evaluation(
@@ -338,10 +344,12 @@ def _sampler(loop: _Loop, step: int) -> tuple[dict[str, Any], int] | None:
     """Before a step that is saved: the weights that sample the next one while this one is learned from, and their version."""
     if loop.ahead is None or not loop.schedule.saves(step):
         return None
-    weights, version = loop.session.learner.weights(), loop.session.learner.version
-    return {
-        name: tensor.detach().cpu().clone() for name, tensor in weights.items()
-    } if loop.run is not None else {}, version
+    learner = loop.session.learner
+    weights = learner.weights()  # every process takes part in putting them together
+    copies = {}
+    if loop.run is not None:
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+    return copies, learner.version
 
 
 def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | None) -> None:

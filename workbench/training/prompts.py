@@ -1,4 +1,4 @@
-"""Whether a first prompt leaves room for an answer: said before anything is sampled, not by attempts without a turn."""
+"""Whether a first prompt leaves room for an answer: said before anything is sampled, not by trajectories without a turn."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.envs import tasks as env_tasks
-from workbench.envs.base import EnvFamily
-from workbench.envs.runners import EnvAnswer, EnvRunner
 from workbench.rollouts.config import CollectConfig
-from workbench.types import Task
-from workbench.types.errors import ChatFormatError, ConfigError
+from workbench.values import Task
+from workbench.values.errors import ChatFormatError, ConfigError
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.base import EnvFamily
+from workbench.worlds.runners import EnvAnswer, EnvRunner
 
 if TYPE_CHECKING:
     from workbench.chat import ChatFormat
@@ -42,15 +42,17 @@ def refuse_without_room(
     task = min(lengths, key=lengths.get)
     enough = lengths[task] + config.max_turn_tokens
     held = "" if holds is None else f" (the engine holds {holds})"
-    mend = (
-        f"set collect.max_context to {enough} or more{held}"
-        if holds is None or enough <= holds
-        else f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a longer context"
-    )
+    if holds is None or enough <= holds:
+        remedy = f"set collect.max_context to {enough} or more{held}"
+    else:
+        remedy = (
+            f"the engine holds {holds} tokens in all: shorten what the environment shows, or take a policy with a "
+            "longer context"
+        )
+    bound = f"collect.max_context is {most}" if most else f"the engine holds {holds}"
     raise ConfigError(
-        f"the first prompt of task {task} has {lengths[task]} tokens, and "
-        f"{f'collect.max_context is {most}' if most else f'the engine holds {holds}'}: there is no room for an "
-        f"answer, so every attempt would end without a turn; {mend}"
+        f"the first prompt of task {task} has {lengths[task]} tokens, and {bound}: there is no room for an answer, "
+        f"so every trajectory would end without a turn; {remedy}"
     )
 
 
@@ -69,12 +71,13 @@ def _lengths(
         if len(errors) == len(keys) and all(
             error.startswith(f"{ConfigError.__name__}: ") for error in errors
         ):
-            raise ConfigError(f"no attempt can begin: {errors[0].partition(': ')[2]}")
+            raise ConfigError(f"no trajectory can begin: {errors[0].partition(': ')[2]}")
         if not all(answer.observation for answer in answers):
             return {}
-        return {
-            keys[answer.key].id: sum(map(len, chat.open(answer.observation))) for answer in answers
-        }
+        lengths = {}
+        for answer in answers:
+            lengths[keys[answer.key].id] = sum(map(len, chat.open(answer.observation)))
+        return lengths
     finally:
         for key in keys:
             runner.close(key)

@@ -1,250 +1,330 @@
 """From trees of plain values (TOML, JSON, a command line) to frozen dataclasses; whatever is wrong is named by its key.
 
-A *part* is a dataclass inside the tree. Parts that come in kinds say which under `kind`: `kinds` maps their key to the
-classes by name. A class with a method `make_part` only declares the settings of what that makes; its `with_parts` gives
-the class for settings that name a further part, which brings settings of its own (`algorithm.objective`).
+A tree is read onto a *part*: a value keeps what the tree does not name, a class begins with its defaults. Parts that
+come in kinds say which under `kind`: `tables` maps their key to the kinds there are.
 """
 
 from __future__ import annotations
 
-import types
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING
+from typing import Any, Protocol
 
+from workbench.basics.plugins import reference_to
+from workbench.basics.settings import Declared, declarations, settings_of, with_values
 from workbench.training.words import meant
-from workbench.types.errors import ConfigError, nearest
-from workbench.types.settings import annotations_of, bare, default_of, settings_of
-
-Kinds = Mapping[str, Mapping[str, type]]
-BRINGS = "algorithm.objective"  # names code of somebody's, with settings of its own
-FREE = "policy.template_flags"  # holds names that only the template knows: one value, not settings below it
+from workbench.values.errors import ConfigError, nearest
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-# ------------------------------------------------------------------------------------------------ dotted keys
+class KindsTable(Protocol):
+    """Kind -> the part that one of this kind begins from: a class, or a value."""
+
+    def __getitem__(self, kind: str) -> Any: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __contains__(self, kind: object) -> bool: ...
+
+    def kind_of(self, part: Any) -> str:
+        """The kind of a part that is made."""
+
+
+Tables = Mapping[
+    str, KindsTable | None
+]  # by key; None: this part is left out, whatever the tree says
+
+
+# ------------------------------------------------------------------------------------------------ trees of keys
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted key -> value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping) and path != FREE:
-            flat |= flatten(value, path + ".")
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[path] = value
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with these dotted keys."""
+def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree that dotted keys, and trees below them, describe. ConfigError where a key lies below a value."""
     tree: dict[str, Any] = {}
-    for key, value in flat.items():
+    for key, value in settings.items():
         *parents, leaf = key.split(".")
         node = tree
-        for parent in parents:
+        for depth, parent in enumerate(parents):
             node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise ConfigError(_no_further(".".join(parents[: depth + 1]), key))
+        if isinstance(value, Mapping):
+            value = merged(node.get(leaf, {}), nest(value))
         node[leaf] = value
     return tree
 
 
-def with_overrides(
-    flat: Mapping[str, Any], written: Mapping[str, Any], kinds: Kinds
-) -> dict[str, Any]:
-    """`flat` with what was written on top. A part that becomes another kind starts from that kind's own defaults.
-
-    Raises ConfigError for a key that is none, naming the nearest, or the kinds that have it.
-    """
-    flat, awaited = dict(flat), set()  # awaited: settings of a new kind that have no default
-    for key in sorted(
-        written, key=lambda key: (not key.endswith(".kind"), key != BRINGS)
-    ):  # these bring their defaults
-        value, (part, _, rest) = written[key], key.partition(".")
-        free, _, flag = key.rpartition(".")
-        if rest == "kind" and part in kinds:
-            if flat.get(key) != value:
-                flat = {
-                    other: old for other, old in flat.items() if not other.startswith(part + ".")
-                }
-                defaults = _defaults(kinds[part], value, part)
-                awaited |= {name for name, default in defaults.items() if default is MISSING}
-                flat |= {key: value} | {
-                    name: default for name, default in defaults.items() if name not in awaited
-                }
-        elif free == FREE:
-            flat[FREE] = {**flat[FREE], flag: value}
-        elif key in flat or key in awaited:
-            flat = (_with_part(flat, value, kinds) if key == BRINGS else flat) | {key: value}
-        elif holder := _holder_of_names(key, flat, kinds):
-            flat |= {f"{holder}.{name}": old for name, old in flat.pop(holder, {}).items()} | {
-                key: value
-            }
-        else:
-            raise ConfigError(_unknown(key, value, flat | dict.fromkeys(awaited), kinds))
-    return flat
+def merged(tree: Any, other: Any) -> Any:
+    """A tree with another one on top."""
+    if not (isinstance(tree, Mapping) and isinstance(other, Mapping)):
+        return other
+    return {**tree, **{key: merged(tree.get(key), value) for key, value in other.items()}}
 
 
-def _with_part(flat: Mapping[str, Any], value: Any, kinds: Kinds) -> dict[str, Any]:
-    """`flat` with the settings that the part named by `BRINGS` has, in place of those of the one before it."""
-    part, _, name = BRINGS.partition(".")
-    kind = flat[f"{part}.kind"]
-    before, after = (
-        _defaults(kinds[part], kind, part, {name: each}) for each in (flat[BRINGS], value)
-    )
-    return {key: old for key, old in flat.items() if key in after or key not in before} | {
-        key: new for key, new in after.items() if key not in before or before[key] != new
-    }
+def plain_tree(part: Any, tables: Tables, key: str = "") -> Any:
+    """The tree of a part with every setting; what comes in kinds says which under `kind`."""
+    if not hasattr(part, "__dataclass_fields__"):
+        return dict(part) if isinstance(part, Mapping) else part
+    tree = {"kind": tables[key].kind_of(part)} if key in tables else {}
+    for setting in declarations(part):
+        tree[setting.name] = plain_tree(setting.default, tables, _below(key, setting.name))
+    return tree
 
 
-def _defaults(
-    kinds: Mapping[str, type], kind: Any, part: str, settings: Mapping[str, Any] = {}
-) -> dict[str, Any]:
-    """Every setting of a kind by key, with its default or MISSING."""
-    return {
-        setting.key: setting.default
-        for setting in settings_of(class_of(kind, kinds, part, settings), part)
-    }
+# ------------------------------------------------------------------------------------------------ onto a part
 
 
-def _holder_of_names(key: str, flat: Mapping[str, Any], kinds: Kinds) -> str:
-    """The setting in which a key lies whose names only the package behind it knows (`env.options.min_terms`), or ""."""
-    part = key.partition(".")[0]
-    if part not in kinds:
-        return ""
-    cls = class_of(flat[f"{part}.kind"], kinds[part], part)
-    hints = {f"{part}.{name}": bare(hint) for name, hint in annotations_of(cls).items()}
-    return next(
-        (name for name, hint in hints.items() if key.startswith(name + ".") and _holds_names(hint)),
-        "",
-    )
+def read_onto(part: Any, tree: Any, tables: Tables) -> Any:
+    """The part with the settings of a tree. Raises ConfigError for a key that is none, naming the nearest or the kinds
+    that have it, for a value of a wrong type, and for one that its part refuses."""
+    try:
+        return _onto(part, tree, tables, "")
+    except _UnknownKey as error:
+        raise ConfigError(_unknown(error.key, part, tree, tables)) from None
 
 
-def _holds_names(hint: Any) -> bool:
-    kind = typing.get_origin(hint) or hint
-    return isinstance(kind, type) and issubclass(kind, Mapping)
+class _UnknownKey(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
 
 
-def class_of(
-    kind: Any, kinds: Mapping[str, type], part: str, settings: Mapping[str, Any] = {}
-) -> type:
-    """The class that declares the settings of a part of this kind, with those of what `settings` names. ConfigError."""
-    if not isinstance(kind, str) or kind not in kinds:
+class _Needed(ConfigError):
+    """A setting that must be given is not; raised after whatever is wrong with those that are."""
+
+
+def _onto(part: Any, tree: Any, tables: Tables, key: str) -> Any:
+    if key and isinstance(tree, part if isinstance(part, type) else type(part)):
+        return tree  # made in Python
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{key or 'config'} holds settings by name, got {tree!r}")
+    declared = {setting.name: setting for setting in declarations(part)}
+    values = {}
+    lacking: _Needed | None = None
+    for name, written in tree.items():
+        where = _below(key, name)
+        if name not in declared:
+            raise _UnknownKey(_first_key(where, written))
+        try:
+            values[name] = _value(declared[name], written, tables, where)
+        except _Needed as error:
+            lacking = lacking or error
+    if lacking is not None:
+        raise lacking
+    if not isinstance(part, type):
+        return with_values(part, values) if values else part
+    needed = [name for name, setting in declared.items() if setting.default is MISSING]
+    if missing := [name for name in needed if name not in values]:
+        raise _Needed(f"{key or 'config'} needs {', '.join(missing)}")
+    return part(**values)
+
+
+def _value(setting: Declared, written: Any, tables: Tables, key: str) -> Any:
+    if key in tables and tables[key] is None:
+        return None
+    inner = _inner(setting, written, tables, key)
+    if inner is None:
+        return read_value(setting, written, key)
+    if key in tables:
+        written = {name: value for name, value in written.items() if name != "kind"}
+    return _onto(inner, written, tables, key)
+
+
+def _inner(setting: Declared, written: Any, tables: Tables, key: str) -> Any:
+    """The part that settings below this one are read onto; None: it is one value."""
+    if tables.get(key) is None:
+        return setting.inner()
+    table = tables[key]
+    current = setting.default
+    if not isinstance(written, Mapping) or current is MISSING and "kind" not in written:
         raise ConfigError(
-            f"{part}.kind: no {part} {kind!r}; {nearest(str(kind), kinds)} (one of your own: "
+            f"{key} holds a 'kind' (one of {', '.join(sorted(table))}, or package.module:Name of your own) and "
+            f"its settings, got {written!r}"
+        )
+    if "kind" not in written:
+        return current
+    kind = written["kind"]
+    if current is not MISSING and kind == table.kind_of(current):
+        return current
+    if not isinstance(kind, str) or kind not in table:
+        raise ConfigError(
+            f"{key}.kind: no {key.rpartition('.')[2]} {kind!r}; {nearest(str(kind), table)} (one of your own: "
             "package.module:Name)"
         )
-    found = kinds[kind]
-    return found.with_parts(settings) if hasattr(found, "with_parts") else found
+    return table[kind]
 
 
-def _unknown(key: str, value: Any, flat: Mapping[str, Any], kinds: Kinds) -> str:
-    part, _, rest = key.partition(".")
-    if key in kinds:
-        return _needs_kind(key, value, kinds)
-    if any(known.startswith(key + ".") for known in flat):
-        return f"{key} holds settings by name, got {value!r}"
-    if holder := next((known for known in flat if key.startswith(known + ".")), ""):
-        return f"{holder} holds no further settings, so there is none called {key!r}"
-    others = [
-        kind
-        for kind, cls in kinds.get(part, {}).items()
-        if key in {each.key for each in settings_of(cls, part)}
-    ]
-    if others:
-        return f"no setting {key!r}; {part}.kind {flat[part + '.kind']!r} has none; {', '.join(others)} do"
-    return f"no setting {key!r}; {meant(key, [*flat, *(f'{part}.kind' for part in kinds)])}"
+def _below(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
 
 
-def _needs_kind(part: str, value: Any, kinds: Kinds) -> str:
-    return (
-        f"{part} holds a 'kind' (one of {', '.join(sorted(kinds[part]))}, or package.module:Name of your own) and its "
-        f"settings, got {value!r}"
-    )
+def _first_key(key: str, written: Any) -> str:
+    """The first whole key of a tree that lies below a key."""
+    while isinstance(written, Mapping) and written:
+        name, written = next(iter(written.items()))
+        key = f"{key}.{name}"
+    return key
+
+
+# ------------------------------------------------------------------------------------------------ keys that are none
+
+
+def keys_of(part: Any, tables: Tables, tree: Any = None, key: str = "") -> Iterator[str]:
+    """Every key of a part, with the kinds that a tree chooses."""
+    for setting in declarations(part):
+        where = _below(key, setting.name)
+        below = tree.get(setting.name) if isinstance(tree, Mapping) else None
+        inner = setting.inner()
+        if tables.get(where) is not None:
+            yield f"{where}.kind"
+            inner = _inner(setting, below or {}, tables, where) if below or inner else None
+        if inner is None:
+            yield where
+        else:
+            yield from keys_of(inner, tables, below, where)
+
+
+def _unknown(key: str, part: Any, tree: Any, tables: Tables) -> str:
+    known = set(keys_of(part, tables, tree))
+    if moved := _moved(key, known):
+        return f"no setting {key!r}; it is called {moved!r} since format 2 of configurations"
+    for owner in sorted(tables, key=len, reverse=True):
+        if not key.startswith(f"{owner}.") or tables[owner] is None:
+            continue
+        table = tables[owner]
+        keys = {kind: _keys_below(table[kind], owner) for kind in table}
+        others = [kind for kind in table if key in keys[kind]]
+        if others:
+            chosen = next(_kind_chosen(owner, part, tree, tables), "")
+            return f"no setting {key!r}; {owner}.kind {chosen!r} has none; {', '.join(others)} do"
+        if moved := _moved(key, set().union(*keys.values())):
+            return f"no setting {key!r}; it is called {moved!r} since format 2 of configurations"
+    return f"no setting {key!r}; {meant(key, known)}"
+
+
+def _keys_below(part: Any, owner: str) -> set[str]:
+    return {setting.key for setting in settings_of(part, owner)}
+
+
+def _moved(key: str, known: set[str]) -> str:
+    """What a key of format 1 is called now: there the settings of an algorithm's parts had names of their own."""
+    owner, _, name = key.rpartition(".")
+    if owner != "algorithm":
+        return ""
+    for part in ("estimator", "objective", "critic", "reference"):
+        moved = f"algorithm.{part}.{name}"
+        if moved in known:
+            return moved
+    return ""
+
+
+def _kind_chosen(owner: str, part: Any, tree: Any, tables: Tables) -> Iterator[str]:
+    """The kind of the part that a key names."""
+    for name in owner.split("."):
+        declared = {setting.name: setting for setting in declarations(part)}
+        tree = tree.get(name, {}) if isinstance(tree, Mapping) else {}
+        part = declared[name].default
+    if isinstance(tree, Mapping) and "kind" in tree:
+        yield tree["kind"]
+    elif part is not MISSING:
+        yield tables[owner].kind_of(part)
+
+
+def _no_further(key: str, written: str) -> str:
+    return f"{key} holds no further settings, so there is none called {written!r}"
 
 
 # ------------------------------------------------------------------------------------------------ values
 
 
-def build(cls: type, tree: Any, kinds: Kinds, path: str = "") -> Any:
-    """The dataclass that a tree describes. ConfigError for an unknown key, a wrong type, or a value that is refused."""
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{path or 'config'} holds settings by name, got {tree!r}")
-    hints = annotations_of(cls)
-    known = {field.name: field for field in fields(cls)}
-    values = {}
-    for key, value in tree.items():
-        where = f"{path}.{key}" if path else key
-        if key not in known:
-            raise ConfigError(f"no setting {where!r}; {nearest(key, known)}")
-        if where in kinds:
-            values[key] = _build_kind(value, kinds, where)
-        elif is_dataclass(kind := bare(hints[key])):
-            values[key] = build(kind, value, kinds, where)
-        else:
-            values[key] = read_value(kind, value, where)
-    missing = [
-        name for name, field in known.items() if name not in values and default_of(field) is MISSING
-    ]
-    if missing:
-        raise ConfigError(f"{path or 'config'} needs {', '.join(missing)}")
-    return cls(**values)
+def read_value(setting: Declared, written: Any, key: str) -> Any:
+    """A value in the type of its setting. Names that only the package behind a setting knows are added one by one."""
+    if not any(_holds_names(kind) for kind in setting.kinds):
+        if isinstance(written, Mapping) and setting.hint is not Any:
+            raise ConfigError(_no_further(key, _first_key(key, written)))
+        return _read(setting.hint, written, key)
+    value = _read(setting.hint, written, key)
+    held = setting.default if isinstance(setting.default, Mapping) else {}
+    return {**held, **value} if isinstance(value, Mapping) else value
 
 
-def _build_kind(tree: Any, kinds: Kinds, part: str) -> Any:
-    if not isinstance(tree, Mapping) or "kind" not in tree:
-        raise ConfigError(_needs_kind(part, tree, kinds))
-    settings = {key: value for key, value in tree.items() if key != "kind"}
-    built = build(class_of(tree["kind"], kinds[part], part, settings), settings, kinds, part)
-    return built.make_part() if hasattr(built, "make_part") else built
+def _holds_names(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Mapping)
 
 
-def read_value(hint: Any, value: Any, where: str) -> Any:
-    """The value in its field's type. Strings (from a command line) are read as that type; nothing else is bent."""
-    kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if kind in (typing.Union, types.UnionType):  # a type or none
+def _read(hint: Any, value: Any, key: str) -> Any:
+    """Strings (from a command line) are read as the type; nothing else is bent."""
+    kind = typing.get_origin(hint) or hint
+    args = typing.get_args(hint)
+    if type(None) in args:  # a type or none
         if value is None or isinstance(value, str) and value.lower() in ("none", "null"):
             return None
-        return read_value(next(arg for arg in args if arg is not type(None)), value, where)
+        return _read(next(arg for arg in args if arg is not type(None)), value, key)
     if kind is tuple:
-        return _read_list(args, value, where)
+        return _read_list(args, value, key)
     if kind is bool:
-        return _read_truth(value, where)
+        return _read_truth(value, key)
     if kind in (int, float):
-        return _read_number(kind, value, where)
+        return _read_number(kind, value, key)
     if kind is str and not isinstance(value, str):
-        raise ConfigError(f"{where} is text, got {value!r}")
+        return _read_code(value, key)
     if _holds_names(kind):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{where} holds settings by name, got {value!r}")
+            raise ConfigError(f"{key} holds settings by name, got {value!r}")
         return dict(value)
     return value
 
 
-def _read_list(args: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+def _read_list(args: tuple[Any, ...], value: Any, key: str) -> tuple[Any, ...]:
     items = value.split(",") if isinstance(value, str) else value
+    if callable(items):  # one tool, say
+        items = [items]
     if not isinstance(items, (list, tuple)):
-        raise ConfigError(f"{where} is a list, got {value!r}")
+        raise ConfigError(f"{key} is a list, got {value!r}")
     if args[1:] == (Ellipsis,):
         args = args[:1] * len(items)
     if len(args) != len(items):
-        raise ConfigError(f"{where} holds {len(args)} values, got {value!r}")
-    return tuple(
-        read_value(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(args, items))
+        raise ConfigError(f"{key} holds {len(args)} values, got {value!r}")
+    values = []
+    for place, (hint, item) in enumerate(zip(args, items)):
+        values.append(_read(hint, item, f"{key}[{place}]"))
+    return tuple(values)
+
+
+def _read_code(value: Any, key: str) -> str:
+    """The name that code has which was handed over where a text names it: a tool, a reward function, a loader."""
+    if not callable(value):
+        raise ConfigError(f"{key} is text, got {value!r}")
+    if reference := reference_to(value):
+        return reference
+    raise ConfigError(
+        f"{key}: {value!r:.80} stands under no name in a module, so that a run could not find it again; define it at the top "
+        "of a module or of a notebook's cell, and hand over what stands there"
     )
 
 
-def _read_truth(value: Any, where: str) -> bool:
+def _read_truth(value: Any, key: str) -> bool:
     if isinstance(value, str):
         value = _TRUTH.get(value.lower(), value)
     if not isinstance(value, bool):
-        raise ConfigError(f"{where} is true or false, got {value!r}")
+        raise ConfigError(f"{key} is true or false, got {value!r}")
     return value
 
 
-def _read_number(kind: type, value: Any, where: str) -> int | float:
+def _read_number(kind: type, value: Any, key: str) -> int | float:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
             number = kind(value)
@@ -252,4 +332,4 @@ def _read_number(kind: type, value: Any, where: str) -> int | float:
             number = None
         if number is not None and (isinstance(value, str) or number == value):
             return number
-    raise ConfigError(f"{where} is {'a whole' if kind is int else 'a'} number, got {value!r}")
+    raise ConfigError(f"{key} is {'a whole' if kind is int else 'a'} number, got {value!r}")

@@ -31,7 +31,7 @@ from workbench.training.signals import stop_on_signals_if_alone
 from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
 from workbench.training.train import explain_interruption
-from workbench.types.errors import ConfigError, PolicyError
+from workbench.values.errors import ConfigError, PolicyError
 
 # How long, how often, when to give up: no step that was made would have been another one.
 FREE = frozenset(
@@ -108,33 +108,28 @@ def resume_here(
     for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
     step does not come out again.
     """
-    found = (
-        path
-        if isinstance(path, ResumePlan)
-        else resumption(path, settings, trust=trust, accept_changed_code=accept_changed_code)
-    )
-    stored, config, path = found.stored, found.config, found.stored.path
+    if isinstance(path, ResumePlan):
+        plan = path
+    else:
+        plan = resumption(path, settings, trust=trust, accept_changed_code=accept_changed_code)
+    stored = plan.stored
+    path = stored.path
     watchers = Watchers(on_step, on_score, on_rollout, on_note if first_process() else None)
-    if words := found.said():
+    if words := plan.said():
         watchers.note(words)
         return stored
     with stop_on_signals_if_alone(signal.SIGTERM), explain_interruption(path):
         run = session = None
         try:
             run = reopen_run(path) if first_process() else None  # from here on nobody else writes
-            session = _open(config)
+            session = _open(plan.config)
             check_policy(session, stored)
             check_data(session, stored)
-            world = (
-                session.learner and session.place[1]
-            )  # the learner asserts the number of processes
-            check_prompts(session)
-            plan = schedule(stored, config) if run is not None else None
-            [plan] = broadcast_object_list([plan]) if world > 1 else [plan]
-            drift = _announce(session, run, found, plan, watchers) if run is not None else ""
+            due = _agreed_schedule(session, run, plan)
+            drift = _announce(session, run, plan, due, watchers) if run is not None else ""
             if session.chooser is not None:
-                session.chooser.recall(stored, plan.start)
-            go_on(session, run, path, plan, watchers, drift, instruments(config))
+                session.chooser.recall(stored, due.start)
+            go_on(session, run, path, due, watchers, drift, instruments(plan.config))
         finally:
             if session is not None:
                 session.close()
@@ -142,6 +137,17 @@ def resume_here(
                 run.close()
         wait_for_everyone()
     return open_run(path)
+
+
+def _agreed_schedule(session: Session, run: RunWriter | None, plan: ResumePlan) -> Schedule:
+    """What is due, as the process that writes reads it off the folder."""
+    # The learner is made first: it asserts the number of processes.
+    world = session.learner and session.place[1]
+    check_prompts(session)
+    due = schedule(plan.stored, plan.config) if run is not None else None
+    if world > 1:
+        [due] = broadcast_object_list([due])
+    return due
 
 
 def is_complete(stored: Run, config: Config) -> bool:
@@ -213,22 +219,23 @@ def _open(config: Config) -> Session:
 
 
 def _announce(
-    session: Session, run: RunWriter, found: ResumePlan, plan: Schedule, watchers: Watchers
+    session: Session, run: RunWriter, plan: ResumePlan, due: Schedule, watchers: Watchers
 ) -> str:
     """Say and write down how the run goes on; returns in words what makes its bits no longer promised."""
-    stored, changed = found.stored, found.changed
-    for reason in plan.damaged:
+    stored = plan.stored
+    changed = plan.changed
+    for reason in due.damaged:
         watchers.note(f"a checkpoint is passed over: {reason}")
-    begin = f"the checkpoint of step {plan.start}" if plan.start else "the untrained policy"
-    repeated = plan.committed - plan.start
+    begin = f"the checkpoint of step {due.start}" if due.start else "the untrained policy"
+    repeated = due.committed - due.start
     steps = "1 step is" if repeated == 1 else f"{repeated} steps are"
     watchers.note(
-        f"{plan.committed} of {plan.train.steps} steps are committed; going on from {begin}"
+        f"{due.committed} of {due.train.steps} steps are committed; going on from {begin}"
         + (f", {steps} repeated from what is stored" if repeated else "")
     )
     for key, (old, new) in changed.items():
         watchers.note(f"{key}: {old!r} -> {new!r}")
-    parts = [drift_since(stored, plan.start, machine_of(session))]
+    parts = [drift_since(stored, due.start, machine_of(session))]
     parts += [f"{key} ({old}, now {new})" for key, (old, new) in changed.items() if key in ROUNDING]
     drift = "; ".join(filter(None, parts))
     if drift:
@@ -238,7 +245,7 @@ def _announce(
         )
     if changed:
         run.change_settings(changed)
-    if found.other_code:
-        watchers.note("; ".join(found.other_code))
+    if plan.other_code:
+        watchers.note("; ".join(plan.other_code))
         run.change_code(origins_now(stored.config))
     return drift

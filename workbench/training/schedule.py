@@ -4,7 +4,7 @@ which checkpoint it is made. All of it is read off the folder: nothing else surv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from workbench.run.store import Run, step_name
 from workbench.training import checkpoint
 from workbench.training.config import KINDS, Config, from_dict
 from workbench.training.sections import TrainConfig
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,14 @@ def schedule(run: Run, config: Config) -> Schedule:
     def train_at(step: int) -> TrainConfig:
         return next(train for after, train in reversed(eras) if after <= step)
 
-    there = _evaluations(run)
-    evaluations = {step for step in range(1, committed + 1) if evaluates(train_at(step), step)} | {
-        0
-    }
-    evaluations = {step for step in evaluations if step_name(step) not in there}
+    evaluations = _missing_evaluations(run, committed, train_at)
     # What comes before the first thing to be made again; the baselines are measured without any training.
-    start, damaged = _newest_sound(
-        run, min((step for step in evaluations if step), default=committed)
-    )
-    due = [step for step in range(1, committed + 1) if saves(train_at(step), step)][
-        -config.train.keep_checkpoints :
-    ]
+    newest = min((step for step in evaluations if step), default=committed)
+    start, damaged = _newest_sound(run, newest)
+    due = [step for step in range(1, committed + 1) if saves(train_at(step), step)]
+    kept = due[-config.train.keep_checkpoints :]
     checkpoints = {
-        step for step in due if step > start and checkpoint.damage(run.path, step) is not None
+        step for step in kept if step > start and checkpoint.damage(run.path, step) is not None
     }
     made = run.metrics()["updates"].tolist() if committed else []
     taught = [step for step in range(1, start + 1) if made[step - 1]]
@@ -94,6 +88,15 @@ def schedule(run: Run, config: Config) -> Schedule:
         frozenset(evaluations),
         damaged,
     )
+
+
+def _missing_evaluations(
+    run: Run, committed: int, train_at: Callable[[int], TrainConfig]
+) -> set[int]:
+    """Committed steps that lack their evaluation; 0: that of the baselines."""
+    there = _evaluations(run)
+    due = {step for step in range(1, committed + 1) if evaluates(train_at(step), step)}
+    return {step for step in {0, *due} if step_name(step) not in there}
 
 
 def _evaluations(run: Run) -> Collection[str]:
@@ -116,7 +119,9 @@ def _eras(run: Run, config: Config, committed: int) -> list[tuple[int, TrainConf
 
 def _newest_sound(run: Run, most: int) -> tuple[int, tuple[str, ...]]:
     reasons = []
-    for step in reversed([step for step in checkpoint.steps(run.path) if step <= most]):
+    for step in reversed(checkpoint.steps(run.path)):
+        if step > most:
+            continue
         reason = checkpoint.damage(run.path, step)
         if reason is None:
             return step, tuple(reasons)

@@ -1,4 +1,4 @@
-"""The sections of a configuration that no other part owns: the weights to start from, the loop, the lint."""
+"""The tree of settings, and its sections that no other part owns: the weights to start from, the loop, the lint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from workbench.types.settings import Inert, at_least, check_settings, one_of, probability
+from workbench.basics.settings import Inert, at_least, check_settings, one_of, probability
+from workbench.engines import LayoutConfig, TransformersEngineConfig
+from workbench.learn.algorithms import GRPO
+from workbench.learn.config import CriticConfig, LearnerConfig
+from workbench.rollouts.config import CollectConfig, EvaluationConfig
+from workbench.training.kinds import kind_of
+from workbench.values.view import Shown
+from workbench.worlds.base import EnvFamily
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class TrainConfig:
 
     steps: Annotated[int, at_least(1), "collects of the run, each with its updates"] = 30
     tasks_per_step: Annotated[int, at_least(1), "tasks that a step tries"] = 16
-    group_size: Annotated[int, at_least(1), "attempts at each of them"] = 8
+    group_size: Annotated[int, at_least(1), "trajectories of each of them"] = 8
     evaluate_every: Annotated[
         int,
         at_least(0),
@@ -96,13 +103,13 @@ class SamplingConfig:
         at_least(2, why="of one there is nothing to choose"),
         "tasks drawn for each that is tried",
     ] = 4
-    window: Annotated[int, at_least(1), "newest steps whose attempts say how a kind goes"] = 5
+    window: Annotated[int, at_least(1), "newest steps whose trajectories say how a kind goes"] = 5
 
     def __post_init__(self) -> None:
         check_settings(self, "sampling")
 
     def inert_settings(self) -> Iterator[Inert]:
-        """What cannot act, by name (law 11)."""
+        """What cannot act, by name (invariant 11)."""
         for name in ("by", "low", "high", "candidates", "window"):
             yield Inert(
                 name, self.tasks == "fresh", "tasks are tried as they are drawn; set sampling.tasks"
@@ -127,8 +134,32 @@ class LintConfig:
     samples: Annotated[
         int,
         at_least(1, why="lint.mode = 'off' checks nothing"),
-        "attempts of a step that the slower rules look at (rendering, environments anew)",
+        "trajectories of a step that the slower rules look at (rendering, environments anew)",
     ] = 4
 
     def __post_init__(self) -> None:
         check_settings(self, "lint")
+
+
+@dataclass(frozen=True, repr=False)
+class Config(Shown):
+    """Everything a run depends on, apart from the machine. Stored whole in the run folder."""
+
+    env: EnvFamily
+    seed: Annotated[int, "of the whole run; every draw is addressed by it"] = 0
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    engine: Any = field(default_factory=TransformersEngineConfig)
+    layout: LayoutConfig = field(default_factory=LayoutConfig)
+    collect: CollectConfig = field(default_factory=CollectConfig)
+    algorithm: Any = GRPO
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)  # of an algorithm that needs one
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    lint: LintConfig = field(default_factory=LintConfig)
+
+    def kind_of(self, part: str) -> str:
+        """The name that a part of several kinds has in a file: a short one, or "module:Qualname" of a class of one's own.
+        Raises ConfigError for what no file can name."""
+        return kind_of(part, getattr(self, part))

@@ -1,4 +1,4 @@
-"""Open everything that a config names, and ask it for attempts and scores. The doors all come through here.
+"""Open everything that a config names, and ask it for trajectories and scores. The doors all come through here.
 
 session = open_session(load_config("frozenlake"))    # .policy, .chat, .engine, .family, .learner
 groups = rollout(session, 4)
@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from workbench.chat import ChatFormat
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
 from workbench.engines.policy import Policy, load_policy
-from workbench.envs import tasks as env_tasks
-from workbench.envs.base import EnvFamily
-from workbench.envs.baselines import none_known
-from workbench.envs.privileged import PrivilegedFamily
-from workbench.envs.runners import EnvRunner
 from workbench.learn.adapters import alone
 from workbench.learn.algorithms.base import needs_greedy
 from workbench.learn.learner import Learner
@@ -37,24 +31,29 @@ from workbench.rollouts.evaluate import (
     evaluate_policy,
     report,
 )
-from workbench.run.store import open_run
+from workbench.run.store import Run, step_name
 from workbench.training.config import Config
 from workbench.training.kinds import check_tasks
 from workbench.training.prompts import refuse_without_room
 from workbench.training.starting import device_of
 from workbench.training.task_choice import TaskChooser
-from workbench.types import Group, Groups, Task, Trajectory
-from workbench.types.errors import ConfigError, StoreError
-from workbench.types.seeds import seed_of
-from workbench.types.view import Shown
+from workbench.values import Group, Groups, Task, Trajectory
+from workbench.values.errors import ConfigError
+from workbench.values.seeds import seed_of
+from workbench.values.view import Shown
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.base import EnvFamily
+from workbench.worlds.baselines import none_known
+from workbench.worlds.privileged import PrivilegedFamily
+from workbench.worlds.runners import EnvRunner
 
 UNSEEDED = (
-    "turns are sampled without seeds (engine.seeded), so their noise has no address (law 8): the same run gives other "
-    "attempts each time, evaluations share no noise, and the lint cannot check seeds (R22). Every attempt is stored with it; "
+    "turns are sampled without seeds (engine.seeded), so their noise has no address (invariant 8): the same run gives other "
+    "trajectories each time, evaluations share no noise, and the lint cannot check seeds (R22). Every trajectory is stored with it; "
     "learning, resuming and replaying from what is stored are as exact as ever"
 )
 LARGE = 1_000_000_000  # parameters of a model that the embedded engine is too slow for on a GPU
-_told: set[str] = set()  # differences that were already printed in this process
+_printed: set[str] = set()  # notes that were already printed in this process
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +66,7 @@ class Session(Shown):
     policy: Policy
     chat: ChatFormat
     engine: Engine
+    run: Run | None = None  # whose weights it has; none: it was opened from a config
 
     @property
     def family(self) -> EnvFamily:
@@ -76,9 +76,8 @@ class Session(Shown):
     def learner(self) -> Learner:
         """Made on first use: rolling out and looking need no optimizer."""
         config = self.config.learner
-        address = seed_of(
-            self.config.seed, "learner", config.seed
-        )  # runs with other seeds shuffle otherwise (law 8)
+        # Runs with other seeds shuffle otherwise (invariant 8).
+        address = seed_of(self.config.seed, "learner", config.seed)
         # The learner trains a copy, so the policy's own model stays what it was: the reference. Who shards has no room
         # for one that nobody uses.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
@@ -108,7 +107,7 @@ class Session(Shown):
 
     @cached_property
     def chooser(self) -> TaskChooser | None:
-        """What chooses the tasks of a step, and remembers how attempts went; None: they are tried as they are drawn."""
+        """What chooses the tasks of a step, and remembers how trajectories went; None: they are tried as they are drawn."""
         return None if self.config.sampling.tasks == "fresh" else TaskChooser(self.config)
 
     @cached_property
@@ -126,7 +125,7 @@ class Session(Shown):
         return state.process_index, state.num_processes
 
     def train_tasks(self, step: int, count: int | None = None) -> list[Task]:
-        """The tasks of a step: a function of (run seed, step), and with sampling.tasks of the attempts before it; drawn plainly, a
+        """The tasks of a step: a function of (run seed, step), and with sampling.tasks of the trajectories before it; drawn plainly, a
         longer list begins with the shorter one. No held-out problem is among them, whatever the seeds."""
         own = self.config.train.tasks_per_step
         count = own if count is None else count
@@ -138,19 +137,21 @@ class Session(Shown):
 
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
-        first, own = self.config.evaluation.first_task, self.config.evaluation.num_tasks
+        first = self.config.evaluation.first_task
+        own = self.config.evaluation.num_tasks
         return env_tasks(self.family, "held-out", first + (own if count is None else count))[first:]
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""
-        weights = self.learner.weights()
-        if self.learner.handed is not None:
-            self.learner.handed.look(self.learner.models.policy.module, weights)
+        learner = self.learner
+        weights = learner.weights()
+        if learner.handed is not None:
+            learner.handed.look(learner.models.policy.module, weights)
         if self.config.layout.adapters == "routes":
-            adapter = alone(self.learner.models.policy.module, self.config.learner)
-            self.engine.sync_adapter(adapter, weights, self.learner.version)
+            adapter = alone(learner.models.policy.module, self.config.learner)
+            self.engine.sync_adapter(adapter, weights, learner.version)
         else:
-            self.engine.sync(weights, self.learner.version)
+            self.engine.sync(weights, learner.version)
 
 
 def open_session(config: Config, *, quiet: bool = False) -> Session:
@@ -169,40 +170,42 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     chat = ChatFormat.from_tokenizer(
         policy.tokenizer, template_flags=dict(config.policy.template_flags)
     )
-    for difference in chat.differences:
-        if not quiet and difference not in _told and first_process():
-            _told.add(difference)
-            print(f"note: {policy.name}: {difference}", file=sys.stderr)
-    settings = (
-        config.engine
-        if not hasattr(config.engine, "device")
-        else replace(config.engine, device=device)
-    )
+    if not quiet:
+        _print_once(chat.differences, of=f"{policy.name}: ")
+    settings = config.engine
+    if hasattr(settings, "device"):
+        settings = replace(settings, device=device)
     rank = config.learner.lora_rank if config.layout.adapters == "routes" else 0
     engine = open_engine(settings, policy.model, config.layout, adapter_rank=rank)
-    for said in notes_of(engine, policy):
-        if not quiet and said not in _told and first_process():
-            _told.add(said)
-            print(f"note: {said}", file=sys.stderr)
+    if not quiet:
+        _print_once(notes_of(engine, policy))
     return Session(config, policy, chat, engine)
+
+
+def _print_once(notes: Sequence[str], *, of: str = "") -> None:
+    """Print notes that this process has not printed yet, in the one process that speaks."""
+    for note in notes:
+        if note not in _printed and first_process():
+            _printed.add(note)
+            print(f"note: {of}{note}", file=sys.stderr)
 
 
 def notes_of(engine: Engine, policy: Policy) -> list[str]:
     """What should be known of an engine before it samples; a run writes it down when it begins."""
-    found = [] if getattr(engine, "addressed", True) else [UNSEEDED]
+    notes = [] if getattr(engine, "addressed", True) else [UNSEEDED]
     size = sum(parameter.numel() for parameter in policy.model.parameters())
     if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
-        found.append(
+        notes.append(
             f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
             f"models, and this one has {size / 1e9:.1f} billion parameters; engine.kind = 'vllm' is for those"
         )
-    return found
+    return notes
 
 
 def check_prompts(
     session: Session, tasks: Sequence[Task] | None = None, config: CollectConfig | None = None
 ) -> None:
-    """Raise ConfigError where no first prompt of `tasks` (of its first step) leaves room for an answer: every attempt would
+    """Raise ConfigError where no first prompt of `tasks` (of its first step) leaves room for an answer: every trajectory would
     end without a turn. A session is asked once, by whoever samples first."""
     refuse_without_room(
         session.train_tasks(1) if tasks is None else tasks,
@@ -213,37 +216,6 @@ def check_prompts(
         holds=session.engine.context_length,
     )
     session.looked_at.append("prompts")
-
-
-def reopen(
-    run: Any, *, step: int | None = None, quiet: bool = False, trust: bool = False
-) -> Session:
-    """The session of a stored run with the weights of its newest checkpoint (or the one of `step`), synchronised.
-
-    `run`: what `store.open_run` returned, or its folder; `trust` as there. Raises StoreError where the run has no readable
-    checkpoint, ConfigError where code that it names cannot be had here.
-    """
-    from workbench.training import checkpoint
-    from workbench.training.stored import config_of_run
-
-    run = open_run(run, trust=trust)
-    session = open_session(config_of_run(run), quiet=quiet)
-    if step is None:
-        found = checkpoint.load_newest(run.path)
-        if found is None:
-            raise StoreError(
-                f"{run.path} has no checkpoint yet; train at least one step, or evaluate the policy it "
-                f"started from: {session.policy.name}"
-            )
-    else:
-        found = checkpoint.load(Path(run.path), step)
-    _, tensors, state = found
-    session.learner.load_state(tensors, state["learner"])
-    if (
-        session.learner.version
-    ):  # version 0 is what the engine holds: a run in which nothing was updated yet
-        session.sync()
-    return session
 
 
 def first_process() -> bool:
@@ -281,12 +253,12 @@ def rollout(
     own_share: bool = False,
     greedy: bool | None = None,
 ) -> Groups:
-    """Sample `group_size` attempts at each task with the session's engine; one group per task, in task order.
+    """Sample `group_size` trajectories of each task with the session's engine; one group per task, in task order.
 
     `tasks` may be a number: so many training tasks of the step. With several processes each one samples its share of the tasks
     and all of them return all groups (with `own_share` each its own, and none waits for another). The same (seed, purpose,
-    step) gives the same groups, bit for bit, for environments that are stepped in the tick (law 8). `on_done` sees the
-    trajectories of this process as they end. `greedy`: one attempt more at each task, aside (`Group.greedy`); None: for an
+    step) gives the same groups, bit for bit, for environments that are stepped in the tick (invariant 8). `on_done` sees the
+    trajectories of this process as they end. `greedy`: one trajectory more of each task, aside (`Group.greedy`); None: for an
     algorithm that needs it, without `group_size`; so it is with what a critic is told (critic.sees). `engine`: one to ask
     instead of the session's own, such as a `Journal` around it. Raises ConfigError for no tasks, and where first prompts leave no
     room for an answer.
@@ -296,27 +268,27 @@ def rollout(
     if not tasks:
         raise ConfigError("a rollout needs at least one task")
     rank, world = session.place
-    like_training = config is None or config.runs_like(session.config.collect)
-    config = config or session.config.collect
+    own = session.config.collect
     if not session.looked_at:
-        check_prompts(session, tasks, config)
-    told = group_size is None and session.config.critic.sees == "state"
-    greedy = (
-        (group_size is None and needs_greedy(session.config.algorithm))
-        if greedy is None
-        else greedy
-    )
+        check_prompts(session, tasks, config or own)
+    family = session.family
+    if group_size is None:
+        group_size = session.config.train.group_size
+        if session.config.critic.sees == "state":
+            family = PrivilegedFamily(family)
+        if greedy is None:
+            greedy = needs_greedy(session.config.algorithm)
     groups = collect(
         tasks[rank::world],
-        family=PrivilegedFamily(session.family) if told else session.family,
+        family=family,
         engine=session.engine if engine is None else engine,
         chat=session.chat,
-        config=config,
-        group_size=session.config.train.group_size if group_size is None else group_size,
+        config=config or own,
+        group_size=group_size,
         address=address or (session.config.seed, purpose, step),
         on_done=on_done,
-        runner=session.runner if like_training else None,
-        greedy=greedy,
+        runner=session.runner if config is None or config.runs_like(own) else None,
+        greedy=bool(greedy),
     )
     return Groups(groups) if world == 1 or own_share else everybodys(tasks, groups)
 
@@ -332,30 +304,49 @@ def everybodys(tasks: Sequence[Task], groups: Sequence[Group]) -> Groups:
 def evaluate(
     session: Session,
     *,
-    name: str = "policy",
+    name: str = "",
     num_tasks: int | None = None,
     modes: Sequence[str] = MODES,
     attempts: int | None = None,
     on_done: Callable[[Trajectory], None] | None = None,
 ) -> Scores:
-    """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy).
+    """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy). Those of a run are
+    shown beside the baselines that its folder has of the same tasks.
 
-    `num_tasks`, `attempts` (at each task, where it samples): as the config says, unless given here."""
+    `name`: of the policy ("": "trained" where it is a run's). `num_tasks`, `attempts` (at each task, where it samples): as
+    the config says, unless given here."""
+    attempts = _attempts(session, attempts)
+    tasks = session.held_out_tasks(num_tasks)
 
     def play(tasks, count, config, address):
         return rollout(
             session, tasks, group_size=count, config=config, address=address, on_done=on_done
         )
 
-    return evaluate_policy(
-        name,
-        session.held_out_tasks(num_tasks),
+    scores = evaluate_policy(
+        name or ("trained" if session.run else "policy"),
+        tasks,
         play,
         config=session.config.collect,
         seed=session.config.evaluation.seed,
         modes=modes,
-        attempts=_attempts(session, attempts),
+        attempts=attempts,
     )
+    return scores.beside(_stored_baselines(session, len(tasks), attempts))
+
+
+def _stored_baselines(session: Session, num_tasks: int, attempts: int) -> Mapping[str, Any]:
+    """What the session's run measured before its first step, where that was on as many tasks, as often; else what it has
+    instead, as reasons why a baseline is absent."""
+    evaluations = session.run.evaluations() if session.run else {}
+    first = evaluations.get(step_name(0), {"rows": ()})
+    other = {}
+    for row in first["rows"]:
+        score = Score.of_row(row)
+        asked = (num_tasks, attempts if score.mode == "sampled" else 1)
+        if (score.n, score.attempts) != asked:
+            other[score.policy] = f"the run has it of {score.n} tasks x {score.attempts}"
+    return {"rows": (), "absent": other} if other else first
 
 
 def baselines(
@@ -379,7 +370,7 @@ def evaluation_report(
     num_tasks: int | None = None,
     attempts: int | None = None,
 ) -> dict[str, Any]:
-    """The JSON-able table of `scores` with their baselines and paired intervals (law 12)."""
+    """The JSON-able table of `scores` with their baselines and paired intervals (invariant 12)."""
     return report(
         [*baselines(session, num_tasks=num_tasks, attempts=attempts), *scores],
         none_known(session.family),

@@ -79,16 +79,16 @@ def _once(number: int) -> None:
     if one_shot is None:  # then the thread of `_grace` ends it
         return
     for function in (libc.signal, one_shot):
-        function.argtypes, function.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+        function.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        function.restype = ctypes.c_void_p
     one_shot(number, libc.signal(number, None))
 
 
 # ------------------------------------------------------------------------------------------------ the grace
 
 
-_waking: set[int] = (
-    set()
-)  # the processes whose signals wake a thread: a forked child is none of them
+# The processes whose signals wake a thread: a forked child is none of them.
+_waking: set[int] = set()
 
 
 @contextmanager
@@ -110,34 +110,36 @@ def _grace(numbers: tuple[int, ...], grace_s: float | None) -> Iterator[None]:
         if os.getpid() == process:
             _waking.discard(process)
             signal.set_wakeup_fd(before)
-            with suppress(
-                OSError
-            ):  # nobody reads any more, or too much was unread: closing says it too
+            # Nobody reads any more, or too much was unread: then closing says it.
+            with suppress(OSError):
                 ours.send(_LEFT)
         ours.close()
 
 
 def _count_down(channel: socket.socket, numbers: tuple[int, ...], grace_s: float) -> None:
-    asked, end = None, None
+    asked: int | None = None  # the signal that asked first
+    end: float | None = None  # when the grace is over
     with channel:
         while True:
             channel.settimeout(None if end is None else max(0.001, end - time.monotonic()))
             try:
-                said = channel.recv(1)
+                byte = channel.recv(1)
             except TimeoutError:
                 _end(asked, f"{grace_s:g} s after it was asked to")
-            if said in (b"", _LEFT):
+            if byte in (b"", _LEFT):
                 return
-            if said[0] in numbers and asked is not None:
-                _end(said[0], "when it was asked to again")
-            if said[0] in numbers:
-                asked, end = said[0], time.monotonic() + grace_s
+            number = byte[0]
+            if number in numbers and asked is not None:
+                _end(number, "when it was asked to again")
+            if number in numbers:
+                asked = number
+                end = time.monotonic() + grace_s
 
 
 def _end(number: int, when: str) -> None:
-    words = (f"workbench: ended {when}; committed steps are kept",)
+    words = f"workbench: ended {when}; committed steps are kept"
     last = threading.Thread(
-        target=print, args=words, kwargs={"file": sys.stderr, "flush": True}, daemon=True
+        target=print, args=(words,), kwargs={"file": sys.stderr, "flush": True}, daemon=True
     )
     last.start()
     last.join(SAY_S)

@@ -9,52 +9,51 @@ that were started, before anything is loaded), and by `workbench doctor --plan` 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from workbench.types.errors import ConfigError
-
-if TYPE_CHECKING:
-    from workbench.training.config import Config
+from workbench.training.sections import Config
+from workbench.values.errors import ConfigError
 
 
 def obstacles(config: Config, processes: int, *, gpus: int | None = None) -> list[str]:
     """What stands in the way, each with what to change. `gpus`: that each machine has (None: not known)."""
-    found = []
-    device, named = config.policy.device, config.learner.num_processes
+    reasons = []
+    device = config.policy.device
+    named = config.learner.num_processes
     why = "" if config.layout.has_server else getattr(config.engine, "one_process", "")
     if processes > 1 and why:
-        found.append(
+        reasons.append(
             f"engine.kind = {config.kind_of('engine')!r} and {processes} processes: {why}; set "
             "learner.num_processes = 1 and start one process, or layout.kind = 'one_node' (a server for all), or "
             "engine.kind = 'transformers'"
         )
     if processes != named:
-        found.append(
+        reasons.append(
             f"learner.num_processes = {named}: asked for {named} processes, but this is a world of {processes}. "
             f"Start it with `torchrun --nproc_per_node {named} ...` (`accelerate launch --cpu` quietly starts one "
             "only), or set learner.num_processes to what you start"
         )
     if processes > 1 and device.startswith("cuda:"):
-        found.append(
+        reasons.append(
             f"policy.device = {device!r} and {processes} processes: all of them would take that one device; set "
             "policy.device = 'cuda', and each takes its own"
         )
     if gpus is not None and (device == "cuda" or device == "auto" and gpus) and processes > gpus:
-        found.append(
+        reasons.append(
             f"{processes} processes need a GPU each, and there are {gpus} here; start as many as there are GPUs "
             "(learner.num_processes), or set policy.device = 'cpu'"
         )
-    return found
+    return reasons
 
 
 def refuse_unstartable(config: Config) -> None:
     """Raises ConfigError where the processes that were started cannot train this, before anything is loaded."""
     import torch
 
-    world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpus = torch.cuda.device_count() if local == world and torch.cuda.is_available() else None
-    if found := obstacles(config, world, gpus=gpus):
-        raise ConfigError(". ".join(found))
+    if reasons := obstacles(config, world, gpus=gpus):
+        raise ConfigError(". ".join(reasons))
 
 
 def device_of(name: str) -> str:

@@ -15,10 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from workbench.basics.findings import LintReport, together
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.noise import signal_to_noise
@@ -28,18 +30,14 @@ from workbench.run.recording import RunWriter
 from workbench.training.information import prompt_information
 from workbench.training.instruments import Instrument
 from workbench.training.session import Session, rollout
-from workbench.types import Group, Groups
-from workbench.types.errors import ConfigError, LearnerError, LintError
-from workbench.types.findings import LintReport, together
-from workbench.types.view import Shown
-
-if TYPE_CHECKING:
-    from workbench.training.ahead import Ahead
+from workbench.values import Group, Groups
+from workbench.values.errors import ConfigError, LearnerError, LintError
+from workbench.values.view import Shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepOutcome(Shown):
-    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, law 14)."""
+    """What one step did: its groups, its numbers, and the seconds each phase took (wall and CPU, kept apart, invariant 14)."""
 
     step: int
     groups: tuple[Group, ...]
@@ -51,11 +49,19 @@ class StepOutcome(Shown):
 
 
 class StepRollout(NamedTuple):
-    """The attempts of a step, who watched them being sampled, and how long that took."""
+    """The trajectories of a step, who watched them being sampled, and how long that took."""
 
     groups: Groups
     watches: StepWatchers
     seconds: float
+
+
+class RolloutAhead(Protocol):
+    """Samples the next step while one is learned from: `Ahead` (ahead.py)."""
+
+    def take(self, step: int) -> StepRollout | None: ...
+
+    def begin(self, step: int) -> None: ...
 
 
 def train_step(
@@ -66,26 +72,22 @@ def train_step(
     *,
     start: bool | None = None,
     instruments: Sequence[Instrument] = (),
-    ahead: Ahead | None = None,
+    ahead: RolloutAhead | None = None,
 ) -> StepOutcome:
     """Collect, credit, update, hand the new weights to the engine; `instruments` look before and after the updates.
-    With `ahead` the attempts are taken from it, and it begins the next step's before this one is learned from.
+    With `ahead` the trajectories are taken from it, and it begins the next step's before this one is learned from.
 
     `step` counts from 1. With `run` the step's trajectories are durable before the first update and each credit table
-    after its update (law 14); `commit_step` is left to the caller. `start`: instruments also run the checks that they
+    after its update (invariant 14); `commit_step` is left to the caller. `start`: instruments also run the checks that they
     run once (None: in step 1). Raises LintError, before anything is updated, where an instrument ends the step.
     """
     clock = Clock()
-    taken = ahead.take(step) if ahead is not None else None
-    watches = (
-        StepWatchers(session, step, instruments, start=step == 1 if start is None else start)
-        if taken is None
-        else taken.watches
-    )
-    groups = (
-        taken.groups
-        if taken is not None
-        else rollout(
+    sampled = ahead.take(step) if ahead is not None else None
+    if sampled is None:
+        watches = StepWatchers(
+            session, step, instruments, start=step == 1 if start is None else start
+        )
+        groups = rollout(
             session,
             session.train_tasks(step),
             step=step,
@@ -93,11 +95,12 @@ def train_step(
             on_done=on_done,
             engine=watches.engine,
         )
-    )
+        sampled = StepRollout(groups, watches, clock.seconds)
+    groups = sampled.groups
     clock.lap("collect")
     if ahead is not None:
         ahead.begin(step + 1)
-        clock.laps["sampling_s"] = taken.seconds if taken is not None else clock.laps["collect_s"]
+        clock.laps["sampling_s"] = sampled.seconds
         clock.lap("sync")
     if run is not None:
         run.write_step(step, groups)
@@ -105,7 +108,7 @@ def train_step(
     if hasattr(session.engine, "rest"):
         session.engine.rest()
     try:
-        outcome = _learn(session, step, groups, clock, watches)
+        outcome = _learn(session, step, groups, clock, sampled.watches)
     except LearnerError as error:  # the updates that were made before it are kept
         _store_updates(run, getattr(error, "reports", []))
         raise
@@ -116,15 +119,23 @@ def train_step(
     clock.lap("update")
     _store_updates(run, outcome.reports)
     clock.lap("store")
-    if watches:
-        outcome = watches.after(outcome)
-        clock.lap("lint")
-        if run is not None:
-            run.write_lint(step, outcome.lint)
-        watches.judge(outcome.lint)
+    if sampled.watches:
+        outcome = _look_after(sampled.watches, outcome, run, clock)
     if ahead is None:
         synchronise(session)
         clock.lap("sync")
+    return outcome
+
+
+def _look_after(
+    watches: StepWatchers, outcome: StepOutcome, run: RunWriter | None, clock: Clock
+) -> StepOutcome:
+    """Let the instruments look once more, store what they report, and let them judge it."""
+    outcome = watches.after(outcome)
+    clock.lap("lint")
+    if run is not None:
+        run.write_lint(outcome.step, outcome.lint)
+    watches.judge(outcome.lint)
     return outcome
 
 
@@ -161,16 +172,20 @@ class StepWatchers:
         return bool(self._watches)
 
     def before(self, groups: Sequence[Group], batch: Batch, credit: Credit) -> None:
-        self._batch, self._credit = batch, credit
+        self._batch = batch
+        self._credit = credit
         for watch in self._watches:
             watch.before(groups, batch, credit)
 
     def after(self, outcome: StepOutcome) -> StepOutcome:
-        found = [
-            watch.after(outcome.groups, self._batch, self._credit, outcome.reports, outcome.metrics)
+        groups = outcome.groups
+        reports = outcome.reports
+        metrics = outcome.metrics
+        lint = [
+            watch.after(groups, self._batch, self._credit, reports, metrics)
             for watch in self._watches
         ]
-        return replace(outcome, lint=together(found))
+        return replace(outcome, lint=together(lint))
 
     def judge(self, report: LintReport) -> None:
         for watch in self._watches:
@@ -184,43 +199,42 @@ def _learn(
     clock: Clock,
     watches: StepWatchers | None = None,
 ) -> StepOutcome:
-    batch = session.learner.facts(
-        Batch.from_groups(groups)
-    )  # what credit needs of the models: values, reference logprobs
+    # What credit needs of the models: values, reference logprobs.
+    batch = session.learner.facts(Batch.from_groups(groups))
     credit = session.config.algorithm.credit(batch)
     clock.lap("credit")
     if watches:
         watches.before(groups, batch, credit)
         clock.lap("lint")
     every = session.config.train.information_every
-    information = (
-        _information(session, step, groups, batch, credit) if every and step % every == 0 else {}
-    )
+    is_due = every and step % every == 0
+    information = _information(session, step, groups, batch, credit) if is_due else {}
     reports = session.learner.update(batch, credit, step=step)
     made = sum(report.skipped is None for report in reports)
-    metrics = (
-        rollout_metrics(groups)
-        | {f"credit_{name}": value for name, value in credit.notes.items()}
-        | information
-    )
-    metrics |= over_updates([each.metrics for each in reports]) | {
-        "updates": made,
-        "policy_version": session.learner.version,
-    }
-    metrics |= {} if session.chooser is None else session.chooser.came(step, groups)
-    if session.config.train.staleness and bool(batch.eligible_T.any()):
-        metrics["staleness"] = (
-            session.learner.version - made - int(batch.policy_version_T[batch.eligible_T].min())
-        )
+    metrics = rollout_metrics(groups)
+    metrics |= {f"credit_{name}": value for name, value in credit.notes.items()}
+    metrics |= information
+    metrics |= over_updates([report.metrics for report in reports])
+    metrics |= {"updates": made, "policy_version": session.learner.version}
+    if session.chooser is not None:
+        metrics |= session.chooser.came(step, groups)
+    if session.config.train.staleness:
+        metrics |= _staleness(batch, session.learner.version - made)
     return StepOutcome(step, tuple(groups), metrics, clock.laps, made, tuple(reports))
+
+
+def _staleness(batch: Batch, version: int) -> dict[str, int]:
+    """How many updates the oldest sampled token is behind the weights that the step began with."""
+    if not bool(batch.eligible_T.any()):
+        return {}
+    return {"staleness": version - int(batch.policy_version_T[batch.eligible_T].min())}
 
 
 def _information(
     session: Session, step: int, groups: Sequence[Group], batch: Batch, credit: Credit
 ) -> dict[str, float]:
-    return prompt_information(groups, session.learner.logprobs) | signal_to_noise(
-        session.learner, batch, credit, step=step
-    )
+    information = prompt_information(groups, session.learner.logprobs)
+    return information | signal_to_noise(session.learner, batch, credit, step=step)
 
 
 def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> None:
@@ -231,16 +245,20 @@ def _store_updates(run: RunWriter | None, reports: Sequence[UpdateReport]) -> No
 def over_updates(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """One number for all updates of a step: the last of what is counted on from update to update, the sum of amounts,
     the largest of maxima, the mean of anything else. Each over the updates that have it: an absent one is not zero."""
-    keys = dict.fromkeys(key for row in rows for key in row)
-    return {key: float(_together(key)([row[key] for row in rows if key in row])) for key in keys}
+    summary = {}
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        summary[name] = float(_summarise(name, [row[name] for row in rows if name in row]))
+    return summary
 
 
-def _together(key: str) -> Callable[[list[float]], float]:
-    if key in ("bad_updates", "empty_updates"):
-        return lambda numbers: numbers[-1]
-    if key in ("trained_tokens", "micro_batches"):
-        return sum
-    return max if key.endswith("_max") else np.mean
+def _summarise(name: str, numbers: Sequence[float]) -> float:
+    if name in ("bad_updates", "empty_updates"):
+        return numbers[-1]
+    if name in ("trained_tokens", "micro_batches"):
+        return sum(numbers)
+    if name.endswith("_max"):
+        return max(numbers)
+    return np.mean(numbers)
 
 
 class Clock:
@@ -249,33 +267,40 @@ class Clock:
 
     def __init__(self, laps: dict[str, float] | None = None) -> None:
         self.laps = {} if laps is None else laps
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
 
     def idle(self) -> dict[str, float]:
-        """Shares of these wall seconds in which the learner waited for attempts or a sync, in which nothing was sampled, and
+        """Shares of these wall seconds in which the learner waited for trajectories or a sync, in which nothing was sampled, and
         that a sync took."""
-        spent = {
-            name: seconds
-            for name, seconds in self.laps.items()
-            if name.endswith("_s") and not name.endswith("_cpu_s")
-        }
-        sampling, collect, sync = (
-            spent.pop("sampling_s", None),
-            spent.get("collect_s", 0.0),
-            spent.get("sync_s", 0.0),
-        )
-        whole = sum(spent.values())
-        if not whole:
+        spent = {}
+        for name, seconds in self.laps.items():
+            if name.endswith("_s") and not name.endswith("_cpu_s"):
+                spent[name] = seconds
+        sampling = spent.pop("sampling_s", None)
+        collect = spent.get("collect_s", 0.0)
+        sync = spent.get("sync_s", 0.0)
+        total = sum(spent.values())
+        if not total:
             return {}
+        if sampling is None:
+            sampling = collect
         return {
-            "learner_idle": (collect + sync) / whole,
-            "sync_share": sync / whole,
-            "engine_idle": max(0.0, 1 - (collect if sampling is None else sampling) / whole),
+            "learner_idle": (collect + sync) / total,
+            "sync_share": sync / total,
+            "engine_idle": max(0.0, 1 - sampling / total),
         }
+
+    @property
+    def seconds(self) -> float:
+        """Of the wall, since the last lap."""
+        return time.perf_counter() - self._wall
 
     def lap(self, name: str) -> None:
         """What was done since the last lap was `name`."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        for key, seconds in ((f"{name}_s", wall - self._wall), (f"{name}_cpu_s", cpu - self._cpu)):
-            self.laps[key] = self.laps.get(key, 0.0) + seconds
-        self._wall, self._cpu = wall, cpu
+        wall = time.perf_counter()
+        cpu = time.process_time()
+        self.laps[f"{name}_s"] = self.laps.get(f"{name}_s", 0.0) + (wall - self._wall)
+        self.laps[f"{name}_cpu_s"] = self.laps.get(f"{name}_cpu_s", 0.0) + (cpu - self._cpu)
+        self._wall = wall
+        self._cpu = cpu

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from workbench.basics.plugins import load_named
 from workbench.run.code import changed_code, named_code, why_foreign
 from workbench.run.store import Run
 from workbench.training.config import KINDS, Config, from_dict
-from workbench.types.errors import ConfigError, WorkbenchError
-from workbench.types.plugins import load_named
+from workbench.values.errors import ConfigError, WorkbenchError
 
 LOADER = "policy.loader"
 
@@ -26,7 +26,7 @@ class RunConfig:
 
 def stored_config(run: Run) -> RunConfig:
     """The configuration in force, without the parts whose code cannot be had here. Nothing that a run from elsewhere
-    names is imported, unless it was opened with `trust` (law 16). Raises ConfigError for what is no configuration."""
+    names is imported, unless it was opened with `trust` (invariant 16). Raises ConfigError for what is no configuration."""
     named = named_code(run.config)
     parts = {key.partition(".")[0] for key in named}
     loader = {"policy"} if LOADER in named else set()
@@ -34,7 +34,7 @@ def stored_config(run: Run) -> RunConfig:
         kept = sorted(parts & set(KINDS))
         return RunConfig(
             from_dict(run.config, without=kept),
-            {part: f"not imported: {foreign}" for part in {*kept, *loader}},
+            dict.fromkeys({*kept, *loader}, f"not imported: {foreign}"),
         )
     missing: dict[str, str] = {}
     for part in sorted(parts & set(KINDS)):

@@ -1,11 +1,11 @@
-"""Which tasks a step tries, chosen before anything is sampled: by how attempts at tasks of their kind went so far.
+"""Which tasks a step tries, chosen before anything is sampled: by how trajectories of tasks of their kind went so far.
 
     plain draw   sampling.candidates x tasks_per_step tasks of the step, as `envs.tasks` draws them
     estimate     success of each kind in the newest `sampling.window` steps that are learned from already
     chosen       tasks_per_step of them: within a band of success, or in proportion to p (1 - p)
 
 A kind that nobody tried in the window may be anything, and is tried. So tasks follow the policy: what it always does leaves
-the step, what it begins to do comes in. The choice is a function of run seed, step and stored attempts alone (law 8), the
+the step, what it begins to do comes in. The choice is a function of run seed, step and stored trajectories alone (invariant 8), the
 same in a run that was killed and goes on.
 
 What this does to the distribution: training rewards are of the chosen tasks, rise and fall with the choice, and say nothing of
@@ -21,17 +21,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from workbench.envs import tasks as env_tasks
-from workbench.envs.base import EnvFamily
 from workbench.run.store import Run
-from workbench.types import Group, Task
-from workbench.types.errors import ConfigError, nearest
-from workbench.types.seeds import rng_at
-
-if TYPE_CHECKING:
-    from workbench.training.config import Config
+from workbench.training.sections import Config, SamplingConfig
+from workbench.values import Group, Task
+from workbench.values.errors import ConfigError, nearest
+from workbench.values.seeds import rng_at
+from workbench.worlds import tasks as env_tasks
+from workbench.worlds.base import EnvFamily
 
 LEAST = 0.01  # of the weight p (1 - p) of a kind: none is given up for good
 
@@ -45,29 +43,30 @@ class TaskChoice(NamedTuple):
 
 
 class TaskChooser:
-    """Chooses the tasks of each step. What it remembers are stored attempts, added up by step and kind."""
+    """Chooses the tasks of each step. What it remembers are stored trajectories, added up by step and kind."""
 
     def __init__(self, config: Config) -> None:
-        self._config, self._seen = config, {}
+        self._config = config
+        # step -> kind -> (trajectories that count, those that succeeded)
+        self._seen: dict[int, dict[str, tuple[int, int]]] = {}
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
-        """What came of a step. Attempts of which success is not known, or that broke off, do not count (law 5)."""
-        tried, won = Counter(), Counter()
+        """What came of a step. Trajectories of which success is not known, or that broke off, do not count (invariant 5)."""
+        tried: Counter[str] = Counter()
+        won: Counter[str] = Counter()
         for group in groups:
-            known = [
-                bool(attempt.success)
-                for attempt in group
-                if attempt.success is not None and attempt.reward is not None
-            ]
-            tried[self.kind(group.task)] += len(known)
-            won[self.kind(group.task)] += sum(known)
+            kind = self.kind(group.task)
+            for trajectory in group:
+                if trajectory.success is not None and trajectory.reward is not None:
+                    tried[kind] += 1
+                    won[kind] += bool(trajectory.success)
         self._seen[step] = {kind: (count, won[kind]) for kind, count in tried.items() if count}
 
     def came(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
         """Note a step that was sampled; its metrics, of the choice that was made before."""
-        found = self.metrics(step)
+        metrics = self.metrics(step)
         self.note(step, groups)
-        return found
+        return metrics
 
     def recall(self, run: Run, last: int) -> None:
         """The steps of a stored run up to `last`: those after it are noted as they are repeated."""
@@ -80,16 +79,19 @@ class TaskChooser:
     def believed(self, step: int) -> dict[str, float]:
         """Kind -> success, before `step` is sampled: with train.staleness = 1 the step before is not learned from yet."""
         newest = step - 1 - self._config.train.staleness
-        tried, won = Counter(), Counter()
-        for each in range(newest - self._config.sampling.window + 1, newest + 1):
-            for kind, (count, wins) in self._seen.get(each, {}).items():
+        oldest = newest - self._config.sampling.window + 1
+        tried: Counter[str] = Counter()
+        won: Counter[str] = Counter()
+        for earlier in range(oldest, newest + 1):
+            for kind, (count, wins) in self._seen.get(earlier, {}).items():
                 tried[kind] += count
                 won[kind] += wins
         return {kind: won[kind] / tried[kind] for kind in sorted(tried)}
 
     def choose(self, step: int, count: int) -> TaskChoice:
         """`count` tasks of a step, in the order in which they were drawn."""
-        config, believed = self._config, self.believed(step)
+        config = self._config
+        believed = self.believed(step)
         drawn = env_tasks(
             config.env, "train", count * config.sampling.candidates, seed=config.seed, step=step
         )
@@ -98,15 +100,10 @@ class TaskChooser:
         def rank(number: int) -> tuple[float, int]:
             p = believed.get(self.kind(drawn[number]))
             if config.sampling.tasks == "band":  # how far outside of the band, then as drawn
-                return (
-                    0.0
-                    if p is None
-                    else max(config.sampling.low - p, p - config.sampling.high, 0.0)
-                ), number
+                return _outside(p, config.sampling), number
+            # The smallest of these: drawn by weight, none twice.
             weight = 0.25 if p is None else max(p * (1 - p), LEAST)
-            return -math.log1p(
-                -noise[number]
-            ) / weight, number  # the smallest of these: drawn by weight, none twice
+            return -math.log1p(-noise[number]) / weight, number
 
         chosen = sorted(sorted(range(len(drawn)), key=rank)[:count])
         return TaskChoice([drawn[number] for number in chosen], drawn, believed)
@@ -114,27 +111,28 @@ class TaskChooser:
     def metrics(self, step: int) -> dict[str, float]:
         """By kind: its share of the chosen tasks, of the plain draw, and the success that was believed of it (absent: not
         known)."""
-        made = self.choose(step, self._config.train.tasks_per_step)
-        shares = {
-            name: Counter(map(self.kind, tasks))
-            for name, tasks in (("chosen", made.tasks), ("drawn", made.drawn))
-        }
-        kinds = sorted(shares["drawn"])
-        found = {
-            f"tasks_{name}_{kind}": share[kind] / share.total()
-            for name, share in shares.items()
-            for kind in kinds
-        }
-        return found | {
-            f"tasks_believed_{kind}": made.believed[kind] for kind in kinds if kind in made.believed
-        }
+        choice = self.choose(step, self._config.train.tasks_per_step)
+        drawn = Counter(map(self.kind, choice.drawn))
+        chosen = Counter(map(self.kind, choice.tasks))
+        kinds = sorted(drawn)
+        metrics = {f"tasks_chosen_{kind}": chosen[kind] / chosen.total() for kind in kinds}
+        metrics |= {f"tasks_drawn_{kind}": drawn[kind] / drawn.total() for kind in kinds}
+        for kind in kinds:
+            if kind in choice.believed:
+                metrics[f"tasks_believed_{kind}"] = choice.believed[kind]
+        return metrics
+
+
+def _outside(p: float | None, band: SamplingConfig) -> float:
+    """How far a success lies outside of the band; 0 for one that is not known."""
+    return 0.0 if p is None else max(band.low - p, p - band.high, 0.0)
 
 
 def kind_of(task: Task, by: str) -> str:
     """What a task's payload, or else its metadata, says under this name. ConfigError where neither does."""
-    for said in (task.payload, task.metadata):
-        if by in said:
-            return str(said[by])
+    for facts in (task.payload, task.metadata):
+        if by in facts:
+            return str(facts[by])
     names = [*task.payload, *task.metadata]
     raise ConfigError(
         f"sampling.by = {by!r} is in neither payload nor metadata of task {task.id}; {nearest(by, names)}"
@@ -159,20 +157,26 @@ def refuse_what_cannot_choose(config: Config) -> None:
 
 def choice_words(rows: Sequence[Mapping[str, float]]) -> str:
     """What a choice of tasks did in a run, in one line, from the metrics of its steps; "" where none was made."""
-    shares: dict[str, dict[str, list[float]]] = {"chosen": {}, "drawn": {}}
-    for row in rows:
-        for name, found in shares.items():
-            prefix = f"tasks_{name}_"
-            for key in row:
-                if key.startswith(prefix) and row[key] == row[key]:
-                    found.setdefault(key.removeprefix(prefix), []).append(row[key])
-    if not shares["drawn"]:
+    chosen = _columns_of(rows, "tasks_chosen_")
+    drawn = _columns_of(rows, "tasks_drawn_")
+    if not drawn:
         return ""
-    count = sum(
-        any(key.startswith("tasks_drawn_") and row[key] == row[key] for key in row) for row in rows
+    count = sum(bool(_columns_of([row], "tasks_drawn_")) for row in rows)
+    shares = []
+    for kind, numbers in sorted(drawn.items()):
+        share = sum(chosen.get(kind, [])) / count
+        shares.append(f"{kind}: {share:.0%} (plain {sum(numbers) / count:.0%})")
+    return (
+        f"tasks were chosen by their success so far ({', '.join(shares)}): training means are of these, not of the "
+        "plain draw"
     )
-    said = ", ".join(
-        f"{kind}: {sum(shares['chosen'].get(kind, [])) / count:.0%} (plain {sum(parts) / count:.0%})"
-        for kind, parts in sorted(shares["drawn"].items())
-    )
-    return f"tasks were chosen by their success so far ({said}): training means are of these, not of the plain draw"
+
+
+def _columns_of(rows: Sequence[Mapping[str, float]], prefix: str) -> dict[str, list[float]]:
+    """Kind -> the numbers under this prefix, of the rows that have one."""
+    columns: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith(prefix) and value == value:  # NaN equals nothing
+                columns.setdefault(key.removeprefix(prefix), []).append(value)
+    return columns

@@ -30,7 +30,7 @@ from workbench.training.session import check_prompts, open_session
 from workbench.training.signals import StopRequested, stop_on_signals_if_alone
 from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
-from workbench.types.errors import StoreError
+from workbench.values.errors import StoreError
 
 
 def train_here(
@@ -45,7 +45,7 @@ def train_here(
 ) -> Run:
     """Train in this process until `config.train.steps` are done; returns the finished run.
 
-    Evaluates random play, the solver and the untrained policy first, so that no later number stands alone (law 12).
+    Evaluates random play, the solver and the untrained policy first, so that no later number stands alone (invariant 12).
     Under torchrun every process calls this; only the first one writes and is told of steps and scores. An interrupt or
     SIGTERM abandons the step under way; what is committed stays, and `resume_here` goes on. Raises ConfigError for
     contradictions, LearnerError after `train.max_empty_steps` steps in a row in which nothing could be trained,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from workbench.types.errors import nearest
+from workbench.values.errors import nearest
 
 # Last word of what was written -> our keys, the likeliest first. tests/test_words.py holds every one to be a setting.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -38,28 +38,28 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "test_freq": ("train.evaluate_every",),
     "save_steps": ("train.checkpoint_every",),
     "save_freq": ("train.checkpoint_every",),
-    "discount": ("algorithm.gamma", "algorithm.gamma_turn"),
-    "discount_factor": ("algorithm.gamma", "algorithm.gamma_turn"),
-    "lambda": ("algorithm.lam",),
-    "gae_lambda": ("algorithm.lam",),
-    "clip": ("algorithm.clip_low", "algorithm.clip_high"),
-    "epsilon": ("algorithm.clip_low", "algorithm.clip_high"),
-    "cliprange": ("algorithm.clip_low", "algorithm.clip_high"),
-    "clip_range": ("algorithm.clip_low", "algorithm.clip_high"),
-    "clip_ratio": ("algorithm.clip_low", "algorithm.clip_high"),
-    "epsilon_high": ("algorithm.clip_high",),
-    "cliprange_value": ("algorithm.value_clip",),
+    "discount": ("algorithm.estimator.gamma", "algorithm.estimator.gamma_turn"),
+    "discount_factor": ("algorithm.estimator.gamma", "algorithm.estimator.gamma_turn"),
+    "lambda": ("algorithm.estimator.lam",),
+    "gae_lambda": ("algorithm.estimator.lam",),
+    "clip": ("algorithm.objective.clip_low", "algorithm.objective.clip_high"),
+    "epsilon": ("algorithm.objective.clip_low", "algorithm.objective.clip_high"),
+    "cliprange": ("algorithm.objective.clip_low", "algorithm.objective.clip_high"),
+    "clip_range": ("algorithm.objective.clip_low", "algorithm.objective.clip_high"),
+    "clip_ratio": ("algorithm.objective.clip_low", "algorithm.objective.clip_high"),
+    "epsilon_high": ("algorithm.objective.clip_high",),
+    "cliprange_value": ("algorithm.critic.value_clip",),
     "vf_coef": ("critic.value_coef",),
     "value_loss_coef": ("critic.value_coef",),
-    "beta": ("algorithm.kl_coef",),
-    "kl": ("algorithm.kl_coef",),
-    "kl_beta": ("algorithm.kl_coef",),
-    "init_kl_coef": ("algorithm.kl_coef",),
-    "kl_loss_coef": ("algorithm.kl_coef",),
+    "beta": ("algorithm.reference.kl_coef",),
+    "kl": ("algorithm.reference.kl_coef",),
+    "kl_beta": ("algorithm.reference.kl_coef",),
+    "init_kl_coef": ("algorithm.reference.kl_coef",),
+    "kl_loss_coef": ("algorithm.reference.kl_coef",),
     "ent_coef": ("algorithm.entropy_coef",),
     "entropy": ("algorithm.entropy_coef",),
     "entropy_bonus": ("algorithm.entropy_coef",),
-    "scale_rewards": ("algorithm.normalize_std",),
+    "scale_rewards": ("algorithm.estimator.normalize_std",),
     "loss_type": ("algorithm.reduction",),
     "advantage_estimator": ("algorithm.kind",),
     "adv_estimator": ("algorithm.kind",),
@@ -108,8 +108,9 @@ def meant(key: str, known: Iterable[str]) -> str:
     nearest in letters."""
     known = sorted(known)
     word = key.rpartition(".")[2].lower().replace("-", "_")
-    if found := [name for name in OTHER_NAMES.get(word, ()) if name in known]:
-        return f"did you mean {' or '.join(map(repr, found))}?"
-    if key != word and (found := [name for name in known if name.rpartition(".")[2] == word]):
-        return f"did you mean {' or '.join(map(repr, found[:3]))}?"
+    names = [name for name in OTHER_NAMES.get(word, ()) if name in known]
+    if not names and key != word:
+        names = [name for name in known if name.rpartition(".")[2] == word][:3]
+    if names:
+        return f"did you mean {' or '.join(map(repr, names))}?"
     return nearest(key, known)

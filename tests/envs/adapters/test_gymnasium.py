@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tests.counts import reduced
-from tests.envs.adapters.attempts import COUNTS, all_well
-from workbench.envs.adapters.gymnasium import Gymnasium, colors_as_words
-from workbench.envs.baselines import known, play
-from workbench.envs.format import format_action
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at, seed_of
+from tests.envs.adapters.trajectories import COUNTS, all_well
+from workbench.extensions.adapters.gymnasium import Gymnasium, colors_as_words
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at, seed_of
+from workbench.worlds.baselines import known, play
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the package gymnasium")
 LAKE = Gymnasium(success_reward=1.0, max_turns=30)
@@ -26,7 +26,7 @@ def answer(action):
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
 @pytest.mark.parametrize("name", FAMILIES)
-def test_many_attempts_inline_and_in_workers_replay(name, count):
+def test_many_trajectories_inline_and_in_workers_replay(name, count):
     if name == "baby":
         pytest.importorskip("minigrid", reason="needs the package minigrid")
     family = FAMILIES[name]

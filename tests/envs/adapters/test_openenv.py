@@ -21,15 +21,15 @@ import pytest
 import workbench as wb
 from tests.beside import environment_beside, python_beside
 from tests.counts import reduced
-from tests.envs.adapters.attempts import COUNTS, all_well, attempts
-from workbench.envs.adapters.openenv import OpenEnv
-from workbench.envs.baselines import known, play
-from workbench.envs.format import format_action
+from tests.envs.adapters.trajectories import COUNTS, all_well, some_trajectories
+from workbench.extensions.adapters.openenv import OpenEnv
+from workbench.extensions.inspect_worlds.rules.replayed import RULES as R20
 from workbench.linting import Evidence, check
-from workbench.linting.replayed import RULES as R20
-from workbench.types import StopReason
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at
+from workbench.tools.action_format import format_action
+from workbench.values import StopReason
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at
+from workbench.worlds.baselines import known, play
 
 websockets = pytest.importorskip("websockets.sync.server", reason="needs the extra worlds")
 PLACE, VARIABLE = ".venv-readers-openenv", "WORKBENCH_OPENENV_PYTHON"
@@ -109,7 +109,7 @@ def active(family):
 
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
-def test_many_attempts_inline_and_in_workers_replay(numbers, count):
+def test_many_trajectories_inline_and_in_workers_replay(numbers, count):
     all_well(
         numbers,
         [answer(text) for text in (*GUESSES, "0", "100", "many")],
@@ -206,8 +206,8 @@ def test_the_whole_action_as_json_and_the_whole_observation(numbers):
     env.close()
 
 
-def test_what_the_server_breaks_at_is_a_fault_of_the_attempt(numbers):
-    groups = attempts(numbers, [answer("77")], 4)
+def test_what_the_server_breaks_at_is_a_fault_of_the_trajectory(numbers):
+    groups = some_trajectories(numbers, [answer("77")], 4)
     stops = {
         (t.stop_reason, "seventy-seven breaks it" in (t.error or ""))
         for group in groups
@@ -236,7 +236,7 @@ def test_a_server_with_one_session_says_so_and_gives_it_back(echo):
     with pytest.raises(EnvError, match="no session left .*max_concurrent_envs"):
         begun(echo)
     env.close()
-    again, _ = begun(echo)  # the session of the attempt before is free
+    again, _ = begun(echo)  # the session of the trajectory before is free
     again.close()
     with pytest.raises(EnvError, match="over before it began"):
         begun(replace(echo, options={"over": True}))
@@ -263,7 +263,7 @@ def test_no_reward_is_not_zero(echo):
 
 
 def test_the_lint_replays_what_says_that_it_is_the_same_twice_and_is_here(numbers, echo):
-    groups = tuple(map(tuple, attempts(numbers, [answer(text) for text in GUESSES], 8)))
+    groups = tuple(map(tuple, some_trajectories(numbers, [answer(text) for text in GUESSES], 8)))
 
     def status(family):
         return check(Evidence(groups, family=family), R20)["R20"].status
@@ -272,7 +272,7 @@ def test_the_lint_replays_what_says_that_it_is_the_same_twice_and_is_here(number
         status(numbers) == "passed"
         and status(replace(numbers, deterministic=False)) == "not checked"
     )
-    assert status(replace(numbers, dynamics_seed="")) == "finding", (
+    assert status(replace(numbers, dynamics_seed="")) == "found", (
         "the dice are others: a false claim is found"
     )
     elsewhere = [

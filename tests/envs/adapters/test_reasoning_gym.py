@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from tests.counts import reduced
-from tests.envs.adapters.attempts import COUNTS, all_well
-from workbench.envs.adapters.reasoning_gym import ReasoningGym
-from workbench.envs.baselines import known, none_known, play
-from workbench.envs.format import format_action
-from workbench.envs.splits import tasks
-from workbench.types import Task
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at
-from workbench.types.stats import wilson_interval
+from tests.envs.adapters.trajectories import COUNTS, all_well
+from workbench.extensions.adapters.reasoning_gym import ReasoningGym
+from workbench.tools.action_format import format_action
+from workbench.values import Task
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at
+from workbench.values.stats import wilson_interval
+from workbench.worlds.baselines import known, none_known, play
+from workbench.worlds.splits import tasks
 
 gym = pytest.importorskip("reasoning_gym", reason="needs the package reasoning-gym")
 SUMS = ReasoningGym("chain_sum", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2})
@@ -48,7 +48,7 @@ def test_every_data_set_is_the_same_twice_and_scores_its_answer(name):
 
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
-def test_many_attempts_inline_and_in_workers_replay(count):
+def test_many_trajectories_inline_and_in_workers_replay(count):
     groups = all_well(
         SUMS, [answer(str(number)) for number in range(0, 60, 3)], COUNTS[count], workers=False
     )

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.counts import reduced
-from tests.envs.adapters.attempts import COUNTS, all_well
-from workbench.envs.adapters.textarena import TextArena, listed_moves, random_move
-from workbench.envs.baselines import known, play
-from workbench.envs.format import format_action
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at, seed_of
+from tests.envs.adapters.trajectories import COUNTS, all_well
+from workbench.extensions.adapters.textarena import TextArena, listed_moves, random_move
+from workbench.tools.action_format import format_action
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at, seed_of
+from workbench.worlds.baselines import known, play
 
 arena = pytest.importorskip("textarena", reason="needs the package textarena")
 GUESS = TextArena(moves=tuple(f"[{number}]" for number in range(1, 21)), max_turns=12)
@@ -37,7 +37,7 @@ def first_free(said, rng):
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
 @pytest.mark.parametrize("name", FAMILIES)
-def test_many_attempts_inline_and_in_workers_replay(name, count):
+def test_many_trajectories_inline_and_in_workers_replay(name, count):
     family, moves = FAMILIES[name]
     all_well(family, [answer(move) for move in moves], COUNTS[count], workers=name == "second")
 

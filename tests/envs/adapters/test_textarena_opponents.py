@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from tests.envs.adapters.attempts import all_well
-from workbench.envs.adapters.textarena import TextArena, opponent_of
-from workbench.envs.format import format_action
+from tests.envs.adapters.trajectories import all_well
+from workbench.extensions.adapters.textarena import TextArena, opponent_of
 from workbench.rollouts.opponents import endpoint
-from workbench.types import Source, StopReason
-from workbench.types.errors import ConfigError
+from workbench.tools.action_format import format_action
+from workbench.values import Source, StopReason
+from workbench.values.errors import ConfigError
 
 pytest.importorskip("textarena", reason="needs the package textarena")
 POLICY = "workbench.rollouts.opponents:policy(frozenlake-tiny)"
@@ -48,7 +48,7 @@ corner = Corner()
 
 
 @pytest.mark.full
-def test_many_attempts_against_a_policy_replay():
+def test_many_trajectories_against_a_policy_replay():
     groups = all_well(CROSSES, MOVES, 24, workers=False)
     assert any(t.success for group in groups for t in group)
 

@@ -1,64 +1,57 @@
-"""Environments of verifiers, by the real package: of before (0.1) or of today, whichever is installed here.
+"""Tasksets of verifiers, by the real package.
 
-It wants other versions than ours of some packages that tests use, so this file runs in environments of its own, twice:
+It wants other versions than ours of some packages that tests use, so this file runs in an environment of its own:
 `make test-readers`.
 """
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 import workbench as wb
 from tests.counts import reduced
-from tests.envs.adapters.attempts import COUNTS, all_well, attempts
-from workbench.envs.adapters.verifiers import Verifiers
-from workbench.envs.baselines import known, play
-from workbench.envs.scoring import scored
-from workbench.envs.awaiting import EventLoop
-from workbench.envs.shared import opened
-from workbench.envs.splits import tasks
-from workbench.types import StopReason
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at
+from tests.envs.adapters.trajectories import COUNTS, all_well, some_trajectories
+from workbench.extensions.adapters.verifiers import Verifiers
+from workbench.tools.awaiting import EventLoop
+from workbench.values import StopReason
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at
+from workbench.worlds.baselines import known, play
+from workbench.worlds.scoring import scored
+from workbench.worlds.shared import opened
+from workbench.worlds.splits import tasks
 
 pytest.importorskip(
     "verifiers", reason="needs verifiers, in an environment of its own: make test-readers"
 )
-TODAY = importlib.util.find_spec("verifiers.envs") is None
-WORLDS = f"tests.envs.adapters.verifiers_worlds.{'v1' if TODAY else 'v0'}"
+WORLDS = "tests.envs.adapters.verifiers_worlds.v1"
 CALL = '<tool_call>{"name": "%s", "arguments": {"a": 1, "b": %d}}</tool_call>'
 NUMBERS = [str(number) for number in range(0, 40, 3)]
 CALLS = [CALL % ("add", 1), CALL % ("add", 2), CALL % ("mul", 2), CALL % ("add", 1) * 2]
-before, today = (
-    pytest.mark.skipif(TODAY is other, reason="of the other version") for other in (True, False)
-)
 
 
 def world(name, **settings):
-    return Verifiers(f"{WORLDS}:{name}", **({"turns": 4} if TODAY else {}) | settings)
+    return Verifiers(f"{WORLDS}:{name}", **{"turns": 4} | settings)
 
 
 QUESTIONS = world(
-    "Sums" if TODAY else "questions",
+    "Sums",
     success="correct",
     solver=f"{WORLDS}:solve",
     random_play=f"{WORLDS}:any_number",
 )
-TOOLS = world("ToolSums" if TODAY else "tools")
-FAMILIES = {"questions": (QUESTIONS, NUMBERS), "tools": (TOOLS, [*NUMBERS, *CALLS])} | (
-    {} if TODAY else {"guessing": (world("guessing"), NUMBERS[:3])}
-)
+TOOLS = world("ToolSums")
+FAMILIES = {"questions": (QUESTIONS, NUMBERS), "tools": (TOOLS, [*NUMBERS, *CALLS])}
 
 
 @pytest.mark.parametrize("count", reduced(COUNTS, ("quick",)))
 @pytest.mark.parametrize("name", FAMILIES)
-def test_many_attempts_inline_and_in_workers_replay(name, count):
+def test_many_trajectories_inline_and_in_workers_replay(name, count):
     family, texts = FAMILIES[name]
     groups = all_well(family, texts, COUNTS[count], workers=name == "questions", at_once=100)
     if count == "full":
         rewards = {t.reward for group in groups for t in group}
-        assert rewards > {0.0} and {1.25 if name != "guessing" else 1.0} <= rewards
+        assert rewards > {0.0} and {1.25} <= rewards
 
 
 def told(env, task, *texts):
@@ -117,36 +110,31 @@ def test_tools_have_their_schemas_and_the_environment_answers_what_they_cannot_d
 
 
 def test_limits_of_turns():
-    assert QUESTIONS.max_turns == (4 if TODAY else 1) and TOOLS.max_turns == 4
+    assert QUESTIONS.max_turns == 4 and TOOLS.max_turns == 4
     with opened(TOOLS) as env:
         _, results = told(env, tasks(TOOLS, "train", 1)[0], *[CALL % ("add", 1)] * 4)
     assert [result.truncated for result in results] == [False, False, False, True] and results[
         -1
-    ].info["stop"] in ("max_turns_reached", "max_turns")
-    fewer = world("ToolSums" if TODAY else "tools", turns=2)
+    ].info["stop"] == "max_turns"
+    fewer = world("ToolSums", turns=2)
     with opened(fewer) as env:
         _, results = told(env, tasks(fewer, "train", 1)[0], *[CALL % ("add", 1)] * 2)
     assert fewer.max_turns == 2 and results[-1].truncated and results[-1].reward is not None, (
         "the rubric is asked"
     )
-    if TODAY:
-        with pytest.raises(ConfigError, match="say one: env.turns"):
-            world("Sums", turns=0).max_turns
+    with pytest.raises(ConfigError, match="say one: env.turns"):
+        world("Sums", turns=0).max_turns
 
 
 def test_rows_have_ids_and_splits():
     table = QUESTIONS.data.open()
-    assert len({row.id for row in table.rows}) == len(table.rows) == (40 if TODAY else 48)
+    assert len({row.id for row in table.rows}) == len(table.rows) == 40
     train, held_out = (
         tasks(QUESTIONS, split, 38 if split == "train" else 5) for split in ("train", "held-out")
     )
     assert not {t.payload["answer"] + str(t.payload["prompt"]) for t in train} & {
         t.payload["answer"] + str(t.payload["prompt"]) for t in held_out
     }
-    if not TODAY:  # two rows stand in both sets
-        assert len({t.payload["question"] for t in train}) == 38 and {
-            row.id.split("-")[0] for row in table.rows
-        } == {"train", "held"}
     assert tasks(QUESTIONS, "train", 5, seed=1) != train[:5] == tasks(QUESTIONS, "train", 5)
 
 
@@ -162,8 +150,8 @@ def told_of(family, *texts):
         return told(env, tasks(family, "train", 1)[0], *texts)[1]
 
 
-def test_an_attempt_that_our_own_limit_cuts_is_scored_by_the_rubric():
-    [group] = attempts(TOOLS, [CALL % ("add", 1)], 4)
+def test_a_trajectory_that_our_own_limit_cuts_is_scored_by_the_rubric():
+    [group] = some_trajectories(TOOLS, [CALL % ("add", 1)], 4)
     whole = next(t for t in group if len(t.turns) == 4)
     from dataclasses import replace
 
@@ -203,63 +191,18 @@ def test_a_tiny_policy_trains(tmp_path):
 
 
 def test_what_cannot_be():
-    with pytest.raises(ConfigError, match="env.load names no environment"):
+    with pytest.raises(ConfigError, match="env.load names no taskset"):
         Verifiers().check_files()
     with pytest.raises(ConfigError, match="env.load 'no.such:thing' cannot be imported"):
         Verifiers("no.such:thing").check_files()
     with pytest.raises(ConfigError, match="with the arguments {'colour': 3} fails"):
-        world("Sums" if TODAY else "questions", args={"colour": 3}).loaded
+        world("Sums", args={"colour": 3}).loaded
+    with pytest.raises(ConfigError, match="is no Taskset of verifiers.v1"):
+        world("solve").check_files()
     with pytest.raises(EnvError, match="env.success names no reward or metric"):
-        told_of(world("Sums" if TODAY else "questions", success="beauty"), "4")
+        told_of(world("Sums", success="beauty"), "4")
 
 
-# ------------------------------------------------------------------------------------------------ of before
-
-
-@before
-def test_the_environments_state_and_its_last_word():
-    family = world("guessing", args={"few_shot": True})
-    task = tasks(family, "train", 1)[0]
-    number = len(task.payload["answer"]) + int(task.payload["answer"]) % 9
-    with opened(family) as env:
-        seen, (low, words, right) = told(env, task, str(number - 1), "please", str(number))
-    assert [m.role for m in seen.messages] == ["user", "assistant", "user"]
-    assert [r.observation.messages[0].text for r in (low, words, right)] == [
-        "Higher.",
-        "A number, please.",
-        "Right.",
-    ]
-    assert (
-        right.terminated
-        and right.reward_parts == {"won": 1.0}
-        and right.info["metrics"]["num_turns"] == 3.0
-    )
-
-
-@before
-@pytest.mark.parametrize(("faults", "reward"), [(2, 1.0), (9, None)])
-def test_a_reward_function_that_raises_is_tried_again_and_then_unscored(faults, reward):
-    [result] = told_of(world("fragile", args={"faults": faults}), "4")
-    assert result.reward == reward and result.terminated
-    assert ("the judge is away" in result.info.get("scorer_error", "")) == (reward is None)
-
-
-@before
-def test_what_the_old_package_does_that_we_do_not():
-    import signal
-
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(EnvError, match="rewrites its conversation"):
-        told_of(world("forgetful"), "1", "2")
-    with pytest.raises(ConfigError, match="of whole groups"):
-        world("of_groups").loaded
-    assert signal.getsignal(signal.SIGINT) is handler, "Ctrl-C is the run's"
-
-
-# ------------------------------------------------------------------------------------------------ of today
-
-
-@today
 def test_stops_faults_and_endless_tasksets():
     family = world("SulkySums")
     [result] = told_of(family, "that is enough")

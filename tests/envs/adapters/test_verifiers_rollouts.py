@@ -1,12 +1,13 @@
 """Environments that ask, turned into environments that are asked: with loops of our own, without the package."""
 
 import asyncio
+import sys
 from dataclasses import dataclass
 
 import pytest
 
-from workbench.envs.adapters.verifiers import Verifiers
-from workbench.envs.adapters.verifiers_rollouts import (
+from workbench.extensions.adapters.verifiers import Verifiers
+from workbench.extensions.adapters.verifiers_rollouts import (
     HOME,
     ContextLimit,
     Rollouts,
@@ -15,8 +16,8 @@ from workbench.envs.adapters.verifiers_rollouts import (
     read_answer,
     words_of,
 )
-from workbench.types import Task
-from workbench.types.errors import ConfigError, EnvError
+from workbench.values import Task
+from workbench.values.errors import ConfigError, EnvError
 
 TASK = Task("t", "verifiers", 0, {"answer": "7"})
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
@@ -48,7 +49,6 @@ class Loop:
                 {"right": float(given[-1] == task.payload["answer"])},
                 {"right": 1.0, "turns": 2.0},
                 "done",
-                last=(words_of("user", "Bye."),),
             )
         except ContextLimit:
             return RubricVerdict({"right": -1.0}, {"right": -1.0}, "full", True)
@@ -76,14 +76,14 @@ def test_a_question_is_an_observation_and_an_answer_an_action():
     last = run(rollouts.step("a", "7"))
     assert last.terminated and last.reward == 1.0 and last.reward_parts == {"right": 1.0}
     assert last.info["success"] is True and last.info["metrics"]["turns"] == 2.0
-    assert [m.text for m in last.observation.messages] == ["Bye."]
+    assert last.observation.messages == ()
     with pytest.raises(EnvError, match="over or was never begun"):
         run(rollouts.step("a", "7"))
     with pytest.raises(EnvError, match="over or was never begun"):
         run(rollouts.step("b", "7"))
 
 
-def test_attempts_do_not_mix_and_closing_one_ends_its_loop():
+def test_trajectories_do_not_mix_and_closing_one_ends_its_loop():
     one, other = Loop(), Loop(3)
     rollouts = Rollouts(lambda task, ask: (one if task.id == "t" else other).play(task, ask))
     (
@@ -102,13 +102,13 @@ def test_attempts_do_not_mix_and_closing_one_ends_its_loop():
     ("wrong", "words"),
     [("forgets", "rewrites its conversation"), ("tools", "other tools"), ("raises", "broken")],
 )
-def test_what_cannot_be_played_is_an_error_of_the_attempt(wrong, words):
+def test_what_cannot_be_played_is_an_error_of_the_trajectory(wrong, words):
     rollouts, _ = begun(Loop(wrong=wrong))
     with pytest.raises((EnvError, RuntimeError), match=words):
         run(rollouts.step("a", "3"))
 
 
-def test_an_attempt_whose_context_is_full_is_judged_as_it_stands():
+def test_a_trajectory_whose_context_is_full_is_judged_as_it_stands():
     rollouts, _ = begun(Loop(3))
     run(rollouts.step("a", "3"))
     assert run(rollouts.cut("a")).parts == {"right": -1.0}
@@ -159,4 +159,18 @@ def test_without_the_package_it_says_what_to_install():
         import verifiers  # noqa: F401
     except ModuleNotFoundError:
         with pytest.raises(ConfigError, match="pip install verifiers"):
-            Verifiers("my_env:load_environment").check_files()
+            Verifiers("my_tasks:MyTaskset").check_files()
+
+
+def test_an_older_package_is_refused_with_the_version_that_is_needed(tmp_path, monkeypatch):
+    """A package of that name without `v1`, and its metadata, stand in for it."""
+    (tmp_path / "verifiers").mkdir()
+    (tmp_path / "verifiers" / "__init__.py").write_text("")
+    (tmp_path / "verifiers-0.1.14.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: verifiers\nVersion: 0.1.14\n"
+    (tmp_path / "verifiers-0.1.14.dist-info" / "METADATA").write_text(metadata)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "verifiers", raising=False)
+    with pytest.raises(ConfigError, match=r"needs verifiers 0\.4 or newer.*installed is 0\.1\.14"):
+        Verifiers("my_tasks:MyTaskset").check_files()
+    monkeypatch.delitem(sys.modules, "verifiers", raising=False)

@@ -1,4 +1,4 @@
-"""Programs to write: tasks that are made here, files in two forms, and what an attempt may do."""
+"""Programs to write: tasks that are made here, files in two forms, and what a trajectory may do."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ import numpy as np
 import pytest
 
 from tests.sandbox.grounds import a_tier_works  # noqa: F401  (a fixture)
-from workbench.envs import PRESETS, split_of, tasks
-from workbench.envs.code.problems import read_problems
-from workbench.envs.code.programs import END_NUMBERS, END_TEXT, ON_NUMBERS, ON_TEXT, CodePlan
-from workbench.envs.code.tasks import Code
-from workbench.envs.sandbox.limits import SandboxSettings
-from workbench.envs.tools import tools_named
+from workbench.extensions.sandbox.code.problems import read_problems
+from workbench.extensions.sandbox.code.programs import (
+    END_NUMBERS,
+    END_TEXT,
+    ON_NUMBERS,
+    ON_TEXT,
+    CodePlan,
+)
+from workbench.extensions.sandbox.code.tasks import Code
+from workbench.extensions.sandbox.limits import SandboxSettings
+from workbench.tools import tools_named
 from workbench.training.config import load_config
-from workbench.types import Task
-from workbench.types.errors import ConfigError, DataError
+from workbench.values import Task
+from workbench.values.errors import ConfigError, DataError
+from workbench.worlds import PRESETS, split_of, tasks
 
 FAMILY = PRESETS["code-small"]
 NUMBERS, TEXTS = [[3, -4, 4, 9, 9, 0, 12, 15], [-1], []], ["red Apple moon", "Ice", ""]
@@ -170,11 +176,11 @@ def test_an_answer_in_a_code_block_is_a_program_too():
 def test_the_tool_is_there_by_name_for_any_environment():
     [tool] = tools_named(["python"])
     assert tool.call({"code": "1 + 1"}).text == "2\n"
-    mine = tool.for_attempt(Task("t", "t", 0, {}))
+    mine = tool.for_trajectory(Task("t", "t", 0, {}))
     mine.call({"code": "x = 1"})
     assert (
         mine.call({"code": "x"}).text == "1\n"
-        and "NameError" in tool.for_attempt(Task("u", "u", 0, {})).call({"code": "x"}).text
+        and "NameError" in tool.for_trajectory(Task("u", "u", 0, {})).call({"code": "x"}).text
     )
     mine.close()
 

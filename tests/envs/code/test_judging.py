@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.envs.code.judging import judge
-from workbench.envs.sandbox.limits import TIERS, SandboxSettings
-from workbench.envs.sandbox.supply import shared_supply
+from workbench.extensions.sandbox.code.judging import judge
+from workbench.extensions.sandbox.limits import TIERS, SandboxSettings
+from workbench.extensions.sandbox.pool import shared_pool
 
 TESTS = ("assert double([1, 2]) == [2, 4]", "assert double([]) == []", "assert double([7]) == [14]")
 RIGHT = "def double(numbers):\n    return [2 * n for n in numbers]\n"
@@ -96,7 +96,7 @@ ATTACKS = {  # name: (program, how it is named)
 
 @pytest.fixture(params=TIERS)
 def settings(request):
-    if reason := shared_supply().why_not(request.param):
+    if reason := shared_pool().why_not(request.param):
         pytest.skip(f"tier {request.param}: {reason}")
     return SandboxSettings(tier=request.param, seconds=2.0)
 
@@ -113,7 +113,7 @@ def test_a_right_program_passes_and_a_wrong_one_does_where_it_is_right(settings)
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_on_the_reward_earns_nothing_and_is_named(name):
-    tier = next((tier for tier in TIERS if not shared_supply().why_not(tier)), None)
+    tier = next((tier for tier in TIERS if not shared_pool().why_not(tier)), None)
     if tier is None:
         pytest.skip("no tier works here")
     program, named = ATTACKS[name]

@@ -7,14 +7,14 @@ import re
 import numpy as np
 import pytest
 
-from workbench.envs import PRESETS, Shop, split_of, tasks
-from workbench.envs.baselines import play
-from workbench.envs.format import format_action
-from workbench.envs.shop.catalogue import NO_LIMIT, ShopGoal, Product, made, price_limit
-from workbench.envs.shop.reward import basic_color, reward_of, token_set_ratio, type_reward
-from workbench.types import Task
-from workbench.types.errors import ConfigError, EnvError
-from workbench.types.seeds import rng_at
+from workbench.extensions.shop.catalogue import NO_LIMIT, Product, ShopGoal, made, price_limit
+from workbench.extensions.shop.reward import basic_color, reward_of, token_set_ratio, type_reward
+from workbench.tools.action_format import format_action
+from workbench.values import Task
+from workbench.values.errors import ConfigError, EnvError
+from workbench.values.seeds import rng_at
+from workbench.worlds import PRESETS, Shop, split_of, tasks
+from workbench.worlds.baselines import play
 
 # Computed by the library itself (thefuzz 0.22, token_set_ratio).
 LIKENESS = [
@@ -209,15 +209,15 @@ def test_nothing_found_and_an_empty_page():
 
 def test_every_goal_can_be_met_and_the_solver_meets_it():
     family, rng = PRESETS["shop"], rng_at("solver")
-    attempts = [
+    trajectories = [
         play(family, task, 0, lambda env: family.solver_action(env, rng))
         for task in tasks(family, "held-out", 150)
     ]
-    assert np.mean([attempt.success for attempt in attempts]) == 1.0
+    assert np.mean([trajectory.success for trajectory in trajectories]) == 1.0
 
 
 def alone(family, task, rng):
-    """One attempt at random play, written anew: the walk over pages, and the reward by exact words, which is enough in
+    """One trajectory at random play, written anew: the walk over pages, and the reward by exact words, which is enough in
     the catalogue that is made here."""
     shop, goal = family.open(), task.payload
     words, place, chosen = re.findall(r"\w+", goal["instruction"]), "search", {}

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from workbench.envs import Shop, tasks
-from workbench.envs.baselines import play
-from workbench.envs.shop import files
-from workbench.envs.shop.files import load
-from workbench.types.errors import DataError
-from workbench.types.seeds import rng_at
+from workbench.extensions.shop import files
+from workbench.extensions.shop.files import load
+from workbench.values.errors import DataError
+from workbench.values.seeds import rng_at
+from workbench.worlds import Shop, tasks
+from workbench.worlds.baselines import play
 
 ITEM = {
     "asin": "B07XYZ0001",

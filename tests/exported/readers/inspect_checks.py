@@ -1,8 +1,8 @@
-"""Runs where Inspect is installed: its contract for sandboxes, held by a box of ours that may start programs.
+"""Runs where Inspect is installed: its contract for sandboxes, held by a sandbox of ours that may start programs.
 
     python inspect_checks.py        a line of JSON: each check with "" or why it failed
 
-Commands as another user are started as that user of the box's own (`open_sandbox(users=True)`). Where none can be had, since that takes root,
+Commands as another user are started as that user of the sandbox's own (`open_sandbox(users=True)`). Where none can be had, since that takes root,
 they are refused (`SandboxUserUnsupportedError`), as the contract allows.
 """
 
@@ -28,9 +28,15 @@ from inspect_ai.util._sandbox import self_check
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from workbench.envs.sandbox.boxes import WORK, CallOutcome, Sandbox, SandboxSettings, open_sandbox  # noqa: E402
-from workbench.envs.sandbox.programs import PART  # noqa: E402
-from workbench.types.errors import ToolError  # noqa: E402
+from workbench.extensions.sandbox.programs import PART  # noqa: E402
+from workbench.extensions.sandbox.sandboxes import (  # noqa: E402
+    WORK,
+    CallOutcome,
+    Sandbox,
+    SandboxSettings,
+    open_sandbox,
+)
+from workbench.values.errors import ToolError  # noqa: E402
 
 SETTINGS = SandboxSettings(
     programs=True,
@@ -58,8 +64,8 @@ with open({name!r}, "rb") as file:
 """
 
 
-class BoxEnvironment(SandboxEnvironment):
-    """A box as Inspect speaks to one."""
+class OurEnvironment(SandboxEnvironment):
+    """A sandbox as Inspect speaks to one."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
@@ -77,7 +83,7 @@ class BoxEnvironment(SandboxEnvironment):
     ) -> ExecResult[str]:
         if user is not None and not self.sandbox.users:
             raise SandboxUserUnsupportedError(
-                "a box has one user where no range of user numbers can be had"
+                "a sandbox has one user where no range of user numbers can be had"
             )
         return await anyio.to_thread.run_sync(
             lambda: self._exec(cmd, input, cwd, env, timeout, user)
@@ -108,7 +114,7 @@ class BoxEnvironment(SandboxEnvironment):
         if ran.error:
             if ran.said.startswith("FileNotFoundError"):
                 return ExecResult(False, 127, "", ran.said)
-            if ran.said.startswith("the box has no user"):
+            if ran.said.startswith("the sandbox has no user"):
                 return ExecResult(False, 1, "", ran.said)
             raise _error(ran.said)
         if ran.cut:
@@ -172,7 +178,7 @@ def _checked(ran: CallOutcome) -> None:
 
 
 def _error(said: str) -> Exception:
-    """The exception that the box named."""
+    """The exception that the sandbox named."""
     name, _, words = said.partition(": ")
     kind = getattr(builtins, name, RuntimeError)
     if name == "IsADirectoryError":
@@ -192,10 +198,10 @@ def opened() -> Sandbox:
 
 
 async def check(name: str) -> str:
-    """ "" or why it failed; each in a box of its own."""
+    """ "" or why it failed; each in a sandbox of its own."""
     with opened() as sandbox:
         try:
-            await getattr(self_check, name)(BoxEnvironment(sandbox))
+            await getattr(self_check, name)(OurEnvironment(sandbox))
         except BaseException as error:
             return "".join(traceback.format_exception_only(error))[:500] or type(error).__name__
     return ""

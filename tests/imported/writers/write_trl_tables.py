@@ -2,7 +2,7 @@
 
     python write_trl_tables.py RECORDED.json OUT_FOLDER
 
-Once as it comes (it generates itself: texts), once with a `rollout_func` that hands out the recorded attempts and a
+Once as it comes (it generates itself: texts), once with a `rollout_func` that hands out the recorded trajectories and a
 reward function that logs their ids, masks and logprobs.
 """
 
@@ -17,7 +17,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-ATTEMPTS = 3
+TRAJECTORIES = 3
 
 
 def whole_of(rollout):
@@ -32,7 +32,7 @@ def whole_of(rollout):
 
 
 def rollout_func_of(rollouts):
-    """Hands out the recorded attempts at each task in turn."""
+    """Hands out the recorded trajectories of each task in turn."""
     by_prompt = {}
     for rollout in rollouts:
         by_prompt.setdefault(rollout["turns"][0]["messages"][0]["content"], []).append(rollout)
@@ -76,8 +76,8 @@ def table(policy, rollouts, reward, rollout_func=None):
     folder = Path(tempfile.mkdtemp(prefix="trl-"))
     config = GRPOConfig(
         output_dir=str(folder),
-        per_device_train_batch_size=len(prompts) * ATTEMPTS,
-        num_generations=ATTEMPTS,
+        per_device_train_batch_size=len(prompts) * TRAJECTORIES,
+        num_generations=TRAJECTORIES,
         max_steps=1,
         max_completion_length=64,
         log_completions=True,

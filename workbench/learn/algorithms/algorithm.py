@@ -1,10 +1,11 @@
 """An algorithm is a composition: an estimator (what each token is worth), an objective (what is minimised), how tokens
-are summed up, which of them take part, which attempts are learned from, and the pull towards a reference.
+are summed up, which of them take part, which trajectories are learned from, and the pull towards a reference.
 
     mine = Algorithm("mine", RLOO, objective=GSPOObjective())          of parts
-    milder = GRPO(clip_high=0.28, kl_coef=0.01)                         of another one, by the names of settings
+    milder = GRPO(epochs=2, objective={"clip_high": 0.28})              of another one: settings of its own and of parts
 
-Every setting has one name, whichever part holds it: `algorithm.clip_high` in a configuration, `GRPO.clip_high` here.
+A setting's name says which part owns it: `algorithm.objective.clip_high` in a configuration, `GRPO.objective.clip_high`
+here.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
+from workbench.basics.settings import Declared, at_least, check_settings, declared_fields, one_of
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.base import (
     Credit,
     LossInputs,
     TokenLoss,
-    demand_attempts,
     demand_facts,
     demand_greedy,
+    demand_trajectories,
 )
 from workbench.learn.algorithms.credit import (
     credit_inputs,
@@ -28,6 +31,8 @@ from workbench.learn.algorithms.credit import (
     notes_of,
     updates_of_a_pass,
 )
+from workbench.learn.algorithms.estimators import Estimator
+from workbench.learn.algorithms.objectives import ClipObjective, Objective, sampler_weight
 from workbench.learn.algorithms.parts import (
     LOSS_MASK,
     CriticLoss,
@@ -36,14 +41,12 @@ from workbench.learn.algorithms.parts import (
     ReferenceKL,
     Rewards,
 )
-from workbench.learn.algorithms.estimators import Estimator
-from workbench.learn.algorithms.objectives import ClipObjective, Objective, sampler_weight
-from workbench.learn.algorithms.settings import declared_settings, with_settings
+from workbench.learn.algorithms.settings import declared_by_name, with_settings
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import REDUCTIONS, Reduction, ValueLoss, reduction
-from workbench.types.errors import ConfigError
-from workbench.types.settings import at_least, check_settings, one_of
-from workbench.types.tensors import Tensor, torch
+from workbench.values.errors import ConfigError
+
+PARTS = ("estimator", "critic", "objective", "reference", "masks", "rewards", "filter")
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Algorithm:
     """`credit` says what every token is worth, once a step; `loss` what is minimised, for each micro-batch.
 
     `name` is its `algorithm.kind`. `critic`: how the critic of an estimator that has one is used (None: as by default).
-    Called with settings by name, it is the same algorithm with other values: `GRPO(clip_high=0.28)`.
+    Called with settings, it is the same algorithm with other values: `GRPO(epochs=2, objective={"clip_high": 0.28})`.
     """
 
     name: str
@@ -75,13 +78,13 @@ class Algorithm:
     masks: Annotated[Masks, "which tokens take part in what"] = Masks()
     rewards: Annotated[Rewards, "normalisation of rewards before credit is given"] = Rewards()
     filter: Annotated[
-        Filter, "which groups or attempts are trained on, by the spread of their raw rewards"
+        Filter, "which groups or trajectories are trained on, by the spread of their raw rewards"
     ] = Filter()
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm")
         if is_dataclass(self.objective):
-            check_settings(self.objective, "algorithm")
+            check_settings(self.objective, "algorithm.objective")
         if self.estimator.critic and self.critic is None:
             object.__setattr__(self, "critic", CriticLoss())
         if self.critic is not None and not self.estimator.critic:
@@ -105,36 +108,53 @@ class Algorithm:
             )
         if self.reference.in_reward and self.estimator.says("divides"):
             raise ConfigError(
-                "algorithm.kl_in = 'reward' with algorithm.normalize_std divides the pull by its own "
-                "spread wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
-                "rounding is trained on; set algorithm.normalize_std=false, or algorithm.kl_in='loss'"
+                "algorithm.reference.kl_in = 'reward' with algorithm.estimator.normalize_std divides the pull by "
+                "its own spread wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
+                "rounding is trained on; set algorithm.estimator.normalize_std=false, or "
+                "algorithm.reference.kl_in='loss'"
             )
 
     # -------------------------------------------------------------------------------------------- settings
 
+    def declared_settings(self) -> tuple[Declared, ...]:
+        """Its settings and parts, with what they are set to; `name` is none, nor is a critic that it has not."""
+        return tuple(
+            own
+            for own in declared_fields(self)
+            if own.name != "name" and (own.name, own.default) != ("critic", None)
+        )
+
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """Every setting by its name; those of masks, rewards and filter are in one value each."""
-        return {name: value for name, (_, value) in declared_settings(self).items()}
-
-    def __getattr__(self, name: str) -> Any:
-        """A setting, whichever part holds it."""
-        if name.startswith("_") or "estimator" not in vars(self) or name not in self.settings:
-            raise AttributeError(
-                f"algorithm {vars(self).get('name')!r} has no setting or attribute {name!r}",
-                name=name,
-            )
-        return self.settings[name]
+        """Every setting by its name, the part that owns it first: `objective.clip_high`."""
+        return {name: setting.default for name, setting in declared_by_name(self).items()}
 
     def __call__(self, **settings: Any) -> Algorithm:
-        """The same algorithm with other settings. Raises ConfigError for one that it does not have."""
-        return with_settings(self, settings)
+        """The same algorithm with other settings, and whole parts. Raises ConfigError for one that it does not have.
+
+        A part of the composition is given whole; a mapping changes some of its settings.
+        """
+        flat: dict[str, Any] = {}
+        whole: dict[str, Any] = {}
+        for name, value in settings.items():
+            if isinstance(value, Mapping):
+                flat |= {f"{name}.{inner}": setting for inner, setting in value.items()}
+            elif isinstance(value, str) and name in PARTS:
+                raise ConfigError(
+                    f"algorithm.{name} is a part of the composition, got {value!r}: give a part, or some of its "
+                    "settings by name (objective={'kind': 'gspo'})"
+                )
+            elif name in PARTS:
+                whole[name] = value
+            else:
+                flat[name] = value
+        return with_settings(self, flat, whole)
 
     # -------------------------------------------------------------------------------------------- facts
 
     @property
     def min_group_size(self) -> int:
-        """The least number of attempts per task that credit can be given for: to compare, and to filter by spread, it
+        """The least number of trajectories per task that credit can be given for: to compare, and to filter by spread, it
         takes two."""
         return 2 if self.estimator.says("compares") or self.filter.acts else 1
 
@@ -150,7 +170,7 @@ class Algorithm:
 
     @property
     def ignores_shifts(self) -> bool:
-        """Whether what is added to the rewards of all attempts at a task, at their ends, has no effect."""
+        """Whether what is added to the rewards of all trajectories of a task, at their ends, has no effect."""
         return self.estimator.says("ignores_shifts")
 
     @property
@@ -165,7 +185,7 @@ class Algorithm:
         return None if self.minibatch_size else self.epochs * self.minibatches
 
     def reads_T(self, batch: Batch) -> Tensor:
-        """bool [T]: where the facts are needed: at sampled tokens of scored attempts; in a widened mask, at all that
+        """bool [T]: where the facts are needed: at sampled tokens of scored trajectories; in a widened mask, at all that
         the response holds."""
         tokens_T = batch.response_T if self.masks.widened() else batch.eligible_T
         return tokens_T & batch.scored_N[batch.trajectory_of_token_T]
@@ -173,42 +193,45 @@ class Algorithm:
     # -------------------------------------------------------------------------------------------- credit
 
     def credit(self, batch: Batch) -> Credit:
-        """What every token is worth [T]. Attempts that are unscored, or left out by the filter, weigh nothing anywhere:
+        """What every token is worth [T]. Trajectories that are unscored, or left out by the filter, weigh nothing anywhere:
         not in a baseline, not in a whitening, not in the loss. Raises DataError where no credit can be given at all (no
         task was attempted `min_group_size` times), and where a fact in `requires` was never computed."""
-        group_N, scored_N = batch.group_of_trajectory_N, batch.scored_N
-        demand_attempts(self, batch)
+        group_N = batch.group_of_trajectory_N
+        scored_N = batch.scored_N
+        demand_trajectories(self, batch)
         demand_greedy(self, batch)
         demand_facts(self, batch)
         kept_N = scored_N & self.filter.kept(batch.reward_N, group_N, scored_N)
         inputs = credit_inputs(self, batch, kept_N)
-        found = self.estimator(inputs)
+        given = self.estimator(inputs)
         kept_T = kept_N[batch.trajectory_of_token_T]
 
         def weight(switch: str) -> Tensor:
             return (self.masks.tokens(switch, batch) & kept_T).double()
 
         weight_T = weight("loss_over")
-        advantage_T = (
-            torch.zeros_like(weight_T).index_copy(0, inputs.token_A, found.advantage_A) * weight_T
-        )
+        advantage_T = torch.zeros_like(weight_T)
+        advantage_T = advantage_T.index_copy(0, inputs.token_A, given.advantage_A) * weight_T
         others = {
             "entropy_weight_T": weight("entropy_over") if self.entropy_coef else None,
             "kl_weight_T": weight("kl_loss_over") if self.reference.in_loss else None,
         }
         return_T = None
-        if found.target_A is not None:
-            return_T = critic_targets(inputs, found.target_A, weight("critic_over"))
+        if given.target_A is not None:
+            return_T = critic_targets(inputs, given.target_A, weight("critic_over"))
             others["critic_weight_T"] = (~return_T.isnan()).double()
-        others = {
-            name: None if other is None or torch.equal(other, weight_T) else other
-            for name, other in others.items()
-        }
-        count, notes = updates_of_a_pass(self, batch, kept_N)
+        for name, other_T in others.items():
+            if other_T is not None and torch.equal(other_T, weight_T):
+                others[name] = None
+        notes = notes_of(self, inputs)
+        count = None  # of updates per epoch: as the algorithm says
+        if self.minibatch_size or self.filter.acts:
+            count, removed = updates_of_a_pass(self, batch, kept_N)
+            notes |= removed
         return Credit(
             advantage_T,
             weight_T,
-            notes_of(self, inputs) | notes,
+            notes,
             return_T,
             self.masks.widened(LOSS_MASK),
             minibatches=count,
@@ -220,7 +243,8 @@ class Algorithm:
     def loss(self, inputs: LossInputs) -> TokenLoss:
         """The policy gradient by the objective, beside it -entropy_coef * H and the pull towards the reference."""
         held = self.objective.loss(inputs)
-        loss_M, figures = held.loss, {}
+        loss_M = held.loss
+        figures = {}
         if self.sampler_cap:
             weight_M = sampler_weight(
                 inputs.old_logp_M, inputs.rollout_logp_M, cap=self.sampler_cap

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.batch import Batch
 from workbench.learn.ops.gae import whiten
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns, turn_spans
-from workbench.types.errors import DataError
-from workbench.types.tensors import Tensor, torch
-from workbench.types.view import Shown
-
-if TYPE_CHECKING:
-    from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.values.errors import DataError
+from workbench.values.view import Shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,7 +25,7 @@ class Credit(Shown):
     """What each token is worth: computed once a step, for the whole batch, on the CPU, in float64 [T].
 
     `advantage_T` is zero where nothing is trained. `weight_T` is eligibility times the weight of the token's row
-    (law 1): what the policy gradient is summed over; the denominator is counted over the same tokens (law 4).
+    (invariant 1): what the policy gradient is summed over; the denominator is counted over the same tokens (invariant 4).
     `entropy_weight_T`, `kl_weight_T`, `critic_weight_T` say the same of the other terms; None: the same tokens.
     `return_T` is what a critic is fitted to, NaN where it is not. `minibatches`: updates per epoch (None: as the
     algorithm says). `notes` are figures about the batch for the metrics line.
@@ -74,7 +71,7 @@ class CreditInputs:
     `reward_A` is what was paid at each token: a turn's reward on the last action token of that turn, the outcome on the
     trajectory's last, both normalised as the algorithm says, less what the token pays for leaving the reference.
     `reward_N` is its sum (NaN where `kept_N` is false), rounded as the raw reward is. `value_A`, `final_value_N` are
-    None without a critic; `final_value_N` is 0 where an attempt ended for good.
+    None without a critic; `final_value_N` is 0 where a trajectory ended for good.
     """
 
     batch: Batch
@@ -89,7 +86,7 @@ class CreditInputs:
     final_value_N: Tensor | None
     whiten_T: Tensor  # bool [T]: the tokens that statistics of whitening are taken over
     greedy_N: Tensor | None = (
-        None  # what the greedy attempt earned, on the same scale; NaN: unscored, or none made
+        None  # what the greedy trajectory earned, on the same scale; NaN: unscored, or none made
     )
 
     @cached_property
@@ -163,22 +160,46 @@ class TokenLoss:
     kl_loss_M: Tensor | None = None
 
 
-def needs_critic(algorithm: Algorithm) -> bool:
+class CreditAlgorithm(Protocol):
+    """An `Algorithm`, as credit and the checks of a batch read it.
+
+    Its parts are defined by what stands above, so they are typed where they are put together (algorithm.py).
+    """
+
+    name: str
+    estimator: Any
+    objective: Any
+    critic: Any
+    reference: Any
+    masks: Any
+    rewards: Any
+    filter: Any
+    epochs: int
+    minibatches: int
+    minibatch_size: int
+    min_group_size: int
+    has_timeline: bool
+    requires: tuple[str, ...]
+
+    def reduction_of(self, counts_T: Tensor, batch: Batch) -> tuple[Tensor, float]: ...
+
+
+def needs_critic(algorithm: CreditAlgorithm) -> bool:
     """Whether a critic must be trained beside the policy."""
     return "value_T" in algorithm.requires
 
 
-def needs_greedy(algorithm: Algorithm) -> bool:
-    """Whether a greedy attempt at each task must be collected beside the group."""
+def needs_greedy(algorithm: CreditAlgorithm) -> bool:
+    """Whether a greedy trajectory of each task must be collected beside the group."""
     return algorithm.estimator.greedy
 
 
-def missing_facts(algorithm: Algorithm, batch: Batch) -> list[str]:
+def missing_facts(algorithm: CreditAlgorithm, batch: Batch) -> list[str]:
     """What the algorithm requires and the batch does not have."""
     return [name for name in algorithm.requires if getattr(batch, name) is None]
 
 
-def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
+def demand_facts(algorithm: CreditAlgorithm, batch: Batch) -> None:
     """Raises DataError naming what the algorithm requires and the batch does not have."""
     if missing := missing_facts(algorithm, batch):
         raise DataError(
@@ -187,27 +208,28 @@ def demand_facts(algorithm: Algorithm, batch: Batch) -> None:
         )
 
 
-def demand_greedy(algorithm: Algorithm, batch: Batch) -> None:
-    """Raises DataError where the algorithm compares with a greedy attempt at each task, and no task has one."""
+def demand_greedy(algorithm: CreditAlgorithm, batch: Batch) -> None:
+    """Raises DataError where the algorithm compares with a greedy trajectory of each task, and no task has one."""
     if needs_greedy(algorithm) and batch.greedy_N is None:
         raise DataError(
-            f"{algorithm.name} compares with what the greedy attempt at a task earned, and no group of this batch "
+            f"{algorithm.name} compares with what the greedy trajectory of a task earned, and no group of this batch "
             "has one: collect(..., greedy=True) makes them, and rollout(session) does where the session's "
             f"algorithm is {algorithm.name}"
         )
 
 
-def demand_attempts(algorithm: Algorithm, batch: Batch) -> None:
+def demand_trajectories(algorithm: CreditAlgorithm, batch: Batch) -> None:
     """Raises DataError where no task was attempted `min_group_size` times."""
     if int(batch.group_of_trajectory_N.bincount().max()) < algorithm.min_group_size:
-        does, cure = (
-            ("compares", "an algorithm without a group baseline")
-            if algorithm.estimator.says("compares")
-            else (f"filters ({algorithm.filter.label}) by the spread of", "no filter")
-        )
+        if algorithm.estimator.says("compares"):
+            does = "compares"
+            cure = "an algorithm without a group baseline"
+        else:
+            does = f"filters ({algorithm.filter.label}) by the spread of"
+            cure = "no filter"
         raise DataError(
-            f"{algorithm.name} {does} attempts at the same task, but every group of this batch has one "
-            f"attempt: collect at least 2 attempts per task, or use {cure}"
+            f"{algorithm.name} {does} trajectories of the same task, but every group of this batch has one "
+            f"trajectory: collect at least 2 trajectories per task, or use {cure}"
         )
 
 
@@ -219,12 +241,12 @@ class Share(NamedTuple):
 
 
 def shares_of(
-    algorithm: Algorithm, batch: Batch, credit: Credit, used_T: Tensor
+    algorithm: CreditAlgorithm, batch: Batch, credit: Credit, used_T: Tensor
 ) -> dict[str, Share]:
-    """The share of each term ("policy", "entropy", "kl", "critic") in one update, counted over the whole of it (law 4).
+    """The share of each term ("policy", "entropy", "kl", "critic") in one update, counted over the whole of it (invariant 4).
 
     A term without a token in this update is left out. A critic is fitted to a mean over tokens whatever the policy's
-    reduction: which tokens it is wrong about has nothing to do with how attempts are compared.
+    reduction: which tokens it is wrong about has nothing to do with how trajectories are compared.
     """
     shares = {}
     for term in TERMS:

@@ -10,12 +10,12 @@ Axis letters: N trajectories · A timeline tokens · P turns that have one.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, make_dataclass, replace
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from workbench.basics.settings import Declared, at_least, declared_arguments, one_of, probability
+from workbench.basics.tensors import torch
 from workbench.learn.algorithms.base import Advantages, CreditInputs
 from workbench.learn.ops.anchor import anchor_advantage
 from workbench.learn.ops.gae import gae
@@ -23,9 +23,7 @@ from workbench.learn.ops.group import comparable, group_advantage, group_statist
 from workbench.learn.ops.returns import discounted_return
 from workbench.learn.ops.turn_gae import bilevel_gae, turn_gae
 from workbench.plain import credit as plain
-from workbench.types.errors import DataError
-from workbench.types.settings import annotations_of, at_least, check_settings, one_of, probability
-from workbench.types.tensors import torch
+from workbench.values.errors import ConfigError, DataError, nearest
 
 BASELINES = ("others", "none")
 Fact = bool | Callable[..., bool]  # a function is asked with the settings, by name
@@ -37,11 +35,11 @@ class Estimator:
 
     `plain`: the same in `workbench/plain/credit.py`, `(lines, **settings) -> (advantages, targets)`; None: there is no
     second implementation to hold it against. `per`: what is worth the same throughout. Credit by the "token" follows the
-    order of tokens, on the timeline that `masks.gae_over` names; plain twins of such have an attribute `in_order`.
-    `critic`: it reads values. `compares`: attempts at the same task are each other's baseline, so that there must be
+    order of tokens, on the timeline that `masks.gae_over` names; reference implementations of such have an attribute `in_order`.
+    `critic`: it reads values. `compares`: trajectories of the same task are each other's baseline, so that there must be
     two. `whitens`: it takes statistics over tokens (`inputs.whitened`). `ignores_shifts`: what is added to the rewards
-    of all attempts at a task, at their ends, has no effect. `divides`: by the spread of rewards in a group. `greedy`: it
-    compares with one more attempt at each task, by the likeliest tokens, so that one is collected (`Group.greedy`).
+    of all trajectories of a task, at their ends, has no effect. `divides`: by the spread of rewards in a group. `greedy`: it
+    compares with one more trajectory of each task, by the likeliest tokens, so that one is collected (`Group.greedy`).
     """
 
     function: Callable[..., Advantages]
@@ -53,47 +51,58 @@ class Estimator:
     ignores_shifts: Fact = False
     divides: Fact = False
     greedy: bool = False
-    settings: Any = None  # of type `settings_class(function)`; None: as they are by default
+    settings: Mapping[str, Any] = field(
+        default_factory=dict, hash=False
+    )  # those not named: by default
 
     def __post_init__(self) -> None:
-        if self.settings is None:
-            object.__setattr__(self, "settings", settings_class(self.function)())
-        check_settings(self.settings, "algorithm")
+        declared = declared_arguments(self.function)
+        known = [setting.name for setting in declared]
+        if unknown := [name for name in self.settings if name not in known]:
+            raise ConfigError(
+                f"{self.function.__name__} has no setting {unknown[0]!r}; {nearest(unknown[0], known)}"
+            )
+        values = {}
+        for setting in declared:
+            value = self.settings.get(setting.name, setting.default)
+            values[setting.name] = setting.checked(value, f"algorithm.estimator.{setting.name}")
+        object.__setattr__(self, "settings", values)
 
     def __call__(self, inputs: CreditInputs) -> Advantages:
-        return self.function(inputs, **vars(self.settings))
+        return self.function(inputs, **self.settings)
+
+    def __getattr__(self, name: str) -> Any:
+        """A setting: `GAE.gamma`."""
+        if name in vars(self).get("settings", {}):
+            return self.settings[name]
+        raise AttributeError(f"an estimator has no setting or attribute {name!r}", name=name)
+
+    def declared_settings(self) -> tuple[Declared, ...]:
+        """Its settings, with what they are set to."""
+        return tuple(
+            replace(setting, default=self.settings[setting.name])
+            for setting in declared_arguments(self.function)
+        )
 
     def with_settings(self, **settings: Any) -> Estimator:
-        return replace(self, settings=replace(self.settings, **settings))
+        return replace(self, settings={**self.settings, **settings})
 
     def says(self, fact: str) -> bool:
         """Whether `compares`, `whitens`, `ignores_shifts` or `divides` is so, as it is set."""
-        said = getattr(self, fact)
-        return bool(said(**vars(self.settings)) if callable(said) else said)
+        answer = getattr(self, fact)
+        return bool(answer(**self.settings) if callable(answer) else answer)
 
 
-@cache
-def settings_class(function: Callable) -> type:
-    """A frozen dataclass of the keyword-only arguments of a function, with their annotations and defaults."""
-    hints, arguments = annotations_of(function), inspect.signature(function).parameters.values()
-    own = [
-        (each.name, hints.get(each.name, Any), each.default)
-        for each in arguments
-        if each.kind is each.KEYWORD_ONLY
-    ]
-    return make_dataclass(function.__name__, own, frozen=True)
-
-
-# ------------------------------------------------------------------------------------------ attempts are compared
+# ------------------------------------------------------------------------------------------ trajectories are compared
 
 
 NormalizeStd = Annotated[bool, "divide by the group's standard deviation"]
 
 
 def group_relative(inputs: CreditInputs, *, normalize_std: NormalizeStd = True) -> Advantages:
-    """GRPO: an attempt is worth what it earned above its siblings, and every token of it, in all its segments, gets that.
+    """GRPO: a trajectory is worth what it earned above its siblings, and every token of it, in all its segments, gets that.
 
-    A flat group gives zeros; an attempt without a scored sibling has no baseline, and gets zero. `normalize_std=False`
+    A zero-variance group gives zeros; a trajectory without a scored sibling has no baseline, and gets zero. `normalize_std=False`
     is the baseline of Dr. GRPO (arXiv 2503.20783).
     Source: Shao et al. 2024 (arXiv 2402.03300).
     """
@@ -107,7 +116,7 @@ def group_relative(inputs: CreditInputs, *, normalize_std: NormalizeStd = True) 
 
 
 def rloo(inputs: CreditInputs) -> Advantages:
-    """RLOO: what an attempt earned above the mean of the others: n / (n - 1) times what Dr. GRPO's baseline gives.
+    """RLOO: what a trajectory earned above the mean of the others: n / (n - 1) times what Dr. GRPO's baseline gives.
 
     The gradient is unbiased as long as nothing is clipped and tokens are summed (or divided by a fixed length).
     Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740).
@@ -116,10 +125,10 @@ def rloo(inputs: CreditInputs) -> Advantages:
 
 
 def remax(inputs: CreditInputs) -> Advantages:
-    """ReMax: what an attempt earned above what the greedy one at the same task earned. One attempt per task is enough, and
-    the greedy one trains nothing; where it could not be scored, the attempts at its task get zero.
+    """ReMax: what a trajectory earned above what the greedy one at the same task earned. One trajectory per task is enough, and
+    the greedy one trains nothing; where it could not be scored, the trajectories of its task get zero.
 
-    The greedy attempt knows nothing of what was drawn in the others, so the baseline costs no bias, as long as nothing is
+    The greedy trajectory knows nothing of what was drawn in the others, so the baseline costs no bias, as long as nothing is
     clipped and tokens are summed (or divided by a fixed length). What an environment draws is drawn anew for it.
     Source: Li et al. 2024, "ReMax" (arXiv 2310.10505), algorithm 1.
     """
@@ -135,13 +144,13 @@ def reinforce(
         str, one_of(*BASELINES), "the mean of the others of the group, or nothing"
     ] = "others",
 ) -> Advantages:
-    """G_k - b for every token of turn k, with G_k = r_k + gamma G_{k+1} over the turns of an attempt.
+    """G_k - b for every token of turn k, with G_k = r_k + gamma G_{k+1} over the turns of a trajectory.
 
-    b is the mean of what the *other* attempts of the group earned, discounted from their beginning: they know nothing
-    of what was drawn in this one, so that it costs no bias. An attempt without a scored sibling gets zero. Attempts that
+    b is the mean of what the *other* trajectories of the group earned, discounted from their beginning: they know nothing
+    of what was drawn in this one, so that it costs no bias. A trajectory without a scored sibling gets zero. Trajectories that
     are all the same get zeros in their first turn; later ones get what is still to come less what all of it was, which
     is noise and no bias.
-    baseline="none": b = 0, one attempt per task is enough, and there is much more variance.
+    baseline="none": b = 0, one trajectory per task is enough, and there is much more variance.
     Source: Williams 1992, "Simple statistical gradient-following algorithms"; a turn earns what comes after it only:
     Sutton et al. 1999, "Policy Gradient Methods", theorem 1.
     """
@@ -153,7 +162,7 @@ def reinforce(
         start_N = inputs.reward_N.index_copy(0, turns.row_P[first_P], return_P[first_P])
         above_N = leave_one_out(start_N, inputs.group_N, inputs.kept_N)
         count_N = group_statistics(start_N, inputs.group_N, inputs.kept_N).count[inputs.group_N]
-        # G_k - b in two parts, so that the first turns of attempts that are all the same come out as exact zeros.
+        # G_k - b in two parts, so that the first turns of trajectories that are all the same come out as exact zeros.
         return_P = (return_P - start_N[turns.row_P] + above_N[turns.row_P]) * (count_N > 1)[
             turns.row_P
         ]
@@ -161,12 +170,12 @@ def reinforce(
 
 
 def reinforce_pp_baseline(inputs: CreditInputs) -> Advantages:
-    """What an attempt earned above the mean of its group, on all its tokens, whitened over the batch instead of divided
-    by the group's own deviation: a group that differs little stays one that says little, and a long attempt counts for
+    """What a trajectory earned above the mean of its group, on all its tokens, whitened over the batch instead of divided
+    by the group's own deviation: a group that differs little stays one that says little, and a long trajectory counts for
     more.
 
-    Whitening moves all tokens by the mean over tokens, which is not zero where good attempts are longer than bad ones.
-    What says nothing (a flat group, an attempt without a scored sibling) is not moved with them, but stays at zero.
+    Whitening moves all tokens by the mean over tokens, which is not zero where good trajectories are longer than bad ones.
+    What says nothing (a zero-variance group, a trajectory without a scored sibling) is not moved with them, but stays at zero.
     Source: Hu et al. 2025, "REINFORCE++" (arXiv 2501.03262), the variant with a group baseline.
     """
     groups = inputs.reward_N, inputs.group_N, inputs.kept_N
@@ -180,11 +189,11 @@ def gigpo(
     *,
     normalize_std: NormalizeStd = True,
     omega: Annotated[
-        float, at_least(0), "what the comparison of turns counts, beside that of attempts"
+        float, at_least(0), "what the comparison of turns counts, beside that of trajectories"
     ] = 1.0,
     gamma: Annotated[float, probability(), "discount per turn, of that comparison"] = 0.95,
 ) -> Advantages:
-    """A = (as in GRPO, the same for the whole attempt) + omega (among the turns of the group that stood in the same
+    """A = (as in GRPO, the same for the whole trajectory) + omega (among the turns of the group that stood in the same
     state, by what was earned from the turn on, discounted once per turn).
 
     Needs an environment that names its states (`state_key()`): a turn whose state nobody else stood in, or that has no
@@ -193,7 +202,8 @@ def gigpo(
     names its state.
     Source: Feng et al. 2025, "Group-in-Group Policy Optimization" (arXiv 2505.10978), with its gamma and omega.
     """
-    turns, state_K = inputs.turns, inputs.batch.state_of_turn_K
+    turns = inputs.turns
+    state_K = inputs.batch.state_of_turn_K
     if len(state_K) and not bool((state_K >= 0).any()):
         raise DataError(
             "gigpo compares turns that stood in the same state, but no turn of this batch names its "
@@ -222,7 +232,7 @@ def reinforce_pp(
     gamma: Annotated[float, probability(), "discount per action token"] = 1.0,
 ) -> Advantages:
     """REINFORCE++: the discounted return of each action token, G_j = r_j + gamma G_{j+1}, whitened over the batch. No
-    critic, and one attempt per task is enough. What the environment says takes no time (learn/ops/gae.py).
+    critic, and one trajectory per task is enough. What the environment says takes no time (learn/ops/gae.py).
     Source: Hu et al. 2025, "REINFORCE++" (arXiv 2501.03262).
     """
     return Advantages(
@@ -241,10 +251,11 @@ def token_gae(
 ) -> Advantages:
     """PPO: a critic says what was to be expected at each token, and a token is worth how much better it went on: GAE
     over the timeline. The critic is fitted to what it gives before whitening. Source: see learn/ops/gae.py."""
-    found = gae(
+    worth = gae(
         inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.row_A, gamma=gamma, lam=lam
     )
-    return Advantages(inputs.whitened(found.advantage) if whiten else found.advantage, found.target)
+    advantage_A = inputs.whitened(worth.advantage) if whiten else worth.advantage
+    return Advantages(advantage_A, worth.target)
 
 
 def turns_gae(
@@ -261,10 +272,11 @@ def turns_gae(
     Whitening is over tokens here as everywhere (a long turn counts for more); Agent-R1 whitens over turns.
     Source: the step-level training of Agent-R1 (Cheng et al. 2025, arXiv 2511.14460); see learn/ops/turn_gae.py.
     """
-    found = turn_gae(
+    worth = turn_gae(
         inputs.reward_A, inputs.value_A, inputs.final_value_N, inputs.turns, gamma=gamma, lam=lam
     )
-    return Advantages(inputs.whitened(found.advantage) if whiten else found.advantage, found.target)
+    advantage_A = inputs.whitened(worth.advantage) if whiten else worth.advantage
+    return Advantages(advantage_A, worth.target)
 
 
 def two_level_gae(
@@ -279,7 +291,7 @@ def two_level_gae(
     `gamma_turn`, however many tokens the turns have. Turn ends are known, so that a turn without a reward is a turn.
     Source: Wang et al. 2025, "VAGEN" (arXiv 2510.16907), as in RAGEN (arXiv 2504.20073); see learn/ops/turn_gae.py.
     """
-    found = bilevel_gae(
+    worth = bilevel_gae(
         inputs.reward_A,
         inputs.value_A,
         inputs.final_value_N,
@@ -288,7 +300,8 @@ def two_level_gae(
         lam=lam,
         gamma_turn=gamma_turn,
     )
-    return Advantages(inputs.whitened(found.advantage) if whiten else found.advantage, found.target)
+    advantage_A = inputs.whitened(worth.advantage) if whiten else worth.advantage
+    return Advantages(advantage_A, worth.target)
 
 
 # ------------------------------------------------------------------------------------------ what is known of them

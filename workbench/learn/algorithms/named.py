@@ -7,7 +7,6 @@ pull towards a reference, actions alone.
 from __future__ import annotations
 
 from workbench.learn.algorithms.algorithm import Algorithm
-from workbench.learn.algorithms.parts import CriticLoss, Filter, ReferenceKL
 from workbench.learn.algorithms.estimators import (
     BILEVEL_GAE,
     GAE,
@@ -21,17 +20,17 @@ from workbench.learn.algorithms.estimators import (
 )
 from workbench.learn.algorithms.estimators import RLOO as LEAVE_ONE_OUT
 from workbench.learn.algorithms.objectives import CISPOObjective, ClipObjective, GSPOObjective
+from workbench.learn.algorithms.parts import CriticLoss, Filter, ReferenceKL
 
-PAID = ReferenceKL(
-    kl_estimator="k1", kl_in="reward"
-)  # where a pull is asked for, it is paid in the reward, by k1
+# Where a pull is asked for, it is paid in the reward, by k1.
+PAID = ReferenceKL(kl_estimator="k1", kl_in="reward")
 
 # Shao et al. 2024 (arXiv 2402.03300), over whole trajectories of several turns and segments, with the token mean of DAPO
 # instead of a mean per answer.
 GRPO = Algorithm("grpo", GROUP_RELATIVE)
 
-# Liu et al. 2025 (arXiv 2503.20783), section 3: nothing is divided by what the attempts happened to be, neither by the
-# group's deviation nor by an attempt's own length, which makes long failures cheap. The length is only a scale of the
+# Liu et al. 2025 (arXiv 2503.20783), section 3: nothing is divided by what the trajectories happened to be, neither by the
+# group's deviation nor by a trajectory's own length, which makes long failures cheap. The length is only a scale of the
 # step size, the same for all. The gradient is that of the objective times (n - 1) / n and 1 / fixed_length, as long as
 # nothing is clipped.
 DrGRPO = Algorithm(
@@ -62,7 +61,7 @@ CISPO = Algorithm("cispo", GROUP_RELATIVE, objective=CISPOObjective())
 RLOO = Algorithm("rloo", LEAVE_ONE_OUT)
 Reinforce = Algorithm("reinforce", REINFORCE)
 
-# Li et al. 2024 (arXiv 2310.10505): one more attempt at each task, by the likeliest tokens, is the baseline of the others.
+# Li et al. 2024 (arXiv 2310.10505): one more trajectory of each task, by the likeliest tokens, is the baseline of the others.
 ReMax = Algorithm("remax", REMAX)
 
 # Hu et al. 2025 (arXiv 2501.03262): the pull is paid in the reward; with a group baseline it is k2 in the loss.
@@ -80,12 +79,12 @@ BilevelPPO = Algorithm("bilevel_ppo", BILEVEL_GAE, reference=PAID)
 
 # Wang et al. 2025, "RAGEN" (arXiv 2504.20073), eq. 4 and 6, and the code published with it: credit over the whole
 # trajectory, thoughts included, by GAE(1, 1); clipped from below by the dual clip too; a small bonus for entropy; every
-# token pays a thousandth of its log-ratio to the reference. A step of the paper is 8 tasks x 16 attempts in mini-batches
+# token pays a thousandth of its log-ratio to the reference. A step of the paper is 8 tasks x 16 trajectories in mini-batches
 # of 32, one pass: four updates.
 #
 #   paper and code differ    taken here            the other one
-#   mean over tokens         code: all alike       paper, eq. 4: each attempt's mean: reduction="seq-mean-token-mean"
-#   whose tokens             actions alone (law 1) the paper writes a sum over all of the trajectory, and its first code
+#   mean over tokens         code: all alike       paper, eq. 4: each trajectory's mean: reduction="seq-mean-token-mean"
+#   whose tokens             actions alone (invariant 1) the paper writes a sum over all of the trajectory, and its first code
 #                                                  trained on what the environment said, too: masks.loss_mask=false,
 #                                                  masks.advantage_mask=false
 #   after a limit            code: nothing         bootstrap="truncated" asks the critic
@@ -103,10 +102,10 @@ StarPO = Algorithm(
     minibatch_size=32,
 )
 
-# StarPO, stabilised: only the quarter of the prompts whose attempts differ most in raw reward, no reference, and more
+# StarPO, stabilised: only the quarter of the prompts whose trajectories differ most in raw reward, no reference, and more
 # room above than below. The critic stays.
 #
-# At the paper's sizes a quarter of 8 x 16 attempts is one mini-batch of 32: one update per step, from the weights that
+# At the paper's sizes a quarter of 8 x 16 trajectories is one mini-batch of 32: one update per step, from the weights that
 # sampled. The ratio is then 1, and neither the higher bound nor the dual clip nor the value clip ever binds; and the
 # unfiltered run that it is compared with makes four times as many updates. The loader warns of the first; the metric
 # `credit_updates_removed_by_filter` counts the second. `filter.equal_updates=true` makes as many (smaller) updates as
@@ -131,8 +130,8 @@ StarPO_S = Algorithm(
 )
 
 ALGORITHMS: dict[str, Algorithm] = {
-    each.name: each
-    for each in (
+    algorithm.name: algorithm
+    for algorithm in (
         GRPO,
         DrGRPO,
         DAPO,

@@ -2,7 +2,7 @@
 
 An objective is a frozen dataclass whose fields are its settings: `loss(inputs)` is what is minimised, before weighting;
 `plain(logp, old_logp, advantage, counts)` is the same by `workbench/plain/loss.py`, for one segment; None where there is
-no second implementation. A field is set by its own name: `algorithm.clip_high`.
+no second implementation. A field is a setting: `algorithm.objective.clip_high`.
 
 Axis letters: M trained tokens of a micro-batch (flat) · T tokens (flat) · S sequences.
 """
@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar, NamedTuple, Protocol
 
-from workbench.types.tensors import Tensor, torch
-
-
+from workbench.basics.settings import at_least, check_settings
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.base import LossInputs
 from workbench.plain import loss as plain
-from workbench.types.errors import ConfigError
-from workbench.types.settings import at_least, check_settings
+from workbench.values.errors import ConfigError
 
 Low = Annotated[float, at_least(0, most=1), "the ratio is held above 1 - clip_low"]
 High = Annotated[float, at_least(0), "... and below 1 + clip_high"]
@@ -42,7 +40,7 @@ class Clipped(NamedTuple):
 
 
 class Objective(Protocol):
-    """`name`: what `algorithm.objective` calls it."""
+    """`name`: its `algorithm.objective.kind`."""
 
     name: str
     plain: Callable | None
@@ -63,9 +61,11 @@ class ClipObjective:
     name: ClassVar[str] = "clip"
 
     def __post_init__(self) -> None:
-        check_settings(self, "algorithm")
+        check_settings(self, "algorithm.objective")
         if self.dual_clip and self.dual_clip <= 1:
-            raise ConfigError(f"algorithm.dual_clip is 0 (off) or above 1, got {self.dual_clip}")
+            raise ConfigError(
+                f"algorithm.objective.dual_clip is 0 (off) or above 1, got {self.dual_clip}"
+            )
 
     def loss(self, inputs: LossInputs) -> Clipped:
         return clipped_surrogate(
@@ -93,7 +93,7 @@ class GSPOObjective:
     name: ClassVar[str] = "gspo"
 
     def __post_init__(self) -> None:
-        check_settings(self, "algorithm")
+        check_settings(self, "algorithm.objective")
 
     def loss(self, inputs: LossInputs) -> Clipped:
         return sequence_surrogate(
@@ -123,7 +123,7 @@ class CISPOObjective:
     name: ClassVar[str] = "cispo"
 
     def __post_init__(self) -> None:
-        check_settings(self, "algorithm")
+        check_settings(self, "algorithm.objective")
 
     def loss(self, inputs: LossInputs) -> Clipped:
         return weighted_logprob(

@@ -6,19 +6,23 @@ What is named may be an `Algorithm`, a class derived from it, a function without
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass, replace
 from typing import Any
 
+from workbench.basics.plugins import (
+    held_by_modules,
+    is_named,
+    load_named,
+    name_of,
+    not_importable,
+    reference_to,
+)
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.estimators import GROUP_RELATIVE, Estimator
 from workbench.learn.algorithms.named import ALGORITHMS
-from workbench.learn.algorithms.settings import objective_class, objective_name
-from workbench.types.errors import ConfigError
-from workbench.types.plugins import HERE, is_named, load_named, name_of, not_importable
-
-TWICE = "__mp_main__"  # what multiprocessing calls the script that was started
+from workbench.learn.algorithms.settings import objective_class, objective_name, with_settings
+from workbench.values.errors import ConfigError
 
 
 def algorithm_named(reference: str) -> Algorithm:
@@ -28,6 +32,14 @@ def algorithm_named(reference: str) -> Algorithm:
         as_algorithm(load_named(reference, "algorithm.kind"), f"algorithm.kind {reference!r}"),
         name=reference,
     )
+
+
+def handed_algorithm(value: Any) -> Algorithm:
+    """The algorithm that a value of Python is or makes, under the name by which it is found again where it has one. Raises
+    ConfigError for what is none."""
+    if isinstance(value, Algorithm) or not (reference := reference_to(value)):
+        return as_algorithm(value)
+    return algorithm_named(reference)
 
 
 def as_algorithm(found: Any, what: str = "algorithm") -> Algorithm:
@@ -70,7 +82,7 @@ def kind_of(algorithm: Algorithm) -> str:
     """
     usual = ALGORITHMS.get(algorithm.name)
     if "<" in (objective := objective_name(algorithm.objective)):
-        raise ConfigError(f"algorithm.objective: {not_importable(objective)}")
+        raise ConfigError(f"algorithm.objective.kind: {not_importable(objective)}")
     if is_named(algorithm.name) or usual is not None and _is_of(algorithm, usual):
         return algorithm.name
     for reference, value in _candidates(algorithm):
@@ -91,19 +103,18 @@ def _candidates(algorithm: Algorithm) -> Iterator[tuple[str, Algorithm]]:
         except TypeError:  # not without arguments: then a value of it may stand somewhere
             pass
     home = algorithm.estimator.function.__module__
-    for module in sorted(sys.modules, key=lambda name: (name == HERE, name != home, name)):
-        for name, value in (
-            list(getattr(sys.modules[module], "__dict__", {}).items()) if module != TWICE else ()
-        ):
-            if (
-                issubclass(type(value), Algorithm) and value.name == algorithm.name
-            ):  # (isinstance wakes lazy values)
-                yield f"{module}:{name}", value
+    for reference, value in held_by_modules(home):
+        is_algorithm = issubclass(type(value), Algorithm)  # (isinstance wakes lazy values)
+        if is_algorithm and value.name == algorithm.name:
+            yield reference, value
 
 
 def _is_of(algorithm: Algorithm, other: Algorithm) -> bool:
     """Whether it is the other one, with settings of its own."""
+    if algorithm == other:
+        return True
+    objective = {"objective.kind": objective_name(algorithm.objective)}
     try:
-        return other(**algorithm.settings) == algorithm
+        return with_settings(other, objective | algorithm.settings) == algorithm
     except ConfigError:
         return False

@@ -4,7 +4,7 @@
     ReferenceKL   the pull towards a reference policy
     Rewards       rewards put on a common scale before credit is given
     CriticLoss    how a critic is asked and fitted
-    Filter        which attempts of a step are learned from
+    Filter        which trajectories of a step are learned from
 
 Axis letters: N trajectories · G groups · T tokens of the whole batch (flat) · A action tokens · M trained tokens of a
 micro-batch.
@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.base import LossInputs
 from workbench.learn.batch import Batch
 from workbench.learn.ops import filters
 from workbench.learn.ops.loss import ESTIMATORS, ValueLoss, clipped_value_loss, kl_estimate
 from workbench.learn.ops.normalize import METHODS, Change, normalization
-from workbench.types.errors import ConfigError
-from workbench.types.settings import above, at_least, check_settings, one_of
-from workbench.types.tensors import Tensor, torch
+from workbench.values.errors import ConfigError
 
 ADVANTAGE_MASK = ("gae_over", "whiten_over", "kl_reward_over", "critic_over")
 LOSS_MASK = ("loss_over", "entropy_over", "kl_loss_over")
@@ -92,7 +92,7 @@ class Masks:
         return batch.eligible_T if self.over(switch) == "actions" else batch.response_T
 
     def widened(self, switches: tuple[str, ...] = (*ADVANTAGE_MASK, *LOSS_MASK)) -> str | None:
-        """The switches that stand at "response", in words, or None: law 1 wants an exception to name itself."""
+        """The switches that stand at "response", in words, or None: invariant 1 wants an exception to name itself."""
         names = [switch for switch in switches if self.over(switch) == "response"]
         return f"masks: {', '.join(names)} = response" if names else None
 
@@ -112,7 +112,7 @@ class ReferenceKL:
     kl_in: Annotated[str, one_of(*PLACES), "where it is paid"] = "loss"
 
     def __post_init__(self) -> None:
-        check_settings(self, "algorithm")
+        check_settings(self, "algorithm.reference")
 
     @property
     def in_reward(self) -> bool:
@@ -129,7 +129,8 @@ class ReferenceKL:
 
     def price(self, batch: Batch, at_A: Tensor) -> Tensor:
         """What each token pays in the reward [A], float64, by its index into T."""
-        old_logp_A, ref_logp_A = batch.old_logp_T[at_A].double(), batch.ref_logp_T[at_A].double()
+        old_logp_A = batch.old_logp_T[at_A].double()
+        ref_logp_A = batch.ref_logp_T[at_A].double()
         return self.kl_coef * kl_estimate(old_logp_A, ref_logp_A, self.kl_estimator)
 
     def loss(self, inputs: LossInputs) -> tuple[Tensor | None, Mapping[str, Tensor]]:
@@ -147,8 +148,8 @@ class ReferenceKL:
 class Rewards:
     """How raw rewards are put on a common scale before credit is given; the raw ones stay as they are.
 
-    `normalize`: none, mean, mean_std or asym_clip (see `learn/ops/normalize.py`); `over`: the attempts at the same
-    task, all attempts of the step, or those whose tasks have the same tag (a task's `metadata["tag"]`, else its
+    `normalize`: none, mean, mean_std or asym_clip (see `learn/ops/normalize.py`); `over`: the trajectories at the same
+    task, all trajectories of the step, or those whose tasks have the same tag (a task's `metadata["tag"]`, else its
     environment), which is what several environments in one step need.
 
     Turn rewards are multiplied by the scale of their trajectory, and what is added per trajectory is paid at its last
@@ -158,13 +159,13 @@ class Rewards:
     """
 
     normalize: Annotated[str, one_of(*METHODS), "rewards put on a common scale"] = "none"
-    over: Annotated[str, one_of(*OVER), "... over which attempts"] = "group"
+    over: Annotated[str, one_of(*OVER), "... over which trajectories"] = "group"
 
     def __post_init__(self) -> None:
         check_settings(self, "algorithm.rewards")
 
     def change(self, reward_N: Tensor, group_N: Tensor, tag_N: Tensor, include_N: Tensor) -> Change:
-        """(scale_N, shift_N): R' = scale * R + shift, over the included attempts only; zeros for the others, whose
+        """(scale_N, shift_N): R' = scale * R + shift, over the included trajectories only; zeros for the others, whose
         reward may be NaN. `tag_N` numbers the tags from 0."""
         set_N = {"group": group_N, "batch": torch.zeros_like(group_N), "tag": tag_N}[self.over]
         return normalization(reward_N, set_N, include_N, self.normalize)
@@ -172,7 +173,7 @@ class Rewards:
 
 @dataclass(frozen=True)
 class CriticLoss:
-    """`bootstrap` says where an attempt that a limit cut short goes on being worth what the critic expects. A limit that
+    """`bootstrap` says where a trajectory that a limit cut short goes on being worth what the critic expects. A limit that
     the policy is told of is part of its task: after the last of "10 moves" nothing can be earned, and a critic that is
     asked nevertheless makes dawdling pay. The environments here state their limits and count the moves that are left,
     so the default bootstraps only where the context was full, of which no prompt speaks. For an environment with hidden
@@ -190,7 +191,7 @@ class CriticLoss:
     ] = 0.5
 
     def __post_init__(self) -> None:
-        check_settings(self, "algorithm")
+        check_settings(self, "algorithm.critic")
 
     @property
     def requires(self) -> tuple[str, ...]:
@@ -198,7 +199,7 @@ class CriticLoss:
         return ("value_T",) if self.bootstrap == "never" else ("value_T", "final_value_N")
 
     def bootstraps_N(self, batch: Batch) -> Tensor:
-        """bool [N]: attempts that are taken to go on being worth what the critic expects after their last token."""
+        """bool [N]: trajectories that are taken to go on being worth what the critic expects after their last token."""
         where = {
             "truncated": batch.truncated_N,
             "context_full": batch.context_full_N,
@@ -213,7 +214,7 @@ class CriticLoss:
 
 @dataclass(frozen=True)
 class Filter:
-    """Which attempts are learned from: a choice by the standard deviation of the *raw* rewards inside each group. One
+    """Which trajectories are learned from: a choice by the standard deviation of the *raw* rewards inside each group. One
     that is left out leaves baseline, whitening and loss, as if it had never been sampled.
 
     keep            all           every group
@@ -222,8 +223,8 @@ class Filter:
                     top_k         the `groups` groups with the largest std
                     min_p         groups with at least `ratio` times the largest std
                     band          groups between the quantiles `low` and `high`; 0..0.25 is the least uncertain quarter
-                    within_group  of every group the `attempts` attempts whose rewards differ most
-    zero_variance   "drop": a group in which all attempts earned the same is left out before anything is chosen. "keep":
+                    within_group  of every group the `attempts` trajectories whose rewards differ most
+    zero_variance   "drop": a group in which all trajectories earned the same is left out before anything is chosen. "keep":
                     it is a group like others, the last in order. `top_share` and `top_k` count the same either way.
     equal_updates   a step with a filter makes as many updates as it would without one (smaller ones), so that what is
                     measured is the choice and not the number of updates
@@ -231,8 +232,8 @@ class Filter:
     Choosing by the very rewards that credit is made of bends the gradient: groups in which something rare paid much are
     chosen more often than they come up. `make bias` measures it.
 
-    A group with fewer than two scored attempts has no standard deviation and is left out, unless nothing is filtered
-    at all (`acts` is false: `keep` is "all", or its share, p or band is the whole). An attempt that is not scored is
+    A group with fewer than two scored trajectories has no standard deviation and is left out, unless nothing is filtered
+    at all (`acts` is false: `keep` is "all", or its share, p or band is the whole). A trajectory that is not scored is
     never kept. Nothing at all may be kept: the step is then skipped and counted.
     """
 
@@ -251,7 +252,7 @@ class Filter:
     high: Annotated[float, at_least(0, most=1), "... and below (band)"] = 1.0
     attempts: Annotated[
         int,
-        at_least(2, why="one attempt alone has nothing to be compared with"),
+        at_least(2, why="one trajectory alone has nothing to be compared with"),
         "of each group (within_group)",
     ] = 4
     zero_variance: Annotated[
@@ -280,7 +281,7 @@ class Filter:
         return not whole or self.zero_variance == "drop"
 
     def kept(self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor) -> Tensor:
-        """bool [N]: the attempts to learn from, all of them scored. `reward_N` are the raw rewards, NaN where unscored;
+        """bool [N]: the trajectories to learn from, all of them scored. `reward_N` are the raw rewards, NaN where unscored;
         `group_N` numbers the groups from 0."""
         if not self.acts:
             return scored_N.clone()
@@ -289,7 +290,7 @@ class Filter:
             std_G = torch.where(std_G == 0, torch.nan, std_G)
         kept_N = self._chosen(std_G)[group_N] & scored_N
         if self.keep == "within_group":
-            kept_N = filters.widest_attempts(reward_N, group_N, kept_N, self.attempts)
+            kept_N = filters.widest_trajectories(reward_N, group_N, kept_N, self.attempts)
         return kept_N
 
     def _chosen(self, std_G: Tensor) -> Tensor:
@@ -312,31 +313,28 @@ class Filter:
     def notes(
         self, reward_N: Tensor, group_N: Tensor, scored_N: Tensor, kept_N: Tensor
     ) -> dict[str, float]:
-        """What a choice amounts to, for the metrics line: the share of scored attempts and the number of groups that
+        """What a choice amounts to, for the metrics line: the share of scored trajectories and the number of groups that
         are kept, how many groups are flat, and the mean within-group std over all groups and over what is kept."""
         groups = int(group_N.max()) + 1
-        every_G, kept_G = (
-            filters.reward_std(reward_N, group_N, some_N) for some_N in (scored_N, kept_N)
-        )
-        found = {
+        groups_kept = len(group_N[kept_N].unique())
+        every_G = filters.reward_std(reward_N, group_N, scored_N)
+        kept_G = filters.reward_std(reward_N, group_N, kept_N)
+        notes = {
             "filter_kept": float(kept_N.sum()) / max(int(scored_N.sum()), 1),
-            "filter_groups_kept": float(len(group_N[kept_N].unique())),
-            "filter_groups_left_out": float(groups - len(group_N[kept_N].unique())),
+            "filter_groups_kept": float(groups_kept),
+            "filter_groups_left_out": float(groups - groups_kept),
             "filter_groups_flat": float((every_G == 0).sum()),
         }
         for name, std_G in (("all", every_G), ("kept", kept_G)):
             known = std_G[~std_G.isnan()]
-            found |= {f"filter_std_{name}": float(known.mean())} if len(known) else {}
-        return found
+            if len(known):
+                notes[f"filter_std_{name}"] = float(known.mean())
+        return notes
 
     @property
     def label(self) -> str:
-        """The rule in a few words: `top_share, share 0.25, flat groups dropped`."""
-        numbers = [f"{name} {getattr(self, name)}" for name in READS[self.keep]]
-        return ", ".join(
-            [
-                self.keep,
-                *numbers,
-                *(["flat groups dropped"] if self.zero_variance == "drop" else []),
-            ]
-        )
+        """The rule in a few words: `top_share, share 0.25, zero-variance groups dropped`."""
+        words = [self.keep, *(f"{name} {getattr(self, name)}" for name in READS[self.keep])]
+        if self.zero_variance == "drop":
+            words.append("zero-variance groups dropped")
+        return ", ".join(words)

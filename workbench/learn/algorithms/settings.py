@@ -1,53 +1,87 @@
-"""The settings of an algorithm, each by one name, whichever part of the composition holds it."""
+"""The settings of an algorithm by name; a name says which part of the composition owns it: `objective.clip_high`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, make_dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from operator import attrgetter
+from typing import Any
 
-from workbench.learn.algorithms.objectives import OBJECTIVES, ClipObjective
-from workbench.types.errors import ConfigError, nearest
-from workbench.types.plugins import is_named, load_named, name_of
-from workbench.types.settings import annotations_of
+from workbench.basics.plugins import is_named, load_named, name_of
+from workbench.basics.settings import Declared, declarations, with_values
+from workbench.learn.algorithms.base import CreditAlgorithm
+from workbench.learn.algorithms.objectives import OBJECTIVES, Objective
+from workbench.values.errors import ConfigError, nearest
 
-if TYPE_CHECKING:
-    from workbench.learn.algorithms.algorithm import Algorithm
-
-Declared = tuple[Any, Any]  # (annotation, value)
-OBJECTIVE = Annotated[
-    str,
-    "clip: PPO's; gspo: one ratio a sequence; cispo: bounded weights, no clip; or one of your own as "
-    "package.module:Name, which brings its settings",
-]
+OBJECTIVE = "algorithm.objective.kind"
 
 
-def declared_settings(algorithm: Algorithm) -> dict[str, Declared]:
-    """Every setting by name, with its annotation; those of masks, rewards and filter are in one value each."""
-    found: dict[str, Declared] = {}
-    for name, value in ((f.name, getattr(algorithm, f.name)) for f in fields(algorithm)):
-        if name == "estimator":
-            found |= _fields_of(value.settings)
-        elif name == "objective":
-            found |= (
-                {name: (OBJECTIVE, objective_name(value))}
-                | _fields_of(value)
-                | dict(_bounds_that_it_lacks(value))
-            )
-        elif name in ("critic", "reference"):
-            found |= {} if value is None else _fields_of(value)
-        elif name != "name":
-            found[name] = annotations_of(type(algorithm))[name], value
-    return found
+# ------------------------------------------------------------------------------------------------ by name
 
 
-def objective_name(objective: Any) -> str:
-    """What `algorithm.objective` calls it: a short name if it is ours, else "module:Qualname" of its class."""
-    return (
-        objective.name
-        if OBJECTIVES.get(objective.name) is type(objective)
-        else name_of(type(objective))
-    )
+def declared_by_name(algorithm: CreditAlgorithm) -> dict[str, Declared]:
+    """Every setting by its name, with what it is set to."""
+    by_name: dict[str, Declared] = {}
+    for own in declarations(algorithm):
+        part = own.inner()
+        if part is None:
+            by_name[own.name] = own
+        else:
+            by_name |= {f"{own.name}.{setting.name}": setting for setting in declarations(part)}
+    return by_name
+
+
+def with_settings(
+    algorithm: CreditAlgorithm, settings: Mapping[str, Any], whole: Mapping[str, Any] = {}
+) -> CreditAlgorithm:
+    """The same algorithm with other values by name; `objective.kind` makes its objective another one. `whole`: parts that
+    take the place of others. All are set at once: what goes together is refused one by one.
+
+    Raises ConfigError for a setting that it does not have, naming the nearest.
+    """
+    parts: dict[str, dict[str, Any]] = {}
+    own: dict[str, Any] = {}
+    for name, value in settings.items():
+        part, _, inner = name.rpartition(".")
+        if part:
+            parts.setdefault(part, {})[inner] = value
+        else:
+            own[inner] = value
+    if (kind := parts.get("objective", {}).pop("kind", None)) is not None:
+        algorithm = replace(algorithm, objective=_objective_of(algorithm, kind))
+    known = declared_by_name(algorithm)
+    if unknown := [name for name in settings if name not in {*known, "objective.kind"}]:
+        raise ConfigError(
+            f"{algorithm.name} has no setting {unknown[0]!r}; {nearest(unknown[0], known)}"
+        )
+    if not settings and not whole:
+        return algorithm
+    changed = {
+        name: with_values(getattr(algorithm, name), values) for name, values in parts.items()
+    }
+    return replace(algorithm, **own, **changed, **whole)
+
+
+def setting_of(algorithm: Any, name: str, default: Any) -> Any:
+    """A setting by its name, of whatever is used as an algorithm; `default` where it has none of this name."""
+    try:
+        return attrgetter(name)(algorithm)
+    except AttributeError:
+        return default
+
+
+# ------------------------------------------------------------------------------------------------ objectives by kind
+
+
+def objective_name(objective: Objective) -> str:
+    """Its `algorithm.objective.kind`: a short name if it is ours, else "module:Qualname" of its class."""
+    own = OBJECTIVES.get(objective.name) is type(objective)
+    return objective.name if own else name_of(type(objective))
+
+
+def objective_named(reference: str) -> type:
+    """The class that "package.module:Name" names. Raises ConfigError."""
+    return objective_class(load_named(reference, OBJECTIVE), f"{OBJECTIVE} {reference!r}")
 
 
 def objective_class(found: Any, what: str) -> type:
@@ -75,97 +109,14 @@ def objective_class(found: Any, what: str) -> type:
     return found
 
 
-def with_settings(algorithm: Algorithm, settings: Mapping[str, Any]) -> Algorithm:
-    """The same algorithm with other values. Raises ConfigError for a setting that it does not have."""
-    values = {**algorithm.settings, **settings}
-    objective, given = _chosen_objective(algorithm, values["objective"]), values
-    known, before = set(algorithm.settings), type(algorithm.objective)
-    if objective is not before and not {objective, before} <= set(OBJECTIVES.values()):
-        known -= _settings_with(before)
-        known |= _settings_with(objective)
-        given = settings  # its defaults are its own
-    if unknown := [name for name in settings if name not in known]:
+def _objective_of(algorithm: CreditAlgorithm, kind: Any) -> Objective:
+    """The objective of this kind: the algorithm's own as it is set, another one as it is by default."""
+    if kind == objective_name(algorithm.objective):
+        return algorithm.objective
+    if is_named(kind):
+        return objective_named(kind)()
+    if kind not in OBJECTIVES:
         raise ConfigError(
-            f"{algorithm.name} has no setting {unknown[0]!r}; {nearest(unknown[0], known)}"
+            f"{OBJECTIVE} is one of {', '.join(OBJECTIVES)}, or package.module:Name of your own; got {kind!r}"
         )
-
-    def part(kind: type, values: Mapping[str, Any] = values) -> Any:
-        return kind(**{f.name: values[f.name] for f in fields(kind) if f.name in values})
-
-    for name, (_, nothing) in _bounds_that_it_lacks(objective):
-        if values.get(name, nothing) != nothing:
-            raise ConfigError(
-                f"algorithm.{name} belongs to objective 'clip'; {objective.name!r} has no such bound"
-            )
-    own = {f.name: values[f.name] for f in fields(algorithm) if f.name in values}
-    return replace(
-        algorithm,
-        **own | {"objective": part(objective, given)},
-        reference=part(type(algorithm.reference)),
-        estimator=replace(algorithm.estimator, settings=part(type(algorithm.estimator.settings))),
-        critic=None if algorithm.critic is None else part(type(algorithm.critic)),
-    )
-
-
-def _chosen_objective(algorithm: Algorithm, name: Any) -> type:
-    """The class that `algorithm.objective` names; the algorithm's own is there without being imported."""
-    if name in (objective_name(algorithm.objective), algorithm.objective.name):
-        return type(algorithm.objective)
-    if is_named(name):
-        return objective_class(
-            load_named(name, "algorithm.objective"), f"algorithm.objective {name!r}"
-        )
-    if name not in OBJECTIVES:
-        raise ConfigError(
-            f"algorithm.objective is one of {', '.join(OBJECTIVES)}, or package.module:Name of your own; got "
-            f"{name!r}"
-        )
-    return OBJECTIVES[name]
-
-
-def settings_type(algorithm: Algorithm) -> type:
-    """A dataclass that declares every setting; its defaults are the values of this algorithm. `make_part()` gives the
-    algorithm with the values of one; `with_parts(settings)` the dataclass where they name another objective, which brings
-    settings of its own."""
-    found = declared_settings(algorithm)
-
-    def with_parts(settings: Mapping[str, Any]) -> type:
-        own = found["objective"][1]
-        objective = settings.get("objective", own)
-        other = objective not in (own, algorithm.objective.name) and (
-            is_named(objective) or is_named(own)
-        )
-        return settings_type(algorithm(objective=objective)) if other else made
-
-    made = make_dataclass(
-        algorithm.name,
-        [(name, *declared) for name, declared in found.items()],
-        frozen=True,
-        namespace={
-            "make_part": lambda self: algorithm(**vars(self)),
-            "with_parts": staticmethod(with_parts),
-            "__doc__": algorithm.estimator.function.__doc__,
-        },
-    )
-    return made
-
-
-def _settings_with(objective: type) -> set[str]:
-    return {f.name for f in fields(objective)} | dict(_bounds_that_it_lacks(objective)).keys()
-
-
-def _fields_of(part: Any) -> dict[str, Declared]:
-    return {
-        f.name: (annotations_of(type(part))[f.name], getattr(part, f.name)) for f in fields(part)
-    }
-
-
-def _bounds_that_it_lacks(objective: Any) -> Iterator[tuple[str, Declared]]:
-    """Settings of the default objective that another one of ours has not: off, but known, so that both may be set."""
-    if OBJECTIVES.get(objective.name) in (objective, type(objective)):
-        own = {f.name for f in fields(objective)}
-        yield from (
-            (name, declared)
-            for name, declared in _fields_of(ClipObjective()).items()
-            if name not in own
-        )
+    return OBJECTIVES[kind]()

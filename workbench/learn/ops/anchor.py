@@ -5,8 +5,8 @@ Axis letters: P turns (flat) of all trajectories. All arithmetic in float64.
 
 from __future__ import annotations
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.ops.group import group_advantage
-from workbench.types.tensors import Tensor, torch
 
 
 def anchor_advantage(

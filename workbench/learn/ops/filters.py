@@ -1,12 +1,12 @@
-"""Which groups to learn from, by how much the *raw* rewards of a group's attempts differ.
+"""Which groups to learn from, by how much the *raw* rewards of a group's trajectories differ.
 
-A prompt whose attempts all earn the same teaches nothing about which of them was good; one whose attempts differ most
+A prompt whose trajectories all earn the same teaches nothing about which of them was good; one whose trajectories differ most
 is where the policy is least sure of itself. RAGEN's StarPO-S keeps the most uncertain quarter of the prompts.
 
 Nothing here knows of normalised rewards: after division by its standard deviation every group would look alike, and a
 filter would choose by chance. All arithmetic in float64; nothing is changed in place.
 
-Axis letters: N trajectories · G *groups* (`group_N` numbers them from 0). `std_G` is 0 for a flat group and NaN for one
+Axis letters: N trajectories · G *groups* (`group_N` numbers them from 0). `std_G` is 0 for a zero-variance group and NaN for one
 without a standard deviation; NaN is never chosen. Where groups are equal, the one that comes first is chosen first.
 """
 
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import math
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.ops.group import ROUNDING, group_statistics
-from workbench.types.tensors import Tensor, torch
 
 TIE_DIGITS = 9  # standard deviations that agree in so many digits of the largest are equal, as ROUNDING has it
 
 
 def reward_std(reward_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:
-    """U(group) = std over its attempts of R, unbiased (n - 1) [G], float64; exactly 0 where all rewards are the same
-    (up to rounding), NaN where fewer than two attempts are included.
+    """U(group) = std over its trajectories of R, unbiased (n - 1) [G], float64; exactly 0 where all rewards are the same
+    (up to rounding), NaN where fewer than two trajectories are included.
 
     Source: RAGEN (arXiv 2504.20073), StarPO-S, the "uncertainty" of an initial state.
     """
-    found = group_statistics(reward_N, group_N, include_N)
-    return torch.where(found.flat, 0.0, found.std)
+    statistics = group_statistics(reward_N, group_N, include_N)
+    return torch.where(statistics.flat, 0.0, statistics.std)
 
 
 def top_share(std_G: Tensor, share: float) -> Tensor:
@@ -101,13 +101,13 @@ def places_in_band(groups: int, low: float, high: float) -> range:
     return range(inside[0], inside[-1] + 1) if inside else range(0)
 
 
-def widest_attempts(reward_N: Tensor, group_N: Tensor, include_N: Tensor, k: int) -> Tensor:
-    """bool [N]: of each group the k included attempts (k >= 2) whose rewards have the largest variance; all included
+def widest_trajectories(reward_N: Tensor, group_N: Tensor, include_N: Tensor, k: int) -> Tensor:
+    """bool [N]: of each group the k included trajectories (k >= 2) whose rewards have the largest variance; all included
     ones of a group with no more than k.
 
     Those are always the j lowest and the k - j highest for some j, so k + 1 candidates are looked at instead of
     (G choose k): moving one kept value away from the mean of the others never makes the variance smaller.
-    The smaller j where candidates are equal, and the attempt that comes first where rewards are.
+    The smaller j where candidates are equal, and the trajectory that comes first where rewards are.
     Source: RAGEN's `within_group` experiment; Xu et al. 2025, "Not All Rollouts are Useful" (arXiv 2504.13818).
     """
     kept_N = torch.zeros_like(include_N)
@@ -137,11 +137,8 @@ def _widest(reward: Tensor, k: int) -> Tensor:
         c for c, variance in zip(candidates, variances) if variance >= max(variances) - tolerance
     )
     values, counts = best.unique(return_counts=True)
-    return (
-        torch.cat([(reward == value).nonzero()[:count, 0] for value, count in zip(values, counts)])
-        .sort()
-        .values
-    )
+    places = [(reward == value).nonzero()[:count, 0] for value, count in zip(values, counts)]
+    return torch.cat(places).sort().values
 
 
 def _reaching(mass: Tensor, threshold: float) -> int:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.ops.returns import check_timeline, discounted_return, value_after
-from workbench.types.tensors import Tensor, torch
 
 # Inside the root, as in the published implementations: it keeps the quotient finite where nearly all values agree.
 WHITEN_EPSILON = 1e-8

@@ -1,38 +1,36 @@
-"""Baselines over a group of attempts at the same task.
+"""Baselines over a group of trajectories of the same task.
 
 Axis letters: N trajectories. `group_N` numbers each trajectory's group from 0; `include_N` says which ones count (an
-unscored attempt does not: it leaves the baseline as well as the loss, law 5). All arithmetic in float64.
+unscored trajectory does not: it leaves the baseline as well as the loss, invariant 5). All arithmetic in float64.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from workbench.types.tensors import Tensor, torch
+from workbench.basics.tensors import Tensor, torch
 
+# As in values/spreads.py, which needs no torch; a test holds them together.
+ROUNDING = 1e-9
 
 # Added to the standard deviation, as in the published implementations of GRPO.
 STD_EPSILON = 1e-6
 
-# Differences below this share of the largest number come from rounding: a reward is a sum of turns, and -0.1 three times
-# is not the float -0.3. Divided by a deviation, or by an optimizer that goes by the size of gradients, such
-# a difference would be trained on.
-ROUNDING = 1e-9
-
 
 class GroupStatistics(NamedTuple):
-    """Per *group*, over the included attempts only."""
+    """Per *group*, over the included trajectories only."""
 
     count: Tensor  # int64
     mean: Tensor  # float64; NaN where count is 0
     std: Tensor  # float64, unbiased (n - 1); NaN where count is below 2
-    flat: Tensor  # bool: at least two attempts, all with the same value (up to rounding)
+    flat: Tensor  # bool: at least two trajectories, all with the same value (up to rounding)
 
 
 def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> GroupStatistics:
     """Count, mean, unbiased standard deviation and flatness of each group."""
     groups = int(group_N.max()) + 1 if len(group_N) else 0
-    value_N, group_N = value_N[include_N].double(), group_N[include_N]
+    value_N = value_N[include_N].double()
+    group_N = group_N[include_N]
     zeros = torch.zeros(groups, dtype=torch.float64)
     count = torch.zeros(groups, dtype=torch.int64).index_add(0, group_N, torch.ones_like(group_N))
     mean = zeros.index_add(0, group_N, value_N) / count
@@ -46,21 +44,21 @@ def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Gro
 
 def comparable(statistics: GroupStatistics, group_N: Tensor, include_N: Tensor) -> Tensor:
     """bool [N]: included, with an included sibling, in a group that is not flat. Nothing else says anything about which
-    attempts were good."""
+    trajectories were good."""
     return include_N & ((statistics.count > 1) & ~statistics.flat)[group_N]
 
 
 def group_advantage(
     value_N: Tensor, group_N: Tensor, include_N: Tensor, *, normalize_std: bool
 ) -> Tensor:
-    """How much better an attempt did than its siblings [N], float64, never NaN:
+    """How much better a trajectory did than its siblings [N], float64, never NaN:
 
         A_i = (R_i - mean R) / (std R + 1e-6)        normalize_std=True   (GRPO)
         A_i =  R_i - mean R                          normalize_std=False  (Dr. GRPO)
 
-    with mean and unbiased std over the included attempts of the group. A flat group gives exact zeros (a mean of equal
-    floats may be off by one bit, which must not become credit). A group in which only one attempt is included has no
-    baseline, so that attempt gets zero: it says nothing about which of its tokens were good. So do attempts left out.
+    with mean and unbiased std over the included trajectories of the group. A zero-variance group gives exact zeros (a mean of equal
+    floats may be off by one bit, which must not become credit). A group in which only one trajectory is included has no
+    baseline, so that trajectory gets zero: it says nothing about which of its tokens were good. So do trajectories left out.
     Source: Shao et al. 2024, "DeepSeekMath" (arXiv 2402.03300), section 4.1.2; without division: Liu et al. 2025,
     "Understanding R1-Zero-Like Training" (arXiv 2503.20783).
     """
@@ -72,12 +70,12 @@ def group_advantage(
 
 
 def leave_one_out(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Tensor:
-    """How much better an attempt did than the *others* of its group on average [N], float64, never NaN:
+    """How much better a trajectory did than the *others* of its group on average [N], float64, never NaN:
 
         A_i = R_i - (sum over j != i of R_j) / (n - 1) = n / (n - 1) * (R_i - mean R)
 
-    over the n included attempts. The others know nothing of what was drawn in this one, so that the baseline takes
-    away variance and adds no bias. Flat groups, groups in which one attempt is included and attempts left out get
+    over the n included trajectories. The others know nothing of what was drawn in this one, so that the baseline takes
+    away variance and adds no bias. Zero-variance groups, groups in which one trajectory is included and trajectories left out get
     exact zeros, as in `group_advantage`.
     Source: Ahmadian et al. 2024, "Back to Basics" (arXiv 2402.14740), section 3.3 (RLOO); Kool et al. 2019.
     """

@@ -3,7 +3,7 @@ that say what they are divided by.
 
 A causal model's output at position t-1 is its prediction of token t. Everything in this project at index t describes
 token t, so the logprob of token t is read from the logits at t-1; `scoring_position` is the only place that says so, and
-the only shift (law 3).
+the only shift (invariant 3).
 
 Axis letters: M chosen tokens (flat) · T tokens (flat) · V vocabulary · N sequences.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workbench.types.tensors import Tensor, torch
+from workbench.basics.tensors import Tensor, torch
 
 REDUCTIONS = ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "fixed-length")
 ESTIMATORS = ("k1", "k2", "k3", "abs")  # of a KL divergence
@@ -110,7 +110,8 @@ def clipped_value_loss(
 def explained_variance(value_M: Tensor, target_M: Tensor) -> float | None:
     """1 - Var(target - V) / Var(target): 1 for a perfect critic, 0 for one that says the same everywhere, below 0 for
     one that is worse than that. None where the targets do not vary, because then there is nothing to explain."""
-    target_M, value_M = target_M.double(), value_M.double()
+    target_M = target_M.double()
+    value_M = value_M.double()
     if len(target_M) < 2 or bool((target_M == target_M[0]).all()):
         return None
     return float(1.0 - (target_M - value_M).var() / target_M.var())
@@ -124,14 +125,14 @@ class Reduction(NamedTuple):
 
 
 def reduction(kind: str, counts_T: Tensor, row_T: Tensor, *, fixed_length: int = 0) -> Reduction:
-    """How the tokens that count (bool [T]) are summed up, in all micro-batches and processes of an update (law 4):
+    """How the tokens that count (bool [T]) are summed up, in all micro-batches and processes of an update (invariant 4):
 
         token-mean            sum of all tokens / number of tokens                    DAPO (arXiv 2503.14476), eq. 8
         seq-mean-token-mean   mean over sequences of each one's mean                  GRPO (arXiv 2402.03300), eq. 3
         seq-mean-token-sum    mean over sequences of each one's sum
         fixed-length          the same, divided by a length that is the same for all  Dr. GRPO (arXiv 2503.20783), section 3
 
-    A sequence, numbered by `row_T`, is a whole trajectory, in however many segments its history was cut: so an attempt
+    A sequence, numbered by `row_T`, is a whole trajectory, in however many segments its history was cut: so a trajectory
     counts the same with every history.
 
     Only sequences with a token that counts are counted. Where none does, the denominator is 0: there is no such sum.

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.ops.group import STD_EPSILON, group_statistics
-from workbench.types.tensors import Tensor, torch
 
 METHODS = ("none", "mean", "mean_std", "asym_clip")
 ASYMMETRIC = (-1.0, 3.0)  # RAGEN's bounds, in standard deviations
@@ -42,17 +42,17 @@ def normalization(reward_N: Tensor, set_N: Tensor, include_N: Tensor, method: st
     reward_N = torch.where(include_N, reward_N.double(), 0.0)
     if method == "none" or not bool(include_N.any()):
         return Change(include_N.double(), torch.zeros_like(reward_N))
-    found = group_statistics(reward_N, set_N, include_N)
-    alone_N, flat_N = (found.count < 2)[set_N], found.flat[set_N]
+    statistics = group_statistics(reward_N, set_N, include_N)
+    alone_N = (statistics.count < 2)[set_N]
+    flat_N = statistics.flat[set_N]
     if method == "mean":
         scale_N = torch.ones_like(reward_N)
-        shift_N = torch.where(
-            flat_N, -reward_N, -found.mean[set_N]
-        )  # the mean of equal floats may be off by a bit
+        # The mean of equal floats may be off by a bit.
+        shift_N = torch.where(flat_N, -reward_N, -statistics.mean[set_N])
         none_N = alone_N | ~include_N
     else:
-        scale_N = 1.0 / (found.std[set_N] + STD_EPSILON)
-        total_N = (reward_N - found.mean[set_N]) * scale_N
+        scale_N = 1.0 / (statistics.std[set_N] + STD_EPSILON)
+        total_N = (reward_N - statistics.mean[set_N]) * scale_N
         if method == "asym_clip":
             total_N = total_N.clamp(*ASYMMETRIC)
         shift_N = total_N - scale_N * reward_N

@@ -8,7 +8,7 @@ where they are turns) · N trajectories · L steps of the longest one. All arith
 
 from __future__ import annotations
 
-from workbench.types.tensors import Tensor, torch
+from workbench.basics.tensors import Tensor, torch
 
 
 def discounted_return(
@@ -36,7 +36,8 @@ def discounted_return(
     after_R = (
         torch.zeros(len(rows), dtype=torch.float64) if after_N is None else after_N[rows].double()
     )
-    return_RL, running_R = torch.zeros_like(reward_RL), after_R
+    return_RL = torch.zeros_like(reward_RL)
+    running_R = after_R
     for j in reversed(range(longest)):
         running_R = torch.where(j < length_R, reward_RL[:, j] + gamma * running_R, after_R)
         return_RL[:, j] = running_R

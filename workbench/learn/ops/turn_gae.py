@@ -8,10 +8,10 @@ Axis letters: A timeline tokens · P turns that have one (learn/ops/turns.py) ·
 
 from __future__ import annotations
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.ops.gae import Advantage, gae
 from workbench.learn.ops.returns import discounted_return, value_after
 from workbench.learn.ops.turns import TurnSpans, sum_over_turns
-from workbench.types.tensors import Tensor, torch
 
 
 def turn_gae(
@@ -33,7 +33,7 @@ def turn_gae(
     Source: Schulman et al. 2016 (arXiv 1506.02438), eq. 16, over turns; as in Agent-R1's step-level training (Cheng et
     al. 2025, arXiv 2511.14460).
     """
-    found = gae(
+    of_turns = gae(
         sum_over_turns(reward_A, turns),
         value_A[turns.first_P],
         final_value_N,
@@ -42,9 +42,8 @@ def turn_gae(
         lam=lam,
     )
     target_A = torch.full((len(value_A),), torch.nan, dtype=torch.float64)
-    return Advantage(
-        found.advantage[turns.turn_of_A], target_A.index_copy(0, turns.first_P, found.target)
-    )
+    target_A = target_A.index_copy(0, turns.first_P, of_turns.target)
+    return Advantage(of_turns.advantage[turns.turn_of_A], target_A)
 
 
 def bilevel_gae(
@@ -69,7 +68,8 @@ def bilevel_gae(
     Source: Wang et al. 2025, "VAGEN" (arXiv 2510.16907), and the published RAGEN (arXiv 2504.20073), where turn ends
     are guessed from rewards that are not zero, and nothing is worth anything after a limit.
     """
-    end_P, value_A = turns.last_P, value_A.double()
+    end_P = turns.last_P
+    value_A = value_A.double()
     inside_P = sum_over_turns(reward_A.double().index_fill(0, end_P, 0.0), turns)
     after_P = value_after(inside_P + value_A[end_P], turns.row_P, final_value_N)
     delta_P = reward_A[end_P].double() + gamma_turn * after_P - value_A[end_P]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workbench.types.tensors import Tensor, torch
+from workbench.basics.tensors import Tensor, torch
 
 
 class TurnSpans(NamedTuple):
@@ -31,15 +31,20 @@ def turn_spans(row_A: Tensor, turn_A: Tensor) -> TurnSpans:
         raise ValueError(
             f"rows {tuple(row_A.shape)} and turns {tuple(turn_A.shape)} must be one number per token each"
         )
-    row_A, turn_A = row_A.long(), turn_A.long()
-    next_row_A, next_turn_A = row_A.diff(), turn_A.diff()
-    if bool(((next_row_A < 0) | ((next_row_A == 0) & (next_turn_A < 0))).any()):
+    row_A = row_A.long()
+    turn_A = turn_A.long()
+    next_row_A = row_A.diff()
+    next_turn_A = turn_A.diff()
+    backwards_A = (next_row_A < 0) | ((next_row_A == 0) & (next_turn_A < 0))
+    if bool(backwards_A.any()):
         raise ValueError("timeline tokens must stand in the order of trajectories and turns")
     opens_A = torch.ones(len(row_A), dtype=torch.bool)
     opens_A[1:] = (next_row_A != 0) | (next_turn_A != 0)
     first_P = opens_A.nonzero()[:, 0]
-    last_P = torch.cat([first_P[1:], torch.full((min(len(first_P), 1),), len(row_A))]) - 1
-    return TurnSpans(row_A[first_P], turn_A[first_P], first_P, last_P, opens_A.long().cumsum(0) - 1)
+    end = torch.full((min(len(first_P), 1),), len(row_A))  # none where there is no turn
+    last_P = torch.cat([first_P[1:], end]) - 1
+    turn_of_A = opens_A.long().cumsum(0) - 1
+    return TurnSpans(row_A[first_P], turn_A[first_P], first_P, last_P, turn_of_A)
 
 
 def sum_over_turns(value_A: Tensor, turns: TurnSpans) -> Tensor:

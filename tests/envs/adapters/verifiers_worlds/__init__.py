@@ -1,1 +1,1 @@
-"""Small environments written for verifiers, as its users write them: of before (v0) and of today (v1)."""
+"""Small tasksets written for verifiers, as its users write them."""

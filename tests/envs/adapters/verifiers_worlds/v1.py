@@ -1,4 +1,4 @@
-"""Tasksets of today's verifiers."""
+"""Tasksets of verifiers."""
 
 import verifiers.v1 as vf
 
@@ -53,7 +53,7 @@ class EndlessSums(Sums):
 
 
 class ToolSums(Sums):
-    """With one tool server for all attempts."""
+    """With one tool server for all trajectories."""
 
     @classmethod
     def toolsets(cls, config):

@@ -1,4 +1,4 @@
-"""A tool server of today's verifiers, which the package starts by `python -m`."""
+"""A tool server of verifiers, which the package starts by `python -m`."""
 
 import verifiers.v1 as vf
 

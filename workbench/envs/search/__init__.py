@@ -1,8 +1,0 @@
-"""Finding documents: BM25 in this process, dense vectors with FAISS, or a server. No policy, no tool, no tensor library."""
-
-from __future__ import annotations
-
-from workbench.envs.search.base import MOST_QUERY_CHARACTERS, Corpus, Document, Hit, Searcher
-from workbench.envs.search.bm25 import Bm25
-
-__all__ = ["MOST_QUERY_CHARACTERS", "Bm25", "Corpus", "Document", "Hit", "Searcher"]

@@ -1,0 +1,264 @@
+"""The audit's door: engine against trainer, from a session, a run or a config.
+
+    wb.audit("runs/first")             the newest checkpoint of a run, in a session of its own
+    wb.audit(load_config("sokoban"))   what a config would start with
+    wb.audit(session)                  a session in use: its engine is asked, and left as it was
+
+It samples a few trajectories, asks for the whole distributions while it does, and runs the control (`mismatch/control`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.engines import open_engine
+from workbench.engines.base import Engine
+from workbench.engines.intake import WeightNames
+from workbench.engines.recorder import Exchange, Journal
+from workbench.extensions.engine_audit.claims import Claims, LogitsRecorder, claims_of
+from workbench.extensions.engine_audit.control import Control, zero_control
+from workbench.extensions.engine_audit.forward import NOW, Weights
+from workbench.extensions.engine_audit.report import MismatchReport, Trainer, measure
+from workbench.learn.batch import Batch
+from workbench.learn.learner import Learner
+from workbench.rollouts.collect import collect
+from workbench.run.store import Run, open_run
+from workbench.training import checkpoint
+from workbench.training.config import PRESETS, Config, load_config
+from workbench.training.reopening import reopen
+from workbench.training.session import Session, open_session
+from workbench.values import Group, trajectories_of
+from workbench.values.errors import ConfigError, DataError, WorkbenchError
+
+TASKS = 4
+TRAJECTORIES = 4
+SYNCS = 3
+
+
+def audit(
+    what: Session | Run | Config | str | os.PathLike,
+    *,
+    tasks: int = TASKS,
+    attempts: int = TRAJECTORIES,
+    step: int | None = None,
+    control: bool = True,
+    syncs: int = SYNCS,
+    groups: Sequence[Group] | None = None,
+    known: Mapping[str, Weights] | None = None,
+) -> MismatchReport:
+    """Hold engine and trainer against each other on the same ids, and say why they differ where they do.
+
+    `what`: a session, a run (folder or open), a Config or a preset's name; `step`: which checkpoint of a run. `tasks` x
+    `attempts` trajectories are sampled; `groups` are looked at instead, as the engine left them (then no whole
+    distributions are known). `control=False` leaves out the zero-learning-rate control, which opens an engine of its
+    own where a session in use is audited (`syncs`: how often the same weights are handed over). `known`: further sets
+    of weights that the engine may hold instead of the learner's, by name; those that the session can work out (opened,
+    one update ago, checkpoints) are known already. Raises DataError where nothing was sampled.
+    """
+    if tasks < 1 or attempts < 1 or syncs < 1:
+        raise ConfigError(
+            f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}"
+        )
+    session, run, own = _opened(what, step)
+    exchanges = ()
+    recorder = None
+    if groups is None:
+        groups, exchanges, recorder = _sample(session, tasks, attempts)
+    trajectories = trajectories_of(groups)
+    claims = claims_of(trajectories)
+    trainer = _trainer(session, run, groups, claims, known or {})
+    collecting = session.config.collect
+    report = measure(
+        trajectories,
+        trainer,
+        exchanges=exchanges,
+        recorder=recorder,
+        temperature=collecting.temperature,
+        top_p=collecting.top_p,
+        claims=claims,
+        about=_about(session, run),
+        token_texts=session.chat.token_texts,
+    )
+    if not control:
+        return report
+    outcome = run_control(session, groups, syncs=syncs, engine=session.engine if own else None)
+    outcome = replace(
+        outcome, about="" if own else "on an engine opened anew, as the session's was"
+    )
+    return replace(report, control=outcome, causes=(*report.causes, *outcome.causes))
+
+
+def run_control(
+    session: Session, groups: Sequence[Group], *, syncs: int = SYNCS, engine: Engine | None = None
+) -> Control:
+    """The zero-learning-rate control of a session; `engine` None: on a new one, as the session's was opened, so that
+    the session's own keeps its weights and version."""
+    if engine is None:
+        config = replace(session.config.engine, device=str(session.policy.model.device))
+        engine = open_engine(config, session.policy.model)
+    learner = session.learner
+    return zero_control(
+        engine,
+        session.policy.model,
+        learner.weights,
+        times=syncs,
+        live=learner.weights(),
+        zero_updates=lambda: zero_updates(session, groups),
+        dtype=session.config.engine.dtype,
+    )
+
+
+def zero_updates(session: Session, groups: Sequence[Group]) -> tuple[int, Weights]:
+    """A learner like the session's, from its weights, makes a step's updates at learning rate 0: (updates, weights).
+
+    Rewards are planted (every other trajectory earns 1), so that there is something that a learning rate would learn.
+    """
+    config = replace(session.config.learner, lr=0.0, weight_decay=0.0, warmup_updates=0)
+    reference = session.policy.model if "ref_logp_T" in session.config.algorithm.requires else None
+    learner = Learner(
+        session.policy.model,
+        session.config.algorithm,
+        config,
+        critic=session.config.critic,
+        reference=reference,
+    )
+    tensors, state = session.learner.state()
+    learner.load_state(tensors, state)
+    batch = learner.facts(_with_planted_rewards(Batch.from_groups(groups)))
+    reports = learner.update(batch, session.config.algorithm.credit(batch), step=0)
+    made = sum(report.skipped is None for report in reports)
+    if not made:
+        raise DataError(
+            f"no update at learning rate 0 could be made, so the control says less: {reports[0].skipped}"
+        )
+    return made, learner.weights()
+
+
+def _with_planted_rewards(batch: Batch) -> Batch:
+    """The batch with planted rewards: 1 for every other trajectory, at its last turn; everything is scored."""
+    reward_N = (torch.arange(batch.num_trajectories) % 2).double()
+    turn_reward_K = torch.zeros_like(batch.turn_reward_K)
+    ends = batch.turn_offsets[1:]
+    starts = batch.turn_offsets[:-1]
+    has_turns = ends > starts
+    turn_reward_K[ends[has_turns] - 1] = reward_N[has_turns]
+    return replace(
+        batch,
+        reward_N=reward_N,
+        scored_N=torch.ones_like(batch.scored_N),
+        turn_reward_K=turn_reward_K,
+        outcome_N=torch.full_like(batch.outcome_N, float("nan")),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what is known
+
+
+def _opened(what: Any, step: int | None) -> tuple[Session, Run | None, bool]:
+    """(session, the run it is of, whether it is ours alone)"""
+    if isinstance(what, Session):
+        return what, None, False
+    if isinstance(what, Config):
+        return open_session(what), None, True
+    if isinstance(what, (str, os.PathLike)):
+        if str(what) in PRESETS or str(what).endswith(".toml"):
+            return open_session(load_config(str(what))), None, True
+        what = open_run(what)
+    if not isinstance(what, Run):
+        raise DataError(
+            f"an audit takes a session, a run, a Config or a preset's name, got {type(what).__name__}"
+        )
+    return reopen(what, step=step), what, True
+
+
+def _about(session: Session, run: Run | None) -> str:
+    version = session.learner.version
+    weights = "as opened" if not version else f"after {version} updates"
+    return f"{run.name if run is not None else session.config.policy.name}, weights {weights}"
+
+
+def _sample(
+    session: Session, tasks: int, attempts: int
+) -> tuple[list[Group], tuple[Exchange, ...], LogitsRecorder]:
+    """A few trajectories of training tasks, and what was recorded of the engine while they were sampled."""
+    journal = Journal(session.engine)
+    with LogitsRecorder(journal) as recorder:
+        groups = collect(
+            session.train_tasks(0, tasks),
+            family=session.family,
+            engine=journal,
+            chat=session.chat,
+            config=session.config.collect,
+            group_size=attempts,
+            runner=session.runner,
+            address=(session.config.seed, "audit", session.learner.version),
+        )
+    return groups, journal.exchanges, recorder
+
+
+def _trainer(
+    session: Session,
+    run: Run | None,
+    groups: Sequence[Group],
+    claims: Claims,
+    known: Mapping[str, Weights],
+) -> Trainer:
+    learner = session.learner
+    names = WeightNames.of(session.policy.model)
+    sets: dict[str, Weights | None] = {NOW: learner.weights()}
+    words = {NOW: ""}
+    if learner.version:
+        sets["before"] = learner.before_last_update()
+        words["before"] = "the weights of one update ago"
+        sets["opened"] = session.policy.model.state_dict()
+        words["opened"] = "the weights that the policy was opened with"
+    for name, saved in _checkpoints(learner, run):
+        sets[name] = _with_tied_names(saved, names)
+        words[name] = f"the weights of the {name}"
+    for name, weights in known.items():
+        sets[name] = _with_tied_names(weights, names)
+        words[name] = f"the weights {name!r}"
+    there = {name: weights for name, weights in sets.items() if weights is not None}
+    return Trainer(
+        session.policy.model,
+        there,
+        {name: words[name] for name in there},
+        _trainer_logp(learner, groups, claims),
+        learner.config.precision == "bf16",
+        learner.version,
+    )
+
+
+def _checkpoints(learner: Learner, run: Run | None) -> Iterator[tuple[str, Weights]]:
+    """Saved weights that are neither the untrained ones nor those of now, with a name."""
+    for step in checkpoint.steps(run.path) if run is not None else ():
+        try:
+            saved = checkpoint.load(run.path, step)
+        except (
+            WorkbenchError
+        ):  # a damaged one is told by whoever resumes; here it is one hypothesis less
+            continue
+        if saved.state["learner"]["version"] not in (learner.version, 0):
+            yield f"checkpoint of step {step}", learner.saved_weights(saved.tensors["model"])
+
+
+def _trainer_logp(learner: Learner, groups: Sequence[Group], claims: Claims) -> np.ndarray:
+    """The trainer's own numbers, by its own way (micro-batches, packing, autocast), for the claims [M]."""
+    batch = Batch.from_groups(groups)
+    logp_T = learner.logprobs(batch, batch.eligible_T).double().numpy()
+    return logp_T[np.flatnonzero(batch.eligible_T.numpy())[: len(claims)]]
+
+
+def _with_tied_names(weights: Weights, names: WeightNames) -> dict[str, torch.Tensor]:
+    """Every name of a tie, of weights that are given once."""
+    chosen = names.choose(weights)
+    full: dict[str, torch.Tensor] = {}
+    for tied in names.tied:
+        full |= dict.fromkeys(tied, chosen[tied[0]])
+    return full

@@ -1,0 +1,9 @@
+"""Worlds, inspected: environments are played to see whether they do what they say, and stored trajectories are held against
+what they answer.
+
+    playing.py   one played trajectory: what was shown, answered, paid and raised
+    checks/      E1 to E18, asked of an environment that somebody writes: `workbench check-env`, `wb.check_env`
+    rules/       R14, R20, R24 to R31, asked by the lint of the trajectories and the environment of a run
+
+Both sets are queries over the same played trajectories.
+"""

@@ -1,0 +1,262 @@
+"""Playing an environment to see what is wrong with it: `workbench check-env NAME`.
+
+    report = check_family(Guessing())      EnvReport: findings with the way to mend them, what play earns, what a step costs
+
+What it finds it has seen: trajectories that part, a reward that was paid, a limit that ended them. What cannot be seen here (no
+solver, no tokenizer, an environment that is not the same twice) is said to be not checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workbench.basics.findings import Answer, Finding, LintReport, RuleResult, answered, heard_out
+from workbench.extensions.inspect_worlds.checks.chance import (
+    check_chance,
+    check_isolation,
+    check_replays,
+)
+from workbench.extensions.inspect_worlds.checks.earned import check_rewards, check_success
+from workbench.extensions.inspect_worlds.checks.ends import (
+    check_bad_texts,
+    check_ends,
+    check_limits,
+)
+from workbench.extensions.inspect_worlds.checks.farm import (
+    PolicyEstimate,
+    all_earned,
+    check_farming,
+)
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.shown import (
+    check_context,
+    check_leaks,
+    check_messages_said,
+    check_text,
+)
+from workbench.extensions.inspect_worlds.checks.tasks import check_splits, check_tasks
+from workbench.extensions.inspect_worlds.checks.upkeep import (
+    StepCost,
+    check_cost,
+    check_left_behind,
+    check_workers,
+    cost_of,
+)
+from workbench.values import Observation
+from workbench.worlds.base import EnvFamily
+from workbench.worlds.baselines import BASELINES, NONE_KNOWN
+
+
+class EnvCheck(NamedTuple):
+    """A check of an environment, with what a finding of it means and how to fix it."""
+
+    id: str
+    title: str
+    means: str
+    mend: str
+    check: Callable[[CheckInput], Iterator[RuleResult]]
+
+
+CHECKS: tuple[EnvCheck, ...] = (
+    EnvCheck(
+        "E1",
+        "a task is a function of its seed",
+        "the same step draws other tasks in another process or after a resume, and "
+        "a stored trajectory cannot be played again",
+        "Draw everything in task(task_seed) from rng_at('my_env', task_seed) (workbench.values.seeds), put plain JSON values "
+        "that make the problem into the payload, and read nothing else in reset.",
+        check_tasks,
+    ),
+    EnvCheck(
+        "E2",
+        "held-out tasks are not training tasks",
+        "evaluation tells what was remembered, not what was learned",
+        "Let split_of(task) decide by what the task asks (content_split of workbench.worlds.splits), never by its seed.",
+        check_splits,
+    ),
+    EnvCheck(
+        "E3",
+        "the same task, chance and actions go the same way",
+        "a group compares trajectories of different problems; what was stored cannot be replayed",
+        "Draw all chance from rng_at('my_env', dynamics_seed, turn) or a generator made of "
+        "dynamics_seed in reset; let the first observation depend on the task alone. Of an environment that cannot be the "
+        "same twice, the family says deterministic = False.",
+        check_replays,
+    ),
+    EnvCheck(
+        "E4",
+        "chance comes from dynamics_seed",
+        "trajectories of a group differ in nothing but the policy's words, and luck "
+        "belongs to the task: no baseline averages over it",
+        "Seed what is drawn in step() with dynamics_seed, and draw what "
+        "belongs to the problem in task(task_seed). Use a generator of the environment's own, never random or numpy.random.",
+        check_chance,
+    ),
+    EnvCheck(
+        "E5",
+        "trajectories do not act on each other",
+        "replies and rewards belong to somebody else's actions",
+        "Make everything that changes in __init__ or reset, never in the class, the module or the family.",
+        check_isolation,
+    ),
+    EnvCheck(
+        "E6",
+        "what is shown can be read",
+        "tokens are spent on codes that say nothing, and foreign text acts in a terminal",
+        "Strip or translate codes where the observation is built; decode bytes with their own encoding.",
+        check_text,
+    ),
+    EnvCheck(
+        "E7",
+        "every observation says something, in a role that it may have",
+        "the policy answers nobody, or is shown words as its own that it did not sample",
+        "End every observation with a message by 'user' (or 'tool', after a call) that "
+        "says what is the case now.",
+        check_messages_said,
+    ),
+    EnvCheck(
+        "E8",
+        "prompts fit the context",
+        "trajectories end without a turn, or in the middle",
+        "Shorten prompts and replies, or raise collect.max_context.",
+        check_context,
+    ),
+    EnvCheck(
+        "E9",
+        "no answer is shown before it is earned",
+        "the policy is paid for reading it off: success rises at once, and "
+        "nothing of it is left elsewhere",
+        "Keep the answer out of prompts, refusals and hints; info is for people and is "
+        "shown to no policy.",
+        check_leaks,
+    ),
+    EnvCheck(
+        "E10",
+        "success is said, and agrees with the reward",
+        "what is learned is not what is reported",
+        "Put info={'success': bool} into every StepResult, true from where the task is solved on, and pay most for it.",
+        check_success,
+    ),
+    EnvCheck(
+        "E11",
+        "rewards are numbers, within their bounds",
+        "a trajectory ends as a fault, or one outlier decides the update",
+        "Return a finite number, or None where the reward could not be computed; let reward_parts sum to it; state the "
+        "bounds of a whole trajectory as reward_range = (low, high), or mend what exceeds them.",
+        check_rewards,
+    ),
+    EnvCheck(
+        "E12",
+        "the reward cannot be farmed",
+        "the policy will find it: its return rises and it solves nothing",
+        "Pay for what solves the task, once; compare the whole answer and not words in it; pay nothing for form, length or "
+        "turns alone, or far less than for success.",
+        check_farming,
+    ),
+    EnvCheck(
+        "E13",
+        "a trajectory ends, once",
+        "trajectories go on after they are over, and turns are paid that mean nothing",
+        "Return terminated=True with the last reward, and raise EnvError in a step after it.",
+        check_ends,
+    ),
+    EnvCheck(
+        "E14",
+        "limits are said, and are the real ones",
+        "the policy is cut off by something that it could not know",
+        "State the number of answers and moves in the first prompt, from the same settings that enforce them.",
+        check_limits,
+    ),
+    EnvCheck(
+        "E15",
+        "bad texts are answered, not raised",
+        "early in training most trajectories would be faults, without a reward",
+        "Say in words what was expected; quote the policy's words in a Text that is not trusted.",
+        check_bad_texts,
+    ),
+    EnvCheck(
+        "E16",
+        "time and memory",
+        "training waits for the environment, or runs out of memory",
+        "Make what is costly once for each family (functools.cache), keep nothing of a trajectory in class or module, and "
+        "step slow ones in workers.",
+        check_cost,
+    ),
+    EnvCheck(
+        "E17",
+        "what a trajectory held is given back",
+        "the machine runs out of threads, processes or files in the middle of a "
+        "run, or the process never ends",
+        "Define close(): end threads and processes that the trajectory started, close files "
+        "and connections.",
+        check_left_behind,
+    ),
+    EnvCheck(
+        "E18",
+        "worker processes can run it",
+        "collect.env_runner = 'processes' fails, or plays something else",
+        "Define the family in a file, as a frozen dataclass whose fields are plain values; use no hash() of a text and no "
+        "order of a set.",
+        check_workers,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class EnvReport:
+    """Findings and measurements of an environment. `baselines`: name -> "none known", of those that the family does not have."""
+
+    findings: LintReport
+    earned: tuple[PolicyEstimate, ...] = ()
+    cost: StepCost | None = None
+    baselines: dict[str, str] | None = None
+    problems: tuple[int, int] = (0, 0)  # different ones, of so many tasks
+
+    @property
+    def ok(self) -> bool:
+        """No error; notes are no error."""
+        return self.findings.ok
+
+
+def check_family(
+    family: EnvFamily,
+    *,
+    count_tokens: Callable[[Observation], int] | None = None,
+    max_context: int | None = None,
+    max_turn_tokens: int = 0,
+    tasks: int = 12,
+    budget_s: float = 3.0,
+    only: tuple[str, ...] = (),
+) -> EnvReport:
+    """Play `family` and ask every check (or those of `only`, by id).
+
+    `count_tokens(observation)`: tokens of a prompt that begins with it; with `max_context` and `max_turn_tokens` it says
+    whether prompts fit. `tasks`: how many are played; `budget_s`: seconds for each way to play.
+    """
+    given = CheckInput(family, count_tokens, max_context, max_turn_tokens, tasks, budget_s)
+    about = f"{getattr(family, 'label', family.name)}: {tasks} tasks"
+    missing = {name: NONE_KNOWN for name in BASELINES if name not in given.baselines}
+    try:
+        given.tasks
+    except Exception as error:
+        first = CHECKS[0]
+        what = Finding(f"task(task_seed) raises: {type(error).__name__}: {error}")
+        return EnvReport(LintReport((_answer(first, [what]),), about), baselines=missing)
+    answers = tuple(
+        _answer(check, heard_out(check.check, given, "the check itself failed"))
+        for check in CHECKS
+        if not only or check.id in only
+    )
+    return EnvReport(
+        LintReport(answers, about),
+        tuple(all_earned(given)),
+        cost_of(given),
+        missing,
+        (len(set(given.problems)), len(given.tasks)),
+    )
+
+
+def _answer(check: EnvCheck, results: list[RuleResult]) -> Answer:
+    return answered(check.id, check.title, results, (), check.means, check.mend)

@@ -1,0 +1,187 @@
+"""Chance: what may differ between two trajectories of a task, what may not, and whether one acts on the other (E3 to E5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.playing import (
+    Script,
+    answers_in,
+    global_dice,
+    opening_of,
+    parting,
+    replay,
+    same,
+    text_of,
+    unplayable,
+)
+from workbench.extensions.inspect_worlds.sharing import (
+    among_others,
+    first_apart,
+    played_alone,
+    shared_objects,
+    snapshots,
+)
+from workbench.values.seeds import seed_of
+from workbench.worlds.runners import InlineRunner
+from workbench.worlds.shared import opened, stands_alone
+
+SEEDS = 3  # dynamics seeds under which the draws of one trajectory are compared
+
+
+def check_replays(given: CheckInput) -> Iterator[RuleResult]:
+    """The same task begins the same way, whatever the chance; the same chance and actions go the same way."""
+    for task in given.tasks[:4]:
+        first = [opening_of(given.family, task, seed_of("check-env", n)) for n in (0, 1, 0)]
+        yield Checked(1)
+        if None in first:
+            continue
+        if not same(first[0], first[2]):
+            yield Finding(
+                f"task {task.id!r} begins otherwise each time, under the same dynamics_seed: "
+                f"{_both_openings(first[0], first[2])}{_dice_of(given, Script(task, seed_of('check-env', 0), ()))}"
+            )
+            return
+        if not same(first[0], first[1]):
+            yield Finding(
+                f"the first observation of task {task.id!r} depends on dynamics_seed, so that the trajectories of a "
+                f"group are not at one task: {_both_openings(first[0], first[1])}"
+            )
+            return
+    if (why := unplayable(given.family)) is not None:
+        yield NotChecked(why)
+        return
+    for script in given.scripts:
+        with global_dice(1):
+            one = replay(given.family, script).answers
+        with global_dice(2):
+            other = replay(given.family, script).answers
+        yield Checked(1)
+        if not same(one, other):
+            yield Finding(
+                f"the same trajectory of task {script.task.id!r}, played twice from the same dynamics_seed, does not go "
+                f"the same way: {parting(one, other)}{_dice_of(given, script)}"
+            )
+            return
+
+
+def _both_openings(one: Any, other: Any) -> str:
+    return f"{shortened(text_of(one)[-200:], 90)} and {shortened(text_of(other)[-200:], 90)}"
+
+
+def _dice_of(given: CheckInput, script: Script) -> str:
+    """The draws that come otherwise the second time, in words."""
+    with global_dice(1):
+        one = draws_of(given.family, script)
+    with global_dice(2):
+        other = draws_of(given.family, script)
+    wild = {
+        (a.what, a.place): None for a, b in zip(one, other) if a.state != b.state or a.state == 0
+    }
+    named = [f"{what} in {place}" for what, place in wild][:3]
+    return f". It draws from {', '.join(named)}" if named else ""
+
+
+# ------------------------------------------------------------------------------------------------ whose chance
+
+
+def check_chance(given: CheckInput) -> Iterator[RuleResult]:
+    """What is drawn while playing comes from dynamics_seed: else the trajectories of a group throw the same dice."""
+    if (why := unplayable(given.family)) is not None:
+        yield NotChecked(why)
+        return
+    reported: set[str] = set()
+    for script in given.scripts[:3]:
+        draws = [
+            draws_of(given.family, script._replace(seed=seed_of("check-env", "dice", n)))
+            for n in range(SEEDS)
+        ]
+        yield Checked(1)
+        for place, what in _shared_places(draws):
+            if place not in reported:
+                reported.add(place)
+                yield Finding(
+                    f"what {place} draws in step() from {what} is the same under {SEEDS} dynamics seeds: all "
+                    "trajectories of a group share these dice"
+                )
+    changing = [played for played in given.played if played.changed]
+    if changing:
+        names = sorted(set().union(*(played.changed for played in changing)))
+        yield Finding(
+            f"{len(changing)} of {len(given.played)} trajectories leave the global generator "
+            f"of {' and '.join(names)} in another state: whatever else draws from it is changed, other trajectories "
+            "among it",
+            severity=NOTE,
+        )
+
+
+def _shared_places(draws: list[list[Draw]]) -> Iterator[tuple[str, str]]:
+    first: list[dict[str, Draw]] = []
+    for drawn in draws:
+        by_place: dict[str, Draw] = {}
+        for draw in drawn:
+            if draw.step >= 0 and draw.state:
+                by_place.setdefault(draw.place, draw)
+        first.append(by_place)
+    for place, draw in first[0].items():
+        if all(place in by_place and by_place[place].state == draw.state for by_place in first):
+            yield place, draw.what
+
+
+# ------------------------------------------------------------------------------------------------ who acts on whom
+
+
+def check_isolation(given: CheckInput) -> Iterator[RuleResult]:
+    """Trajectories go the same way alone, among others, and after others."""
+    family = given.family
+    if (why := unplayable(family)) is not None:
+        yield NotChecked(why)
+        return
+    scripts = given.scripts
+    if not scripts:
+        yield NotChecked("a trajectory that could be played")
+        return
+    alone = played_alone(family, scripts)
+    if first_apart(alone, played_alone(family, scripts)) is not None:
+        yield NotChecked("a trajectory that goes the same way twice (E3)")
+        return
+    yield Checked(len(scripts))
+    yield from among_others(InlineRunner, family, scripts, alone)
+    if stands_alone(family):
+        yield from _shared_by_environments(given, scripts)
+        yield from _used_again(given, scripts, alone)
+
+
+def _shared_by_environments(given: CheckInput, scripts: list[Script]) -> Iterator[RuleResult]:
+    """Findings of what two environments have in common; that it did not change is nothing to be told here."""
+    pair = scripts if len(scripts) > 1 else scripts * 2
+    for result in shared_objects(given.family, pair):
+        if not isinstance(result, Finding) or result.severity != NOTE:
+            yield result
+    if max(len(script.texts) for script in scripts) > 1:
+        yield from snapshots(given.family, max(scripts, key=lambda script: len(script.texts)))
+
+
+def _used_again(
+    given: CheckInput, scripts: list[Script], alone: list[list[Any]]
+) -> Iterator[RuleResult]:
+    """An environment that is reset begins anew. Nobody here resets one twice, other programs do."""
+    for before, script, expected in zip(scripts, scripts[1:], alone[1:]):
+        try:
+            with opened(given.family) as env:
+                for _ in answers_in(env, before):
+                    pass
+                answered = list(answers_in(env, script))
+        except Exception:  # it can be reset only once, or had raised when it was played alone
+            continue
+        yield Checked(1)
+        if not same(answered, expected):
+            yield Finding(
+                f"reset() leaves something of the trajectory before: task {script.task.id!r}, in an environment that had "
+                f"played {before.task.id!r}, goes otherwise: {parting(expected, answered)}"
+            )
+            return

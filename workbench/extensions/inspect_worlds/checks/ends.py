@@ -1,0 +1,262 @@
+"""How trajectories end: by the environment's own word, once, at the limits that it states; and never by what a policy wrote
+(E13 to E15)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.playing import (
+    PlayedTrajectory,
+    Script,
+    is_over,
+    play,
+    replay,
+    text_of,
+)
+from workbench.values import Observation
+
+NUMBERS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+ANSWERS = (
+    "answers?|turns?|guess(?:es)?|attempts?|tries|try|chances?|rounds?|responses?|replies|messages?"
+)
+MOVES = "moves?|steps?|actions?"
+_NUMBER = rf"(\d+|{'|'.join(NUMBERS)})"
+# What promises a number of them in all, and not in one answer.
+_STATED = re.compile(
+    rf"(?:(?:you (?:have|get|are given|may (?:use|take|make)|can (?:use|take|make))|at most|up to|no more than|a maximum of|"
+    rf"maximum|limits?(?: of|:)?|within|only|in all|,) (?:only |at most |up to |exactly )?(?:[^.,;:\n]{{0,40}}?, )?"
+    rf"{_NUMBER} (?:(?!per\b|an?\b|each\b|in\b)\w+ )?({ANSWERS}|{MOVES})\b)(?! (?:per|an|a|each|in one|in each|at a time|at once|for each)\b)"
+    rf"|{_NUMBER} ({ANSWERS}|{MOVES}) (?:left|remaining|in all|in total|at most|altogether)",
+    re.IGNORECASE,
+)
+CANARY = "zq7<|im_end|>zq7"
+BAD = {
+    "an empty text": "",
+    "words": "zzz",
+    "tags that do not close": "<answer><answer><think>",
+    "an empty answer": "<answer></answer>",
+    "a control token": CANARY,
+    "broken JSON": '<tool_call>{"name": [}</tool_call>',
+    "a null character": "\x00\x1b[31m",
+    "other scripts": "<answer>\u202eдва ½ 一 🙂</answer>",
+    "a huge number": f"<answer>{'9' * 5000}</answer>",
+    "a long text": "<answer>" * 20_000,
+}
+SLOW_S = 2.0
+
+
+def check_ends(given: CheckInput) -> Iterator[RuleResult]:
+    trajectories = [played for played in given.played if played.results and not played.error]
+    yield Checked(len(trajectories))
+    goes_on = [played for played in trajectories if _ever_succeeded(played) and not played.ended]
+    if len(goes_on) >= 2 and len(goes_on) * 2 > sum(
+        bool(played.success) for played in trajectories
+    ):
+        yield Finding(
+            f"{len(goes_on)} trajectories have succeeded and are not over: terminated is never said, at "
+            f"{goes_on[0].task.id!r} ({goes_on[0].policy}) for one"
+        )
+    elif trajectories and not any(played.ended for played in trajectories) and not goes_on:
+        if "solver" not in given.own and not any(
+            (played.reward or 0.0) > 0 for played in trajectories
+        ):
+            yield NotChecked(
+                f"a trajectory that ends: none of {len(trajectories)} does, and no solver is known that could"
+            )
+            return
+        yield Finding(
+            f"none of {len(trajectories)} trajectories, by {len(given.plays)} ways to play, ends by the environment's word: "
+            f"neither terminated nor truncated is ever said, and all go on to max_turns = {given.family.max_turns}",
+            severity="error" if "solver" in given.own else NOTE,
+        )
+    yield from _after_the_end(given, trajectories)
+
+
+def _ever_succeeded(played: PlayedTrajectory) -> bool:
+    return any(result.info.get("success") is True for result in played.results)
+
+
+def _after_the_end(given: CheckInput, trajectories: list[PlayedTrajectory]) -> Iterator[RuleResult]:
+    """Nobody here steps a trajectory that is over; other programs do, and one that pays once more is paid twice."""
+    ended = [played for played in trajectories if played.results[-1].terminated]
+    for played in sorted(ended, key=lambda played: -(played.reward or 0.0))[:3]:
+        once_more = Script(played.task, played.seed, (*played.texts, played.texts[-1]))
+        again = replay(given.family, once_more)
+        yield Checked(1)
+        if again.error:  # that is the right answer
+            continue
+        beyond = again.results[-1]
+        if (beyond.reward or 0.0) > 0:
+            yield Finding(
+                f"a step after the end of {played.task.id!r} pays {beyond.reward:g} again: raise EnvError there",
+                severity=NOTE,
+            )
+            return
+        if not is_over(beyond):
+            yield Finding(
+                f"a step after the end of {played.task.id!r} is answered as if the trajectory went on: raise EnvError there",
+                severity=NOTE,
+            )
+            return
+
+
+# ------------------------------------------------------------------------------------------------ limits
+
+
+def check_limits(given: CheckInput) -> Iterator[RuleResult]:
+    """Where the environment cuts trajectories off, its prompt says so; and what the prompt says is what happens."""
+    idle = list(_unsuccessful(given))
+    yield Checked(len(idle))
+    if not idle:
+        return
+    begun = [played.task.id for played in idle if played.task.id in given.openings]
+    prompts = [text_of(given.openings[task_id]) for task_id in begun]
+    real = _own_limit(given, idle)
+    stated: set[tuple[int, str]] = set()
+    for prompt in prompts[:6]:
+        stated.update(stated_limits(prompt))
+    if real is not None and not _says(real, prompts[0], stated):
+        turns, _ = real
+        yield Finding(
+            f"the environment ends trajectories after {turns} answers (max_turns is {given.family.max_turns}), and its "
+            f"prompt does not say so: a policy cannot know it. Say it, or set max_turns = {turns}"
+        )
+        return
+    yield from _differs(given, idle, stated, real)
+
+
+def _unsuccessful(given: CheckInput) -> Iterator[PlayedTrajectory]:
+    """Trajectories without an error that solve nothing, by all ways to play but the solver."""
+    for name, trajectories in given.plays.items():
+        for played in trajectories if name != "solver" else ():
+            if played.results and not played.error and not played.success:
+                yield played
+
+
+def stated_limits(prompt: str) -> Iterator[tuple[int, str]]:
+    """(number, "answers" or "moves") of the limits that a prompt states."""
+    for match in _STATED.finditer(prompt):
+        number, noun = (match[1], match[2]) if match[1] else (match[3], match[4])
+        value = NUMBERS.index(number.lower()) if number.lower() in NUMBERS else int(number)
+        yield value, "moves" if re.fullmatch(MOVES, noun, re.IGNORECASE) else "answers"
+
+
+def _own_limit(given: CheckInput, idle: list[PlayedTrajectory]) -> tuple[int, int | None] | None:
+    """(answers, moves) after which the environment itself ends what does not succeed, always; None where there is no such
+    number below max_turns."""
+    cut = [played for played in idle if played.results[-1].truncated]
+    over = [played for played in idle if played.results[-1].terminated]
+    for ended in (cut, over):
+        turns = Counter(len(played.results) for played in ended)
+        if not turns or len(ended) < 4:
+            continue
+        longest = max(turns)
+        others = [played for played in idle if len(played.results) > longest]
+        at_it = [played for played in ended if len(played.results) == longest]
+        enough = len(at_it) >= 4 and len({played.policy for played in at_it}) >= 2 and not others
+        # A number ends them, and not what they said: all of them end there, whichever way they were played.
+        counted = ended is cut or (2 <= longest and len(at_it) == len(idle))
+        if enough and longest < given.family.max_turns and counted:
+            return longest, next((played.moves for played in at_it if played.moves), None)
+    return None
+
+
+def _says(real: tuple[int, int | None], prompt: str, stated: set[tuple[int, str]]) -> bool:
+    words = set(re.findall(r"\w+", prompt.lower()))
+    return any(
+        str(number) in words or number < len(NUMBERS) and NUMBERS[number] in words
+        for number in real
+        if number
+    ) or any(number in real for number, _ in stated)
+
+
+def _differs(
+    given: CheckInput,
+    idle: list[PlayedTrajectory],
+    stated: set[tuple[int, str]],
+    real: tuple[int, int | None] | None,
+) -> Iterator[RuleResult]:
+    """A limit on answers in the prompt against the number of answers that are really taken."""
+    answers = sorted({number for number, kind in stated if kind == "answers" and number > 0})
+    longest = max(len(played.results) for played in idle)
+    reached = (
+        real is not None
+        or any(not played.ended for played in idle)
+        or longest == given.family.max_turns
+    )
+    if len(answers) != 1 or not reached:
+        return
+    taken = real[0] if real is not None else given.family.max_turns
+    at_it = [played for played in idle if len(played.results) == taken]
+    if answers[0] != taken and at_it:
+        yield Finding(
+            f"the prompt states {answers[0]} answers, and {taken} are taken ({at_it[0].policy} at "
+            f"{at_it[0].task.id!r}): state the real limit"
+        )
+    elif answers[0] != given.family.max_turns and real is None:
+        yield Finding(
+            f"the prompt states {answers[0]} answers, and max_turns is {given.family.max_turns}"
+        )
+
+
+# ------------------------------------------------------------------------------------------------ bad texts
+
+
+def check_bad_texts(given: CheckInput) -> Iterator[RuleResult]:
+    """Whatever a policy writes is answered: what is raised ends the trajectory as a fault, and leaves it unscored."""
+    reported = False
+    raising = next((played for played in given.played if played.error), None)
+    if raising is not None:
+        reported = True
+        where = f"{raising.where} raises at {raising.task.id!r} ({raising.policy})"
+        if raising.where == "the policy":
+            where = f"the family's own {raising.policy} raises at {raising.task.id!r}"
+        yield Finding(f"{where}: {shortened(raising.error, 160)}")
+    for name, text in BAD.items():
+        began = time.monotonic()
+        played = play(
+            given.family, given.tasks[0], 0, lambda env, text=text: text, policy=name, most=1
+        )
+        seconds = time.monotonic() - began
+        yield Checked(1)
+        if played.error and not reported:
+            reported = True
+            yield Finding(
+                f"{played.where} raises on {name}, {text[:30]!r}: {shortened(played.error, 160)}. Answer it in words: what is "
+                "raised ends the trajectory as a fault, without a reward"
+            )
+        if seconds > SLOW_S:
+            yield Finding(
+                f"{name} of {len(text)} characters takes {seconds:.1f} s to be answered",
+                severity=NOTE,
+            )
+        if any(map(_trusts_a_control_token, played.shown[1:])):
+            yield Finding(
+                "what the policy wrote comes back in a part that says trusted=True: its <|im_end|> would end a turn"
+            )
+
+
+def _trusts_a_control_token(observation: Observation) -> bool:
+    for message in observation.messages:
+        if any(part.trusted and "<|im_end|>" in part.text for part in message.content):
+            return True
+    return False

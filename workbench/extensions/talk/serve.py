@@ -1,0 +1,97 @@
+"""A run's policy behind an OpenAI-compatible server of vLLM's own: `workbench serve RUN`.
+
+    with serve("runs/first") as server:
+        server.url, server.name           for `workbench chat --endpoint`, and for any client of that protocol
+
+It is exported into a folder that goes with the server, with the template and the template's variables it was trained with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from workbench.basics.extensions import service
+from workbench.engines.vllm_core import check_vllm
+from workbench.look.cells.export_policy import export_policy
+from workbench.run.store import Run, open_run
+from workbench.training.config import Config
+from workbench.training.stored import config_of_run
+
+CACHE_BYTES = (
+    1 << 30
+)  # for keys and values on a CPU, where vLLM would take half of the memory there is
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where a policy is served. `url` ends in /v1."""
+
+    url: str
+    name: str
+    process: Any
+
+
+@contextmanager
+def serve(
+    run: Run | str | Path, *, step: int | None = None, port: int = 0, deadline_s: float = 600.0
+) -> Iterator[Served]:
+    """The policy of a run's newest checkpoint (or that of `step`), served on this machine until the block ends. `port` 0: any
+    that is free. Raises EngineError where vLLM is not installed, the port is taken, or the server does not start within
+    `deadline_s`, and what exporting raises."""
+    check_vllm()
+    run = open_run(run)
+    process = service("server_process", "workbench serve")(
+        lambda folder: export_policy(run, folder, step=step),
+        arguments_of(config_of_run(run)),
+        port=port,
+        name=run.name,
+    )
+    try:
+        process.start()
+        process.wait(lambda: _answers(process.url), deadline_s)
+        yield Served(f"{process.url}/v1", run.name, process)
+    finally:
+        process.close()
+
+
+def arguments_of(config: Config) -> dict[str, Any]:
+    """What a server is told of how the run was trained, in vLLM's words."""
+    arguments: dict[str, Any] = {
+        "generation_config": "vllm",
+        "seed": 0,
+        "enable_prefix_caching": True,
+        "enable_log_requests": False,
+    }
+    if config.policy.device == "cpu" or not _gpu():
+        arguments |= {
+            "dtype": config.policy.dtype,
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": CACHE_BYTES,
+        }
+    if (context := config.engine.max_context) is not None:
+        arguments["max_model_len"] = context
+    if config.policy.template_flags:
+        arguments["default_chat_template_kwargs"] = json.dumps(dict(config.policy.template_flags))
+    if getattr(getattr(config.env, "calls", None), "format", None) == "hermes":
+        arguments |= {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    return arguments
+
+
+def _gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,493 @@
+"""A document as HTML that survives: an untrusted JupyterLab, a dark theme, and a page that drops every style.
+
+shown(document)     the `View`: this HTML, the text of `text.py`, and the picture
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any
+
+from workbench.look import doc
+from workbench.look.escape import visible
+from workbench.look.looks import CARD, INK, LINE, MONO, MUTED, PANEL, RED_BLUE, Look, css
+from workbench.look.markup import Html, Page, finished, join, tag, theme_variables
+from workbench.look.png import png_of
+from workbench.look.text import text_of
+from workbench.look.text_png import text_png
+from workbench.values import View
+
+SANS = "system-ui, Helvetica, Arial, DejaVu Sans, sans-serif"
+PLOTLY = "application/vnd.plotly.v1+json"
+THEME_VARIABLES = theme_variables()
+PAPER = f"background-color:{CARD};color:{INK}"
+
+
+def view_from(*parts: doc.Part | None, png: Any = None) -> View:
+    """The view that has these parts in their order; None is left out. `png`: its picture, where that is not among them."""
+    return shown(doc.ViewDocument(parts, png))
+
+
+def shown(document: doc.ViewDocument) -> View:
+    """The view of a document."""
+    picture = document.picture
+    if picture is not None and picture.figure is not None:
+        return InteractiveView(document)
+    source = document.png or (None if picture is None else picture.png)
+    png = _png_of(source)
+    parts = document.parts
+    if document.png is None and picture is not None:
+        parts = [replace(part, png=png) if part is picture else part for part in parts]
+    return finished(card(parts), text_of(document), png, source)
+
+
+class InteractiveView(Page):
+    """A view with curves to hover over and to zoom. As the last line of a cell it makes two outputs: the curves, and
+    below them everything else.
+
+    The curves are plotly's JSON, which JupyterLab draws with what it has installed, beside the PNG, which stands where
+    plotly is not: on GitHub, in an exported page. JupyterLab shows a PNG as wide as it is until one points at it, so
+    that a notebook which is open there is not sent one: its plotly draws at the width that is there, and adds the PNG.
+    No script is part of a notebook, and nothing is loaded from anywhere. The PNG is drawn, once, when it or the HTML is
+    asked for.
+    """
+
+    def __init__(self, document: doc.ViewDocument) -> None:
+        self.__dict__.update(_document=document, text=visible(text_of(document)))
+
+    @cached_property
+    def png(self) -> bytes:
+        return _png_of(self.drawer)
+
+    @property
+    def drawer(self) -> Any:
+        return self._document.png or self._document.picture.png
+
+    @property
+    def figure(self) -> Any:
+        """The curves as a `plotly.graph_objects.Figure`, to change them. Needs plotly."""
+        from plotly.graph_objects import Figure
+
+        return Figure(self._document.picture.figure)
+
+    @cached_property
+    def html(self) -> Html:
+        drawn = replace(self._document.picture, png=self.png)
+        return card(
+            [drawn if part is self._document.picture else part for part in self._document.parts]
+        )
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        picture = self._document.picture
+        rest = card([part for part in self._document.parts if part is not picture])
+        curves = {PLOTLY: picture.figure, "text/plain": picture.alt}
+        if not _lab_draws_plotly():
+            curves["image/png"] = self.png
+        display(curves, raw=True)
+        display(
+            {"text/html": rest, "text/plain": self.text, "image/png": text_png(self.text)}, raw=True
+        )
+
+
+def _lab_draws_plotly() -> bool:
+    """Is this an open notebook of JupyterLab, with the extension that comes with plotly?"""
+    is_open = "JPY_SESSION_NAME" in os.environ and "WORKBENCH_PROGRESS" not in os.environ
+    return is_open and find_spec("plotly") is not None
+
+
+def _png_of(source: Any) -> bytes | None:
+    return png_of(source()) if callable(source) else source
+
+
+def card(parts: Sequence[doc.Part | None]) -> Html:
+    """The root of every view: its own paper and ink, so that it reads on a light and on a dark page."""
+    return tag(
+        "div",
+        parts_html(parts),
+        style=(
+            f"{PAPER};{THEME_VARIABLES};border:1px solid {LINE};border-radius:6px;padding:10px 14px;font-family:{SANS};font-size:13px;"
+            "line-height:1.45;max-width:1180px;overflow-x:auto;text-align:left"
+        ),
+    )
+
+
+def parts_html(parts: Sequence[doc.Part | doc.Inline | None]) -> Html:
+    return join(WRITERS[type(part)](part) for part in parts if part is not None)
+
+
+# ------------------------------------------------------------------------------------------------ inside a line
+
+
+def line_html(line: doc.Line) -> Html:
+    return join(WRITERS[type(part)](part) for part in doc.inline(line))
+
+
+def _badge(part: doc.Badge) -> Html:
+    return tag(
+        "span",
+        part.text,
+        title=part.title,
+        style=(
+            f"background-color:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
+            "margin:0 4px 0 0;font-size:12px;font-weight:600;display:inline-block;white-space:nowrap"
+        ),
+    )
+
+
+def _bar(part: doc.Bar) -> Html:
+    boxes = [
+        tag(
+            "span",
+            style=f"display:inline-block;height:{part.height}px;width:{width}px;"
+            f"background-color:{colour};vertical-align:middle",
+        )
+        for width, colour in part.stretches
+        if width > 0
+    ]
+    return tag(
+        "span", *boxes, style=f"display:inline-block;margin:{part.margin};white-space:nowrap"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ lines and blocks
+
+
+def _heading(part: doc.Heading) -> Html:
+    return tag(
+        "div", line_html(part.content), style="font-size:15px;font-weight:600;margin:0 0 2px 0"
+    )
+
+
+def _note(part: doc.Note) -> Html:
+    return tag(
+        "div",
+        line_html(part.content),
+        style=(f"color:{MUTED};font-family:{SANS};font-size:12px;margin:2px 0 6px 0"),
+    )
+
+
+def _warn(part: doc.WarningLine) -> Html:
+    return tag(
+        "div",
+        "⚠ ",
+        part.content,
+        style=(
+            "background-color:#fff3d6;color:#4a3200;border:1px solid #e0b64a;border-radius:4px;padding:2px 8px;"
+            "margin:4px 0;font-size:12px"
+        ),
+    )
+
+
+def _block(part: doc.Block) -> Html:
+    wraps = "white-space:pre-wrap;overflow-wrap:break-word;word-break:normal"
+    return tag(
+        "div",
+        line_html(part.content),
+        style=(
+            f"background-color:{PANEL};color:{INK};font-family:{MONO};font-size:12px;line-height:1.4;padding:4px 8px;"
+            f"border-radius:4px;margin:2px 0;{wraps if part.wraps else 'white-space:pre;overflow-x:auto'}"
+            f"{';font-weight:600' if part.bold else ''}"
+        ),
+    )
+
+
+def _quoted(part: doc.Quoted) -> Html:
+    return tag(
+        "div", _badge(doc.Badge(part.badge)), _block(doc.Block(part.text)), style="margin:4px 0"
+    )
+
+
+def _fold(part: doc.Fold) -> Html:
+    line = tag(
+        "summary",
+        part.summary,
+        style=f"background-color:{CARD};color:{MUTED};cursor:pointer;font-size:12px",
+    )
+    return tag("details", line, parts_html(part.parts), style=f"{PAPER};margin:4px 0")
+
+
+def _section(part: doc.Section) -> Html:
+    ruled = (
+        "margin:2px 0 6px 16px"
+        if part.inset
+        else f"border-top:1px solid {LINE};padding:6px 0 2px 0;margin:4px 0 0"
+    )
+    return tag("div", parts_html(part.parts), style=ruled)
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def _table(table: doc.Table) -> Html:
+    columns = [
+        column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns
+    ]
+    rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
+    head = None
+    if table.header:
+        names = [_td("th", (column.name,), column, Look(PANEL, INK)) for column in columns]
+        head = tag("thead", _tr(names, table.dense))
+    body = tag("tbody", *(_row(row, columns, table.dense) for row in rows))
+    return tag(
+        "table",
+        head,
+        body,
+        style=(
+            f"border-collapse:collapse;table-layout:auto;margin:6px 0;{PAPER};font-size:12px;"
+            f"font-family:{MONO if table.dense else SANS}"
+        ),
+    )
+
+
+def _row(row: doc.TableRow, columns: Sequence[doc.Column], dense: bool) -> Html:
+    cells = []
+    for index, (cell, column) in enumerate(zip(row.cells, columns)):
+        cell = doc.Cell(cell) if isinstance(cell, str) else cell
+        parts = (cell.text,) if cell.parts is None else cell.parts
+        if row.below and index == len(row.cells) - 1:
+            parts = (*parts, *(doc.Note(line) for line in row.below))
+        cells.append(_td("td", parts, column, cell.look, cell.title, dense))
+    return _tr(cells, dense)
+
+
+def _tr(cells: Sequence[Html], dense: bool) -> Html:
+    """Names the paper of its cells: the theme's striped rows would shine through otherwise."""
+    line = "" if dense else f";border-bottom:1px solid {LINE}"
+    return tag("tr", *cells, style=f"background-color:{CARD}{line}")
+
+
+def _td(
+    name: str,
+    parts: Sequence[doc.Part | doc.Inline],
+    column: doc.Column,
+    look: Look,
+    title: str = "",
+    dense: bool = False,
+) -> Html:
+    """Names what JupyterLab's tables have otherwise, and what is not as in its row: notebooks keep hundreds of cells."""
+    is_cell = name == "td"
+    # Figures stay in one line; the words above them may break, or a table of many columns leaves the page.
+    own = Look(
+        look.background,
+        look.foreground or (column.look.foreground if is_cell else None),
+        bold=is_cell and not dense and (look.bold or column.look.bold),
+        mono=is_cell and not dense and (look.mono or column.look.mono or column.number),
+        nowrap=is_cell and (dense or column.number) or look.nowrap or column.look.nowrap,
+    )
+    if own.background and not own.foreground:
+        own = replace(own, foreground=INK)
+    place = (
+        f"text-align:{'right' if column.number else 'left'};padding:{'3px' if dense else '4px'} 8px"
+    )
+    if not dense:
+        place += f";vertical-align:{'top' if is_cell else 'bottom'}"
+    return tag(name, parts_html(parts), title=title, style=f"{place};{css(own)}".removesuffix(";"))
+
+
+def _ledger(part: doc.Ledger) -> Html:
+    """A row per entry, its fields in their columns."""
+    rows = []
+    for entry in part.entries:
+        cells: list[list[doc.Part | doc.Inline]] = [[] for _ in part.columns]
+        cells[0].append(doc.Note(entry.title if entry.caption is None else entry.caption))
+        for fact in entry.fields:
+            cells[fact.column] += fact.parts
+        rows.append([doc.Cell("", parts=tuple(parts)) for parts in cells])
+    return _table(doc.Table(part.columns, rows))
+
+
+# ------------------------------------------------------------------------------------------------ tokens
+
+
+def _tokens(part: doc.Tokens) -> Html:
+    """The mark of each run in the margin, its tokens beside it."""
+    margin = (
+        f"text-align:right;vertical-align:top;padding:3px 8px;line-height:1.9;font-family:{MONO};"
+        "font-size:11px;white-space:nowrap"
+    )
+    beside = (
+        f"text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;font-family:{MONO};"
+        f"font-size:12px;white-space:pre-wrap;overflow-wrap:break-word;border-left:2px solid {LINE}"
+    )
+    rows = []
+    for run in part.runs:
+        mark, spans = (
+            ("…", [_warn(run)]) if isinstance(run, doc.WarningLine) else (run.mark, _run_spans(run))
+        )
+        first, _, was = mark.partition(", was ")
+        label = [
+            tag("span", first, style=f"color:{MUTED}"),
+            tag("div", f"was {was}") if was else None,
+        ]
+        rows.append(
+            tag(
+                "tr",
+                tag("td", *label, style=margin),
+                tag("td", *spans, style=beside),
+                style=f"background-color:{CARD}",
+            )
+        )
+    return tag("table", tag("tbody", *rows), style=f"border-collapse:collapse;margin:6px 0;{PAPER}")
+
+
+def _run_spans(run: doc.TokenRun) -> list[Html]:
+    """Line feeds are drawn *and* kept, so that a grid in a prompt still looks like one; none at the end of a run."""
+    spans = []
+    for index, token in enumerate(run.tokens):
+        text = token.text.replace("\n", "⏎" if run.one_line else "⏎\n")
+        if index == len(run.tokens) - 1:
+            text = text.removesuffix("\n")
+        below = "4px" if token.look.below else "1px"
+        spans.append(
+            tag("span", text, title=token.title, style=f"{css(token.look)};padding:1px 0 {below}")
+        )
+    return spans
+
+
+def _token_line(part: doc.TokenLine) -> Html:
+    spans = [
+        tag(
+            "span",
+            token.text.replace("\n", "⏎"),
+            title=token.title,
+            style=f"{css(token.look)};padding:1px 0",
+        )
+        for token in part.tokens
+    ]
+    label = (
+        tag("b", f"{part.label.strip()} ", style=f"color:{MUTED}") if part.label.strip() else None
+    )
+    hidden = f" … {part.hidden} more" if part.hidden else None
+    return tag(
+        "div",
+        label,
+        part.before,
+        *spans,
+        part.after,
+        hidden,
+        style=(
+            f"{PAPER};font-family:{MONO};font-size:12px;line-height:1.9;white-space:pre-wrap;overflow-wrap:break-word"
+        ),
+    )
+
+
+def _legend(part: doc.Legend) -> Html:
+    items = [
+        tag(
+            "span",
+            tag("span", mark, style=f"{css(look)};font-family:{MONO};padding:0 5px"),
+            f" {meaning}",
+            style="margin:0 14px 0 0;display:inline-block",
+        )
+        for mark, look, meaning in part.items
+    ]
+    if part.scale is not None:
+        name, values = part.scale
+        steps = [
+            tag(
+                "span",
+                value,
+                style=f"background-color:{fill};color:{ink};font-family:{MONO};padding:0 6px",
+            )
+            for value, (fill, ink) in zip(values, RED_BLUE)
+        ]
+        items.append(
+            tag("span", f"{name}: ", *steps, style="margin:0 14px 0 0;display:inline-block")
+        )
+    return tag(
+        "div", *items, style=f"color:{MUTED};font-size:12px;line-height:1.9;margin:2px 0 6px 0"
+    )
+
+
+# ------------------------------------------------------------------------------------------------ pictures
+
+
+def _picture(part: doc.Picture) -> Html:
+    source = {
+        "src": "data:image/png;base64," + base64.b64encode(_png_of(part.png)).decode("ascii"),
+        "alt": part.alt,
+    }
+    if not part.labels:
+        return tag(
+            "img", attributes=source, style=f"background-color:{CARD};max-width:100%;margin:4px 0"
+        )
+    # Not scaled to the window, or the labels would leave their rows.
+    lines = [
+        tag("div", label, style=f"height:{part.pitch}px;line-height:{part.pitch}px")
+        for label in part.labels
+    ]
+    labels = tag(
+        "div",
+        *lines,
+        style=(
+            f"background-color:{CARD};color:{MUTED};font-family:{MONO};font-size:10px;text-align:right;padding:0 6px 0 0;"
+            "display:inline-block;vertical-align:top;min-width:24px"
+        ),
+    )
+    image = tag(
+        "img",
+        attributes=source,
+        style=f"background-color:{CARD};max-width:none;margin:0;vertical-align:top",
+    )
+    return tag(
+        "div", labels, image, style=f"{PAPER};white-space:nowrap;overflow-x:auto;margin:4px 0"
+    )
+
+
+def _squares(part: doc.Squares) -> Html:
+    """A small table; the lines between cells and the letters carry the same facts without colour."""
+    size = part.size
+    rows = []
+    for row in part.rows:
+        cells = [
+            tag(
+                "td",
+                character,
+                title=meaning,
+                style=(
+                    f"background-color:{background};color:{ink};min-width:{size}px;height:{size}px;padding:0;"
+                    "text-align:center;border:1px solid #ffffff;line-height:1"
+                ),
+            )
+            for character, meaning, background, ink in row
+        ]
+        rows.append(tag("tr", *cells, style=f"background-color:{CARD}"))
+    return tag(
+        "table",
+        tag("tbody", *rows),
+        style=(
+            f"border-collapse:collapse;table-layout:auto;margin:0;{PAPER};border:1px solid #9fb0bf;"
+            f"font-family:{MONO};font-size:{size * 5 // 9}px;font-weight:600"
+        ),
+    )
+
+
+WRITERS: dict[type, Callable[..., object]] = {
+    str: lambda part: part,
+    doc.Styled: lambda part: tag("span", part.text, title=part.title, style=css(part.look)),
+    doc.Badge: _badge,
+    doc.Bar: _bar,
+    doc.Heading: _heading,
+    doc.Note: _note,
+    doc.WarningLine: _warn,
+    doc.Block: _block,
+    doc.Quoted: _quoted,
+    doc.Fold: _fold,
+    doc.Section: _section,
+    doc.Table: _table,
+    doc.Ledger: _ledger,
+    doc.Tokens: _tokens,
+    doc.TokenLine: _token_line,
+    doc.Legend: _legend,
+    doc.Picture: _picture,
+    doc.Squares: _squares,
+    doc.PagePart: lambda part: parts_html(part.parts),
+    **dict.fromkeys((doc.TextPart, doc.BlankLine), lambda part: ""),
+}
