@@ -25,7 +25,6 @@ from tests.notebook_kit import (
     stripped,
     unfinished,
 )
-from workbench.look import text_view
 
 # As small as they go. A notebook that is not named here runs with its own parameters.
 SMALL = {
@@ -277,8 +276,10 @@ def test_a_function_may_be_written_to_a_file():
         ),
         (new_output("display_data", {"text/html": "<b>x</b>"}), "no text form"),
         (
-            new_output("display_data", {"text/html": text_view("x").html, "text/plain": "x\ny"}),
-            "without a PNG",
+            new_output(
+                "display_data", {"text/html": "<b>x</b>", "text/plain": "x", "image/png": ""}
+            ),
+            "picture beside its HTML",
         ),
         (
             new_output(

@@ -84,6 +84,15 @@ def test_a_child_that_ends_early_says_why(monkeypatch, code, words):
     assert ended(monkeypatch, code).verdict.startswith(words)
 
 
+@pytest.mark.parametrize("between", ["\\n", "", "\\n\\n"])
+def test_reports_of_two_processes_may_stand_in_one_line(monkeypatch, between):
+    """Both write to one pipe, and a line's end may come after the other's line."""
+    sizes = (3 * MB, 5 * MB)
+    reports = (plans.MARK + json.dumps({"opening": {"host": size}}) for size in sizes)
+    found = ended(monkeypatch, f"printf '%b' '{between.join(reports)}'; echo boom >&2; exit 3")
+    assert found.peaks == {"opening": {"host": 5 * MB}} and found.verdict == "not measured: boom"
+
+
 def test_processes_that_cannot_be_started_here_are_not_measured():
     settings = {"learner.num_processes": 2, "policy.device": "cuda"}
     found = plan(load_config("frozenlake", SMALL | settings))

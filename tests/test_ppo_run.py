@@ -102,8 +102,8 @@ def test_a_checkpoint_holds_the_critic_and_reopening_brings_it_back(whole):
 WAYS = {
     "fresh": {"collect__history": "fresh"},
     "window": {"collect__history": "window"},
-    "shared-trunk": {"critic__trunk": "policy", "algorithm__bootstrap": "truncated"},
-    "no-siblings": {"train__group_size": 1, "algorithm__kl_in": "loss"},
+    "shared-trunk": {"critic__trunk": "policy", "algorithm__critic__bootstrap": "truncated"},
+    "no-siblings": {"train__group_size": 1, "algorithm__reference__kl_in": "loss"},
 }
 
 

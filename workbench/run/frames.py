@@ -50,7 +50,7 @@ NO_CREDIT = (
 def trajectories_frame(run: StoredRun, steps: Sequence[int] | None = None) -> pandas.DataFrame:
     """A row a trajectory.
 
-    step, task, trajectory  its address
+    step, task, attempt     its address
     task_id, task_env       what was played
     task_seed               makes the problem
     dynamics_seed           drives chance inside the environment
@@ -70,7 +70,7 @@ def trajectories_frame(run: StoredRun, steps: Sequence[int] | None = None) -> pa
 def turns_frame(run: StoredRun, steps: Sequence[int] | None = None) -> pandas.DataFrame:
     """A row a turn.
 
-    step, task, trajectory  address of its trajectory
+    step, task, attempt     address of its trajectory
     turn                    its index there
     text                    what the policy wrote
     finish                  "stop", or "length" where it was cut
@@ -83,7 +83,7 @@ def turns_frame(run: StoredRun, steps: Sequence[int] | None = None) -> pandas.Da
 def tokens_frame(run: StoredRun, steps: Sequence[int] | None = None) -> pandas.DataFrame:
     """A row a token of what the policy saw and wrote.
 
-    step, task, trajectory  address of its trajectory
+    step, task, attempt     address of its trajectory
     token                   its number there, over all segments
     segment, turn           which ones it belongs to
     token_id                as it was sampled or encoded

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -171,8 +172,7 @@ def _measure_beside(config: Config, peaks: dict[str, dict[str, int]]) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"a step took longer than {SECONDS} s"
-    for line in done.stdout.splitlines():
-        report = json.loads(line.partition(MARK)[2] or "{}")
+    for report in _reports(done.stdout):
         if "refused" in report:
             raise ConfigError(report["refused"])
         for phase, places in report.items():
@@ -183,6 +183,12 @@ def _measure_beside(config: Config, peaks: dict[str, dict[str, int]]) -> str:
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["it gave no reason"])[-1][:300]
     return "" if "update" in peaks else "no trajectory had anything to learn from"
+
+
+def _reports(printed: str) -> list[dict[str, Any]]:
+    """What the processes reported. Several write to one pipe, so that two reports may stand in one line."""
+    read = json.JSONDecoder().raw_decode
+    return [read(piece)[0] for piece in printed.split(MARK)[1:]]
 
 
 def measure(config: Config) -> None:
