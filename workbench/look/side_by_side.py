@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.look import words
 from workbench.look.escape import capped, visible
 from workbench.look.pairs import Pair, PairedGroups
 from workbench.look.tokens import TokenTexts
-from workbench.values import Group, Source, Trajectory, Turn
+from workbench.values import Group, Trajectory, Turn
 from workbench.values.errors import DataError
 from workbench.values.sequences import first_difference
 
@@ -103,7 +104,7 @@ def _parting(trajectory: Trajectory, best: Trajectory, texts: TokenTexts) -> dic
     return {
         "token": None if ended else token,
         "turn": int(longer.turns[token]),
-        "author": Source(int(longer.authors[token])).name.lower(),
+        "author": words.AUTHORS[int(longer.authors[token])],
         "here": visible("".join(texts(here.ids[following]))),
         "best": visible("".join(texts(there.ids[following]))),
     }

@@ -126,7 +126,7 @@ class ByKind(Shown):
         plots = (Plot("share of training trajectories that succeed", lines),)
         firsts = [_first_success(self, kind) for kind in self.kinds]
         picture = curves_picture(plots, title, f"{title}. {'; '.join(firsts)}")
-        numbers = doc.numbers("success %", "95 % interval", "tasks", "less untrained, paired")
+        numbers = doc.numbers("success %", "95 % interval", "tasks", "Δ vs. untrained, paired")
         table = doc.Table((self.key, "policy", "mode", *numbers), list(_rows(self)))
         return view_from(
             doc.TextPart(title),

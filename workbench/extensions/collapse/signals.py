@@ -50,9 +50,9 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     (
         "zero-variance groups",
         {
-            "flat_won": "flat: all won",
-            "flat_lost": "flat: all lost",
-            "flat_same": "flat: all the same",
+            "flat_won": "zero variance: all won",
+            "flat_lost": "zero variance: all lost",
+            "flat_same": "zero variance: all the same",
         },
     ),
     (
@@ -117,7 +117,7 @@ class RunSignals(Shown):
 
     def view(self) -> View:
         """You will see success in training and on the probe set, with what an untrained policy has there; below it every
-        signal that was computed, step by step; and in words whether half of the initial success was lost, and when."""
+        signal that was computed, step by step; and in words whether success collapsed (fell to 50 % of its initial value or less), and when."""
         title = f"{self.name}: signals"
         if not self.steps:
             return view_from(doc.Heading(title), doc.Note("no committed step yet"))
@@ -185,11 +185,11 @@ def _in_words(signals: RunSignals) -> str:
     fell = signals.fallen()
     if fell is not None:
         return (
-            f"half of the initial success was lost by step {fell.step}: {fell.mode} {100 * fell.success:.0f} %, "
+            f"collapse: success fell to 50 % of its initial value or less by step {fell.step}: {fell.mode} {100 * fell.success:.0f} %, "
             f"{100 * fell.change:+.0f} points [{100 * fell.low:+.0f}, {100 * fell.high:+.0f}]"
         )
     if not signals.probes:
-        return "the probe set was not looked at: set train.evaluate_every"
+        return "the probe set was not evaluated: set train.evaluate_every"
     return "no collapse: success stayed above 50 % of its initial value"
 
 

@@ -49,7 +49,7 @@ LANES: Mapping[str, tuple[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]]
     "entropy": ("nats", lambda c: c["entropy"]),
     "ratio": ("", lambda c: c["ratio"]),
     "KL to the reference": (
-        "nats (logp less the reference's)",
+        "nats (logp − reference logp)",
         lambda c: c["new_logp"] - c["ref_logp"],
     ),
     "value": ("", lambda c: c["value"]),
