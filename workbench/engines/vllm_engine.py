@@ -79,7 +79,7 @@ class VllmEngine:
         self._policy_version = 0
         # While set, turns are asked for with every logprob: slow.
         self.listener: Listener | None = None
-        self._fault: str | None = None  # why it must not be sampled from, until a sync mends it
+        self._fault: str | None = None  # why it must not be sampled from, until a sync fixes it
         self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
         vocab_size = int(model.get_input_embeddings().weight.shape[0])

@@ -66,7 +66,7 @@ RULES: tuple[Rule, ...] = (
         "the weights that were sent are those that the engine samples from",
         "the engine samples by older weights, by parts of them or by noise, while every step says that they are new.",
         "load what was sent, all of it, and prepare again what the engine packs or ties; then take a digest of what arrived "
-        "and hold its logprobs against a plain forward pass. Answers that merely changed prove nothing.",
+        "and compare its logprobs with a plain forward pass. Answers that merely changed prove nothing.",
         ("delivery",),
         check_arrival,
         "sync",

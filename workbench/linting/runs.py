@@ -245,7 +245,7 @@ def _learned_twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
         inside = len(mine) - len(set(mine))
         if inside:
             yield Finding(
-                f"{inside} of its {len(mine)} trajectories stand in it twice",
+                f"{inside} of its {len(mine)} trajectories occur in it twice",
                 Place(step=row.step),
                 count=inside,
             )
@@ -376,9 +376,9 @@ def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[RuleResul
 RULES: tuple[Rule, ...] = (
     Rule(
         "R21",
-        "a run goes on where it stood",
+        "a run continues from its last committed state",
         means="The run is not the training that its curves show: data counts twice, weights that sample and weights "
-        "that are trained have parted, or steps are claimed that taught nothing.",
+        "that are trained have diverged, or steps are claimed that taught nothing.",
         mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step named.",
         needs=("steps",),
         check=_check,

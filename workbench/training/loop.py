@@ -305,7 +305,7 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
         filtered = f"the filter ({chosen.label}) left out every trajectory; "
     return (
         f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
-        f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories "
+        f"{metrics.get('flat_groups', 0):.0%} of the groups have zero variance, {metrics['unscored']:.0f} trajectories "
         f"unscored{fault}). Look at them with `workbench show {shlex.quote(str(loop.stored.path))} {step}`; a policy "
         "that always or never succeeds leaves nothing to compare"
     )

@@ -225,7 +225,7 @@ def demand_trajectories(algorithm: CreditAlgorithm, batch: Batch) -> None:
             does = "compares"
             cure = "an algorithm without a group baseline"
         else:
-            does = f"filters ({algorithm.filter.label}) by the spread of"
+            does = f"filters ({algorithm.filter.label}) by the std of"
             cure = "no filter"
         raise DataError(
             f"{algorithm.name} {does} trajectories of the same task, but every group of this batch has one "
