@@ -29,7 +29,7 @@ FROM_MODELS = ("old_logp", "ref_logp", "value", "final_value")
 
 @dataclass(frozen=True)
 class ReplayDifference:
-    """A column of one update that does not come out again: `count` tokens differ, `first` are the first of them."""
+    """A column of one update that is not reproduced: `count` tokens differ, `first` are the first of them."""
 
     update: int
     column: str

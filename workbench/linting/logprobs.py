@@ -84,7 +84,9 @@ def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
     for name, values_T in (("logprob", sampled.logp_T), ("plain logprob", sampled.plain_T)):
         yield from sampled.finding(
             ~(values_T <= 1e-4) | ~np.isfinite(values_T),
-            lambda t: f"the {name} of a sampled token is {values_T[t]:g}, which is none",
+            lambda t: (
+                f"the {name} of a sampled token is {values_T[t]:g}, which is no log probability"
+            ),
         )
     for sampling in dict.fromkeys(span.sampling for span in sampled.spans):
         if sampling is not None and sampling.engine not in SCRIPTED:

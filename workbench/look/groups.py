@@ -40,16 +40,7 @@ def group_view(
     spread = _spread(group)
     messages = group[0].first_observation.messages
     start = find_grid(messages[-1].text, tiles) if messages else None
-    columns = [
-        "attempt",
-        "",
-        "reward",
-        "reward − group mean",
-        "turns",
-        "tokens",
-        "stopped",
-        "reward by turn",
-    ]
+    columns = ["attempt", "", *NUMBERS[1:], "stopped", "reward by turn"]
     if kept is not None:
         columns.insert(4, "kept")
     rows = []

@@ -198,7 +198,7 @@ class PairedGroups(Shown):
             else None,
             doc.Table(_task_columns(self), rows) if rows else nothing,
             doc.first_shown(max_tasks, len(listed), "tasks"),
-            doc.Note(f"{left_out} of one side alone left out") if self.left_out else None,
+            doc.Note(f"{left_out} left out: attempted by one side only") if self.left_out else None,
             doc.Note("next: wb.show(paired.lost[0]), wb.show(paired[0]), paired.to_frame()"),
         )
 

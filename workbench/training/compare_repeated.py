@@ -22,7 +22,7 @@ from workbench.training.step import StepOutcome
 
 @dataclass(frozen=True)
 class Unequal:
-    """Something of a step that did not come out again. `rounding`: another rounding would explain it."""
+    """Something of a step that was not reproduced. `rounding`: another rounding would explain it."""
 
     what: str
     text: str

@@ -76,7 +76,7 @@ def go_on(
     """Bring the run in `path` from where `schedule` says it stands to its end. Every process calls it, with the same
     schedule; the one that writes hands in `run`.
 
-    Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
+    Raises LearnerError where a repeated step is not reproduced, and after `train.max_empty_steps` steps in a row
     that taught nothing.
     """
     stored = open_run(path)
@@ -260,7 +260,7 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
 
 
 def _repeat(loop: _Loop, step: int) -> StepOutcome:
-    """A committed step once more. Where it does not come out again, that is either explained and written down, or the
+    """A committed step once more. Where it is not reproduced, that is either explained and written down, or the
     end."""
     sampler = _sampler(loop, step)
     if loop.ahead is not None and step == loop.schedule.committed:
@@ -273,7 +273,7 @@ def _repeat(loop: _Loop, step: int) -> StepOutcome:
         names = list(dict.fromkeys(difference.what for difference in unequal))
         loop.run.event({"kind": "rounding", "step": step, "differs": names, "because": loop.drift})
         loop.watchers.note(
-            f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}"
+            f"step {step} is reproduced within rounding only ({', '.join(names)}): {loop.drift}"
         )
     _save_if_due(loop, step, sampler)
     return outcome
@@ -288,7 +288,7 @@ def _not_again(loop: _Loop, step: int, texts: list[str]) -> str:
     )
     shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     return (
-        f"step {step} of {loop.stored.path} does not come out again from its stored trajectories: {shown}. {cause}. "
+        f"step {step} of {loop.stored.path} is not reproduced from its stored trajectories: {shown}. {cause}. "
         "Its committed steps are untouched"
     )
 

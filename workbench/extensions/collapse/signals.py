@@ -69,13 +69,13 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
         "entropy and KL, nats per token",
         {"entropy": "entropy", "kl": "KL to the start", "update_kl": "KL of the update"},
     ),
-    ("replies about their prompts, nats", {"information": "mutual information"}),
-    ("replies that tell their prompt", {"retrieval": "retrieval", "chance": "chance"}),
+    ("information of replies about their prompts, nats", {"information": "mutual information"}),
+    ("retrieval of the prompt from the reply", {"retrieval": "accuracy", "chance": "chance"}),
     (
         "change of logprob in a step, nats",
-        {"won_shift": "of what was won", "lost_shift": "of what was lost"},
+        {"won_shift": "successful trajectories", "lost_shift": "failed trajectories"},
     ),
-    ("signal over noise of the gradient", {"snr": "signal over noise"}),
+    ("gradient signal-to-noise ratio", {"snr": "signal-to-noise ratio"}),
     (
         "gradient and largest ratio",
         {"gradient": "norm of the gradient", "ratio_max": "largest ratio"},

@@ -194,10 +194,10 @@ class StepTerms:
         rows = []
         if estimator.per != "attempt":
             paid_T = self._at(inputs.reward_A)
-            rows.append(_row("paid here", "paid", paid_T, "at this token, of the reward"))
+            rows.append(_row("paid here", "paid", paid_T, "part of the reward paid at this token"))
         if inputs.value_A is not None:
             value_T = self._at(inputs.value_A)
-            rows.append(_row("value", "expected", value_T, "what the critic expected before it"))
+            rows.append(_row("value", "expected", value_T, "the critic's value before this token"))
         group = self._group(number) if bool(inputs.kept_N[number]) else None
         formula = _formula(self.algorithm, float(inputs.reward_N[number]), group)
         before_A = vars(inputs).get("before_A")
