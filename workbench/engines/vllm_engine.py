@@ -181,7 +181,7 @@ class VllmEngine:
 
     def sync_adapter(self, adapter: Adapter, merged: Mapping[str, Tensor], version: int) -> None:
         """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine
-        was opened with. `merged`: what the two come to, which its answers are held against."""
+        was opened with. `merged`: what the two come to, which its answers are compared with."""
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(merged), version, adapter)
 

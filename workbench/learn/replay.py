@@ -171,7 +171,7 @@ def _used(
     table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any
 ) -> dict[str, np.ndarray]:
     """Which tokens an update trains: all that have a weight in any term, where a step is one update. With several,
-    which rows fell into this one is the learner's shuffle; then only tokens without a weight are held against it."""
+    which rows fell into this one is the learner's shuffle; then only tokens without a weight are compared with it."""
     if "used" not in table.columns:
         return {}
     terms = ("weight", "entropy_weight", "kl_weight", "critic_weight")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BEFORE = ("step",)
 AFTER = ("update",)
-REMEMBERED = 50  # steps that a new one is held against
+REMEMBERED = 50  # steps that a new one is compared with
 
 
 class LintedSession(Protocol):

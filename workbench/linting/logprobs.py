@@ -5,7 +5,7 @@ Axis letters: P sampled spans · T sampled tokens of all spans, end to end.
 
 Three numbers may stand at a sampled token: the logprob under the distribution that was sampled from, the one under the
 model's own softmax where temperature or top-p bend it, and the trainer's. Training that takes one for another goes on
-without a word. Everything here is taken from the spans and held against batch, journal, settings and credit tables.
+without a word. Everything here is taken from the spans and compared with batch, journal, settings and credit tables.
 """
 
 from __future__ import annotations

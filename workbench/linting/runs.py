@@ -2,7 +2,7 @@
 step is claimed that taught nothing, and its curves say what its trajectories say.
 
 A resume that repeats a batch, samples from the untrained weights or ends after no step at all leaves a curve that looks
-like any other. What is held against each other here was written down by different hands: sampled tokens, the versions
+like any other. What is compared with each other here was written down by different hands: sampled tokens, the versions
 that the engine put on them, and the metrics line that commits a step.
 """
 

@@ -1,4 +1,4 @@
-"""Trajectories of two policies at the same tasks, side by side: who solved what the other did not, and where they part.
+"""Trajectories of two policies at the same tasks, side by side: who solved what the other did not, and where they diverge.
 
 wb.paired("runs/first")                              untrained vs. trained, on the tasks of its evaluations
 wb.paired("runs/first", "runs/second")               both as they were evaluated last

@@ -1,7 +1,7 @@
 """The loop over steps, one for every run: a fresh run goes on from step 0, a resumed one from its checkpoint.
 
     steps up to the checkpoint    nothing: its weights are loaded
-    committed steps after it      repeated from their stored trajectories, and held against what is stored
+    committed steps after it      repeated from their stored trajectories, and compared with what is stored
     the others                    made anew, and committed
 
 After each step comes what belongs there: checkpoint, evaluation. So whatever a kill took is made again where an

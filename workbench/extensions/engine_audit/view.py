@@ -112,7 +112,7 @@ def _figures(report: Any) -> list[tuple[str, str, str]]:
                 f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} "
                 f"(worst {whole.tv_worst:.2g})",
                 f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; "
-                f"the likeliest choice differs at {words.percent(whole.first_changed)}, of the five likeliest "
+                f"the most likely token differs at {words.percent(whole.first_changed)}, of the top five "
                 f"{whole.swapped:.2g} differ",
             )
         )

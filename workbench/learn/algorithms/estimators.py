@@ -148,7 +148,7 @@ def reinforce(
 
     b is the mean of what the *other* trajectories of the group earned, discounted from their beginning: they know nothing
     of what was drawn in this one, so that it costs no bias. The only scored trajectory of a group gets zero. Trajectories that
-    are all the same get zeros in their first turn; later ones get what is still to come less what all of it was, which
+    are all the same get zeros in their first turn; later ones get what is still to come minus what all of it was, which
     is noise and no bias.
     baseline="none": b = 0, one trajectory per task is enough, and there is much more variance.
     Source: Williams 1992, "Simple statistical gradient-following algorithms"; a turn earns what comes after it only:

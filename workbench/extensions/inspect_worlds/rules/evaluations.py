@@ -212,7 +212,7 @@ def _sampled_otherwise(span: Span, mode: str, version: int | None) -> str | None
 
 
 def _greedy(evaluation: EvaluationFacts) -> Iterator[RuleResult]:
-    """The two ways to play, from the same prompts: where they part, greedy play took the likelier token."""
+    """The two ways to play, from the same prompts: where they diverge, greedy play took the likelier token."""
     place = Place(step=evaluation.step)
     for name in {side.rpartition("-")[0] for side in evaluation.sides}:
         sampled, greedy = (evaluation.sides.get(f"{name}-{mode}") for mode in MODES)
