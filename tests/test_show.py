@@ -94,7 +94,7 @@ def test_a_step_says_who_was_left_out_by_the_filter(tmp_path):
         assert text.count(" filtered ") == (0 if task == best else 3) and " kept " in text
         for other in {0, 1, 2} - {best}:
             assert (
-                f"task {other} of this step was left out by the filter: std {stds[other]:.2f}"
+                f"task {other} of this step was left out by the filter: std (n - 1) {stds[other]:.2f}"
                 in text
             )
         assert (
