@@ -254,7 +254,7 @@ def test_a_preset_is_a_preset_whatever_folders_there_are(workbench):
         (["play", "frozenlak"], "did you mean 'frozenlake-4x4'"),
         (["play", "frozenlake-4x4", "--tokenizer", "./nowhere"], "no folder './nowhere'"),
         (["pretrain", "nobody"], "nobody"),
-        (["demo", "--seeds", "1", "1"], "stands twice"),
+        (["demo", "--seeds", "1", "1"], "occurs twice"),
         (["demo", "--task", "frozenlak"], "did you mean 'frozenlake'"),
         (["dance"], "invalid choice"),
     ],

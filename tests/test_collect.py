@@ -244,7 +244,7 @@ def test_a_greedy_trajectory_of_another_task_is_refused(tokenizer, chat):
 
 
 def test_a_task_that_stands_twice_is_refused(tokenizer, chat):
-    with pytest.raises(ConfigError, match="stands twice"):
+    with pytest.raises(ConfigError, match="occurs twice"):
         gather(tokenizer, chat, tasks=env_tasks(LAKE, "train", 1) * 2)
 
 

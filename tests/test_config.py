@@ -310,7 +310,7 @@ def test_what_a_preset_sets_without_effect_is_a_warning(monkeypatch, tmp_path):
 @pytest.mark.parametrize("settings", [{"collect.temperature": 0.7}, {"collect.top_p": 0.9}])
 def test_training_on_bent_samples_is_allowed_and_said(settings):
     (warning,) = load_config_with_warnings("frozenlake", settings)[1]
-    assert "bent distribution" in warning
+    assert "modified distribution" in warning
 
 
 def test_group_baselines_need_groups():

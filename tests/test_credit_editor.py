@@ -264,7 +264,7 @@ def test_what_an_edit_changed_is_marked_in_table_and_tokens():
     )
     assert ", was " in view.text and "border-bottom:2px" in view.html
     assert (
-        "0 tokens with another advantage"
+        "0 tokens with a changed advantage"
         in editor().after(settings={"filter.zero_variance": "drop"}).text
     )
 

@@ -147,7 +147,7 @@ def test_its_line_of_code_shows_the_same(steps):
         picture.text
         == editor.view(Edit("reinforce", {"estimator.gamma": 0.5}, {(1, 0): 0.5}, (3,))).text
     )
-    assert "attempt 3 dropped" in picture.text and "gamma = 0.5" in picture.text
+    assert "attempt 3 excluded" in picture.text and "gamma = 0.5" in picture.text
 
 
 def test_settings_that_cannot_act_say_why(steps):

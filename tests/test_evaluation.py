@@ -330,10 +330,13 @@ def test_the_curves_of_a_reward_only_run_say_which_baselines_there_are_none_of()
         **report([returns("untrained", "sampled", [1.0, 2.0])], baselines.none_known(Guessing())),
     }
     view = curves_view([{"step": 1, "reward_mean": 1.0}], [table])
-    assert "random: none known; solver: none known" in view.text and "beside it" not in view.text
+    assert (
+        "random: none known; solver: none known" in view.text
+        and "this curve alone" not in view.text
+    )
     silent = {name: value for name, value in table.items() if name != "absent"}
     assert (
-        "no random, solver beside it"
+        "no random, solver baseline"
         in curves_view([{"step": 1, "reward_mean": 1.0}], [silent]).text
     )
 

@@ -108,17 +108,17 @@ def test_an_address_is_read_as_it_is_written(step, task, attempt, turn, token):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("step", "'step' is no part of an address"),
+        ("step", "'step' is not a valid part of an address"),
         (
             "step 3 task 2",
-            "'step 3 task 2' is no part of an address, which is written 'step 3 / task 2",
+            "'step 3 task 2' is not a valid part of an address; expected 'step 3 / task 2",
         ),
-        ("step 3 / step 4", "'step 4' is no part of an address"),
+        ("step 3 / step 4", "'step 4' is not a valid part of an address"),
         ("task 2", "task 2 of which step"),
         ("step 3 / token 1", "token 1 of which attempt"),
-        ("step -1", "'step -1' is no part of an address"),
-        ("update 3", "'update 3' is no part of an address"),
-        ("step 3 / task x", "'task x' is no part of an address"),
+        ("step -1", "'step -1' is not a valid part of an address"),
+        ("update 3", "'update 3' is not a valid part of an address"),
+        ("step 3 / task x", "'task x' is not a valid part of an address"),
     ],
 )
 def test_what_is_no_address_is_refused(text, said):

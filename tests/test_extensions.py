@@ -288,8 +288,8 @@ def write_face(folder: Path, text: str) -> Path:
     [
         ("summary = 1", "expected summary"),
         ('summary = "x"\n[enviroments]\na = "b:C"', "environments"),
-        ('summary = "x"\n[tools]\na = "no colon"', "'a' is none"),
-        ('summary = "x"\n[help]\nluck = 3', "'luck' is none"),
+        ('summary = "x"\n[tools]\na = "no colon"', "'a' is not such a line"),
+        ('summary = "x"\n[help]\nluck = 3', "'luck' is not such a line"),
         ('summary = "x"\nhelp = 3', r"\[help\] holds lines"),
         ("summary = ", "cannot be read"),
     ],

@@ -149,7 +149,7 @@ def test_a_part_of_settings_is_taken_as_it_is():
         ({"train": 3}, "train holds settings by name, got 3"),
         ({"train.steps": judge}, "train.steps is a whole number"),
         ({"policy.name": 3}, "policy.name is text, got 3"),
-        ({"policy.loader": lambda name: 3}, "policy.loader: .*stands under no name in a module"),
+        ({"policy.loader": lambda name: 3}, "policy.loader: .*is not a module-level name"),
     ],
 )
 def test_what_cannot_be_such_a_part_is_refused_by_its_key(settings, words):
@@ -334,7 +334,7 @@ def test_a_step_that_does_not_come_out_again_is_refused(run, kept, tmp_path, mon
     monkeypatch.setattr(Run, "groups", lambda self, step: original(self, 3 - step))
     with pytest.raises(
         StoreError,
-        match="step 1 does not come out again",
+        match="step 1 is not reproduced",
     ):
         reopen(run, step=1)
 

@@ -188,7 +188,7 @@ def last_turn_of_the_longest_trajectory(hand: Hand, run) -> None:
 
 def first_flat_step_and_its_side(hand: Hand, run) -> None:
     first = wb.group_spread(run).first_flat
-    hand.choose("select[aria-label='curve']", "spread of every group")
+    hand.choose("select[aria-label='curve']", "reward std of every group")
     assert f"step {first.step} (" in (said := hand.text(".wb-first-flat")) and first.side in said
     hand.click(".wb-first-flat")
     hand.box.locator(f".wb-step h3:text-is('step {first.step}')").wait_for()
@@ -221,7 +221,7 @@ def compare_two_seeds(hand: Hand, run) -> None:
     hand.click(".wb-pairs > summary")
     hand.box.locator("select[aria-label='paired with']").wait_for()
     hand.choose("select[aria-label='paired with']", "second")
-    hand.box.locator(".wb-difference:has-text('second less first')").wait_for()
+    hand.box.locator(".wb-difference:has-text('second − first')").wait_for()
     found = wb.paired(run, wb.open_run(run.path.parent / "second"))
     rows = {
         row.locator("td").first.inner_text(): row.locator("td").nth(1).inner_text()

@@ -155,10 +155,10 @@ def test_objects_of_python_have_a_name_or_are_refused_in_words():
         replace(config, env=Local()).kind_of("env")
     with pytest.raises(ConfigError, match="is no dataclass"):
         kind_of("env", NoDataclass())
-    with pytest.raises(ConfigError, match="stands under no name in a module"):
+    with pytest.raises(ConfigError, match="is not a module-level name"):
         kind_of_algorithm(replace(BY_LENGTH, name="another"))
     with pytest.raises(
-        ConfigError, match="stands under no name in a module"
+        ConfigError, match="is not a module-level name"
     ):  # another's name does not make it that one
         kind_of_algorithm(replace(BY_LENGTH, name="grpo"))
 

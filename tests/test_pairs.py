@@ -1,4 +1,4 @@
-"""Two policies at the same tasks: who solved what the other did not, by how much, and where they part."""
+"""Two policies at the same tasks: who solved what the other did not, by how much, and where they diverge."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -198,7 +198,7 @@ def test_one_run_before_and_after_training_and_two_runs_as_they_are_now(runs):
         "<3 tasks of 'one' and 'two'"
     )
     part = wb.show(both.lost[0]).text
-    assert "here they part" in part and "one" in part and "two" in part
+    assert "diverges here" in part and "one" in part and "two" in part
     assert (
         wb.paired(both[0].first.trajectories and [both[0].first], [both[0].second])[0].change
         == LOST

@@ -252,7 +252,7 @@ def test_a_path_without_a_run_is_refused(tmp_path):
     with pytest.raises(StoreError, match="nothing|no run|not a run"):
         wb.show(tmp_path)
     with pytest.raises(
-        StoreError, match=r"there is no folder .*runs lie where `wb.train\(config, path\)`"
+        StoreError, match=r"there is no folder .*runs are where `wb.train\(config, path\)`"
     ):
         wb.runs(tmp_path / "nowhere")
 

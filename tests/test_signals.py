@@ -259,7 +259,10 @@ def test_a_page_names_the_collapse_and_leaves_out_what_was_not_computed():
         step(2, success=0.25, turns=1.0, entropy=0.2),
     )
     view = wb.show(RunSignals("run", steps, (probe(2, 0.1, -0.3, -0.4, -0.2),), 2))
-    assert "half of the initial success was lost by step 2: sampled 10 %, -30 points" in view.text
+    assert (
+        "collapse: success fell to 50 % of its initial value or less by step 2: sampled 10 %, -30 points"
+        in view.text
+    )
     assert "repetition" not in view.text and view.png.startswith(b"\x89PNG")
     assert (
         "no collapse: success stayed"

@@ -1,4 +1,4 @@
-"""Groups over a run and side by side: what is read quickly is what is stored, and trajectories part where they part."""
+"""Groups over a run and side by side: what is read quickly is what is stored, and trajectories diverge where they diverge."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_first_flat_group_and_its_side_are_named(tmp_path):
     )
     view = wb.show(spread)
     assert (
-        "first zero-variance groups at step 2 (1 all won); all were flat at step 3" in view.text
+        "first zero-variance groups at step 2 (1 all won); all groups at step 3" in view.text
         and view.png[:4] == b"\x89PNG"
     )
     assert spread.to_frame().shape == (5, 6)
@@ -234,7 +234,7 @@ def test_what_a_filter_removed_is_what_has_no_weight(runs):
         "attempts": 9,
         "tokens": sum(t.num_sampled for t in gone),
         "groups": [1],
-        "sides": ["not flat"],
+        "sides": ["rewards differ"],
         "succeeded": sum(bool(t.success) for t in gone),
         "mean": pytest.approx(np.mean([t.reward for t in gone])),
     }

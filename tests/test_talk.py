@@ -579,7 +579,7 @@ def test_a_talk_at_the_keyboard(chat):
     assert status == 0 and "up to 4 turns" in out and out.count("answer   Vienna") == 2
     assert (
         "TRAIN turn 0" in out
-        and "told (user)" in out
+        and "prompt (user)" in out
         and "there is no /what" in out
         and "Ctrl-C stops" in out
     )

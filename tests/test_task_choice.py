@@ -268,5 +268,5 @@ def test_negative_control_a_resume_that_forgets_what_came_before_is_noticed(
             load_config("frozenlake", CHOICE | SMALL), tmp_path / "run", on_step=stopped_after(3)
         )
     monkeypatch.setattr(TaskChooser, "recall", lambda self, run, last: None)
-    with pytest.raises(LearnerError, match="step 3 .* does not come out again .*tasks_"):
+    with pytest.raises(LearnerError, match="step 3 .* is not reproduced .*tasks_"):
         resume_here(tmp_path / "run", on_note=None)

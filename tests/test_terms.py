@@ -91,8 +91,8 @@ def check(run, step: int) -> set[str]:
                 low, high = (
                     np.float32(float(bound))
                     for bound in texts["loss of the token"]
-                    .partition("[")[2]
-                    .partition("]")[0]
+                    .partition("clip(ratio, ")[2]
+                    .partition(")")[0]
                     .split(",")
                 )
                 advantage, ratio = stored["advantage"].astype(np.float32), stored["ratio"]
@@ -203,5 +203,12 @@ def test_the_terminal_writes_the_term_out(tmp_path):
     run = wb.open_run(tmp_path / "window")
     token = int(np.flatnonzero(run.credit(1, 0)["weight"])[0])
     text = wb.show(run, at=f"step 1 / task 0 / attempt 0 / token {token}").text
-    assert "its loss term" in text and "free" in text and "the stored loss to the last bit" in text
-    assert "its loss term" not in wb.show(run, at="step 1 / task 0 / attempt 0 / token 0").text
+    assert (
+        "loss term of this token" in text
+        and "free" in text
+        and "the stored loss to the last bit" in text
+    )
+    assert (
+        "loss term of this token"
+        not in wb.show(run, at="step 1 / task 0 / attempt 0 / token 0").text
+    )

@@ -369,7 +369,10 @@ def test_a_run_keeps_what_was_told_replays_and_shows_it(whole):
     trajectory = whole.groups(1)[0][0]
     assert trajectory.turns[0].privileged in trajectory_view(trajectory).text
     shown = show_tokens(trajectory, lambda ids: [f"<{i}>" for i in ids]).text
-    assert f"before turn 0 the critic alone read: {trajectory.turns[0].privileged}" in shown
+    assert (
+        f"privileged information before turn 0 (critic only): {trajectory.turns[0].privileged}"
+        in shown
+    )
     assert (
         "critic" in learning_curves_view(whole).text
         and whole.config_of(0)["critic"]["sees"] == "state"

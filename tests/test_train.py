@@ -191,7 +191,7 @@ def test_a_run_that_cannot_learn_ends_with_the_reason(tmp_path):
         collect__max_turn_tokens=2, train__max_empty_steps=2, train__steps=5, env__max_turns=2
     )
     with pytest.raises(
-        LearnerError, match="2 steps in a row taught nothing.*100% of the groups are flat"
+        LearnerError, match="2 steps in a row taught nothing.*100% of the groups have zero variance"
     ):
         train_here(config, tmp_path / "stuck")
     stored = open_run(tmp_path / "stuck")

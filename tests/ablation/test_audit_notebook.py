@@ -100,7 +100,9 @@ def test_what_a_published_notebook_printed_of_a_run_is_recomputed_and_a_changed_
         if "." in each and text.count(each) == 1 and each not in curves
     )
     planted(path, number, f"9{number}", kind)
-    assert main(["audit-notebook", str(path)]) == 1 and "found was" in capsys.readouterr().out
+    assert (
+        main(["audit-notebook", str(path)]) == 1 and "recomputed value" in capsys.readouterr().out
+    )
     assert main(["audit-notebook", str(path), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert [

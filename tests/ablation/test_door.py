@@ -121,8 +121,7 @@ def test_the_table_judges_and_its_controls_come_out_right(made):
     assert "35 jobs: 35 done" in made.show_jobs().text
     forecast = made.show_plan().text
     assert (
-        "CPU-seconds a job, by 35 jobs" in forecast
-        and "as the differences measured so far" in forecast
+        "CPU-seconds a job, by 35 jobs" in forecast and "variances as measured so far" in forecast
     )
 
 
@@ -365,7 +364,7 @@ def test_a_plan_and_a_notebook_run_by_one_command(tmp_path, capsys, monkeypatch)
     )
     assert main(["ablate", "mine.toml", "--plan"]) == 0 and not (tmp_path / "runs").exists()
     said = capsys.readouterr().out
-    assert "2 jobs: 2 waiting" in said and "nothing will be called higher or lower" in said
+    assert "2 jobs: 2 waiting" in said and "no verdicts: no [analysis] was declared" in said
     assert main(["ablate", "mine.toml", "--pilot", "--workers", "1"]) == 0
     said = capsys.readouterr().out
     assert (

@@ -85,7 +85,7 @@ def test_whole_numbers_stay_whole_and_linked_settings_vary_together():
         ({"lr": {"to": 3, "steps": 2}}, "from one number"),
         ({"linked": [{"a": [1, 2]}]}, "at least two settings"),
         ({"linked": [{"a": [1, 2], "b": [1]}]}, "one length, got a: 2, b: 1"),
-        ({"a": [1], "linked": [{"a": [1, 2], "b": [1, 2]}]}, "a stands in two axes"),
+        ({"a": [1], "linked": [{"a": [1, 2], "b": [1, 2]}]}, "a is in two axes"),
         ({name: [*range(50)] for name in "abc"}, "125,000 points"),
     ],
 )

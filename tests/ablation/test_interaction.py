@@ -204,8 +204,8 @@ def test_power_rises_with_seeds_tasks_and_effect_and_few_seeds_have_none():
         and view.png[:4] == b"\x89PNG"
         and "2 differences judged together" in view.text
     )
-    row = next(line for line in view.text.splitlines() if line.startswith("8 points, found"))
-    assert row.split("found")[1].split()[0] == "0", row
+    row = next(line for line in view.text.splitlines() if line.startswith("8 points, detected"))
+    assert row.split("detected")[1].split()[0] == "0", row
     assert power_facts(PLAN, made["arms"], [], 1, False) is None
     assert "measured variances" in show_power(made | {"power": None}).text
     chances = [

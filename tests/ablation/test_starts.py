@@ -1,4 +1,4 @@
-"""Warm starts as a factor: what an interval speaks for is what was repeated, and the table says it."""
+"""Warm starts as a factor: what an interval generalises to is what was repeated, and the table says it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_few_starts_are_held_fixed_and_the_table_says_for_which_it_speaks(tmp_pa
     found = door.ablate(plan_at(tmp_path), tmp_path / "out", dry_run=True)
     assert (
         "30 jobs: 30 waiting" in found.text
-        and "Speaks for these 3 starts (start-p, start-q, start-r)" in found.text
+        and "Holds for these 3 initial checkpoints (start-p, start-q, start-r) only" in found.text
     )
     table = found.start(JobSettings(0, do=do)).wait().table().values
     [pair] = table["compared"]
@@ -96,7 +96,7 @@ def test_few_starts_are_held_fixed_and_the_table_says_for_which_it_speaks(tmp_pa
     assert np.mean(table["arms"]["b"]["seeds"]["0"]["sampled"]) == pytest.approx(
         np.mean([*said.values()])
     )
-    assert "Speaks for these 3 starts" in found.text and "for no other" in found.text
+    assert "Holds for these 3 initial checkpoints" in found.text and " only: from " in found.text
     assert found.frame()["start"].tolist()[:6] == [
         "start-p",
         "start-p",
@@ -124,7 +124,7 @@ def test_from_five_on_starts_are_what_is_repeated(tmp_path):
         < 0
         < pair["sampled"]["each"]["0"]["mean"]
     )
-    for words in ("Speaks for other starts, too: these 6", "start-p  start-q  start-r"):
+    for words in ("Generalises to other initial checkpoints: these 6", "start-p  start-q  start-r"):
         assert words in show_arms(table).text
 
 
@@ -185,7 +185,10 @@ def test_training_runs_begin_from_each_policy_and_one_start_is_named(tmp_path):
         "shop-tiny",
     }
     assert settings_of(plan, Job("std", 0, "name-shop-tiny"))["policy.name"] == "shop-tiny"
-    assert "Speaks for these 2 starts (name-bandit-tiny, name-shop-tiny)" in speaks_for(plan)
+    assert (
+        "Holds for these 2 initial checkpoints (name-bandit-tiny, name-shop-tiny) only"
+        in speaks_for(plan)
+    )
     (tmp_path / "runs.toml").write_text(two_arms("Start"))
     assert "One initial checkpoint (bandit-tiny)" in speaks_for(read_plan(tmp_path / "runs.toml"))
 

@@ -179,7 +179,5 @@ def test_kl_in_the_reward_lowers_what_a_trajectory_earned():
         reference={"kl_coef": 0.1}
     ).requires == ("ref_logp_T",)
     assert GRPO().requires == ()
-    with pytest.raises(
-        ConfigError, match="divides the pull by its own spread.*normalize_std=false"
-    ):
+    with pytest.raises(ConfigError, match="divides the pull by its own std.*normalize_std=false"):
         GRPO(reference={"kl_coef": 0.1, "kl_in": "reward"})

@@ -271,7 +271,7 @@ def test_a_damaged_file_is_named_with_the_place(tmp_path, name, text, said):
         ([{"a": 1}], {"id": "n"}, "no value in the column 'n'; there are a"),
         ([{"a": 1, "w": -1}], {"weight": "w"}, "column 'w': a weight is a number from 0"),
         ([{"a": 1, "s": "train"}, {"a": 1, "s": "test"}], {"split": "s"}, "would be trained on"),
-        ([{"a": 1, "s": "middle"}], {"split": "s"}, "the split 'middle' is none of train"),
+        ([{"a": 1, "s": "middle"}], {"split": "s"}, "the split 'middle' is not one of train"),
         ([{"a": 1, "n": "a\nb"}], {"id": "n"}, "printable"),
         ([], {}, "no row in it"),
         ([{"a": 1}], {"columns": ("b",)}, "there is no column 'b'; there are a"),

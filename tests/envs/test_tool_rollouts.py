@@ -372,15 +372,15 @@ def test_a_trajectory_with_tools_reads_well():
         in first.text
     )
     assert (
-        "saw      | search: velo: You win!" in first.text
+        "observed | search: velo: You win!" in first.text
         and "Error: search was not called." in first.text
     )
     assert (
-        "  answer   | Orland · right: Orland" in first.text
-        and "answer: Orland · right: Orland" in first.html
+        "  answer   | Orland · reference: Orland" in first.text
+        and "answer: Orland · reference: Orland" in first.html
     )
     assert (
-        "  answer   | Velo · right: Orland" in second.text
-        and "  answer   | none · right: Orland" in third.text
+        "  answer   | Velo · reference: Orland" in second.text
+        and "  answer   | none · reference: Orland" in third.text
     )
     assert "<tool_call>" not in first.html and "<|im_end|>" not in first.html  # escaped

@@ -1,4 +1,4 @@
-"""R12 at the start: a sampler that bends otherwise than it says is told from the whole distribution."""
+"""R12 at the start: a sampler that modifies the distribution in another way than declared is told from the whole distribution."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def said_otherwise(evidence: Evidence, change) -> Evidence:
 
 def bending(evidence: Evidence) -> list[str]:
     found = check(evidence, [RULES["R12"]])["R12"].errors
-    return [finding.what for finding in found if "bends otherwise" in finding.what]
+    return [finding.what for finding in found if "in another way than declared" in finding.what]
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), BENDS)

@@ -76,7 +76,7 @@ def test_a_greedy_trajectory_aside_is_expected_and_its_reward_is_in_the_credit()
 def test_one_that_was_sampled_like_the_others_is_named():
     """A silent bug: the baseline of ReMax drawn at the temperature of training."""
     hot = replace(REMAX, greedy=tuple(group[0] for group in REMAX.groups))
-    assert "was sampled at temperature 1" in says("R37", hot, "likeliest tokens").what
+    assert "was sampled at temperature 1" in says("R37", hot, "most likely tokens").what
 
 
 def test_one_that_nobody_keeps_is_a_lost_trajectory():

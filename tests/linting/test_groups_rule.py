@@ -52,7 +52,7 @@ OTHER = Observation((Message("user", "another problem"),))
         ({"task": Task("task-9", "test", 0)}, "id of its task is 'task-9'"),
         ({"task": Task("task-0", "test", 0, {"level": 3})}, "payload of its task"),
         ({"first_observation": OTHER}, "starts from another observation"),
-        ({"attempt": 0}, "stands twice"),
+        ({"attempt": 0}, "occurs twice"),
         ({"dynamics_seed": 1}, "drawn once for both"),
         (
             {
@@ -163,7 +163,7 @@ def test_flat_and_single_groups_are_noted_with_their_share():
     notes = [
         note.what for note in answer(evidence_of(with_unscored(groups, 2, 0), GRPO()), "R8").notes
     ]
-    assert any("1 of 2 groups are flat (50%)" in what for what in notes)
+    assert any("1 of 2 groups have zero variance (50%)" in what for what in notes)
     assert any("1 of 3 groups have a single scored trajectory" in what for what in notes)
 
 

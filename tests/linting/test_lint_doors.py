@@ -276,7 +276,7 @@ def test_a_policy_that_is_too_large_to_be_tried_is_named_in_the_summary(tmp_path
     run = trained(tmp_path, **settings)
     gaps = {answer.rule: answer for answer in run.lint(1) if answer.missing}
     for rule, part in (
-        ("R12", "tokens beside the model's own distribution"),
+        ("R12", "tokens compared with the model's own distribution"),
         ("R13", "what the learner does under other values"),
         ("R19", "the learner's gradient"),
     ):

@@ -202,7 +202,7 @@ def test_bent_numbers_under_settings_that_bend_nothing():
 
 def test_logprobs_that_are_none():
     evidence = changed(made(), lambda span: replace(span, logprobs=span.logprobs + 9))
-    assert any("which is none" in f.what for f in ask(evidence, "R12").errors)
+    assert any("which is no log probability" in f.what for f in ask(evidence, "R12").errors)
 
 
 def test_logprobs_other_than_the_engine_answered():

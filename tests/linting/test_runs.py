@@ -98,7 +98,7 @@ def test_negative_control_the_last_batch_once_more_after_a_resume():
         asked((*steps[:2], stale, steps[3]))
     )
     doubled = steps[2]._replace(attempts=steps[2].attempts[:1] * 2 + steps[2].attempts[2:])
-    assert "1 of its 6 trajectories stand in it twice" in first(
+    assert "1 of its 6 trajectories occur in it twice" in first(
         asked((*steps[:2], doubled, steps[3]))
     )
 

@@ -171,7 +171,7 @@ def test_what_cannot_be_a_tool_is_refused_when_it_is_made(function, said):
         ({"type": "object", "minProperties": float("nan")}, "no JSON"),
         ({"type": "object", "x": {1, 2}}, "no JSON"),
         ({"type": "object", "properties": {"a": {"$ref": "http://example.org/x"}}}, "stays inside"),
-        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "no place"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}, "does not exist in them"),
     ],
 )
 def test_a_schema_by_hand_is_checked(parameters, said):

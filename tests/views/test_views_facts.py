@@ -252,12 +252,12 @@ def test_unscored_trajectories_stand_outside_of_mean_and_deviation():
     assert "reward mean +0.40, std (n - 1) 0.71" in text and "1 not scored" in text
 
 
-def test_a_flat_group_is_called_flat():
+def test_a_zero_variance_group_is_called_that():
     assert (
-        "nothing to learn"
+        "Zero-variance group"
         in group_view(Group((examples.trajectory(), examples.trajectory(attempt=1)))).text
     )
-    assert "nothing to learn" not in group_view(examples.group()).text
+    assert "Zero-variance group" not in group_view(examples.group()).text
 
 
 # ------------------------------------------------------------------------------------------------ masks
@@ -343,8 +343,8 @@ def test_the_untrained_policy_is_step_zero_and_its_repeats_are_no_points():
 
 
 def test_curves_without_baselines_say_so():
-    assert "no random, untrained, solver beside it" in curves_view(examples.steps()).text
-    assert "beside it" not in curves_view(examples.steps(), examples.evaluations()).text
+    assert "no random, untrained, solver baseline" in curves_view(examples.steps()).text
+    assert "does not say whether" not in curves_view(examples.steps(), examples.evaluations()).text
     assert curves_view([]).text.endswith("no steps yet")
 
 

@@ -134,9 +134,9 @@ def test_author_and_trained_are_told_without_colour():
     )
     for mark in (
         "prompt turn 0",
-        "scaffold turn 0",
+        "template turn 0",
         "TRAIN turn 0, 6",
-        "again turn 0, 6",
+        "repeated turn 0, 6",
         "env turn 0",
         "TRAIN turn 1, 5",
     ):

@@ -111,7 +111,7 @@ def test_a_run_that_has_ended_is_shown_as_show_run_shows_it_with_a_png():
     )
     assert (
         view.png.startswith(b"\x89PNG")
-        and "no untrained, solver beside it" in view.text
+        and "no untrained, solver baseline" in view.text
         and "status 1: OOM" in view.text
     )
     assert (

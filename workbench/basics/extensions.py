@@ -97,7 +97,9 @@ def read_face(path: Path, name: str) -> Face:
         wrong = [] if isinstance(table, dict) else [kind]
         wrong = wrong or [entry for entry, value in table.items() if not _is_right(kind, value)]
         if wrong:
-            raise ConfigError(f'{path}: [{kind}] holds lines name = "{line}"; {wrong[0]!r} is none')
+            raise ConfigError(
+                f'{path}: [{kind}] holds lines name = "{line}"; {wrong[0]!r} is not such a line'
+            )
     return Face(name, summary, content)
 
 

@@ -220,7 +220,7 @@ class LintReport(Shown):
 
     @property
     def text(self) -> str:
-        """One line a rule; under it its findings, what they mean and how to mend them."""
+        """One line a rule; under it its findings, what they mean and how to fix them."""
         lines = [self.about] if self.about else []
         for answer in self.answers:
             lines += _answer_lines(answer)

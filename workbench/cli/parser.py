@@ -128,7 +128,7 @@ def _add_training(command: AddCommand) -> None:
     sub = command(
         "evaluate",
         commands.evaluate_command,
-        "success of a run's or preset's policy on the held-out tasks, beside its baselines",
+        "success of a run's or preset's policy on the held-out tasks, with its baselines",
     )
     sub.add_argument("source", help="a run folder, or a preset (its untrained policy)")
     sub.add_argument(
@@ -195,7 +195,7 @@ def _add_questions_about_runs(command: AddCommand) -> None:
     sub = command(
         "diff",
         commands.diff_command,
-        "where two runs part: the first setting, step, file, column, token; exit 1 if they do",
+        "where two runs diverge: the first setting, step, file, column, token; exit 1 if they do",
     )
     sub.add_argument("run_path", type=Path, metavar="RUN")
     sub.add_argument("other_path", type=Path, metavar="RUN")
@@ -247,7 +247,7 @@ def _add_looking(command: AddCommand) -> None:
         help="a place in words: 'step 3 / task 2 / attempt 5 / token 812'",
     )
     sub.add_argument(
-        "--signals", action="store_true", help="what may warn of a collapse, step by step"
+        "--signals", action="store_true", help="signals that may warn of a collapse, step by step"
     )
     sub.add_argument(
         "--tokenizer",

@@ -221,7 +221,7 @@ class _Gathered:
         }
         are_texts = all(part is None or isinstance(part, str) for part in parts.values())
         if not isinstance(place, int) or not are_texts:
-            raise EngineError(f"{url} sent a tool call that is none: {_short(call)}")
+            raise EngineError(f"{url} sent an invalid tool call: {_short(call)}")
         kept = self.calls.setdefault(place, {"id": "", "name": "", "arguments": ""})
         kept["id"] = parts["id"] or kept["id"]
         kept["name"] += parts["name"] or ""

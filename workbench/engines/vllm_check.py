@@ -1,6 +1,6 @@
 """Does vLLM sample from the weights that it was given? Asked when it is opened and after every sync.
 
-A few tokens are sampled after prompts that were never seen and after one that was, and their logprobs held against a
+A few tokens are sampled after prompts that were never seen and after one that was, and their logprobs compared with a
 plain forward pass with the new weights (`gap`); the output head, which small logits could hide, is looked at by itself.
 """
 

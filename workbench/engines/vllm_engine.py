@@ -79,7 +79,7 @@ class VllmEngine:
         self._policy_version = 0
         # While set, turns are asked for with every logprob: slow.
         self.listener: Listener | None = None
-        self._fault: str | None = None  # why it must not be sampled from, until a sync mends it
+        self._fault: str | None = None  # why it must not be sampled from, until a sync fixes it
         self._cannot_score: str | None = None  # why bent sampling is refused: found out at opening
         self._turns: dict[str, _Turn] = {}
         vocab_size = int(model.get_input_embeddings().weight.shape[0])
@@ -181,7 +181,7 @@ class VllmEngine:
 
     def sync_adapter(self, adapter: Adapter, merged: Mapping[str, Tensor], version: int) -> None:
         """The same where a server takes the adapter alone (layout.adapters = 'routes'), beside the weights that the engine
-        was opened with. `merged`: what the two come to, which its answers are held against."""
+        was opened with. `merged`: what the two come to, which its answers are compared with."""
         self._intake.check_sync(version, self._policy_version)
         self._load(self._plain.names.choose(merged), version, adapter)
 

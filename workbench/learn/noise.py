@@ -1,4 +1,4 @@
-"""How much of a step's gradient is signal: the gradients of two random halves of its trajectories, held against each other.
+"""How much of a step's gradient is signal: the gradients of two random halves of its trajectories, compared with each other.
 
     signal = g_a . g_b              estimates |G|^2, the squared length of the gradient that endless trajectories would give
     noise  = |g_a - g_b|^2 / 4      estimates the variance of the whole step's gradient around it

@@ -29,7 +29,7 @@ FROM_MODELS = ("old_logp", "ref_logp", "value", "final_value")
 
 @dataclass(frozen=True)
 class ReplayDifference:
-    """A column of one update that does not come out again: `count` tokens differ, `first` are the first of them."""
+    """A column of one update that is not reproduced: `count` tokens differ, `first` are the first of them."""
 
     update: int
     column: str
@@ -171,7 +171,7 @@ def _used(
     table: CreditTable, facts: Mapping[str, np.ndarray], algorithm: Any
 ) -> dict[str, np.ndarray]:
     """Which tokens an update trains: all that have a weight in any term, where a step is one update. With several,
-    which rows fell into this one is the learner's shuffle; then only tokens without a weight are held against it."""
+    which rows fell into this one is the learner's shuffle; then only tokens without a weight are compared with it."""
     if "used" not in table.columns:
         return {}
     terms = ("weight", "entropy_weight", "kl_weight", "critic_weight")

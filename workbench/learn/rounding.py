@@ -1,7 +1,7 @@
 """What the last bit of a number depends on besides the configuration: threads, processes, versions, processor, code.
 
 A run writes these facts down when it begins and when it goes on. Where two of its processes differ in them, the result
-need not be, bit for bit, that of a run that was never interrupted; and a replayed step that does not come out again
+need not be, bit for bit, that of a run that was never interrupted; and a replayed step that is not reproduced
 has an explanation. Where they are the same, it has none, and that is an error.
 """
 

@@ -338,7 +338,7 @@ class Updates:
             # AdamW would still move the weights, by its momentum: on the strength of earlier batches, not of this one.
             self.empty += 1
             return (
-                "nothing to learn: the gradient is exactly zero (every group flat, or every advantage?); the "
+                "nothing to learn: the gradient is exactly zero (zero-variance groups only, or every advantage?); the "
                 "policy's weights were not touched"
             )
         policy.scale_down(norms["grad_norm"], config.max_grad_norm)

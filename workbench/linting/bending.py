@@ -65,7 +65,7 @@ def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
         yield Finding(
             f"temperature {sampling.temperature:g} and top-p {sampling.top_p:g} make {computed[first]:.4f} of the model's "
             f"own distribution, stored is {stored[first]:.4f}; so at {len(off)} of {len(where)} tokens: the sampler "
-            "bends otherwise than it says",
+            "modifies the distribution in another way than declared",
             flat.place_of_span(*where[first]),
             count=len(off),
         )

@@ -54,7 +54,7 @@ def check_handed(evidence: Evidence) -> Iterator[RuleResult]:
     yield Checked(0 if gap is None else gap.tokens)
     if gap is not None and not gap.within(mean, largest):
         yield Finding(
-            f"the weights that were put together for the engine answer otherwise than what learns: logprobs differ by "
+            f"the weights that were put together for the engine do not equal the learner's: logprobs differ by "
             f"{gap}, allowed are mean {mean:g} and max {largest:g}",
             Place(step=evidence.step),
         )
@@ -66,7 +66,7 @@ RULES: tuple[Rule, ...] = (
         "the weights that were sent are those that the engine samples from",
         "the engine samples by older weights, by parts of them or by noise, while every step says that they are new.",
         "load what was sent, all of it, and prepare again what the engine packs or ties; then take a digest of what arrived "
-        "and hold its logprobs against a plain forward pass. Answers that merely changed prove nothing.",
+        "and compare its logprobs with a plain forward pass. Answers that merely changed prove nothing.",
         ("delivery",),
         check_arrival,
         "sync",
@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "R35",
-        "weights that are put together for the engine are those that learn",
+        "the weights handed to the engine equal the learner's",
         "the engine samples from a frozen policy while adapters or parts of the weights learn: looks like stale weights, "
         "and no reward moves.",
         "merge adapters with their scale, and gather every part, before the weights are handed over.",

@@ -50,7 +50,7 @@ def check_drawn(evidence: Evidence) -> Iterator[RuleResult]:
         bent = next((sampling for sampling in settings if sampling.temperature != 0), None)
         if bent is not None:
             yield Finding(
-                f"the trajectory of task {trajectory.task.id} that others are compared with was to be made of the likeliest "
+                f"the trajectory of task {trajectory.task.id} that others are compared with was to be made of the most likely "
                 f"tokens (temperature 0), and was sampled at temperature {bent.temperature:g}",
                 place,
             )

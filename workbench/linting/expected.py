@@ -313,7 +313,7 @@ def is_by_token(objective: Callable) -> bool:
 
 def own_objective(algorithm: Any) -> Any:
     """The algorithm's own loss in the form of `plain.loss.clip`: where it brings no reference implementation, only the way from its loss to
-    the gradient can be held against anything."""
+    the gradient can be compared with anything."""
 
     def objective(
         logp: Tensor, old_logp: Tensor, advantage: Tensor, counts: Tensor, **bounds: float

@@ -78,7 +78,7 @@ def _one_task(evidence: Evidence, group: tuple[Trajectory, ...], index: int) -> 
             )
         if t.attempt in trajectories:
             yield Finding(
-                f"attempt number {t.attempt} stands twice in its group (trajectories {trajectories[t.attempt]} "
+                f"attempt number {t.attempt} occurs twice in its group (trajectories {trajectories[t.attempt]} "
                 f"and {n})",
                 evidence.place(n),
             )
@@ -154,7 +154,7 @@ def _comparison(evidence: Evidence) -> Iterator[RuleResult]:
     if flat and least != 1:
         many = int((scored_G > 1).sum())
         yield Finding(
-            f"{flat} of {many} groups are flat ({flat / many:.0%}): all their trajectories earned the same, so a "
+            f"{flat} of {many} groups have zero variance ({flat / many:.0%}): all their trajectories earned the same, so a "
             "comparison of trajectories has nothing to say there",
             Place(step=evidence.step),
             NOTE,

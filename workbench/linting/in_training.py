@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BEFORE = ("step",)
 AFTER = ("update",)
-REMEMBERED = 50  # steps that a new one is held against
+REMEMBERED = 50  # steps that a new one is compared with
 
 
 class LintedSession(Protocol):
@@ -143,7 +143,7 @@ def raise_errors(report: LintReport, consequence: str = "so nothing is learned f
             lines.append(
                 f"{answer.rule} ({answer.title}): {first.place}: {first.what}"
                 + (f"; and {more} more" if more else "")
-                + f". It means: {answer.means} To mend it: {answer.mend}"
+                + f". It means: {answer.means} Fix: {answer.mend}"
             )
     error = LintError(f"the lint found errors, {consequence}:\n" + "\n".join(lines))
     error.report = report

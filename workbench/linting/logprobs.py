@@ -5,7 +5,7 @@ Axis letters: P sampled spans · T sampled tokens of all spans, end to end.
 
 Three numbers may stand at a sampled token: the logprob under the distribution that was sampled from, the one under the
 model's own softmax where temperature or top-p bend it, and the trainer's. Training that takes one for another goes on
-without a word. Everything here is taken from the spans and held against batch, journal, settings and credit tables.
+without a word. Everything here is taken from the spans and compared with batch, journal, settings and credit tables.
 """
 
 from __future__ import annotations
@@ -84,14 +84,16 @@ def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
     for name, values_T in (("logprob", sampled.logp_T), ("plain logprob", sampled.plain_T)):
         yield from sampled.finding(
             ~(values_T <= 1e-4) | ~np.isfinite(values_T),
-            lambda t: f"the {name} of a sampled token is {values_T[t]:g}, which is none",
+            lambda t: (
+                f"the {name} of a sampled token is {values_T[t]:g}, which is no log probability"
+            ),
         )
     for sampling in dict.fromkeys(span.sampling for span in sampled.spans):
         if sampling is not None and sampling.engine not in SCRIPTED:
             yield from _bent_as_named(sampled, sampling)
     yield from _batch_columns(evidence, sampled)
     if evidence.probe is not None and evidence.probe.unable:
-        yield NotChecked(evidence.probe.unable, "tokens beside the model's own distribution")
+        yield NotChecked(evidence.probe.unable, "tokens compared with the model's own distribution")
     yield from against_the_model(evidence)
     yield from drawn_from_the_model(evidence)
 
@@ -165,7 +167,7 @@ def _bent_as_named(sampled: _Sampled, sampling: Sampling) -> Iterator[RuleResult
             lambda t: (
                 f"at temperature {sampling.temperature:g} both logprobs of a token are the same ({logp_T[t]:.4f}) at "
                 f"{int(telling.sum())} tokens: one is a copy of the other, so either the temperature was not applied, or "
-                "what passes for the model's own logprob is the bent one"
+                "what is stored as the model's own logprob is the modified one"
             ),
         )
 
@@ -394,7 +396,7 @@ RULES: tuple[Rule, ...] = (
         "logprobs are of the declared distribution",
         "the ratio between trainer and sampler then compares two different distributions: at top-p 0.8 alone its mean is "
         "0.9 instead of 1, and half of all tokens look off-policy.",
-        "store both logprobs where temperature or top-p bend the distribution, compare the plain one with the trainer's, "
+        "store both logprobs where temperature or top-p modify the distribution, compare the plain one with the trainer's, "
         "and let the trainer compute old_logp itself.",
         ("groups",),
         logprob_settings,
@@ -414,7 +416,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "R23",
-        "engine against trainer",
+        "sampler/trainer logprob mismatch",
         "the engine samples from another policy than the one that is trained: rewards fall slowly and plausibly.",
         "run `workbench audit`: it tries stale weights, output head, dtype, positions, temperature and more, and names "
         "what closes the gap.",

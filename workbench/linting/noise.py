@@ -140,8 +140,8 @@ def _longest_repeats(flat: Flat, members: list[int], cost_T: np.ndarray) -> Iter
 
 R22 = Rule(
     "R22",
-    "trajectories draw their own noise",
-    "Trajectories of the same task are copies of each other: a group of 8 is worth one trajectory, its spread is zero or "
+    "trajectories are sampled with independent noise",
+    "Trajectories of the same task are copies of each other: a group of 8 is worth one trajectory, its reward std is zero or "
     "false, and nothing is explored.",
     "Give every turn of every trajectory a seed of its own, from run, step, task, attempt and turn.",
     ("groups",),

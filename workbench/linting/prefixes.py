@@ -1,7 +1,7 @@
-"""Exact prefix or explicit fork (R1): every turn was sampled after exactly the tokens that training shows it after.
+"""Each prompt extends the previous tokens, or starts a new segment (R1): every turn was sampled after exactly the tokens that training shows it after.
 
 The engine's journal says what it was really asked; the trajectory says what it is trained on. Without the journal, what
-the trajectory's own segments say about each other is held against the declared kind of history.
+the trajectory's own segments say about each other is compared with the declared kind of history.
 
 Axis letters: N trajectories · S segments · P spans · T tokens.
 """

@@ -1,4 +1,4 @@
-"""The mask is provenance (R3): trained is exactly what the engine answered, stop token included, and nothing else.
+"""The loss mask equals recorded authorship (R3): trained is exactly what the engine answered, stop token included, and nothing else.
 
 With the journal this is exact, bit for bit. Without it: one sampled span per turn, by the policy, that ends with the
 stop token where the turn was ended; no weight on anything else.

@@ -6,7 +6,7 @@ The reference is `apply_chat_template` of the tokenizer itself, from the message
 (a mark stands for each; only where the template is to render the past anew does it see their text).
 
 A past that the template would write differently is no finding where it was declared (`chat.differences`): what follows
-a turn of the policy is then held against the rendering of the conversation up to there.
+a turn of the policy is then compared with the rendering of the conversation up to there.
 
 Axis letters: N trajectories · S segments · P spans · T tokens.
 """

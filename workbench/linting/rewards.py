@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         "R16",
         "rewards are counted once, and unscored is not zero",
         means="the policy is paid by another number than the environment's: a part twice, or a failed scoring as 0, which "
-        "moves the baseline of all its siblings.",
+        "moves the baseline of its whole group.",
         mend="sum turn rewards and outcome in one place; let a scoring that failed stay None until the trajectory leaves "
         "baseline and loss; make reward_parts sum to the reward.",
         needs=("groups",),

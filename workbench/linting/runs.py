@@ -2,7 +2,7 @@
 step is claimed that taught nothing, and its curves say what its trajectories say.
 
 A resume that repeats a batch, samples from the untrained weights or ends after no step at all leaves a curve that looks
-like any other. What is held against each other here was written down by different hands: sampled tokens, the versions
+like any other. What is compared with each other here was written down by different hands: sampled tokens, the versions
 that the engine put on them, and the metrics line that commits a step.
 """
 
@@ -245,7 +245,7 @@ def _learned_twice(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
         inside = len(mine) - len(set(mine))
         if inside:
             yield Finding(
-                f"{inside} of its {len(mine)} trajectories stand in it twice",
+                f"{inside} of its {len(mine)} trajectories occur in it twice",
                 Place(step=row.step),
                 count=inside,
             )
@@ -376,9 +376,9 @@ def _claims(steps: Sequence[StepFacts], claims: RunClaims) -> Iterator[RuleResul
 RULES: tuple[Rule, ...] = (
     Rule(
         "R21",
-        "a run goes on where it stood",
+        "a run continues from its last committed state",
         means="The run is not the training that its curves show: data counts twice, weights that sample and weights "
-        "that are trained have parted, or steps are claimed that taught nothing.",
+        "that are trained have diverged, or steps are claimed that taught nothing.",
         mend="Compare with the run's events where it was resumed; go on from the checkpoint before the step named.",
         needs=("steps",),
         check=_check,

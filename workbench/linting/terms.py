@@ -243,7 +243,7 @@ def _nobody_left_out(
         if evidence.groups:
             why = f"it ended by {evidence.trajectories[n].stop_reason.value}"
         yield Finding(
-            f"is scored and weighs nothing, while siblings of its group are trained ({why}); no declared "
+            f"is scored and weighs nothing, while others of its group are trained ({why}); no declared "
             "filter chooses among the trajectories of a group",
             trajectories.place_of_row(n),
             severity_of_a_choice(evidence),

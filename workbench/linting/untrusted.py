@@ -166,7 +166,7 @@ def _schema_shown(
         flat, reference, (p for p in flat.spans_of(segment) if not flat.sampled_P[p])
     ):
         yield Finding(
-            f"the tool {name!r} is on offer and stands nowhere in the prompt",
+            f"the tool {name!r} is on offer and is nowhere in the prompt",
             flat.place_of_segment(segment),
         )
 

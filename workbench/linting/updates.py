@@ -35,7 +35,7 @@ FIRST_BF16 = 5e-2
 # of 6e-8, and gradients far below its epsilon (1e-8 each, 3e-4 all together in a model of 1e9 weights) move nothing.
 VISIBLE = 1e-7
 SLOPE = 1e-3
-OLD_FROM_NEW = "old logprobs beside those of later updates"
+OLD_FROM_NEW = "old logprobs compared with those of later updates"
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:

@@ -226,9 +226,9 @@ def _facts(credited: Credited, before: Credited | None) -> str:
         )
     if before is not None:
         changed = int(changed_tokens(credited.advantage_T, before.advantage_T).sum())
-        facts.append(f"{words.count(changed, 'token')} with another advantage than before")
+        facts.append(f"{words.count(changed, 'token')} with a changed advantage")
         if weights := int((credited.weight_T != before.weight_T).sum()):
-            facts.append(f"{weights:,} with another weight")
+            facts.append(f"{weights:,} with a changed weight")
     return " · ".join(facts)
 
 
@@ -242,7 +242,7 @@ def _table(
     """Names of the columns, and a line per trajectory."""
     header = ["attempt", "", "reward", "kept", "advantage"]
     header += ["return"] * (credited.return_T is not None) + ["trained"]
-    header += ["changed", "by ≤"] * (before is not None) + ["reward by turn"]
+    header += ["changed", "max. abs. change"] * (before is not None) + ["reward by turn"]
     lines = []
     n = 0
     for number, group in enumerate(groups):

@@ -116,7 +116,7 @@ def curves_document(curves: Sequence[Curve], title: str, remark: str = "") -> do
     for curve in curves:
         drawn |= {line.name for line in curve.lines}
     absent = ", ".join(name for name in BASELINES if name not in drawn)
-    notice = f"no {absent} beside it: this curve alone does not say whether anything was learned"
+    notice = f"no {absent} baseline: this curve alone does not say whether anything was learned"
     plots = [plot_of(curve) for curve in curves]
     picture = curves_picture(plots, title, _alternative(title, curves))
     return doc.ViewDocument(

@@ -31,7 +31,7 @@ PASSES = (
 )
 BAR = 220  # pixels of the scale from 0 to 1
 COLOURS = {"random": GREY, "untrained": PURPLE, "solver": GREEN}
-RIVALS = "the same questions without a search of one's own, each trained for its job with as many trajectories"
+RIVALS = "baselines without the search: the same questions, each trained with as many trajectories"
 RIVAL_HEADER = (
     "seed",
     "who",

@@ -17,8 +17,8 @@ from workbench.look.looks import LILAC_INK, LILAC_PAPER, LINE, PLAIN, Look, red_
 from workbench.look.trajectory import moves_of, outcome_badge
 from workbench.values import Group, Trajectory, Turn, View
 
-FLAT = "Every trajectory earned the same: nothing to learn from this group."
-NUMBERS = ("attempt", "reward", "- mean", "turns", "tokens")  # columns of numbers
+FLAT = "Zero-variance group: every trajectory earned the same, so a group baseline makes every advantage zero."
+NUMBERS = ("attempt", "reward", "reward − group mean", "turns", "tokens")  # columns of numbers
 MOST_TURNS = 40  # of a trajectory, drawn in colour
 
 
@@ -40,7 +40,7 @@ def group_view(
     spread = _spread(group)
     messages = group[0].first_observation.messages
     start = find_grid(messages[-1].text, tiles) if messages else None
-    columns = ["attempt", "", "reward", "- mean", "turns", "tokens", "stopped", "reward by turn"]
+    columns = ["attempt", "", *NUMBERS[1:], "stopped", "reward by turn"]
     if kept is not None:
         columns.insert(4, "kept")
     rows = []

@@ -94,7 +94,7 @@ def answer_row(answer: Answer) -> list[str | doc.Cell]:
     if answer.untold:
         parts.append(doc.Note(f"and {answer.untold} more"))
     if answer.findings:
-        parts += [doc.Note(f"It means: {answer.means}"), doc.Note(f"To mend it: {answer.mend}")]
+        parts += [doc.Note(f"It means: {answer.means}"), doc.Note(f"Fix: {answer.mend}")]
     if answer.gaps:
         parts.append(doc.Note(answer.gaps))
     return [

@@ -184,7 +184,7 @@ class Live {
     this.facts.replaceChildren(make("b", "", status.name), badge, ...(status.share === null ? [] : [bar]), make("span", "", status.facts));
     this.problems.replaceChildren(...status.problems.map((problem) => make("div", "", `⚠ ${problem}`)));
     this.lost.textContent = !isLost ? "" : `${this.gone || `no word from the kernel for ${Math.round((Date.now() - this.heard) / 1000)} s`}; `
-      + `this is how it was. ${this.model.get("again")}`;
+      + `last known state. ${this.model.get("again")}`;
     this.stop.hidden = Boolean(isLost);
     if (this.stop.textContent !== status.stop) this.stop.disabled = !status.stop;
     this.stop.textContent = status.stop || "Stopping";

@@ -19,7 +19,7 @@ from workbench.values import Group, Trajectory, View, trajectories_of
 NOTHING = 6
 LINE = 7
 PALETTE = ("#b9c6d4", "#e2e4e7", "#8fc3e8", "#f0a848", "#0b4f87", "#8a5fa8", "#ffffff", "#1b2733")
-CHARACTERS = {PROMPT: "p", SCAFFOLD: ".", AGAIN: "a", ENV: "e", TRAINED: "#", NOTHING: " "}
+CHARACTERS = {PROMPT: "p", SCAFFOLD: ".", AGAIN: "r", ENV: "e", TRAINED: "#", NOTHING: " "}
 # Where several tokens share a pixel, the first of these that occurs is drawn: trained tokens never vanish.
 PRECEDENCE = (TRAINED, AGAIN, ENV, PROMPT, SCAFFOLD)
 

@@ -3,15 +3,16 @@
 // In a notebook anywidget calls `render` with a model that sends questions to the kernel; a saved page calls `renderSaved`
 // with the answers that it carries. All text is foreign: it is only ever set as textContent.
 
-const AUTHORS = ["prompt", "scaffold", "policy", "env"];
-const SIGNS = ["P", "S", "A", "E"];
+const AUTHORS = ["prompt", "template", "policy", "env"];
+const CLASSES = ["prompt", "scaffold", "policy", "env"]; // of the style sheet
+const SIGNS = ["P", "T", "A", "E"];
 const DASHES = { random: "2 4", untrained: "6 4", solver: "10 4" };
 const SLOW_MS = 8000;    // without an answer, until that is said
-const ROW = 40;          // pixels of a line of tokens: the text, and below it the lane
+const ROW = 40;          // pixels of a line of tokens: the text, and below it the chosen metric
 const COLUMNS = [        // of the table of trajectories: key, title, number?
   ["task", "task", true], ["attempt", "attempt", true], ["reward", "reward", true], ["success", "success", false],
   ["stop", "stopped", false], ["turns", "turns", true], ["tokens", "sampled tokens", true], ["surprise", "NLL per token", true],
-  ["kept", "trained", false], ["findings", "lint", true], ["last", "final output", false]];
+  ["kept", "in update", false], ["findings", "lint", true], ["last", "final output", false]];
 
 const PAIRS = /[\ud800-\udbff]/; // characters that JavaScript counts as two
 const LARGEST_FIRST = ["turns", "tokens", "surprise", "findings"]; // when sorted; the others begin with the smallest
@@ -282,7 +283,7 @@ class Navigator {
     const marks = this.runs[this.run].marks.length;
     const redraw = () => { this.drawCurves(); this.moveCursor(); };
     fill(this.curves, make("div", { class: "wb-bar" }, choice, runs, ...curveControls(this, redraw), this.refresh(), spread ? firstFlat(spread, (place) => this.go(place)) : null,
-      make("span", { class: "wb-quiet", text: `click a step${marks ? `; ▲ ${marks} marks: lint, skipped updates, settings` : ""}; ${title === SPREAD ? "a dot: a group whose attempts differ; below: what share of the step is flat" : "dots: held out, squares: greedy"}` })), svg);
+      make("span", { class: "wb-quiet", text: `click a step${marks ? `; ▲ ${marks} marks: lint, skipped updates, settings` : ""}; ${title === SPREAD ? "a dot: a group whose rewards differ; below: share of zero-variance groups in the step" : "dots: held out, squares: greedy"}` })), svg);
   }
 
   async readSpread() {
@@ -335,7 +336,7 @@ class Navigator {
     const to = (at, text) => make("button", { text, disabled: at === null, onclick: () => this.go({ step: at }) });
     this.groupRows = groups.map((group) => row([
       [group.task, true], [group.name, false, "wb-name"], [known(group.succeeded) ? `${group.succeeded} of ${group.attempts}` : "—", true], [signed(group.mean), true],
-      [said(group.std), true], [group.flat], [group.kept === null ? "—" : group.kept ? "trained on" : "left out"], [group.rewards.map(signed).join("  "), false, "wb-rest"]],
+      [said(group.std), true], [group.flat], [group.kept === null ? "—" : group.kept ? "yes" : "left out"], [group.rewards.map(signed).join("  "), false, "wb-rest"]],
       `task ${group.task}`, () => this.go({ step, task: group.task })));
     const stops = [...new Set(attempts.map((attempt) => attempt.stop))].sort();
     this.filterBox = make("input", { type: "search", placeholder: "text in the trajectory", "aria-label": "show trajectories that contain this text",
@@ -352,16 +353,16 @@ class Navigator {
     this.count = make("span", { class: "wb-quiet" });
     fill(this.stepPanel, 
       make("div", { class: "wb-bar" }, make("h3", { text: `step ${step}` }), to(neighbours[0], "◀ before"), to(neighbours[1], "after ▶"),
-        make("span", { class: "wb-quiet", text: `${groups.length} groups, ${attempts.length} trajectories; ${flat.length} flat${sides.length ? ` (${sides.join(", ")})` : ""}${left ? `; ${left} left out by the filter` : ""}` })),
-      trained ? make("p", { class: "wb-authors", text: trained[1] ? `⚠ ${trained[1]} of ${trained[0]} trained tokens were not sampled by the policy there` : `all ${trained[0]} trained tokens were sampled by the policy` }) : null,
+        make("span", { class: "wb-quiet", text: `${groups.length} groups, ${attempts.length} trajectories; ${flat.length} zero-variance${sides.length ? ` (${sides.join(", ")})` : ""}${left ? `; ${left} left out by the filter` : ""}` })),
+      trained ? make("p", { class: "wb-authors", text: trained[1] ? `⚠ ${trained[1]} of ${trained[0]} trained tokens were not sampled by the policy` : `all ${trained[0]} trained tokens were sampled by the policy` }) : null,
       removed ? make("p", { class: "wb-removed", text: `the filter removed ${removed.attempts} trajectories with ${removed.tokens} sampled tokens, mean reward ${signed(removed.mean)}, ${removed.succeeded} successes${
         removed.groups.length ? `; whole groups: ${removed.groups.map((task, index) => `task ${task} (${removed.sides[index]})`).join(", ")}` : ""}` }) : null,
       findings.length ? this.findingsList(findings) : null,
       make("details", { open: true }, make("summary", { text: "groups" }),
-        make("div", { class: "wb-scroll" }, table(["task", "name", "succeeded", "mean", "std (n − 1)", "flat", "update", "rewards"], this.groupRows))),
+        make("div", { class: "wb-scroll" }, table(["task", "name", "succeeded", "mean", "std (n − 1)", "zero variance", "in update", "rewards"], this.groupRows))),
       make("div", { class: "wb-bar" }, make("h3", { text: "trajectories" }), this.filterBox, stopBox, rangeBox, markBox,
         make("button", { class: "wb-all", text: "all tasks", onclick: () => this.go({ step }) }), this.count),
-      this.trajectoryTable, (this.columns = make("details", { class: "wb-beside", ontoggle: () => this.drawColumns() }, make("summary", { text: "side by side: where the trajectories of a group part" }), make("div", {}))), (this.credit = new CreditPanel(this)).box);
+      this.trajectoryTable, (this.columns = make("details", { class: "wb-beside", ontoggle: () => this.drawColumns() }, make("summary", { text: "side by side: where the trajectories of a group diverge" }), make("div", {}))), (this.credit = new CreditPanel(this)).box);
     this.markStep();
   }
 
@@ -433,10 +434,10 @@ class Navigator {
       found.ids ? "tokens are shown as ids: the policy that wrote them, and its tokenizer, are not here" : null];
     this.turns = found.turns.map((turn) => make("details", { open: found.turns.length <= 3, class: "wb-turn" },
       make("summary", { text: `turn ${turn.turn} · ${known(turn.reward) ? `reward ${signed(turn.reward)}` : "not scored"}${partsOf(turn.parts)}` }),
-      message("wrote", turn.wrote), ...turn.reply.map(([role, text]) => message(role, text)),
+      message("policy output", turn.wrote), ...turn.reply.map(([role, text]) => message(role, text)),
       make("button", { text: "show this turn's tokens", onclick: () => this.go({ step, task, attempt, turn: turn.turn }) })));
     if (!(this.lane in found.lanes)) this.lane = Object.keys(found.lanes)[0] || "";
-    this.laneBox = make("select", { "aria-label": "lane", onchange: (event) => { this.lane = event.target.value; this.drawTokens(); } });
+    this.laneBox = make("select", { "aria-label": "per-token metric", onchange: (event) => { this.lane = event.target.value; this.drawTokens(); } });
     this.drawLanes();
     const jump = (text, key, title) => make("button", { text, title: `${title} (key ${key})`, onclick: () => this.press(key) });
     this.tokenSearch = make("input", { type: "search", placeholder: "find in the tokens", "aria-label": "find in the tokens; Enter goes to the next",
@@ -449,10 +450,10 @@ class Navigator {
     fill(this.trajectoryPanel, 
       make("div", { class: "wb-bar" }, make("h3", { text: `attempt ${attempt} at ${found.name}` }), ...copyButtons(found, (text) => this.say(text))),
       make("p", { class: "wb-quiet", text: facts.filter(Boolean).join(" · ") }),
-      make("details", {}, make("summary", { text: "asked" }), ...found.first.map(([role, text]) => message(role, text))), ...this.turns,
-      make("div", { class: "wb-bar" }, make("h3", { text: "tokens" }), this.laneBox, jump("next trained", "n", "next trained span"), jump("largest", "x", "largest of this lane, then the next largest"),
+      make("details", {}, make("summary", { text: "initial prompt" }), ...found.first.map(([role, text]) => message(role, text))), ...this.turns,
+      make("div", { class: "wb-bar" }, make("h3", { text: "tokens" }), this.laneBox, jump("next trained", "n", "next trained span"), jump("largest", "x", "largest of this metric, then the next largest"),
         jump("next finding", "f", "next finding of the lint"), this.tokenSearch,
-        make("span", { class: "wb-quiet", text: "A written by the policy, P prompt, S scaffold, E environment; bar above: trained; below: the chosen per-token metric, up is positive" })),
+        make("span", { class: "wb-quiet", text: "A written by the policy, P prompt, T chat template, E environment; bar above: trained; below: the chosen per-token metric (bars: + up, − down)" })),
       this.tokens, this.term);
     this.token = null;
     this.rank = 0;
@@ -512,7 +513,7 @@ class Navigator {
     const [begin, end] = this.lines[number];
     const lane = arrays[this.lane];
     const author = arrays.author[begin];
-    const line = make("div", { class: `wb-line wb-${AUTHORS[author]}`, style: { top: `${number * ROW}px`, height: `${ROW}px` } },
+    const line = make("div", { class: `wb-line wb-${CLASSES[author]}`, style: { top: `${number * ROW}px`, height: `${ROW}px` } },
       make("span", { class: "wb-gutter", text: `${SIGNS[author]} turn ${arrays.turn[begin]}`, title: `${AUTHORS[author]}, turn ${arrays.turn[begin]}` }));
     for (let token = begin; token < end; token += 1) {
       const trained = arrays.trained[token];
@@ -566,7 +567,7 @@ class Navigator {
     if (this.attempt !== shown || this.token !== token) return;
     const number = (row) => (row.words ? row.words[arrays[row.array][token]] : String(arrays[row.array][token]));
     const there = (rows || []).filter((row) => !row.array || (arrays[row.array] && known(arrays[row.array][token])));
-    box.replaceChildren(make("h3", { text: "its loss term" }), error ? make("p", { text: error })
+    box.replaceChildren(make("h3", { text: "loss term of this token" }), error ? make("p", { text: error })
       : make("table", {}, make("tbody", {}, ...there.map((row) => make("tr", {}, make("th", { text: row.name, scope: "row" }),
         make("td", { text: row.array ? number(row) : "" }), make("td", { text: row.text }))))));
   }

@@ -1,4 +1,4 @@
-// The credit editor of the navigator: what the step's credit would be with other rewards, trajectories, masks or estimators.
+// The credit editor of the navigator: counterfactual advantages of the step, with other rewards, trajectories, masks or estimators.
 // Every number comes from the kernel, which calls what training calls; a saved page has the estimators side by side, unedited.
 
 class CreditPanel {
@@ -82,7 +82,7 @@ class CreditPanel {
 
   words(column) {
     if (column.error) return column.error;
-    if (!column.changed) return "as it was trained";
+    if (!column.changed) return "as trained";
     return `${column.changed} tokens differ${known(column.by) ? ` by up to ${said(column.by)}` : ""}${column.trained !== this.reply.trained ? `; ${column.trained} trained, ${this.reply.trained} before` : ""}`;
   }
 
@@ -102,7 +102,7 @@ class CreditPanel {
   // What the chosen trajectory earned, to be changed.
   paid() {
     const { number, paid, dropped } = this.reply;
-    if (!known(number)) return make("p", { class: "wb-quiet", text: this.navigator.saved ? "this page has no kernel: open the run in JupyterLab to edit" : "click a trajectory below to change what it earned, or to drop it" });
+    if (!known(number)) return make("p", { class: "wb-quiet", text: this.navigator.saved ? "this page has no kernel: open the run in JupyterLab to edit" : "click a trajectory below to change its rewards, or to exclude it" });
     const inputs = paid.map(([name, reward, was], turn) => (known(was) ? make("label", { class: reward !== was ? "wb-changed" : null }, `${name} `,
       make("input", { type: "number", step: "any", value: reward, "data-key": `paid ${turn}`, "aria-label": `reward of ${name}`, onchange: (event) => {
         const rest = this.edit.rewards.filter(([attempt, at]) => attempt !== number || at !== turn);
@@ -110,8 +110,8 @@ class CreditPanel {
         const value = Number(event.target.value);
         this.change({ rewards: value === was ? rest : [...rest, [number, turn, value]] });
       } })) : make("span", { text: `${name} not scored` })));
-    return make("div", { class: "wb-bar" }, make("b", { text: `attempt ${this.navigator.place.attempt} at task ${this.navigator.place.task} earns` }), ...inputs,
-      make("label", {}, make("input", { type: "checkbox", checked: dropped.includes(number), "data-key": "drop", "aria-label": "drop this trajectory", onchange: (event) =>
+    return make("div", { class: "wb-bar" }, make("b", { text: `rewards of attempt ${this.navigator.place.attempt} (task ${this.navigator.place.task})` }), ...inputs,
+      make("label", {}, make("input", { type: "checkbox", checked: dropped.includes(number), "data-key": "drop", "aria-label": "exclude this trajectory", onchange: (event) =>
         this.change({ dropped: event.target.checked ? [...this.edit.dropped, number] : this.edit.dropped.filter((each) => each !== number) }) }), "exclude this trajectory"));
   }
 
@@ -121,7 +121,7 @@ class CreditPanel {
     const heads = ["task", "attempt", "reward", "group mean", "group std", "as trained", ...columns.map((column) => (column.error ? `${column.name}: —` : column.name))];
     const shown = rows.filter((each) => !known(task) || each.task === task);
     const made = shown.map((each) => {
-      const earned = each.reward === each.was ? signed(each.reward) : `${signed(each.was)} → ${each.dropped ? "dropped" : signed(each.reward)}`;
+      const earned = each.reward === each.was ? signed(each.reward) : `${signed(each.was)} → ${each.dropped ? "excluded" : signed(each.reward)}`;
       const node = row([[each.task, true], [each.attempt, true], [earned, true], [signed(each.mean), true], [said(each.std), true], [signed(each.before), true],
         ...each.after.map((value) => [signed(value), true])], `task ${each.task}, attempt ${each.attempt}: credit`,
         () => this.navigator.go({ step: this.step, task: each.task, attempt: each.attempt }));
@@ -129,6 +129,6 @@ class CreditPanel {
       node.setAttribute("aria-selected", String(each.task === task && each.attempt === attempt));
       return node;
     });
-    return make("div", { class: "wb-scroll" }, make("p", { class: "wb-quiet", text: "mean advantage of a trajectory's trained tokens; bold: not as it was trained" }), table(heads, made));
+    return make("div", { class: "wb-scroll" }, make("p", { class: "wb-quiet", text: "mean advantage of a trajectory's trained tokens; bold: differs from training" }), table(heads, made));
   }
 }

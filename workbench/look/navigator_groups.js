@@ -1,9 +1,9 @@
-// Groups in the navigator: the spread of every one over the run, and the trajectories of one side by side.
+// Groups in the navigator: the reward std of every one over the run, and the trajectories of one side by side.
 
-const SPREAD = "spread of every group";
+const SPREAD = "reward std of every group";
 const FLAT_SIDES = ["all won", "all lost", "all the same"];
 
-// Dots, a group each, above; below a row per side: how many of the step's groups are flat there. Draws into `plot`.
+// Dots, a group each, above; below a row per side: how many of the step's groups have zero variance there. Draws into `plot`.
 function drawSpread(plot, reply, { x, top, bottom, left, right, width }) {
   const rows = FLAT_SIDES.filter((side) => reply.groups.some((group) => group[3] === side));
   const floor = bottom - 20 * rows.length;
@@ -31,15 +31,15 @@ function spreadWords(reply, step) {
   return `step ${step}: ${groups.length} groups, ${groups.filter((group) => !group[3]).length} differ${sides.map(([number, side]) => `, ${number} ${side}`).join("")}`;
 }
 
-// The first step at which a group was flat, as a button that leads there.
+// The first step with a zero-variance group, as a button that leads there.
 function firstFlat(reply, go) {
   const first = reply.groups.find((group) => group[3]);
-  if (!first) return make("span", { class: "wb-quiet", text: "no group was flat" });
+  if (!first) return make("span", { class: "wb-quiet", text: "no zero-variance group" });
   const sides = FLAT_SIDES.map((side) => [reply.groups.filter((group) => group[0] === first[0] && group[3] === side).length, side]).filter(([number]) => number);
-  return make("button", { class: "wb-first-flat", text: `first flat: step ${first[0]} (${sides.map(([number, side]) => `${number} ${side}`).join(", ")})`, onclick: () => go({ step: first[0], task: first[1] }) });
+  return make("button", { class: "wb-first-flat", text: `first zero-variance groups: step ${first[0]} (${sides.map(([number, side]) => `${number} ${side}`).join(", ")})`, onclick: () => go({ step: first[0], task: first[1] }) });
 }
 
-// The trajectories of a group in columns; each but the best is marked where it parts from the best.
+// The trajectories of a group in columns; each but the best is marked where it diverges from the best.
 function columnsOf(reply, go, place, names) {
   return make("div", { class: "wb-columns" }, ...reply.attempts.map((column) => {
     const { parts } = column, best = column.attempt === reply.best;
@@ -48,7 +48,7 @@ function columnsOf(reply, go, place, names) {
       const same = best ? false : !parts || turn < parts.turn;
       const differs = parts && turn === parts.turn;
       return make("details", { open: !same && (best || differs), class: differs ? "wb-parts" : null },
-        make("summary", { text: `turn ${turn}${same ? " (the same)" : differs ? " ◆ diverges here" : ""}` }),
+        make("summary", { text: `turn ${turn}${same ? " (identical text)" : differs ? " ◆ diverges here" : ""}` }),
         make("pre", { text }), column.replies[turn] ? make("pre", { class: "wb-quiet", text: column.replies[turn] }) : null);
     });
     return make("div", { class: "wb-column" },
@@ -57,7 +57,7 @@ function columnsOf(reply, go, place, names) {
       best ? make("p", { text: names ? "reference" : "reference (highest reward)" })
         : parts ? make("p", {}, make("button", { class: "wb-parting", disabled: Boolean(names), text: `◆ turn ${parts.turn}${known(parts.token) ? `, token ${parts.token}` : ", where it ends"}`, onclick: () => go(at) }),
           make("span", { text: ` ${parts.author}: ` }), make("b", { class: "wb-here", text: parts.here || "(ends)" }), make("span", { text: " instead of " }), make("span", { class: "wb-best", text: parts.best || "(ends)" }))
-          : make("p", { text: "the same tokens throughout" }),
+          : make("p", { text: "identical tokens" }),
       ...turns);
   }));
 }
@@ -91,10 +91,10 @@ class PairsPanel {
       "aria-pressed": String(this.only === change), onclick: () => { this.only = change; this.draw(); } })));
     const pair = make("div", {});
     const made = rows.filter((each) => !this.only || each.change === this.only).map((each) => row([[each.name, false, "wb-name"], [each.change],
-      ...each[measure].map((value) => [signed(value), true]), [known(each.parts) ? `turn ${each.parts}` : "the same", false]], `${each.name}: ${each.change}`, () => this.show(each.pair, pair)));
+      ...each[measure].map((value) => [signed(value), true]), [known(each.parts) ? `turn ${each.parts}` : "identical text", false]], `${each.name}: ${each.change}`, () => this.show(each.pair, pair)));
     fill(this.body, make("div", { class: "wb-bar" }, make("span", { text: "paired with" }), this.against,
-      difference ? make("span", { class: "wb-difference", text: `${measure}, ${names[1]} less ${names[0]}: ${signed(difference[0])} [${signed(difference[1])}, ${signed(difference[2])}], 95 %, paired by task` }) : null),
-    only, make("div", { class: "wb-scroll" }, table(["task", "change", names[0], names[1], "part in"], made)), pair);
+      difference ? make("span", { class: "wb-difference", text: `Δ ${measure} (${names[1]} − ${names[0]}): ${signed(difference[0])} [${signed(difference[1])}, ${signed(difference[2])}], 95 %, paired by task` }) : null),
+    only, make("div", { class: "wb-scroll" }, table(["task", "change", names[0], names[1], "first divergent turn"], made)), pair);
   }
 
   async show(number, box) {

@@ -1,6 +1,6 @@
-"""Trajectories of two policies at the same tasks, side by side: who solved what the other did not, and where they part.
+"""Trajectories of two policies at the same tasks, side by side: who solved what the other did not, and where they diverge.
 
-wb.paired("runs/first")                              untrained beside trained, on the tasks of its evaluations
+wb.paired("runs/first")                              untrained vs. trained, on the tasks of its evaluations
 wb.paired("runs/first", "runs/second")               both as they were evaluated last
 paired = wb.paired(wb.rollout(a, 8), wb.rollout(b, 8))
 paired.lost                                          the tasks that the second solved less often
@@ -88,13 +88,13 @@ class Pair(Shown):
 
     @property
     def first_difference(self) -> int | None:
-        """The first turn in which the first trajectories of both sides wrote other words; None: they wrote the same."""
+        """The first turn in which the first trajectories of both sides diverge; None: identical text."""
         texts = ([turn.text for turn in group[0].turns] for group in (self.first, self.second))
         return first_difference(*texts)
 
     def view(self, *, max_turns: int = 12) -> View:
-        """The first trajectory of each side, turn by turn; turns in which they wrote the same are told once. From the turn in
-        which they part each side stands under its name."""
+        """The first trajectory of each side, turn by turn; turns of identical text are counted only. From the turn in
+        which they diverge each side stands under its name."""
         trajectories = (self.first[0], self.second[0])
         longest = max(len(trajectory.turns) for trajectory in trajectories)
         part = self.first_difference
@@ -106,9 +106,9 @@ class Pair(Shown):
         ]
         if same:
             until = "" if part is None else f", up to turn {part - 1}"
-            parts.append(doc.Note(f"the same words in {words.count(same, 'turn')}{until}"))
+            parts.append(doc.Note(f"identical text in {words.count(same, 'turn')}{until}"))
         for number in range(same, min(longest, same + max_turns)):
-            here = ": here they part" if number == part else ""
+            here = ": ◆ diverges here" if number == part else ""
             parts.append(doc.Note(f"turn {number}{here}"))
             for name, trajectory in zip(self.names, trajectories):
                 parts += _turn_parts(name, trajectory, number)
@@ -155,7 +155,7 @@ class PairedGroups(Shown):
 
     @cached_property
     def difference(self) -> Difference | None:
-        """Second less first over the tasks that both were judged on, with its 95 % interval; None where there are none."""
+        """Second minus first over the tasks that both were judged on, with its 95 % interval; None where there are none."""
         values = [getattr(pair, self.measure) for pair in self.pairs]
         judged = [value for value in values if None not in value]
         if not judged:
@@ -167,7 +167,7 @@ class PairedGroups(Shown):
         return clustered_difference(a_N, b_N, np.arange(len(a_N)))
 
     def to_frame(self) -> pandas.DataFrame:
-        """A row a task: its id, the change, success and reward of both, and the turn in which they part. Needs pandas."""
+        """A row a task: its id, the change, success and reward of both, and the first divergent turn. Needs pandas."""
         import pandas
 
         rows = []
@@ -191,14 +191,14 @@ class PairedGroups(Shown):
         difference = _difference_words(self)
         left_out = words.count(self.left_out, "group")
         return view_from(
-            doc.Heading(f"{second} beside {first}, {words.count(len(self), 'task')}"),
+            doc.Heading(f"{second} vs. {first}, {words.count(len(self), 'task')}"),
             doc.Note(_counts_words(self)),
-            doc.Note(f"{self.measure}, {second} less {first}: {difference}")
+            doc.Note(f"Δ {self.measure} ({second} − {first}): {difference}")
             if difference
             else None,
             doc.Table(_task_columns(self), rows) if rows else nothing,
             doc.first_shown(max_tasks, len(listed), "tasks"),
-            doc.Note(f"{left_out} of one side alone left out") if self.left_out else None,
+            doc.Note(f"{left_out} left out: attempted by one side only") if self.left_out else None,
             doc.Note("next: wb.show(paired.lost[0]), wb.show(paired[0]), paired.to_frame()"),
         )
 
@@ -364,7 +364,11 @@ def _task_columns(paired: PairedGroups) -> list[doc.Column]:
     measured = [f"{paired.measure} {first}", f"{paired.measure} {second}"]
     rewards = [f"reward {first}", f"reward {second}"]
     named = [*doc.numbers("pair"), doc.Column("task"), doc.Column("change")]
-    return [*named, *doc.numbers(*measured, *rewards, "turns", "turns"), doc.Column("part in")]
+    return [
+        *named,
+        *doc.numbers(*measured, *rewards, "turns", "turns"),
+        doc.Column("first divergent turn"),
+    ]
 
 
 def _task_row(number: int, pair: Pair, measure: str) -> list[str | doc.Cell]:
@@ -378,5 +382,5 @@ def _task_row(number: int, pair: Pair, measure: str) -> list[str | doc.Cell]:
         *map(written, getattr(pair, measure)),
         *map(words.signed, pair.reward),
         *(str(len(group[0].turns)) for group in (pair.first, pair.second)),
-        "the same words" if part is None else f"turn {part}",
+        "identical text" if part is None else f"turn {part}",
     ]

@@ -19,7 +19,7 @@ MEANINGS = {
     "reward_std": "standard deviation (n) over all of them",
     "reward_std_in_group": "standard deviation (n - 1) inside a group, mean over groups: what group baselines learn from",
     "reward_std_within": "the same in the population form (n), as older runs have it",
-    "flat_groups": "share of groups in which all rewards are equal: they teach nothing",
+    "flat_groups": "share of zero-variance groups: equal rewards, so no advantage from a group baseline",
     "success": "share of trajectories that succeeded",
     "valid_format": "share of answers that could be read",
     "unscored": "trajectories without a reward: left out of baseline and loss",
@@ -32,7 +32,7 @@ MEANINGS = {
     "explained_variance": "of the returns, by the critic's values before the update: 1 perfect, 0 no better than a "
     "mean",
     "critic_grad_norm": "before clipping",
-    "value_clip_fraction": "share of trained tokens whose value was held",
+    "value_clip_fraction": "share of trained tokens whose value was clipped",
     "clip_fraction": "share of trained tokens whose ratio was clipped",
     "ratio_max": "largest new / old probability",
     "trained_tokens": "tokens with a gradient",

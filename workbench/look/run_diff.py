@@ -1,4 +1,4 @@
-"""Where two runs part: nowhere, to the last bit, or the first setting, step, file, column and token that differs.
+"""Where two runs diverge: nowhere, to the last bit, or the first setting, step, file, column and token that differs.
 
     difference = compare_runs(open_run("runs/a"), open_run("runs/b"), exact=True)
     difference.equal      True: not one hashed byte differs
@@ -424,7 +424,7 @@ def diff_view(
     rows_b: Sequence[Mapping[str, Any]] = (),
     evaluations: Mapping[str, Any] = {},
 ) -> View:
-    """What two runs have in common and where they part.
+    """What two runs have in common and where they diverge.
 
     You will see the verdict; the settings that differ; a table with one column per step, in the order in which a step
     is made, so that the leftmost and topmost difference is the cause and the rest its wake; the first difference of

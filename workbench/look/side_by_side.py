@@ -6,20 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.look import words
 from workbench.look.escape import capped, visible
 from workbench.look.pairs import Pair, PairedGroups
 from workbench.look.tokens import TokenTexts
-from workbench.values import Group, Source, Trajectory, Turn
+from workbench.values import Group, Trajectory, Turn
 from workbench.values.errors import DataError
 from workbench.values.sequences import first_difference
 
 LONGEST_TURN = 600  # characters of a turn in a column
-AROUND = 6  # tokens shown from where two trajectories part
+AROUND = 6  # tokens shown from where two trajectories diverge
 
 
 def side_by_side(group: Group, texts: TokenTexts) -> dict[str, Any]:
     """JSON values. `best`: the trajectory that earned most, the first of several; the others say at which token of theirs, in
-    which turn and by whose words they part from it (None: they are the same tokens throughout)."""
+    which turn and by which author they diverge from it (None: identical tokens)."""
 
     def merit(number: int) -> tuple[bool, float, int]:
         reward = group[number].reward
@@ -78,7 +79,7 @@ def _pair_row(number: int, pair: Pair) -> dict[str, Any]:
 
 
 def pair_of(paired: PairedGroups, number: int, texts: TokenTexts) -> dict[str, Any]:
-    """One task: the first trajectory of either side, the second held against the first."""
+    """One task: the first trajectory of either side, the second compared with the first."""
     if not 0 <= number < len(paired):
         raise DataError(f"there is no pair {number}; they are counted from 0 to {len(paired) - 1}")
     pair = paired[number]
@@ -90,8 +91,8 @@ def pair_of(paired: PairedGroups, number: int, texts: TokenTexts) -> dict[str, A
 
 
 def _parting(trajectory: Trajectory, best: Trajectory, texts: TokenTexts) -> dict[str, Any] | None:
-    """Where a trajectory parts from the best one: at which token of its own (None: it is the beginning of the best one), in
-    which turn, by whose words, and how either goes on."""
+    """Where a trajectory diverges from the best one: at which token of its own (None: it is the beginning of the best one), in
+    which turn, by which author, and how either continues."""
     here = _Tokens.of(trajectory)
     there = _Tokens.of(best)
     token = first_difference(here.ids.tolist(), there.ids.tolist())
@@ -103,7 +104,7 @@ def _parting(trajectory: Trajectory, best: Trajectory, texts: TokenTexts) -> dic
     return {
         "token": None if ended else token,
         "turn": int(longer.turns[token]),
-        "author": Source(int(longer.authors[token])).name.lower(),
+        "author": words.AUTHORS[int(longer.authors[token])],
         "here": visible("".join(texts(here.ids[following]))),
         "best": visible("".join(texts(there.ids[following]))),
     }

@@ -147,7 +147,7 @@ base = "search" # questions about invented worlds, with a search beside the tool
 tools = ["search", "$name:$name"]
 """ + _SMALL.replace("steps = 2", "steps = 2\nmax_empty_steps = 2")
 
-_ALGORITHM = '''"""$words: what a token is worth, and the same once more, plainly. See docs/extend/algorithm.md."""
+_ALGORITHM = '''"""$words: the advantage of a token, and its reference implementation. See docs/extend/algorithm.md."""
 from __future__ import annotations
 
 from typing import Annotated
@@ -161,11 +161,11 @@ from workbench.basics.settings import above
 
 
 def estimate(inputs: CreditInputs, *, scale: Annotated[float, above(0), "of the advantages"] = 1.0) -> Advantages:
-    """A_i = (siblings that earned less - siblings that earned more) / siblings, times `scale`."""
-    sibling_NN = (inputs.group_N[:, None] == inputs.group_N) & inputs.kept_N
+    """A_i = (others of the group that earned less - others that earned more) / others, times `scale`."""
+    other_NN = (inputs.group_N[:, None] == inputs.group_N) & inputs.kept_N
     ahead_NN = (inputs.reward_N[:, None] - inputs.reward_N).sign().nan_to_num()  # NaN: a trajectory that is left out
-    beaten_N = (ahead_NN * sibling_NN).sum(1)
-    return Advantages(inputs.of_rows(scale * beaten_N / (sibling_NN.sum(1) - 1).clamp(min=1)))
+    beaten_N = (ahead_NN * other_NN).sum(1)
+    return Advantages(inputs.of_rows(scale * beaten_N / (other_NN.sum(1) - 1).clamp(min=1)))
 
 
 def plain_estimate(lines, *, scale):
@@ -185,7 +185,7 @@ from workbench.learn.batch import Batch
 from workbench.values import trajectories_of
 
 
-def test_what_earned_more_than_its_siblings_is_worth_more():
+def test_a_higher_reward_in_a_group_gives_a_higher_advantage():
     config = wb.load_config("frozenlake", {"algorithm.kind": "$name:$NAME"})
     groups = wb.rollout(wb.open_session(config, quiet=True), 4, group_size=4)
     batch = Batch.from_groups(groups)

@@ -117,7 +117,7 @@ class RunSpread(Shown):
     def view(self) -> View:
         """You will see two panels: the standard deviation of the rewards in every group of every step, with its mean over
         the step; and the share of groups that differ, or are flat, by side."""
-        title = f"{self.name}: spread of every group"
+        title = f"{self.name}: reward std of every group"
         if not self.read:
             return view_from(doc.Heading(title), doc.Note("no committed step yet"))
         shares = [_share_line(self, side) for side in ("", *SIDES) if any(self.shares(side))]
@@ -178,7 +178,7 @@ def _mean_line(spread: RunSpread) -> Trace:
 
 
 def _share_line(spread: RunSpread, side: str) -> Trace:
-    name = f"flat: {side}" if side else "trajectories differ"
+    name = f"zero variance: {side}" if side else "rewards differ"
     colour, dash = LOOKS[side]
     steps = np.array(spread.read, float)
     return Trace(name, steps, np.array(spread.shares(side)), colour, dash)
@@ -187,13 +187,13 @@ def _share_line(spread: RunSpread, side: str) -> Trace:
 def _in_words(spread: RunSpread) -> str:
     first = spread.first_flat
     if first is None:
-        return f"no group of {words.count(len(spread.groups), 'group')} was flat"
+        return f"no zero-variance group among {words.count(len(spread.groups), 'group')}"
     sides = [group.side for group in spread.at(first.step) if group.side]
     counts = ", ".join(f"{sides.count(side)} {side}" for side in SIDES if side in sides)
     begin = f"first zero-variance groups at step {first.step} ({counts})"
     if spread.all_flat is None:
-        return f"{begin}; at no step were all of them flat"
-    return f"{begin}; all were flat at step {spread.all_flat}"
+        return f"{begin}; at no step all groups"
+    return f"{begin}; all groups at step {spread.all_flat}"
 
 
 def _table(spread: RunSpread) -> doc.Table:

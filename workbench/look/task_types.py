@@ -2,7 +2,7 @@
 
 found = wb.by_kind(run, "hops")     questions by the documents that an answer takes: a picture, as the last line of a cell
 found.first["3"]                    the first training trajectory of a task of this kind that succeeded
-found.difference("3", "greedy")     trained less untrained on the held-out tasks of this kind, in pairs
+found.difference("3", "greedy")     trained minus untrained on the held-out tasks of this kind, in pairs
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ByKind(Shown):
         return share(self._shares(kind, policy, mode), self.attempts[policy, mode])
 
     def difference(self, kind: str, mode: str = "sampled") -> Difference:
-        """Trained less untrained at the same held-out tasks of a kind, with its paired 95 % interval. Raises DataError."""
+        """Trained minus untrained at the same held-out tasks of a kind, with its paired 95 % interval. Raises DataError."""
         before = self._shares(kind, "untrained", mode)
         after = self._shares(kind, "trained", mode)
         if self.attempts["untrained", mode] == self.attempts["trained", mode] == 1:
@@ -126,7 +126,7 @@ class ByKind(Shown):
         plots = (Plot("share of training trajectories that succeed", lines),)
         firsts = [_first_success(self, kind) for kind in self.kinds]
         picture = curves_picture(plots, title, f"{title}. {'; '.join(firsts)}")
-        numbers = doc.numbers("success %", "95 % interval", "tasks", "less untrained, paired")
+        numbers = doc.numbers("success %", "95 % interval", "tasks", "Δ vs. untrained, paired")
         table = doc.Table((self.key, "policy", "mode", *numbers), list(_rows(self)))
         return view_from(
             doc.TextPart(title),

@@ -51,10 +51,10 @@ class Kind:
 
 KINDS = (
     Kind("prompt", "task text", "#e6ebf1", "#22303d", f"3px solid {CARD}"),
-    Kind("scaffold", "literals of the chat template", "#f4f4f4", "#5c6670", f"3px solid {CARD}"),
+    Kind("template", "chat-template tokens", "#f4f4f4", "#5c6670", f"3px solid {CARD}"),
     Kind(
-        "again",
-        "written by the policy earlier, shown again: not trained",
+        "repeated",
+        "repeated context (not trained): the policy's earlier text",
         "#e4f1fb",
         "#28506e",
         "3px dotted #4a90bf",
@@ -63,14 +63,14 @@ KINDS = (
     Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {BLUE}"),
     Kind(
         "weight0",
-        "sampled here, but its row has weight 0: not trained",
+        "sampled here, but its trajectory has loss weight 0: not trained",
         "#e9e2ef",
         "#432a55",
         "3px dashed #8a5fa8",
     ),
     Kind(
         "widened",
-        "not sampled here, trained on purpose: a widened mask",
+        "not sampled here, but trained: a widened loss mask",
         "#fbe1d3",
         "#5a2000",
         "3px double #b84a00",
@@ -173,7 +173,8 @@ def tokens_document(
         if turn.privileged
     ]
     parts += [
-        doc.Note(f"before turn {index} the critic alone read: {text}") for index, text in privileged
+        doc.Note(f"privileged information before turn {index} (critic only): {text}")
+        for index, text in privileged
     ]
     return doc.ViewDocument(
         (doc.Heading(_head(trajectory)), _legend(columns, scale, sorted(seen)), *parts)
@@ -405,7 +406,7 @@ def _legend(columns: Mapping[str, np.ndarray], scale: float, kinds: Sequence[int
             (
                 "line below",
                 Look(CARD, INK, below=f"2px solid {INK}"),
-                "another advantage than before the edit",
+                "advantage changed by the edit",
             )
         )
     steps = [f"{scale * (i - 3) / 3:+.2g}" if i != 3 else "0" for i in range(7)]

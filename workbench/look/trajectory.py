@@ -18,7 +18,7 @@ from workbench.values import Trajectory, Turn, View
 LONGEST_TEXT = 4000  # characters of one message that are shown
 MOST_MOVES = 40  # moves and tool calls of one turn that are shown
 ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
-COLUMNS = ("the policy saw", "and wrote", "moves done", "reward")
+COLUMNS = ("observation", "policy output", "moves", "reward")
 SAW, WROTE, MOVES, REWARD = range(4)
 WRITTEN = {
     "think": Look(foreground=MUTED, italic=True),
@@ -49,7 +49,7 @@ def trajectory_view(
         entries.insert(first, doc.LedgerEntry(f"… {words.count(hidden, 'turn')} not shown …", ()))
     entries.append(_end(trajectory, states[-1], tiles))
     messages = [
-        doc.Quoted(f"told ({message.role}) ", message.role, capped(message.text, LONGEST_TEXT))
+        doc.Quoted(f"prompt ({message.role}) ", message.role, capped(message.text, LONGEST_TEXT))
         for message in trajectory.first_observation.messages
     ]
     roles = ", ".join(message.role for message in trajectory.first_observation.messages)
@@ -58,7 +58,7 @@ def trajectory_view(
         doc.BlankLine(),
         *(
             (
-                doc.Fold(f"What the policy was told first ({roles})", tuple(messages)),
+                doc.Fold(f"Initial prompt ({roles})", tuple(messages)),
                 doc.BlankLine(),
             )
             if messages
@@ -95,9 +95,11 @@ def _headline(trajectory: Trajectory) -> Iterator[doc.Part]:
 def _turn(turn: Turn, state: str, tiles: Mapping[str, Tile] | None) -> doc.LedgerEntry:
     cut = turn.finish == "length"
     fields = [
-        doc.Field("saw", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True),
         doc.Field(
-            "wrote",
+            "observed", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True
+        ),
+        doc.Field(
+            "output",
             capped(turn.text, LONGEST_TEXT),
             WROTE,
             (
@@ -112,10 +114,10 @@ def _turn(turn: Turn, state: str, tiles: Mapping[str, Tile] | None) -> doc.Ledge
         privileged = capped(turn.privileged, LONGEST_TEXT)
         fields.append(
             doc.Field(
-                "critic told",
+                "critic",
                 privileged,
                 SAW,
-                (doc.Note(f"the critic alone was told: {privileged}"),),
+                (doc.Note(f"privileged information (critic only): {privileged}"),),
                 quoted=True,
             )
         )
@@ -133,9 +135,7 @@ def _turn(turn: Turn, state: str, tiles: Mapping[str, Tile] | None) -> doc.Ledge
         )
     if reply := _reply_words(turn):
         reply = capped(reply, LONGEST_TEXT)
-        fields.append(
-            doc.Field("env said", reply, WROTE, (doc.Note(f"env: {reply}"),), quoted=True)
-        )
+        fields.append(doc.Field("env", reply, WROTE, (doc.Note(f"env: {reply}"),), quoted=True))
     return doc.LedgerEntry(f"turn {turn.index}", tuple(fields))
 
 
@@ -158,7 +158,7 @@ def _end(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -
     fields = [
         doc.Field("", "", WROTE, (outcome_badge(trajectory), why)),
         doc.Field(
-            "", "", REWARD, (doc.Styled(total, Look(bold=True, mono=True)), doc.Note("in all"))
+            "", "", REWARD, (doc.Styled(total, Look(bold=True, mono=True)), doc.Note("total"))
         ),
     ]
     if answered := _answered(trajectory):
@@ -169,7 +169,7 @@ def _end(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -
         doc.Field("state", capped(state, LONGEST_TEXT), SAW, state_parts(state, tiles), quoted=True)
     )
     return doc.LedgerEntry(
-        f"end: {words.success_words(trajectory)}, {why}", tuple(fields), caption="the end"
+        f"end: {words.success_words(trajectory)}, {why}", tuple(fields), caption="end"
     )
 
 
@@ -262,9 +262,9 @@ def _answered(trajectory: Trajectory) -> str:
     gold = info.get("gold")
     answer = capped(str(info["answer"]), 300) if "answer" in info else "none"
     if not isinstance(gold, list) or not gold:
-        return f"{answer} · nobody knows what is right"
+        return f"{answer} · reference answer unknown"
     right = " or ".join(capped(str(known), 200) for known in gold[:5])
-    return f"{answer} · right: {right}"
+    return f"{answer} · reference: {right}"
 
 
 def written(text: str) -> tuple[doc.Inline, ...]:

@@ -74,7 +74,7 @@ def turn_view(turn: Turn) -> View:
         earned = f"reward {words.signed(turn.reward)}" + (f" ({parts})" if parts else "")
     return view_from(
         doc.Heading(f"turn {turn.index}"),
-        doc.Quoted("wrote   ", "wrote", capped(turn.text, LONGEST_TEXT)),
+        doc.Quoted("output  ", "policy output", capped(turn.text, LONGEST_TEXT)),
         doc.Note(earned),
         *(
             doc.Quoted(f"{message.role:8}", message.role, capped(message.text, LONGEST_TEXT))
@@ -86,7 +86,8 @@ def turn_view(turn: Turn) -> View:
 def groups_view(groups: Sequence[Group], *, max_groups: int = MOST_GROUPS) -> View:
     """A row per group: success, mean reward and spread of its trajectories, the rewards themselves, turns and tokens.
 
-    A group whose trajectories all earned the same is marked, with the side: there a group baseline finds nothing to learn.
+    A zero-variance group (all its trajectories earned the same) is marked, with the side: a group baseline makes its
+    advantages zero.
     """
     trajectories = trajectories_of(groups)
     rewards = [t.reward for t in trajectories if t.reward is not None]
@@ -97,7 +98,7 @@ def groups_view(groups: Sequence[Group], *, max_groups: int = MOST_GROUPS) -> Vi
         words.count(len(trajectories), "trajectory", "trajectories"),
         f"{sum(known)} of {len(known)} succeeded" if known else "success not known",
         f"mean reward {words.signed(float(np.mean(rewards)) if rewards else None)}",
-        f"{flat.total()} flat" + (f" ({sides})" if flat else ""),
+        f"{flat.total()} zero-variance" + (f" ({sides})" if flat else ""),
         *(
             [f"{len(trajectories) - len(rewards)} not scored"]
             if len(rewards) < len(trajectories)
@@ -108,7 +109,7 @@ def groups_view(groups: Sequence[Group], *, max_groups: int = MOST_GROUPS) -> Vi
         doc.Column("group", True),
         doc.Column("task"),
         *doc.numbers("succeeded", "reward", "std (n - 1)"),
-        doc.Column("flat"),
+        doc.Column("zero variance"),
         doc.Column("rewards"),
         *doc.numbers("turns", "tokens"),
     ]

@@ -17,6 +17,7 @@ LONGEST_ARGUMENTS = 1000  # of a tool call
 MOST_PARTS = 12  # named parts of one reward
 
 SPARKS = "▁▂▃▄▅▆▇█"
+AUTHORS = ("prompt", "template", "policy", "env")  # of a token, by `Source`
 
 STOP_WORDS = {
     StopReason.TERMINATED: "the task was over",

@@ -83,7 +83,7 @@ class CreditLine:
     What the environment said in between takes no time."""
 
     group: int
-    reward: float  # R: all that it earned, normalised, less what its tokens paid
+    reward: float  # R: all that it earned, normalised, minus what its tokens paid
     paid: ndarray  # at each token; the sum is R
     turn: ndarray  # that each token belongs to
     value: ndarray | None = None  # what the critic expects before each token
@@ -186,7 +186,7 @@ def remax(lines: Lines) -> Found:
 
 
 def reinforce(lines: Lines, *, gamma: float = 1.0, baseline: str = "others") -> Found:
-    """REINFORCE over turns (Williams 1992): G_k for every token of turn k, less what the others of its
+    """REINFORCE over turns (Williams 1992): G_k for every token of turn k, minus what the others of its
     group earned from their beginning (baseline "none": less nothing). A trajectory without others gets
     zero."""
     to_come = [discounted(line.paid_by_turn(), gamma) for line in lines]

@@ -191,7 +191,7 @@ def payments(
     shift: float = 0.0,
     price: ndarray | float = 0.0,
 ) -> ndarray:
-    """Pay rewards at tokens [T]: what is paid at each of the tokens `on`, less the price that each
+    """Pay rewards at tokens [T]: what is paid at each of the tokens `on`, minus the price that each
     token pays. A turn is paid at the last token sampled in it, or before it; the outcome and the
     shift at the last one of all. What falls to a token that is not `on` goes to the last one before
     it that is. Where there is none before, to the first one after."""
@@ -225,7 +225,7 @@ class FilterRule:
     groups: int = 4  # top_k: so many groups with the largest std
     # top_p: the fewest groups, largest first, with this share of all std (RAGEN-2) ...
     p: float = 0.9
-    # ... of their sum, less the slack; or "softmax": of the softmax of the std
+    # ... of their sum, minus the slack; or "softmax": of the softmax of the std
     mass: str = "linear"
     slack: float = 0.01
     ratio: float = 0.5  # min_p: groups with at least so much of the largest std

@@ -117,7 +117,7 @@ class Collector:
         key = f"{task.id}#{number}"
         if key in self.trajectories:
             raise ConfigError(
-                f"task {task.id!r} stands twice in one collect; ask for a larger group instead"
+                f"task {task.id!r} occurs twice in one collect; ask for a larger group instead"
             )
         trajectory = _OpenTrajectory(
             key, task, number, seed_of(*self.address, "dynamics", task.id, number), greedy

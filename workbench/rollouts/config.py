@@ -32,7 +32,7 @@ class CollectConfig:
     ] = None
     temperature: Annotated[float, at_least(0), "of sampling; training needs one above 0"] = 1.0
     top_p: Annotated[
-        float, above(0, most=1), "sampled are the likeliest tokens that hold this share"
+        float, above(0, most=1), "nucleus sampling: of the most likely tokens that hold this share"
     ] = 1.0
     env_runner: Annotated[
         str,

@@ -287,7 +287,7 @@ def _score_of_baseline(
     if not ended:
         raise EnvError(
             f"{name} play of {family.name} broke in every trajectory, the last time with "
-            f"{answers[-1].error}; mend the environment before anything is trained in it"
+            f"{answers[-1].error}; fix the environment before anything is trained in it"
         )
     says = any(trajectory.success is not None for trajectory in ended)
     return _score(

@@ -294,6 +294,6 @@ def _check_reference(reference: Any, schema: dict[str, Any], where: str) -> None
             place = place[step]
         else:
             raise ToolError(
-                f"{where}: its parameters refer to {shown(reference)}, which is no place in them; a $ref "
+                f"{where}: its parameters refer to {shown(reference)}, which does not exist in them; a $ref "
                 "is written #/$defs/NAME and stays inside the schema"
             )

@@ -1,4 +1,4 @@
-"""A step that was repeated, held against the stored one: every column of every credit table, and the metrics line.
+"""A step that was repeated, compared with the stored one: every column of every credit table, and the metrics line.
 
 This is the free self-check of a resumed run. It reads what the updates really did, the logprobs under the new weights
 among it, so wrong weights, a lost optimizer or another formula cannot go on unnoticed.
@@ -22,7 +22,7 @@ from workbench.training.step import StepOutcome
 
 @dataclass(frozen=True)
 class Unequal:
-    """Something of a step that did not come out again. `rounding`: another rounding would explain it."""
+    """Something of a step that was not reproduced. `rounding`: another rounding would explain it."""
 
     what: str
     text: str

@@ -187,7 +187,7 @@ def remarks_on(config: Config) -> list[str]:
     if (collect.temperature != 1 or collect.top_p != 1) and not algorithm.sampler_cap:
         notes.append(
             f"collect.temperature = {collect.temperature} and top_p = {collect.top_p}: trajectories are sampled from "
-            "a bent distribution, but the loss scores the policy's own; algorithm.sampler_cap (2, for one) "
+            "a modified distribution, but the loss scores the policy's own; algorithm.sampler_cap (2, for one) "
             "weights for it"
         )
     if algorithm.reference.in_loss and algorithm.reference.kl_estimator == "k1":

@@ -1,7 +1,7 @@
 """The loop over steps, one for every run: a fresh run goes on from step 0, a resumed one from its checkpoint.
 
     steps up to the checkpoint    nothing: its weights are loaded
-    committed steps after it      repeated from their stored trajectories, and held against what is stored
+    committed steps after it      repeated from their stored trajectories, and compared with what is stored
     the others                    made anew, and committed
 
 After each step comes what belongs there: checkpoint, evaluation. So whatever a kill took is made again where an
@@ -76,7 +76,7 @@ def go_on(
     """Bring the run in `path` from where `schedule` says it stands to its end. Every process calls it, with the same
     schedule; the one that writes hands in `run`.
 
-    Raises LearnerError where a repeated step does not come out again, and after `train.max_empty_steps` steps in a row
+    Raises LearnerError where a repeated step is not reproduced, and after `train.max_empty_steps` steps in a row
     that taught nothing.
     """
     stored = open_run(path)
@@ -260,7 +260,7 @@ def _make(loop: _Loop, step: int) -> StepOutcome:
 
 
 def _repeat(loop: _Loop, step: int) -> StepOutcome:
-    """A committed step once more. Where it does not come out again, that is either explained and written down, or the
+    """A committed step once more. Where it is not reproduced, that is either explained and written down, or the
     end."""
     sampler = _sampler(loop, step)
     if loop.ahead is not None and step == loop.schedule.committed:
@@ -273,7 +273,7 @@ def _repeat(loop: _Loop, step: int) -> StepOutcome:
         names = list(dict.fromkeys(difference.what for difference in unequal))
         loop.run.event({"kind": "rounding", "step": step, "differs": names, "because": loop.drift})
         loop.watchers.note(
-            f"step {step} came out again within rounding only ({', '.join(names)}): {loop.drift}"
+            f"step {step} is reproduced within rounding only ({', '.join(names)}): {loop.drift}"
         )
     _save_if_due(loop, step, sampler)
     return outcome
@@ -288,7 +288,7 @@ def _not_again(loop: _Loop, step: int, texts: list[str]) -> str:
     )
     shown = "; ".join(texts[:3]) + (f"; and {len(texts) - 3} more" if len(texts) > 3 else "")
     return (
-        f"step {step} of {loop.stored.path} does not come out again from its stored trajectories: {shown}. {cause}. "
+        f"step {step} of {loop.stored.path} is not reproduced from its stored trajectories: {shown}. {cause}. "
         "Its committed steps are untouched"
     )
 
@@ -305,7 +305,7 @@ def _stuck(loop: _Loop, step: int, empty: int, outcome: StepOutcome | None) -> s
         filtered = f"the filter ({chosen.label}) left out every trajectory; "
     return (
         f"{empty} {'step' if empty == 1 else 'steps'} in a row taught nothing (step {step}: {filtered}"
-        f"{metrics.get('flat_groups', 0):.0%} of the groups are flat, {metrics['unscored']:.0f} trajectories "
+        f"{metrics.get('flat_groups', 0):.0%} of the groups have zero variance, {metrics['unscored']:.0f} trajectories "
         f"unscored{fault}). Look at them with `workbench show {shlex.quote(str(loop.stored.path))} {step}`; a policy "
         "that always or never succeeds leaves nothing to compare"
     )

@@ -311,8 +311,8 @@ def _read_code(value: Any, key: str) -> str:
     if reference := reference_to(value):
         return reference
     raise ConfigError(
-        f"{key}: {value!r:.80} stands under no name in a module, so that a run could not find it again; define it at the top "
-        "of a module or of a notebook's cell, and hand over what stands there"
+        f"{key}: {value!r:.80} is not a module-level name, so that a run could not find it again; define it at the top "
+        "of a module or of a notebook's cell, and hand over that name"
     )
 
 

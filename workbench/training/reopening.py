@@ -39,9 +39,9 @@ def reopen(
     """The session of a stored run with the weights of its newest checkpoint, or those that `step` left, synchronised.
 
     Where the checkpoint of `step` was not kept, the steps since the one before it are learned again from their stored
-    trajectories, and each must come out again, last bits aside. `run`: what `store.open_run` returned, or its folder;
-    `trust` as there. Raises StoreError where the run has no readable checkpoint or such a step, or one does not come out
-    again; ConfigError where code that it names cannot be had here.
+    trajectories, and each must be reproduced, last bits aside. `run`: what `store.open_run` returned, or its folder;
+    `trust` as there. Raises StoreError where the run has no readable checkpoint or such a step, or one is not reproduced;
+    ConfigError where code that it names cannot be had here.
     """
     run = open_run(run, trust=trust)
     session = replace(open_session(config_of_run(run), quiet=quiet), run=run)
@@ -81,6 +81,6 @@ def _learn_again(session: Session, run: Run, first: int, last: int) -> None:
         for unequal in compare(run, outcome):
             if not unequal.rounding:
                 raise StoreError(
-                    f"{run.path} has no checkpoint of step {last}, and step {step} does not come out again from its stored "
+                    f"{run.path} has no checkpoint of step {last}, and step {step} is not reproduced from its stored "
                     f"trajectories: {unequal.text}. Ask for a step that has one: {checkpoint.steps(run.path)}"
                 )

@@ -98,7 +98,7 @@ def resume_here(
     """Go on with the run in `path`, in this process, until its steps are done; returns the finished run.
 
     It starts from the newest sound checkpoint and repeats the committed steps after it from their stored trajectories,
-    which is exact with any engine; each must come out again, bit for bit. `settings` (dotted keys) changes what may be
+    which is exact with any engine; each must be reproduced, bit for bit. `settings` (dotted keys) changes what may be
     changed; `on_note` is told what is done, in words; `instruments` makes those that look at new steps. A complete run
     is left exactly as it is. `trust`: as in `open_run`; `accept_changed_code`: go on although code that the run names is
     not what it was made with. Whoever has asked `resumption` already hands over what it said in place of the path, and
@@ -106,7 +106,7 @@ def resume_here(
 
     Raises StoreError where the folder is damaged, of a newer format, or being written by another process; ConfigError
     for a setting that cannot be changed; PolicyError where the policy's files are others now; LearnerError where a
-    step does not come out again.
+    step is not reproduced.
     """
     if isinstance(path, ResumePlan):
         plan = path

@@ -58,7 +58,7 @@ class Address:
             match = re.fullmatch(r"([a-z]+)\s+(\d+)", part)
             if match is None or match[1] not in cls.__dataclass_fields__ or match[1] in numbers:
                 raise DataError(
-                    f"{part!r} is no part of an address, which is written {_EXAMPLE!r}, or less of it"
+                    f"{part!r} is not a valid part of an address; expected {_EXAMPLE!r}, or the beginning of one"
                 )
             numbers[match[1]] = int(match[2])
         return cls(**numbers)

@@ -1,4 +1,4 @@
-"""Whether what a policy states about the world is true: its thought, held against the state that it thought in.
+"""Whether what a policy states about the world is true: its thought, compared with the state that it thought in.
 
 Only statements of fact that the environment can decide are read; anything else in a thought is passed over, so that a
 thought may be in any words. An environment pays for agreement only where its family's `reasoning_bonus` says so.

@@ -311,7 +311,7 @@ def _split(row: FileRow, settings: RowSettings, held_out: bool) -> str:
     word = str(named).lower()
     if word not in _TRAIN + _HELD_OUT:
         raise DataError(
-            f"{row.where}: the split {named!r} is none of {', '.join(_TRAIN + _HELD_OUT)}"
+            f"{row.where}: the split {named!r} is not one of {', '.join(_TRAIN + _HELD_OUT)}"
         )
     return "train" if word in _TRAIN else "held-out"
 

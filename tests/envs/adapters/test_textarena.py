@@ -125,7 +125,7 @@ def test_what_is_not_known_and_what_cannot_be():
         "[down]",
     ]
     assert random_move("nothing", rng_at("x")) == ""
-    with pytest.raises(ConfigError, match="none of the 2 seats"):
+    with pytest.raises(ConfigError, match="is not one of the 2 seats"):
         TextArena("TicTacToe-v0", players=2, seat=2)
     with pytest.raises(ConfigError, match="module:function"):
         TextArena("TicTacToe-v0", players=2, opponent="clever")

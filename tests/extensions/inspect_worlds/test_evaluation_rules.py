@@ -116,7 +116,10 @@ def test_a_run_of_before_has_no_trajectories_and_is_not_checked(run):
     )
     figures = asked(run, "R26", lambda each: each._replace(sides={}))
     assert figures.status == "partly checked"
-    assert "trained sampled beside its trajectories (missing: the trajectories)" in figures.missing
+    assert (
+        "trained sampled, compared with its trajectories (missing: the trajectories)"
+        in figures.missing
+    )
 
 
 @pytest.mark.parametrize(

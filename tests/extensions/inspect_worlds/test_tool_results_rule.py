@@ -170,7 +170,7 @@ def told_as_fine(turn: Turn) -> Turn | None:
         (one_id, "2 results say that they answer"),
         (lost, "so some call has no result"),
         (other_name, "answered by a result of look_up"),
-        (other_arguments, "does not stand in the action"),
+        (other_arguments, "is not in the action"),
         (not_made, "the action writes 2 calls"),
         (cut, "asked by itself"),
         (told_as_fine, "was refused, and counts as one that was made"),
@@ -188,7 +188,7 @@ def test_a_call_that_was_only_thought_of_is_named():
             replace(turn, text=f"<think>{turn.text}</think>", info={}) if turn.tool_calls else None
         )
 
-    assert "stands in the thought alone" in where(thought_of).errors[0].what
+    assert "is in the thought alone" in where(thought_of).errors[0].what
     assert not where(thought_of, family=None).errors, (
         "an environment of one's own may take calls wherever it likes"
     )

@@ -2,8 +2,8 @@
 taken on trust, or different.
 
 No code of the notebook is run. Of a job of a grid the parameters and the code of its cells must come to its key, its
-result is held against the sealed record of the job and against the run that it names; of any notebook, what it printed
-is held against the same views made anew. Pictures are not read.
+result is compared with the sealed record of the job and against the run that it names; of any notebook, what it printed
+is compared with the same views made anew. Pictures are not read.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ def control_pairs(
     analysis = replace(plan.analysis, margin=plan.analysis.margin / unit)
     equal = _control(
         "A/A",
-        f"{arms[same]['label']}, run again with other seeds, is not told from itself",
+        f"{arms[same]['label']}, run again with other seeds, shows no difference",
         difference_RN,
         analysis,
         lambda verdict: verdict not in (HIGHER, LOWER),
-        "noise is called a difference here; trust no verdict",
+        "noise is judged a difference here (false positive); trust no verdict",
         by_return,
     )
     if plan.controls.planted is None:
@@ -52,11 +52,11 @@ def control_pairs(
     shift = plan.controls.planted / unit
     planted = _control(
         "planted",
-        f"{plan.controls.planted:+g}{'' if by_return else ' points'}, planted in it, are found",
+        f"{plan.controls.planted:+g}{'' if by_return else ' points'}, planted in it, are detected",
         None if difference_RN is None else difference_RN + shift,
         replace(analysis, alpha=analysis.alpha / family),
         lambda verdict: verdict == (HIGHER if shift > 0 else LOWER),
-        "what is undecided here may be as large",
+        "an undecided difference may be as large",
         by_return,
     )
     return [equal, planted]

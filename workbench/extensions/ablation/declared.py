@@ -1,4 +1,4 @@
-"""What was declared before the first run: sealed beside the runs, and held against what is asked for later.
+"""What was declared before the first run: sealed beside the runs, and compared with what is asked for later.
 
     OUT/PLAN.declared.json       arms and what they set, compared pairs, margin, seeds, looks; with a hash
 

@@ -107,7 +107,7 @@ def by_task(row: Facts, job: Job | str) -> list[float]:
     if None in values:
         raise DataError(
             f"{job}: no trajectory of held-out task {list(values).index(None)} was scored, so arms cannot be "
-            "compared task by task; mend what broke there (workbench show) and run it again"
+            "compared task by task; fix what broke there (workbench show) and run it again"
         )
     return values
 

@@ -93,7 +93,7 @@ def _read(plan: Plan, out: Path, done: Sequence[JobState]) -> dict[Job, Mapping[
 
 
 def _detect(plan: Plan, facts: Mapping[Job, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What is found with 80 % power: {"difference" (in the unit of the margin), "if" (which variances)}."""
+    """The minimum detectable difference at 80 % power: {"difference" (in the unit of the margin), "if" (which variances)}."""
     tasks = _tasks(plan, facts)
     if plan.analysis is None or not plan.compare or tasks is None:
         return []
@@ -104,13 +104,13 @@ def _detect(plan: Plan, facts: Mapping[Job, Mapping[str, Any]]) -> list[dict[str
     measured = variances(plan, _arms_of(plan, facts), plan.compare)
     if measured is not None:
         difference = unit * detectable(*measured, runs, tasks, level)
-        return [{"difference": difference, "if": "as the differences measured so far"}]
+        return [{"difference": difference, "if": "variances as measured so far"}]
     if by_return or tasks == 1:
         return []
     sizes = []
     for sd in SEED_SDS:
         difference = unit * detectable(sd**2, TASK_SD**2, REST_SD**2, runs, tasks, level)
-        reason = f"if seeds differ by {unit * sd:g} points, and tasks as on search"
+        reason = f"seed SD {unit * sd:g}; task variance as in the search task"
         sizes.append({"difference": difference, "if": reason})
     return sizes
 

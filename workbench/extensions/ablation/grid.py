@@ -55,7 +55,7 @@ def axes_of(tree: Mapping[str, Any], where: str) -> tuple[Axis, ...]:
     names = [*chain.from_iterable(axis.settings for axis in axes)]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{where}: {name} stands in two axes; a setting varies along one")
+            raise ConfigError(f"{where}: {name} is in two axes; a setting varies along one")
     size = int(np.prod([float(len(axis.values)) for axis in axes]))
     if size > MOST_POINTS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Numbers that a notebook prints, each held against the same number of a view that was made anew.
+"""Numbers that a notebook prints, each compared with the same number of a view that was made anew.
 
 A view is known by its lines with the numbers left out: no code of a notebook is run to find out what it showed. So a
 changed number is found, and a line that no view here has is taken on trust.

@@ -353,7 +353,7 @@ def _analysis(
     _check(entry, ANALYSIS_KEYS, where, needed=("margin",) if given else ("margin", "seeds"))
     if given and "seeds" in entry:
         raise ConfigError(
-            f"{where}: seeds stand at the top of the plan already; leave them out of one place"
+            f"{where}: seeds are given at the top of the plan already; leave them out of one place"
         )
     given = given or _seeds(entry["seeds"], where)
     rows, what = (starts, "starts") if starts >= FEW else (len(given), "seeds")

@@ -129,22 +129,22 @@ def _untrained(all_facts: Sequence[Facts]) -> list[Facts]:
 
 
 def speaks_for(plan: Plan) -> str:
-    """Which policies to begin with the table speaks for, in a sentence."""
+    """For which initial checkpoints the table holds, in a sentence."""
     names = ", ".join(name for name, _ in plan.starts)
     if plan.starts_vary:
         return (
-            f"Speaks for other starts, too: these {len(plan.starts)} ({names}) are taken as drawn at random, each with "
+            f"Generalises to other initial checkpoints: these {len(plan.starts)} ({names}) are a random effect, each with "
             f"{count(len(plan.seeds), 'training seed')}."
         )
     if len(plan.starts) > 1:
         return (
-            f"Speaks for these {len(plan.starts)} starts ({names}) and for no other: from {FEW} on they are taken as "
-            "drawn at random."
+            f"Holds for these {len(plan.starts)} initial checkpoints ({names}) only: from {FEW} on they are a "
+            "random effect."
         )
     if plan.notebook:
         if names:
             return _for_one_start(names)
-        return "Speaks for what its notebook begins with: no start was varied."
+        return "Holds for what its notebook begins with: no initial checkpoint was varied."
     ran = [Job(arm.name, 0) for arm in plan.arms if not arm.inert]
     try:
         policies = sorted({config_of(plan, job).policy.name for job in ran})
@@ -152,7 +152,7 @@ def speaks_for(plan: Plan) -> str:
         return ""
     if len(policies) == 1:
         return _for_one_start(names or policies[0])
-    return f"Speaks for the starts that its arms began from, one each ({', '.join(policies)}), and for no other."
+    return f"Holds for the initial checkpoints of its arms only, one each ({', '.join(policies)})."
 
 
 def _for_one_start(name: str) -> str:

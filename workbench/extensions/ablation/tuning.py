@@ -193,7 +193,7 @@ def choose(plan: Plan, out: Path) -> list[str]:
         if choice["point"] is None:
             raise WorkbenchError(
                 f"arm {arm!r} of {plan.name}: none of its trials came to its end, so it has nothing to "
-                f"be judged with ({next(iter(choice['failed'].values()))}). Mend it, and --retry"
+                f"be judged with ({next(iter(choice['failed'].values()))}). Fix it, and --retry"
             )
         path = _path(arm, out)
         make_folder(path.parent)

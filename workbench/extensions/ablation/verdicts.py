@@ -74,7 +74,7 @@ class Analysis:
 def found_at(p_LXM: np.ndarray, analysis: Analysis) -> np.ndarray:
     """Of p-values [looks so far, ..., family]: the look that finds a difference, -1 where none does; int [..., family].
 
-    At each look Holm's steps: with k differences not found yet, the smallest p-value is held against the level that
+    At each look Holm's steps: with k differences not found yet, the smallest p-value is compared with the level that
     alpha / k leaves to this look. What was found stays found."""
     look_XM = np.full(p_LXM.shape[1:], -1)
     family = p_LXM.shape[-1]

@@ -69,7 +69,7 @@ class TextArena:
         check_settings(self)
         if self.seat >= self.players:
             raise ConfigError(
-                f"env.seat = {self.seat} is none of the {self.players} seats, which count from 0"
+                f"env.seat = {self.seat} is not one of the {self.players} seats, which count from 0"
             )
         if self.opponent != "random" and ":" not in self.opponent:
             raise ConfigError(

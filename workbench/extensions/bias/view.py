@@ -20,10 +20,10 @@ from workbench.values import View
 
 HEADER = (
     "estimator",
-    "it says",
+    "documented as",
     "task",
     "credit over",
-    "all units",
+    "units enumerated",
     "true",
     "estimate",
     "size",
@@ -39,7 +39,7 @@ RIGHT = (4, *range(7, 14))
 LEGEND = (
     "size: projection of the mean estimate on the true gradient (1: right; below 0: the wrong way)",
     "direction: cosine of the angle between them; bias: distance from the true gradient, relative to its length",
-    "all units: how many there are, where all were enumerated (the estimate is then exact); noise: standard deviation "
+    "units enumerated: how many there are, where all were (the estimate is then exact); noise: standard deviation "
     "of the estimate from 64 trajectories, relative to the true gradient",
     "drawn: units that were sampled instead, or to check an enumerated claim of no bias, with the standard error of "
     "their mean (relative) and its distance z from the true gradient in standard errors",
@@ -80,7 +80,7 @@ def show_bias(report: Any) -> View:
         title = f"✗ bias bench: {words.count(len(report.faults), 'fault')}"
     parts: list[doc.Part] = [doc.Heading(title), *map(doc.Note, _summary(report.rows))]
     if report.rows or report.curves:
-        caption = "mean estimates beside the true gradient, and the sign of the bandit's update"
+        caption = "mean estimates vs. the true gradient, and the sign of the bandit's update"
         parts.append(doc.Picture(partial(bias_drawing, report.rows, report.curves), caption))
     if report.rows:
         parts += [doc.PagePart(_matrix(report.rows)), doc.BlankLine(), _measurements(report.rows)]

@@ -1,4 +1,4 @@
-"""From the signals of a run to how ill it looks, step by step: scores, each to be held against a threshold, and the three
+"""From the signals of a run to alarms, step by step: scores, each compared with a threshold, and the three
 alarms that name a kind of collapse.
 
 A score at a step knows the steps up to it and no later one. None: nothing to say yet. How early the alarms come, and how

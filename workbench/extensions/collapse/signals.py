@@ -50,9 +50,9 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     (
         "zero-variance groups",
         {
-            "flat_won": "flat: all won",
-            "flat_lost": "flat: all lost",
-            "flat_same": "flat: all the same",
+            "flat_won": "zero variance: all won",
+            "flat_lost": "zero variance: all lost",
+            "flat_same": "zero variance: all the same",
         },
     ),
     (
@@ -69,13 +69,13 @@ PANELS: tuple[tuple[str, dict[str, str]], ...] = (
         "entropy and KL, nats per token",
         {"entropy": "entropy", "kl": "KL to the start", "update_kl": "KL of the update"},
     ),
-    ("replies about their prompts, nats", {"information": "mutual information"}),
-    ("replies that tell their prompt", {"retrieval": "retrieval", "chance": "chance"}),
+    ("information of replies about their prompts, nats", {"information": "mutual information"}),
+    ("retrieval of the prompt from the reply", {"retrieval": "accuracy", "chance": "chance"}),
     (
         "change of logprob in a step, nats",
-        {"won_shift": "of what was won", "lost_shift": "of what was lost"},
+        {"won_shift": "successful trajectories", "lost_shift": "failed trajectories"},
     ),
-    ("signal over noise of the gradient", {"snr": "signal over noise"}),
+    ("gradient signal-to-noise ratio", {"snr": "signal-to-noise ratio"}),
     (
         "gradient and largest ratio",
         {"gradient": "norm of the gradient", "ratio_max": "largest ratio"},
@@ -117,7 +117,7 @@ class RunSignals(Shown):
 
     def view(self) -> View:
         """You will see success in training and on the probe set, with what an untrained policy has there; below it every
-        signal that was computed, step by step; and in words whether half of the initial success was lost, and when."""
+        signal that was computed, step by step; and in words whether success collapsed (fell to 50 % of its initial value or less), and when."""
         title = f"{self.name}: signals"
         if not self.steps:
             return view_from(doc.Heading(title), doc.Note("no committed step yet"))
@@ -185,11 +185,11 @@ def _in_words(signals: RunSignals) -> str:
     fell = signals.fallen()
     if fell is not None:
         return (
-            f"half of the initial success was lost by step {fell.step}: {fell.mode} {100 * fell.success:.0f} %, "
+            f"collapse: success fell to 50 % of its initial value or less by step {fell.step}: {fell.mode} {100 * fell.success:.0f} %, "
             f"{100 * fell.change:+.0f} points [{100 * fell.low:+.0f}, {100 * fell.high:+.0f}]"
         )
     if not signals.probes:
-        return "the probe set was not looked at: set train.evaluate_every"
+        return "the probe set was not evaluated: set train.evaluate_every"
     return "no collapse: success stayed above 50 % of its initial value"
 
 

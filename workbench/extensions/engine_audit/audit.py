@@ -1,4 +1,4 @@
-"""The audit's door: engine against trainer, from a session, a run or a config.
+"""The audit's entry point: sampler/trainer logprob mismatch, from a session, a run or a config.
 
     wb.audit("runs/first")             the newest checkpoint of a run, in a session of its own
     wb.audit(load_config("sokoban"))   what a config would start with

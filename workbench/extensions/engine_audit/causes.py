@@ -50,7 +50,7 @@ MEND = {
     ADAPTER: "merge the adapter into the weights before they are handed to the engine, or load it there as an adapter",
     TRAINER: "look at packing and position ids of the trainer's micro-batches; learner.layout='padded' goes without",
     SYNC: "the engine's sync does nothing, or only a part of it arrives",
-    SHARED: "give the engine its own copy of the weights (law: an engine is told of new weights, it does not see them)",
+    SHARED: "give the engine its own copy of the weights (an engine gets new weights by a sync only)",
     UNEXPLAINED: "compare the two layer by layer on the worst token; the model may be computed differently (attention "
     "kernel, a soft cap, a window)",
 }

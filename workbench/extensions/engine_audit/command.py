@@ -1,4 +1,4 @@
-"""The command `audit`: engine against trainer, for a run or a configuration."""
+"""The command `audit`: sampler/trainer logprob mismatch, for a run or a configuration."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Control:
         ]
         if self.untold_moved is not None:
             sentences.append(
-                f"a weight of the learner changed, no sync: the engine moved by {self.untold_moved:.2g} nats"
+                f"a weight of the learner changed, without a sync: the engine moved by {self.untold_moved:.2g} nats"
             )
         if self.zero_moved is not None:
             same = "the same bit for bit" if self.zero_weights else "NOT the same"

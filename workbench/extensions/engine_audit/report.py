@@ -224,7 +224,7 @@ def _with_other_ids(causes: list[Cause], others: OtherIds | None) -> list[Cause]
         return causes
     cause = Cause(
         IDS,
-        f"other ids are trained than were sampled: {others.words}",
+        f"the trained ids differ from the sampled ids: {others.words}",
         f"{others.count} sampled tokens or what stands before them",
     )
     return [cause, *(other for other in causes if other.kind != UNEXPLAINED)]
@@ -274,7 +274,7 @@ def _against_trainer(
     rounding = limits_for((), trainer.bf16)
     if own.within(*rounding):
         return own, gap_M, [], []
-    words = "the trainer's own pass gives other numbers than a plain pass of its weights over the same ids"
+    words = "the trainer's own forward pass gives other logprobs than a plain forward pass of its weights over the same ids"
     before = float(np.nanmean(np.abs(gap_M)))
     after = float(np.nanmean(np.abs(by_plain_M)))
     return (

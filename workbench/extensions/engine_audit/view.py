@@ -28,7 +28,7 @@ def show_mismatch(report: Any) -> View:
     any mask or cap; the control; and the tokens of the trajectory with the largest gap, red where the engine finds a
     token less likely than the trainer, blue where more (▼ and ▲ at the larger ones).
     """
-    title = f"{'✓' if report.clean else '✗'} engine against trainer: {report.about}"
+    title = f"{'✓' if report.clean else '✗'} sampler/trainer logprob mismatch: {report.about}"
     header, *waterfall = _waterfall(report)
     picture = (
         None
@@ -51,7 +51,7 @@ def show_mismatch(report: Any) -> View:
                 doc.Note(report.verdict)
                 if report.clean
                 else doc.WarningLine(report.verdict, mark=""),
-                *(doc.Note(f"  mend: {cause.mend} ({cause.evidence})") for cause in report.causes),
+                *(doc.Note(f"  fix: {cause.mend} ({cause.evidence})") for cause in report.causes),
                 doc.BlankLine(),
                 doc.Table((doc.Column("", look=BOLD), "", ""), _figures(report), header=False),
                 doc.Note(f"alarm: {report.alarm_words}"),
@@ -82,9 +82,9 @@ def _figures(report: Any) -> list[tuple[str, str, str]]:
     if report.trainer is not None:
         rows.append(
             (
-                "trainer's own pass",
+                "trainer's own forward pass",
                 f"mean {report.trainer.mean:.2g}, largest {report.trainer.largest:.2g} nats",
-                "the numbers that training uses, beside one plain pass of its weights",
+                "the logprobs that training uses vs. one plain forward pass of its weights",
             )
         )
     if ratios is not None:
@@ -112,8 +112,8 @@ def _figures(report: Any) -> list[tuple[str, str, str]]:
                 f"KL {whole.kl:.2g} (worst {whole.kl_worst:.2g}) nats, TV {whole.tv:.2g} "
                 f"(worst {whole.tv_worst:.2g})",
                 f"{words.count(whole.tokens, 'token')} x {whole.vocabulary:,}; "
-                f"the likeliest choice differs at {words.percent(whole.first_changed)}, of the five likeliest "
-                f"{whole.swapped:.2g} are others",
+                f"the most likely token differs at {words.percent(whole.first_changed)}, of the top five "
+                f"{whole.swapped:.2g} differ",
             )
         )
     tried = f"{words.count(report.tried, 'hypothesis', 'hypotheses')} tried"
@@ -128,7 +128,7 @@ def _waterfall(report: Any) -> list[list[str]]:
     first = report.steps[0].before if report.steps else report.left.mean
     rows = [
         ["mean |engine - trainer|", "nats explained", "nats left"],
-        ["engine against a plain pass of the trainer's weights", "", f"{first:.3g}"],
+        ["engine vs. a plain forward pass of the trainer's weights", "", f"{first:.3g}"],
     ]
     for step in report.steps:
         declared = " (declared: no fault)" if step.declared else ""

@@ -1,4 +1,4 @@
-"""Worlds, inspected: environments are played to see whether they do what they say, and stored trajectories are held against
+"""Worlds, inspected: environments are played to see whether they do what they say, and stored trajectories are compared with
 what they answer.
 
     playing.py   one played trajectory: what was shown, answered, paid and raised

@@ -34,7 +34,7 @@ def played_alone(family: EnvFamily, scripts: Sequence[Script]) -> list[list[Any]
 def first_apart(
     expected: Sequence[list[Any]], answered: Sequence[list[Any]]
 ) -> tuple[int, str] | None:
-    """The first trajectory that goes another way, by its number, and where they part, in words."""
+    """The first trajectory that goes another way, by its number, and where they diverge, in words."""
     for number, (one, other) in enumerate(zip(expected, answered)):
         if not same(one, other):
             return number, parting(one, other)

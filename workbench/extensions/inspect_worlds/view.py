@@ -1,4 +1,4 @@
-"""What playing an environment brought to light: findings with the way to mend them, what play earns, what a step costs.
+"""What playing an environment brought to light: findings and how to fix them, what play earns, what a step costs.
 
 env_check_view(report)      `report`: what `workbench.extensions.inspect_worlds.checks.check_family` gave
 """

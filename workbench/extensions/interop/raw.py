@@ -59,7 +59,7 @@ def exact_prefix(evidence: Evidence) -> Iterator[RuleResult]:
                 yield _prefix_finding(before, after, old)
     if forks:
         yield Finding(
-            f"{len(forks)} sequences part from the history of their trajectory, as the file says itself: each "
+            f"{len(forks)} sequences diverge from the history of their trajectory, as the file says itself: each "
             "becomes a training sample of its own, and what they share is in all of them",
             at(forks[0]),
             NOTE,
@@ -86,7 +86,7 @@ def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) ->
     where = at(after, position=place)
     if gone is None:
         return Finding(
-            f"the prompt parts from turn {before.number} at {whose}, and what stood after it does not come "
+            f"the prompt diverges from turn {before.number} at {whose}, and what stood after it does not come "
             "again: a history that was rewritten, which nobody says here; as one sequence with the turn "
             "before it is wrong, as one of its own it is fine",
             where,

@@ -202,7 +202,7 @@ def _ids_that_do_not_group(
         yield Finding(
             f"every trajectory is a group of its own, though {sum(map(len, shared))} of {len(groups)} share "
             f"their prompt with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no "
-            "trajectory has a sibling to be compared with",
+            "trajectory has another one to be compared with",
             Place(first),
             ERROR if len(often) == 1 else NOTE,
             len(shared),
@@ -240,8 +240,8 @@ def groups_that_teach(evidence: Evidence) -> Iterator[RuleResult]:
         )
     if flat:
         yield Finding(
-            f"{len(flat)} of {earned} groups earned the same in every trajectory: relative to their group "
-            "they teach nothing",
+            f"{len(flat)} of {earned} groups have zero variance (the same reward in every trajectory): a group baseline "
+            "makes every advantage zero",
             Place(next(iter(flat[0]))),
             NOTE,
             len(flat),

@@ -67,7 +67,7 @@ class RunDiffs(Shown):
         return pandas.DataFrame(rows)
 
     def view(self) -> View:
-        """You will see the settings that differ, a column a run; where each run parts from the first; held-out success (or
+        """You will see the settings that differ, a column a run; where each run diverges from the first; held-out success (or
         return) of each beside its baselines; and the curves of all, one over the other."""
         first, *others = self.runs
         count = sum(not diff.equal for diff in self.diffs)

@@ -162,7 +162,7 @@ def runs(folder: str | os.PathLike = "runs") -> Runs:
     folder = Path(folder)
     if not folder.is_dir():
         raise StoreError(
-            f"there is no folder {folder}; runs lie where `wb.train(config, path)` put them, by habit in runs/"
+            f"there is no folder {folder}; runs are where `wb.train(config, path)` wrote them, by default in runs/"
         )
     below = _folders(folder)
     folders = [folder, *below]

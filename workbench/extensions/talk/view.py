@@ -126,8 +126,8 @@ def _tool_result(event: ToolResultEvent) -> _Worded:
 
 @in_words.register
 def _message(event: MessageEvent) -> _Worded:
-    badge = doc.Badge("told", title=words.name_of(event.role))
-    return _Worded("  told     ", event.text, "told", _inset(badge, event.text))
+    badge = doc.Badge("environment", title=words.name_of(event.role))
+    return _Worded("  env      ", event.text, "told", _inset(badge, event.text))
 
 
 @in_words.register

@@ -78,7 +78,7 @@ class Algorithm:
     masks: Annotated[Masks, "which tokens take part in what"] = Masks()
     rewards: Annotated[Rewards, "normalisation of rewards before credit is given"] = Rewards()
     filter: Annotated[
-        Filter, "which groups or trajectories are trained on, by the spread of their raw rewards"
+        Filter, "which groups or trajectories are trained on, by the std of their raw rewards"
     ] = Filter()
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Algorithm:
         if self.reference.in_reward and self.estimator.says("divides"):
             raise ConfigError(
                 "algorithm.reference.kl_in = 'reward' with algorithm.estimator.normalize_std divides the pull by "
-                "its own spread wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
+                "its own std wherever the rewards of a group are equal, so that kl_coef loses its meaning and "
                 "rounding is trained on; set algorithm.estimator.normalize_std=false, or "
                 "algorithm.reference.kl_in='loss'"
             )

@@ -69,7 +69,7 @@ class CreditInputs:
     """What an estimator may look at: the trajectories that count (scored, and kept by the filter), and nothing else.
 
     `reward_A` is what was paid at each token: a turn's reward on the last action token of that turn, the outcome on the
-    trajectory's last, both normalised as the algorithm says, less what the token pays for leaving the reference.
+    trajectory's last, both normalised as the algorithm says, minus what the token pays for leaving the reference.
     `reward_N` is its sum (NaN where `kept_N` is false), rounded as the raw reward is. `value_A`, `final_value_N` are
     None without a critic; `final_value_N` is 0 where a trajectory ended for good.
     """
@@ -225,7 +225,7 @@ def demand_trajectories(algorithm: CreditAlgorithm, batch: Batch) -> None:
             does = "compares"
             cure = "an algorithm without a group baseline"
         else:
-            does = f"filters ({algorithm.filter.label}) by the spread of"
+            does = f"filters ({algorithm.filter.label}) by the std of"
             cure = "no filter"
         raise DataError(
             f"{algorithm.name} {does} trajectories of the same task, but every group of this batch has one "

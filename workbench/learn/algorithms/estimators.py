@@ -100,9 +100,9 @@ NormalizeStd = Annotated[bool, "divide by the group's standard deviation"]
 
 
 def group_relative(inputs: CreditInputs, *, normalize_std: NormalizeStd = True) -> Advantages:
-    """GRPO: a trajectory is worth what it earned above its siblings, and every token of it, in all its segments, gets that.
+    """GRPO: the reward of a trajectory relative to its group, for every token of it, in all its segments.
 
-    A zero-variance group gives zeros; a trajectory without a scored sibling has no baseline, and gets zero. `normalize_std=False`
+    A zero-variance group gives zeros; the only scored trajectory of a group has no baseline, and gets zero. `normalize_std=False`
     is the baseline of Dr. GRPO (arXiv 2503.20783).
     Source: Shao et al. 2024 (arXiv 2402.03300).
     """
@@ -147,8 +147,8 @@ def reinforce(
     """G_k - b for every token of turn k, with G_k = r_k + gamma G_{k+1} over the turns of a trajectory.
 
     b is the mean of what the *other* trajectories of the group earned, discounted from their beginning: they know nothing
-    of what was drawn in this one, so that it costs no bias. A trajectory without a scored sibling gets zero. Trajectories that
-    are all the same get zeros in their first turn; later ones get what is still to come less what all of it was, which
+    of what was drawn in this one, so that it costs no bias. The only scored trajectory of a group gets zero. Trajectories that
+    are all the same get zeros in their first turn; later ones get what is still to come minus what all of it was, which
     is noise and no bias.
     baseline="none": b = 0, one trajectory per task is enough, and there is much more variance.
     Source: Williams 1992, "Simple statistical gradient-following algorithms"; a turn earns what comes after it only:
@@ -175,7 +175,7 @@ def reinforce_pp_baseline(inputs: CreditInputs) -> Advantages:
     more.
 
     Whitening moves all tokens by the mean over tokens, which is not zero where good trajectories are longer than bad ones.
-    What says nothing (a zero-variance group, a trajectory without a scored sibling) is not moved with them, but stays at zero.
+    What says nothing (a zero-variance group, the only scored trajectory of a group) is not moved with them, but stays at zero.
     Source: Hu et al. 2025, "REINFORCE++" (arXiv 2501.03262), the variant with a group baseline.
     """
     groups = inputs.reward_N, inputs.group_N, inputs.kept_N
@@ -189,7 +189,7 @@ def gigpo(
     *,
     normalize_std: NormalizeStd = True,
     omega: Annotated[
-        float, at_least(0), "what the comparison of turns counts, beside that of trajectories"
+        float, at_least(0), "weight of the comparison of turns, relative to that of trajectories"
     ] = 1.0,
     gamma: Annotated[float, probability(), "discount per turn, of that comparison"] = 0.95,
 ) -> Advantages:

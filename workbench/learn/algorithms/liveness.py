@@ -204,7 +204,7 @@ def inert_of_filter(rule: Filter, tasks: int, group_size: int) -> list[Inert]:
             "zero_variance",
             (rule.keep, rule.mass, rule.zero_variance) == ("top_p", "linear", "drop")
             and rule.p < 1,
-            "algorithm.filter.keep = 'top_p' never keeps a zero-variance group: it holds no share of the spread",
+            "algorithm.filter.keep = 'top_p' never keeps a zero-variance group: it holds no share of the total std",
         ),
     ]
     return inert

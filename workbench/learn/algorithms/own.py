@@ -89,7 +89,7 @@ def kind_of(algorithm: Algorithm) -> str:
         if _is_of(algorithm, value) and "<" not in reference:
             return reference
     raise ConfigError(
-        f"algorithm {algorithm.name!r} is none of the package's and stands under no name in a module, so that "
+        f"algorithm {algorithm.name!r} is not one of the package's, and is not a module-level name, so that "
         "a stored run could not find it again; write MINE = Algorithm(...) at the top of a module or of a "
         "notebook's cell, and hand over MINE, or MINE(setting=value)"
     )

@@ -239,15 +239,15 @@ class Filter:
 
     keep: Annotated[str, one_of(*READS), "what is chosen"] = "all"
     share: Annotated[float, SHARE, "of all groups (top_share)"] = 0.25
-    p: Annotated[float, SHARE, "of all spread (top_p)"] = 0.9
-    mass: Annotated[str, one_of(*MASSES), "what is shared: the spread, or its softmax (top_p)"] = (
-        "linear"
-    )
+    p: Annotated[float, SHARE, "of the total reward std (top_p)"] = 0.9
+    mass: Annotated[
+        str, one_of(*MASSES), "what is shared: the reward std, or its softmax (top_p)"
+    ] = "linear"
     slack: Annotated[float, at_least(0), "of linear mass, in units of reward (top_p)"] = 0.01
-    groups: Annotated[int, at_least(1), "with the largest spread (top_k)"] = 4
-    ratio: Annotated[float, at_least(0, most=1), "of the largest spread (min_p)"] = 0.5
+    groups: Annotated[int, at_least(1), "with the largest reward std (top_k)"] = 4
+    ratio: Annotated[float, at_least(0, most=1), "of the largest reward std (min_p)"] = 0.5
     low: Annotated[
-        float, at_least(0, most=1), "quantile of spread that a group is above (band)"
+        float, at_least(0, most=1), "quantile of reward std that a group is above (band)"
     ] = 0.0
     high: Annotated[float, at_least(0, most=1), "... and below (band)"] = 1.0
     attempts: Annotated[
@@ -256,7 +256,9 @@ class Filter:
         "of each group (within_group)",
     ] = 4
     zero_variance: Annotated[
-        str, one_of(*ZERO_VARIANCE), "what becomes of groups in which all earned the same"
+        str,
+        one_of(*ZERO_VARIANCE),
+        "what becomes of zero-variance groups: all their rewards are equal",
     ] = "keep"
     equal_updates: Annotated[bool, "as many updates a step as without a filter"] = False
 

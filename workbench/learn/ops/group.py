@@ -43,15 +43,15 @@ def group_statistics(value_N: Tensor, group_N: Tensor, include_N: Tensor) -> Gro
 
 
 def comparable(statistics: GroupStatistics, group_N: Tensor, include_N: Tensor) -> Tensor:
-    """bool [N]: included, with an included sibling, in a group that is not flat. Nothing else says anything about which
-    trajectories were good."""
+    """bool [N]: included, with another included one in its group, and not in a zero-variance group. Nothing else says
+    anything about which trajectories were good."""
     return include_N & ((statistics.count > 1) & ~statistics.flat)[group_N]
 
 
 def group_advantage(
     value_N: Tensor, group_N: Tensor, include_N: Tensor, *, normalize_std: bool
 ) -> Tensor:
-    """How much better a trajectory did than its siblings [N], float64, never NaN:
+    """How much better a trajectory did than its group [N], float64, never NaN:
 
         A_i = (R_i - mean R) / (std R + 1e-6)        normalize_std=True   (GRPO)
         A_i =  R_i - mean R                          normalize_std=False  (Dr. GRPO)

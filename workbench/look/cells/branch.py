@@ -72,7 +72,7 @@ class Branch:
 
     @property
     def advantage(self) -> Difference | None:
-        """Measured: what it earned, and what is to be earned after it less what was before it, with a 95 % interval (the half
+        """Measured: what it earned, and what is to be earned after it minus what was before it, with a 95 % interval (the half
         widths of two independent samples, added as squares; the state after the last turn is certain)."""
         if self.value is None or self.after is None or self.earned is None:
             return None

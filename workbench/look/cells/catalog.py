@@ -50,7 +50,7 @@ def algorithms() -> View:
     rows = [
         {
             "algorithm.kind": name,
-            "a token is worth": _first_line(algorithm.estimator.function.__doc__),
+            "advantage of a token": _first_line(algorithm.estimator.function.__doc__),
             "objective": algorithm.objective.name,
             "critic": "yes" if algorithm.critic else "",
         }

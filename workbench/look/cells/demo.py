@@ -72,7 +72,7 @@ def discovered(found: ByKind, wanted: Discovery) -> dict[str, bool]:
     what = f"greedy success at {wanted.key} {wanted.kind}, which was never shown"
     return {
         f"{what}, rises by at least {100 * wanted.rise:.0f} points": change.mean >= wanted.rise,
-        f"the paired interval of that rise is clear of {100 * wanted.clear:.0f} points": change.low
+        f"the paired 95 % interval of that rise lies above {100 * wanted.clear:.0f} points": change.low
         > wanted.clear,
     }
 
@@ -87,7 +87,7 @@ def verdict(report: dict[str, Any], goal: Goal | None = None) -> dict[str, Any]:
     rows = {(row["policy"], row["mode"]): row for row in report["rows"]}
     if rows["trained", "sampled"]["success"] is None or "absent" in report:
         raise ConfigError(
-            "the demo judges by success and beside random play; this environment does not say who "
+            "the demo judges by success against a random baseline; this environment does not say who "
             "succeeded, or has no random play. Train it with `workbench train` and read its evaluations"
         )
     pairs = {(pair["a"], pair["b"]): pair for pair in report["paired"]}
@@ -138,7 +138,7 @@ def demo(
     StoreError where a table lies in `out` already.
     """
     if len(set(seeds)) != len(seeds):
-        raise ConfigError(f"every seed is a run of its own, but one stands twice in {list(seeds)}")
+        raise ConfigError(f"every seed is a run of its own, but one occurs twice in {list(seeds)}")
     if (out / "table.json").exists():
         raise StoreError(f"{out / 'table.json'} is there already; choose another folder")
     results = []

@@ -51,8 +51,8 @@ class Edit:
     def __str__(self) -> str:
         parts = [self.algorithm, *(f"{name} = {value}" for name, value in self.settings.items())]
         for (attempt, turn), reward in self.rewards.items():
-            parts.append(f"attempt {attempt}, turn {turn} earns {words.signed(reward)}")
-        parts += [f"attempt {attempt} dropped" for attempt in self.dropped]
+            parts.append(f"reward of attempt {attempt}, turn {turn} = {words.signed(reward)}")
+        parts += [f"attempt {attempt} excluded" for attempt in self.dropped]
         return " · ".join(parts)
 
 

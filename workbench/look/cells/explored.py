@@ -49,7 +49,7 @@ LANES: Mapping[str, tuple[str, Callable[[Mapping[str, np.ndarray]], np.ndarray]]
     "entropy": ("nats", lambda c: c["entropy"]),
     "ratio": ("", lambda c: c["ratio"]),
     "KL to the reference": (
-        "nats (logp less the reference's)",
+        "nats (logp − reference logp)",
         lambda c: c["new_logp"] - c["ref_logp"],
     ),
     "value": ("", lambda c: c["value"]),
@@ -228,7 +228,7 @@ class Answers:
         )
 
     def _columns(self, run: int, step: int, task: int) -> NavigatorReply:
-        """The trajectories of a group side by side, each with where it parts from the best one."""
+        """The trajectories of a group side by side, each with where it diverges from the best one."""
         self.address(Address(step, task), run)
         return NavigatorReply(
             side_by_side(self.step(run, step).groups[task], token_texts(self.runs[run]))

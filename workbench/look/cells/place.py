@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from workbench.look import doc, groups_view, turn_view
+from workbench.look import doc, groups_view, turn_view, words
 from workbench.look.cells.explored import Answers
 from workbench.look.cells.stored import learning_curves_view, step_view
 from workbench.look.html import view_from
 from workbench.look.values import facts_parts
 from workbench.run.store import Run
-from workbench.values import Source, View
+from workbench.values import View
 from workbench.values.address import Address
 from workbench.values.errors import DataError
 
@@ -50,7 +50,7 @@ def _show_token(answers: Answers, at: Address) -> View:
         int(arrays["trained"][number])
     ]
     facts = {
-        "author": f"{Source(int(arrays['author'][number])).name.lower()}, turn {arrays['turn'][number]}",
+        "author": f"{words.AUTHORS[int(arrays['author'][number])]}, turn {arrays['turn'][number]}",
         "trained": trained,
     }
     if arrays["version"][number] >= 0:
@@ -73,7 +73,7 @@ def _show_token(answers: Answers, at: Address) -> View:
     return view_from(
         doc.Heading(f"token {number} of {len(texts)}: {texts[number]}"),
         *facts_parts(facts),
-        doc.Heading("its loss term") if terms else None,
+        doc.Heading("loss term of this token") if terms else None,
         *facts_parts(terms),
         doc.Quoted("around  ", "around", f"{before}⟦{texts[number]}⟧{after}"),
         doc.Note(f"at {at}"),

@@ -1,7 +1,7 @@
-"""Tokenize sampled text once more, on purpose, and count what breaks: the bug that invariant 2 forbids. Nothing else in this
+"""Tokenize sampled text re-encoded, on purpose, and count what breaks: the bug that invariant 2 forbids. Nothing else in this
 package does it.
 
-    wb.retokenize(session, groups)       how many turns come back with other ids, and what the recorded mask marks then
+    wb.retokenize(session, groups)       how many turns come back with different ids, and what the recorded mask marks then
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Retokenized(HasView):
 
     @property
     def changed(self) -> int:
-        """Turns that come back with other ids."""
+        """Turns that come back with different ids."""
         return sum(turn.differs for turn in self.turns)
 
     def view(self, max_turns: int = 4) -> View:
@@ -192,7 +192,7 @@ def retokenized_view(
     title: str,
     max_turns: int = 4,
 ) -> View:
-    """How many turns come back with other ids, and the first of them, both ways, token by token (`▏` between tokens).
+    """How many turns come back with different ids, and the first of them, both ways, token by token (`▏` between tokens).
 
     You will see the counts, what the recorded mask now marks, and per turn the logprob that was recorded beside the one
     of the ids that a trainer would be given: it would take their ratio for a change of the policy.
@@ -201,14 +201,14 @@ def retokenized_view(
     sampled = sum(len(turn.sampled) for turn in turns)
     encoded = sum(len(turn.encoded) for turn in turns)
     facts = (
-        f"{len(other):,} of {words.count(len(turns), 'turn')} come back with other ids"
-        f" · {sampled:,} tokens were sampled, {encoded:,} come back"
+        f"{len(other):,} of {words.count(len(turns), 'turn')} have different ids after re-encoding"
+        f" · {sampled:,} tokens sampled, {encoded:,} re-encoded"
     )
     mask: doc.Part = doc.Note("the recorded mask still fits")
     if other:
         mask = doc.WarningLine(
             f"the mask recorded at sampling now marks {damage.right:,} tokens of the policy, {damage.others:,} of "
-            f"somebody else, and misses {damage.missed:,} of the policy's",
+            f"other authors, and misses {damage.missed:,} of the policy's",
             mark="",
         )
     parts: list[doc.Part] = []
@@ -223,13 +223,13 @@ def _turn_parts(turn: TurnTwice, token_texts: TokenTexts) -> Iterator[doc.Part]:
     known = turn.logp_again is not None and np.isfinite(turn.logp_again)
     again = f"{turn.logp_again:.2f}" if known else "—"
     yield doc.Note(
-        f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens, {len(turn.encoded)} again; "
-        f"logprob {turn.logp:.2f} when it was sampled, {again} for what came back"
+        f"attempt {turn.attempt}, turn {turn.turn}: {len(turn.sampled)} tokens sampled, {len(turn.encoded)} re-encoded; "
+        f"logprob {turn.logp:.2f} when sampled, {again} re-encoded"
     )
     same_head, same_tail = _common(turn.sampled, turn.encoded)
-    for name, ids in (("sampled", turn.sampled), ("once more", turn.encoded)):
+    for name, ids in (("sampled", turn.sampled), ("re-encoded", turn.encoded)):
         texts = token_texts(ids)
-        yield _token_line(f"  {name:<9}  ", texts, same_head, len(texts) - same_tail)
+        yield _token_line(f"  {name:<10}  ", texts, same_head, len(texts) - same_tail)
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:

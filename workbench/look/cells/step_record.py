@@ -184,7 +184,7 @@ def removed_by_filter(facts: StepRecord) -> dict[str, Any] | None:
         "groups": whole,
         "succeeded": sum(bool(trajectory.success) for trajectory in out),
         "mean": float(np.mean([trajectory.reward for trajectory in out])),
-        "sides": [facts.groups[task].flat or "not flat" for task in whole],
+        "sides": [facts.groups[task].flat or "rewards differ" for task in whole],
     }
 
 

@@ -1,6 +1,6 @@
 """The loss term of a token, written out: from what the trajectory earned to what the token adds to the loss of an update.
 
-Every number is recomputed by the functions that training calls, from what the run stored, and held against it: advantage
+Every number is recomputed by the functions that training calls, from what the run stored, and compared with it: advantage
 and ratio token by token, the loss as the sum over all tokens.
 
 Axis letters: N trajectories · T tokens of the whole batch · A tokens that get credit, in the order of time.
@@ -40,9 +40,9 @@ Row = dict[str, Any]
 TermRow = tuple[Row, np.ndarray | None]  # a row, and its numbers [T] if it has any
 CLIP_WORDS = {
     "0": "free",
-    "-1": "held at the lower bound: no gradient",
-    "1": "held at the upper bound: no gradient",
-    "2": "held by the dual clip: no gradient",
+    "-1": "clipped at the lower bound: no gradient",
+    "1": "clipped at the upper bound: no gradient",
+    "2": "clipped by the dual clip: no gradient",
 }
 DENOMINATORS = {
     "token-mean": "trained tokens of the update",
@@ -172,7 +172,7 @@ class StepTerms:
                 {
                     "name": "its group",
                     "text": f"mean {mean!r}, std {std!r} (n − 1) of {count} trajectories"
-                    + (", all the same: there is nothing to compare" if flat else ""),
+                    + (": zero variance, so no advantage from a group baseline" if flat else ""),
                 }
             )
         return rows
@@ -194,10 +194,10 @@ class StepTerms:
         rows = []
         if estimator.per != "attempt":
             paid_T = self._at(inputs.reward_A)
-            rows.append(_row("paid here", "paid", paid_T, "at this token, of the reward"))
+            rows.append(_row("paid here", "paid", paid_T, "part of the reward paid at this token"))
         if inputs.value_A is not None:
             value_T = self._at(inputs.value_A)
-            rows.append(_row("value", "expected", value_T, "what the critic expected before it"))
+            rows.append(_row("value", "expected", value_T, "the critic's value before this token"))
         group = self._group(number) if bool(inputs.kept_N[number]) else None
         formula = _formula(self.algorithm, float(inputs.reward_N[number]), group)
         before_A = vars(inputs).get("before_A")
@@ -333,9 +333,9 @@ def _loss_words(objective: Objective) -> str:
     if isinstance(objective, (ClipObjective, GSPOObjective)):
         bounds = f"{1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}"
         dual = getattr(objective, "dual_clip", 0.0)
-        return f"= −min(ratio × advantage, ratio held within [{bounds}] × advantage)" + (
+        return f"= −min(ratio × advantage, clip(ratio, {bounds}) × advantage)" + (
             f", at most {dual} × |advantage| where that is negative" if dual else ""
         )
     if isinstance(objective, CISPOObjective):
-        return f"= −(ratio held within [{1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}]) × advantage × logprob"
+        return f"= −clip(ratio, {1 - objective.clip_low:.6g}, {1 + objective.clip_high:.6g}) × advantage × logprob"
     return f"by {type(objective).__name__}"

@@ -21,7 +21,7 @@ from workbench.values.errors import ConfigError, EnvError, WorkbenchError
 
 def describe(value: Any, where: str, otherwise: str) -> Any:
     """`value` as JSON that `rebuild` makes an equal one of. `where` names it in errors, `otherwise` is what one can do
-    about it other than mending it.
+    about it other than fixing it.
 
     Dataclasses go by class and fields; functions and classes by name. Raises EnvError for what a worker could not
     import, and for fields that are no settings, saying what to do.

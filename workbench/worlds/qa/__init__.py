@@ -1,1 +1,1 @@
-"""Questions and answers: how an answer is held against the known ones, and where questions come from."""
+"""Questions and answers: how an answer is compared with the known ones, and where questions come from."""

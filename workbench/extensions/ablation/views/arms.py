@@ -5,7 +5,7 @@
     arms_markdown(table)      the same table for a page of text
 
 In the order of the plan, not by success: a ranking would say more than the intervals do. What failed, was not run or
-is inert stands in the table as that.
+is inert is marked so in the table.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MARKS = {True: "ok", False: "FAIL", None: "not judged"}
 HEAD = (
     "",
     "sampled % [95 %]",
-    "lowest to highest",
-    "over its start, points",
+    "range over seeds",
+    "gain over its start, points",
     "greedy %",
-    "CPU s a run",
+    "CPU s per run",
 )
 # (metric, title, whether on a logarithmic scale)
 PANELS = (
     ("success", "success of the step's own trajectories; dots: held out", False),
-    ("turns", "turns of a trajectory", False),
+    ("turns", "turns per trajectory", False),
     ("entropy", "entropy, nats per token", False),
     ("grad_norm", "gradient norm", True),
 )
@@ -57,14 +57,14 @@ BASELINES = {"random": "random play", "solver": "solver"}
 HEAD_OF_RETURNS = (
     "",
     "sampled return [95 %]",
-    "lowest to highest",
-    "over its start",
+    "range over seeds",
+    "gain over its start",
     "greedy return",
-    "CPU s a run",
+    "CPU s per run",
 )
 COMPARISON = (
     "Differences, the first minus the second, sampled, seed by seed on the same tasks; [95 %]: over seeds and "
-    "tasks, for all declared differences together"
+    "tasks, simultaneous for all declared differences"
 )
 
 

@@ -24,10 +24,10 @@ def notebook_audit_view(
     columns = (
         doc.Column("numbers of", look=BOLD),
         *doc.numbers(*MARKS),
-        "held against, or why not",
+        "compared with, or why not",
     )
     different = table_below(
-        ("different", "it says", "found was", "held against"), _different(differ)
+        ("different", "printed", "recomputed value", "compared with"), _different(differ)
     )
     return shown(
         doc.ViewDocument(
@@ -88,5 +88,5 @@ def _verdict(numbers: Sequence[Mapping[str, Any]], differ: Sequence[Any]) -> str
     counts = [f"{count} {mark}" for count, mark in zip(_counts(numbers), MARKS)]
     text = f"{words.count(len(numbers), 'number')}: {', '.join(counts)}; pictures are not read"
     if differ:
-        text += ". What is different was changed after it was made, or its run was"
+        text += ". A different number was edited after it was printed, or its run was changed"
     return text

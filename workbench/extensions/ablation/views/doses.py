@@ -49,7 +49,7 @@ def dose_view(table: Facts, axis: str | None = None) -> View:
         doc.Column("", look=BOLD),
         *doc.numbers(axis),
         f"{_measure(unit)} [95 %]",
-        "lowest to highest",
+        "range over seeds",
         *doc.numbers("seeds"),
     )
     return picture_with_numbers(curves_picture([plot], table["title"], caption), "", columns, rows)

@@ -31,8 +31,8 @@ from workbench.values import View
 Facts = Mapping[str, Any]
 BAND = "#e3e7eb"  # colour of what lies within the margin
 SAID = (
-    "first minus second, seed by seed on the same tasks; the line: the interval that holds for all declared differences "
-    "together; dots: single seeds; grey: within the margin"
+    "first minus second, seed by seed on the same tasks; the line: the simultaneous interval for all declared "
+    "differences; dots: single seeds; grey: within the margin"
 )
 
 

@@ -65,7 +65,7 @@ def forecast_lines(plan: Facts) -> list[str]:
     lines.append(_cost(plan))
     lines += filter(None, (plan["tuning"], plan["speaks"]))
     if plan["margin"] is None:
-        return [*lines, "nothing will be called higher or lower: no [analysis] was declared"]
+        return [*lines, "no verdicts: no [analysis] was declared"]
     compared = words.count(plan["compare"], "comparison")
     looks = ", ".join(map(str, plan["looks"]))
     controls = "with controls" if plan["controls"] else "no controls"
@@ -73,14 +73,15 @@ def forecast_lines(plan: Facts) -> list[str]:
         f"{compared} judged together, margin {plan['margin']:g}, looks after {looks} {plan['rows']}; {controls}"
     )
     return lines + [
-        f"finds {size['difference']:.1f} at 80 % power, {size['if']}" for size in plan["detect"]
+        f"minimum detectable difference at 80 % power: {size['difference']:.1f} ({size['if']})"
+        for size in plan["detect"]
     ]
 
 
 def _cost(plan: Facts) -> str:
     cost = plan["cost"]
     if cost is None:
-        return "cost: not known before one job is done; a pilot (--pilot) does the first"
+        return "cost: not known before one job is done; a pilot (--pilot) runs the first"
     done = f"{words.count(cost['of'], 'job')} that {'is' if cost['of'] == 1 else 'are'} done"
     return (
         f"cost: {cost['each']:.1f} CPU-seconds a job, by {done}; "

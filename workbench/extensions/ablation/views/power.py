@@ -26,13 +26,13 @@ LIKELY = 80  # per cent
 
 
 def show_power(table: Facts) -> View:
-    """You will see the chance of a verdict against the number of seeds (at the table's tasks) and of tasks (at its seeds):
+    """You will see statistical power (the chance of a verdict) against the number of seeds (at the table's tasks) and of tasks (at its seeds):
     a line for a true difference of one, two and four times the margin, and a dotted one for arms that are equal and
     called so. At the last look, in a family of this size, with the variances of the differences at hand."""
     known = table.get("power")
     if known is None:
         return only_a_note(
-            "the chance of a verdict rests on measured variances: it takes one difference with two seeds"
+            "power is computed from measured variances: it takes one difference with two seeds"
         )
     factor = unit_of(table).factor
     name = "points" if factor == 100 else "return"
@@ -56,18 +56,18 @@ def show_power(table: Facts) -> View:
     )
     return picture_with_numbers(
         curves_picture(plots, table["title"], caption, columns=2),
-        f"{table['title']}: chance of a verdict. {_variances(known, factor, name)}",
+        f"{table['title']}: statistical power. {_variances(known, factor, name)}",
         columns,
         rows,
     )
 
 
 def _variances(known: Facts, factor: float, name: str) -> str:
-    """By which numbers the chances were found."""
+    """From which numbers the power was computed."""
     deviation = {part: f"{factor * known[part] ** 0.5:.3g}" for part in ("seed", "task", "rest")}
     text = (
         f"{words.count(known['family'], 'difference')} judged together, {words.count(known['tasks'], 'task')}; "
-        f"deviations of seeds {deviation['seed']}, tasks {deviation['task']}, the rest {deviation['rest']} {name}"
+        f"SD of seeds {deviation['seed']}, tasks {deviation['task']}, residual {deviation['rest']} {name}"
     )
     if known["few"] > 2:
         text += f"; below {known['few']} seeds nothing is decided"
@@ -89,10 +89,10 @@ def _lines(
     known: Facts, factor: float, name: str, effects: list[float]
 ) -> list[tuple[str, float, bool]]:
     """(what a line is of, the difference, whether equality is to be shown)."""
-    lines = [(f"{factor * effect:.3g} {name}, found", effect, False) for effect in effects]
+    lines = [(f"{factor * effect:.3g} {name}, detected", effect, False) for effect in effects]
     margin = known["margin"]
     if margin is not None:
-        lines.append((f"none, called equal within {factor * margin:.3g}", margin, True))
+        lines.append((f"none, judged equal within {factor * margin:.3g}", margin, True))
     return lines
 
 
@@ -123,9 +123,9 @@ def _plot(
     else:
         other = words.count(known["runs"], "seed")
     return Plot(
-        f"chance of a verdict, %, at {other}",
+        f"power, %, at {other}",
         tuple(traces),
-        (LevelLine("four in five", LIKELY, GREY),),
+        (LevelLine("80 % power", LIKELY, GREY),),
         x_label=axis,
         log_x=axis == "tasks",
     )

@@ -1,6 +1,6 @@
 """Playing an environment to see what is wrong with it: `workbench check-env NAME`.
 
-    report = check_family(Guessing())      EnvReport: findings with the way to mend them, what play earns, what a step costs
+    report = check_family(Guessing())      EnvReport: findings and how to fix them, what play earns, what a step costs
 
 What it finds it has seen: trajectories that part, a reward that was paid, a limit that ended them. What cannot be seen here (no
 solver, no tokenizer, an environment that is not the same twice) is said to be not checked.
@@ -144,7 +144,7 @@ CHECKS: tuple[EnvCheck, ...] = (
         "rewards are numbers, within their bounds",
         "a trajectory ends as a fault, or one outlier decides the update",
         "Return a finite number, or None where the reward could not be computed; let reward_parts sum to it; state the "
-        "bounds of a whole trajectory as reward_range = (low, high), or mend what exceeds them.",
+        "bounds of a whole trajectory as reward_range = (low, high), or fix what exceeds them.",
         check_rewards,
     ),
     EnvCheck(

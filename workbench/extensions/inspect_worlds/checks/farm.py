@@ -202,8 +202,8 @@ def _paid_for_failing(
     if unknown and (solver is None or solver.reward is None):
         most = max(unknown, key=lambda estimate: estimate.reward.mean)
         yield Finding(
-            f"{most.policy} earns {most.reward.mean:.3g} on average, and there is no solver or success to hold it "
-            "against",
+            f"{most.policy} earns {most.reward.mean:.3g} on average, and there is no solver or success to compare it "
+            "with",
             severity=NOTE,
         )
 

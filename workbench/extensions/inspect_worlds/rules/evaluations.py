@@ -1,6 +1,6 @@
 """Evaluations: played as their tables say (R25). Recomputed from the trajectories that are stored beside each table.
 
-The tasks are drawn once more at their addresses, chance and noise are held against theirs, and what was sampled against
+The tasks are drawn once more at their addresses, chance and noise are compared with theirs, and what was sampled against
 what was to be: one temperature, the weights of the step, greedy play that is the likeliest token and sampled play that
 is not. Trajectories of evaluations are also asked the rules of a step (`notebook/lint.py`): prompts, replay, rewards.
 
@@ -133,7 +133,7 @@ def _repeated_tasks(
         if len(set(map(content, drawn))) < len(tasks):
             return
     yield Finding(
-        f"{name}: {repeated} of {len(tasks)} tasks stand twice", Place(step=evaluation.step)
+        f"{name}: {repeated} of {len(tasks)} tasks occur twice", Place(step=evaluation.step)
     )
 
 
@@ -212,7 +212,7 @@ def _sampled_otherwise(span: Span, mode: str, version: int | None) -> str | None
 
 
 def _greedy(evaluation: EvaluationFacts) -> Iterator[RuleResult]:
-    """The two ways to play, from the same prompts: where they part, greedy play took the likelier token."""
+    """The two ways to play, from the same prompts: where they diverge, greedy play took the likelier token."""
     place = Place(step=evaluation.step)
     for name in {side.rpartition("-")[0] for side in evaluation.sides}:
         sampled, greedy = (evaluation.sides.get(f"{name}-{mode}") for mode in MODES)
@@ -238,7 +238,7 @@ def _greedy(evaluation: EvaluationFacts) -> Iterator[RuleResult]:
             yield Finding(
                 f"{name}: greedy play took a token of probability {math.exp(chosen):.3g} at {task!r}, "
                 f"where one of {math.exp(drawn):.3g} was sampled after the same tokens: it is not greedy "
-                f"(so in {len(worse)} of {len(worse) + better} places where the two part)",
+                f"(so in {len(worse)} of {len(worse) + better} places where the two diverge)",
                 place,
             )
         if alike > SURPRISE:

@@ -34,14 +34,14 @@ def check_figures(evidence: Evidence) -> Iterator[RuleResult]:
         for row in rows:
             name = f"{row['policy']} {row['mode']}"
             side = evaluation.sides.get(f"{row['policy']}-{row['mode']}")
-            yield Checked(1, "figures of each table beside each other")
+            yield Checked(1, "figures of each table, compared with each other")
             expected = (
                 of_returns(row)
                 if row.get("success") is None
                 else of_results(row["by_task"], int(row.get("attempts", 1)))
             )
             if side is None and row["policy"] not in BASELINES:
-                yield NotChecked("the trajectories", f"{name} beside its trajectories")
+                yield NotChecked("the trajectories", f"{name}, compared with its trajectories")
             if side is not None and len(side) == row["n"]:
                 expected |= of_trajectories(side, row.get("success") is not None)
             for key, value in expected.items():
@@ -220,7 +220,8 @@ def _missing_pairs(
                 continue
             if rows[base]["success"] is not None:
                 yield Finding(
-                    f"{name} stands beside {base} without their difference on the same tasks", place
+                    f"{name} has {base} as its baseline, without their difference on the same tasks",
+                    place,
                 )
 
 
@@ -300,7 +301,7 @@ R26 = Rule(
     "the figures of an evaluation are those of its trajectories",
     "A rate, an interval or a difference in the table is not what was played: what seems to have been learned, or to "
     "be within noise, may be neither.",
-    "Count what failed as no success, cluster trajectories by task, pair by task, and hold the code of the table against "
+    "Count what failed as no success, cluster trajectories by task, pair by task, and compare the code of the table with "
     "the formulas that the finding names.",
     ("evaluations",),
     check_figures,

@@ -84,7 +84,7 @@ def _paid_for_failed_calls(turn: Turn) -> str | None:
 
 
 def _answered(t: Trajectory, turn: Turn, measure: str | None, judged: bool) -> Iterator[str]:
-    """An answer that the turn says was read, held against the action and the gold answers."""
+    """An answer that the turn says was read, compared with the action and the gold answers."""
     if "complaint" not in turn.info:  # elsewhere "answer" may be the gold one, for people
         return
     answer = turn.info.get("answer")
@@ -96,7 +96,7 @@ def _answered(t: Trajectory, turn: Turn, measure: str | None, judged: bool) -> I
             yield "no answer was read, and it counts as a success"
         return
     if answer not in turn.text:
-        yield f"the answer {shortened(answer)} was read, and does not stand in the action"
+        yield f"the answer {shortened(answer)} was read, and is not in the action"
     elif answer not in turn.text.rpartition("</think>")[2]:
         yield f"the answer {shortened(answer)} was read from the thought"
     if has_gold and won is not None and not judged:

@@ -67,9 +67,9 @@ def _not_as_written(turn: Turn, strict: bool) -> str | None:
         texts = [leaf for leaf in leaves(call.arguments) if isinstance(leaf, str) and leaf]
         missing = next((text for text in (call.name, *texts) if text not in action_text), None)
         if missing is not None:
-            where = "does not stand in the action"
+            where = "is not in the action"
             if missing in turn.text:
-                where = "stands in the thought alone"
+                where = "is in the thought alone"
             return f"the call {_words(call)} was made, and {shortened(missing)} {where}"
     written = _calls_in_text(turn.text)
     if turn.info.get("valid_format") is True and written and turn.tool_calls:

@@ -95,7 +95,7 @@ def _scale(steps: Sequence[StepFacts]) -> Iterator[RuleResult]:
             if one.last <= other.first and not _paid_through(kinds, other.first):
                 yield Finding(
                     f"successes that look alike ({kind}) were all paid {before:g}, and since step "
-                    f"{steps[other.first].step} all {after:g}: what a success is worth has changed",
+                    f"{steps[other.first].step} all {after:g}: the reward of a success has changed",
                     Place(step=row.step),
                 )
                 return
@@ -119,7 +119,7 @@ class _Times(NamedTuple):
 
 R31 = Rule(
     "R31",
-    "a success is worth the same all through a run",
+    "the reward of a success is the same all through a run",
     "The policy is taught one thing at the beginning and another at the end, and its reward curve shows the reward's own "
     "changes as learning.",
     "Compute rewards from the trajectory alone: no running means, schedules or counters in the environment or the verifier; "

@@ -87,7 +87,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "segments": (
         pa.list_(_SEGMENT),
         "each sequence that the model saw, by token: token_ids, sources (0 prompt, 1 "
-        "scaffold of the template, 2 policy, 3 environment), turns, sampled (trainable here), logprobs (null "
+        "chat template, 2 policy, 3 environment), turns, sampled (trainable here), logprobs (null "
         "where not sampled)",
     ),
 }

@@ -3,7 +3,7 @@ traces.
 
 A trace is a graph of messages, each with the tokens it adds; a path from a root to a leaf is one training sample. Who
 sampled a token is written twice: in `mask`, and in `sampled` with as many logprobs as tokens were sampled. So the one
-is held against the other here.
+is compared with the other here.
 """
 
 from __future__ import annotations
