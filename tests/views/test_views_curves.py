@@ -166,7 +166,7 @@ def test_plotly_lets_the_page_through_and_its_ink_reads_on_light_and_dark_paper(
     colours = {layout["font"]["color"], layout["xaxis"]["linecolor"]}
     colours |= {trace[part]["color"] for trace in figure["data"] for part in ("line", "marker")}
     assert len(colours) > 5
-    for colour in colours - {"rgba(0,114,178,0.42)"}:
+    for colour in colours - {"rgba(0,114,178,0.55)"}:
         for paper in ("#ffffff", "#212121"):
             assert contrast(colour, paper) >= 2.8, (colour, paper)
     assert contrast("#06283f", "#212121") < 1.5, "the ink that a white paper has"

@@ -9,6 +9,7 @@ const DASHES = { random: "2 4", untrained: "6 4", solver: "10 4" };
 const SLOW_MS = 8000;    // without an answer, until that is said
 const ROW = 40;          // pixels of a line of tokens: the text, and below it the lane
 const LOW_ROW = 23;      // of one without a number in the lane
+const MOST_HIGH = 300;   // pixels of the curves (navigator.css)
 const COLUMNS = [        // of the table of trajectories: key, title, number?
   ["task", "task", true], ["attempt", "attempt", true], ["reward", "reward", true], ["success", "success", false],
   ["stop", "stopped", false], ["turns", "turns", true], ["tokens", "sampled tokens", true], ["surprise", "NLL per token", true],
@@ -200,7 +201,7 @@ class Navigator {
     const titles = this.titles;
     if (!titles.length) { fill(this.curves, make("p", { text: "no steps yet" }), this.refresh()); return; }
     const title = titles[Math.min(this.series, titles.length - 1)];
-    const width = 900, height = 220, left = 56, right = 150, top = 12, bottom = 34;
+    const height = 220, width = Math.max(900, Math.round((this.curves.clientWidth * height) / MOST_HIGH)), left = 56, right = 150, top = 12, bottom = 34;
     if (title === SPREAD && this.spread?.run !== this.run) this.readSpread();
     const spread = title === SPREAD && this.spread?.run === this.run ? this.spread : null;
     const own = this.runs.map((run) => run.curves.find((curve) => curve.title === title));
@@ -217,7 +218,7 @@ class Navigator {
     if (grid.length && !isLog) [low, high] = [grid[0], grid.at(-1)];
     const x = (step, run = this.run) => left + ((placeOn(axis, this.runs[run], step) - first) / Math.max(1e-9, last - first)) * (width - left - right);
     const y = (value) => top + (1 - (onScale(value) - low) / (high - low)) * (height - top - bottom);
-    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, class: "wb-plot",
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMinYMid", role: "img", tabindex: 0, class: "wb-plot",
       "aria-label": `${title} over steps; arrow keys choose a step, Enter opens it` });
     if (spread) drawSpread(svg, spread, { x, top, bottom: height - bottom, left, right, width });
     else if (title !== SPREAD) drawGrid(svg, grid, isLog ? said : inColumn(grid), { y, left, right, width });
@@ -225,6 +226,7 @@ class Navigator {
     const onAxis = inColumn(along, { digits: 9 });
     for (const value of along) svg.append(drawn("text", { x: left + ((value - first) / Math.max(1e-9, last - first)) * (width - left - right), y: height - 4,
       "text-anchor": "middle" }, axis === "step" ? `step ${value}` : `${onAxis(value)} ${axis}`));
+    const onLevel = inColumn(own.flatMap((curve) => (curve ? curve.levels.map(([, level]) => level) : [])));
     let labels = [];
     own.forEach((curve, index) => {
       if (!curve) return;
@@ -240,14 +242,15 @@ class Navigator {
       if (known(end)) labels.push([y(end), this.runs[index].name, colour]);
       if (index === 0) for (const [name, level] of curve.levels) {
         svg.append(drawn("line", { x1: left, x2: width - right, y1: y(level), y2: y(level), class: "wb-level", "stroke-dasharray": DASHES[name] || "4 4" }));
-        labels.push([y(level), `${name} ${said(level)}`, "currentColor"]);
+        labels.push([y(level), `${name} ${onLevel(level)}`, "currentColor"]);
       }
     });
     labels.sort((a, b) => a[0] - b[0]);
+    const [line, longest] = this.curves.clientWidth < 800 ? [17, 16] : [13, 22]; // there letters are larger (navigator.css)
     let lowest = -Infinity;
     for (const [at, text, colour] of labels) {
-      lowest = Math.max(at + 4, lowest + 13);
-      svg.append(drawn("text", { x: width - right + 6, y: lowest, fill: colour, class: "wb-label" }, text.length > 22 ? `${text.slice(0, 21)}…` : text));
+      lowest = Math.max(at + 4, lowest + line);
+      svg.append(drawn("text", { x: width - right + 6, y: lowest, fill: colour, style: `fill: ${colour}`, class: "wb-label" }, text.length > longest ? `${text.slice(0, longest - 1)}…` : text));
     }
     this.runs[this.run].marks.forEach(([step, what]) => {
       const mark = drawn("path", { d: `M${x(step) - 5},${height - 18} l5,-9 l5,9 z`, class: "wb-mark" });
@@ -259,8 +262,7 @@ class Navigator {
     this.x = x;
     const all = this.runs[this.run].steps;
     const nearest = (event) => {
-      const box = svg.getBoundingClientRect();
-      const at = ((event.clientX - box.left) / box.width) * width;
+      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).x;
       return all.reduce((best, step) => (Math.abs(x(step) - at) < Math.abs(x(best) - at) ? step : best), all[0]);
     };
     svg.addEventListener("mousemove", (event) => all.length && (spread ? this.say(spreadWords(spread, nearest(event))) : this.sayStep(title, nearest(event))));

@@ -41,6 +41,7 @@ function firstFlat(reply, go) {
 
 // The trajectories of a group in columns; each but the best is marked where it parts from the best.
 function columnsOf(reply, go, place, names) {
+  const reward = inColumn(reply.attempts.map((column) => column.reward), { sign: true });
   return make("div", { class: "wb-columns" }, ...reply.attempts.map((column) => {
     const { parts } = column, best = column.attempt === reply.best;
     const at = parts && { ...place, attempt: column.attempt, ...(known(parts.token) ? { token: parts.token } : { turn: parts.turn }) };
@@ -53,7 +54,7 @@ function columnsOf(reply, go, place, names) {
     });
     return make("div", { class: "wb-column" },
       names ? make("b", { text: names[column.attempt] }) : make("button", { text: `attempt ${column.attempt}`, onclick: () => go({ ...place, attempt: column.attempt }) }),
-      make("span", { text: ` ${signed(column.reward)}${known(column.success) ? (column.success ? " · success" : " · no success") : ""} · ${column.stop}` }),
+      make("span", { text: ` ${reward(column.reward)}${known(column.success) ? (column.success ? " · success" : " · no success") : ""} · ${column.stop}` }),
       best ? make("p", { text: names ? "reference" : "reference (highest reward)" })
         : parts ? make("p", {}, make("button", { class: "wb-parting", disabled: Boolean(names), text: `◆ turn ${parts.turn}${known(parts.token) ? `, token ${parts.token}` : ", where it ends"}`, onclick: () => go(at) }),
           make("span", { text: ` ${parts.author}: ` }), make("b", { class: "wb-here", text: parts.here || "(ends)" }), make("span", { text: " instead of " }), make("span", { class: "wb-best", text: parts.best || "(ends)" }))

@@ -44,13 +44,13 @@ function said(value, digits = 3) {
 
 const signed = (value) => (known(value) && value > 0 ? "+" : "") + said(value);
 
-// How values that stand below each other are written: all with the decimals that the largest of them has in `digits` digits,
-// and with no more than one of them needs. A function from one of them to its words.
+// How values that stand below each other are written: all with three decimals, or more where the largest of them needs more
+// for `digits` digits, and with no more than one of them needs. A function from one of them to its words.
 function inColumn(values, { sign = false, digits = 3 } = {}) {
   const sizes = values.filter((value) => typeof value === "number" && Number.isFinite(value)).map(Math.abs);
   const largest = Math.max(0, ...sizes);
-  const most = largest > 0 ? Math.max(0, digits - 1 - Math.floor(Math.log10(largest))) : 0;
-  if (most > 6) return sign ? signed : said; // so small that decimals would be zeros
+  const most = largest > 0 ? Math.max(largest < 100 ? 3 : 1, digits - 1 - Math.floor(Math.log10(largest))) : 0;
+  if (most > Math.max(6, digits)) return sign ? signed : said; // so small that decimals would be zeros
   let decimals = 0;
   while (decimals < most && sizes.some((size) => Math.abs(size - Number(size.toFixed(decimals))) > 1e-9 * largest)) decimals += 1;
   return (value) => {
@@ -96,6 +96,8 @@ function row(cells, label, chosen, key) {
   return node;
 }
 
+// The heading of a column of numbers stands above them, on the right.
 function table(heads, rows) {
-  return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))), make("tbody", {}, ...rows));
+  const kind = (index) => (rows[0]?.children[index]?.classList.contains("wb-number") ? "wb-number" : null);
+  return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head, index) => make("th", { scope: "col", class: kind(index) }, head)))), make("tbody", {}, ...rows));
 }
