@@ -24,6 +24,7 @@ from workbench.look import words
 from workbench.look.cells.explore import script
 from workbench.look.cells.explored import LANES, Answers
 from workbench.look.cells.step_record import addressed
+from workbench.look.grid import find_grid, squares
 from workbench.look.tokens import credit_of
 from workbench.run.recording import create_run
 from workbench.values import Group, Message, Source, StopReason
@@ -770,3 +771,152 @@ def test_curves_have_controls_steps_are_searched_and_a_trajectory_is_copied(runs
     assert page.evaluate("window.copied") == group[1].text
     assert "characters are in the clipboard" in page.inner_text(".wb-status")
     assert not page.trouble + page.outside, page.trouble + page.outside
+
+
+# ------------------------------------------------------------------------------------------------ what it looks like
+
+
+LINES = """() => [...document.querySelectorAll('.wb-line')].sort((a, b) => a.offsetTop - b.offsetTop)
+    .map(line => [...line.querySelectorAll('.wb-token')].map(cell => cell.innerText).join(''))"""
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_a_line_feed_in_a_token_ends_a_line_and_a_grid_stands_in_rows(runs, page, tmp_path):
+    at = "step 1 / task 0 / attempt 0"
+    opened(page, wb.explore(runs / "small-frozenlake", at=at).save(tmp_path / "page.html"))
+    page.wait_for_selector(".wb-line")
+    trajectory = wb.open_run(runs / "small-frozenlake").groups(1)[0][0]
+    rows = trajectory.first_observation.messages[-1].text.split("\n")[-5:]
+    assert rows[1] == "G _ _ _" and {len(row) for row in rows[:4]} == {7}
+    lines = page.evaluate(LINES)
+    first = lines.index(f"{rows[0]}⏎")
+    assert lines[first : first + 4] == [f"{row}⏎" for row in rows[:4]]
+    assert not any("⏎" in line[:-1] for line in lines), "a line feed ends the line"
+    left = "() => [...new Set([...document.querySelectorAll('.wb-line')].map(line => line.querySelector('.wb-token').offsetLeft))]"
+    assert len(page.evaluate(left)) == 1, "all lines begin below each other"
+    # By keys: a line down, and up again.
+    page.locator(".wb-line", has_text=rows[0]).locator(".wb-token").first.click()
+    page.focus(".wb-tokens")
+    page.keyboard.press("ArrowDown")
+    chosen = page.locator(".wb-line", has=page.locator("[aria-selected=true]"))
+    assert chosen.inner_text().endswith(f"{rows[1]}⏎")
+    page.keyboard.press("ArrowUp")
+    assert chosen.inner_text().endswith(f"{rows[0]}⏎")
+    assert not page.trouble + page.outside, page.trouble + page.outside
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_a_token_of_several_lines_has_a_piece_in_each_and_only_lines_in_sight_are_drawn(
+    runs, page, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "workbench.look.cells.explored.token_texts",
+        lambda run: lambda ids: ["ab\ncd\n\nef" for _ in ids],
+    )
+    at = "step 1 / task 0 / attempt 0 / token 90"
+    opened(page, wb.explore(runs / "small-frozenlake", at=at).save(tmp_path / "page.html"))
+    page.wait_for_selector(".wb-token[aria-selected=true]")
+    pieces = page.locator("[data-token='90']")
+    assert pieces.all_inner_texts() == ["ab⏎", "cd⏎", "⏎", "ef"]
+    assert pieces.nth(0).is_visible() and pieces.locator("i").count() <= 1, "its number once"
+    assert page.locator(".wb-line").count() < 40, "of 300 lines"
+    page.evaluate("document.querySelector('.wb-tokens').scrollTop = 1e6")
+    page.wait_for_selector("[data-token='101']")
+    assert page.locator("[data-token='90']").count() == 0
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_the_boards_of_a_game_are_drawn_from_turn_to_turn(runs, answers, page, tmp_path):
+    question = {"ask": "attempt", "run": 1, "step": 1, "task": 0, "attempt": 0}
+    boards = answers.of(question).content["boards"]
+    trajectory = wb.open_run(runs / "window").groups(1)[0][0]
+    assert len(boards) == len(trajectory.turns) + 1
+    for board, turn in zip(boards[1:], trajectory.turns):
+        letters = "\n".join(" ".join(cell[0] for cell in row) for row in board)
+        assert letters == turn.info["state"]
+        drawn = squares(find_grid(turn.info["state"])).rows
+        assert [list(map(tuple, row)) for row in board] == drawn, "as wb.show(trajectory) has it"
+    at = "step 1 / task 0 / attempt 0"
+    opened(page, wb.explore(runs / "window", at=at).save(tmp_path / "page.html"))
+    page.wait_for_selector(".wb-board")
+    shown = page.locator(".wb-board")
+    assert shown.count() == len(boards)
+    assert [each.split("\n")[-1] for each in shown.all_inner_texts()] == [
+        *(f"turn {turn.index}" for turn in trajectory.turns),
+        "end",
+    ]
+    assert shown.nth(0).locator(".wb-square").all_inner_texts() == [
+        cell[0] for row in boards[0] for cell in row
+    ]
+    colour = "each => getComputedStyle(each).backgroundColor"
+    player = page.locator(".wb-board .wb-square", has_text="P").first.evaluate(colour)
+    assert player == "rgb(0, 114, 178)" and "goal" in page.inner_text(".wb-board-legend")
+    shown.nth(2).click()
+    page.wait_for_selector(".wb-board[aria-pressed=true]")
+    assert "turn 2" in page.inner_text(".wb-path")
+    assert page.locator(".wb-board[aria-pressed=true]").all_inner_texts()[0].endswith("turn 2")
+    assert not page.trouble + page.outside, page.trouble + page.outside
+
+
+def test_what_is_no_game_has_no_board(answers, monkeypatch):
+    """Negative control of the boards."""
+    monkeypatch.setattr("workbench.look.cells.explored.states_of", lambda trajectory: ["no grid"])
+    question = {"ask": "attempt", "run": 1, "step": 1, "task": 0, "attempt": 0}
+    assert answers.of(question).content["boards"] == [None]
+
+
+DECIMALS = """selector => [...document.querySelectorAll(selector)].map(each => each.innerText)
+    .filter(text => /\\d/.test(text)).map(text => (text.split('.')[1] || '').length)"""
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_numbers_below_each_other_have_the_same_decimals(runs, page, tmp_path):
+    opened(page, wb.explore(runs / "small-frozenlake", at="step 1").save(tmp_path / "page.html"))
+    page.wait_for_selector(TRAJECTORIES)
+    page.click(".wb-editor > summary")
+    page.wait_for_selector(".wb-editor tbody tr")
+    places = {}
+    tables = {
+        "group": ".wb-step > details:not(.wb-beside):not(.wb-editor) tbody td",
+        "trajectory": f"{TRAJECTORIES} td",
+        "credit": ".wb-editor tbody td",
+    }
+    for name, column in [
+        *(("group", number) for number in (4, 5)),
+        *(("trajectory", number) for number in (3, 8)),
+        *(("credit", number) for number in (3, 4, 5, 6, 7)),
+    ]:
+        places[name, column] = page.evaluate(DECIMALS, f"{tables[name]}:nth-child({column})")
+    assert all(len(set(found)) == 1 and len(found) >= 4 for found in places.values()), places
+    assert places["group", 4][0] == 3 and places["trajectory", 3][0] == 1
+    look = "each => [getComputedStyle(each).textAlign, getComputedStyle(each).fontVariantNumeric]"
+    for number in page.locator(".wb-number").all()[:8]:
+        assert number.evaluate(look) == ["right", "tabular-nums"]
+
+
+def round_steps(texts: list[str]) -> bool:
+    """Are these labels evenly spaced, 1, 2, 2.5 or 5 times a power of ten apart, and written alike?"""
+    values = [float(text.replace("−", "-")) for text in texts]
+    steps = {f"{abs(b - a):.6g}" for a, b in zip(values, values[1:])}
+    mantissa = f"{float(next(iter(steps))):e}".split("e")[0].rstrip("0").rstrip(".")
+    decimals = {len(text.partition(".")[2]) for text in texts}
+    return len(steps) == 1 and mantissa in ("1", "2", "2.5", "5") and len(decimals) == 1
+
+
+def test_what_is_called_round():
+    assert round_steps(["0.0", "2.5", "5.0"]) and round_steps(["−20", "0", "20"])
+    assert not round_steps(["0.313", "0.656", "1"]) and not round_steps(["0", "0.25", "0.5"])
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_the_ticks_of_every_curve_are_round(runs, page, tmp_path):
+    opened(page, wb.explore(runs / "small-ppo").save(tmp_path / "page.html", steps=[1]))
+    titles = page.locator("select[aria-label=curve] option").all_inner_texts()
+    assert len(titles) > 5
+    ticks = "[...document.querySelectorAll('.wb-plot text[text-anchor=end]')].map(each => each.textContent)"
+    for title in titles:
+        page.select_option("select[aria-label=curve]", title)
+        shown = page.evaluate(ticks)
+        assert 3 <= len(shown) <= 7 and round_steps(shown), (title, shown)
+    steps = "[...document.querySelectorAll('.wb-plot text[text-anchor=middle]')].map(each => each.textContent)"
+    assert all(re.fullmatch(r"step \d+", text) for text in page.evaluate(steps))

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -370,3 +371,72 @@ def test_a_button_is_shown_where_somebody_can_press_it(environment, looked_at, m
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert live.is_looked_at() == looked_at
+
+
+# ------------------------------------------------------------------------------------------------ what it looks like
+
+
+def drawn_panels(page, folder, rows) -> None:
+    """The widget's own script on a page, over these rows."""
+    status = {"name": "a", "state": "running", "colour": "#0072b2", "share": 0.5, "facts": ""}
+    held = {
+        "status": status | {"problems": [], "stop": "Stop", "stop_does": ""},
+        "body": {"panels": live.live_panels(rows, {"start": {"step": 0, "rows": ROWS}})},
+        "again": "",
+    }
+    script = Path(live.__file__).with_name("live.js").read_text()
+    path = folder / "live.html"
+    path.write_text(
+        "<!doctype html><meta charset=utf-8><div id=x></div><script type=module>"
+        + script.replace("export default { render };", "")
+        + f"\nconst held = {json.dumps(held)};"
+        "render({ model: { get: (name) => held[name], on() {}, off() {}, send() {} }, el: document.getElementById('x') });</script>"
+    )
+    page.goto(path.as_uri())
+    page.wait_for_selector(".wb-live-panel")
+
+
+TICKS = """() => [...document.querySelectorAll('.wb-live-panel')]
+    .map(panel => [...panel.querySelectorAll('text[text-anchor=end]')].map(each => each.textContent))"""
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_the_ticks_of_a_panel_are_round_and_written_alike(page, tmp_path):
+    rows = [
+        {"step": step, "success": 0.1 + 0.02 * step, "reward_mean": 0.0021 * step - 0.0313}
+        | {"entropy": 700.0 - 31.3 * step, "grad_norm": 0.55 + 0.03 * step, "approx_kl": 1e-6}
+        for step in range(1, 12)
+    ]
+    drawn_panels(page, tmp_path, rows)
+    panels = page.evaluate(TICKS)
+    assert len(panels) == 5 and not page.trouble, page.trouble
+    for texts in panels:
+        decimals = {len(text.partition("e")[0].partition(".")[2]) for text in texts}
+        assert len(texts) > 1 and len(decimals) == 1, texts
+    spaced = [[float(text.replace("−", "-")) for text in texts] for texts in panels[:3]]
+    for values in spaced:
+        steps = {f"{b - a:.6g}" for a, b in zip(values, values[1:])}
+        digits = f"{float(next(iter(steps))):e}".split("e")[0].rstrip("0").rstrip(".")
+        assert len(steps) == 1 and digits in ("1", "2", "2.5", "5"), values
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+def test_what_is_pale_on_white_paper_is_no_brighter_than_the_rest_on_black(page, tmp_path):
+    """The course as logged lies behind its running mean, on either paper."""
+    drawn_panels(page, tmp_path, [{"step": step, "success": 0.1 * step} for step in range(1, 9)])
+    for paper, ink in (("#ffffff", "#111111"), ("#111111", "#eeeeee")):
+        page.evaluate(
+            f"Object.assign(document.body.style, {{ background: '{paper}', color: '{ink}' }})"
+        )
+        distances = []
+        for name in ("training", "training, mean of 5 steps"):
+            stroke = page.locator(f"[data-trace='{name}']").first.evaluate(
+                "each => getComputedStyle(each).stroke"
+            )
+            *channels, share = [float(part) for part in re.findall(r"[\d.]+", stroke)][:4] + [1.0]
+            if "/" in stroke:
+                *channels, share = [float(part) for part in re.findall(r"[\d.]+", stroke)]
+            white = float(paper == "#ffffff")
+            seen = [share * channel + (1 - share) * white for channel in channels[:3]]
+            distances.append(sum(abs(channel - white) for channel in seen))
+        assert 0.2 < distances[0] < distances[1], (paper, distances)

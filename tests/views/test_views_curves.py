@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import views_examples as examples
+from test_views_html import contrast
 
 from workbench.look import curves_view, png
 from workbench.look.figures import Plot, Trace, plotly_figure
@@ -154,3 +155,21 @@ def test_a_picture_has_as_many_legends_as_are_needed(monkeypatch):
     made.clear()
     plots_drawing([*panels("a"), *panels("b", colour=ORANGE)], "a run")
     assert not made
+
+
+def test_plotly_lets_the_page_through_and_its_ink_reads_on_light_and_dark_paper():
+    figure = curves_view(
+        examples.steps(), examples.evaluations(), title="first"
+    )._document.picture.figure
+    layout = figure["layout"]
+    assert layout["paper_bgcolor"] == layout["plot_bgcolor"] == "rgba(0,0,0,0)"
+    colours = {layout["font"]["color"], layout["xaxis"]["linecolor"]}
+    colours |= {trace[part]["color"] for trace in figure["data"] for part in ("line", "marker")}
+    assert len(colours) > 5
+    for colour in colours - {"rgba(0,114,178,0.55)"}:
+        for paper in ("#ffffff", "#212121"):
+            assert contrast(colour, paper) >= 2.8, (colour, paper)
+    assert contrast("#06283f", "#212121") < 1.5, "the ink that a white paper has"
+    inked = "<span style='color:var(--jp-content-font-color1,"
+    titles = [layout["title"]["text"], *(each["text"] for each in layout["annotations"])]
+    assert all(text.startswith(inked) for text in [*titles, layout["xaxis"]["tickprefix"]])

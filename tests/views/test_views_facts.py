@@ -29,7 +29,7 @@ from workbench.look.looks import RED_BLUE, red_blue
 from workbench.look.png import palette_png
 from workbench.look.tokens import AGAIN, ENV, PROMPT, SCAFFOLD, TRAINED, kinds_of
 from workbench.look.trajectory import pieces
-from workbench.look.words import SPARKS, aligned, sparkline
+from workbench.look.words import SPARKS, aligned, alike, sparkline
 from workbench.values import Group, Segment, Source, Span, StopReason, Turn
 from workbench.values.errors import DataError
 
@@ -277,6 +277,14 @@ def test_a_png_holds_the_pixels_it_was_made_of(height, width, seed):
     assert (read == pixels).all() and palette[:9] == bytes([0, 0, 0, 255, 0, 0, 0, 0, 255])
 
 
+def test_paper_is_left_out_of_a_picture_of_pixels():
+    """On a dark page it is dark."""
+    data = palette_png(np.array([[0, 1], [1, 0]]), ("#ffffff", "#ff0000"))
+    with Image.open(io.BytesIO(data)) as picture:
+        pixels = np.asarray(picture.convert("RGBA"))
+    assert pixels[..., 3].tolist() == [[0, 255], [255, 0]]
+
+
 def test_a_png_refuses_what_it_cannot_hold():
     with pytest.raises(DataError, match="indices"):
         palette_png(np.array([[3]]), ("#000000",))
@@ -312,6 +320,14 @@ def test_sparklines_rise_and_show_gaps():
         and sparkline([]) == ""
         and sparkline([float("nan")]) == ""
     )
+
+
+def test_numbers_that_are_compared_have_the_same_decimals():
+    assert alike([0.362, -0.0125, 0.0354]) == ["0.362", "-0.013", "0.035"]
+    assert alike([0.0021, 0.00061, None]) == ["0.00210", "0.00061", "—"]
+    assert alike([31.0, 0.5]) == ["31.000", "0.500"] and alike([0.0, 0.0]) == ["0.000", "0.000"]
+    assert alike([2e-9, 1e-9]) == ["2e-09", "1e-09"], "decimals would be zeros"
+    assert alike([None, float("nan")]) == ["—", "—"] and alike([]) == []
 
 
 def test_columns_are_aligned_by_what_a_terminal_shows():

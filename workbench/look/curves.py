@@ -293,13 +293,8 @@ HEADER = ("", "first", "last", "lowest", "highest", "trend (running mean)")
 
 def _cells(curve: Curve) -> list[str]:
     known = curve.value[np.isfinite(curve.value)]
-    if not len(known):
-        return [curve.panel.title, "—", "—", "—", "—", ""]
-    return [
-        curve.panel.title,
-        *(words.number(float(x), 3) for x in (known[0], known[-1], known.min(), known.max())),
-        words.sparkline(curve.mean),
-    ]
+    ends = (known[0], known[-1], known.min(), known.max()) if len(known) else [None] * 4
+    return [curve.panel.title, *words.alike(ends), words.sparkline(curve.mean)]
 
 
 def _remarks(curve: Curve) -> list[str]:

@@ -190,7 +190,7 @@ class Picture:
 class Squares:
     """A game's grid as coloured squares of `size` pixels: rows of (character, meaning, background, text colour)."""
 
-    rows: Sequence[Sequence[tuple[str, str, str, str]]]
+    rows: Sequence[Sequence[tuple[str, ...]]]
     size: int = 24
 
 
@@ -218,7 +218,7 @@ class Field:
     label: str
     text: str
     column: int
-    parts: tuple[Part | Inline, ...]
+    parts: tuple[Part | Inline | None, ...]
     quoted: bool = False
     after: str = ""
 

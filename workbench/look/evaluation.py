@@ -19,7 +19,7 @@ import numpy as np
 from workbench.look import doc, words
 from workbench.look.curves import BASELINES
 from workbench.look.html import view_from
-from workbench.look.looks import BLUE, GREEN, GREY, MUTED, ORANGE, PURPLE, RED, Look
+from workbench.look.looks import BLUE, GREEN, GREY, INK, MUTED, ORANGE, PURPLE, RED, TRACK, Look
 from workbench.look.png import RowMark, draw_rows, figure, tidy
 from workbench.values import View
 from workbench.values.errors import DataError
@@ -324,11 +324,11 @@ def interval_bar(value: float, low: float, high: float, colour: str) -> doc.Bar:
     end = max(end, middle + 1)
     return doc.Bar(
         (
-            (begin, "#e9edf0"),
+            (begin, TRACK),
             (middle - begin - 1, colour),
-            (3, "#000000"),
+            (3, INK),
             (end - middle - 2, colour),
-            (BAR - max(end, middle + 2), "#e9edf0"),
+            (BAR - max(end, middle + 2), TRACK),
         )
     )
 
@@ -347,23 +347,20 @@ def _drawing(
         [
             RowMark(
                 place,
-                *map(measure.place, measure.values(row)),
+                *measure.values(row),
                 COLOURS.get(row["policy"], BLUE),
                 "s" if row["mode"] == "greedy" else "o",
             )
             for place, row in enumerate(rows)
         ],
     )
-    for place, row in enumerate(rows):
-        axes.annotate(measure.words(row)[0], (1.02, place), fontsize=8.5, va="center")
-    axes.set_xlim(0, 1.13)
     low, high = measure.bounds
-    axes.set_xticks(
-        [0, 0.25, 0.5, 0.75, 1],
-        ["0", "25 %", "50 %", "75 %", "100 %"]
-        if measure.key == "success"
-        else [words.number(low + share * (high - low), 3) for share in (0, 0.25, 0.5, 0.75, 1)],
-    )
+    beside = (high - low) / 50
+    for place, row in enumerate(rows):
+        axes.annotate(measure.words(row)[0], (high + beside, place), fontsize=8.5, va="center")
+    axes.set_xlim(low, high + 6.5 * beside)
+    if measure.key == "success":
+        axes.xaxis.set_major_formatter("{x:.0%}")
     return drawing
 
 

@@ -10,17 +10,29 @@ Lines differ by dash and marker as well as by colour.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workbench.look.escape import esc, visible
-from workbench.look.looks import CARD, INK
 
 DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")  # plotly's names
 STROKES = dict(zip(DASHES, ("━━", "╍╍", "━ ·", "┈┈", "━ ━", "━━ ·")))  # of a line, in words
 SYMBOLS = {"o": "circle", "s": "square-open", ".": "circle"}
+# plotly knows no theme: the page shines through, and this grey reads on light and dark paper alike.
+CLEAR = "rgba(0,0,0,0)"
+NEUTRAL = "#7f8a95"
+ON_ANY_PAPER = {
+    "#06283f": NEUTRAL,
+    "#9ccbe8": "rgba(0,114,178,0.55)",
+    "#00734f": "#00875c",
+    "#5a6775": "#76838f",
+    "#a01626": "#c8404c",
+}
+INKED = (
+    f"<span style='color:var(--jp-content-font-color1,{NEUTRAL})'>"  # whatever the theme's ink is
+)
 PANEL_HEIGHT = 250
 PANELS_WIDE = 3
 TITLE_HEIGHT = 55
@@ -115,7 +127,7 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
     gap_y = (TITLE_HEIGHT + named_above) / (PANEL_HEIGHT + named_above) / rows
     layout: dict[str, Any] = {
         "title": {
-            "text": f"<b>{esc(title, newline=' ')}</b>",
+            "text": f"{INKED}<b>{esc(title, newline=' ')}</b></span>",
             "x": 0.01,
             "y": 1 - 14 / height,
             "yanchor": "top",
@@ -124,9 +136,9 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
         "height": height,
         "margin": {"t": 56, "b": 60, "l": 50, "r": 20},
         "annotations": [],
-        "paper_bgcolor": CARD,
-        "plot_bgcolor": CARD,
-        "font": {"color": INK, "size": 11},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"color": NEUTRAL, "size": 11},
         "hovermode": "x",
         "autosize": True,
         "hoverlabel": {"namelength": -1},
@@ -138,7 +150,8 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
         number = "" if index == 0 else str(index + 1)
         layout |= _axes(plot, number, index // columns, index % columns, rows, columns, gap_y)
         layout["annotations"].append(_panel_title(plot, number, named_above > 0))
-        for trace in map(_trace, (*(level.over(plot.ends) for level in plot.levels), *plot.traces)):
+        for part in (*(level.over(plot.ends) for level in plot.levels), *plot.traces):
+            trace = _trace(replace(part, colour=ON_ANY_PAPER.get(part.colour, part.colour)))
             trace |= {
                 "xaxis": f"x{number}",
                 "yaxis": f"y{number}",
@@ -167,28 +180,31 @@ def _axes(
     wide = 1 / columns
     tall = 1 / rows
     gap_x = 0.045
-    look = {"gridcolor": "#e3e7eb", "linecolor": "#8a949e", "zeroline": False, "showline": True}
+    look = {
+        "gridcolor": "#7f8a9538",
+        "linecolor": NEUTRAL,
+        "zeroline": False,
+        "showline": True,
+        "tickprefix": INKED,
+        "ticksuffix": "</span>",
+    }
     left = column * wide
     top = 1 - row * tall
     x = {
         **look,
         "domain": [left + gap_x * (column > 0), left + wide],
         "anchor": f"y{number}",
-        **({"type": "log"} if plot.log_x else {}),
-        **(
-            {}
-            if not plot.ticks
-            else {
-                "tickvals": [at for at, _ in plot.ticks],
-                "ticktext": [esc(name, newline=" ") for _, name in plot.ticks],
-            }
-        ),
+        "type": "log" if plot.log_x else "linear",
+        "tickvals": [at for at, _ in plot.ticks] or None,
+        "ticktext": [esc(name, newline=" ") for _, name in plot.ticks] or None,
     }
-    y = {**look, "domain": [max(0.0, top - tall), top - gap_y], "anchor": f"x{number}"}
-    return {
-        f"xaxis{number}": x,
-        f"yaxis{number}": {**y, **({"type": "log"} if plot.is_log else {})},
+    y = {
+        **look,
+        "domain": [max(0.0, top - tall), top - gap_y],
+        "anchor": f"x{number}",
+        "type": "log" if plot.is_log else "linear",
     }
+    return {f"xaxis{number}": x, f"yaxis{number}": y}
 
 
 def _panel_title(plot: Plot, number: str, names: bool) -> dict[str, Any]:
@@ -200,7 +216,7 @@ def _panel_title(plot: Plot, number: str, names: bool) -> dict[str, Any]:
     ]
     pairs = ["&nbsp; ".join(told[start : start + 2]) for start in range(0, len(told), 2)]
     return {
-        "text": "<br>".join([f"<b>{esc(plot.title, newline=' ')}</b>", *pairs]),
+        "text": "<br>".join([f"{INKED}<b>{esc(plot.title, newline=' ')}</b></span>", *pairs]),
         "align": "left",
         "xref": f"x{number} domain",
         "yref": f"y{number} domain",

@@ -7,7 +7,7 @@ consists wholly of the known tiles of one game is drawn; any other text is shown
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from workbench.look import doc
 from workbench.look.looks import INK, Look
@@ -98,11 +98,9 @@ def _row(line: str, tiles: Mapping[str, Tile]) -> tuple[str, ...]:
 
 def squares(grid: FoundGrid, *, size: int = 24) -> doc.Squares:
     """The cells as coloured squares, each with its letter."""
-    tiles = grid.tiles
 
-    def square(character: str) -> tuple[str, str, str, str]:
-        tile = tiles[character]
-        return (character, tile.meaning, tile.background, tile.foreground)
+    def square(character: str) -> tuple[str, ...]:
+        return (character, *astuple(grid.tiles[character]))
 
     return doc.Squares([list(map(square, row)) for row in grid.cells], size)
 

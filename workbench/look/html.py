@@ -9,7 +9,7 @@ import base64
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,12 +38,8 @@ def shown(document: doc.ViewDocument) -> View:
     picture = document.picture
     if picture is not None and picture.figure is not None:
         return InteractiveView(document)
-    source = document.png or (None if picture is None else picture.png)
-    png = _png_of(source)
-    parts = document.parts
-    if document.png is None and picture is not None:
-        parts = [replace(part, png=png) if part is picture else part for part in parts]
-    return finished(card(parts), text_of(document), png, source)
+    source = document.png or (picture and picture.png)
+    return finished(card(document.parts), text_of(document), _png_of(source), source)
 
 
 class InteractiveView(Page):
@@ -77,10 +73,7 @@ class InteractiveView(Page):
 
     @cached_property
     def html(self) -> Html:
-        drawn = replace(self._document.picture, png=self.png)
-        return card(
-            [drawn if part is self._document.picture else part for part in self._document.parts]
-        )
+        return card(self._document.parts)
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -102,7 +95,9 @@ def _lab_draws_plotly() -> bool:
     return is_open and find_spec("plotly") is not None
 
 
+@lru_cache(maxsize=4)
 def _png_of(source: Any) -> bytes | None:
+    """The picture itself; of a drawing, which a view shows twice, it is made once."""
     return png_of(source()) if callable(source) else source
 
 
@@ -414,11 +409,12 @@ def _picture(part: doc.Picture) -> Html:
         "src": "data:image/png;base64," + base64.b64encode(_png_of(part.png)).decode("ascii"),
         "alt": part.alt,
     }
+    # Beside labels it is not scaled to the window, or they would leave their rows.
+    place = "none;margin:0;vertical-align:top" if part.labels else "100%;margin:4px 0"
+    dark = ";filter:var(--wf)" if callable(part.png) else ""  # pixels have no paper of their own
+    image = tag("img", attributes=source, style=f"background-color:{CARD};max-width:{place}{dark}")
     if not part.labels:
-        return tag(
-            "img", attributes=source, style=f"background-color:{CARD};max-width:100%;margin:4px 0"
-        )
-    # Not scaled to the window, or the labels would leave their rows.
+        return image
     lines = [
         tag("div", label, style=f"height:{part.pitch}px;line-height:{part.pitch}px")
         for label in part.labels
@@ -430,11 +426,6 @@ def _picture(part: doc.Picture) -> Html:
             f"background-color:{CARD};color:{MUTED};font-family:{MONO};font-size:10px;text-align:right;padding:0 6px 0 0;"
             "display:inline-block;vertical-align:top;min-width:24px"
         ),
-    )
-    image = tag(
-        "img",
-        attributes=source,
-        style=f"background-color:{CARD};max-width:none;margin:0;vertical-align:top",
     )
     return tag(
         "div", labels, image, style=f"{PAPER};white-space:nowrap;overflow-x:auto;margin:4px 0"

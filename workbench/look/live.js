@@ -31,26 +31,44 @@ function number(value) {
   return String(Number(value.toPrecision(3))).replace("-", "−");
 }
 
-// Colours that are all but black are the ink of the page, which is white on a dark one.
+// A colour as it reads on light and dark paper: what is all but black is the ink of the page, what is pale lets the paper
+// through, and all others have some of the ink.
 function paint(colour) {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
-  return 0.3 * red + 0.6 * green + 0.1 * blue < 50 ? "currentColor" : colour;
+  const channels = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  const [red, green, blue] = channels;
+  const light = 0.3 * red + 0.6 * green + 0.1 * blue;
+  if (light < 50) return "currentColor";
+  const inked = (from) => `color-mix(in srgb, ${from} 82%, currentColor)`;
+  if (light < 160) return inked(colour);
+  const share = Math.max(0.1, 1 - Math.min(...channels) / 255); // of white paper it would be the same
+  const full = channels.map((channel) => Math.round((channel - (1 - share) * 255) / share));
+  return `color-mix(in srgb, ${inked(`rgb(${full.join(" ")})`)} ${Math.round(100 * Math.max(share, 0.45))}%, transparent)`;
 }
 
-// About `count` round values from `low` to `high`.
-function ticks(low, high, count) {
+// About `count` round values from `low` to `high`: 1, 2, 2.5 or 5 times a power of ten apart.
+function ticks(low, high, count, factors = [1, 2, 2.5, 5, 10]) {
   const least = (high - low) / count;
   const unit = 10 ** Math.floor(Math.log10(least));
-  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= least);
+  const step = factors.map((factor) => factor * unit).find((size) => size >= least * (1 - 1e-9));
   const values = [];
   for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at += 1) values.push(Number((at * step).toPrecision(12)));
   return values;
 }
 
+// How the ticks of an axis are written: all with as many decimals as one of them needs, of very small or large ones by the
+// power of ten of the largest.
+function tickWords(values) {
+  const largest = Math.floor(Math.log10(Math.max(...values.map(Math.abs))));
+  const power = largest < -4 || largest > 5 ? largest : 0;
+  const scaled = (value) => Number((value / 10 ** power).toPrecision(9));
+  const decimals = Math.max(0, ...values.map((value) => (String(scaled(value)).split(".")[1] || "").length));
+  return (value) => `${scaled(value).toFixed(decimals)}${power ? `e${power}` : ""}`.replaceAll("-", "−");
+}
+
 function powers(low, high) {
   const values = [];
   for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power += 1) values.push(10 ** power);
-  return values.length > 1 ? values : [low, high];
+  return values.length > 1 ? values : ticks(low, high, 3);
 }
 
 // ------------------------------------------------------------------------------------------------ a panel
@@ -84,10 +102,11 @@ class Panel {
 
   axes() {
     this.svg.append(drawn("text", { x: 2, y: 14, class: "wb-live-title" }, this.panel.title));
+    const words = this.marks.every((value) => Number.isInteger(Math.log10(value))) ? number : tickWords(this.marks);
     for (const value of this.marks) this.svg.append(
       drawn("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: this.y(value), y2: this.y(value), class: "wb-live-grid" }),
-      drawn("text", { x: LEFT - 5, y: this.y(value) + 4, "text-anchor": "end" }, number(value)));
-    for (const value of ticks(...this.range, 5).filter(Number.isInteger)) this.svg.append(
+      drawn("text", { x: LEFT - 5, y: this.y(value) + 4, "text-anchor": "end" }, words(value)));
+    for (const value of ticks(...this.range, 5, [1, 2, 5, 10]).filter(Number.isInteger)) this.svg.append(
       drawn("text", { x: this.x(value), y: HEIGHT - 6, "text-anchor": "middle" }, number(value)));
   }
 

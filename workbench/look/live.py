@@ -38,7 +38,7 @@ from workbench.look.curves import PANELS, Curve, Panel, curves_document, curves_
 from workbench.look.escape import capped, visible
 from workbench.look.figures import panels_json
 from workbench.look.html import view_from
-from workbench.look.looks import BLUE, BOLD, GREEN, GREY, ORANGE, RED
+from workbench.look.looks import BLUE, BOLD, GREEN, GREY, ORANGE, RED, TRACK
 from workbench.look.progress_line import CellOutput
 from workbench.values import View
 from workbench.values.view import HasView
@@ -148,7 +148,7 @@ def _facts(status: Status) -> str:
 def bar_of(share: float, width: int, margin: str) -> doc.Bar:
     """How much is done, as a bar on a page."""
     full = round(width * share)
-    return doc.Bar(((full, BLUE), (width - full, "#dfe5ea")), margin=margin)
+    return doc.Bar(((full, BLUE), (width - full, TRACK)), margin=margin)
 
 
 def duration(seconds: float) -> str:
@@ -388,9 +388,7 @@ class WidgetScreen:
         if self._shown_at is None:
             self._shown_at = time.monotonic()
             self._widget.again = moment.again
-            bundle = widget_bundle(self._widget)
-            widgets = {kind: value for kind, value in bundle.items() if "widget" in kind}
-            self._above.put(widgets | {"text/plain": f"{moment.status}"})
+            self._above.put(widget_bundle(self._widget, f"{moment.status}"))
             self._picture.show(moment)
         return len(json.dumps(body))
 
@@ -435,10 +433,12 @@ def _live_widget() -> Any:
     return LiveWidget()
 
 
-def widget_bundle(widget: Any) -> dict[str, Any]:
-    """What a widget hands to a notebook, without the metadata that some versions add."""
+def widget_bundle(widget: Any, text: str) -> dict[str, Any]:
+    """What a widget hands to a notebook, without the metadata that some versions add, and with `text` where there are
+    no widgets."""
     bundle = widget._repr_mimebundle_()
-    return bundle[0] if isinstance(bundle, tuple) else bundle
+    kinds = bundle[0] if isinstance(bundle, tuple) else bundle
+    return {kind: value for kind, value in kinds.items() if "widget" in kind} | {"text/plain": text}
 
 
 def has_widgets() -> bool:

@@ -21,6 +21,7 @@ GREY = "#5a6775"
 RED = "#a01626"
 PURPLE = "#8a5fa8"
 MONO = "Menlo, Consolas, monospace"
+TRACK = "#7f8a9540"  # of a bar, below what is filled: the paper shines through
 YELLOW_PAPER = "#fff3d6"
 LILAC_PAPER = "#e9e2ef"
 LILAC_INK = "#432a55"
@@ -29,7 +30,7 @@ LILAC_INK = "#432a55"
 THEME = {
     INK: ("--jp-content-font-color1", "#e3e8ed"),
     MUTED: ("--jp-content-font-color2", "#aeb8c2"),
-    CARD: ("--jp-layout-color1", "#15191d"),
+    CARD: ("--jp-layout-color1", "#181818"),
     PANEL: ("--jp-layout-color2", "#22282e"),
     LINE: ("--jp-border-color2", "#49535d"),
 }

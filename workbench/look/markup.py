@@ -29,6 +29,12 @@ _HEX = re.compile("|".join(_VARIABLES))
 _PAPER = re.compile(rf"background-color:(?!{CARD}|{PANEL})")
 FIGURES = (".svg", ".pdf", ".png")
 _TWICE = "var(--w"
+# A drawing is made for white paper. On dark paper it is turned around, light for dark, the hues as they were: by JupyterLab's
+# one variable that is a number and another one in its dark themes, or, on a page of its own, by `--wb-dark`.
+IN_THE_DARK = (
+    "--wd:var(--wb-dark,calc(min(1,var(--jp-shadow-base-lightness,0))*.871));"
+    "--wf:invert(var(--wd)) hue-rotate(calc(min(1,2*var(--wd))*180deg))"
+)
 LIGHT = ";".join(f"{name}:{colour}" for colour, name in _VARIABLES.items())
 
 
@@ -91,7 +97,7 @@ def theme_variables() -> str:
         f"{_VARIABLES[colour]}:color-mix(in srgb,{colour} 55%,var({_VARIABLES[INK]}))"
         for colour in ACCENTS
     ]
-    return ";".join(of_theme + accents)
+    return ";".join((*of_theme, *accents, IN_THE_DARK))
 
 
 def join(parts: Iterable[object]) -> Html:
@@ -152,7 +158,7 @@ class Page(View):
     def _whole_page(self) -> bytes:
         head = (
             '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Agent RL Workbench</title>'
-            "<style>html{color-scheme:light dark}body{margin:12px}</style>"
+            "<style>html{color-scheme:light dark}body{margin:12px}@media(prefers-color-scheme:dark){html{--wb-dark:.905}}</style>"
         )
         return f'<!doctype html><html lang="en">{head}{self.html}</html>\n'.encode()
 

@@ -9,6 +9,8 @@ const SIGNS = ["P", "T", "A", "E"];
 const DASHES = { random: "2 4", untrained: "6 4", solver: "10 4" };
 const SLOW_MS = 8000;    // without an answer, until that is said
 const ROW = 40;          // pixels of a line of tokens: the text, and below it the chosen metric
+const LOW_ROW = 23;      // of one without a number of that metric
+const MOST_HIGH = 300;   // pixels of the curves (navigator.css)
 const COLUMNS = [        // of the table of trajectories: key, title, number?
   ["task", "task", true], ["attempt", "attempt", true], ["reward", "reward", true], ["success", "success", false],
   ["stop", "stopped", false], ["turns", "turns", true], ["tokens", "sampled tokens", true], ["surprise", "NLL per token", true],
@@ -200,7 +202,7 @@ class Navigator {
     const titles = this.titles;
     if (!titles.length) { fill(this.curves, make("p", { text: "no steps yet" }), this.refresh()); return; }
     const title = titles[Math.min(this.series, titles.length - 1)];
-    const width = 900, height = 220, left = 56, right = 150, top = 12, bottom = 34;
+    const height = 220, width = Math.max(900, Math.round((this.curves.clientWidth * height) / MOST_HIGH)), left = 56, right = 150, top = 12, bottom = 34;
     if (title === SPREAD && this.spread?.run !== this.run) this.readSpread();
     const spread = title === SPREAD && this.spread?.run === this.run ? this.spread : null;
     const own = this.runs.map((run) => run.curves.find((curve) => curve.title === title));
@@ -213,24 +215,23 @@ class Navigator {
     const [onScale, offScale] = isLog ? [Math.log10, (place) => 10 ** place] : [(value) => value, (place) => place];
     let low = onScale(Math.min(...values)), high = onScale(Math.max(...values));
     if (!(high > low)) { low -= 0.5; high += 0.5; }
+    const grid = !Number.isFinite(low) ? [] : isLog ? logTicks(offScale(low), offScale(high)) : ticks(low, high, 4);
+    if (grid.length && !isLog) [low, high] = [grid[0], grid.at(-1)];
     const x = (step, run = this.run) => left + ((placeOn(axis, this.runs[run], step) - first) / Math.max(1e-9, last - first)) * (width - left - right);
     const y = (value) => top + (1 - (onScale(value) - low) / (high - low)) * (height - top - bottom);
-    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0, class: "wb-plot",
+    const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "xMinYMid", role: "img", tabindex: 0, class: "wb-plot",
       "aria-label": `${title} over steps; arrow keys choose a step, Enter opens it` });
     if (spread) drawSpread(svg, spread, { x, top, bottom: height - bottom, left, right, width });
-    else if (title !== SPREAD) for (const share of [0, 0.5, 1]) {
-      const value = offScale(low + share * (high - low));
-      svg.append(drawn("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), class: "wb-grid" }),
-        drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, said(value)));
-    }
-    for (const share of [0, 0.5, 1]) {
-      const value = axis === "seconds" ? first + share * (last - first) : Math.round(first + share * (last - first));
-      svg.append(drawn("text", { x: left + share * (width - left - right), y: height - 4, "text-anchor": "middle" }, axis === "step" ? `step ${value}` : `${said(value)} ${axis}`));
-    }
+    else if (title !== SPREAD) drawGrid(svg, grid, isLog ? said : inColumn(grid), { y, left, right, width });
+    const along = ticks(first, last, 5, axis !== "seconds").filter((value) => value >= first && value <= last);
+    const onAxis = inColumn(along, { digits: 9 });
+    for (const value of along) svg.append(drawn("text", { x: left + ((value - first) / Math.max(1e-9, last - first)) * (width - left - right), y: height - 4,
+      "text-anchor": "middle" }, axis === "step" ? `step ${value}` : `${onAxis(value)} ${axis}`));
+    const onLevel = inColumn(own.flatMap((curve) => (curve ? curve.levels.map(([, level]) => level) : [])));
     let labels = [];
     own.forEach((curve, index) => {
       if (!curve) return;
-      const colour = RUN_COLOURS[index % RUN_COLOURS.length];
+      const colour = inked(RUN_COLOURS[index % RUN_COLOURS.length]);
       const course = (listed) => listed.map((value, i) => (known(value) ? `${x(this.runs[index].steps[i], index).toFixed(1)},${y(value).toFixed(1)}` : null));
       const mean = runningMean(curve.value, this.smooth);
       svg.append(drawn("path", { d: lineOf(course(curve.value)), stroke: colour, "stroke-width": 1, opacity: 0.45, fill: "none" }),
@@ -242,14 +243,15 @@ class Navigator {
       if (known(end)) labels.push([y(end), this.runs[index].name, colour]);
       if (index === 0) for (const [name, level] of curve.levels) {
         svg.append(drawn("line", { x1: left, x2: width - right, y1: y(level), y2: y(level), class: "wb-level", "stroke-dasharray": DASHES[name] || "4 4" }));
-        labels.push([y(level), `${name} ${said(level)}`, "currentColor"]);
+        labels.push([y(level), `${name} ${onLevel(level)}`, "currentColor"]);
       }
     });
     labels.sort((a, b) => a[0] - b[0]);
+    const [line, longest] = this.curves.clientWidth < 800 ? [17, 16] : [13, 22]; // there letters are larger (navigator.css)
     let lowest = -Infinity;
     for (const [at, text, colour] of labels) {
-      lowest = Math.max(at + 4, lowest + 13);
-      svg.append(drawn("text", { x: width - right + 6, y: lowest, fill: colour, class: "wb-label" }, text.length > 22 ? `${text.slice(0, 21)}…` : text));
+      lowest = Math.max(at + 4, lowest + line);
+      svg.append(drawn("text", { x: width - right + 6, y: lowest, fill: colour, style: `fill: ${colour}`, class: "wb-label" }, text.length > longest ? `${text.slice(0, longest - 1)}…` : text));
     }
     this.runs[this.run].marks.forEach(([step, what]) => {
       const mark = drawn("path", { d: `M${x(step) - 5},${height - 18} l5,-9 l5,9 z`, class: "wb-mark" });
@@ -261,8 +263,7 @@ class Navigator {
     this.x = x;
     const all = this.runs[this.run].steps;
     const nearest = (event) => {
-      const box = svg.getBoundingClientRect();
-      const at = ((event.clientX - box.left) / box.width) * width;
+      const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).x;
       return all.reduce((best, step) => (Math.abs(x(step) - at) < Math.abs(x(best) - at) ? step : best), all[0]);
     };
     svg.addEventListener("mousemove", (event) => all.length && (spread ? this.say(spreadWords(spread, nearest(event))) : this.sayStep(title, nearest(event))));
@@ -334,9 +335,11 @@ class Navigator {
     const sides = [...new Set(flat.map((group) => group.flat))].map((side) => `${flat.filter((group) => group.flat === side).length} ${side}`);
     const left = groups.filter((group) => group.kept === false).length;
     const to = (at, text) => make("button", { text, disabled: at === null, onclick: () => this.go({ step: at }) });
+    const mean = inColumn(groups.map((group) => group.mean), { sign: true }), std = inColumn(groups.map((group) => group.std));
+    const reward = inColumn(groups.flatMap((group) => group.rewards), { sign: true });
     this.groupRows = groups.map((group) => row([
-      [group.task, true], [group.name, false, "wb-name"], [known(group.succeeded) ? `${group.succeeded} of ${group.attempts}` : "—", true], [signed(group.mean), true],
-      [said(group.std), true], [group.flat], [group.kept === null ? "—" : group.kept ? "yes" : "left out"], [group.rewards.map(signed).join("  "), false, "wb-rest"]],
+      [group.task, true], [group.name, false, "wb-name"], [known(group.succeeded) ? `${group.succeeded} of ${group.attempts}` : "—", true], [mean(group.mean), true],
+      [std(group.std), true], [group.flat], [group.kept === null ? "—" : group.kept ? "yes" : "left out"], [group.rewards.map(reward).join("  "), false, "wb-rest"]],
       `task ${group.task}`, () => this.go({ step, task: group.task })));
     const stops = [...new Set(attempts.map((attempt) => attempt.stop))].sort();
     this.filterBox = make("input", { type: "search", placeholder: "text in the trajectory", "aria-label": "show trajectories that contain this text",
@@ -407,8 +410,9 @@ class Navigator {
     }
     const heads = COLUMNS.map(([key, title]) => make("button", { text: title + (this.sort?.[0] === key ? (this.sort[1] ? " ▲" : " ▼") : ""),
       "aria-label": `sort by ${title}`, onclick: () => { this.sort = [key, this.sort?.[0] === key ? !this.sort[1] : !LARGEST_FIRST.includes(key)]; this.drawTrajectories(); } }));
-    this.trajectoryRows = shown.map((attempt) => row(COLUMNS.map(([key, , number]) => [key === "reward" ? signed(attempt[key]) : key === "kept"
-      ? (known(attempt.kept) ? (attempt.kept ? "yes" : "left out") : "—") : said(attempt[key]), number, key === "last" ? "wb-rest" : null]),
+    const format = Object.fromEntries(COLUMNS.map(([key, , number]) => [key, number ? inColumn(attempts.map((attempt) => attempt[key]), { sign: key === "reward" }) : said]));
+    this.trajectoryRows = shown.map((attempt) => row(COLUMNS.map(([key, , number]) => [key === "kept"
+      ? (known(attempt.kept) ? (attempt.kept ? "yes" : "left out") : "—") : format[key](attempt[key]), number, key === "last" ? "wb-rest" : null]),
       `task ${attempt.task}, attempt ${attempt.attempt}, reward ${signed(attempt.reward)}`,
       () => this.go({ step, task: attempt.task, attempt: attempt.attempt }), `${attempt.task}/${attempt.attempt}`));
     this.trajectoryTable.replaceChildren(table(heads, this.trajectoryRows));
@@ -450,6 +454,7 @@ class Navigator {
     fill(this.trajectoryPanel, 
       make("div", { class: "wb-bar" }, make("h3", { text: `attempt ${attempt} at ${found.name}` }), ...copyButtons(found, (text) => this.say(text))),
       make("p", { class: "wb-quiet", text: facts.filter(Boolean).join(" · ") }),
+      (this.boards = boardsOf(found.boards || [], (turn) => this.go({ step, task, attempt, turn }))),
       make("details", {}, make("summary", { text: "initial prompt" }), ...found.first.map(([role, text]) => message(role, text))), ...this.turns,
       make("div", { class: "wb-bar" }, make("h3", { text: "tokens" }), this.laneBox, jump("next trained", "n", "next trained span"), jump("largest", "x", "largest of this metric, then the next largest"),
         jump("next finding", "f", "next finding of the lint"), this.tokenSearch,
@@ -476,50 +481,82 @@ class Navigator {
     if (known(this.token)) this.showToken(this.token);
   }
 
-  // Lines of tokens, as many as fit beside each other; only those in sight are in the page.
+  // Lines of tokens, as many as fit beside each other, a line feed ends one; only those in sight are in the page. A token with
+  // a line feed inside has a piece in each of its lines: `pieces` are [token, text], `lines` [first piece, past the last].
   drawTokens() {
     const { texts, arrays, segments } = this.attempt;
+    const lane = arrays[this.lane];
     const room = Math.max(20, ((this.tokens.clientWidth || 800) - 8) / 7.9 - 10.5); // characters beside the gutter
     const ends = new Set();
     segments.reduce((sum, length) => { ends.add(sum + length); return sum + length; }, 0);
     this.lines = [];
+    this.pieces = [];
+    this.heads = new Set([0]); // lines with which an author, a turn or a segment begins
     this.lineOf = new Int32Array(texts.length);
     let begin = 0, used = 0;
+    const end = () => { if (this.pieces.length > begin) this.lines.push([begin, this.pieces.length]); begin = this.pieces.length; used = 0; };
     texts.forEach((text, token) => {
-      const length = Math.max(1, PAIRS.test(text) ? [...text].length : text.length) + 0.15; // with its border
-      const author = token && (arrays.author[token] !== arrays.author[token - 1] || arrays.turn[token] !== arrays.turn[token - 1]);
-      if (token > begin && (used + length > room || author || ends.has(token))) { this.lines.push([begin, token]); begin = token; used = 0; }
-      used += length;
-      this.lineOf[token] = this.lines.length;
+      const starts = token && (arrays.author[token] !== arrays.author[token - 1] || arrays.turn[token] !== arrays.turn[token - 1] || ends.has(token));
+      if (starts) { end(); this.heads.add(this.lines.length); }
+      const parts = text.includes("\n") ? text.split(/(?<=\n)/) : [text];
+      parts.forEach((part, number) => {
+        const length = Math.max(1, PAIRS.test(part) ? [...part].length : part.length) + 0.15; // with its border
+        if (used + length > room) end();
+        if (!number) this.lineOf[token] = this.lines.length;
+        used += length;
+        this.pieces.push([token, part]);
+        if (part.endsWith("\n")) end();
+      });
     });
-    if (texts.length) this.lines.push([begin, texts.length]);
-    const lane = arrays[this.lane];
+    end();
+    this.tops = new Int32Array(this.lines.length + 1);
+    this.lines.forEach(([first, last], number) => {
+      let tall = false;
+      for (let piece = first; lane && piece < last && !tall; piece += 1) tall = known(lane[this.pieces[piece][0]]);
+      this.tops[number + 1] = this.tops[number] + (tall ? ROW : LOW_ROW);
+    });
     this.scale = 0;
     if (lane) for (const value of lane) if (known(value)) this.scale = Math.max(this.scale, Math.abs(value));
     this.order = null;
-    this.sheet = make("div", { class: "wb-sheet", style: { height: `${this.lines.length * ROW}px` } });
+    this.sheet = make("div", { class: "wb-sheet", style: { height: `${this.tops.at(-1)}px` } });
     this.tokens.replaceChildren(this.sheet);
     this.paint();
   }
 
   paint() {
-    const first = Math.max(0, Math.floor(this.tokens.scrollTop / ROW) - 4);
-    const last = Math.min(this.lines.length, Math.ceil((this.tokens.scrollTop + (this.tokens.clientHeight || 400)) / ROW) + 4);
+    const { scrollTop, clientHeight } = this.tokens;
+    const first = Math.max(0, this.lineAt(scrollTop) - 4);
+    const last = Math.min(this.lines.length, this.lineAt(scrollTop + (clientHeight || 400)) + 5);
     this.sheet.replaceChildren(...Array.from({ length: Math.max(0, last - first) }, (_, i) => this.line(first + i)));
   }
 
+  // The line that holds so many pixels from the top.
+  lineAt(pixels) {
+    let low = 0, high = this.lines.length - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.tops[middle] <= pixels) low = middle; else high = middle - 1;
+    }
+    return low;
+  }
+
   line(number) {
-    const { texts, arrays } = this.attempt;
+    const { arrays } = this.attempt;
     const [begin, end] = this.lines[number];
     const lane = arrays[this.lane];
-    const author = arrays.author[begin];
-    const line = make("div", { class: `wb-line wb-${CLASSES[author]}`, style: { top: `${number * ROW}px`, height: `${ROW}px` } },
-      make("span", { class: "wb-gutter", text: `${SIGNS[author]} turn ${arrays.turn[begin]}`, title: `${AUTHORS[author]}, turn ${arrays.turn[begin]}` }));
-    for (let token = begin; token < end; token += 1) {
+    const [leading] = this.pieces[begin];
+    const author = arrays.author[leading];
+    const top = this.tops[number];
+    const line = make("div", { class: `wb-line wb-${CLASSES[author]}`, style: { top: `${top}px`, height: `${this.tops[number + 1] - top}px` } },
+      make("span", { class: "wb-gutter", text: this.heads.has(number) ? `${SIGNS[author]} turn ${arrays.turn[leading]}` : SIGNS[author], title: `${AUTHORS[author]}, turn ${arrays.turn[leading]}` }));
+    for (let piece = begin; piece < end; piece += 1) {
+      const [token, text] = this.pieces[piece];
       const trained = arrays.trained[token];
+      const feeds = text.endsWith("\n");
       const cell = make("span", { class: `wb-token${trained ? " wb-trained" : ""}${trained === 3 ? " wb-wrong" : ""}`, "data-token": token, role: "option",
-        "aria-selected": String(token === this.token), text: texts[token].replaceAll("\n", "⏎") });
-      const value = lane ? lane[token] : NaN;
+        "aria-selected": String(token === this.token), text: feeds ? text.slice(0, -1) : text });
+      if (feeds) cell.append(make("span", { class: "wb-feed", text: "⏎" }));
+      const value = lane && (!piece || this.pieces[piece - 1][0] !== token) ? lane[token] : NaN;
       if (known(value) && this.scale > 0) cell.append(make("i", { class: value < 0 ? "wb-down" : "wb-up", style: { height: `${Math.max(1, (7 * Math.abs(value)) / this.scale)}px` } }));
       line.append(cell);
     }
@@ -542,9 +579,10 @@ class Navigator {
     const { texts, arrays, lanes, group, reward } = this.attempt;
     if (!(token < texts.length)) return;
     this.token = token;
-    const top = this.lineOf[token] * ROW;
-    if (top < this.tokens.scrollTop || top + ROW > this.tokens.scrollTop + this.tokens.clientHeight) this.tokens.scrollTop = top - this.tokens.clientHeight / 2;
+    const [top, bottom] = [0, 1].map((below) => this.tops[this.lineOf[token] + below]);
+    if (top < this.tokens.scrollTop || bottom > this.tokens.scrollTop + this.tokens.clientHeight) this.tokens.scrollTop = top - this.tokens.clientHeight / 2;
     this.paint();
+    markBoard(this.boards, arrays.turn[token]);
     const trained = arrays.trained[token];
     const facts = [["token", `${token} of ${texts.length}: “${texts[token]}”`], ["author", `${AUTHORS[arrays.author[token]]}, turn ${arrays.turn[token]}`],
       ["trained", trained === 3 ? "yes, although the policy did not sample it here" : trained ? "yes" : "no"],
@@ -580,7 +618,8 @@ class Navigator {
     if (key === "n") return this.jump(texts.findIndex((_, at) => at > now && arrays.trained[at] && !(at && arrays.trained[at - 1])), "no trained span after this one");
     if (key === "x") return this.largest();
     if (key === "f") return this.nextFinding();
-    const to = { ArrowRight: now + 1, ArrowLeft: now - 1, ArrowDown: line && line[1] + (now - line[0]), ArrowUp: line && line[0] - 1, Home: 0, End: texts.length - 1 }[key];
+    const first = line && this.pieces[line[0]][0], last = line && this.pieces[line[1] - 1][0];
+    const to = { ArrowRight: now + 1, ArrowLeft: now - 1, ArrowDown: line && Math.max(now, last) + 1 + Math.max(0, now - first), ArrowUp: line && first - 1, Home: 0, End: texts.length - 1 }[key];
     if (to === undefined) return false;
     this.chooseToken(Math.min(texts.length - 1, Math.max(0, to)));
     return true;
@@ -594,7 +633,7 @@ class Navigator {
 
   largest() {
     const lane = this.attempt.arrays[this.lane];
-    if (!lane) { this.say("this trajectory has no lane"); return true; }
+    if (!lane) { this.say("this trajectory has no per-token metric"); return true; }
     if (!this.order) {
       this.order = [...lane.keys()].filter((at) => known(lane[at])).sort((a, b) => Math.abs(lane[b]) - Math.abs(lane[a]) || a - b);
       this.rank = 0;

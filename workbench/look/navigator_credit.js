@@ -120,10 +120,14 @@ class CreditPanel {
     const { task, attempt } = this.navigator.place;
     const heads = ["task", "attempt", "reward", "group mean", "group std", "as trained", ...columns.map((column) => (column.error ? `${column.name}: —` : column.name))];
     const shown = rows.filter((each) => !known(task) || each.task === task);
+    const column = (of, sign = true) => inColumn(rows.map(of), { sign });
+    const reward = inColumn(rows.flatMap((each) => [each.reward, each.was]), { sign: true });
+    const mean = column((each) => each.mean), std = column((each) => each.std, false);
+    const credit = inColumn(rows.flatMap((each) => [each.before, ...each.after]), { sign: true }); // to be compared: all alike
     const made = shown.map((each) => {
-      const earned = each.reward === each.was ? signed(each.reward) : `${signed(each.was)} → ${each.dropped ? "excluded" : signed(each.reward)}`;
-      const node = row([[each.task, true], [each.attempt, true], [earned, true], [signed(each.mean), true], [said(each.std), true], [signed(each.before), true],
-        ...each.after.map((value) => [signed(value), true])], `task ${each.task}, attempt ${each.attempt}: credit`,
+      const earned = each.reward === each.was ? reward(each.reward) : `${reward(each.was)} → ${each.dropped ? "excluded" : reward(each.reward)}`;
+      const node = row([[each.task, true], [each.attempt, true], [earned, true], [mean(each.mean), true], [std(each.std), true], [credit(each.before), true],
+        ...each.after.map((value) => [credit(value), true])], `task ${each.task}, attempt ${each.attempt}: credit`,
         () => this.navigator.go({ step: this.step, task: each.task, attempt: each.attempt }));
       each.after.forEach((value, index) => { if (value !== each.before) node.children[6 + index].classList.add("wb-changed"); });
       node.setAttribute("aria-selected", String(each.task === task && each.attempt === attempt));

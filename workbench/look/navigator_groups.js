@@ -7,10 +7,10 @@ const FLAT_SIDES = ["all won", "all lost", "all the same"];
 function drawSpread(plot, reply, { x, top, bottom, left, right, width }) {
   const rows = FLAT_SIDES.filter((side) => reply.groups.some((group) => group[3] === side));
   const floor = bottom - 20 * rows.length;
-  const highest = Math.max(...reply.groups.map((group) => group[2] ?? 0), 1e-9);
+  const marks = ticks(0, Math.max(...reply.groups.map((group) => group[2] ?? 0), 1e-9), 3);
+  const highest = marks.at(-1);
   const y = (std) => floor - 6 - (std / highest) * (floor - top - 12);
-  for (const share of [0, 0.5, 1]) plot.append(drawn("line", { x1: left, x2: width - right, y1: y(share * highest), y2: y(share * highest), class: "wb-grid" }),
-    drawn("text", { x: left - 6, y: y(share * highest) + 4, "text-anchor": "end" }, said(share * highest)));
+  drawGrid(plot, marks, inColumn(marks), { y, left, right, width });
   const dots = reply.groups.filter((group) => known(group[2]) && !group[3]).map(([step, , std]) => `M${x(step).toFixed(1)},${y(std).toFixed(1)}h0`);
   plot.append(drawn("path", { d: dots.join("") || "M0,0", class: "wb-dots" }));
   const count = new Map();
@@ -41,6 +41,7 @@ function firstFlat(reply, go) {
 
 // The trajectories of a group in columns; each but the best is marked where it diverges from the best.
 function columnsOf(reply, go, place, names) {
+  const reward = inColumn(reply.attempts.map((column) => column.reward), { sign: true });
   return make("div", { class: "wb-columns" }, ...reply.attempts.map((column) => {
     const { parts } = column, best = column.attempt === reply.best;
     const at = parts && { ...place, attempt: column.attempt, ...(known(parts.token) ? { token: parts.token } : { turn: parts.turn }) };
@@ -53,7 +54,7 @@ function columnsOf(reply, go, place, names) {
     });
     return make("div", { class: "wb-column" },
       names ? make("b", { text: names[column.attempt] }) : make("button", { text: `attempt ${column.attempt}`, onclick: () => go({ ...place, attempt: column.attempt }) }),
-      make("span", { text: ` ${signed(column.reward)}${known(column.success) ? (column.success ? " · success" : " · no success") : ""} · ${column.stop}` }),
+      make("span", { text: ` ${reward(column.reward)}${known(column.success) ? (column.success ? " · success" : " · no success") : ""} · ${column.stop}` }),
       best ? make("p", { text: names ? "reference" : "reference (highest reward)" })
         : parts ? make("p", {}, make("button", { class: "wb-parting", disabled: Boolean(names), text: `◆ turn ${parts.turn}${known(parts.token) ? `, token ${parts.token}` : ", where it ends"}`, onclick: () => go(at) }),
           make("span", { text: ` ${parts.author}: ` }), make("b", { class: "wb-here", text: parts.here || "(ends)" }), make("span", { text: " instead of " }), make("span", { class: "wb-best", text: parts.best || "(ends)" }))
@@ -90,8 +91,9 @@ class PairsPanel {
     const only = make("div", { class: "wb-bar" }, ...["", ...changes].map((change) => make("button", { text: change ? `${count(change)} ${change}` : `all ${rows.length}`,
       "aria-pressed": String(this.only === change), onclick: () => { this.only = change; this.draw(); } })));
     const pair = make("div", {});
+    const format = inColumn(rows.flatMap((each) => each[measure]), { sign: true });
     const made = rows.filter((each) => !this.only || each.change === this.only).map((each) => row([[each.name, false, "wb-name"], [each.change],
-      ...each[measure].map((value) => [signed(value), true]), [known(each.parts) ? `turn ${each.parts}` : "identical text", false]], `${each.name}: ${each.change}`, () => this.show(each.pair, pair)));
+      ...each[measure].map((value) => [format(value), true]), [known(each.parts) ? `turn ${each.parts}` : "identical text", false]], `${each.name}: ${each.change}`, () => this.show(each.pair, pair)));
     fill(this.body, make("div", { class: "wb-bar" }, make("span", { text: "paired with" }), this.against,
       difference ? make("span", { class: "wb-difference", text: `Δ ${measure} (${names[1]} − ${names[0]}): ${signed(difference[0])} [${signed(difference[1])}, ${signed(difference[2])}], 95 %, paired by task` }) : null),
     only, make("div", { class: "wb-scroll" }, table(["task", "change", names[0], names[1], "first divergent turn"], made)), pair);

@@ -2,6 +2,7 @@
 
 const AXES = { step: "step", tokens: "sampled tokens", seconds: "seconds at work" };
 const SMOOTHING = [1, 3, 5, 10, 20, 50]; // steps in the running mean
+const MOST_SQUARES = 1600; // of a board that is drawn
 const KEYS = [
   ["← → Home End", "on the curves: another step; in the tokens: another token"],
   ["↑ ↓", "in a table: another row; in the tokens: another line"],
@@ -48,6 +49,36 @@ function curveControls(nav, changed) {
   return [smooth, axis, log, keys];
 }
 
+// Lines across at `marks`, and what they are.
+function drawGrid(plot, marks, words, { y, left, right, width }) {
+  for (const value of marks) plot.append(drawn("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), class: "wb-grid" }),
+    drawn("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end", class: "wb-tick" }, words(value)));
+}
+
+// ------------------------------------------------------------------------------------------------ boards
+
+const isSmall = (board) => board && board.length * board[0].length <= MOST_SQUARES;
+
+// The states of a game as coloured squares, one before each turn and the last one, and what the characters mean.
+function boardsOf(boards, go) {
+  if (!boards.some(isSmall)) return null;
+  const meanings = new Map();
+  const square = ([character, meaning, background, color]) => {
+    meanings.set(character, [meaning, background, color]);
+    return make("span", { class: "wb-square", text: character, title: meaning, style: { background, color } });
+  };
+  const drawnOnes = boards.map((board, turn) => (isSmall(board) ? make("button", { class: "wb-board", "data-turn": turn, onclick: () => go(Math.min(turn, boards.length - 2)), disabled: boards.length < 2 },
+    make("span", { class: "wb-squares", style: { gridTemplateColumns: `repeat(${board[0].length}, auto)` } }, ...board.flat().map(square)),
+    make("span", { text: turn < boards.length - 1 ? `turn ${turn}` : "end" })) : null)).filter(Boolean);
+  const legend = [...meanings].map(([character, [meaning, background, color]]) => make("span", {}, make("span", { class: "wb-square", text: character, style: { background, color } }), ` ${meaning}`));
+  return make("div", { class: "wb-boards" }, make("div", { class: "wb-board-row" }, ...drawnOnes), make("div", { class: "wb-board-legend wb-quiet" }, ...legend));
+}
+
+// The board that the policy saw in this turn.
+function markBoard(boards, turn) {
+  for (const each of boards?.querySelectorAll(".wb-board") || []) each.setAttribute("aria-pressed", String(Number(each.dataset.turn) === turn));
+}
+
 // ------------------------------------------------------------------------------------------------ search
 
 // All trajectories of all steps, of all runs: text, stop reason, findings of the lint.
@@ -76,7 +107,8 @@ class SearchPanel {
     if (reply.error) { fill(this.result, make("p", { text: reply.error })); return; }
     const { matches, hidden } = reply;
     const several = this.nav.runs.length > 1;
-    const rows = matches.map((match) => row([...(several ? [[this.nav.runs[match.run].name, false, "wb-name"]] : []), [match.at], [signed(match.reward), true], [match.stop], [match.where], [match.excerpt, false, "wb-rest"]],
+    const reward = inColumn(matches.map((match) => match.reward), { sign: true });
+    const rows = matches.map((match) => row([...(several ? [[this.nav.runs[match.run].name, false, "wb-name"]] : []), [match.at], [reward(match.reward), true], [match.stop], [match.where], [match.excerpt, false, "wb-rest"]],
       match.at, () => this.open(match)));
     fill(this.result, make("p", { class: "wb-quiet wb-matches", text: `${matches.length + hidden} trajectories${hidden ? `, the first ${matches.length} shown` : ""}` }),
       rows.length ? make("div", { class: "wb-scroll" }, table([...(several ? ["run"] : []), "place", "reward", "stopped", "found in", "excerpt"], rows)) : null);

@@ -4,6 +4,9 @@
 const SVG = "http://www.w3.org/2000/svg";
 const RUN_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]; // Okabe and Ito
 
+// A colour as it reads on light and on dark paper: with some of the ink around it.
+const inked = (colour) => (colour.startsWith("#") ? `color-mix(in srgb, ${colour} 80%, currentColor)` : colour);
+
 function make(name, props = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(props)) {
@@ -41,6 +44,42 @@ function said(value, digits = 3) {
 
 const signed = (value) => (known(value) && value > 0 ? "+" : "") + said(value);
 
+// How values that stand below each other are written: all with three decimals, or more where the largest of them needs more
+// for `digits` digits, and with no more than one of them needs. A function from one of them to its words.
+function inColumn(values, { sign = false, digits = 3 } = {}) {
+  const sizes = values.filter((value) => typeof value === "number" && Number.isFinite(value)).map(Math.abs);
+  const largest = Math.max(0, ...sizes);
+  const most = largest > 0 ? Math.max(largest < 100 ? 3 : 1, digits - 1 - Math.floor(Math.log10(largest))) : 0;
+  if (most > Math.max(6, digits)) return sign ? signed : said; // so small that decimals would be zeros
+  let decimals = 0;
+  while (decimals < most && sizes.some((size) => Math.abs(size - Number(size.toFixed(decimals))) > 1e-9 * largest)) decimals += 1;
+  return (value) => {
+    if (typeof value !== "number" || !Number.isFinite(value)) return said(value);
+    return `${value < 0 ? "−" : sign && value > 0 ? "+" : ""}${Math.abs(value).toFixed(decimals)}`;
+  };
+}
+
+// About `count` round values that reach from below `low` to above `high`: 1, 2, 2.5 or 5 times a power of ten apart.
+function ticks(low, high, count, whole = false) {
+  const least = (high - low) / count;
+  const unit = 10 ** Math.floor(Math.log10(least));
+  const sizes = [1, 2, 2.5, 5, 10].map((factor) => factor * unit).filter((size) => !whole || Number.isInteger(size));
+  const step = sizes.find((size) => size >= least * (1 - 1e-9)) ?? 1;
+  const first = Math.floor(low / step + 1e-9), last = Math.ceil(high / step - 1e-9);
+  return Array.from({ length: last - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
+}
+
+// The same on a logarithmic scale, inside of the range: powers of ten, or what lies between them where these are too few.
+function logTicks(low, high) {
+  const inside = (factors) => {
+    const values = [];
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) values.push(...factors.map((factor) => Number((factor * 10 ** power).toPrecision(12))));
+    return values.filter((value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9));
+  };
+  return [[1], [1, 2, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9]].map(inside).find((values) => values.length > 1)
+    ?? ticks(low, high, 3).filter((value) => value >= low && value <= high);
+}
+
 function lineOf(points) {
   let path = "", pen = "M";
   for (const point of points) { if (point === null) pen = "M"; else { path += pen + point; pen = "L"; } }
@@ -57,6 +96,8 @@ function row(cells, label, chosen, key) {
   return node;
 }
 
+// The heading of a column of numbers stands above them, on the right.
 function table(heads, rows) {
-  return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))), make("tbody", {}, ...rows));
+  const kind = (index) => (rows[0]?.children[index]?.classList.contains("wb-number") ? "wb-number" : null);
+  return make("table", {}, make("thead", {}, make("tr", {}, ...heads.map((head, index) => make("th", { scope: "col", class: kind(index) }, head)))), make("tbody", {}, ...rows));
 }

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.look import doc
 from workbench.look.escape import visible
 from workbench.look.figures import LevelLine, Plot, Trace, lines_of_names, plotly_figure
-from workbench.look.looks import INK, MUTED, THEME
+from workbench.look.looks import CARD, INK, MUTED, THEME
 from workbench.values.errors import DataError, WorkbenchError
 
 DASHES = {
@@ -54,7 +54,8 @@ def palette_png(pixels_YX: np.ndarray, palette: Sequence[str]) -> bytes:
     picture = Image.fromarray(pixels_YX.astype(np.uint8), "P")
     out = io.BytesIO()
     picture.putpalette(b"".join(bytes.fromhex(colour.removeprefix("#")) for colour in palette))
-    picture.save(out, "png")
+    # Paper is left out: what lies below the picture is seen, be it light or dark.
+    picture.save(out, "png", transparency=bytes(255 * (colour != CARD) for colour in palette))
     return out.getvalue()
 
 

@@ -40,7 +40,7 @@ def trajectory_view(
     turns = trajectory.turns
     hidden = max(0, len(turns) - max_turns)
     first = len(turns) if not hidden else max_turns - max_turns // 2
-    states = _states(trajectory)
+    states = states_of(trajectory)
     entries = [
         _turn(turn, states[turn.index], tiles)
         for turn in (*turns[:first], *turns[first + hidden :])
@@ -175,19 +175,19 @@ def _end(trajectory: Trajectory, state: str, tiles: Mapping[str, Tile] | None) -
 
 def state_parts(
     state: str, tiles: Mapping[str, Tile] | None = None
-) -> tuple[doc.Part | doc.Inline, ...]:
+) -> tuple[doc.Part | doc.Inline | None, ...]:
     """A state with its grid drawn, where it has one."""
     grid = find_grid(state, tiles)
     if grid is None:
         return (doc.Block(capped(state, LONGEST_TEXT)) if state else "—",)
     around = [doc.Block(text) if text.strip() else None for text in (grid.before, grid.after)]
-    return tuple(part for part in (around[0], squares(grid), around[1]) if part is not None)
+    return (around[0], squares(grid), around[1])
 
 
 # ------------------------------------------------------------------------------------------------ facts
 
 
-def _states(trajectory: Trajectory) -> list[str]:
+def states_of(trajectory: Trajectory) -> list[str]:
     """Text of the state before each turn, and of the last one: K + 1 texts.
 
     An environment that fills `info["state"]` (and, before the first turn, the task's `metadata["state"]`) says it

@@ -28,19 +28,16 @@ def facts_view(title: str, facts: Mapping[str, Any], calls: Sequence[str] = ()) 
     """Names with what they are, a line each, and under them the calls that go on from here."""
     return view_from(
         doc.Heading(title),
-        *facts_parts(facts),
+        facts_parts(facts),
         doc.Note("next: " + ", ".join(calls)) if calls else None,
     )
 
 
-def facts_parts(facts: Mapping[str, Any]) -> tuple[doc.Part, ...]:
-    """The same as parts of a larger view."""
+def facts_parts(facts: Mapping[str, Any]) -> doc.Table | None:
+    """The same as part of a larger view; None where there are none."""
     rows = [[name, capped(str(value), LONGEST_VALUE)] for name, value in facts.items()]
-    return (
-        (doc.Table([doc.Column("", look=BOLD), doc.Column("")], rows, header=False),)
-        if rows
-        else ()
-    )
+    columns = [doc.Column("", look=BOLD), doc.Column("")]
+    return doc.Table(columns, rows, header=False) if rows else None
 
 
 def task_view(task: Task) -> View:
@@ -153,7 +150,7 @@ def credit_table_view(table: CreditTable) -> View:
                 name,
                 str(column.dtype),
                 f"{len(there):,}",
-                *(words.number(float(value)) for value in (there.min(), there.mean(), there.max())),
+                *words.alike((there.min(), there.mean(), there.max())),
             ]
             if len(there)
             else [name, str(column.dtype), "0", "—", "—", "—"]

@@ -72,6 +72,16 @@ def number(value: object, digits: int = 4) -> str:
     return str(value)
 
 
+def alike(values: Sequence[float | None]) -> list[str]:
+    """Values that are compared, with the same decimals: three, or more where the largest of them needs more for three
+    digits."""
+    largest = np.nanmax(np.abs(np.array(values, float)), initial=0.0) or 1.0
+    places = 2 - math.floor(math.log10(largest))
+    if places > 6:
+        return [number(value, 3) for value in values]
+    return [fixed(value, max(3, places)) for value in values]
+
+
 def fixed(value: float | None, digits: int = 2) -> str:
     """A mean, with so many digits behind the point."""
     return "—" if missing(value) else f"{value:.{digits}f}"

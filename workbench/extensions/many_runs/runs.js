@@ -21,7 +21,7 @@ function sparkline(run) {
     line.append(drawn("title", {}, `${name} ${said(value)}`));
     svg.append(line);
   }
-  svg.append(drawn("path", { d: lineOf(run.curve.map((value, index) => (known(value) ? `${x(index).toFixed(1)},${y(value).toFixed(1)}` : null))), fill: "none", stroke: RUN_COLOURS[0], "stroke-width": 1.6 }));
+  svg.append(drawn("path", { d: lineOf(run.curve.map((value, index) => (known(value) ? `${x(index).toFixed(1)},${y(value).toFixed(1)}` : null))), fill: "none", stroke: inked(RUN_COLOURS[0]), "stroke-width": 1.6 }));
   return svg;
 }
 
@@ -106,12 +106,15 @@ class RunsTable {
       const value = run.settings[this.group] ?? "not set";
       groups.set(value, [...(groups.get(value) || []), run]);
     }
-    const lines = [...groups].map(([value, own]) => {
+    const measured = [...groups].map(([value, own]) => {
       const reached = own.map((run) => run.trained).filter(known);
-      const beside = POLICIES.slice(1).map((name) => said(mean(own.map((run) => run.baselines[name]).filter(known))));
-      return make("tr", {}, make("td", { text: value }), ...[own.length, reached.length, said(mean(reached)), said(std(reached)), ...beside].map((text) => make("td", { class: "wb-number", text: String(text) })),
-        make("td", { class: "wb-rest", text: own.map((run) => run.name).join(", ") }));
+      const beside = POLICIES.slice(1).map((name) => mean(own.map((run) => run.baselines[name]).filter(known)));
+      return { value, own, counts: [own.length, reached.length], rates: [mean(reached), std(reached), ...beside] };
     });
+    const rate = inColumn(measured.flatMap((group) => group.rates));
+    const lines = measured.map(({ value, own, counts, rates }) => make("tr", {}, make("td", { text: value }),
+      ...[...counts.map(String), ...rates.map(rate)].map((text) => make("td", { class: "wb-number", text })),
+      make("td", { class: "wb-rest", text: own.map((run) => run.name).join(", ") })));
     return table([this.group, "runs", "measured", "trained, mean", "std (n − 1)", ...POLICIES.slice(1), "which"], lines);
   }
 }

@@ -140,9 +140,7 @@ class Runs(ShownTuple[Run]):
         from IPython.display import display
 
         if has_widgets():
-            bundle = widget_bundle(runs_widget(self.facts))
-            bundle = {kind: value for kind, value in bundle.items() if "widget" in kind}
-            display(bundle | {"text/plain": repr(self)}, raw=True)
+            display(widget_bundle(runs_widget(self.facts), repr(self)), raw=True)
         CellOutput().put(self.view()._repr_mimebundle_())
 
     def __repr__(self) -> str:

@@ -88,12 +88,8 @@ class TalkPanel:
     def show(self) -> None:
         from IPython.display import display
 
-        bundle = widget_bundle(self.box)
-        widgets = {kind: value for kind, value in bundle.items() if "widget" in kind}
-        display(
-            widgets | {"text/plain": "interactive while the kernel runs; snapshot below"},
-            raw=True,
-        )
+        words = "interactive while the kernel runs; snapshot below"
+        display(widget_bundle(self.box, words), raw=True)
         self._saved = CellOutput()
         self._saved.put(self.talk.view()._repr_mimebundle_())
 

@@ -111,9 +111,7 @@ class Navigator(HasView):
 
         self._saved = CellOutput()
         if has_widgets():
-            bundle = widget_bundle(self.widget())
-            bundle = {kind: value for kind, value in bundle.items() if "widget" in kind}
-            display(bundle | {"text/plain": repr(self)}, raw=True)
+            display(widget_bundle(self.widget(), repr(self)), raw=True)
         self._keep()
 
     def _keep(self) -> None:

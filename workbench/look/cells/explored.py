@@ -28,10 +28,12 @@ from workbench.look.cells.step_record import (
 )
 from workbench.look.cells.stored import token_texts
 from workbench.look.escape import capped, visible
+from workbench.look.grid import find_grid, squares
 from workbench.look.pairs import PairedGroups, paired
 from workbench.look.side_by_side import pair_of, pairs_of, side_by_side
 from workbench.look.spread import group_spread
 from workbench.look.tokens import ids_as_texts
+from workbench.look.trajectory import states_of
 from workbench.run.store import Run
 from workbench.values import Trajectory
 from workbench.values.address import Address
@@ -331,6 +333,7 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
         "error": visible(trajectory.error or ""),
         "group": spread_of(group),
         "segments": [len(segment) for segment in trajectory.segments],
+        "boards": [grid and squares(grid).rows for grid in map(find_grid, states_of(trajectory))],
     }
 
 
@@ -342,19 +345,21 @@ def _token_arrays(
     segments = trajectory.segments
     if not any(segment.spans for segment in segments):
         return {}  # it ended before its first prompt
-    eligible = np.concatenate([segment.eligible for segment in segments])
-    columns = {"rollout_logp": np.concatenate([segment.logprobs for segment in segments])}
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(segment, name) for segment in segments])
+
+    eligible = joined("eligible")
+    columns = {"rollout_logp": joined("logprobs")}
     trained = eligible
     if credit is not None:
         columns |= credit
         trained = columns["weight"] != 0
-    authors = np.concatenate([segment.sources for segment in segments])
-    turns = np.concatenate([segment.turns for segment in segments])
     # 3: trained, though nobody sampled it here
     marks = trained.astype(np.uint8) + 2 * (trained & ~eligible)
     arrays = {
-        "author": authors.astype(np.uint8),
-        "turn": turns.astype(np.int32),
+        "author": joined("sources").astype(np.uint8),
+        "turn": joined("turns").astype(np.int32),
         "version": np.concatenate(list(_versions(trajectory))).astype(np.int32),
         "trained": marks,
     }

@@ -72,9 +72,9 @@ def _show_token(answers: Answers, at: Address) -> View:
     after = "".join(texts[number + 1 : number + 1 + AROUND])
     return view_from(
         doc.Heading(f"token {number} of {len(texts)}: {texts[number]}"),
-        *facts_parts(facts),
+        facts_parts(facts),
         doc.Heading("loss term of this token") if terms else None,
-        *facts_parts(terms),
+        facts_parts(terms),
         doc.Quoted("around  ", "around", f"{before}⟦{texts[number]}⟧{after}"),
         doc.Note(f"at {at}"),
     )
