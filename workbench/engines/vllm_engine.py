@@ -272,7 +272,6 @@ class VllmEngine:
     def _load(
         self, weights: Mapping[str, Tensor], version: int, adapter: Adapter | None = None
     ) -> None:
-        started = time.process_time()
         opening = self._counters.loads == 0
         before = None
         if not opening and self.keeps_cache and self._fault is None:
@@ -301,7 +300,6 @@ class VllmEngine:
             self._cannot_score = self._check.scoring_fault()
         self._fault = self._check.fault(weights, version, before, lost)
         self._counters.loads += 1
-        self._counters.sync_cpu_seconds += time.process_time() - started
         if self._fault is not None:
             raise EngineError(self._fault)
         self._policy_version = version

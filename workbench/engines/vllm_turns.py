@@ -51,7 +51,6 @@ class VllmCounters:
     gap_max: float = 0.0
     gap_max_ever: float = 0.0  # the largest of all syncs
     cpu_seconds: float = 0.0  # of this process, all threads, while polling
-    sync_cpu_seconds: float = 0.0
 
 
 # ---------------------------------------------------------------------------------------------- to and from vLLM
