@@ -16,6 +16,7 @@ from tests.store_values import ordinary_step
 from workbench.extensions.many_runs.compare import RunDiffs
 from workbench.extensions.many_runs.facts import differing_settings
 from workbench.extensions.many_runs.page import script, visible_values
+from workbench.look.records import flattened
 from workbench.run.recording import create_run
 from workbench.values import StopReason
 from workbench.values.address import Address
@@ -64,6 +65,12 @@ def test_the_frame_has_a_row_a_run_and_the_settings_that_differ(runs):
     assert frame.loc["damaged", "state"] == "damaged" and np.isnan(
         frame.loc["small-ppo", "success"]
     )
+
+
+def test_a_part_without_settings_is_no_setting(runs):
+    """An algorithm that has none of its own would show a column of `{}` beside the settings of another."""
+    assert {} in flattened(wb.open_run(OLD / "window").config).values()
+    assert not [facts for facts in runs.facts() if {} in facts.settings.values()]
 
 
 def test_runs_are_sorted_filtered_and_put_together(runs):

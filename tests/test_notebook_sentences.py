@@ -182,22 +182,12 @@ def _share_trained(table: str) -> float:
     return number(r"\(([\d.]+) %\)", table)
 
 
-def _kinds(table: str) -> dict[str, int]:
-    """Tokens by who wrote them."""
-    rows = re.findall(r"(?m)^(prompt|scaffold|env|again|TRAIN) .*? {2,}([\d,]+) +[\d.]+ %", table)
-    return {kind: int(count.replace(",", "")) for kind, count in rows}
-
-
 def _credit(table: str) -> list[tuple[int, int, float]]:
     """Per trajectory of an edited step: tokens trained, tokens changed, largest change."""
     rows = re.findall(r"(?m)^(?:→| ) +\d+ \(group \d+\).*$", table)
     cells = [re.split(r" {2,}", row.removeprefix("→").strip()) for row in rows]
-    head = re.split(
-        r" {2,}",
-        next(
-            line for line in table.splitlines() if "trained" in line and "changed" in line
-        ).strip(),
-    )
+    named = next(line for line in table.splitlines() if line.strip().startswith("attempt "))
+    head = re.split(r" {2,}", named.strip())
     at = head.index("trained")
     found = []
     for row in cells:
@@ -207,18 +197,10 @@ def _credit(table: str) -> list[tuple[int, int, float]]:
     return found
 
 
-def _pairs_clear(table: str, pair: str) -> bool:
-    return "excludes" in re.search(rf"{pair} .*CI (\w+) 0", table)[0]
-
-
-def _only_sampled_in(page: Page, cell: str, kind: str) -> bool:
-    return _kinds(page.output(cell))[kind] > 0
-
-
 def _tour_counts_settings(page: Page) -> bool:
     table = page.output("load_config(preset")
     said = re.match(r"configuration: (\d+) settings, (\d+) changed", table)
-    rows = [line for line in table.splitlines()[1:] if re.match(r"[ *] +[\w.]+ {2,}", line)]
+    rows = [line for line in table.splitlines()[1:] if re.match(r"[ *] +[\w.]+(?: {2,}|$)", line)]
     return int(said[1]) == len(rows) and int(said[2]) == sum(line.startswith("*") for line in rows)
 
 
@@ -371,7 +353,7 @@ CLAIMS = [
     Claim(
         "00_tour",
         "The rewards differ because actions are sampled",
-        lambda page: number(r"std ([\d.]+)", page.output("group = wb.rollout")) > 0,
+        lambda page: number(r"std \(n - 1\) ([\d.]+)", page.output("group = wb.rollout")) > 0,
     ),
     Claim(
         "00_tour",
@@ -411,7 +393,7 @@ CLAIMS = [
     Claim(
         "02_masks",
         "an earlier answer, ids and all, shown once more",
-        lambda page: len(re.findall(r"\d again", page.outputs)) > 0,
+        lambda page: len(re.findall(r"\d repeated", page.outputs)) > 0,
     ),
     Claim(
         "02_masks",
@@ -449,7 +431,7 @@ CLAIMS = [
         "the finding has an address",
         lambda page: (
             re.search(r"R6 +FOUND", page.output("found = wb.lint(wrong)"))
-            and re.search(r"turn \d+, token \d+", page.output("found = wb.lint(wrong)"))
+            and re.search(r"turn \d+ / token \d+", page.output("found = wb.lint(wrong)"))
         ),
     ),
     Claim(
@@ -479,7 +461,7 @@ CLAIMS = [
             )
         )(_curve(page, '"runs/retreat"', "reward"), _curve(page, '"runs/retreat"', "success")),
     ),
-    Claim("07_echo_trap", "The spread of its rewards falls", _false_alarm),
+    Claim("07_echo_trap", "The std of its rewards falls", _false_alarm),
     Claim(
         "08_ablation",
         "One control below **fails on purpose**",

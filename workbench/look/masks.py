@@ -139,7 +139,7 @@ def show_counts(groups: Sequence[Group]) -> View:
     """How many tokens each author wrote, and which of them are trained: the masks as numbers.
 
     You will see a row per kind of token: how many there are in all and per trajectory, and their share. The kind `TRAIN`
-    is what the policy sampled in that very segment; `again` are its tokens where they are shown once more.
+    is what the policy sampled in that very segment; `repeated` are its tokens where they are shown once more.
     """
     kinds = [kind_T for _, _, kind_T in _rows_of(groups)]
     kind_T = np.concatenate([np.zeros(0, np.int8), *kinds])

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.look import doc, words
 from workbench.look.escape import capped
 from workbench.look.html import view_from
-from workbench.look.looks import BOLD, CARD, INK, MUTED, QUIET, YELLOW_PAPER, Look
+from workbench.look.looks import BOLD, QUIET, YELLOW_PAPER, Look
 from workbench.look.text import lines_of
 from workbench.values import View
 
@@ -97,26 +97,27 @@ def config_view(config: Any, default: Any = None, *, title: str = "configuration
         row = _setting_row(name, here, there, differs)
         rows.append(row)
         (changed if differs else others).append(row)
+    # Without the columns that are empty there: notebooks keep a hundred of these rows.
+    rest = doc.Table(("setting", "value"), [row[1:3] for row in others], header=False)
     summary = words.count(len(rows), "setting")
     page: list[doc.Part] = [_settings_table(changed)] if changed else []
     if default is None:
-        page.append(_settings_table(others))
+        page.append(rest)
     else:
         summary += f", {len(changed)} changed from the default"
         fold = f"{words.count(len(others), 'setting')} as in the default"
-        page.append(doc.Fold(fold, (_settings_table(others),)))
+        page.append(doc.Fold(fold, (rest,)))
     in_order = doc.TextPart("\n".join(lines_of([_settings_table(rows)])))
     return view_from(doc.Heading(f"{title}: {summary}"), in_order, doc.PagePart(tuple(page)))
 
 
 def _setting_row(name: str, here: str, there: str, differs: bool) -> list[doc.Cell]:
-    paper = YELLOW_PAPER if differs else CARD
-    default = f"default {there}" if differs else ""
+    paper = YELLOW_PAPER if differs else None
     return [
         doc.Cell("*" if differs else "", Look(paper, bold=True)),
         doc.Cell(name, Look(paper)),
         doc.Cell(here, Look(paper, mono=True, bold=differs)),
-        doc.Cell(default, Look(paper, INK if differs else MUTED)),
+        doc.Cell(f"default {there}" if differs else "", Look(paper)),
     ]
 
 

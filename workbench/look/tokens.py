@@ -112,7 +112,7 @@ def show_tokens(
     """The sequences that the model really saw, token by token.
 
     You will see runs of tokens by one author: `[TRAIN ...| text]` was sampled here and is trained (solid bar on top,
-    hover for its logprob), `[again ...|` is a policy turn shown again (dotted bar), everything else has no bar. Line
+    hover for its logprob), `[repeated ...|` is a policy turn shown again (dotted bar), everything else has no bar. Line
     feeds are drawn as ⏎. A rewritten history has several segments, each labelled.
 
     `token_texts(ids)` gives one display string per token (`ChatFormat.token_texts`). `credit` is the advantage per

@@ -80,7 +80,11 @@ def facts_of(run: Run) -> RunFacts:
         None if last is None else last["step"],
         {} if last is None else _rates(last["rows"]),
         _curve(rows),
-        {name: value for name, value in settings.items() if name not in NO_SETTINGS},
+        {  # an algorithm without settings of its own has an empty part, which is none either
+            name: value
+            for name, value in settings.items()
+            if name not in NO_SETTINGS and value != {}
+        },
     )
 
 
