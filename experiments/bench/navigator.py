@@ -69,7 +69,7 @@ SCROLLED = """async () => { const sheet = document.querySelector('.wb-tokens'), 
     for (let part = 0; part <= 60; part += 1) { sheet.scrollTop = sheet.scrollHeight * part / 60; await new Promise(requestAnimationFrame);
         frames.push(performance.now() - last); last = performance.now(); }
     return Math.max(...frames); }"""
-SWITCHED = """async () => { const lanes = document.querySelector('select[aria-label=lane]'), began = performance.now();
+SWITCHED = """async () => { const lanes = document.querySelector('select[aria-label="per-token metric"]'), began = performance.now();
     lanes.selectedIndex = 1; lanes.dispatchEvent(new Event('change'));
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))); return performance.now() - began; }"""
 
