@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -384,7 +383,7 @@ def drawn_panels(page, folder, rows) -> None:
         "body": {"panels": live.live_panels(rows, {"start": {"step": 0, "rows": ROWS}})},
         "again": "",
     }
-    script = Path(live.__file__).with_name("live.js").read_text()
+    script = live.page_text("drawing.js", "live.js")
     path = folder / "live.html"
     path.write_text(
         "<!doctype html><meta charset=utf-8><div id=x></div><script type=module>"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_data import VOCAB, loop_for_varlen, make_groups, tiny_model, token_logprobs
 
+from tests.engines.engine_models import LATENT
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
@@ -45,24 +46,7 @@ FAMILIES = {
     # Keys of 12 numbers, values of 6; one dense layer, one of experts.
     "deepseek-latent": (
         "DeepseekV3",
-        COMMON
-        | dict(
-            num_key_value_heads=4,
-            kv_lora_rank=8,
-            q_lora_rank=12,
-            qk_nope_head_dim=8,
-            qk_rope_head_dim=4,
-            v_head_dim=6,
-            moe_intermediate_size=16,
-            n_routed_experts=4,
-            n_shared_experts=1,
-            num_experts_per_tok=2,
-            n_group=2,
-            topk_group=1,
-            first_k_dense_replace=1,
-            bos_token_id=1,
-            eos_token_id=2,
-        ),
+        COMMON | LATENT | dict(bos_token_id=1, eos_token_id=2),
     ),
     "gpt2-dropout": (
         "GPT2",

@@ -21,9 +21,9 @@ import nbformat
 import pytest
 
 import workbench as wb
-from tests.notebook_kit import NOTEBOOKS, ROOT
+from tests.notebook_kit import NOTEBOOKS, ROOT, code_cells
 from workbench.cli import main as workbench_command
-from workbench.training.config import to_dict
+from workbench.training.listing import settings_text
 
 NUMBER = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w])")
 NAME = re.compile(r"`([^`]+)`")
@@ -33,27 +33,18 @@ class Page:
     """A notebook as text: its prose by cell, its code, and what its cells printed."""
 
     def __init__(self, notebook: Any) -> None:
-        self.cells = notebook.cells
-
-    @property
-    def prose(self) -> list[str]:
-        return [cell.source for cell in self.cells if cell.cell_type == "markdown"]
-
-    @property
-    def code(self) -> str:
-        return "\n".join(cell.source for cell in self.cells if cell.cell_type == "code")
+        self.prose = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+        cells = code_cells(notebook)
+        self.printed = [(cell.source, "\n".join(map(_text, cell.outputs))) for cell in cells]
+        self.code = "\n".join(source for source, _ in self.printed)
+        self.outputs = "\n".join(printed for _, printed in self.printed)
 
     def output(self, containing: str) -> str:
         """What the first code cell with this in its source printed."""
-        for cell in self.cells:
-            if cell.cell_type == "code" and containing in cell.source:
-                return "\n".join(_text(output) for output in cell.outputs)
+        for source, printed in self.printed:
+            if containing in source:
+                return printed
         raise AssertionError(f"no cell has {containing!r}")
-
-    @property
-    def outputs(self) -> str:
-        cells = [cell for cell in self.cells if cell.cell_type == "code"]
-        return "\n".join(_text(output) for cell in cells for output in cell.outputs)
 
 
 def _text(output: Any) -> str:
@@ -101,22 +92,16 @@ def _is_known(name: str, read: Page) -> bool:
         return True
     if (match := re.match(r"finding = \"(.+)\"", name)) is not None:
         return (ROOT / "experiments" / f"{match[1]}.toml").exists()
-    if (match := re.match(r"(\w+)\.(\w+)(?:=.*)?$", name)) is not None:
-        return f"{match[1]}.{match[2]}" in SETTINGS
-    return name in ELSEWHERE or hasattr(wb, first)
+    return name in ELSEWHERE or hasattr(wb, first) or _is_setting(name.partition("=")[0])
 
 
-def _settings(preset: str) -> set[str]:
-    tree = to_dict(wb.load_config(preset))
-    return {
-        f"{part}.{key}"
-        for part, values in tree.items()
-        if isinstance(values, dict)
-        for key in values
-    }
+def _is_setting(key: str) -> bool:
+    try:
+        return bool(settings_text(key))
+    except wb.errors.ConfigError:
+        return False
 
 
-SETTINGS = _settings("frozenlake") | _settings("search") | _settings("bandit")
 # Names of a form, or of something that a cell makes.
 ELSEWHERE = {"module:Name", "--set", "runs/steps", "planted = 10", "grid.table().heat()"}
 
@@ -131,7 +116,7 @@ def _is_command(name: str) -> bool:
 
 
 def unknown_numbers(read: Page) -> list[str]:
-    """Numbers of the prose that neither a cell nor an output has, nor `TOLD`."""
+    """Numbers of the prose that neither a cell nor an output has, nor one of `OUTSIDE`."""
     known = set(NUMBER.findall(read.code)) | set(NUMBER.findall(read.outputs))
     missing = []
     for text in read.prose:
@@ -140,13 +125,14 @@ def unknown_numbers(read: Page) -> list[str]:
             missing += [
                 f"{value} in {sentence!r}"
                 for value in found
-                if value not in known and not any(told in sentence for told in TOLD)
+                if value not in known
+                and not any(known_words in sentence for known_words in OUTSIDE)
             ]
     return missing
 
 
 # Sentences whose number is of something outside the notebook, and where that is held to what is there.
-TOLD = {
+OUTSIDE = {
     "A policy of 0.7 M parameters": "data/README.md",
     "whatever can be asked of 0.6 million": "data/README.md",
     "under 12,000 tokens": "tests/plain/test_plain_size.py",
@@ -174,8 +160,7 @@ class Claim:
     holds: Callable[[Page], bool]
 
 
-def _rates(table: str, policy: str, mode: str) -> float:
-    return number(rf"(?m)^{policy} +{mode} +([\d.]+) %", table)
+SAMPLED_BEFORE = r"(?m)^untrained +sampled +([\d.]+) %"
 
 
 def _share_trained(table: str) -> float:
@@ -308,6 +293,11 @@ def _echo(page: Page) -> bool:
         and tokens[-1] > 1.5 * tokens[best]
         and repeated[-1] > 10 * repeated[0]
     )
+
+
+def _retreat(page: Page) -> bool:
+    rewards, success = (_curve(page, '"runs/retreat"', name) for name in ("reward", "success"))
+    return rewards[-1] > rewards[0] and abs(rewards[-1]) < 0.1 and success[-1] < 0.1
 
 
 def _false_alarm(page: Page) -> bool:
@@ -455,11 +445,7 @@ CLAIMS = [
     Claim(
         "07_echo_trap",
         "The reward *rises*, to 0",
-        lambda page: (
-            lambda rewards, success: (
-                rewards[-1] > rewards[0] and abs(rewards[-1]) < 0.1 and success[-1] < 0.1
-            )
-        )(_curve(page, '"runs/retreat"', "reward"), _curve(page, '"runs/retreat"', "success")),
+        _retreat,
     ),
     Claim("07_echo_trap", "The std of its rewards falls", _false_alarm),
     Claim(
@@ -480,16 +466,7 @@ CLAIMS = [
     Claim(
         "09_your_own_env",
         "The policy knows a search of another schema, so it begins near zero.",
-        lambda page: (
-            _rates(
-                page.output("tool.wait()")
-                if "tool.wait()" in page.code
-                else page.outputs[page.outputs.index("tool, after step") :],
-                "untrained",
-                "sampled",
-            )
-            < 10
-        ),
+        lambda page: number(SAMPLED_BEFORE, page.output("wb.show(searched, evaluation")) < 10,
     ),
     Claim("10_two_papers", "it ends below its start in every seed", _every_seed_loses),
     Claim(
@@ -522,6 +499,10 @@ CLAIMS = [
 # ------------------------------------------------------------------------------------------------ tests
 
 by_notebook = pytest.mark.parametrize("name", [path.stem for path in NOTEBOOKS])
+by_claim = pytest.mark.parametrize(
+    "claim",
+    [pytest.param(claim, id=f"{claim.notebook}: {claim.sentence[:40]}") for claim in CLAIMS],
+)
 
 
 @by_notebook
@@ -534,10 +515,7 @@ def test_numbers_in_the_text_are_in_a_cell_or_an_output(name):
     assert not (unknown := unknown_numbers(page(name))), unknown
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [pytest.param(claim, id=f"{claim.notebook}: {claim.sentence[:40]}") for claim in CLAIMS],
-)
+@by_claim
 def test_the_claim_holds_in_the_output(claim):
     read = page(claim.notebook)
     prose = " ".join(" ".join(read.prose).split()).lower()
@@ -545,15 +523,11 @@ def test_the_claim_holds_in_the_output(claim):
     assert claim.holds(read)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [pytest.param(claim, id=f"{claim.notebook}: {claim.sentence[:40]}") for claim in CLAIMS],
-)
+@by_claim
 def test_no_claim_holds_without_its_output(claim):
     read = nbformat.read(ROOT / "notebooks" / f"{claim.notebook}.ipynb", as_version=4)
-    for cell in read.cells:
-        if cell.cell_type == "code":
-            cell.outputs = []
+    for cell in code_cells(read):
+        cell.outputs = []
     try:
         holds = bool(claim.holds(Page(read)))
     except (

@@ -274,30 +274,27 @@ def test_a_learner_that_is_killed_leaves_no_process_no_port_and_no_file():
     wait_until(lambda: not members(int(group)) and is_free(int(port)) and not Path(folder).exists())
 
 
+def trained(path, *settings, processes=1):
+    """The run that `workbench train` makes there, by so many processes."""
+    command = [sys.executable, "-m"]
+    if processes > 1:
+        count = ("--nproc_per_node", str(processes))
+        command += ["torch.distributed.run", "--standalone", *count, "-m"]
+        settings = (*settings, f"learner.num_processes={processes}")
+    command += ["workbench.cli", "train", "frozenlake", "--out", str(path), *SHORT]
+    command += [word for setting in settings for word in ("--set", setting)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return open_run(path)
+
+
 def test_two_processes_train_beside_one_server(tmp_path):
     """The same first trajectories as one process with vLLM inside; nothing that is trained is stale or off."""
     need_vllm()
-    runs = []
-    two = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    for count, start, settings in (
-        (1, [], []),
-        (2, two, ["--set", "layout.kind=one_node", "--set", "learner.num_processes=2"]),
-    ):
-        command = [
-            sys.executable,
-            "-m",
-            *start,
-            "workbench.cli",
-            "train",
-            "frozenlake",
-            "--out",
-            str(tmp_path / f"by-{count}"),
-            *SHORT,
-            *settings,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        runs.append(open_run(tmp_path / f"by-{count}"))
+    runs = [
+        trained(tmp_path / "by-1"),
+        trained(tmp_path / "by-2", "layout.kind=one_node", processes=2),
+    ]
     for run in runs:
         metrics = run.metrics()
         assert (metrics["logp_gap_max"] < 1e-4).all() and (metrics["stale_share"] == 0).all()
@@ -316,40 +313,16 @@ def test_two_processes_train_beside_one_server(tmp_path):
 
 def test_two_processes_train_adapters_that_go_to_one_server_alone(tmp_path):
     need_vllm()
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc_per_node",
-            "2",
-            "-m",
-            "workbench.cli",
-            "train",
-            "frozenlake",
-            "--out",
-            str(tmp_path / "run"),
-            *SHORT,
-            "--set",
-            "layout.kind=one_node",
-            "--set",
-            "layout.adapters=routes",
-            "--set",
-            "learner.num_processes=2",
-            "--set",
-            "learner.lora_rank=4",
-            "--set",
-            "learner.lr=1e-2",
-            "--set",
-            "train.steps=3",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    run = trained(
+        tmp_path / "run",
+        "layout.kind=one_node",
+        "layout.adapters=routes",
+        "learner.lora_rank=4",
+        "learner.lr=1e-2",
+        "train.steps=3",
+        processes=2,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    metrics = open_run(tmp_path / "run").metrics()
+    metrics = run.metrics()
     assert metrics["policy_version"].tolist() == [1, 2, 3]
     assert (metrics["logp_gap_max"] < 1e-4).all() and (metrics["stale_share"] == 0).all()
 
@@ -357,40 +330,15 @@ def test_two_processes_train_adapters_that_go_to_one_server_alone(tmp_path):
 def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahead(tmp_path):
     """Shards are put together for the server, whose digest proves it; its trajectories are of the step before the last."""
     need_vllm()
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc_per_node",
-            "2",
-            "-m",
-            "workbench.cli",
-            "train",
-            "frozenlake",
-            "--out",
-            str(tmp_path / "run"),
-            *SHORT,
-            "--set",
-            "layout.kind=one_node",
-            "--set",
-            "learner.num_processes=2",
-            "--set",
-            "learner.sharding=full",
-            "--set",
-            "train.staleness=1",
-            "--set",
-            "algorithm.sampler_cap=2",
-            "--set",
-            "train.steps=4",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    run = trained(
+        tmp_path / "run",
+        "layout.kind=one_node",
+        "learner.sharding=full",
+        "train.staleness=1",
+        "algorithm.sampler_cap=2",
+        "train.steps=4",
+        processes=2,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    run = open_run(tmp_path / "run")
     metrics = run.metrics()
     assert metrics["policy_version"].tolist() == [1, 2, 3, 4] and metrics["staleness"].tolist() == [
         0,

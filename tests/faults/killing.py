@@ -23,6 +23,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pandas  # noqa: E402, F401  (so that no child spends most of its life importing it)
 
+from tests.faulty_disk import CALLS  # noqa: E402
 from workbench.look.cells import train as calls  # noqa: E402
 from workbench.run.store import open_run  # noqa: E402
 from workbench.training import (
@@ -40,19 +41,6 @@ BROKEN = 9  # exit status of a child that `break_at` ended
 TOLD = mmap.mmap(
     -1, 4
 )  # shared with the children: the last step that the living child was told is committed
-CALLS = (
-    "open",
-    "write",
-    "fsync",
-    "rename",
-    "replace",
-    "mkdir",
-    "unlink",
-    "rmdir",
-    "ftruncate",
-    "link",
-    "symlink",
-)
 NEED_ROOM = ("open", "write", "mkdir", "link", "symlink")
 SMALL = {
     "train.steps": 6,

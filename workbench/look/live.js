@@ -3,7 +3,6 @@
 // anywidget calls `render`. All that is drawn is in the model, so that a page which is opened again has it too. What the
 // kernel sends is small, and this script draws it alone: nothing else has to be loaded. All text is set as textContent.
 
-const SVG = "http://www.w3.org/2000/svg";
 const SILENT_MS = 20000; // without a word from the kernel, which sends one every five seconds
 const GONE = ["restarting", "autorestarting", "dead", "terminating"]; // of a kernel
 const WIDTH = 380, HEIGHT = 220, LEFT = 46, RIGHT = 10, TOP = 28, BOTTOM = 22; // of a panel, in units of its drawing
@@ -12,13 +11,6 @@ const DASHES = { dash: "6 4", dashdot: "8 3 2 3", dot: "2 3", longdash: "10 4", 
 function make(name, kind, text) {
   const node = document.createElement(name);
   if (kind) node.className = kind;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-function drawn(name, properties, text) {
-  const node = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(properties)) node.setAttribute(key, String(value));
   if (text !== undefined) node.textContent = text;
   return node;
 }
@@ -46,10 +38,8 @@ function paint(colour) {
 }
 
 // About `count` round values from `low` to `high`: 1, 2, 2.5 or 5 times a power of ten apart.
-function ticks(low, high, count, factors = [1, 2, 2.5, 5, 10]) {
-  const least = (high - low) / count;
-  const unit = 10 ** Math.floor(Math.log10(least));
-  const step = factors.map((factor) => factor * unit).find((size) => size >= least * (1 - 1e-9));
+function ticks(low, high, count, factors) {
+  const step = tickStep(low, high, count, { factors });
   const values = [];
   for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9; at += 1) values.push(Number((at * step).toPrecision(12)));
   return values;

@@ -421,16 +421,20 @@ def _live_widget() -> Any:
     import anywidget
     import traitlets
 
-    scripts = Path(__file__).parent
-
     class LiveWidget(anywidget.AnyWidget):
-        _esm = (scripts / "live.js").read_text(encoding="utf-8")
-        _css = (scripts / "live.css").read_text(encoding="utf-8")
+        _esm = page_text("drawing.js", "live.js")
+        _css = page_text("live.css")
         status = traitlets.Dict().tag(sync=True)
         body = traitlets.Dict().tag(sync=True)
         again = traitlets.Unicode().tag(sync=True)
 
     return LiveWidget()
+
+
+def page_text(*names: str) -> str:
+    """Files of this folder, one after the other: anywidget takes a script as one module."""
+    folder = Path(__file__).parent
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
 def widget_bundle(widget: Any, text: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 // What every script of a page is made with: elements, text, curves, tables. All text is foreign: it is only ever set as
 // textContent.
 
-const SVG = "http://www.w3.org/2000/svg";
 const RUN_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"]; // Okabe and Ito
 
 // A colour as it reads on light and on dark paper: with some of the ink around it.
@@ -23,13 +22,6 @@ function make(name, props = {}, ...children) {
 // Children that are null are left out.
 function fill(node, ...children) {
   node.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
-}
-
-function drawn(name, props, text) {
-  const node = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(props)) node.setAttribute(key, String(value));
-  if (text !== undefined) node.textContent = text;
-  return node;
 }
 
 const known = (value) => value !== null && value !== undefined && !Number.isNaN(value);
@@ -61,10 +53,7 @@ function inColumn(values, { sign = false, digits = 3 } = {}) {
 
 // About `count` round values that reach from below `low` to above `high`: 1, 2, 2.5 or 5 times a power of ten apart.
 function ticks(low, high, count, whole = false) {
-  const least = (high - low) / count;
-  const unit = 10 ** Math.floor(Math.log10(least));
-  const sizes = [1, 2, 2.5, 5, 10].map((factor) => factor * unit).filter((size) => !whole || Number.isInteger(size));
-  const step = sizes.find((size) => size >= least * (1 - 1e-9)) ?? 1;
+  const step = tickStep(low, high, count, whole ? { fits: Number.isInteger } : {}) ?? 1;
   const first = Math.floor(low / step + 1e-9), last = Math.ceil(high / step - 1e-9);
   return Array.from({ length: last - first + 1 }, (_, at) => Number(((first + at) * step).toPrecision(12)));
 }

@@ -13,8 +13,9 @@ from workbench.extensions.many_runs.facts import (
     numbers_of,
     setting_words,
 )
-from workbench.look.cells.explore import SCRIPTS, script_data, style
+from workbench.look.cells.explore import script_data, style
 from workbench.look.escape import visible
+from workbench.look.live import page_text
 from workbench.values.errors import WorkbenchError
 
 HERE = Path(__file__).resolve().parent
@@ -22,8 +23,8 @@ HERE = Path(__file__).resolve().parent
 
 def script() -> str:
     """One module: anywidget takes no other kind."""
-    parts = (SCRIPTS / "page_parts.js", HERE / "runs.js")
-    return "\n".join(path.read_text(encoding="utf-8") for path in parts)
+    own = (HERE / "runs.js").read_text(encoding="utf-8")
+    return page_text("drawing.js", "page_parts.js") + "\n" + own
 
 
 def page_rows(listed: Sequence[RunFacts]) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from workbench.look import doc
 from workbench.look.cells.explored import Answers, NavigatorReply
 from workbench.look.cells.place import place_view
 from workbench.look.html import view_from
-from workbench.look.live import has_widgets, widget_bundle
+from workbench.look.live import has_widgets, page_text, widget_bundle
 from workbench.look.markup import finished, join
 from workbench.look.overlay import overlay_view
 from workbench.look.pairs import LOST, WON
@@ -40,8 +40,8 @@ from workbench.values.view import HasView
 if TYPE_CHECKING:
     from workbench.look.cells.live_run import RunningRun
 
-SCRIPTS = Path(__file__).resolve().parents[1]
 SCRIPT = (
+    "drawing.js",
     "page_parts.js",
     "navigator_credit.js",
     "navigator_groups.js",
@@ -192,12 +192,11 @@ def _packed(reply: NavigatorReply) -> tuple[dict[str, Any], list[list[str]], lis
 
 
 def script() -> str:
-    """One module: anywidget takes no other kind."""
-    return "\n".join((SCRIPTS / name).read_text(encoding="utf-8") for name in SCRIPT)
+    return page_text(*SCRIPT)
 
 
 def style() -> str:
-    return (SCRIPTS / "navigator.css").read_text(encoding="utf-8")
+    return page_text("navigator.css")
 
 
 def script_data(value: Any) -> str:
