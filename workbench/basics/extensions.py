@@ -47,6 +47,7 @@ KINDS: Mapping[str, str] = {
     "help": "what `workbench --help` says of a command: a line of text",
     "environments": "a kind of environment: its family, a frozen dataclass",
     "tools": "a tool by a short name",
+    "call_formats": "a form of tool calls: a function of the tools, and whether a thought is demanded",
     "engines": "a kind of engine: its settings, a frozen dataclass",
     "rules": "rules of the lint: a tuple of `Rule`",
     "views": 'the class that is shown, "module:Class" = the function that makes its view',

@@ -6,6 +6,7 @@ encode        text to ids such that only trusted text may become a control token
 shapes        what the template writes around messages, and does to contents, by the shape of the conversation
 skeleton      a template's output cut at placeholders; text that must not act in it
 capabilities  what a template can do (system role, tools, repeated users), and how messages are fitted to it
+manner        how the template has its model write: calls, thoughts, what ends a turn
 rerender      a past written anew by the template, with the sampled ids put back
 proof         the check at load time, against the tokenizer's own `apply_chat_template`
 """

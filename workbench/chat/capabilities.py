@@ -55,6 +55,9 @@ class TemplateCapabilities:
     repeated_users: bool = True
     tool_replies: bool = True
     tool_schemas: bool = True
+    refused: str = (
+        ""  # why the template's own tools and tool replies are not used although it has some
+    )
 
     @property
     def is_native(self) -> bool:
@@ -65,13 +68,17 @@ class TemplateCapabilities:
         missing = {
             "the template has no system role: system text is put in front of the user's": self.system_first,
             "the template insists on alternating roles: user messages in a row are joined": self.repeated_users,
-            "the template has no tool schemas: they are put into the prompt as text": self.tool_schemas,
-            "the template has no tool replies: they are shown as user text": self.tool_replies,
+            "the template has no tool schemas: they are put into the prompt as text": self.tool_schemas
+            or self.refused,
+            "the template has no tool replies: they are shown as user text": self.tool_replies
+            or self.refused,
+            "the template's own tools are not used, they are put into the prompt as text, and replies are user text: "
+            + self.refused: not self.refused,
         }
         return tuple(note for note, is_there in missing.items() if not is_there)
 
-    def without_tools(self) -> TemplateCapabilities:
-        return replace(self, tool_replies=False, tool_schemas=False)
+    def without_tools(self, why: str) -> TemplateCapabilities:
+        return replace(self, tool_replies=False, tool_schemas=False, refused=why)
 
 
 def find_capabilities(template: Template) -> TemplateCapabilities:

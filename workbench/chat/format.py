@@ -24,18 +24,23 @@ from workbench.chat.capabilities import (
     fit,
 )
 from workbench.chat.encode import AuthoredText, SafeEncoder
+from workbench.chat.manner import Manner, manner_of
 from workbench.chat.proof import prove
 from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
 from workbench.chat.skeleton import Part, Schema, Template
 from workbench.values import Observation, Source, Span
 from workbench.values.errors import ChatFormatError
 
+# Attribute of a tokenizer: the ids that its model's generation_config ends a turn by (engines/policy.py).
+GENERATION_STOPS = "generation_stops"
+
 
 class ChatFormat:
     """The chat format of one tokenizer. Build it with `from_tokenizer`; it never changes afterwards.
 
-    stop_ids: ids that end a turn (the template's end-of-turn, the tokenizer's eos). differences: what the template
-    itself would render differently, in words, to be printed once.
+    stop_ids: ids that end a turn (the template's end-of-turn and end of a call, the tokenizer's eos, those of the model's
+    generation_config), without those that also stand inside of turns. manner: how the template has its model write.
+    differences: what the template itself would render differently, in words, to be printed once.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class ChatFormat:
         self.shapes = TemplateShapes(template, encoder)
         self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._token_texts: dict[int, str] = {}
+        self.manner = Manner()
+        self._instead: frozenset[int] = frozenset()
         user = ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))
         user_glue = self.shapes.glue([user], later=False)
         self.end_of_turn: int | None = user_glue.stop
@@ -72,19 +79,40 @@ class ChatFormat:
         """
         template = Template(tokenizer, template_flags)
         encoder = SafeEncoder(tokenizer)
-        choices = [find_capabilities(template)]
+        choices = find_capabilities(template)
         # Some templates know tools only within one way of writing calls; as text they always work.
-        if choices[0].tool_replies or choices[0].tool_schemas:
-            choices.append(choices[0].without_tools())
-        refusal: ChatFormatError | None = None
-        for choice in choices:
-            try:
-                chat = cls(template, encoder, choice, getattr(tokenizer, "eos_token_id", None))
-                chat.differences = chat.capabilities.notes + prove(chat)
-                return chat
-            except ChatFormatError as error:
-                refusal = refusal or error
-        raise refusal
+        try:
+            return cls._proven(template, encoder, choices)
+        except ChatFormatError as error:
+            if not (choices.tool_replies or choices.tool_schemas):
+                raise
+            refusal = error
+        try:
+            return cls._proven(template, encoder, choices.without_tools(str(refusal)))
+        except ChatFormatError:
+            raise refusal from None
+
+    @classmethod
+    def _proven(
+        cls, template: Template, encoder: SafeEncoder, capabilities: TemplateCapabilities
+    ) -> ChatFormat:
+        tokenizer = template.tokenizer
+        chat = cls(template, encoder, capabilities, getattr(tokenizer, "eos_token_id", None))
+        chat.differences = capabilities.notes + prove(chat)
+        chat._learn(manner_of(template, tuple(encoder.controls)))
+        return chat
+
+    def _learn(self, manner: Manner) -> None:
+        """Which tokens end a turn, and what is said of it, as the template has its model write."""
+        named = self.encoder.controls
+        self.manner = manner
+        if self.capabilities.tool_schemas:
+            self.differences += manner.notes
+        ends = {named[text] for text in manner.ends if text in named}
+        inside = {named[text] for text in manner.inside if text in named}
+        ends |= set(getattr(self.template.tokenizer, GENERATION_STOPS, ()))
+        self.stop_ids = (self.stop_ids | ends) - inside or self.stop_ids
+        self._instead = frozenset(named[text] for text in manner.instead if text in named)
 
     # -------------------------------------------------------------------------------------------- rendering
 
@@ -133,7 +161,7 @@ class ChatFormat:
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
         messages = fit(messages, (), self.capabilities, opening=False)
         glue = self.shapes.glue(messages, later)
-        if last_id is not None and last_id == glue.stop:
+        if last_id is not None and (last_id == glue.stop or last_id in self._instead):
             return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
         return self._filled(glue.parts, messages, turn, opening=False), None
 
@@ -164,6 +192,10 @@ class ChatFormat:
         if ids and ids[-1] in self.stop_ids:
             ids.pop()
         return self.encoder.backend.decode(ids, skip_special_tokens=False)
+
+    def action_text(self, ids: Sequence[int]) -> str:
+        """The text of a turn as environments read it: `decode`, and a thought in whatever marks closed by </think>."""
+        return self.manner.plain(self.decode(ids))
 
     def foreign_ids(self, text: str) -> list[int]:
         """Ids of text that stands in no message and that anybody may have written: none is a control token (invariant 9)."""

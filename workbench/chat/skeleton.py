@@ -196,12 +196,32 @@ def cut_at_guards(text: str) -> list[str]:
     return [unguard(part) for part in text.split(GUARD) if part]
 
 
-def guard_tool(value: Any, guard: Guard) -> Any:
-    """A tool schema as plain JSON values, every string and key in it guarded."""
+# What OpenAI's form of a tool and JSON Schema prescribe, letter by letter: templates look these up.
+PRESCRIBED = frozenset(
+    "type function name description parameters return strict properties required items enum default title format anyOf "
+    "oneOf allOf not $ref $defs definitions additionalProperties const examples nullable minimum maximum minLength "
+    "maxLength minItems maxItems uniqueItems pattern patternProperties prefixItems".split()
+)
+TYPES = frozenset("function object array string number integer boolean null".split())
+OF_NAMES = frozenset(("properties", "patternProperties", "$defs", "definitions"))  # name -> schema
+
+
+def guard_tool(value: Any, guard: Guard, *, named: bool = False) -> Any:
+    """A tool schema as plain JSON values, every string and key in it guarded but for those that are prescribed.
+
+    `named`: the keys of this mapping are names of its author."""
     if isinstance(value, str):
         return guard(value)
-    if isinstance(value, Mapping):
-        return {guard_tool(key, guard): guard_tool(item, guard) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [guard_tool(item, guard) for item in value]
-    return value
+    if not isinstance(value, Mapping):
+        return value
+    guarded = {}
+    for key, item in value.items():
+        if named or key not in PRESCRIBED:
+            guarded[guard_tool(key, guard)] = guard_tool(item, guard)
+        elif key == "type" and isinstance(item, str) and item in TYPES:
+            guarded[key] = item
+        else:
+            guarded[key] = guard_tool(item, guard, named=key in OF_NAMES)
+    return guarded

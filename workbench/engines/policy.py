@@ -31,6 +31,7 @@ from transformers.utils import logging as transformers_logging
 
 from workbench.basics.regular_files import read_json
 from workbench.basics.shipped import shipped_folder
+from workbench.chat.format import GENERATION_STOPS
 from workbench.engines.policy_loader import files_in_memory, loaded_by
 from workbench.engines.trial import try_folder
 from workbench.values.errors import PolicyError, did_you_mean
@@ -122,6 +123,7 @@ def load_policy(
         )
     _check_fit(model, tokenizer, name)
     _check_numbers(model, name)
+    _note_stops(tokenizer, _generation_stops(folder, name))
     model = model.to(device).eval()
     return Policy(name, model, tokenizer, fingerprint(folder), folder, other_files(folder))
 
@@ -129,6 +131,7 @@ def load_policy(
 def _by_loader(loader: str, name: str, dtype: torch.dtype, device: str) -> Policy:
     model, tokenizer = loaded_by(loader, name)
     _check_fit(model, tokenizer, f"policy.loader {loader!r}, {name!r}")
+    _note_stops(tokenizer, getattr(model.generation_config, "eos_token_id", None))
     contents = files_in_memory(model, tokenizer)
     files = {file: sha256(content).hexdigest() for file, content in contents.items()}
     made = weights_fingerprint(model.state_dict())
@@ -139,7 +142,8 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
     """The tokenizer alone, to read stored tokens without loading weights (a loader of the user's own loads both). Raises
     PolicyError like `load_policy`."""
     if loader:
-        return loaded_by(loader, str(name_or_path))[1]
+        model, tokenizer = loaded_by(loader, str(name_or_path))
+        return _note_stops(tokenizer, getattr(model.generation_config, "eos_token_id", None))
     name = str(name_or_path)
     folder = _find(name)
     if (folder / "config.json").is_file():  # without one it is a folder of a tokenizer alone
@@ -147,11 +151,27 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
         _check_files(folder, config, name, weights=False)
         _try(folder, name)
     try:
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever transformers raises for what somebody else wrote
         raise PolicyError(
             f"{name_or_path}: transformers found no tokenizer in {folder}: {error}"
         ) from error
+    return _note_stops(tokenizer, _generation_stops(folder, name))
+
+
+def _generation_stops(folder: Path, name: str) -> Any:
+    """`eos_token_id` of generation_config.json, as it stands there; None where there is none."""
+    path = folder / "generation_config.json"
+    return _read_json(path, name).get("eos_token_id") if path.is_file() else None
+
+
+def _note_stops(tokenizer: PreTrainedTokenizerBase, stops: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer, which carries the ids that generation_config ends a turn by: its `ChatFormat` reads them."""
+    stops = stops if isinstance(stops, (list, tuple)) else [stops]
+    known = len(tokenizer)
+    ids = tuple(token for token in stops if isinstance(token, int) and 0 <= token < known)
+    setattr(tokenizer, GENERATION_STOPS, ids)
+    return tokenizer
 
 
 def _try(folder: Path, name: str) -> None:

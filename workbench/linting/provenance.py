@@ -329,7 +329,8 @@ def _texts(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
         spoken.append(turn_ids[:-1] if turn_ids[-1] in stops else turn_ids)
     texts = tokenizer.backend_tokenizer.decode_batch(spoken, skip_special_tokens=False)
     yield Checked(len(sampled))
-    for p, text in zip(sampled, texts, strict=True):
+    for p, spoken_text in zip(sampled, texts, strict=True):
+        text = evidence.chat.manner.plain(spoken_text)
         turns = evidence.trajectories[int(flat.trajectory_P[p])].turns
         if flat.turn_P[p] >= len(turns):
             continue  # counted in `_spans`

@@ -96,7 +96,7 @@ class PolicyOpponent:
         engine.release("opponent")
         if done[0].finish == "error":
             raise EngineError(f"the opponent {self.policy} gave no reply: {done[0].error}")
-        return chat.decode(done[0].token_ids)
+        return chat.action_text(done[0].token_ids)
 
 
 def policy(name: str) -> PolicyOpponent:

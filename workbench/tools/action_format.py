@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.values import Message, Observation, Text
@@ -59,7 +59,12 @@ def parse_action(text: str, moves: Sequence[str], *, think: bool) -> ParsedActio
 
 
 def parse_answer(text: str, *, think: bool) -> ParsedAction:
-    """Read an answer that is free text: `moves` holds it alone, as it was written. Never raises."""
+    """Read an answer that is free text: `moves` holds it alone, as it was written. Never raises.
+
+    A thought that the prompt opened (`thought_is_open`) is read whether or not the format asks for one."""
+    if thought_is_open(text):
+        read = parse_answer(THINK_TAGS[0] + text, think=True)
+        return replace(read, thought=read.thought.strip())
     tags = (THINK_TAGS if think else ()) + ANSWER_TAGS
     for tag in tags:
         count = text.count(tag)
@@ -74,6 +79,12 @@ def parse_answer(text: str, *, think: bool) -> ParsedAction:
     if any(part.strip() for part in outside):
         return ParsedAction((), False, "There is text outside the tags.", thought=thought)
     return ParsedAction((blocks[-1],), True, thought=thought)
+
+
+def thought_is_open(text: str) -> bool:
+    """Whether a thought is closed that the text does not open: the template opened it, at the end of the prompt."""
+    before, closing, _ = text.partition(THINK_TAGS[1])
+    return bool(closing) and THINK_TAGS[0] not in before
 
 
 def refusal(complaint: str, quote: str, example: str) -> list[Text]:

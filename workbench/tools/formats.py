@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from workbench.basics.extensions import provided
+from workbench.basics.plugins import load_named
 from workbench.tools.action_format import shown
 from workbench.tools.base import NAME, Tool
 from workbench.tools.strict_json import MOST_CALL, QUOTE, CallError, check_characters, json_at
@@ -49,7 +51,8 @@ class CallFormat(Protocol):
         """The text that parses back into this answer."""
 
 
-def _after_space(text: str, at: int) -> int:
+def after_space(text: str, at: int) -> int:
+    """Where the white space that stands here ends."""
     return _SPACE.match(text, at).end()
 
 
@@ -83,8 +86,8 @@ class Hermes:
 def _hermes_call(text: str, start: int) -> tuple[ToolCall | CallError, int]:
     """The call whose opening tag ends at `start`, and where reading goes on."""
     try:
-        value, end = json_at(text, _after_space(text, start), END_CALL)
-        end = _after_space(text, end)
+        value, end = json_at(text, after_space(text, start), END_CALL)
+        end = after_space(text, end)
         if text.startswith(END_CALL, end):
             return _as_call(value), end + len(END_CALL)
         refused = CallError(
@@ -92,17 +95,17 @@ def _hermes_call(text: str, start: int) -> tuple[ToolCall | CallError, int]:
         )
     except CallError as wrong:
         refused = wrong
-    return _given_up(text, start, refused, CALL, END_CALL)
+    return given_up(text, start, refused, CALL, END_CALL)
 
 
-def _given_up(
+def given_up(
     text: str, start: int, refused: CallError, opening: str, closing: str
 ) -> tuple[CallError, int]:
     """What is wrong with the call, and where reading goes on: behind its closing tag, if it has one of its own."""
     end = text.find(closing, start)
     following = text.find(opening, start)
     if end < 0 or 0 <= following < end:
-        quote = text[_after_space(text, start) :][: QUOTE + 1]
+        quote = text[after_space(text, start) :][: QUOTE + 1]
         unclosed = CallError(f"The tag {opening} is not closed by {closing}.", quote)
         return unclosed, following if following >= 0 else len(text)
     return refused, end + len(closing)
@@ -192,7 +195,15 @@ def _tag_reader(tool: str, argument: str) -> CallReader:
         end = text.find(closing, start)
         following = text.find(opening, start)
         if end < 0 or 0 <= following < end:
-            return _given_up(text, start, CallError(""), opening, closing)
+            return given_up(text, start, CallError(""), opening, closing)
+        again = text.rfind(closing, end + 1, following if following >= 0 else len(text))
+        if again >= 0:
+            twice = CallError(
+                f"The tag {closing} stands there more than once for one {opening}, so that it is not clear where the "
+                "call ends.",
+                text[end:],
+            )
+            return twice, again + len(closing)
         inside = text[start:end].strip()
         end += len(closing)
         try:
@@ -228,15 +239,25 @@ def _arguments(inside: str) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ by name
 
 FORMATS: Mapping[str, type] = {"hermes": Hermes, "tags": Tags}
+# The form that the policy's own chat template asks for: known when a session opens; where there is no policy, hermes.
+TEMPLATE = "template"
+
+
+def format_names() -> tuple[str, ...]:
+    """The names of all forms: ours, and those that extensions add."""
+    return (*FORMATS, TEMPLATE, *sorted(provided("call_formats")))
 
 
 def format_for(name: str, tools: Sequence[Tool] = (), *, think: bool = False) -> CallFormat:
     """The format of this name for these tools. Raises ToolError for an unknown one."""
-    if name not in FORMATS:
-        raise ToolError(f"calls are written as {' or '.join(FORMATS)}, got {name!r}")
-    if name == "hermes":
+    if name in ("hermes", TEMPLATE):
         return Hermes(think)
-    return Tags(think, tuple((tool.name, text_argument(tool)) for tool in tools))
+    if name == "tags":
+        return Tags(think, tuple((tool.name, text_argument(tool)) for tool in tools))
+    added = provided("call_formats")
+    if name not in added:
+        raise ToolError(f"calls are written as {' or '.join(format_names())}, got {name!r}")
+    return load_named(added[name], f"the form of calls {name!r}")(tools, think)
 
 
 def text_argument(tool: Tool) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.tools.action_format import shown
+from workbench.tools.action_format import shown, thought_is_open
 from workbench.tools.strict_json import QUOTE, CallError
 from workbench.values import ToolCall
 
@@ -62,12 +62,18 @@ class _Reading:
     answers: list[str | None] = field(default_factory=list)  # None: begun, but empty or not closed
     complaints: list[tuple[str, str]] = field(default_factory=list)
 
+    def attempt(self, attempts: list[ToolCall | CallError]) -> None:
+        self.attempts += attempts
+        for wrong in attempts:
+            if isinstance(wrong, CallError):
+                self.complain(wrong.complaint, wrong.quote)
+
     def complain(self, complaint: str, quote: str = "") -> None:
         self.complaints.append((complaint, shown(quote, QUOTE)))
 
 
-# (text, where the opening tag ends) -> (the call, where reading goes on)
-CallReader = Callable[[str, int], "tuple[ToolCall | CallError, int]"]
+# (text, where the opening tag ends) -> (the call, or a list of those that the tag opens; where reading goes on)
+CallReader = Callable[[str, int], "tuple[ToolCall | CallError | list[ToolCall | CallError], int]"]
 
 
 def read_turn(text: str, think: bool, readers: Mapping[str, CallReader]) -> ParsedTurn:
@@ -94,8 +100,7 @@ def _read_thought(text: str, think: bool, reading: _Reading) -> tuple[str, int |
         return text[opening + len(THINK) :], None
     if leads and closing > opening:
         return text[opening + len(THINK) : closing], closing + len(END_THINK)
-    # Opened by the template, at the end of the prompt.
-    if closing >= 0 and not 0 <= opening < closing:
+    if thought_is_open(text):
         return text[:closing], closing + len(END_THINK)
     if think:
         reading.complain(f"The turn does not begin with {THINK}...{END_THINK}.")
@@ -113,15 +118,13 @@ def _read_body(text: str, at: int, readers: Mapping[str, CallReader], reading: _
             return
         if tag == ANSWER:
             at = _read_answer(text, inner, reading)
-        elif len(reading.attempts) == MOST_CALLS:
+        elif len(reading.attempts) >= MOST_CALLS:
             return reading.complain(
                 f"There are more than {MOST_CALLS} calls in one turn; the rest was not read."
             )
         else:
-            attempt, at = readers[tag](text, inner)
-            reading.attempts.append(attempt)
-            if isinstance(attempt, CallError):
-                reading.complain(attempt.complaint, attempt.quote)
+            attempts, at = readers[tag](text, inner)
+            reading.attempt(attempts if isinstance(attempts, list) else [attempts])
     _outside(text[at:], reading)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from workbench.basics.extensions import has_service, service
 from workbench.chat import ChatFormat
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
@@ -170,8 +171,9 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     chat = ChatFormat.from_tokenizer(
         policy.tokenizer, template_flags=dict(config.policy.template_flags)
     )
+    config, notes = _with_form_of_calls(config, chat)
     if not quiet:
-        _print_once(chat.differences, of=f"{policy.name}: ")
+        _print_once((*chat.differences, *notes), of=f"{policy.name}: ")
     settings = config.engine
     if hasattr(settings, "device"):
         settings = replace(settings, device=device)
@@ -180,6 +182,17 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     if not quiet:
         _print_once(notes_of(engine, policy))
     return Session(config, policy, chat, engine)
+
+
+def _with_form_of_calls(config: Config, chat: ChatFormat) -> tuple[Config, Sequence[str]]:
+    """The config with the form of calls that the template asks for where it says so, and what should be known of it. Raises
+    ConfigError where tools are shown in one form and calls are read in another."""
+    if not hasattr(config.env, "calls") or not has_service("fit_calls"):
+        return config, ()
+    family, notes = service("fit_calls", "reading calls as a chat template asks for them")(
+        config.env, chat
+    )
+    return config if family is config.env else replace(config, env=family), notes
 
 
 def _print_once(notes: Sequence[str], *, of: str = "") -> None:

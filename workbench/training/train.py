@@ -71,10 +71,10 @@ def train_here(
         run = None
         try:
             if first:
-                code, words = code_file(to_dict(config))
+                code, words = code_file(to_dict(session.config))
                 if words and on_note is not None:
                     on_note(words)
-                run = create_run(path, to_dict(config), code=code)
+                run = create_run(path, to_dict(session.config), code=code)
             [plan] = broadcast_object_list([schedule(open_run(path), config) if first else None])
             go_on(
                 session,

@@ -27,10 +27,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any
 
-from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.basics.settings import Range, above, at_least, check_settings
 from workbench.tools.base import Tool, ToolResult, check_name, schema_of
 from workbench.tools.executor import ToolExecutor, ToolLimits
-from workbench.tools.formats import FORMATS, CallFormat, format_for
+from workbench.tools.formats import CallFormat, format_for, format_names
 from workbench.tools.turns import ParsedTurn
 from workbench.values import Message, Observation, StepResult, Task, Text, ToolCall
 from workbench.values.errors import ConfigError, EnvError
@@ -42,14 +42,19 @@ from workbench.worlds.tool_rewards import CallRecord, ToolTrajectory, judged
 MOST_JUDGED_BYTES = 100_000  # of a tool's text that a reward function reads
 
 
+def _is_form(name: str) -> bool:
+    return name in format_names()
+
+
 @dataclass(frozen=True)
 class CallSettings:
     """How tools are called, and what a call may take."""
 
     format: Annotated[
         str,
-        one_of(*FORMATS),
-        "hermes (<tool_call>{json}</tool_call>) or tags (<search>...</search>)",
+        Range("hermes, tags, template, or a form of an extension", _is_form),
+        "hermes (<tool_call>{json}</tool_call>), tags (<search>...</search>), or template: as the "
+        "policy's own chat template asks for",
     ] = "hermes"
     think: Annotated[bool, "every turn begins with <think>...</think>"] = False
     most_calls: Annotated[int, at_least(1), "calls that are run in one turn"] = 4
@@ -142,7 +147,7 @@ class ToolEnv:
             Text("Question: ", trusted=True),
             Text(task.payload["question"]),
         ]
-        schemas = tuple(map(schema_of, self.tools)) if self._shows("hermes") else ()
+        schemas = tuple(map(schema_of, self.tools)) if self._shows(tags=False) else ()
         return Observation((Message("user", tuple(part for part in shown if part.text)),), schemas)
 
     def step(self, action_text: str) -> StepResult:
@@ -343,12 +348,14 @@ class ToolEnv:
             f"you know the answer, write it like this: {self.example}\n\n"
         )
 
-    def _shows(self, format_name: str) -> bool:
-        return bool(self.tools) and self.calls.show_schemas and self.format.name == format_name
+    def _shows(self, *, tags: bool) -> bool:
+        """Whether the tools are shown as tags, or else as the chat template shows them."""
+        shown = bool(self.tools) and self.calls.show_schemas
+        return shown and (self.format.name == "tags") == tags
 
     def _tool_lines(self) -> list[Text]:
         """The tools as lines, where calls are tags: schemas would have the template ask for calls in JSON."""
-        if not self._shows("tags"):
+        if not self._shows(tags=True):
             return []
         lines = [Text("The tools, and how each is called:\n", trusted=True)]
         for tool, (name, argument) in zip(self.tools, self.format.arguments, strict=True):

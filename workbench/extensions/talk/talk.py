@@ -252,7 +252,9 @@ class Talk(HasView):
         if self.endpoint is not None:
             return trajectory.text
         return (
-            self.session.chat.decode(trajectory.sampled).rstrip(HALF) if trajectory.sampled else ""
+            self.session.chat.action_text(trajectory.sampled).rstrip(HALF)
+            if trajectory.sampled
+            else ""
         )
 
     # -------------------------------------------------------------------------------------------- showing itself
