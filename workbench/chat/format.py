@@ -30,16 +30,15 @@ from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
 from workbench.chat.skeleton import Part, Schema, Template
 from workbench.values import Observation, Source, Span
 from workbench.values.errors import ChatFormatError
-
-# Attribute of a tokenizer: the ids that its model's generation_config ends a turn by (engines/policy.py).
-GENERATION_STOPS = "generation_stops"
+from workbench.values.tokens import GENERATION_STOPS
 
 
 class ChatFormat:
     """The chat format of one tokenizer. Build it with `from_tokenizer`; it never changes afterwards.
 
     stop_ids: ids that end a turn (the template's end-of-turn and end of a call, the tokenizer's eos, those of the model's
-    generation_config), without those that also stand inside of turns. manner: how the template has its model write.
+    generation_config), without those that also stand inside of turns. end_of_turn: the one of an answer. instead: those in
+    place of which the template writes another end of turn where the turn is past. manner: how the template has its model write.
     differences: what the template itself would render differently, in words, to be printed once.
     """
 
@@ -58,7 +57,7 @@ class ChatFormat:
         self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._token_texts: dict[int, str] = {}
         self.manner = Manner()
-        self._instead: frozenset[int] = frozenset()
+        self.instead: frozenset[int] = frozenset()
         user = ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))
         user_glue = self.shapes.glue([user], later=False)
         self.end_of_turn: int | None = user_glue.stop
@@ -112,7 +111,10 @@ class ChatFormat:
         inside = {named[text] for text in manner.inside if text in named}
         ends |= set(getattr(self.template.tokenizer, GENERATION_STOPS, ()))
         self.stop_ids = (self.stop_ids | ends) - inside or self.stop_ids
-        self._instead = frozenset(named[text] for text in manner.instead if text in named)
+        instead = [named[text] for text in manner.instead if text in named]
+        self.instead = frozenset(instead) - {self.end_of_turn}
+        if self.end_of_turn in inside and instead:
+            self.end_of_turn = instead[0]
 
     # -------------------------------------------------------------------------------------------- rendering
 
@@ -161,7 +163,7 @@ class ChatFormat:
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
         messages = fit(messages, (), self.capabilities, opening=False)
         glue = self.shapes.glue(messages, later)
-        if last_id is not None and (last_id == glue.stop or last_id in self._instead):
+        if last_id is not None and (last_id == glue.stop or last_id in self.instead):
             return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
         return self._filled(glue.parts, messages, turn, opening=False), None
 

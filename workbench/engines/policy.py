@@ -31,10 +31,10 @@ from transformers.utils import logging as transformers_logging
 
 from workbench.basics.regular_files import read_json
 from workbench.basics.shipped import shipped_folder
-from workbench.chat.format import GENERATION_STOPS
 from workbench.engines.policy_loader import files_in_memory, loaded_by
 from workbench.engines.trial import try_folder
 from workbench.values.errors import PolicyError, did_you_mean
+from workbench.values.tokens import GENERATION_STOPS
 
 SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

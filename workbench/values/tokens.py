@@ -16,6 +16,8 @@ import numpy as np
 from workbench.values.errors import DataError
 from workbench.values.view import Shown
 
+# Attribute of a tokenizer: the ids that its model's generation_config ends a turn by (engines/policy.py sets it).
+GENERATION_STOPS = "generation_stops"
 HISTORIES = (
     "append",
     "template",
