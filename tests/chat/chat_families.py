@@ -156,7 +156,7 @@ def tokenizer_of(family: str, *, pad_is_eos: bool = False) -> PreTrainedTokenize
     core = (
         _sentencepiece_like(special, plain)
         if family.startswith("gemma")
-        else _byte_level(family, special, plain)
+        else byte_level(family, special, plain)
     )
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -169,7 +169,7 @@ def tokenizer_of(family: str, *, pad_is_eos: bool = False) -> PreTrainedTokenize
     return tokenizer
 
 
-def _byte_level(family: str, special: tuple[str, ...], plain: tuple[str, ...]) -> Tokenizer:
+def byte_level(family: str, special: tuple[str, ...], plain: tuple[str, ...]) -> Tokenizer:
     core = Tokenizer(models.BPE())
     core.normalizer = normalizers.NFC() if family.startswith("qwen") else None
     core.pre_tokenizer = pre_tokenizers.Sequence(

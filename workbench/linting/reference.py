@@ -61,6 +61,8 @@ class Reference:
         self.capabilities = chat.capabilities
         self.source = chat.template.source
         self.stops = chat.stop_ids
+        self.instead = chat.instead
+        self.inside = {chat.encoder.controls.get(token) for token in chat.manner.inside}
         self.backend = self.tokenizer.backend_tokenizer
 
     # -------------------------------------------------------------------------------------------- tokens

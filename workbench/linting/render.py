@@ -98,8 +98,8 @@ def _segment(
 def _unknown_ends(
     evidence: Evidence, reference: Reference, theirs: Sequence[Piece], n: int
 ) -> Iterator[Finding]:
-    """What the template ends a turn with ends sampling, too."""
-    for token_id in sorted(set(_ends(theirs).values()) - reference.stops):
+    """What the template ends a turn with ends sampling, too, or is known to stand inside of turns."""
+    for token_id in sorted(set(_ends(theirs).values()) - reference.stops - reference.inside):
         yield Finding(
             f"the template ends a turn with {reference.name(token_id)!r} (id {token_id}), and sampling "
             f"goes on after it: {sorted(reference.stops)} end one",
@@ -158,10 +158,10 @@ def _marked(
             pieces += reference.cut(ids, start)
             continue
         pieces.append(Piece("mark", str(turn), None, start))
-        if ids and ids[-1] == ends.get(turn):
-            pieces.append(
-                Piece("control", reference.name(ids[-1]), [ids[-1]], start + len(ids) - 1)
-            )
+        end = ends.get(turn)
+        # A stop token that a past turn has another one in place of stands for that one.
+        if ids and end is not None and (ids[-1] == end or ids[-1] in reference.instead):
+            pieces.append(Piece("control", reference.name(end), [end], start + len(ids) - 1))
     return pieces
 
 

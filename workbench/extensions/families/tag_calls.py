@@ -25,11 +25,24 @@ from workbench.tools.strict_json import CallError
 from workbench.tools.turns import CallReader
 from workbench.values import ToolCall
 
+_KEY = re.compile(r"[^\s<>\"]{1,200}")
+
 
 def _add(arguments: dict[str, Any], key: str, value: Any) -> None:
+    if not _KEY.fullmatch(key):
+        raise CallError("An argument has no name.", key)
     if key in arguments:
         raise CallError("An argument stands twice in one call.", key)
     arguments[key] = value
+
+
+def _value(text: str, at: int, closing: str, opening: str) -> tuple[str, int]:
+    """(the value that `closing` ends, where reading goes on). Raises CallError where it is not ended before `opening`,
+    which begins the next argument."""
+    value, end = until(text, at, closing, f"An argument is not closed by {closing}")
+    if opening in value:
+        raise CallError(f"An argument is not closed by {closing}.", value[value.find(opening) :])
+    return value, end
 
 
 def _without_line(value: str) -> str:
@@ -68,7 +81,7 @@ class QwenXml(Dialect):
             key, at = until(
                 text, at + len("<parameter="), ">", "A tag of an argument is not closed"
             )
-            value, at = until(text, at, "</parameter>", "An argument is not closed by </parameter>")
+            value, at = _value(text, at, "</parameter>", "<parameter=")
             _add(arguments, key, self.value(name, key, _without_line(value)))
 
     def call_text(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -106,7 +119,7 @@ class Glm(Dialect):
         while text.startswith("<arg_key>", at):
             key, at = until(text, at + len("<arg_key>"), "</arg_key>", "A key is not closed")
             at = expect(text, at, "<arg_value>", "A key has no <arg_value>")
-            value, at = until(text, at, "</arg_value>", "A value is not closed by </arg_value>")
+            value, at = _value(text, at, "</arg_value>", "<arg_key>")
             _add(arguments, key.strip(), self.value(name, key.strip(), value))
             at = after_space(text, at)
         return ToolCall(name, arguments), at
@@ -150,7 +163,7 @@ class Invoke(Dialect):
                 wrong = f"Behind an argument stands neither {tag} nor {end}"
                 return ToolCall(name, arguments), expect(text, at, end, wrong)
             key, at = until(text, at + len(tag), ">", "A tag of an argument is not closed")
-            value, at = until(text, at, close, f"An argument is not closed by {close}")
+            value, at = _value(text, at, close, tag)
             key, typed = self._typed(name, key, value)
             _add(arguments, key, typed)
 
