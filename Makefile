@@ -83,6 +83,9 @@ docs: setup-docs  ## the documentation as a site, in build/docs
 pictures: setup-test  ## the README's two pictures, of a real run (two minutes of one core)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m docs.make pictures
 
+templates: setup-test  ## which chat templates of published families are read right; a silent fault fails (a minute of one core); TEMPLATES_ARGS="--check"
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.chat.templates $(TEMPLATES_ARGS)
+
 bias: setup-demo  ## every estimator's bias and spread, on tasks whose true gradient is a formula; BIAS_ARGS="--json FILE"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench bias $(BIAS_ARGS)
 

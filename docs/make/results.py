@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.make import collapses, measured, speeds, transfers, trusted
+from docs.make import collapses, measured, speeds, template_rows, transfers, trusted
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
@@ -315,6 +315,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     **collapses.KINDS,
     **measured.KINDS,
     **speeds.KINDS,
+    **template_rows.KINDS,
     **transfers.KINDS,
     **trusted.KINDS,
 }
