@@ -133,7 +133,7 @@ class Conversation:
             )
         self._action = span.token_ids
         self._extend([span])
-        return self.chat.action_text(span.token_ids)
+        return self.chat.decode(span.token_ids)
 
     def continuation(self, observation: Observation) -> Continuation:
         """Work out what the environment's reply would add, as `history` says; nothing is added yet."""

@@ -181,7 +181,7 @@ class Collector:
         trajectory = self.sampling.pop(completion.request_id)
         if completion.finish == "error":
             return self.end(trajectory, StopReason.ENGINE_ERROR, completion.error)
-        text = trajectory.conversation.add_action(
+        spoken = trajectory.conversation.add_action(
             completion.token_ids,
             completion.logprobs,
             finish=completion.finish,
@@ -189,6 +189,8 @@ class Collector:
             sampling=completion.sampling,
             plain_logprobs=completion.plain_logprobs,
         )
+        # Environments know thoughts in one form, in whatever marks they were sampled.
+        text = self.chat.manner.plain(spoken)
         trajectory.pending = Turn(
             len(trajectory.turns), text, completion.finish, **trajectory.named
         )

@@ -52,7 +52,7 @@ class CallSettings:
 
     format: Annotated[
         str,
-        Range("hermes, tags, template, or a form of an extension", _is_form),
+        Range("hermes or tags, template, or a form that an extension adds", _is_form),
         "hermes (<tool_call>{json}</tool_call>), tags (<search>...</search>), or template: as the "
         "policy's own chat template asks for",
     ] = "hermes"
