@@ -253,6 +253,8 @@ class _Trial:
         self._ids = np.arange(40)
         if evidence.batch is not None and evidence.batch.num_tokens:
             self._ids = evidence.batch.token_ids_T.unique().numpy()
+        if probe is not None:
+            self._ids = probe.known(self._ids)
 
     def _batch(self, which: str) -> Batch:
         batch = self._evidence.batch
