@@ -29,6 +29,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from workbench.basics.extensions import has_service, service
 from workbench.basics.regular_files import read_json
 from workbench.basics.shipped import shipped_folder
 from workbench.engines.policy_loader import files_in_memory, loaded_by
@@ -38,6 +39,7 @@ from workbench.values.tokens import GENERATION_STOPS
 
 SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ROUND_TRIP = "refuse_damaged_tokenizer"  # of an extension
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["*/*", "consolidated*"]
@@ -366,3 +368,5 @@ def _check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name:
             "instruction-tuned "
             "model, or put a chat_template.jinja into the folder"
         )
+    if has_service(ROUND_TRIP):
+        service(ROUND_TRIP, "loading a policy")(tokenizer, name)

@@ -79,7 +79,7 @@ def _predicted(
     have moved since."""
     probe = evidence.probe
     flat = evidence.flat
-    if probe is None or probe.unable is not None or evidence.policy_version not in (None, 0):
+    if probe is None or probe.not_itself is not None or evidence.policy_version not in (None, 0):
         return
     left = looks * probe.tokens
     for segment in range(len(flat.trajectory_S)):

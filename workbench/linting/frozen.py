@@ -7,7 +7,6 @@ another. Whether the exchange itself took place is another rule's question (R32)
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ class Gradient(NamedTuple):
 
 
 class FrozenLearner:
-    """The real learner with weights of its own, put back to where it stood before whatever is asked next."""
+    """The real learner, put back to where it stood before whatever is asked next. `model` becomes its own."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class FrozenLearner:
         critic: CriticConfig,
         reference: nn.Module,
     ) -> None:
-        self._model = copy.deepcopy(model)
+        self._model = model
         self._config = config
         with torch.random.fork_rng(
             devices=[]
@@ -114,9 +113,9 @@ class FrozenLearner:
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     return (
-        torch.zeros_like(parameter)
+        torch.zeros_like(parameter, device="cpu")
         if parameter.grad is None
-        else parameter.grad.detach().float().clone()
+        else parameter.grad.detach().to("cpu", torch.float32, copy=True)
     )
 
 

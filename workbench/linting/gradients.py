@@ -73,6 +73,7 @@ GIVE_CREDIT = {
     "filter",
 }  # of an algorithm: here credit is taken as it is given
 GRADIENT = "the learner's gradient"
+OWN_WEIGHTS = "the gradient through this policy's own weights; a small stand-in was asked"
 TRIED = 6  # trajectories that are asked about one by one where the gradient is off
 
 
@@ -88,11 +89,14 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     if probe is None or probe.unable:
         yield NotChecked(WORDS["probe"] if probe is None else probe.unable, GRADIENT)
         return
+    if probe.stood_for:
+        yield NotChecked(probe.stood_for, OWN_WEIGHTS)
     chosen = few_groups(evidence.batch, probe.tokens)
     if not len(chosen):
         yield NotChecked("a scored trajectory with sampled tokens", GRADIENT)
         return
     batch = evidence.batch.select(chosen)
+    batch = replace(batch, token_ids_T=probe.known(batch.token_ids_T))
     trajectories = trajectory_tokens_of_batch(batch, evidence.step, chosen.numpy())
     plain = plain_facts(probe, trajectories)
     yield from _fact_differences(probe, algorithm, batch, plain, trajectories)

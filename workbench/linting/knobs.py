@@ -32,7 +32,7 @@ from workbench.learn.algorithms.settings import objective_name, with_settings
 from workbench.learn.batch import Batch
 from workbench.learn.ops.loss import ESTIMATORS, REDUCTIONS
 from workbench.linting.evidence import Evidence
-from workbench.linting.made_up import differ, effects, made_up, with_facts
+from workbench.linting.made_up import SAME, UNDONE, differ, effects, made_up, with_facts
 from workbench.linting.rule import Rule, RuleResult
 from workbench.values.errors import ConfigError, DataError, WorkbenchError
 
@@ -123,11 +123,15 @@ def _acts(
     trial: _Trial, algorithm: Algorithm, others: list[Algorithm]
 ) -> tuple[bool, list[Algorithm]]:
     """Whether a setting acts; and the other values under which credit or loss differ."""
+    # A spread that is divided by twice leaves an epsilon behind: that is no effect.
+    normalize = algorithm.rewards.normalize
+    undone = any(other.rewards.normalize != normalize for other in others)
+    same = UNDONE if undone else SAME
     for which in (DIFFERENT, FLAT):
-        differing = [other for other in others if trial.said_differs(algorithm, other, which)]
+        differing = [other for other in others if trial.said_differs(algorithm, other, which, same)]
         if any(trial.trained_differs(algorithm, other, which) for other in differing):
             return True, differing
-    on_the_step = (trial.said_differs(algorithm, other, REAL) for other in others)
+    on_the_step = (trial.said_differs(algorithm, other, REAL, same) for other in others)
     return not differing and any(on_the_step), differing
 
 
@@ -249,6 +253,8 @@ class _Trial:
         self._ids = np.arange(40)
         if evidence.batch is not None and evidence.batch.num_tokens:
             self._ids = evidence.batch.token_ids_T.unique().numpy()
+        if probe is not None:
+            self._ids = probe.known(self._ids)
 
     def _batch(self, which: str) -> Batch:
         batch = self._evidence.batch
@@ -260,9 +266,9 @@ class _Trial:
             lambda: made_up(self._ids, self._probe, flat=which == FLAT, algorithm=algorithm),
         )
 
-    def said_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
+    def said_differs(self, one: Algorithm, other: Algorithm, which: str, same: float) -> bool:
         """Whether credit, or the loss and its gradient by token, are another."""
-        return self._differ(effects, one, other, which)
+        return self._differ(effects, one, other, which, same)
 
     def trained_differs(self, one: Algorithm, other: Algorithm, which: str) -> bool:
         """Whether the learner's gradient or its updates are another; taken for granted where there is none to ask."""
@@ -277,13 +283,14 @@ class _Trial:
         one: Algorithm,
         other: Algorithm,
         which: str,
+        same: float = SAME,
     ) -> bool:
         batch = self._batch(which)
         answers = [
             self._remembered((ask.__name__, which, repr(algorithm)), partial(ask, algorithm, batch))
             for algorithm in (one, other)
         ]
-        return differ(*answers)
+        return differ(*answers, same)
 
     def _updates(self, algorithm: Algorithm, batch: Batch) -> list[Tensor]:
         """How many tokens each of the learner's updates has."""

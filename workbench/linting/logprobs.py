@@ -92,8 +92,10 @@ def logprob_settings(evidence: Evidence) -> Iterator[RuleResult]:
         if sampling is not None and sampling.engine not in SCRIPTED:
             yield from _bent_as_named(sampled, sampling)
     yield from _batch_columns(evidence, sampled)
-    if evidence.probe is not None and evidence.probe.unable:
-        yield NotChecked(evidence.probe.unable, "tokens compared with the model's own distribution")
+    if evidence.probe is not None and evidence.probe.not_itself:
+        yield NotChecked(
+            evidence.probe.not_itself, "tokens compared with the model's own distribution"
+        )
     yield from against_the_model(evidence)
     yield from drawn_from_the_model(evidence)
 

@@ -51,6 +51,7 @@ STOPS = (
     StopReason.ENV_TRUNCATED,
 )
 SAME = 1e-7  # of the largest number: what moves less has not moved; the same computation gives the same bits
+UNDONE = 1e-3  # ... where one computation undoes another: epsilons beside standard deviations are left of it
 
 
 def effects(algorithm: Algorithm, batch: Batch) -> list[Tensor]:
@@ -127,14 +128,14 @@ def _policy_loss(
     return loss
 
 
-def differ(one: list[Tensor], other: list[Tensor]) -> bool:
+def differ(one: list[Tensor], other: list[Tensor], same: float = SAME) -> bool:
     if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other)):
         return True
     for a, b in zip(one, other):
         gap = (a.double() - b.double()).nan_to_num(0.0).abs()
         if bool((a.isnan() != b.isnan()).any()):
             return True
-        if gap.numel() and float(gap.max()) > SAME * max(
+        if gap.numel() and float(gap.max()) > same * max(
             float(b.double().nan_to_num(0.0).abs().max()), 1e-30
         ):
             return True

@@ -6,6 +6,9 @@
 
 With several processes each holds such a probe, and all are asked at the same time (`frozen`).
 
+A policy that is too large, or on a GPU, is asked by a small stand-in of the same architecture, where an extension makes
+one (service "small_stand_in"): the learner is where its policy is, the plain side on the CPU.
+
 Both have their own copies of the weights. A critic's head, which starts at zero and would let no gradient through, is
 drawn at random, the same on either side; so is how far the reference has been left behind.
 
@@ -19,11 +22,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workbench.basics.extensions import has_service, service
 from workbench.learn.adapters import adapted
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, needs_critic
@@ -49,10 +54,15 @@ from workbench.plain.train import PlainAdamW, PlainLearner, facts, gradient, new
 MAX_PARAMETERS = (
     20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
 )
+STAND_IN = "small_stand_in"  # of an extension
+STAND_IN_TOKENS = 256  # of a batch that it is asked about
 REFERENCE_SPREAD = (
     0.02  # of the reference's weights, relative: tenths of a nat between it and the policy
 )
 UPDATES = 3  # by which the optimizer is judged: only later ones show what it remembers and forgets
+
+
+_Ids = TypeVar("_Ids", Tensor, np.ndarray)
 
 
 class UpdatePair(NamedTuple):
@@ -69,25 +79,22 @@ class UpdatePair(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LearnerProbe:
-    """Neither `model` nor `reference` is ever written to. `config`, `critic`: as the policy is going to be trained."""
+    """Neither `model` nor `reference` is ever written to. `config`, `critic`: as the policy is going to be trained.
+    `stood_for`: why `model` is a small stand-in, "" where it is the policy itself; `device`: the learner's."""
 
     model: nn.Module
     algorithm: Algorithm
     config: LearnerConfig
     critic: CriticConfig = CriticConfig()
     reference: nn.Module | None = None
+    stood_for: str = ""
+    device: torch.device = torch.device("cpu")
 
     @cached_property
     def unable(self) -> str | None:
         """Why nothing can be tried here, or None."""
-        count = sum(p.numel() for p in self.model.parameters())
-        if count > MAX_PARAMETERS:
-            return (
-                f"a policy that is small enough to be tried segment by segment on a CPU: this one has {count:,} "
-                f"parameters, of at most {MAX_PARAMETERS:,}"
-            )
-        if next(self.model.parameters()).device.type != "cpu":
-            return "a policy on the CPU to try settings on (policy.device)"
+        if not self.stood_for and (why := too_large(self.model)) is not None:
+            return why
         if (count := self.config.num_processes) > 1 and not _started(count):
             return f"the {count} processes that train together: this is one alone"
         if count > 1 and self.config.sharding == "full":
@@ -98,8 +105,19 @@ class LearnerProbe:
         return None
 
     @property
+    def not_itself(self) -> str | None:
+        """Why the policy's own weights cannot be asked, or None."""
+        return self.stood_for or self.unable
+
+    def known(self, ids: _Ids) -> _Ids:
+        """Token ids that the model has: those of a stand-in are fewer."""
+        return ids % self.model.get_input_embeddings().weight.shape[0]
+
+    @property
     def tokens(self) -> int:
         """How many tokens of a batch are worth trying: fewer for a larger model."""
+        if self.stood_for:
+            return STAND_IN_TOKENS
         return max(256, min(1536, int(2e9 / sum(p.numel() for p in self.model.parameters()))))
 
     @property
@@ -122,7 +140,11 @@ class LearnerProbe:
         with_critic = needs_critic(algorithm)
         if with_critic not in self._frozen:
             self._frozen[with_critic] = FrozenLearner(
-                self.model, algorithm, self.config, self.critic, self._other_reference
+                copy.deepcopy(self.model).to(self.device),
+                algorithm,
+                self.config,
+                self.critic,
+                copy.deepcopy(self._other_reference).to(self.device),
             )
         return self._frozen[with_critic]
 
@@ -323,6 +345,19 @@ def _no_credit(lines: Sequence, **settings: float) -> None:
     """Where only losses are asked for, credit is given."""
 
 
+def too_large(model: nn.Module) -> str | None:
+    """Why a policy cannot be tried segment by segment on the CPU, or None."""
+    count = sum(p.numel() for p in model.parameters())
+    if count > MAX_PARAMETERS:
+        return (
+            f"a policy that is small enough to be tried segment by segment on a CPU: this one has {count:,} "
+            f"parameters, of at most {MAX_PARAMETERS:,}"
+        )
+    if next(model.parameters()).device.type != "cpu":
+        return "a policy on the CPU to try settings on (policy.device)"
+    return None
+
+
 def probe_of(
     model: nn.Module,
     algorithm: Algorithm,
@@ -331,7 +366,19 @@ def probe_of(
     reference: nn.Module | None = None,
 ) -> LearnerProbe:
     """A probe of this policy, set as it is going to be trained. Nothing is copied before it is asked something."""
+    device = next(model.parameters()).device
+    stood_for = too_large(model) or ""
+    if stood_for and has_service(STAND_IN):
+        stand_in = service(STAND_IN, "the lint")(model)
+        if stand_in is None:
+            stood_for = ""
+        else:
+            model = stand_in
+            reference = None
+    else:
+        stood_for = ""
     if config.lora_rank:
         model = adapted(model, config, spread=HEAD_SPREAD)
         config = replace(config, lora_rank=0)
-    return LearnerProbe(model, algorithm, config, critic or CriticConfig(), reference)
+    critic = critic or CriticConfig()
+    return LearnerProbe(model, algorithm, config, critic, reference, stood_for, device)

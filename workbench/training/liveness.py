@@ -17,6 +17,7 @@ from workbench.learn.algorithms.liveness import (
     check_sizes,
     inert_settings,
     remarks,
+    scales_again,
     updates_of_a_step,
 )
 from workbench.training.sections import Config
@@ -175,6 +176,11 @@ def inert_settings_of(config: Config) -> Iterator[Inert]:
         config.critic.trunk == "own",
         "a critic with its own trunk has its own optimizer (critic.lr); set critic.trunk='policy'",
     )
+    yield Inert(
+        "algorithm.rewards.normalize",
+        scales_again(algorithm),
+        f"{algorithm.name} takes any shift and scale of these rewards off again by itself",
+    )
     for name, dead, why in inert_settings(algorithm, train.tasks_per_step, train.group_size):
         yield Inert(f"algorithm.{name}", dead, why)
 
@@ -189,6 +195,14 @@ def remarks_on(config: Config) -> list[str]:
             f"collect.temperature = {collect.temperature} and top_p = {collect.top_p}: trajectories are sampled from "
             "a modified distribution, but the loss scores the policy's own; algorithm.sampler_cap (2, for one) "
             "weights for it"
+        )
+    updates = updates_of_a_step(algorithm, config.train.tasks_per_step, config.train.group_size)
+    if algorithm.reference.in_loss and (updates > 1 or config.train.staleness):
+        notes.append(
+            f"algorithm.reference.kl_in = 'loss' and {updates} updates per step: {algorithm.reference.kl_estimator} "
+            "estimates the divergence for tokens of the policy itself, and after the first update they are those of an "
+            "older one, by which nothing weights, so that the gradient of this term is off; make one update per step, or "
+            "set algorithm.reference.kl_in = 'reward'"
         )
     if algorithm.reference.in_loss and algorithm.reference.kl_estimator == "k1":
         notes.append(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from accelerate.utils import broadcast_object_list, wait_for_everyone
 
+from workbench.basics.extensions import has_service, service
 from workbench.rollouts.evaluate import Score
 from workbench.run.code import code_file
 from workbench.run.recording import create_run
@@ -65,6 +66,8 @@ def train_here(
             session.learner.is_main
         )  # made first of all: it asserts once more what accelerate made of the processes
         check_prompts(session)
+        if has_service("ask_before_training"):
+            service("ask_before_training", "training")(session, on_note)
         [path] = broadcast_object_list(
             [str(path)]
         )  # a name with a time in it may differ between processes

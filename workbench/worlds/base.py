@@ -52,6 +52,8 @@ class EnvFamily(Protocol):
     #   split_of(task) -> "train" | "held-out"            where a task belongs, by its content
     #   task_seeds(split, first, count, seed) -> ints     which draws come one after another in a run (rows.RowFamily)
     #   score(trajectory: Trajectory) -> number, parts or None   what it earned as a whole, computed after it (envs.scoring)
+    #   may_vary: tuple of str                            harmless variations of an answer that it pays: some of "spaces",
+    #     "line breaks", "full stop", "case", "prose"; without it white space is tried (`workbench check-env`, rule R39)
     # Optional, False or True: deterministic (False: not the same twice from the same task, seed and actions), remote
     # (True: it talks to a server). The lint does not replay environments that say either.
 

@@ -19,6 +19,7 @@ from workbench.engines.intake import model_context
 from workbench.engines.policy import load_tokenizer
 from workbench.extensions.inspect_worlds.checks import EnvReport, check_family
 from workbench.extensions.inspect_worlds.view import env_check_view
+from workbench.extensions.inspect_worlds.words import Way
 from workbench.rollouts.config import CollectConfig
 from workbench.training.config import PRESETS, Config, load_config
 from workbench.training.sections import PolicyConfig
@@ -139,7 +140,7 @@ def _family_and_config(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Conf
 
 
 def _token_limits(policy: str, config: Config | None) -> dict[str, Any]:
-    """How a policy's tokenizer counts, and what its context holds."""
+    """How a policy's tokenizer counts, what its context holds, and the way of its words to the world."""
     from transformers import AutoConfig
 
     collect = config.collect if config is not None else CollectConfig()
@@ -157,6 +158,7 @@ def _token_limits(policy: str, config: Config | None) -> dict[str, Any]:
         "count_tokens": count,
         "max_context": min(collect.max_context or held, held),
         "max_turn_tokens": collect.max_turn_tokens,
+        "way": Way(chat, collect),
     }
 
 

@@ -68,6 +68,22 @@ def inert_settings(algorithm: Algorithm, tasks: int, group_size: int) -> list[In
     return inert + _inert_masks(algorithm)
 
 
+def scales_again(algorithm: Algorithm) -> bool:
+    """Whether the rewards are put on a scale of their own ("mean_std") that the estimator replaces by another.
+
+    Within a group: it takes the group's mean off and divides by its std. Over the step: it whitens all tokens, each of
+    which sees the same shift and scale. A pull that is paid in the reward is not scaled with it, so nothing is undone.
+    """
+    if algorithm.rewards.normalize != "mean_std" or algorithm.reference.in_reward:
+        return False
+    if algorithm.ignores_shifts and algorithm.estimator.says("divides"):
+        return True
+    undiscounted = algorithm.settings.get("estimator.gamma", 1.0) == 1
+    reads_values = algorithm.critic is not None
+    over_the_step = algorithm.rewards.over == "batch" and undiscounted and not reads_values
+    return over_the_step and algorithm.whitens
+
+
 def _what_makes_more_updates(algorithm: Algorithm, tasks: int, group_size: int) -> str:
     if not algorithm.minibatch_size:
         return "raise algorithm.epochs or algorithm.minibatches"

@@ -44,6 +44,8 @@ from workbench.extensions.inspect_worlds.checks.upkeep import (
     check_workers,
     cost_of,
 )
+from workbench.extensions.inspect_worlds.checks.words import check_solver_words
+from workbench.extensions.inspect_worlds.words import Way
 from workbench.values import Observation
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import BASELINES, NONE_KNOWN
@@ -201,6 +203,15 @@ CHECKS: tuple[EnvCheck, ...] = (
         "order of a set.",
         check_workers,
     ),
+    EnvCheck(
+        "E19",
+        "the solver's words are paid, harmless variations of them too, and wrong ones are not",
+        "a right answer earns nothing because of a line break, so that format is learned and not the task, or nothing at "
+        "all; or every answer earns",
+        "Read answers by searching for them, white space stripped; or say what may vary: may_vary = ('spaces', 'line "
+        "breaks', 'full stop', 'case', 'prose'), those that the world accepts, () for none. Plain words are always paid.",
+        check_solver_words,
+    ),
 )
 
 
@@ -228,14 +239,15 @@ def check_family(
     max_turn_tokens: int = 0,
     tasks: int = 12,
     budget_s: float = 3.0,
+    way: Way = Way(),
     only: tuple[str, ...] = (),
 ) -> EnvReport:
     """Play `family` and ask every check (or those of `only`, by id).
 
     `count_tokens(observation)`: tokens of a prompt that begins with it; with `max_context` and `max_turn_tokens` it says
-    whether prompts fit. `tasks`: how many are played; `budget_s`: seconds for each way to play.
+    whether prompts fit. `tasks`: how many are played; `budget_s`: seconds for each way to play. `way`: from a policy's words to the world.
     """
-    given = CheckInput(family, count_tokens, max_context, max_turn_tokens, tasks, budget_s)
+    given = CheckInput(family, count_tokens, max_context, max_turn_tokens, tasks, budget_s, way)
     about = f"{getattr(family, 'label', family.name)}: {tasks} tasks"
     missing = {name: NONE_KNOWN for name in BASELINES if name not in given.baselines}
     try:

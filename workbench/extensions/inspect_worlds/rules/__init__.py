@@ -13,6 +13,7 @@ from workbench.extensions.inspect_worlds.rules import (
     replayed,
     splits,
     tool_results,
+    words,
     worlds,
     worth,
 )
@@ -27,6 +28,7 @@ MODULES = (
     leaks,
     tool_results,
     payments,
+    words,
     worlds,
     worth,
 )
