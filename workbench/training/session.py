@@ -70,7 +70,7 @@ class Session(Shown):
 
     @property
     def family(self) -> EnvFamily:
-        return self.config.env
+        return self.config.family
 
     @cached_property
     def learner(self) -> Learner:

@@ -236,7 +236,7 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
                     claims=run_claims(run),
                     steps=step_facts(run),
                     evaluations=evaluations,
-                    family=opened.config.env,
+                    family=opened.config.family,
                     collect=opened.config.collect,
                 ),
                 ("run",),
@@ -335,7 +335,7 @@ class _OfRun:
             algorithm=config.algorithm,
             collect=config.collect,
             chat=self.chat,
-            family=config.env,
+            family=config.family,
             step=step,
             precision=config.learner.precision,
             staleness=config.train.staleness,
@@ -355,7 +355,7 @@ class _OfRun:
                     batch=_batch_of(groups, (None,) * len(groups)),
                     collect=collect,
                     chat=self.chat,
-                    family=self.config.env,
+                    family=self.config.family,
                     samples=self.config.lint.samples,
                 )
 
