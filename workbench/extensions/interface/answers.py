@@ -38,6 +38,13 @@ _DOUBTS = frozenset(
 )
 # Behind moves, what begins a reason: names that follow are not what is to be done.
 _REASONS = frozenset("because since as so which for".split())
+# With one of them a line that stands alone is no answer.
+_NO_ANSWERS = frozenset(
+    (
+        "alright certainly first hello here hi hm hmm i i'll i'm let let's now of ok okay please sorry sure thank thanks "
+        "understood wait well"
+    ).split()
+)
 _COUNTED = frozenset("moves answers turns tries steps".split())  # "moves left" is no move
 _PRAISED = frozenset("answer action away choice direction move now one option path way".split())
 _SENTENCE = re.compile(r"(?<=[.!?;\n])")
@@ -240,7 +247,9 @@ def short_answers(text: str, most_words: int = 6) -> list[str]:
     if not named:
         line = text.strip(_DECORATION)
         is_short = "\n" not in line and len(line) <= LONGEST_LINE and not line.endswith(("?", ":"))
-        named = [line.rpartition("=")[2]] if is_short and len(line.split()) <= most_words else []
+        words = [word.strip(",.!:") for word in line.lower().split()]
+        is_answer = is_short and words[:1] and words[0] not in _NO_ANSWERS
+        named = [line.rpartition("=")[2]] if is_answer and len(words) <= most_words else []
         named = [answer for answer in named if not answer.strip().startswith(("<", "{", "["))]
     trimmed = [answer.strip(_DECORATION).removesuffix(".").strip(_DECORATION) for answer in named]
     return [answer for answer in trimmed if answer and len(answer) <= LONGEST_LINE]
