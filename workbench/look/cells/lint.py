@@ -26,7 +26,6 @@ from workbench.learn.algorithms.base import Credit, needs_greedy
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence, Update, all_rules, lint_evidence
 from workbench.linting.evidence import EvaluationFacts
-from workbench.linting.facts import MODES
 from workbench.linting.in_training import (
     given_by,
     merged_answer,
@@ -347,9 +346,7 @@ class _OfRun:
         """The stored trajectories of evaluations, side by side: asked what is asked of a step, a few of each."""
         for evaluation in evaluations:
             for side, groups in evaluation.sides.items():
-                collect = replace(
-                    self.config.collect, temperature=MODES[side.rpartition("-")[2]], top_p=1.0
-                )
+                collect = replace(self.config.collect, **evaluation.sampling_of(side))
                 yield Evidence(
                     groups,
                     batch=_batch_of(groups, (None,) * len(groups)),
