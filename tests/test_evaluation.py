@@ -194,7 +194,7 @@ def test_baselines_play_the_very_tasks_and_dynamics_that_policies_play():
         "p", tasks, play, config=CollectConfig(temperature=0.5, top_p=0.5), seed=3
     )
     assert [score.mode for score in made] == list(MODES)
-    assert seen == [((3, "evaluation"), 1.0, 1.0), ((3, "evaluation"), 0.0, 1.0)]
+    assert seen == [((3, "evaluation"), 0.5, 0.5), ((3, "evaluation"), 0.0, 1.0)]
     first, again = (evaluate_baselines(tasks, family=lake, seed=3) for _ in range(2))
     assert [score.by_task for score in first] == [score.by_task for score in again]
     assert {score.policy for score in first} == {"random", "solver"} and all(
@@ -521,3 +521,40 @@ def test_step_metrics_know_flat_groups_spread_and_what_was_not_scored():
     )
     assert metrics["stop_env_timeout"] == 0.25 and metrics["success"] == 0.25
     assert np.isclose(sum(value for key, value in metrics.items() if key.startswith("stop_")), 1.0)
+
+
+# ------------------------------------------------------------------------------------------------ sampled as the run samples
+
+
+def test_a_policy_is_sampled_as_the_run_samples_and_its_row_says_so():
+    seen = []
+
+    def play(tasks, count, config, address):
+        seen.append((config.temperature, config.top_p))
+        return [Group((a_trajectory(0, reward=1.0, success=True),)) for _ in tasks]
+
+    bent = CollectConfig(temperature=0.8, top_p=0.9)
+    made = evaluate_policy("trained", [Task("t", "fake", 0)], play, config=bent, seed=0)
+    assert seen == [(0.8, 0.9), (0.0, 1.0)]
+    rows = json.loads(json.dumps([score.row() for score in made]))
+    assert (rows[0]["temperature"], rows[0]["top_p"]) == (0.8, 0.9)
+    assert "temperature" not in rows[1] and "top_p" not in rows[1]
+    assert "sampled (temperature 0.8, top-p 0.9)" in str(made[0])
+    assert "greedy (" not in str(made[1])
+    assert "sampled (temperature 0.8, top-p 0.9)" in report_view(report(made)).text
+    again = Score.of_row(json.loads(json.dumps(rows[0])))
+    assert (again.temperature, again.top_p, again.mode) == (0.8, 0.9, "sampled")
+    assert shaped({"rows": rows}, EVALUATION, Path("step-1.json"), "an evaluation")
+
+
+def test_at_temperature_one_rows_are_those_of_before():
+    def play(tasks, count, config, address):
+        return [Group((a_trajectory(0, reward=1.0, success=True),)) for _ in tasks]
+
+    (score,) = evaluate_policy(
+        "trained", [Task("t", "fake", 0)], play, config=CollectConfig(), seed=0, modes=("sampled",)
+    )
+    assert "temperature" not in score.row() and str(score).startswith("trained   sampled  ")
+    foreign = {**json.loads(json.dumps(score.row())), "temperature": "hot"}
+    with pytest.raises(StoreError, match="temperature"):
+        shaped({"rows": [foreign]}, EVALUATION, Path("step-1.json"), "an evaluation")

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.basics.findings import Place
 from workbench.linting.flat import Flat, flatten
+from workbench.rollouts.config import GREEDY
 from workbench.values import CreditTable, Trajectory
+from workbench.values.tokens import PLAIN
 
 if TYPE_CHECKING:
     from workbench.chat import ChatFormat
@@ -90,6 +92,15 @@ class EvaluationFacts(NamedTuple):
     num_tasks: int | None = None
     attempts: int | None = None  # at each task, where sampled
     first_task: int = 0  # held-out tasks before the first
+
+    def sampling_of(self, side: str) -> dict[str, float]:
+        """Temperature and top-p that a side's turns were sampled with, as its row says; where it says none, at 1."""
+        policy, _, mode = side.rpartition("-")
+        if mode == "greedy":
+            return GREEDY
+        rows = self.report["rows"]
+        row = next((row for row in rows if (row["policy"], row["mode"]) == (policy, mode)), {})
+        return {name: row.get(name, usual) for name, usual in PLAIN.items()}
 
 
 @dataclass(frozen=True, eq=False)

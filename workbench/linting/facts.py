@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 from workbench.values import Span, Task, Trajectory
 
-MODES = {"sampled": 1.0, "greedy": 0.0}  # ways to play in evaluations, by temperature
+MODES = ("sampled", "greedy")  # ways to play in evaluations
 
 
 def content(task: Task) -> str:

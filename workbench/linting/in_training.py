@@ -390,7 +390,7 @@ def given_by(session: LintedSession | None) -> dict[str, Any]:
         "chat": session.chat,
         "collect": config.collect,
         "algorithm": config.algorithm,
-        "family": config.env,
+        "family": config.family,
         "precision": config.learner.precision,
         "staleness": config.train.staleness,
         "context_length": getattr(session.engine, "context_length", None),

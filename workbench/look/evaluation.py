@@ -23,6 +23,7 @@ from workbench.look.looks import BLUE, GREEN, GREY, INK, MUTED, ORANGE, PURPLE, 
 from workbench.look.png import RowMark, draw_rows, figure, tidy
 from workbench.values import View
 from workbench.values.errors import DataError
+from workbench.values.tokens import sampling_words
 
 NEEDED = ("policy", "mode", "n", "success", "success_low", "success_high")
 NEEDED_OF_RETURNS = ("policy", "mode", "n", "reward")
@@ -306,7 +307,7 @@ def _row(row: Mapping[str, Any], measure: _Measure) -> list[str | doc.Cell]:
     others = ("reward", "turns", "tokens") if measure.key == "success" else ("turns", "tokens")
     return [
         doc.Cell(str(row["policy"]), Look(foreground=colour, bold=True)),
-        str(row["mode"]),
+        sampling_words(row),
         rate,
         interval,
         bar,

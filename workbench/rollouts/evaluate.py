@@ -1,7 +1,7 @@
 """How good is a policy, and compared with what: the same held-out tasks for everyone (invariant 12).
 
 Every policy plays the same tasks with the same dynamics seeds and, where it samples, the same noise (common random
-numbers), so that differences are paired task by task. Success is reported sampled at temperature 1 *and* greedy:
+numbers), so that differences are paired task by task. Success is reported sampled, as the run samples, *and* greedy:
 training often only sharpens, and one of the two alone would overstate it.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.rollouts.config import CollectConfig
+from workbench.rollouts.config import GREEDY, CollectConfig
 from workbench.values import Group, Task, Trajectory, trajectories_of
 from workbench.values.errors import ConfigError, EnvError
 from workbench.values.seeds import seed_of
@@ -27,6 +27,7 @@ from workbench.values.stats import (
     pass_at_k,
     share,
 )
+from workbench.values.tokens import PLAIN, sampling_words
 from workbench.values.view import Shown, ShownTuple
 from workbench.worlds import baselines
 from workbench.worlds.base import EnvFamily
@@ -69,6 +70,8 @@ class Score(Shown):
     reward_low: float | None = None
     reward_high: float | None = None
     reward_by_task: tuple[float | None, ...] = ()
+    temperature: float = 1.0  # of a policy that samples; in a row only where it is not 1
+    top_p: float = 1.0
     # stored beside a row, in none
     played: tuple[Group, ...] = field(default=(), repr=False, compare=False)
 
@@ -105,6 +108,9 @@ class Score(Shown):
         if self.success is not None:
             for name in OF_RETURNS:
                 del row[name]
+        for name, usual in PLAIN.items():
+            if row[name] == usual:
+                del row[name]
         for k in self.ks:
             estimate = self.pass_at(k)
             row |= {
@@ -124,7 +130,7 @@ class Score(Shown):
         else:
             low, high = (f"{100 * bound:.1f}" for bound in (self.success_low, self.success_high))
             figures = f"{100 * self.success:5.1f} %  [{low}, {high}]"
-        return f"{self.policy:9} {self.mode:7}  {figures}  n={self.n}{several}"
+        return f"{self.policy:9} {sampling_words(vars(self)):7}  {figures}  n={self.n}{several}"
 
 
 def _score(
@@ -230,7 +236,7 @@ def evaluate_policy(
     modes: Sequence[str] = MODES,
     attempts: int = 1,
 ) -> Scores:
-    """Let a policy play `tasks` once per mode: sampled at temperature 1, `attempts` times each, and greedy, once.
+    """Let a policy play `tasks` once per mode: sampled as `config` samples, `attempts` times each, and greedy, once.
 
     `play(tasks, trajectories, config, address)` collects; it is handed in, because who samples (one process or many) is not
     this page's business. The same address for every policy: common random numbers, and the first trajectory is the same
@@ -240,11 +246,12 @@ def evaluate_policy(
     for mode in modes:
         if mode not in MODES:
             raise ConfigError(f"evaluation modes are {MODES}, got {mode!r}")
-        settings = replace(config, temperature=1.0 if mode == "sampled" else 0.0, top_p=1.0)
+        settings = config if mode == "sampled" else replace(config, **GREEDY)
         count = attempts if mode == "sampled" else 1
         groups = play(tasks, count, settings, (seed, "evaluation"))
         score = score_trajectories(name, mode, trajectories_of(groups), attempts=count)
-        scores.append(replace(score, played=tuple(groups)))
+        bent = {name: getattr(config, name) for name in PLAIN if mode == "sampled"}
+        scores.append(replace(score, played=tuple(groups), **bent))
     return Scores(scores)
 
 

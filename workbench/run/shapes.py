@@ -30,6 +30,8 @@ _SCORE = {
     "n?": int,
     "by_task?": _NUMBERS,
     "reward_by_task?": _NUMBERS,
+    "temperature?": float,
+    "top_p?": float,
     "*": _NUMBER,
 }
 _COMPARISON = {"a": str, "b": str, "of?": str, "n?": int, "*": _NUMBER}

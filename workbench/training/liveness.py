@@ -29,6 +29,7 @@ from workbench.worlds.privileged import tells
 
 def refuse_contradictions(config: Config) -> None:
     """Raises ConfigError for settings of which no training can be made."""
+    config.family  # raises where environment and interface do not go together
     algorithm = config.algorithm
     train = config.train
     check_sizes(algorithm, train.group_size)

@@ -103,7 +103,7 @@ def refuse_config_without_room(config: Config) -> None:
         load_tokenizer(name), template_flags=dict(config.policy.template_flags)
     )
     tasks = env_tasks(
-        config.env,
+        config.family,
         "train",
         LOOKED_AT,
         seed=config.seed,
@@ -113,7 +113,12 @@ def refuse_config_without_room(config: Config) -> None:
     runner = config.collect.runner()
     try:
         refuse_without_room(
-            tasks, family=config.env, chat=chat, config=config.collect, runner=runner, holds=holds
+            tasks,
+            family=config.family,
+            chat=chat,
+            config=config.collect,
+            runner=runner,
+            holds=holds,
         )
     finally:
         runner.shutdown()

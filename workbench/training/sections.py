@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any
 
 from workbench.basics.settings import Inert, at_least, check_settings, one_of, probability
@@ -14,6 +15,7 @@ from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.training.kinds import kind_of
 from workbench.values.view import Shown
 from workbench.worlds.base import EnvFamily
+from workbench.worlds.interface import InterfaceConfig, interfaced
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class Config(Shown):
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     engine: Any = field(default_factory=TransformersEngineConfig)
     layout: LayoutConfig = field(default_factory=LayoutConfig)
+    interface: InterfaceConfig = field(default_factory=InterfaceConfig)
     collect: CollectConfig = field(default_factory=CollectConfig)
     algorithm: Any = GRPO
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -158,6 +161,11 @@ class Config(Shown):
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     lint: LintConfig = field(default_factory=LintConfig)
+
+    @cached_property
+    def family(self) -> EnvFamily:
+        """The environment as the policy meets it: with the interface. Raises ConfigError where the two do not go together."""
+        return interfaced(self.env, self.interface)
 
     def kind_of(self, part: str) -> str:
         """The name that a part of several kinds has in a file: a short one, or "module:Qualname" of a class of one's own.

@@ -41,6 +41,7 @@ from workbench.training.task_choice import TaskChooser
 from workbench.values import Group, Groups, Task, Trajectory
 from workbench.values.errors import ConfigError
 from workbench.values.seeds import seed_of
+from workbench.values.tokens import sampling_words
 from workbench.values.view import Shown
 from workbench.worlds import tasks as env_tasks
 from workbench.worlds.base import EnvFamily
@@ -71,7 +72,7 @@ class Session(Shown):
 
     @property
     def family(self) -> EnvFamily:
-        return self.config.env
+        return self.config.family
 
     @cached_property
     def learner(self) -> Learner:
@@ -323,7 +324,7 @@ def evaluate(
     attempts: int | None = None,
     on_done: Callable[[Trajectory], None] | None = None,
 ) -> Scores:
-    """Scores of the session's policy on its held-out tasks, one per mode (sampled at temperature 1, greedy). Those of a run are
+    """Scores of the session's policy on its held-out tasks, one per mode (sampled as the run samples, and greedy). Those of a run are
     shown beside the baselines that its folder has of the same tasks.
 
     `name`: of the policy ("": "trained" where it is a run's). `num_tasks`, `attempts` (at each task, where it samples): as
@@ -357,6 +358,9 @@ def _stored_baselines(session: Session, num_tasks: int, attempts: int) -> Mappin
     for row in first["rows"]:
         score = Score.of_row(row)
         asked = (num_tasks, attempts if score.mode == "sampled" else 1)
+        own = sampling_words({**vars(session.config.collect), "mode": "sampled"})
+        if score.policy == "untrained" and score.mode == "sampled" and sampling_words(row) != own:
+            other[score.policy] = f"the run has it {sampling_words(row)}"
         if (score.n, score.attempts) != asked:
             other[score.policy] = f"the run has it of {score.n} tasks x {score.attempts}"
     return {"rows": (), "absent": other} if other else first

@@ -51,6 +51,18 @@ class Sampling:
         return self.temperature != 1.0 or self.top_p != 1.0
 
 
+PLAIN = {"temperature": 1.0, "top_p": 1.0}  # sampling from the policy's own distribution
+
+
+def sampling_words(row: Mapping[str, Any]) -> str:
+    """How the policy of a row of an evaluation played: "greedy", "sampled", "sampled (temperature 0.8)"."""
+    bent = []
+    for name, usual in PLAIN.items():
+        if row.get(name, usual) != usual:
+            bent.append(f"{name.replace('_', '-')} {row[name]:g}")
+    return row["mode"] + (f" ({', '.join(bent)})" if bent else "")
+
+
 def _frozen_array(values: Any, dtype: Any, what: str) -> np.ndarray:
     array = np.array(values, dtype=dtype)  # always a copy: nobody else holds a writable view
     if array.ndim != 1:

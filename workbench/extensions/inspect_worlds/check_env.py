@@ -109,7 +109,7 @@ def check_env(
 def _family_and_config(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Config | None]:
     """The family; and the config, where one that names a policy was given."""
     if isinstance(env, Config):
-        return env.env, env
+        return env.family, env
     if not isinstance(env, (str, Path)):
         if settings:
             raise ConfigError(
@@ -119,7 +119,7 @@ def _family_and_config(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Conf
     name = str(env)
     if name.endswith(".toml") or name in PRESETS and name not in ENV_PRESETS:
         config = load_config(name, settings)
-        return config.env, config
+        return config.family, config
     if name in ENV_PRESETS and not settings:
         return ENV_PRESETS[name], None
     if name in ENVS or is_named(name):
@@ -128,7 +128,7 @@ def _family_and_config(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Conf
             if is_named(name) and not settings
             else load_config("frozenlake", {"env.kind": name, **settings})
         )
-        return own.env, None
+        return own.family, None
     if name in ENV_PRESETS:
         raise ConfigError(
             f"--set changes a kind or a file; {name!r} is a preset: name env.kind, {', '.join(ENVS)}"

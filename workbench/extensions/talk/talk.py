@@ -117,7 +117,7 @@ class Talk(HasView):
         max_turns: int | None = None,
         keep: bool = False,
     ) -> None:
-        self.family: EnvFamily = config.env
+        self.family: EnvFamily = config.family
         self.collect: CollectConfig = config.collect
         if temperature is not None:
             self.collect = replace(self.collect, temperature=temperature)

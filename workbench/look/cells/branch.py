@@ -218,7 +218,7 @@ def branch(
     origin = "of the session that was handed in"
     if session is None:
         session, origin = _session_with(run, at.step, weights)
-    refuse_what_cannot_be_restored(session.config.env, trajectory)
+    refuse_what_cannot_be_restored(session.config.family, trajectory)
     settings = _collect_settings(session, at)
     count = len(trajectory.turns)
     # The whole trajectory once more: it cannot be played again, or it is as it is stored.
@@ -275,7 +275,7 @@ def _session_with(run: Run, step: int, weights: str) -> tuple[Session, str]:
 
 def _collect_settings(session: Session, at: Address) -> dict[str, Any]:
     return {
-        "family": session.config.env,
+        "family": session.config.family,
         "engine": session.engine,
         "chat": session.chat,
         "config": session.config.collect,

@@ -26,7 +26,6 @@ from workbench.learn.algorithms.base import Credit, needs_greedy
 from workbench.learn.batch import Batch
 from workbench.linting import Evidence, Update, all_rules, lint_evidence
 from workbench.linting.evidence import EvaluationFacts
-from workbench.linting.facts import MODES
 from workbench.linting.in_training import (
     given_by,
     merged_answer,
@@ -236,7 +235,7 @@ def _of_run(run: Run, step: int | None, start: bool) -> Linted:
                     claims=run_claims(run),
                     steps=step_facts(run),
                     evaluations=evaluations,
-                    family=opened.config.env,
+                    family=opened.config.family,
                     collect=opened.config.collect,
                 ),
                 ("run",),
@@ -335,7 +334,7 @@ class _OfRun:
             algorithm=config.algorithm,
             collect=config.collect,
             chat=self.chat,
-            family=config.env,
+            family=config.family,
             step=step,
             precision=config.learner.precision,
             staleness=config.train.staleness,
@@ -347,15 +346,13 @@ class _OfRun:
         """The stored trajectories of evaluations, side by side: asked what is asked of a step, a few of each."""
         for evaluation in evaluations:
             for side, groups in evaluation.sides.items():
-                collect = replace(
-                    self.config.collect, temperature=MODES[side.rpartition("-")[2]], top_p=1.0
-                )
+                collect = replace(self.config.collect, **evaluation.sampling_of(side))
                 yield Evidence(
                     groups,
                     batch=_batch_of(groups, (None,) * len(groups)),
                     collect=collect,
                     chat=self.chat,
-                    family=self.config.env,
+                    family=self.config.family,
                     samples=self.config.lint.samples,
                 )
 

@@ -184,11 +184,11 @@ def held_out(family: EnvFamily, count: int, first: int = 0) -> list[Task]:
 def _sampling(
     evaluation: EvaluationFacts, name: str, trajectories: Sequence[Trajectory]
 ) -> Iterator[RuleResult]:
-    mode = name.rpartition("-")[2]
+    wanted = evaluation.sampling_of(name)
     version = 0 if name.startswith("untrained") else evaluation.version
     for t in trajectories:
         for span in sampled_spans(t):
-            what = _sampled_otherwise(span, mode, version)
+            what = _sampled_otherwise(span, wanted, version)
             if what is not None:
                 yield Finding(
                     f"{name}: turn {span.turn} of {t.task.id}/{t.attempt} was sampled {what}",
@@ -197,14 +197,14 @@ def _sampling(
                 return
 
 
-def _sampled_otherwise(span: Span, mode: str, version: int | None) -> str | None:
-    """How a turn was sampled, where that is not as this way to play and these weights sample."""
+def _sampled_otherwise(span: Span, wanted: Mapping[str, float], version: int | None) -> str | None:
+    """How a turn was sampled, where that is not as its row says and as these weights sample."""
     sampling = span.sampling
     if sampling is not None and sampling.engine != "scripted":
-        if (sampling.temperature, sampling.top_p) != (MODES[mode], 1.0):
+        if (sampling.temperature, sampling.top_p) != (wanted["temperature"], wanted["top_p"]):
             return (
-                f"at temperature {sampling.temperature:g}, top-p {sampling.top_p:g}; {mode} play is "
-                f"{MODES[mode]:g} and 1"
+                f"at temperature {sampling.temperature:g}, top-p {sampling.top_p:g}; its row says "
+                f"{wanted['temperature']:g} and {wanted['top_p']:g}"
             )
     if None not in (version, span.policy_version) and span.policy_version != version:
         return f"by version {span.policy_version} of the weights, and the table is of version {version}"

@@ -1,0 +1,1 @@
+"""Does a policy speak as an environment reads? A few turns under several settings, and what to change."""
