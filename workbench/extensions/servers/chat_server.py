@@ -167,6 +167,7 @@ class _Handler(BoundedHandler):
         try:
             asked = read_request(body, models=(self.server.policy.name,))
             completion = _Completion(self.server, asked)
+            completion.start()
             if asked.stream:
                 return self._stream(completion)
             self.answer(200, completion.whole(self._client_is_there))
@@ -221,8 +222,7 @@ class _Completion:
         style = self.policy.call_format(asked.tools)
         self.style = style if asked.reads_calls else None
         self.prompt = self.history.prompt(asked.messages, asked.tools, style)
-        room = self.policy.engine.context_length - len(self.prompt)
-        if room < 1:
+        if len(self.prompt) >= self.policy.engine.context_length:
             raise RequestError(
                 400,
                 f"the conversation has {len(self.prompt)} tokens, and the policy has positions for "
@@ -234,15 +234,22 @@ class _Completion:
         self.sampled: list[list[SampledToken]] = [[] for _ in range(asked.n)]
         self.finishes: list[str | None] = [None] * asked.n
         self.events: queue.SimpleQueue = queue.SimpleQueue()
-        address = (server.seed, "served", number) if asked.seed is None else (asked.seed, "asked")
         self.turns: list[Turn] = []
+        self.address = (asked.seed, "asked")
+        if asked.seed is None:
+            self.address = (server.seed, "served", number)
+
+    def start(self) -> None:
+        """Begin all replies. Raises what `Sampler.start` does; `cancel` ends those that were begun."""
+        asked = self.asked
+        room = self.policy.engine.context_length - len(self.prompt)
         for index in range(asked.n):
             request = TurnRequest(
                 self.prompt,
                 min(asked.max_tokens or MOST_TOKENS, room),
                 self.policy.temperature if asked.temperature is None else asked.temperature,
                 self.policy.top_p if asked.top_p is None else asked.top_p,
-                seed_of(*address, index),
+                seed_of(*self.address, index),
                 asked.top_logprobs,
             )
             self.turns.append(self.sampler.start(request, index, self.events))

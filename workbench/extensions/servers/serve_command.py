@@ -28,7 +28,7 @@ def add_serve(command: AddCommand) -> None:
     )
     sub.add_argument("--step", type=whole_number, help="checkpoint to serve (default: the newest)")
     sub.add_argument(
-        "--port", type=whole_number, default=8000, help="of this machine (default: 8000)"
+        "--port", type=int, default=8000, help="of this machine (default: 8000; 0: any free one)"
     )
     sub.add_argument(
         "--host",
@@ -46,7 +46,7 @@ def add_serve(command: AddCommand) -> None:
         metavar="FORMAT",
         help="embedded: how the policy writes tool calls (default: as it was trained, else hermes)",
     )
-    sub.add_argument("--device", help="embedded: cpu, cuda ... (default: the run's, else cpu)")
+    sub.add_argument("--device", help="embedded: cpu, cuda ... (default: the run's, else auto)")
     sub.add_argument(
         "--dtype",
         help="embedded: float32, bfloat16 ... (default: the run's engine's, else float32)",

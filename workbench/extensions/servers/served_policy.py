@@ -24,6 +24,7 @@ from workbench.look.cells.export_policy import export_policy
 from workbench.run.store import open_run
 from workbench.tools.formats import FORMATS
 from workbench.training.config import Config
+from workbench.training.starting import device_of
 from workbench.training.stored import stored_config
 from workbench.values.errors import ConfigError, nearest
 
@@ -52,7 +53,7 @@ class _Manner:
     think: bool = False
     temperature: float = 1.0
     top_p: float = 1.0
-    device: str = "cpu"
+    device: str = "auto"
     dtype: str = "float32"
 
 
@@ -69,7 +70,7 @@ def open_served(
             raise ConfigError(
                 f"no way of writing calls is called {calls!r}; {nearest(calls, FORMATS)}"
             )
-        device = settings.device or manner.device
+        device = device_of(settings.device or manner.device)
         policy = load_policy(place, device=device)
         chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(manner.flags))
         config = TransformersEngineConfig(
