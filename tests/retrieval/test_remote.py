@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.extensions.servers import search_server as server_module
+from workbench.extensions.servers import bounded_server as server_module
 from workbench.extensions.servers.search_client import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
 from workbench.extensions.servers.search_server import RetrievalServer
 from workbench.tools.handover import describe_tool

@@ -53,6 +53,19 @@ def test_a_log_file_gets_a_line_now_and_then_and_no_escapes(clock):
     assert 10 <= written.count("\n") <= 13 and "10/100 [00:10<01:30" in written
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+def test_what_came_before_the_work_is_no_part_of_the_time_left(clock, restarts):
+    """The baselines of a run; False, what to keep: counted in, they make the run look longer."""
+    stream = io.StringIO()
+    with progress(10, "run", mode="terminal", stream=stream) as bar:
+        clock.now += 100.0
+        if restarts:
+            bar.restart_clock()
+        clock.now += 12.0
+        bar.update(4)
+        assert ("[00:12<00:18" in stream.getvalue()) == restarts
+
+
 def test_the_time_left_is_told_from_what_was_done_since(clock):
     stream = io.StringIO()
     with progress(10, "resumed", mode="terminal", stream=stream) as bar:

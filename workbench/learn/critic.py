@@ -179,12 +179,14 @@ class Critic:
             for parameter in self.weights.parameters:
                 parameter.grad = self._ranks.accelerator.reduce(parameter.grad, "mean")
 
-    def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """{"critic": ..., "critic_optimizer": ...} as copies on the CPU (see `TrainedWeights.state`), and a JSON value."""
+    def state(
+        self, *, kept: bool = True, copied: bool = True, moments: str = "float32"
+    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """{"critic": ..., "critic_optimizer": ...} (see `TrainedWeights.state`), and a JSON value."""
         state = {"trunk": self.config.trunk, "trainable": self.weights.trainable}
         if self.config.sees != "policy":
             state["sees"] = self.config.sees
-        return self.weights.state("critic", kept=kept), state
+        return self.weights.state("critic", kept=kept, copied=copied, moments=moments), state
 
     def refuse_other(
         self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None

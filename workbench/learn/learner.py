@@ -203,17 +203,26 @@ class Learner:
         rate = self.updates.rate(self.config, self.version)
         return self._as_plain(self.models.policy.before_last_step(rate))
 
-    def state(self, *, kept: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    def reduce_moments(self, precision: str) -> None:
+        """Go on with what a checkpoint of this precision holds of AdamW (train.checkpoint_moments)."""
+        self.models.policy.reduce_moments(precision)
+        if self.models.critic is not None:
+            self.models.critic.weights.reduce_moments(precision)
+
+    def state(
+        self, *, kept: bool = True, copied: bool = True, moments: str = "float32"
+    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
         with a critic also "critic" and "critic_optimizer". Tensors are copies on the CPU, whole: another number of
-        processes goes on with them. Every process calls it; one that is to keep none (not `kept`) gets none."""
+        processes goes on with them. Every process calls it; one that is to keep none (not `kept`) gets none. Not `copied`: to be
+        written at once, for an update changes them. `moments`: their type, after `reduce_moments`."""
         policy = self.models.policy
         critic = self.models.critic
-        tensors = policy.state("model", kept=kept)
+        tensors = policy.state("model", kept=kept, copied=copied, moments=moments)
         state = {"format": STATE_FORMAT, **self.updates.state(), "trainable": policy.trainable}
         if critic is None:
             return tensors, state
-        critic_tensors, critic_state = critic.state(kept=kept)
+        critic_tensors, critic_state = critic.state(kept=kept, copied=copied, moments=moments)
         return tensors | critic_tensors, state | {"critic": critic_state}
 
     def load_state(

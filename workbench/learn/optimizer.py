@@ -14,6 +14,8 @@ from workbench.learn.config import LearnerConfig
 from workbench.learn.distributed import Ranks, like, whole
 from workbench.values.errors import LearnerError
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, as torch names them
+
 
 def adamw(parameters: list[nn.Parameter], lr: float, config: LearnerConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
@@ -89,17 +91,30 @@ class TrainedWeights:
     def trainable(self) -> list[str]:
         return trainable_names(self.module)
 
-    def state(self, name: str, *, kept: bool = True) -> dict[str, dict[str, Tensor]]:
+    def reduce_moments(self, precision: str) -> None:
+        """Leave of AdamW's moments what a checkpoint of this `precision` holds (train.checkpoint_moments)."""
+        if precision == "none":
+            self.optimizer.state.clear()
+        for entry in self.optimizer.state.values() if precision == "bfloat16" else ():
+            for key in MOMENTS:
+                entry[key].copy_(entry[key].bfloat16())
+
+    def state(
+        self, name: str, *, kept: bool = True, copied: bool = True, moments: str = "float32"
+    ) -> dict[str, dict[str, Tensor]]:
         """{name: {tensor name: copy}, name of its optimizer: {"i.key": copy}}, on the CPU; tied weights once. `i`
         numbers the trainable parameters in the module's order. Not `kept`: part is taken in putting together what is
-        sharded, one tensor at a time, and the result has none."""
-        moments = {}
+        sharded, one tensor at a time, and the result has none. Not `copied`: what is whole here is handed out itself.
+        `moments`: their type, once they were reduced to it."""
+        entries = {}
         for i, entry in self.optimizer.state_dict()["state"].items():
             for key, value in entry.items():
-                moments[f"{i}.{key}"] = torch.as_tensor(value)
+                tensor = torch.as_tensor(value)
+                reduced = key in MOMENTS and moments == "bfloat16"
+                entries[f"{i}.{key}"] = tensor.bfloat16() if reduced else tensor
         return {
-            name: _copies(named_tensors(self.module), kept),
-            optimizer_of(name): _copies(moments, kept),
+            name: _whole(named_tensors(self.module), kept, copied),
+            optimizer_of(name): _whole(entries, kept, copied),
         }
 
     def load_state(self, name: str, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -130,14 +145,16 @@ def trainable_names(module: nn.Module) -> list[str]:
     return [name for name, p in module.named_parameters() if p.requires_grad]
 
 
-def _copies(tensors: Mapping[str, Tensor], kept: bool) -> dict[str, Tensor]:
-    """Copies on the CPU of tensors that every process helps to put together; none where not `kept`."""
-    copies = {}
+def _whole(tensors: Mapping[str, Tensor], kept: bool, copied: bool) -> dict[str, Tensor]:
+    """Tensors that every process helps to put together, on the CPU, none where not `kept`; not `copied`: those that were
+    never dealt out as they are."""
+    held = {}
     for name, tensor in tensors.items():
-        complete = whole(tensor.detach())
+        own = tensor.detach()
+        complete = whole(own)
         if kept:
-            copies[name] = complete.cpu().clone()
-    return copies
+            held[name] = own if complete is own and not copied else complete.cpu().clone()
+    return held
 
 
 def load_optimizer(

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from tqdm import tqdm
+from tqdm import std, tqdm
 
 from workbench.look.escape import visible
 from workbench.values.errors import ConfigError
@@ -75,6 +75,10 @@ class Progress:
         """`done` were done before this line began; the time that is left is told from what is done since."""
         self._bar.initial = done
         self.update(done, note)
+
+    def restart_clock(self) -> None:
+        """The time that is left is told from now on: what came before, such as a run's baselines, was none of the work."""
+        self._bar.start_t = std.time()
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """`amount` more are done; `note` replaces what stands behind the numbers."""

@@ -32,6 +32,8 @@ class ProgressCallbacks:
         for score in scores:
             if step == 0 or score.policy == "trained":
                 self.bar.say(f"step {step:3d}  {score}")
+        if step == 0:
+            self.bar.restart_clock()
 
 
 @contextmanager
@@ -63,5 +65,7 @@ def follow(bar: Progress, follower: RunFollower, steps: int | None = None) -> No
     follower.read()
     bar.total = steps if follower.steps is None else follower.steps
     phase = follower.phase()
+    if phase == MEASURING:
+        bar.restart_clock()
     has_row = follower.rows and (phase.startswith("step ") or phase == "done")
     bar.update(follower.step, headline(follower.rows[-1]) if has_row else phase)

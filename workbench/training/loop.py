@@ -354,8 +354,12 @@ def _sampler(loop: _Loop, step: int) -> tuple[dict[str, Any], int] | None:
 
 def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | None) -> None:
     """The process that writes saves; all take part, for each may hold a part of the weights."""
+    learner = loop.session.learner
+    moments = loop.schedule.train.checkpoint_moments
+    if loop.schedule.saved_at(step):
+        learner.reduce_moments(moments)
     if loop.schedule.saves(step):
-        tensors, state = loop.session.learner.state(kept=loop.run is not None)
+        tensors, state = learner.state(kept=loop.run is not None, copied=False, moments=moments)
         more: dict[str, Any] = {}
         if sampler is not None:
             tensors["sampler"], more["sampler_version"] = sampler

@@ -209,7 +209,7 @@ def resumption(
 def _open(config: Config) -> Session:
     refuse_unstartable(config)
     try:
-        return open_session(config)
+        return open_session(config, keeps_first=False)
     except PolicyError as error:
         stop = "" if str(error).endswith(("?", ".")) else "."
         raise PolicyError(

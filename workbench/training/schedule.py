@@ -18,14 +18,15 @@ from workbench.values.errors import StoreError
 @dataclass(frozen=True)
 class Schedule:
     """`start`: the checkpoint to go on from (0: the untrained policy); the steps after it up to `committed` are
-    repeated, those after that are new. `checkpoints`, `evaluations`: committed steps that lack theirs (evaluation 0 is
-    that of the baselines). `empty`: steps in a row up to `start` that taught nothing. `damaged`: checkpoints that were
+    repeated, those after that are new. `saved`: committed steps that had a checkpoint once. `checkpoints`, `evaluations`:
+    committed steps that lack theirs (evaluation 0 is that of the baselines). `empty`: steps in a row up to `start` that taught nothing. `damaged`: checkpoints that were
     passed over, with the reasons."""
 
     train: TrainConfig
     committed: int
     start: int
     empty: int
+    saved: frozenset[int]
     checkpoints: frozenset[int]
     evaluations: frozenset[int]
     damaged: tuple[str, ...]
@@ -37,6 +38,10 @@ class Schedule:
 
     def saves(self, step: int) -> bool:
         return step in self.checkpoints if step <= self.committed else saves(self.train, step)
+
+    def saved_at(self, step: int) -> bool:
+        """Whether an uninterrupted run had a checkpoint after this step, kept or not."""
+        return step in self.saved if step <= self.committed else saves(self.train, step)
 
     def evaluates(self, step: int) -> bool:
         return step in self.evaluations if step <= self.committed else evaluates(self.train, step)
@@ -84,6 +89,7 @@ def schedule(run: Run, config: Config) -> Schedule:
         committed,
         start,
         start - max(taught, default=0),
+        frozenset({*due, *checkpoint.steps(run.path)}),
         frozenset(checkpoints),
         frozenset(evaluations),
         damaged,

@@ -56,6 +56,13 @@ class TrainConfig:
         at_least(2, why="if the newest is damaged, the one before it is used"),
         "newest checkpoints that are kept",
     ] = 2
+    checkpoint_moments: Annotated[
+        str,
+        one_of("float32", "bfloat16", "none"),
+        "what a checkpoint holds of AdamW beside the weights, and the run goes on with: float32: its moments as they are (12 bytes "
+        "a parameter in all); bfloat16: rounded (8 bytes); none: it begins anew after each checkpoint (4 bytes). Resuming is exact "
+        "with each",
+    ] = "float32"
     staleness: Annotated[
         int,
         one_of(0, 1),

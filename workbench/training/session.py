@@ -54,6 +54,7 @@ UNSEEDED = (
     "trajectories each time, evaluations share no noise, and the lint cannot check seeds (R22). Every trajectory is stored with it; "
     "learning, resuming and replaying from what is stored are as exact as ever"
 )
+SMALL = 20_000_000  # parameters of a model whose copy costs nothing
 LARGE = 1_000_000_000  # parameters of a model that the embedded engine is too slow for on a GPU
 _printed: set[str] = set()  # notes that were already printed in this process
 
@@ -69,6 +70,7 @@ class Session(Shown):
     chat: ChatFormat
     engine: Engine
     run: Run | None = None  # whose weights it has; none: it was opened from a config
+    keeps_first: bool = True  # False: a large policy's own model may be trained
 
     @property
     def family(self) -> EnvFamily:
@@ -80,14 +82,15 @@ class Session(Shown):
         config = self.config.learner
         # Runs with other seeds shuffle otherwise (invariant 8).
         address = seed_of(self.config.seed, "learner", config.seed)
-        # The learner trains a copy, so the policy's own model stays what it was: the reference. Who shards has no room
-        # for one that nobody uses.
+        # The learner trains a copy, so the policy's own model stays what it was: the reference. Who shards, or trains and
+        # no more, has no room for one that nobody uses; a small one costs nothing.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
+        keeps = self.keeps_first or parameters_of(self.policy.model) <= SMALL
         return Learner(
             self.policy.model,
             self.config.algorithm,
             replace(config, seed=address),
-            own_copy=config.sharding == "none" or reference is not None,
+            own_copy=reference is not None or (keeps and config.sharding == "none"),
             critic=self.config.critic,
             reference=reference,
             read=self.chat.foreign_ids if self.config.critic.sees == "state" else None,
@@ -156,8 +159,9 @@ class Session(Shown):
             self.engine.sync(weights, learner.version)
 
 
-def open_session(config: Config, *, quiet: bool = False) -> Session:
-    """Load the policy, prove its chat template, open the engine.
+def open_session(config: Config, *, quiet: bool = False, keeps_first: bool = True) -> Session:
+    """Load the policy, prove its chat template, open the engine. `keeps_first` False: a policy of more than 20 million parameters
+    is trained in place where no reference needs it, so `session.policy.model` does not stay untrained.
 
     Raises ConfigError for a device that is not there, PolicyError, ChatFormatError, EngineError.
     """
@@ -182,7 +186,7 @@ def open_session(config: Config, *, quiet: bool = False) -> Session:
     engine = open_engine(settings, policy.model, config.layout, adapter_rank=rank)
     if not quiet:
         _print_once(notes_of(engine, policy))
-    return Session(config, policy, chat, engine)
+    return Session(config, policy, chat, engine, keeps_first=keeps_first)
 
 
 def _with_form_of_calls(config: Config, chat: ChatFormat) -> tuple[Config, Sequence[str]]:
@@ -207,13 +211,17 @@ def _print_once(notes: Sequence[str], *, of: str = "") -> None:
 def notes_of(engine: Engine, policy: Policy) -> list[str]:
     """What should be known of an engine before it samples; a run writes it down when it begins."""
     notes = [] if getattr(engine, "addressed", True) else [UNSEEDED]
-    size = sum(parameter.numel() for parameter in policy.model.parameters())
+    size = parameters_of(policy.model)
     if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
         notes.append(
             f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
             f"models, and this one has {size / 1e9:.1f} billion parameters; engine.kind = 'vllm' is for those"
         )
     return notes
+
+
+def parameters_of(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def check_prompts(

@@ -60,7 +60,7 @@ def train_here(
     with (
         stop_on_signals_if_alone(signal.SIGTERM),
         explain_interruption(path),
-        closing(open_session(config)) as session,
+        closing(open_session(config, keeps_first=False)) as session,
     ):
         first = (
             session.learner.is_main

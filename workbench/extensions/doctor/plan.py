@@ -193,7 +193,7 @@ def _reports(printed: str) -> list[dict[str, Any]]:
 
 def measure(config: Config) -> None:
     """Take a step, and print the peak of each phase."""
-    with closing(open_session(config, quiet=True)) as session:
+    with closing(open_session(config, quiet=True, keeps_first=False)) as session:
         session.learner.state()  # which is made on first use
         _print_peak("opening")
         _print_peak("open")

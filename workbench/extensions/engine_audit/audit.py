@@ -4,13 +4,15 @@
     wb.audit(load_config("sokoban"))   what a config would start with
     wb.audit(session)                  a session in use: its engine is asked, and left as it was
 
-It samples a few trajectories, asks for the whole distributions while it does, and runs the control (`mismatch/control`).
+It samples a few trajectories, asks for the whole distributions while it does, and runs the control (`control`). What it does is
+said as it goes; where the gap is no more than rounding, no cause is looked for.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +41,12 @@ from workbench.values.errors import ConfigError, DataError, WorkbenchError
 TASKS = 4
 TRAJECTORIES = 4
 SYNCS = 3
+LARGE = 20_000_000  # parameters of a policy whose control takes minutes
+
+
+def say(words: str) -> None:
+    """To whoever waits; what is printed as a result stands on standard output."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def audit(
@@ -47,17 +55,19 @@ def audit(
     tasks: int = TASKS,
     attempts: int = TRAJECTORIES,
     step: int | None = None,
-    control: bool = True,
+    control: bool | None = None,
     syncs: int = SYNCS,
     groups: Sequence[Group] | None = None,
     known: Mapping[str, Weights] | None = None,
+    on_note: Callable[[str], None] = say,
 ) -> MismatchReport:
     """Hold engine and trainer against each other on the same ids, and say why they differ where they do.
 
     `what`: a session, a run (folder or open), a Config or a preset's name; `step`: which checkpoint of a run. `tasks` x
     `attempts` trajectories are sampled; `groups` are looked at instead, as the engine left them (then no whole
-    distributions are known). `control=False` leaves out the zero-learning-rate control, which opens an engine of its
-    own where a session in use is audited (`syncs`: how often the same weights are handed over). `known`: further sets
+    distributions are known). `control` False leaves out the zero-learning-rate control, which opens an engine of its
+    own where a session in use is audited (`syncs`: how often the same weights are handed over); None: it is left out where engine
+    and trainer agree and the policy has more than 20 million parameters. `on_note` is told, in words, what is done. `known`: further sets
     of weights that the engine may hold instead of the learner's, by name; those that the session can work out (opened,
     one update ago, checkpoints) are known already. Raises DataError where nothing was sampled.
     """
@@ -65,11 +75,15 @@ def audit(
         raise ConfigError(
             f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}"
         )
+    on_note("opening the policy, its engine and its learner")
     session, run, own = _opened(what, step)
+    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
     exchanges = ()
     recorder = None
     if groups is None:
+        on_note(f"sampling {tasks} x {attempts} trajectories")
         groups, exchanges, recorder = _sample(session, tasks, attempts)
+    on_note("the trainer's numbers, on the same ids")
     trajectories = trajectories_of(groups)
     claims = claims_of(trajectories)
     trainer = _trainer(session, run, groups, claims, known or {})
@@ -84,14 +98,27 @@ def audit(
         claims=claims,
         about=_about(session, run),
         token_texts=session.chat.token_texts,
+        on_note=on_note,
     )
-    if not control:
+    if control is None and report.clean and size > LARGE:
+        return replace(report, control=Control(0, skipped=_left_out(size)))
+    if control is False:
         return report
+    on_note(
+        f"the control: {syncs} syncs of the same weights, updates at learning rate 0, a planted change"
+    )
     outcome = run_control(session, groups, syncs=syncs, engine=session.engine if own else None)
     outcome = replace(
         outcome, about="" if own else "on an engine opened anew, as the session's was"
     )
     return replace(report, control=outcome, causes=(*report.causes, *outcome.causes))
+
+
+def _left_out(size: int) -> str:
+    return (
+        f"engine and trainer agree, and of {size / 1e6:,.0f} million parameters it takes minutes; audit(control=True) or --control "
+        "runs it"
+    )
 
 
 def run_control(

@@ -10,7 +10,8 @@ from the new weights to older ones, which rounding errors of hundreds of tokens 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -61,6 +62,7 @@ ALIKE = (
 )
 CLOSED = 0.05  # what leaves less than this share of the alarm has closed the gap: nothing simpler is looked for
 MOST_CAUSES = 4
+SAY_S = 5.0  # between two words on what is tried
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class _Search:
     now: Hypothesis = Hypothesis()
     steps: list[WaterfallStep] = field(default_factory=list)
     tried: int = 0
+    on_note: Callable[[str], None] = lambda words: None
+    said_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.left = difference(self.forward, self.claims, self.now)
@@ -119,6 +123,9 @@ class _Search:
     def after(self, toggle: Toggle) -> np.ndarray:
         """The gap that would be left with this toggle on top."""
         self.tried += 1
+        if time.monotonic() - self.said_at > SAY_S:
+            self.said_at = time.monotonic()
+            self.on_note(f"hypothesis {self.tried}: {toggle.words}")
         return difference(self.forward, self.claims, replace(self.now, **toggle.change))
 
     def take(self, toggle: Toggle, after: np.ndarray) -> None:
@@ -169,13 +176,14 @@ def explain(
     toggles: Sequence[Toggle],
     rarely: Sequence[Toggle] = (),
     fit: bool = True,
+    on_note: Callable[[str], None] = lambda words: None,
 ) -> Explained:
     """Attribute the difference between claims and trainer.
 
     `limits`: (mean, largest) nats that rounding explains under the declared dtypes. `toggles` are always tried;
-    `rarely`, and temperature and top-p that were not declared (`fit`), only where the gap is beyond the limits.
+    `rarely`, and temperature and top-p that were not declared (`fit`), only where the gap is beyond the limits. `on_note` is told what is tried, now and then.
     """
-    search = _Search(forward, claims, limits)
+    search = _Search(forward, claims, limits, on_note=on_note)
     causes: list[Cause] = []
     for toggle in (t for t in toggles if t.declared):
         after = search.after(toggle)
@@ -269,6 +277,15 @@ def difference(forward: Forward, claims: Claims, hypothesis: Hypothesis) -> np.n
         with np.errstate(invalid="ignore"):
             rows.append(said_M if nothing else said_M - forward.claims(hypothesis, *settings))
     return np.clip(np.stack(rows), -LARGEST, LARGEST)
+
+
+def gap_words(left: np.ndarray, limits: tuple[float, float]) -> str:
+    """How large the gap is, and whether a cause is looked for."""
+    gap = f"engine and trainer differ by {_mean(left):.2g} nats per token, {_largest(left):.2g} at most"
+    bound = f"{limits[0]:g} and {limits[1]:g}"
+    if within(left, limits):
+        return f"{gap}: rounding explains {bound}, so no cause is looked for but older weights, which can hide below that"
+    return f"{gap}: more than rounding explains ({bound}); looking for the cause"
 
 
 def within(left: np.ndarray, limits: tuple[float, float]) -> bool:

@@ -25,6 +25,11 @@ def add_audit(command: AddCommand) -> None:
         help="of training, to sample trajectories at (default: 4)",
     )
     sub.add_argument("--attempts", type=whole_number, default=4, help="sampled at each task")
+    sub.add_argument(
+        "--control",
+        action="store_true",
+        help="run the zero-learning-rate control for a large policy too, though engine and trainer agree",
+    )
     sub.add_argument("--json", action="store_true", help="print every number as JSON")
     add_html(sub)
     add_set(sub)
@@ -39,6 +44,7 @@ def audit_command(args: argparse.Namespace) -> int:
         step=args.step,
         tasks=args.tasks,
         attempts=args.attempts,
+        control=args.control or None,
     )
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))

@@ -83,6 +83,12 @@ class Control:
         return not self.causes and not self.skipped
 
     @property
+    def verdict(self) -> str:
+        if self.still_moved is None and not self.causes:
+            return "not run"
+        return "passed" if self.passed else "NOT PASSED"
+
+    @property
     def lines(self) -> list[str]:
         """Each part of the control and its result, in words."""
         if self.still_moved is None:

@@ -5,7 +5,7 @@ Axis letters: M sampled tokens that are looked at · T tokens of the batch (flat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from workbench.extensions.engine_audit.causes import (
     WaterfallStep,
     difference,
     explain,
+    gap_words,
     hidden_weights,
     limits_for,
 )
@@ -176,11 +177,12 @@ def measure(
     claims: Claims | None = None,
     about: str = "",
     token_texts: Any = None,
+    on_note: Callable[[str], None] = lambda words: None,
 ) -> MismatchReport:
     """Hold what an engine said while it sampled `trajectories` against the trainer.
 
     `exchanges`: the journal of that rollout; `recorder`: of whole distributions; `temperature`, `top_p`: what
-    was asked for. Raises DataError where nothing was sampled.
+    was asked for. `on_note` is told what is tried. Raises DataError where nothing was sampled.
     """
     claims = claims_of(trajectories) if claims is None else claims
     others = other_ids(claims, trajectories, exchanges)
@@ -189,7 +191,8 @@ def measure(
     limits = limits_for(claims.dtypes, trainer.bf16)
     plain = difference(forward, claims, Hypothesis())
     own, gap_M, trainer_causes, steps = _against_trainer(trainer, claims, plain, limits)
-    explained = _explain(forward, claims, trainer, limits, temperature, top_p, others)
+    on_note(gap_words(plain, limits))
+    explained = _explain(forward, claims, trainer, limits, temperature, top_p, others, on_note)
     missing, recorded = _recorded(claims, trajectories, exchanges, recorder)
     causes = [*trainer_causes, *explained.causes]
     if not causes and recorded is not None and limits[0] > ROUGH:
@@ -293,6 +296,7 @@ def _explain(
     temperature: float | None,
     top_p: float | None,
     others: Any,
+    on_note: Callable[[str], None],
 ) -> Explained:
     settings = setting_toggles(
         claims,
@@ -302,9 +306,8 @@ def _explain(
         other_ids=None if others is None else others.words,
     )
     whole, parts = _older_weights(forward, trainer)
-    return explain(
-        forward, claims, limits, [*settings, *whole], [*parts, *further_toggles(claims.dtypes)]
-    )
+    rarely = [*parts, *further_toggles(claims.dtypes)]
+    return explain(forward, claims, limits, [*settings, *whole], rarely, on_note=on_note)
 
 
 def _older_weights(forward: Forward, trainer: Trainer) -> tuple[list[Toggle], list[Toggle]]:

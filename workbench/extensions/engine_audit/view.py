@@ -40,9 +40,8 @@ def show_mismatch(report: Any) -> View:
     )
     control: list[str] = []
     if report.control is not None:
-        verdict = "passed" if report.control.passed else "NOT PASSED"
         about = f", {report.control.about}" if report.control.about else ""
-        control.append(f"zero-learning-rate control {verdict}{about}")
+        control.append(f"zero-learning-rate control {report.control.verdict}{about}")
         control += [f"  {line}" for line in report.control.lines]
     return shown(
         doc.ViewDocument(

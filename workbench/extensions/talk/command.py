@@ -1,11 +1,9 @@
-"""The commands `chat`, `play` and `serve`."""
+"""The commands `chat` and `play`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
-from pathlib import Path
 
 from workbench.cli.numbers import whole_number
 from workbench.cli.options import AddCommand, add_set, add_trust
@@ -49,15 +47,6 @@ def add_chat(command: AddCommand) -> None:
     add_trust(sub)
 
 
-def add_serve(command: AddCommand) -> None:
-    sub = command("serve", serve_command)
-    sub.add_argument("run_path", type=Path, metavar="RUN")
-    sub.add_argument("--step", type=whole_number, help="checkpoint to serve (default: the newest)")
-    sub.add_argument(
-        "--port", type=whole_number, default=8000, help="of this machine (default: 8000)"
-    )
-
-
 def add_play(command: AddCommand) -> None:
     sub = command("play", play_command)
     sub.add_argument("env", help="an environment preset, such as frozenlake-4x4 or bandit-code")
@@ -71,25 +60,6 @@ def chat_command(args: argparse.Namespace) -> int:
     from workbench.extensions.talk.terminal import chat
 
     return chat(args)
-
-
-def serve_command(args: argparse.Namespace) -> int:
-    from workbench.extensions.talk.serve import serve
-
-    print(f"exporting {args.run_path} and starting vLLM ...", flush=True)
-    with serve(args.run_path, step=args.step, port=args.port) as served:
-        print(
-            f"serving {served.name} at {served.url}; Ctrl-C ends it. Talk to it:\n  workbench chat {args.run_path} --endpoint "
-            f"{served.url} --model {served.name} --calls text",
-            flush=True,
-        )
-        try:
-            while served.process.lives:
-                time.sleep(0.5)
-        except KeyboardInterrupt:
-            return 0
-        print(f"vLLM's server ended: {served.process.last_words}", file=sys.stderr)
-        return 2
 
 
 def play_command(args: argparse.Namespace) -> int:

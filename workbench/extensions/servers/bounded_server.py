@@ -1,0 +1,209 @@
+"""What the HTTP servers of this package have in common: who may ask, and how little one client can hold up the others.
+
+Whoever can reach the port is served, so a server listens on the loopback device unless there is a key, which every
+request then carries: `Authorization: Bearer KEY`. Bodies have a bound; a request that does not come in time is not waited
+for. The content type is demanded because a page in a browser cannot send it to another origin without being allowed to,
+which nothing here does. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from workbench.values.errors import ConfigError
+
+IDLE_S = 30.0  # for a request as a whole, and without one, before a connection is given up
+MOST_CONNECTIONS = 256  # at a time; for one beyond, the one that has been waiting longest for its request is closed
+ROOM_S = 1.0  # that a new connection waits until there is room
+SHORTEST_KEY = 12
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class BoundedServer(ThreadingHTTPServer):
+    """Serves on `host`:`port` (0: any free port) until `shutdown` or an exception; a thread a connection. Raises ConfigError for a
+    host that others can reach without a key (`danger` says what they could do), and for a port that is taken."""
+
+    daemon_threads = True
+    request_queue_size = 1024  # a connection that finds no place here comes again a second later
+
+    def __init__(
+        self,
+        handler: type[BoundedHandler],
+        host: str,
+        port: int,
+        *,
+        key: str | None,
+        danger: str,
+    ) -> None:
+        if key is None and not is_loopback(host):
+            raise ConfigError(
+                f"{host!r} can be reached from other machines, and whoever reaches it {danger}; "
+                "give a key that every request must carry, or listen on 127.0.0.1"
+            )
+        if key is not None and not _is_key(key):
+            raise ConfigError(
+                f"a key is at least {SHORTEST_KEY} printable ASCII characters without spaces; got "
+                f"{len(key)} characters"
+            )
+        self.key = key
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        # Connections that wait for a request, or its rest: since when; the longest first.
+        self._waiting: dict[socket.socket, float] = {}
+        self._guard = threading.Lock()
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), handler)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host} port {port}: {error.strerror or error}; name another --port (0: "
+                "any free one)"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        if ":" in host:
+            host = f"[{host}]"
+        return f"http://{host}:{port}"
+
+    def server_bind(self) -> None:
+        """Without the reverse look-up of the host's name, which may take seconds."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address[:2]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for this connection. Where all are taken, one that keeps its client's request waiting is freed: many
+        slow clients close each other out, and none that asks at once."""
+        if not self._free.acquire(blocking=False):
+            self._give_up(longest=True)
+            if not self._free.acquire(timeout=ROOM_S):
+                return self.shutdown_request(request)
+        self.waits(request)
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_asked(request)
+            self._free.release()
+
+    def service_actions(self) -> None:
+        """Between connections, and ten times a second: a request that is not there in time will not be waited for."""
+        self._give_up()
+
+    def waits(self, connection: socket.socket) -> None:
+        """From now on a request is waited for, as a whole."""
+        with self._guard:
+            self._waiting.pop(connection, None)
+            self._waiting[connection] = time.monotonic()
+
+    def has_asked(self, connection: socket.socket) -> None:
+        """A whole request came."""
+        with self._guard:
+            self._waiting.pop(connection, None)
+
+    def _give_up(self, *, longest: bool = False) -> None:
+        """Break the connections that have waited IDLE_S, and that which waited `longest`."""
+        with self._guard:
+            late = time.monotonic() - IDLE_S
+            over = [connection for connection, since in self._waiting.items() if since < late]
+            if longest and not over:
+                over = list(self._waiting)[:1]
+            for connection in over:
+                del self._waiting[connection]
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away in the middle is no news; anything else is said on stderr by the base class."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+def _is_key(key: str) -> bool:
+    return len(key) >= SHORTEST_KEY and key.isascii() and key.isprintable() and " " not in key
+
+
+class BoundedHandler(BaseHTTPRequestHandler):
+    """One connection. A subclass answers GET and POST; `refuse` says how an error is written."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "workbench"
+    sys_version = ""
+    timeout = IDLE_S
+    # Head and body are two writes; the second would wait 40 ms for the client's word.
+    disable_nagle_algorithm = True
+    most_body_bytes = 32_000
+    server: BoundedServer
+
+    def refuse(self, status: int, words: str) -> None:
+        self.answer(status, {"error": words})
+
+    def handle_one_request(self) -> None:
+        self.server.waits(self.connection)
+        super().handle_one_request()
+
+    def body(self) -> bytes | None:
+        """The request's body; None where it was refused, and the connection with it: its rest was not read."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or len(length) > 12:
+            self.close_connection = True
+            return self.refuse(411, "expected a Content-Length")
+        if int(length) > self.most_body_bytes:
+            self.close_connection = True
+            words = f"expected at most {self.most_body_bytes} bytes, got {int(length)}"
+            return self.refuse(413, words)
+        return self.rfile.read(int(length))
+
+    def may_ask(self) -> bool:
+        """Whether the request carries the key; if not, it was refused."""
+        key = self.server.key
+        if key is None:
+            return True
+        authorization = self.headers.get("Authorization", "").encode("utf-8", "replace")
+        if hmac.compare_digest(authorization, f"Bearer {key}".encode()):
+            return True
+        words = "expected the key that the server was started with, as Authorization: Bearer KEY"
+        self.refuse(401, words)
+        return False
+
+    def is_json(self) -> bool:
+        """Whether the body is declared as JSON; if not, it was refused."""
+        if self.headers.get_content_type() == "application/json":
+            return True
+        self.refuse(415, "expected Content-Type: application/json")
+        return False
+
+    def answer(self, status: int, value: Mapping[str, Any]) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: what is asked is the users' own."""

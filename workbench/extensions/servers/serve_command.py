@@ -1,0 +1,128 @@
+"""`workbench serve`: a policy behind OpenAI's chat protocol, by the embedded engine or by vLLM."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from importlib.util import find_spec
+
+from workbench.cli.numbers import whole_number
+from workbench.cli.options import AddCommand
+from workbench.values.errors import ConfigError
+
+
+def add_serve(command: AddCommand) -> None:
+    sub = command("serve", serve_command)
+    sub.add_argument(
+        "source",
+        metavar="RUN",
+        help="a run's folder or that of one of its checkpoints; or a policy, by folder or name",
+    )
+    sub.add_argument(
+        "--engine",
+        choices=("auto", "embedded", "vllm"),
+        default="auto",
+        help="auto, the default: vLLM for a run where it is installed, else the embedded engine",
+    )
+    sub.add_argument("--step", type=whole_number, help="checkpoint to serve (default: the newest)")
+    sub.add_argument(
+        "--port", type=int, default=8000, help="of this machine (default: 8000; 0: any free one)"
+    )
+    sub.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="embedded: any other than this machine's own needs --key-env",
+    )
+    sub.add_argument(
+        "--key-env",
+        metavar="VARIABLE",
+        help="embedded: environment variable with a key that every request must carry",
+    )
+    sub.add_argument("--name", help="embedded: of the model, for clients (default: the folder's)")
+    sub.add_argument(
+        "--calls",
+        metavar="FORMAT",
+        help="embedded: how the policy writes tool calls (default: as it was trained, else hermes)",
+    )
+    sub.add_argument("--device", help="embedded: cpu, cuda ... (default: the run's, else auto)")
+    sub.add_argument(
+        "--dtype",
+        help="embedded: float32, bfloat16 ... (default: the run's engine's, else float32)",
+    )
+    sub.add_argument(
+        "--seed", type=int, default=0, help="embedded: of replies to requests without a seed"
+    )
+
+
+def serve_command(args: argparse.Namespace) -> int:
+    from workbench.extensions.servers.served_policy import is_run
+
+    own = {
+        "--host": args.host != "127.0.0.1",
+        "--key-env": args.key_env,
+        "--name": args.name,
+        "--calls": args.calls,
+        "--device": args.device,
+        "--dtype": args.dtype,
+        "--seed": args.seed,
+    }
+    asked = [name for name, value in own.items() if value]
+    engine = args.engine
+    if engine == "auto":
+        by_vllm = is_run(args.source) and not asked and find_spec("vllm") is not None
+        engine = "vllm" if by_vllm else "embedded"
+    if engine == "embedded":
+        return _serve_embedded(args)
+    if asked:
+        raise ConfigError(
+            f"{asked[0]} is of the embedded engine: add --engine embedded, or leave it out"
+        )
+    return _serve_by_vllm(args)
+
+
+def _serve_embedded(args: argparse.Namespace) -> int:
+    from workbench.extensions.servers.chat_server import ChatServer
+    from workbench.extensions.servers.served_policy import ServeSettings, open_served
+
+    key = None
+    if args.key_env:
+        key = os.environ.get(args.key_env)
+        if not key:
+            raise ConfigError(f"the environment variable {args.key_env} holds no key")
+    settings = ServeSettings(args.step, args.name, args.calls, args.device, args.dtype)
+    print(f"opening {args.source} ...", flush=True)
+    with (
+        open_served(args.source, settings) as policy,
+        ChatServer(policy, args.host, args.port, key=key, seed=args.seed) as server,
+    ):
+        secured = "; every request carries the key" if key else ""
+        print(
+            f"serving {policy.name} at {server.url}/v1 by the embedded engine{secured}; Ctrl-C ends it",
+            flush=True,
+        )
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def _serve_by_vllm(args: argparse.Namespace) -> int:
+    from workbench.extensions.servers.vllm_serving import serve
+
+    print(f"exporting {args.source} and starting vLLM ...", flush=True)
+    with serve(args.source, step=args.step, port=args.port) as served:
+        print(
+            f"serving {served.name} at {served.url}; Ctrl-C ends it. Talk to it:\n  workbench chat {args.source} --endpoint "
+            f"{served.url} --model {served.name} --calls text",
+            flush=True,
+        )
+        try:
+            while served.process.lives:
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            return 0
+        print(f"vLLM's server ended: {served.process.last_words}", file=sys.stderr)
+        return 2
