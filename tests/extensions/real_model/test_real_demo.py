@@ -1,0 +1,158 @@
+"""The demo with a pretrained model, with a tiny policy in its place: what is measured beside what, and what counts as learned."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.basics.shipped import shipped_folder
+from workbench.chat import ChatFormat
+from workbench.cli import main
+from workbench.engines.policy import load_policy
+from workbench.extensions.real_model import demo
+from workbench.extensions.real_model.warm_start import Tuning, demonstrate, encode, fine_tune
+from workbench.rollouts.evaluate import Score
+from workbench.training.config import load_config
+from workbench.values.errors import ConfigError, StoreError
+
+TINY = shipped_folder() / "frozenlake-tiny"
+SMALL = {
+    "learner.lora_targets": ["2.self_attn.q_proj", "2.mlp.down_proj"],
+    "learner.lora_rank": 4,
+    "train.steps": 1,
+    "train.tasks_per_step": 2,
+    "train.group_size": 4,
+    "evaluation.num_tasks": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def config():
+    return load_config(demo.PRESET, SMALL)
+
+
+def test_the_preset_trains_the_last_layers_of_this_very_model():
+    targets = load_config(demo.PRESET).learner.lora_targets
+    assert len(targets) == len(set(targets)) == 7 * 12
+    assert {int(name.split(".")[0]) for name in targets} == set(range(18, 30))
+
+
+def test_demonstrations_are_of_training_tasks_and_no_two_alike(config):
+    games = [demonstrate(config.env, 0, number) for number in range(40)]
+    again = demonstrate(config.env, 0, 3)
+    assert again == games[3]
+    assert demonstrate(config.env, 1, 3) != games[3]
+    prompts = {game.observations[0].messages[1].text for game in games}
+    assert len(prompts) > 20
+    assert 0.3 < np.mean([game.success for game in games]) < 0.9
+
+
+def test_only_what_the_demonstrator_wrote_is_trained(config):
+    policy = load_policy(TINY)
+    game = demonstrate(config.env, 0, 0)
+    ids, written = encode(game, ChatFormat.from_tokenizer(policy.tokenizer), policy.tokenizer)
+    end = policy.tokenizer.eos_token_id
+    words = policy.tokenizer.decode(ids[written]).split(policy.tokenizer.decode([end]))
+    assert [word.strip() for word in words if word.strip()] == list(game.actions)
+
+
+def test_fine_tuning_moves_the_named_layers_alone_and_again_the_same(config, tmp_path):
+    said = []
+    made = [
+        fine_tune(config, TINY, tmp_path / name, count=64, say=said.append) for name in ("a", "b")
+    ]
+    before = load_policy(TINY).model.state_dict()
+    after, again = (load_policy(folder).model.state_dict() for folder in made)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert {name.removeprefix("model.layers.") for name in moved} == {
+        "2.self_attn.q_proj.weight",
+        "2.mlp.down_proj.weight",
+    }
+    assert all(torch.equal(after[name], again[name]) for name in after)
+    assert len(said) == 2
+    with pytest.raises(ConfigError, match="at least 8"):
+        fine_tune(config, TINY, tmp_path / "c", count=7)
+
+
+def test_the_learning_rate_rises_and_falls():
+    rates = [Tuning(lr=1.0, warmup=4).rate_at(update, 20) for update in range(20)]
+    assert rates[0] == 0.25 and max(rates) == 1.0 and rates[-1] == pytest.approx(0.1)
+
+
+class AtOnce:
+    """In the place of another process."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, function, *arguments):
+        done = Future()
+        done.set_result(function(*arguments))
+        return done
+
+
+def test_the_command_measures_every_policy_on_the_same_tasks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", AtOnce)
+    monkeypatch.setattr(demo, "DEMONSTRATIONS", 8)
+    monkeypatch.setattr(demo, "model_folder", lambda name, say: TINY)
+    out = tmp_path / "out"
+    command = ["demo", "--model", "smollm2", "--out", str(out)]
+    for key, value in SMALL.items():
+        words = ",".join(value) if isinstance(value, list) else value
+        command += ["--set", f"{key}={words}"]
+    assert main(command) == 1  # nothing is learned in one step
+    [seed] = json.loads((out / "table.json").read_text())["seeds"]
+    greedy = {row["policy"]: row for row in seed["rows"] if row["mode"] == "greedy"}
+    assert set(greedy) == {"solver", "untrained", "warm start", "more fine-tuning", "trained"}
+    assert {row["n"] for row in seed["rows"]} == {4}
+    assert all("skill" in row for name, row in greedy.items() if name != "solver")
+    assert [pair["a"].rsplit(" ", 1)[0] for pair in seed["paired"]] == list(demo.OTHERS)
+    assert seed["games"] == 8 and set(seed["cpu_seconds"]) == {
+        "warm start",
+        "reinforcement",
+        "more fine-tuning",
+    }
+    assert "NOT learned" in capsys.readouterr().out
+    with pytest.raises(StoreError):
+        demo.real_demo("smollm2", [0], out, {}, None)
+    with pytest.raises(ConfigError):
+        demo.real_demo("smollm2", [0, 0], out, {}, None)
+
+
+def score(policy: str, won: int, mode: str = "greedy", n: int = 100) -> Score:
+    by_task = tuple(float(number < won) for number in range(n))
+    return Score(policy, mode, n, won / n, 0, 1, 0.0, 4, 12, 1.0, 0, by_task)
+
+
+def rows(**won: int) -> list[dict]:
+    usual = {"untrained": 0, "warm start": 50, "more fine-tuning": 55, "trained": 90}
+    scores = [score(name, count) for name, count in (usual | won).items()]
+    return [one.row() for one in (score("random", 25, "sampled"), *scores)]
+
+
+def test_learned_is_clear_of_every_other():
+    assert demo.judged(rows())["learned"]
+    for name, count in (("warm start", 88), ("more fine-tuning", 90), ("untrained", 95)):
+        judged = demo.judged(rows(**{name: count}))
+        assert not judged["learned"]
+        [failed] = [check for check, held in judged["checks"].items() if not held]
+        assert name in failed
+    assert not demo.judged(rows(trained=26))["learned"]
+
+
+def test_a_seed_shows_its_figures(config):
+    result = {"seed": 3, "rows": rows(), **demo.judged(rows()), "wall_seconds": 60}
+    result["rows"].append(score("solver", 100).row())
+    text = demo.seed_view(result | {"cpu_seconds": {"warm start": 12.3}}).text
+    assert "seed 3: learned" in text and "90.0" in text and "warm start 12" in text
+    assert "trained greedy over warm start greedy: +40.0" in text
