@@ -33,6 +33,27 @@ ON_ANY_PAPER = {
 INKED = (
     f"<span style='color:var(--jp-content-font-color1,{NEUTRAL})'>"  # whatever the theme's ink is
 )
+_AXIS = {
+    "gridcolor": "#7f8a9538",
+    "linecolor": NEUTRAL,
+    "zeroline": False,
+    "showline": True,
+    "tickprefix": INKED,
+    "ticksuffix": "</span>",
+}
+# Of all panels, said once: saved notebooks carry it.
+COMMON = {
+    "xaxis": _AXIS,
+    "yaxis": _AXIS,
+    "annotationdefaults": {
+        "align": "left",
+        "x": 0,
+        "y": 1.02,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+    },
+}
 PANEL_HEIGHT = 250
 PANELS_WIDE = 3
 TITLE_HEIGHT = 55
@@ -136,6 +157,8 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
         "height": height,
         "margin": {"t": 56, "b": 60, "l": 50, "r": 20},
         "annotations": [],
+        "showlegend": not named_above,
+        "template": {"layout": COMMON},
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
         "font": {"color": NEUTRAL, "size": 11},
@@ -152,11 +175,12 @@ def plotly_figure(plots: Sequence[Plot], title: str) -> dict[str, Any]:
         layout["annotations"].append(_panel_title(plot, number, named_above > 0))
         for part in (*(level.over(plot.ends) for level in plot.levels), *plot.traces):
             trace = _trace(replace(part, colour=ON_ANY_PAPER.get(part.colour, part.colour)))
-            trace |= {
-                "xaxis": f"x{number}",
-                "yaxis": f"y{number}",
-                "showlegend": not named_above and trace["name"] not in named,
-            }
+            trace |= {"xaxis": f"x{number}", "yaxis": f"y{number}"} | _places(trace.pop("x"))
+            if trace["mode"] == "lines":
+                del trace["marker"]
+            if not named_above:
+                trace["showlegend"] = trace["name"] not in named
+                trace["legendgroup"] = trace["name"]
             named.add(trace["name"])
             data.append(trace)
     return {"data": data, "layout": layout}
@@ -180,27 +204,18 @@ def _axes(
     wide = 1 / columns
     tall = 1 / rows
     gap_x = 0.045
-    look = {
-        "gridcolor": "#7f8a9538",
-        "linecolor": NEUTRAL,
-        "zeroline": False,
-        "showline": True,
-        "tickprefix": INKED,
-        "ticksuffix": "</span>",
-    }
     left = column * wide
     top = 1 - row * tall
-    x = {
-        **look,
-        "domain": [left + gap_x * (column > 0), left + wide],
+    x: dict[str, Any] = {
+        "domain": _numbers(np.array([left + gap_x * (column > 0), left + wide])),
         "anchor": f"y{number}",
         "type": "log" if plot.log_x else "linear",
-        "tickvals": [at for at, _ in plot.ticks] or None,
-        "ticktext": [esc(name, newline=" ") for _, name in plot.ticks] or None,
     }
+    if plot.ticks:
+        x["tickvals"] = [at for at, _ in plot.ticks]
+        x["ticktext"] = [esc(name, newline=" ") for _, name in plot.ticks]
     y = {
-        **look,
-        "domain": [max(0.0, top - tall), top - gap_y],
+        "domain": _numbers(np.array([max(0.0, top - tall), top - gap_y])),
         "anchor": f"x{number}",
         "type": "log" if plot.is_log else "linear",
     }
@@ -217,14 +232,8 @@ def _panel_title(plot: Plot, number: str, names: bool) -> dict[str, Any]:
     pairs = ["&nbsp; ".join(told[start : start + 2]) for start in range(0, len(told), 2)]
     return {
         "text": "<br>".join([f"{INKED}<b>{esc(plot.title, newline=' ')}</b></span>", *pairs]),
-        "align": "left",
         "xref": f"x{number} domain",
         "yref": f"y{number} domain",
-        "x": 0,
-        "y": 1.02,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "showarrow": False,
     }
 
 
@@ -235,14 +244,11 @@ def _trace(trace: Trace) -> dict[str, Any]:
         ["lines"] * (trace.width > 0) + ["markers"] * (bool(trace.marker) or len(x) == 1)
     )
     drawn = {
-        "type": "scatter",
         "name": name,
-        "legendgroup": name,
         "mode": mode,
         "x": _numbers(x),
         "y": _numbers(y),
         "line": {"color": trace.colour, "width": trace.width, "dash": trace.dash},
-        "connectgaps": False,
         "marker": {"color": trace.colour, "size": 7, "symbol": SYMBOLS.get(trace.marker, "circle")},
     }
     if trace.bars and trace.low is not None and np.isfinite(trace.low).any():
@@ -258,8 +264,15 @@ def _trace(trace: Trace) -> dict[str, Any]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Six digits are more than a picture shows; what is missing is a gap."""
-    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
+    """Five digits are more than a picture shows; what is missing is a gap."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _places(x: list[float]) -> dict[str, Any]:
+    """Of points that are as far apart as the first two: where they begin, and how far."""
+    if len(x) < 3 or None in x or len(set(np.diff(x).tolist())) > 1:
+        return {"x": x}
+    return {"x0": x[0], "dx": x[1] - x[0]}
 
 
 def thinned(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -15,17 +17,21 @@ from typing import Any
 
 from workbench.look import doc
 from workbench.look.escape import visible
-from workbench.look.looks import CARD, INK, LINE, MONO, MUTED, PANEL, RED_BLUE, Look, css
-from workbench.look.markup import Html, Page, finished, join, tag, theme_variables
-from workbench.look.png import png_of
+from workbench.look.looks import CARD, INK, LINE, MONO, MUTED, PANEL, PLAIN, RED_BLUE, Look, css
+from workbench.look.markup import Html, Page, finished, join, tag, theme_of, themed
+from workbench.look.png import FEW_DOTS, png_of
 from workbench.look.text import text_of
 from workbench.look.text_png import text_png
 from workbench.values import View
 
-SANS = "system-ui, Helvetica, Arial, DejaVu Sans, sans-serif"
+SANS = "system-ui,Helvetica,Arial,DejaVu Sans,sans-serif"
 PLOTLY = "application/vnd.plotly.v1+json"
-THEME_VARIABLES = theme_variables()
-PAPER = f"background-color:{CARD};color:{INK}"
+PAPER = f"background:{CARD};color:{INK}"
+# JupyterLab's tables have striped rows, a font size and a colour of their own.
+TABLE = f"border-collapse:collapse;margin:6px 0;color:{INK};font-size:12px;text-align:right"
+BARE = "background:0"
+_ONE_WORD = re.compile(r"[A-Za-z0-9_.,%+−—]*")  # is not broken into lines
+SHORT = 80  # characters of the words in a row that stays one line
 
 
 def view_from(*parts: doc.Part | None, png: Any = None) -> View:
@@ -82,7 +88,7 @@ class InteractiveView(Page):
         rest = card([part for part in self._document.parts if part is not picture])
         curves = {PLOTLY: picture.figure, "text/plain": picture.alt}
         if not _lab_draws_plotly():
-            curves["image/png"] = self.png
+            curves["image/png"] = _png_of(self.drawer, FEW_DOTS)
         display(curves, raw=True)
         display(
             {"text/html": rest, "text/plain": self.text, "image/png": text_png(self.text)}, raw=True
@@ -96,19 +102,20 @@ def _lab_draws_plotly() -> bool:
 
 
 @lru_cache(maxsize=4)
-def _png_of(source: Any) -> bytes | None:
+def _png_of(source: Any, *dots: int) -> bytes | None:
     """The picture itself; of a drawing, which a view shows twice, it is made once."""
-    return png_of(source()) if callable(source) else source
+    return png_of(source(), *dots) if callable(source) else source
 
 
 def card(parts: Sequence[doc.Part | None]) -> Html:
     """The root of every view: its own paper and ink, so that it reads on a light and on a dark page."""
+    inside = parts_html(parts)
     return tag(
         "div",
-        parts_html(parts),
+        inside,
         style=(
-            f"{PAPER};{THEME_VARIABLES};border:1px solid {LINE};border-radius:6px;padding:10px 14px;font-family:{SANS};font-size:13px;"
-            "line-height:1.45;max-width:1180px;overflow-x:auto;text-align:left"
+            f"{PAPER};{theme_of(themed(PAPER) + inside)};border:1px solid {LINE};border-radius:6px;padding:10px 14px;"
+            f"font:12px/1.45 {SANS};max-width:1180px;overflow-x:auto;text-align:left"
         ),
     )
 
@@ -130,8 +137,9 @@ def _badge(part: doc.Badge) -> Html:
         part.text,
         title=part.title,
         style=(
-            f"background-color:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
-            "margin:0 4px 0 0;font-size:12px;font-weight:600;display:inline-block;white-space:nowrap"
+            f"background:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
+            "margin-right:4px;font-size:12px;font-weight:600;display:inline-block"
+            f"{'' if _ONE_WORD.fullmatch(part.text) else ';white-space:nowrap'}"
         ),
     )
 
@@ -141,7 +149,7 @@ def _bar(part: doc.Bar) -> Html:
         tag(
             "span",
             style=f"display:inline-block;height:{part.height}px;width:{width}px;"
-            f"background-color:{colour};vertical-align:middle",
+            f"background:{colour};vertical-align:middle",
         )
         for width, colour in part.stretches
         if width > 0
@@ -156,16 +164,12 @@ def _bar(part: doc.Bar) -> Html:
 
 def _heading(part: doc.Heading) -> Html:
     return tag(
-        "div", line_html(part.content), style="font-size:15px;font-weight:600;margin:0 0 2px 0"
+        "div", line_html(part.content), style="font-size:15px;font-weight:600;margin:0 0 2px"
     )
 
 
 def _note(part: doc.Note) -> Html:
-    return tag(
-        "div",
-        line_html(part.content),
-        style=(f"color:{MUTED};font-family:{SANS};font-size:12px;margin:2px 0 6px 0"),
-    )
+    return tag("div", line_html(part.content), style=f"color:{MUTED};margin:2px 0 6px")
 
 
 def _warn(part: doc.WarningLine) -> Html:
@@ -174,19 +178,19 @@ def _warn(part: doc.WarningLine) -> Html:
         "⚠ ",
         part.content,
         style=(
-            "background-color:#fff3d6;color:#4a3200;border:1px solid #e0b64a;border-radius:4px;padding:2px 8px;"
-            "margin:4px 0;font-size:12px"
+            "background:#fff3d6;color:#4a3200;border:1px solid #e0b64a;border-radius:4px;padding:2px 8px;"
+            "margin:4px 0"
         ),
     )
 
 
 def _block(part: doc.Block) -> Html:
-    wraps = "white-space:pre-wrap;overflow-wrap:break-word;word-break:normal"
+    wraps = "white-space:pre-wrap;overflow-wrap:break-word"
     return tag(
         "div",
         line_html(part.content),
         style=(
-            f"background-color:{PANEL};color:{INK};font-family:{MONO};font-size:12px;line-height:1.4;padding:4px 8px;"
+            f"background:{PANEL};font:12px/1.4 {MONO};padding:4px 8px;"
             f"border-radius:4px;margin:2px 0;{wraps if part.wraps else 'white-space:pre;overflow-x:auto'}"
             f"{';font-weight:600' if part.bold else ''}"
         ),
@@ -203,16 +207,16 @@ def _fold(part: doc.Fold) -> Html:
     line = tag(
         "summary",
         part.summary,
-        style=f"background-color:{CARD};color:{MUTED};cursor:pointer;font-size:12px",
+        style=f"color:{MUTED};cursor:pointer",
     )
-    return tag("details", line, parts_html(part.parts), style=f"{PAPER};margin:4px 0")
+    return tag("details", line, parts_html(part.parts), style="margin:4px 0")
 
 
 def _section(part: doc.Section) -> Html:
     ruled = (
         "margin:2px 0 6px 16px"
         if part.inset
-        else f"border-top:1px solid {LINE};padding:6px 0 2px 0;margin:4px 0 0"
+        else f"border-top:1px solid {LINE};padding:6px 0 2px;margin:4px 0 0"
     )
     return tag("div", parts_html(part.parts), style=ruled)
 
@@ -225,65 +229,84 @@ def _table(table: doc.Table) -> Html:
         column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns
     ]
     rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
+    # The font of most cells is said once for all of them.
+    mono = table.dense or 2 * sum(map(_is_mono, columns)) > len(columns)
+    font = f"font-family:{MONO}" if mono else ""
+    ruled = "" if table.dense else f";border-bottom:1px solid {LINE}"
     head = None
     if table.header:
-        names = [_td("th", (column.name,), column, Look(PANEL, INK)) for column in columns]
-        head = tag("thead", _tr(names, table.dense))
-    body = tag("tbody", *(_row(row, columns, table.dense) for row in rows))
-    return tag(
-        "table",
-        head,
-        body,
-        style=(
-            f"border-collapse:collapse;table-layout:auto;margin:6px 0;{PAPER};font-size:12px;"
-            f"font-family:{MONO if table.dense else SANS}"
-        ),
+        is_low = not any(" " in column.name for column in columns)
+        names = [
+            _td("th", join([column.name]), column, place="" if is_low else "bottom")
+            for column in columns
+        ]
+        head = tag("thead", tag("tr", *names, style=f"background:{PANEL}{ruled}"))
+    body = tag(
+        "tbody",
+        *(_row(row, columns, table.dense, mono, ruled) for row in rows),
+        style="" if table.dense else font,
     )
+    style = f"{TABLE};table-layout:auto;{font if table.dense else ''}"
+    return tag("table", head, body, style=style.removesuffix(";"))
 
 
-def _row(row: doc.TableRow, columns: Sequence[doc.Column], dense: bool) -> Html:
+def _is_mono(column: doc.Column) -> bool:
+    return column.number or column.look.mono
+
+
+def _row(
+    row: doc.TableRow, columns: Sequence[doc.Column], dense: bool, mono: bool, ruled: str
+) -> Html:
+    """Names its paper: the theme's striped rows would shine through otherwise. Where its cells should stand is said
+    only if one of them can be higher than another."""
+    parts = [doc.Cell(cell) if isinstance(cell, str) else cell for cell in row.cells]
+    texts = [cell.text for cell in parts if not _ONE_WORD.fullmatch(cell.text)]
+    is_plain = not row.below and all(cell.parts is None for cell in parts)
+    is_low = dense or is_plain and len("".join(texts)) <= SHORT
     cells = []
-    for index, (cell, column) in enumerate(zip(row.cells, columns)):
-        cell = doc.Cell(cell) if isinstance(cell, str) else cell
-        parts = (cell.text,) if cell.parts is None else cell.parts
+    for index, (cell, column) in enumerate(zip(parts, columns)):
+        inside = parts_html((cell.text,) if cell.parts is None else cell.parts)
         if row.below and index == len(row.cells) - 1:
-            parts = (*parts, *(doc.Note(line) for line in row.below))
-        cells.append(_td("td", parts, column, cell.look, cell.title, dense))
-    return _tr(cells, dense)
-
-
-def _tr(cells: Sequence[Html], dense: bool) -> Html:
-    """Names the paper of its cells: the theme's striped rows would shine through otherwise."""
-    line = "" if dense else f";border-bottom:1px solid {LINE}"
-    return tag("tr", *cells, style=f"background-color:{CARD}{line}")
+            notes = parts_html(map(doc.Note, row.below))
+            inside = join((inside, tag("div", notes, style=f"font-family:{SANS}")))
+        place = "" if is_low else "top"
+        cells.append(_td("td", inside, column, cell.look, cell.title, place, dense, mono))
+    return tag("tr", *cells, style=f"{BARE}{ruled}")
 
 
 def _td(
     name: str,
-    parts: Sequence[doc.Part | doc.Inline],
+    inside: Html,
     column: doc.Column,
-    look: Look,
+    look: Look = PLAIN,
     title: str = "",
+    place: str = "",
     dense: bool = False,
+    mono: bool = False,
 ) -> Html:
-    """Names what JupyterLab's tables have otherwise, and what is not as in its row: notebooks keep hundreds of cells."""
+    """Names what JupyterLab's tables have otherwise, and what is not as around it: notebooks keep hundreds of cells.
+    `mono`: the font around it."""
     is_cell = name == "td"
+    has_mono = dense or is_cell and (look.mono or _is_mono(column))
     # Figures stay in one line; the words above them may break, or a table of many columns leaves the page.
+    stays = is_cell and (dense or column.number) or look.nowrap or column.look.nowrap
     own = Look(
         look.background,
         look.foreground or (column.look.foreground if is_cell else None),
         bold=is_cell and not dense and (look.bold or column.look.bold),
-        mono=is_cell and not dense and (look.mono or column.look.mono or column.number),
-        nowrap=is_cell and (dense or column.number) or look.nowrap or column.look.nowrap,
+        mono=has_mono and not mono,
+        nowrap=stays and not _ONE_WORD.fullmatch(inside),
     )
     if own.background and not own.foreground:
         own = replace(own, foreground=INK)
-    place = (
-        f"text-align:{'right' if column.number else 'left'};padding:{'3px' if dense else '4px'} 8px"
+    declarations = (
+        "" if column.number else "text-align:left",
+        f"padding:{'3px' if dense else '4px'} 8px",
+        place and f"vertical-align:{place}",
+        f"font-family:{SANS}" if mono and not has_mono else "",
+        css(own),
     )
-    if not dense:
-        place += f";vertical-align:{'top' if is_cell else 'bottom'}"
-    return tag(name, parts_html(parts), title=title, style=f"{place};{css(own)}".removesuffix(";"))
+    return tag(name, inside, title=title, style=";".join(filter(None, declarations)))
 
 
 def _ledger(part: doc.Ledger) -> Html:
@@ -303,59 +326,57 @@ def _ledger(part: doc.Ledger) -> Html:
 
 def _tokens(part: doc.Tokens) -> Html:
     """The mark of each run in the margin, its tokens beside it."""
-    margin = (
-        f"text-align:right;vertical-align:top;padding:3px 8px;line-height:1.9;font-family:{MONO};"
-        "font-size:11px;white-space:nowrap"
-    )
+    margin = f"vertical-align:top;padding:3px 8px;line-height:1.9;font-size:11px;white-space:nowrap;color:{MUTED}"
     beside = (
-        f"text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;font-family:{MONO};"
-        f"font-size:12px;white-space:pre-wrap;overflow-wrap:break-word;border-left:2px solid {LINE}"
+        "text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;white-space:pre-wrap;"
+        f"border-left:2px solid {LINE}"
     )
     rows = []
     for run in part.runs:
-        mark, spans = (
-            ("…", [_warn(run)]) if isinstance(run, doc.WarningLine) else (run.mark, _run_spans(run))
-        )
+        if isinstance(run, doc.WarningLine):
+            mark = "…"
+            spans = _warn(run)
+        else:
+            mark = run.mark
+            spans = _run_spans(run)
         first, _, was = mark.partition(", was ")
-        label = [
-            tag("span", first, style=f"color:{MUTED}"),
-            tag("div", f"was {was}") if was else None,
-        ]
-        rows.append(
-            tag(
-                "tr",
-                tag("td", *label, style=margin),
-                tag("td", *spans, style=beside),
-                style=f"background-color:{CARD}",
-            )
-        )
-    return tag("table", tag("tbody", *rows), style=f"border-collapse:collapse;margin:6px 0;{PAPER}")
+        before = tag("div", f"was {was}", style=f"color:{INK}") if was else None
+        cells = (tag("td", first, before, style=margin), tag("td", spans, style=beside))
+        rows.append(tag("tr", *cells, style=BARE))
+    return tag(
+        "table",
+        tag("tbody", *rows),
+        style=f"{TABLE};font-family:{MONO};overflow-wrap:break-word",
+    )
 
 
-def _run_spans(run: doc.TokenRun) -> list[Html]:
+def _run_spans(run: doc.TokenRun) -> Html:
     """Line feeds are drawn *and* kept, so that a grid in a prompt still looks like one; none at the end of a run."""
+    texts = [token.text.replace("\n", "⏎" if run.one_line else "⏎\n") for token in run.tokens]
+    return _token_spans(run.tokens, [*texts[:-1], texts[-1].removesuffix("\n")])
+
+
+def _token_spans(tokens: Sequence[doc.Styled], texts: Sequence[str]) -> Html:
+    """Tokens side by side. The colours that most of them have are said once, around all of them."""
+    looks = [token.look for token in tokens]
+    colours = [(look.background, look.foreground) for look in looks]
+    paper, ink = Counter(colours).most_common(1)[0][0] if len(looks) > 1 else (None, None)
     spans = []
-    for index, token in enumerate(run.tokens):
-        text = token.text.replace("\n", "⏎" if run.one_line else "⏎\n")
-        if index == len(run.tokens) - 1:
-            text = text.removesuffix("\n")
-        below = "4px" if token.look.below else "1px"
+    for token, text in zip(tokens, texts):
+        look = token.look
+        if paper and not look.below and (look.background, look.foreground) == (paper, ink):
+            look = replace(look, background=None, foreground=None)
+        style = f"{css(look)};padding:1px 0{' 4px' if look.below else ''}"
         spans.append(
-            tag("span", text, title=token.title, style=f"{css(token.look)};padding:1px 0 {below}")
+            tag("span", text, title=token.title, style=style.removeprefix(";"), light=bool(paper))
         )
-    return spans
+    if not paper:
+        return join(spans)
+    return tag("span", *spans, style=f"{css(Look(paper, ink))};padding:1px 0")
 
 
 def _token_line(part: doc.TokenLine) -> Html:
-    spans = [
-        tag(
-            "span",
-            token.text.replace("\n", "⏎"),
-            title=token.title,
-            style=f"{css(token.look)};padding:1px 0",
-        )
-        for token in part.tokens
-    ]
+    spans = _token_spans(part.tokens, [token.text.replace("\n", "⏎") for token in part.tokens])
     label = (
         tag("b", f"{part.label.strip()} ", style=f"color:{MUTED}") if part.label.strip() else None
     )
@@ -364,12 +385,10 @@ def _token_line(part: doc.TokenLine) -> Html:
         "div",
         label,
         part.before,
-        *spans,
+        spans,
         part.after,
         hidden,
-        style=(
-            f"{PAPER};font-family:{MONO};font-size:12px;line-height:1.9;white-space:pre-wrap;overflow-wrap:break-word"
-        ),
+        style=f"font:12px/1.9 {MONO};white-space:pre-wrap;overflow-wrap:break-word",
     )
 
 
@@ -379,7 +398,7 @@ def _legend(part: doc.Legend) -> Html:
             "span",
             tag("span", mark, style=f"{css(look)};font-family:{MONO};padding:0 5px"),
             f" {meaning}",
-            style="margin:0 14px 0 0;display:inline-block",
+            style="margin-right:14px;display:inline-block",
         )
         for mark, look, meaning in part.items
     ]
@@ -389,16 +408,14 @@ def _legend(part: doc.Legend) -> Html:
             tag(
                 "span",
                 value,
-                style=f"background-color:{fill};color:{ink};font-family:{MONO};padding:0 6px",
+                style=f"background:{fill};color:{ink};font-family:{MONO};padding:0 6px",
             )
             for value, (fill, ink) in zip(values, RED_BLUE)
         ]
         items.append(
-            tag("span", f"{name}: ", *steps, style="margin:0 14px 0 0;display:inline-block")
+            tag("span", f"{name}: ", *steps, style="margin-right:14px;display:inline-block")
         )
-    return tag(
-        "div", *items, style=f"color:{MUTED};font-size:12px;line-height:1.9;margin:2px 0 6px 0"
-    )
+    return tag("div", *items, style=f"color:{MUTED};line-height:1.9;margin:2px 0 6px")
 
 
 # ------------------------------------------------------------------------------------------------ pictures
@@ -412,24 +429,18 @@ def _picture(part: doc.Picture) -> Html:
     # Beside labels it is not scaled to the window, or they would leave their rows.
     place = "none;margin:0;vertical-align:top" if part.labels else "100%;margin:4px 0"
     dark = ";filter:var(--wf)" if callable(part.png) else ""  # pixels have no paper of their own
-    image = tag("img", attributes=source, style=f"background-color:{CARD};max-width:{place}{dark}")
+    image = tag("img", attributes=source, style=f"background:{CARD};max-width:{place}{dark}")
     if not part.labels:
         return image
-    lines = [
-        tag("div", label, style=f"height:{part.pitch}px;line-height:{part.pitch}px")
-        for label in part.labels
-    ]
     labels = tag(
         "div",
-        *lines,
+        *(tag("div", label) for label in part.labels),
         style=(
-            f"background-color:{CARD};color:{MUTED};font-family:{MONO};font-size:10px;text-align:right;padding:0 6px 0 0;"
+            f"color:{MUTED};font:10px/{part.pitch}px {MONO};text-align:right;padding-right:6px;"
             "display:inline-block;vertical-align:top;min-width:24px"
         ),
     )
-    return tag(
-        "div", labels, image, style=f"{PAPER};white-space:nowrap;overflow-x:auto;margin:4px 0"
-    )
+    return tag("div", labels, image, style="white-space:nowrap;overflow-x:auto;margin:4px 0")
 
 
 def _squares(part: doc.Squares) -> Html:
@@ -437,25 +448,26 @@ def _squares(part: doc.Squares) -> Html:
     size = part.size
     rows = []
     for row in part.rows:
+        # The first cells of a row and of a column are what the others are as large as.
         cells = [
             tag(
                 "td",
                 character,
                 title=meaning,
                 style=(
-                    f"background-color:{background};color:{ink};min-width:{size}px;height:{size}px;padding:0;"
-                    "text-align:center;border:1px solid #ffffff;line-height:1"
+                    f"background:{background};color:{ink};padding:0;text-align:center;border:1px solid #fff"
+                    f"{'' if rows else f';min-width:{size}px'}{'' if at else f';height:{size}px'}"
                 ),
             )
-            for character, meaning, background, ink in row
+            for at, (character, meaning, background, ink) in enumerate(row)
         ]
-        rows.append(tag("tr", *cells, style=f"background-color:{CARD}"))
+        rows.append(tag("tr", *cells, style=BARE))
     return tag(
         "table",
         tag("tbody", *rows),
         style=(
-            f"border-collapse:collapse;table-layout:auto;margin:0;{PAPER};border:1px solid #9fb0bf;"
-            f"font-family:{MONO};font-size:{size * 5 // 9}px;font-weight:600"
+            f"border-collapse:collapse;table-layout:auto;margin:0;color:{INK};border:1px solid #9fb0bf;"
+            f"font:600 {size * 5 // 9}px {MONO}"
         ),
     )
 

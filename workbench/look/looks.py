@@ -12,7 +12,7 @@ INK = "#1b2733"
 MUTED = "#525f6b"
 CARD = "#ffffff"
 PANEL = "#f4f6f8"
-LINE = "#d5dbe1"
+LINE = "#98a7b668"  # the paper shines through: the same on a light and on a dark page
 # Okabe-Ito, darkened until white text reads.
 BLUE = "#0072b2"
 ORANGE = "#b84a00"
@@ -20,7 +20,7 @@ GREEN = "#00734f"
 GREY = "#5a6775"
 RED = "#a01626"
 PURPLE = "#8a5fa8"
-MONO = "Menlo, Consolas, monospace"
+MONO = "Menlo,Consolas,monospace"
 TRACK = "#7f8a9540"  # of a bar, below what is filled: the paper shines through
 YELLOW_PAPER = "#fff3d6"
 LILAC_PAPER = "#e9e2ef"
@@ -32,7 +32,6 @@ THEME = {
     MUTED: ("--jp-content-font-color2", "#aeb8c2"),
     CARD: ("--jp-layout-color1", "#181818"),
     PANEL: ("--jp-layout-color2", "#22282e"),
-    LINE: ("--jp-border-color2", "#49535d"),
 }
 ACCENTS = (BLUE, ORANGE, GREEN, GREY, RED, PURPLE)  # each mixed with the ink of the theme
 
@@ -72,7 +71,7 @@ QUIET = Look(foreground=MUTED)
 def css(look: Look) -> str:
     """A look as inline style."""
     named = (
-        ("background-color", look.background),
+        ("background", look.background),
         ("color", look.foreground),
         ("font-weight", "600" if look.bold else ""),
         ("font-family", MONO if look.mono else ""),

@@ -25,17 +25,27 @@ from workbench.values import View
 from workbench.values.errors import DataError
 
 _VARIABLES = {colour: f"--w{number}" for number, colour in enumerate((*THEME, *ACCENTS))}
+_LIGHT = {name: colour for colour, name in _VARIABLES.items()}
 _HEX = re.compile("|".join(_VARIABLES))
-_PAPER = re.compile(rf"background-color:(?!{CARD}|{PANEL})")
+_PAPER = re.compile(rf"background:(?!{CARD}|{PANEL}|0)")
 FIGURES = (".svg", ".pdf", ".png")
-_TWICE = "var(--w"
+_USED = re.compile(r"var\((--w\w)")
+_PAIRS = re.compile(r"#(\w)\1(\w)\2(\w)\3\b")
 # A drawing is made for white paper. On dark paper it is turned around, light for dark, the hues as they were: by JupyterLab's
 # one variable that is a number and another one in its dark themes, or, on a page of its own, by `--wb-dark`.
-IN_THE_DARK = (
-    "--wd:var(--wb-dark,calc(min(1,var(--jp-shadow-base-lightness,0))*.871));"
-    "--wf:invert(var(--wd)) hue-rotate(calc(min(1,2*var(--wd))*180deg))"
-)
-LIGHT = ";".join(f"{name}:{colour}" for colour, name in _VARIABLES.items())
+_IN_THE_DARK = {
+    "--wd": "var(--wb-dark,calc(min(1,var(--jp-shadow-base-lightness,0))*.871))",
+    "--wf": "invert(var(--wd)) hue-rotate(calc(min(1,2*var(--wd))*180deg))",
+}
+_OF_THEME = {
+    _VARIABLES[colour]: f"var({name},light-dark({colour},{dark}))"
+    for colour, (name, dark) in THEME.items()
+}
+_ACCENTS = {
+    _VARIABLES[colour]: f"color-mix(in srgb,{colour} 55%,var({_VARIABLES[INK]}))"
+    for colour in ACCENTS
+}
+_THEMED = _OF_THEME | _ACCENTS | _IN_THE_DARK
 
 
 class Html(str):
@@ -50,14 +60,19 @@ def tag(
     style: str = "",
     title: str = "",
     attributes: Mapping[str, str] = {},
+    light: bool = False,
 ) -> Html:
-    """One element. Children that are `Html` are kept, everything else is escaped; None and "" are left out.
+    """One element. Children that are `Html` are kept, everything else is escaped; None and "" are left out. `light`: it
+    stands on a paper that is light in any theme.
 
-    `name` and the attribute names are the caller's literals, never data.
+    `name` and the attribute names are the caller's literals, never data. In a notebook, which is JSON, a single quote
+    is half as long as a double one.
     """
-    named = {"style": _in_theme(style, children), "title": title}
+    if not light:
+        style = _in_theme(style, children)
+    named = {"style": _PAIRS.sub(r"#\1\2\3", style), "title": title}
     pairs = {key: value for key, value in named.items() if value} | dict(attributes)
-    written = "".join(f' {key}="{esc(value, newline="⏎")}"' for key, value in pairs.items())
+    written = "".join(f" {key}='{esc(value, newline='⏎')}'" for key, value in pairs.items())
     if name in ("img", "br"):
         return Html(f"<{name}{written}>")
     inside = "".join(
@@ -70,8 +85,8 @@ def _in_theme(style: str, children: Iterable[object]) -> str:
     """The style as it follows a theme. A paper of its own is light in any theme, and so is what stands on it."""
     if not _PAPER.search(style):
         return themed(style)
-    has_themed = any(isinstance(child, Html) and _TWICE in child for child in children)
-    return f"{style};{LIGHT}" if has_themed else style
+    inside = "".join(child for child in children if isinstance(child, Html))
+    return ";".join([style, *_settings(inside, _LIGHT)])
 
 
 @lru_cache(maxsize=8192)
@@ -87,17 +102,17 @@ def themed(style: str) -> str:
     return ";".join(declarations)
 
 
-def theme_variables() -> str:
-    """What the root of a view sets: paper and ink of the theme around it, and accents that read on them."""
-    of_theme = [
-        f"{_VARIABLES[colour]}:var({name},light-dark({colour},{dark}))"
-        for colour, (name, dark) in THEME.items()
-    ]
-    accents = [
-        f"{_VARIABLES[colour]}:color-mix(in srgb,{colour} 55%,var({_VARIABLES[INK]}))"
-        for colour in ACCENTS
-    ]
-    return ";".join((*of_theme, *accents, IN_THE_DARK))
+def theme_of(inside: str) -> str:
+    """What the root of a view sets: paper and ink of the theme around it, and accents that read on them; those that are
+    used inside."""
+    return ";".join(_settings(inside, _THEMED))
+
+
+def _settings(inside: str, values: Mapping[str, str]) -> list[str]:
+    """The declarations of the variables that are used, in what is inside or in another of these."""
+    used = set(_USED.findall(inside))
+    used |= {"--wd"} if "--wf" in used else set()
+    return [f"{name}:{value}" for name, value in values.items() if name in used]
 
 
 def join(parts: Iterable[object]) -> Html:

@@ -30,7 +30,9 @@ WIDTH = 11.1  # inches
 NARROWEST = 2.4  # inches of a panel beside another
 GRID = "#e3e7eb"
 LEGEND_COLUMNS = 4
-COLOURS = 32  # of a PNG
+COLOURS = 24  # of a PNG
+DOTS = 110  # an inch of a PNG
+FEW_DOTS = 76  # of one that stands in for curves that can be zoomed: GitHub shows none wider
 # Of a figure on a dark page.
 DARK = {colour: dark for colour, (_, dark) in THEME.items()} | {
     "#000000": THEME[INK][1],
@@ -71,17 +73,18 @@ def figure(width: float, height: float, layout: str | None = "constrained") -> A
         raise WorkbenchError(
             "pictures need matplotlib: pip install matplotlib; the text form needs nothing"
         ) from error
-    drawing = Figure(figsize=(width, height), dpi=110, facecolor="#ffffff", layout=layout)
+    drawing = Figure(figsize=(width, height), dpi=DOTS, facecolor="#ffffff", layout=layout)
     FigureCanvasAgg(drawing)
     return drawing
 
 
-def png_of(drawing: Any) -> bytes:
+def png_of(drawing: Any, dots: int = DOTS) -> bytes:
     """The same figure gives the same bytes: no date, no version inside. A palette of few colours, because saved
     notebooks carry these pictures, and no difference is seen in lines and text. They are spread over the colours there
     are: cut by how often they occur, the few pixels of a marker would lose theirs."""
     from PIL import Image
 
+    drawing.set_dpi(dots)
     with warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; the text form has it in full.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
@@ -91,7 +94,7 @@ def png_of(drawing: Any) -> bytes:
         "RGBA", size, drawing.canvas.buffer_rgba(), "raw", "RGBA", 0, 1
     ).convert("RGB")
     many = picture.quantize(256, dither=Image.Dither.NONE).convert("RGB")
-    few = many.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few = many.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
     out = io.BytesIO()
     few.save(out, "png", optimize=True)
     return out.getvalue()
