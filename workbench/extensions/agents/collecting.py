@@ -6,7 +6,7 @@ answered; a trajectory ends when its program has, and every call of it that was 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -20,7 +20,7 @@ from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
 from workbench.tools.formats import Hermes
-from workbench.values import Observation, StepResult, StopReason, Trajectory
+from workbench.values import StepResult, StopReason, Trajectory, Turn
 from workbench.values.errors import EngineError, WorkbenchError
 from workbench.values.seeds import seed_of
 from workbench.worlds.base import EnvFamily
@@ -45,6 +45,7 @@ class _Calls:
         super().__init__(engine, chat, family, config, address, own, on_done)
         self.asked: dict[int, tuple[HttpCall, TreeCall]] = {}  # request id -> what it is for
         self.ending: dict[str, EndedAttempt] = {}  # programs that are over, calls of which are not
+        self.earned: dict[str, StepResult] = {}  # by trajectories that have ended
 
     # -- what programs do
 
@@ -163,12 +164,12 @@ class _Calls:
         trajectory.turns = [] if tree is None else tree.turns()
         if ended.result is not None and answered:
             try:
-                trajectory.turns[-1] = _paid(trajectory.turns[-1], ended.result)
+                number, paid = _paid(trajectory.turns, ended.result)
+                trajectory.turns[number] = paid
+                self.earned[trajectory.key] = ended.result
             except WorkbenchError as refused:
                 reason = StopReason.ENV_ERROR
                 error = str(refused)
-            if ended.result.if_cut and not ended.result.terminated:
-                trajectory.if_cut = dict(ended.result.if_cut)
         self.end(trajectory, reason, error)
 
     def end(self, trajectory: Any, reason: StopReason, error: str | None = None) -> None:
@@ -178,6 +179,10 @@ class _Calls:
         super().end(trajectory, reason, error)
 
     def let_go(self, trajectory: Any) -> None:
+        """Also: what a program returned is earned by the trajectory as a whole, whichever of its calls came last."""
+        earned = self.earned.pop(trajectory.key, None)
+        if earned is not None and trajectory.result is not None:
+            trajectory.result = _with_outcome(trajectory.result, earned)
         self.runner.close(trajectory.key)
         tree = trajectory.conversation
         for segment in range(0 if tree is None else tree.num_segments):
@@ -188,11 +193,29 @@ class _Calls:
         self.runner.shutdown()
 
 
-def _paid(turn: Any, result: StepResult) -> Any:
-    """The last turn with what the program's result earned."""
-    paid = finished_turn(turn, replace(result, observation=Observation(())))
-    parts = dict(paid.reward_parts) or ({} if paid.reward is None else {"reward": paid.reward})
-    return replace(paid, reply=turn.reply, reward_parts=parts, info={**paid.info, **turn.info})
+def _paid(turns: Sequence[Turn], result: StepResult) -> tuple[int, Turn]:
+    """(number, turn) of the call that said what was returned, else of the newest, with what the environment says of it. Raises
+    EnvError or StoreError for a result that is none."""
+    answer = result.info.get("answer")
+    by_time = sorted(turns, key=lambda turn: turn.info["call"]["number"], reverse=True)
+    saying = (turn for turn in by_time if isinstance(answer, str) and answer in turn.text)
+    turn = next(saying, by_time[0])
+    paid = finished_turn(turn, result)
+    info = {**paid.info, **turn.info}
+    return turn.index, replace(paid, reply=turn.reply, info=info, reward=0.0, reward_parts={})
+
+
+def _with_outcome(trajectory: Trajectory, earned: StepResult) -> Trajectory:
+    """The trajectory with the program's result as its outcome; unscored where that could not be."""
+    success = earned.info.get("success")
+    if earned.reward is None:
+        words = "what the program returned could not be scored"
+        return replace(trajectory, scored=False, success=success, error=words)
+    parts = dict(earned.reward_parts) or {"reward": earned.reward}
+    if not earned.terminated:
+        parts |= dict(earned.if_cut)
+    parts = {name: float(part) for name, part in parts.items()}
+    return replace(trajectory, outcome=sum(parts.values()), outcome_parts=parts, success=success)
 
 
 class AgentCollector(_Calls, Collector):

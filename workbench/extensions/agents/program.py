@@ -44,6 +44,7 @@ class ModelAddress:
     url: str
     key: str
     name: str = MODEL
+    _open: list[Any] = field(default_factory=list, repr=False)  # clients that are closed at the end
 
     @property
     def openai_url(self) -> str:
@@ -54,8 +55,10 @@ class ModelAddress:
         return _package("openai").OpenAI(base_url=self.openai_url, api_key=self.key, **settings)
 
     def async_openai(self, **settings: Any) -> Any:
-        client = _package("openai").AsyncOpenAI
-        return client(base_url=self.openai_url, api_key=self.key, **settings)
+        kind = _package("openai").AsyncOpenAI
+        client = kind(base_url=self.openai_url, api_key=self.key, **settings)
+        self._open.append(client)
+        return client
 
     def anthropic(self, **settings: Any) -> Any:
         """A client of the package `anthropic`."""
@@ -143,7 +146,7 @@ class ProgramRun:
         solve = load_named(self.program, "env.program")
         value = solve(task, model)
         if inspect.isawaitable(value):
-            return asyncio.run(_settled(value))
+            return asyncio.run(_settled(value, model))
         return value
 
     def stop(self) -> None:
@@ -185,8 +188,13 @@ class ProgramRun:
         return _printed(output[-MOST_OUTPUT:])
 
 
-async def _settled(value: Any) -> Any:
-    return await value
+async def _settled(value: Any, model: ModelAddress) -> Any:
+    """What a coroutine comes to. Connections belong to its loop, and are closed before that ends."""
+    try:
+        return await value
+    finally:
+        for client in model._open:
+            await client.close()
 
 
 def _printed(output: str) -> Any:
