@@ -187,6 +187,11 @@ class Evidence:
 
         return plain_recipe(self.algorithm)
 
+    @property
+    def by_program(self) -> bool:
+        """Whether programs wrote the prompts: then they are no rendering of the environment's messages."""
+        return getattr(self.family, "by_program", False)
+
     def has(self, name: str) -> bool:
         value = getattr(self, name)
         return value is not None and value != ()

@@ -46,7 +46,8 @@ def _identity(evidence: Evidence) -> Iterator[RuleResult]:
                     NOTE,
                 )
             problems[problem] = task.id
-    yield from _prompts(evidence)
+    if not evidence.by_program:
+        yield from _prompts(evidence)
     if evidence.batch is not None:
         yield from differences_of_batch(
             evidence, ("names_N", "group_of_trajectory_N", "tag_N", "state_of_turn_K")

@@ -39,17 +39,23 @@ class JournalEntry(NamedTuple):
 
 
 def journal_of(evidence: Evidence) -> list[JournalEntry]:
-    """The exchanges of the trajectories at hand, in order; those of others, by session, are left out."""
+    """The exchanges of the trajectories at hand, by segment in order; those of others, by session, are left out."""
     index = {f"{t.task.id}#{t.attempt}": n for n, t in enumerate(evidence.trajectories)}
     turns = Counter()
     entries = []
-    for exchange in evidence.journal or ():
+    for exchange in sorted(evidence.journal or (), key=_segment_of):
         key, _, number = exchange.request.session.rpartition("/")
         if key in index and number.isdigit():
             answered = exchange.completion is not None and exchange.completion.finish != "error"
             entries.append(JournalEntry(index[key], int(number), turns[key], exchange, answered))
             turns[key] += answered
     return entries
+
+
+def _segment_of(exchange: Exchange) -> int:
+    """Turns are numbered by segments, and a program may go back to an earlier one."""
+    number = exchange.request.session.rpartition("/")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def token(evidence: Evidence, token_id: int) -> str:
@@ -69,7 +75,7 @@ def check_prefixes(evidence: Evidence) -> Iterator[RuleResult]:
     else:
         yield NotChecked(JOURNAL, "prompts as they were sent")
     yield from _shown_again(evidence, evidence.flat)
-    if evidence.collect is not None:
+    if evidence.collect is not None and not evidence.by_program:
         yield from _forks(evidence, evidence.flat)
     else:
         yield NotChecked(HISTORY, "forks")

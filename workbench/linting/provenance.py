@@ -198,7 +198,7 @@ def _limits(
                 f"{many(size)} sampled where at most {request.max_new_tokens} were asked for",
                 flat.place_of_span(p),
             )
-        if declared is None:
+        if declared is None or evidence.by_program:
             continue
         room = declared.max_turn_tokens
         room = room if context is None else min(room, context - len(request.prompt_ids))
@@ -237,7 +237,7 @@ def _ends_for_want_of_room(evidence: Evidence, flat: Flat) -> Iterator[RuleResul
         for n, t in enumerate(evidence.trajectories)
         if t.stop_reason is StopReason.CONTEXT_FULL and t.segments
     ]
-    if context is None or not full:
+    if context is None or not full or evidence.by_program:
         return
     yield Checked(len(full))
     append = evidence.collect is not None and evidence.collect.history == "append"

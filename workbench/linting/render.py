@@ -42,7 +42,7 @@ def chosen(evidence: Evidence) -> list[int]:
 
 def check_rendering(evidence: Evidence) -> Iterator[RuleResult]:
     """Opening and every stretch between two turns of the policy, as the tokenizer itself would have it."""
-    if evidence.collect is None:
+    if evidence.collect is None or evidence.by_program:
         yield NotChecked("the sampling settings (which history was asked for)")
         return
     flat = evidence.flat

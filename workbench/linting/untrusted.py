@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import Checked, Finding
+from workbench.basics.findings import Checked, Finding, NotChecked
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import ENV, PROMPT, Flat
 from workbench.linting.reference import Reference
@@ -27,6 +27,9 @@ def check_untrusted(evidence: Evidence) -> Iterator[RuleResult]:
     reference = Reference(evidence.chat)
     flat = evidence.flat
     yield from _forged(evidence, flat, reference)
+    if evidence.by_program:
+        yield NotChecked("prompts of ours", "observations, in all their words")
+        return
     looked = chosen(evidence)
     for n in looked:
         yield from _observations_whole(evidence.trajectories[n], flat, reference, n)

@@ -284,6 +284,8 @@ class RewardCollector(Collector):
 
 
 def collector_for(family: EnvFamily) -> type[Collector]:
+    if hasattr(family, "collector"):  # whose trajectories are not stepped
+        return family.collector()
     return RewardCollector if hasattr(family, "score") else Collector
 
 

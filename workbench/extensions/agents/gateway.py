@@ -1,0 +1,323 @@
+"""The HTTP server that programs ask in place of a model: on loopback, an address and a key for each trajectory.
+
+    http://127.0.0.1:PORT/ID/v1/chat/completions        ID is not to be guessed, and the key is asked for as well
+
+Requests become `HttpCall`s in the inbox of their attempt; whoever collects answers them there. Nothing is sampled here and
+nothing is known of tokens.
+
+A client that did not get its answer asks again. The same call delivered twice is one call: a request is taken as a repeated
+one where it carries the idempotency key of an earlier one, where its client says that it is a retry and the same body was
+sent before, or where the same body was sent before by a client that went away without its answer. Two equal requests of
+clients that both wait are two calls.
+
+One server serves all attempts of a process; it ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from hashlib import sha256
+from types import ModuleType
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from workbench.extensions.agents.messages import AskedCall, GivenAnswer, RefusedCall
+from workbench.extensions.agents.wires import openai_chat
+from workbench.extensions.agents.wires.fields import FieldRules
+from workbench.values.errors import EngineError
+
+MOST_BYTES = 16 << 20  # of a request
+MOST_OPEN = 64  # calls of one attempt that wait at once
+KNOWN_KEYS = 4096  # attempts that have ended and are still told so
+START_S = 20.0
+WIRES: tuple[ModuleType, ...] = (openai_chat,)
+MODEL = "policy"
+
+
+@dataclass(eq=False)
+class HttpCall:
+    """One call of a program. `answer` is set once, by whoever collects, after the call is stored."""
+
+    attempt: OpenAttempt
+    asked: AskedCall
+    wire: str
+    answer: Future[GivenAnswer] = field(default_factory=Future)
+    gone: bool = False  # its client went away before the answer
+    repeats: int = 0  # times that it was delivered once more
+
+    def __post_init__(self) -> None:
+        self.answer.set_running_or_notify_cancel()  # a client that goes away cancels nothing
+
+
+@dataclass(eq=False)
+class OpenAttempt:
+    """What the gateway knows of a trajectory.
+
+    key     of the trajectory
+    inbox   where its calls go
+    rules   what is made of the fields of a request
+    tools   runs a tool of the task by name; None: it has none
+    task    what a program in another process is told of the task
+    """
+
+    key: str
+    inbox: queue.SimpleQueue
+    rules: FieldRules
+    task: Mapping[str, Any] = field(default_factory=dict)
+    tools: Callable[[str, Mapping[str, Any]], str] | None = None
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    secret: str = field(default_factory=lambda: f"sk-{secrets.token_hex(24)}")
+    closed: bool = False
+    refused: list[RefusedCall] = field(default_factory=list)
+    late: int = 0  # calls that came after the end
+    active: float = field(default_factory=time.monotonic)  # when it last did something
+    _by_body: dict[str, list[HttpCall]] = field(default_factory=dict)
+    _by_idempotency: dict[str, HttpCall] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that are not answered yet."""
+        with self._lock:
+            calls = [call for calls in self._by_body.values() for call in calls]
+        return sum(not call.answer.done() for call in calls)
+
+    def take(
+        self, asked: AskedCall, wire: str, body: bytes, headers: Mapping[str, str]
+    ) -> HttpCall:
+        """The call that a request is: a new one, or one that was delivered before. Raises RefusedCall."""
+        digest = sha256(wire.encode() + body).hexdigest()
+        named = headers.get("idempotency-key", "")
+        retried = headers.get("x-stainless-retry-count", "0") not in ("", "0")
+        with self._lock:
+            if self.closed:
+                raise ended(self.key)
+            self.active = time.monotonic()
+            earlier = self._by_body.setdefault(digest, [])
+            same = self._by_idempotency.get(named) if named else None
+            if same is None and retried and earlier:
+                same = earlier[-1]
+            if same is None:
+                same = next((call for call in earlier if call.gone), None)
+            if same is not None:
+                same.repeats += 1
+                same.gone = False
+                return same
+            call = HttpCall(self, asked, wire)
+            earlier.append(call)
+            if named:
+                self._by_idempotency[named] = call
+        if self.waiting > MOST_OPEN:
+            call.answer.set_exception(
+                RefusedCall(400, "too_many_calls", f"at most {MOST_OPEN} calls wait at once")
+            )
+            return call
+        self.inbox.put(call)
+        return call
+
+    def end(self) -> None:
+        """Nothing more is answered; calls that wait are told so."""
+        with self._lock:
+            self.closed = True
+            calls = [call for calls in self._by_body.values() for call in calls]
+        for call in calls:
+            if not call.answer.done():
+                call.answer.set_exception(ended(self.key))
+
+
+def ended(key: str) -> RefusedCall:
+    return RefusedCall(
+        410, "attempt_ended", f"the trajectory {key} has ended; no call of it is answered any more"
+    )
+
+
+class Gateway:
+    """The server of this process; `gateway()` gives it."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, OpenAttempt] = {}
+        self._ended: dict[str, OpenAttempt] = {}
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            self._app(), log_level="critical", access_log=False, lifespan="off", ws="none"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, daemon=True, name="agents' gateway")
+        self._thread.start()
+        until = time.monotonic() + START_S
+        while not self._server.started:
+            if time.monotonic() > until or not self._thread.is_alive():
+                raise EngineError(f"the gateway did not start within {START_S:g} s")
+            time.sleep(0.002)
+
+    def open(self, attempt: OpenAttempt) -> str:
+        """Its address, without the version: programs add /v1 where their form wants it."""
+        self._attempts[attempt.id] = attempt
+        return f"http://127.0.0.1:{self.port}/{attempt.id}"
+
+    def close(self, attempt: OpenAttempt) -> None:
+        attempt.end()
+        self._attempts.pop(attempt.id, None)
+        self._ended[attempt.id] = attempt
+        while len(self._ended) > KNOWN_KEYS:
+            self._ended.pop(next(iter(self._ended)))
+
+    # -------------------------------------------------------------------------------------------- serving
+
+    def _run(self) -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(self._server.serve(sockets=[self._socket]))
+
+    def _app(self) -> Starlette:
+        routes = [
+            Route(f"/{{id}}/v1{wire.PATH}", self._endpoint(wire), methods=["POST"])
+            for wire in WIRES
+        ]
+        routes += [
+            Route("/{id}/v1/models", self._models, methods=["GET"]),
+            Route("/{id}/task", self._task, methods=["GET"]),
+            Route("/{id}/tools/{name}", self._tool, methods=["POST"]),
+            Route("/{path:path}", self._nothing, methods=["GET", "POST"]),
+        ]
+        return Starlette(routes=routes)
+
+    def _endpoint(self, wire: ModuleType) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            attempt: OpenAttempt | None = None
+            try:
+                attempt = self._attempt(request)
+                body = await _read(request)
+                asked = wire.read(_json(body), attempt.rules)
+                call = attempt.take(asked, wire.PATH, body, request.headers)
+                given = await _answer(call, request)
+            except RefusedCall as refused:
+                if attempt is not None:
+                    attempt.refused.append(refused)
+                return JSONResponse(wire.error(refused), refused.status)
+            except ClientDisconnect:
+                return Response(status_code=499)
+            if asked.stream:
+                return StreamingResponse(wire.chunks(given, asked), media_type="text/event-stream")
+            return JSONResponse(wire.answer(given, asked))
+
+        return endpoint
+
+    def _attempt(self, request: Request) -> OpenAttempt:
+        """The attempt of an address, where the key is right. An unknown address and a wrong key are told alike."""
+        id = request.path_params["id"]
+        attempt = self._attempts.get(id) or self._ended.get(id)
+        given = request.headers.get("x-api-key", "")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = token
+        wanted = attempt.secret if attempt is not None else secrets.token_hex(24)
+        if not hmac.compare_digest(given.strip().encode(), wanted.encode()):
+            raise RefusedCall(
+                401, "invalid_api_key", "the key is not that of an attempt at this address"
+            )
+        if attempt.closed:
+            attempt.late += 1
+            raise ended(attempt.key)
+        return attempt
+
+    async def _models(self, request: Request) -> Response:
+        try:
+            self._attempt(request)
+        except RefusedCall as refused:
+            return JSONResponse(openai_chat.error(refused), refused.status)
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "workbench"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def _task(self, request: Request) -> Response:
+        try:
+            return JSONResponse(dict(self._attempt(request).task))
+        except RefusedCall as refused:
+            return JSONResponse(openai_chat.error(refused), refused.status)
+
+    async def _tool(self, request: Request) -> Response:
+        """A tool of the task, for programs in other processes: arguments as JSON, the result as text."""
+        try:
+            attempt = self._attempt(request)
+            arguments = _json(await _read(request))
+            if attempt.tools is None or not isinstance(arguments, dict):
+                raise RefusedCall(
+                    400, "no_tools", "the task has tools and their arguments are an object"
+                )
+            attempt.active = time.monotonic()
+            name = request.path_params["name"]
+            text = await asyncio.to_thread(attempt.tools, name, arguments)
+            return Response(text, media_type="text/plain")
+        except RefusedCall as refused:
+            return JSONResponse(openai_chat.error(refused), refused.status)
+
+    async def _nothing(self, request: Request) -> Response:
+        forms = ", ".join(f"/v1{wire.PATH}" for wire in WIRES)
+        refused = RefusedCall(
+            404, "unknown_url", f"there is nothing at this address; an attempt has {forms}"
+        )
+        return JSONResponse(openai_chat.error(refused), 404)
+
+
+async def _read(request: Request) -> bytes:
+    """The body, as far as it may reach."""
+    pieces = bytearray()
+    async for piece in request.stream():
+        pieces += piece
+        if len(pieces) > MOST_BYTES:
+            raise RefusedCall(413, "too_large", f"a call has at most {MOST_BYTES} bytes")
+    return bytes(pieces)
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RefusedCall(400, "invalid_json", f"the body is no JSON: {error}") from error
+
+
+async def _answer(call: HttpCall, request: Request) -> GivenAnswer:
+    """Wait for the answer. A client that goes away is noted; its call is answered all the same, for the retry."""
+    answered = asyncio.wrap_future(call.answer)
+    left = asyncio.ensure_future(_left(request))
+    await asyncio.wait({answered, left}, return_when=asyncio.FIRST_COMPLETED)
+    if not answered.done():
+        call.gone = True
+        raise ClientDisconnect
+    left.cancel()
+    return answered.result()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+_lock = threading.Lock()
+_gateways: dict[int, Gateway] = {}  # by process: a fork has none of its parent's threads
+
+
+def gateway() -> Gateway:
+    """The gateway of this process, started when it is first asked for."""
+    with _lock:
+        own = os.getpid()
+        if own not in _gateways:
+            _gateways[own] = Gateway()
+        return _gateways[own]

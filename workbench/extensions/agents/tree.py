@@ -1,0 +1,561 @@
+"""Which call continues what: the calls of one trajectory as a tree of messages over segments of tokens.
+
+    ask(call)            the longest prefix that is known is looked up, message by message
+      it ends a segment    the segment goes on: its tokens, the sampled ones included, stay as they are
+      it ends elsewhere    a new segment begins with the tokens up to there, shown again (a fork)
+      nothing is known     a new segment begins with the call's own opening (a root)
+    answer(call)         what was sampled is written behind it, and given back
+
+A token is marked as sampled in the one segment in which it was, and stands in every other one as context. Sampled ids are
+never encoded again: where an assistant message is recognised as a turn of the policy (`messages.ground_of`), its ids are
+used; where it is not, it is somebody's text. Nothing is realigned: a history that differs is a fork, and both are kept.
+
+Several conversations may be open at once: each call extends a segment only while nobody else has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.chat import ChatFormat
+from workbench.engines.base import Completion
+from workbench.extensions.agents.messages import (
+    END_THINK,
+    AskedCall,
+    GivenAnswer,
+    Ground,
+    RefusedCall,
+    WireMessage,
+    ground_of,
+    normal_calls,
+)
+from workbench.extensions.agents.reading import read_action
+from workbench.tools.formats import CallFormat
+from workbench.tools.turns import THINK
+from workbench.values import Message, Observation, Segment, Source, Span, Turn
+from workbench.values.errors import ChatFormatError, DataError
+from workbench.values.sequences import first_difference
+
+RANKS = (Ground.EXACT, Ground.IDS, Ground.EQUAL, Ground.THOUGHT)
+
+
+@dataclass(eq=False)
+class _Node:
+    """A conversation up to one message: what leads on by what it is compared by, calls that asked here, and their answers."""
+
+    children: dict[Hashable, _Node] = field(default_factory=dict)
+    messages: dict[Hashable, WireMessage] = field(default_factory=dict)
+    asked: list[TreeCall] = field(default_factory=list)
+    sampled: list[TreeCall] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Row:
+    """A segment in progress: spans, and of each the call that it belongs to (None: the opening)."""
+
+    spans: list[tuple[Span, TreeCall | None]] = field(default_factory=list)
+    length: int = 0
+    conversation: str = ""
+
+    def extend(self, spans: Sequence[tuple[Span, TreeCall | None]]) -> None:
+        self.spans += spans
+        self.length += sum(len(span) for span, _ in spans)
+
+    def ids(self) -> np.ndarray:
+        return np.concatenate([span.token_ids for span, _ in self.spans])
+
+
+@dataclass(eq=False)
+class TreeCall:
+    """A call of the trajectory, from its prompt to its answer.
+
+    number      in the order of asking, from 0
+    segment     in which it was sampled
+    prompt_ids  what it was sampled after
+    way         "root", "extends", "fork" or "resampled"
+    facts       JSON values to be kept: where it forked and why, by what the newest turn was recognised
+    """
+
+    number: int
+    segment: int
+    prompt_ids: np.ndarray
+    way: str
+    asked: AskedCall
+    node: _Node
+    facts: dict[str, Any]
+    shown: tuple[Message, ...] = ()  # the messages that this call added
+    continues: TreeCall | None = None
+    later: bool = False  # turns of the policy stand before it in its segment
+    given: GivenAnswer | None = None
+    text: str = ""
+    ids: np.ndarray | None = None
+    end: int = 0  # tokens of the segment up to the end of the answer
+    finish: str = "stop"
+    after: _Node = field(default_factory=_Node)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """How far a request is known."""
+
+    node: _Node | None  # where it leaves what is known; None: it does not
+    index: int  # of the first message that is not known
+    last: TreeCall | None  # the newest turn of the policy on the way
+    last_index: int  # of its message
+    ground: Ground | None
+    near: TreeCall | None  # a call of the same conversation
+
+
+class CallTree:
+    """All calls of one trajectory.
+
+    issued   messages of the environment's author that the program was handed: shown word for word in an opening, they keep
+             what is trusted in them
+    context  most tokens of a sequence
+    id_of    (call, place) -> an id, the same whenever the trajectory is sampled again
+    """
+
+    def __init__(
+        self,
+        chat: ChatFormat,
+        format: CallFormat,
+        *,
+        context: int,
+        id_of: Callable[[int, str], str],
+        issued: Sequence[Message] = (),
+        thoughts_apart: bool = False,
+    ) -> None:
+        self.chat = chat
+        self.format = format
+        self.context = context
+        self.id_of = id_of
+        self.thoughts_apart = thoughts_apart
+        self.calls: list[TreeCall] = []
+        self._issued = {(message.role, message.text): message for message in issued}
+        self._rows: list[_Row] = []
+        self._roots: dict[str, _Node] = {}
+        self._conversations = 0
+        self._by_id: dict[str, TreeCall] = {}
+        self._by_words: dict[Hashable, list[TreeCall]] = {}
+
+    # -------------------------------------------------------------------------------------------- asking
+
+    def ask(self, asked: AskedCall) -> TreeCall:
+        """Find what the call continues and write its prompt. Raises RefusedCall, and then nothing has changed."""
+        if asked.messages[-1].role == "assistant":
+            raise RefusedCall(
+                400,
+                "unsupported_prefill",
+                "the last message is the assistant's: to go on within a message is not offered; end with a message of "
+                "another role",
+                "messages",
+            )
+        root = self._roots.get(repr(asked.tools)) or _Node()
+        known = self._walk(root, asked.messages)
+        rest = asked.messages[known.last_index + 1 :]
+        again = self._shown_again(rest, known)
+        base = known.last
+        extends = base is not None and not again and self._rows[base.segment].length == base.end
+        try:
+            spans, shown = self._rendered(asked, rest, again, base)
+        except ChatFormatError as error:
+            raise RefusedCall(
+                400,
+                "unsupported_conversation",
+                f"the chat template refuses it: {error}",
+                "messages",
+            ) from error
+        before = [] if base is None or extends else self._up_to(base)
+        length = sum(len(span) for span, _ in (*before, *spans))
+        if extends:
+            length += base.end
+        if length >= self.context:
+            raise RefusedCall(
+                400,
+                "context_length_exceeded",
+                f"the messages have {length} tokens, and a sequence may have {self.context}, the answer included",
+                "messages",
+            )
+        return self._begin(asked, root, known, again, extends, before, spans, shown)
+
+    def _begin(
+        self,
+        asked: AskedCall,
+        root: _Node,
+        known: _Known,
+        again: Mapping[int, TreeCall],
+        extends: bool,
+        before: Sequence[tuple[Span, TreeCall | None]],
+        spans: Sequence[tuple[Span, TreeCall | None]],
+        shown: tuple[Message, ...],
+    ) -> TreeCall:
+        facts = self._facts(known, asked.messages, again)
+        if extends:
+            way = "extends"
+            segment = known.last.segment
+        else:
+            way = "fork" if known.near is not None else "root"
+            if known.node is None and known.near is not None:
+                way = "resampled"
+            segment = len(self._rows)
+            self._rows.append(_Row(conversation=self._name(known)))
+        row = self._rows[segment]
+        row.extend([*before, *spans])
+        self._roots.setdefault(repr(asked.tools), root)
+        node = self._grow(root, asked.messages)
+        call = TreeCall(
+            len(self.calls), segment, row.ids(), way, asked, node, facts, shown, known.last
+        )
+        call.later = known.last is not None or bool(again)
+        node.asked.append(call)
+        facts["conversation"] = row.conversation
+        facts["way"] = way
+        self.calls.append(call)
+        return call
+
+    def _name(self, known: _Known) -> str:
+        """Of a conversation: that of the call nearby, or a new one."""
+        if known.near is not None:
+            return self._rows[known.near.segment].conversation
+        self._conversations += 1
+        return "main" if self._conversations == 1 else f"conversation {self._conversations}"
+
+    def _walk(self, root: _Node, messages: Sequence[WireMessage]) -> _Known:
+        node: _Node | None = root
+        last = near = ground = None
+        last_index = -1
+        for index, message in enumerate(messages):
+            if node.asked:
+                near = node.asked[0]
+            recognised = self._at(node, message)
+            if recognised is not None:
+                last, ground = recognised
+                last_index = index
+                node = last.after
+                continue
+            following = node.children.get(self._key(messages, index))
+            if following is None:
+                return _Known(node, index, last, last_index, ground, near)
+            node = following
+        if node.asked:
+            return _Known(None, len(messages), last, last_index, ground, node.asked[0])
+        return _Known(node, len(messages), last, last_index, ground, near)
+
+    def _grow(self, root: _Node, messages: Sequence[WireMessage]) -> _Node:
+        """The node of a conversation, made where it is not there yet."""
+        node = root
+        for index, message in enumerate(messages):
+            recognised = self._at(node, message)
+            if recognised is not None:
+                node = recognised[0].after
+                continue
+            key = self._key(messages, index)
+            node.messages.setdefault(key, message)
+            node = node.children.setdefault(key, _Node())
+        return node
+
+    # -------------------------------------------------------------------------------------------- recognising
+
+    @staticmethod
+    def _at(node: _Node, message: WireMessage) -> tuple[TreeCall, Ground] | None:
+        """Which of the answers given at this very place a message is. Of several, the one that it names; else the newest."""
+        if message.role != "assistant":
+            return None
+        return _best(message, node.sampled)
+
+    def _anywhere(self, message: WireMessage) -> TreeCall | None:
+        """Which answer of the trajectory a message is, wherever that was given."""
+        named = [self._by_id[call.id] for call in message.calls if call.id in self._by_id]
+        if message.mark in self._by_id:
+            named.append(self._by_id[message.mark])
+        alike = self._by_words.get(normal_calls(message.calls), [])
+        best = _best(message, named) or _best(message, alike)
+        return None if best is None else best[0]
+
+    def _shown_again(self, rest: Sequence[WireMessage], known: _Known) -> dict[int, TreeCall]:
+        """Place in `rest` -> the turn of the policy that stands there, sampled at another place of the tree. In order only:
+        a turn that comes before an earlier one is taken as text."""
+        again: dict[int, TreeCall] = {}
+        newest = (-1, -1) if known.last is None else (known.last.segment, known.last.end)
+        for index, message in enumerate(rest):
+            call = self._anywhere(message) if message.role == "assistant" else None
+            opens = known.last is None and index == 0  # nothing stands before it
+            if call is not None and not opens and (call.segment, call.end) > newest:
+                again[index] = call
+                newest = (call.segment, call.end)
+        return again
+
+    def _key(self, messages: Sequence[WireMessage], index: int) -> Hashable:
+        """What a message that is no turn of the policy is compared by: all of it, ids of calls by their place."""
+        message = messages[index]
+        place: Hashable = None
+        if message.role == "tool":
+            place = _answered_call(messages, index) or message.call_id
+        return message.role, message.text, normal_calls(message.calls), place
+
+    def _facts(
+        self, known: _Known, messages: Sequence[WireMessage], again: Mapping[int, TreeCall]
+    ) -> dict[str, Any]:
+        """What is kept of how the call was placed."""
+        facts: dict[str, Any] = {}
+        if known.last is not None:
+            facts["continues"] = known.last.number
+            facts["recognised"] = str(known.ground)
+        rest = messages[known.last_index + 1 :]
+        foreign = sum(message.role == "assistant" for message in rest) - len(again)
+        if foreign:
+            facts["foreign"] = foreign
+        if again:
+            facts["shown_again"] = [call.number for call in again.values()]
+        if known.node is not None and known.index < len(messages):
+            facts |= _divergence(known.node, known.index, messages[known.index])
+        return facts
+
+    # -------------------------------------------------------------------------------------------- tokens
+
+    def _up_to(self, call: TreeCall) -> list[tuple[Span, TreeCall | None]]:
+        """The tokens of a segment up to the end of an answer, as context: none of them is sampled there."""
+        spans = []
+        length = 0
+        for span, owner in self._rows[call.segment].spans:
+            if length >= call.end:
+                break
+            spans.append((Span(span.source, span.turn, span.token_ids), owner))
+            length += len(span)
+        return spans
+
+    def _rendered(
+        self,
+        asked: AskedCall,
+        rest: Sequence[WireMessage],
+        again: Mapping[int, TreeCall],
+        base: TreeCall | None,
+    ) -> tuple[list[tuple[Span, TreeCall | None]], tuple[Message, ...]]:
+        """The tokens behind `base` (None: from the beginning), and the messages that they show."""
+        names = _names_of(asked.messages)
+        ids = self._issued_ids(asked.messages, base, again)
+        messages = [self._message(message, names, ids) for message in rest]
+        cuts = [*sorted(again), len(rest)]
+        first = messages[: cuts[0]]
+        if base is None:
+            opening = [self._issued.get((m.role, m.text), m) for m in first]
+            shown = Observation(tuple(opening), asked.tools)
+            spans: list[tuple[Span, TreeCall | None]] = [
+                (span, None) for span in self.chat.open(shown)
+            ]
+        else:
+            spans = self._appended(first, base, later=base.later)
+        for place, following in zip(cuts, cuts[1:]):
+            call = again[place]
+            spans.append((Span(Source.POLICY, 0, call.ids), call))
+            later = base is not None or place != cuts[0]
+            spans += self._appended(messages[place + 1 : following], call, later=later)
+        return spans, tuple(messages)
+
+    def _appended(
+        self, messages: Sequence[Message], call: TreeCall, later: bool
+    ) -> list[tuple[Span, TreeCall | None]]:
+        last_id = int(call.ids[-1]) if len(call.ids) else None
+        spans = self.chat.append(Observation(tuple(messages)), turn=0, last_id=last_id, later=later)
+        return [(span, call) for span in spans]
+
+    def _message(
+        self, message: WireMessage, names: Mapping[str, str], ids: Mapping[str, str]
+    ) -> Message:
+        """A message as plain text: calls of an assistant that is not ours are written as the policy writes them."""
+        text = message.text or ""
+        if message.role == "assistant":
+            written = [self._written(call.name, call.arguments) for call in message.calls]
+            text = "\n".join(filter(None, (text, *written)))
+        call_id = message.call_id
+        return Message(
+            message.role,
+            text,
+            names.get(call_id or ""),
+            ids.get(call_id or "", call_id) if message.role == "tool" else None,
+        )
+
+    def _written(self, name: str, arguments: str) -> str:
+        try:
+            return self.format.write_call(name, json.loads(arguments or "{}"))
+        except Exception:  # no call of ours: whatever it says is shown
+            return f"{name} {arguments}"
+
+    def _issued_ids(
+        self,
+        messages: Sequence[WireMessage],
+        base: TreeCall | None,
+        again: Mapping[int, TreeCall],
+    ) -> dict[str, str]:
+        """A program's own id of a call -> ours, for the turns that are recognised."""
+        ours = [call for call in (base, *again.values()) if call is not None]
+        issued: dict[str, str] = {}
+        for message in messages:
+            if message.role != "assistant" or not message.calls:
+                continue
+            best = _best(message, ours)
+            if best is not None:
+                pairs = zip(message.calls, best[0].given.calls)
+                issued |= {own.id: call.id for own, call in pairs}
+        return issued
+
+    # -------------------------------------------------------------------------------------------- answers
+
+    def answer(self, call: TreeCall, completion: Completion) -> GivenAnswer:
+        """Write what was sampled behind the prompt, and make of it what the program is given."""
+        span = Span(
+            Source.POLICY,
+            0,
+            completion.token_ids,
+            completion.logprobs,
+            completion.plain_logprobs,
+            completion.policy_version,
+            completion.sampling,
+            sampled=True,
+        )
+        ended = len(span) > 0 and int(span.token_ids[-1]) in self.chat.stop_ids
+        if completion.finish == "stop" and not ended:
+            raise DataError(
+                f"call {call.number}: the engine says that the turn was ended, and its last token is no stop token"
+            )
+        row = self._rows[call.segment]
+        row.extend([(span, call)])
+        call.ids = span.token_ids
+        call.end = row.length
+        call.finish = completion.finish
+        call.text = self.chat.decode(span.token_ids)
+        call.given = self._given(call)
+        call.node.sampled.append(call)
+        self._by_id[call.given.mark] = call
+        for wire_call in call.given.calls:
+            self._by_id[wire_call.id] = call
+        self._by_words.setdefault(normal_calls(call.given.calls), []).append(call)
+        return call.given
+
+    def _given(self, call: TreeCall) -> GivenAnswer:
+        text = call.text
+        calls = ()
+        if call.asked.tools:
+            text, calls = read_action(
+                text, self.format, lambda index: f"call_{self.id_of(call.number, str(index))}"
+            )
+        thought = ""
+        if self.thoughts_apart:
+            thought, text = _thought_apart(text)
+        finish = "calls" if calls else "stop"
+        return GivenAnswer(
+            text,
+            calls,
+            f"msg_{self.id_of(call.number, 'message')}",
+            finish if call.finish == "stop" else "length",
+            thought,
+            len(call.prompt_ids),
+            len(call.ids),
+        )
+
+    # -------------------------------------------------------------------------------------------- the end
+
+    @property
+    def answered(self) -> list[TreeCall]:
+        """Answered calls in the order of the trajectory's tokens: by segment, and within it as they were sampled."""
+        there = [call for call in self.calls if call.given is not None]
+        return sorted(there, key=lambda call: (call.segment, call.end))
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Turns are numbered in the order of tokens. Segments at the end in which nothing was sampled are left out."""
+        numbers = {call: number for number, call in enumerate(self.answered)}
+        rows = list(self._rows)
+        while len(rows) > 1 and not any(span.sampled for span, _ in rows[-1].spans):
+            rows.pop()
+        return tuple(
+            Segment(tuple(_numbered(span, numbers.get(owner, 0)) for span, owner in row.spans))
+            for row in rows
+        )
+
+    @property
+    def segment_index(self) -> int:
+        """Of the newest segment."""
+        return max(0, len(self._rows) - 1)
+
+    @property
+    def num_segments(self) -> int:
+        return len(self._rows)
+
+    def turns(self) -> list[Turn]:
+        """One for each answered call; `reply` is what the call that went on from it added."""
+        replies: dict[TreeCall, tuple[Message, ...]] = {}
+        for call in self.calls:
+            if call.way == "extends":
+                replies.setdefault(call.continues, call.shown)
+        return [
+            Turn(
+                number,
+                call.text,
+                call.finish,
+                reply=replies.get(call, ()),
+                reward=0.0,
+                info={"call": call.facts | {"number": call.number}},
+            )
+            for number, call in enumerate(self.answered)
+        ]
+
+
+# ------------------------------------------------------------------------------------------------ small parts
+
+
+def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Ground] | None:
+    """The call whose answer a message is, and by what: one that it names first, then by how much is equal, then the newest."""
+    ids = {call.id for call in message.calls} | {message.mark}
+    candidates = []
+    for call in calls:
+        ground = ground_of(message, call.given)
+        if ground is not None:
+            named = not ids.isdisjoint({call.given.mark, *(own.id for own in call.given.calls)})
+            candidates.append((named, -RANKS.index(ground), call.number, call, ground))
+    if not candidates:
+        return None
+    *_, call, ground = max(candidates, key=lambda candidate: candidate[:3])
+    return call, ground
+
+
+def _numbered(span: Span, turn: int) -> Span:
+    return span if span.turn == turn else replace(span, turn=turn)
+
+
+def _thought_apart(text: str) -> tuple[str, str]:
+    thought, end, rest = text.rpartition(END_THINK)
+    return (thought.strip().removeprefix(THINK), rest) if end else ("", text)
+
+
+def _answered_call(messages: Sequence[WireMessage], index: int) -> tuple[int, int] | None:
+    """Which call a tool message answers: (messages back to it, place); None: none before it has that id."""
+    wanted = messages[index].call_id
+    for back in range(index - 1, -1, -1):
+        ids = [call.id for call in messages[back].calls]
+        if wanted in ids:
+            return index - back, ids.index(wanted)
+    return None
+
+
+def _names_of(messages: Sequence[WireMessage]) -> dict[str, str]:
+    """Id of a call -> the name of its tool."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call.id: call.name for call in message.calls}
+    return names
+
+
+def _divergence(node: _Node, index: int, message: WireMessage) -> dict[str, Any]:
+    """Where a conversation leaves what is known: the message, and the first character that differs from what stood there."""
+    known = [call.given.text for call in node.sampled] if message.role == "assistant" else []
+    known += [other.text or "" for other in node.messages.values() if other.role == message.role]
+    if not known:
+        return {}
+    at = max(first_difference(text, message.text or "") or 0 for text in known)
+    return {"differs": {"message": index, "role": message.role, "character": at}}

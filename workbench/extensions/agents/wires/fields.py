@@ -1,0 +1,133 @@
+"""Fields of a request, one by one: followed, harmless, or refused by name; none is ignored in silence.
+
+A field that changes what is sampled is followed and recorded, or the call is refused with the field's name. What a program
+sends and the run does not follow can be allowed by name (`env.not_followed`): then it is recorded with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.extensions.agents.messages import RefusedCall
+
+
+@dataclass(frozen=True)
+class FieldRules:
+    """What a run makes of the fields of a request.
+
+    temperature, top_p  the run's own; other values are refused unless `decides` names the field
+    decides       fields that the program decides: "temperature", "top_p"
+    not_followed  fields that may be sent, are recorded, and change nothing
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    decides: tuple[str, ...] = ()
+    not_followed: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class RequestFields:
+    """The fields of one request. What is not taken by the end is refused."""
+
+    body: Mapping[str, Any]
+    rules: FieldRules
+    noted: dict[str, Any] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def take(self, name: str, default: Any = None) -> Any:
+        self.taken.add(name)
+        value = self.body.get(name)
+        return default if value is None else value
+
+    def number(self, name: str, *, whole: bool = False) -> float | None:
+        value = self.take(name)
+        wanted = int if whole else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
+            kind = "a whole number" if whole else "a number"
+            raise RefusedCall(400, "invalid_type", f"{name!r} is {kind}, got {value!r:.80}", name)
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name, False)
+        if not isinstance(value, bool):
+            raise RefusedCall(
+                400, "invalid_type", f"{name!r} is true or false, got {value!r:.80}", name
+            )
+        return value
+
+    def harmless(self, *names: str) -> None:
+        """Fields that change nothing of what is sampled."""
+        self.taken.update(names)
+
+    def only(self, name: str, *accepted: Any) -> None:
+        """A field of which these values ask for what is done anyway."""
+        value = self.take(name)
+        if value is not None and value not in accepted:
+            self.refuse(name, value, f"only {' or '.join(map(repr, accepted))} is done")
+
+    def sampling(self, name: str) -> float | None:
+        """A setting of the sampler: the program's where it decides, else it must be the run's."""
+        value = self.number(name)
+        if value is None or name in self.rules.decides:
+            return value
+        own = getattr(self.rules, name)
+        if value != own:
+            self.refuse(
+                name,
+                value,
+                f"this run samples with {name} = {own:g}; env.decides = [{name!r}] leaves it to the program",
+            )
+        return None
+
+    def refuse(self, name: str, value: Any, why: str) -> None:
+        """Raise, unless the run allows the field to be noted."""
+        if name in self.rules.not_followed:
+            self.noted[name] = value
+            return
+        raise RefusedCall(
+            400,
+            "unsupported_field",
+            f"{name!r} = {value!r:.120} is not followed: {why}. Leave it out, or name it in env.not_followed to have it "
+            "recorded and the call sampled without it",
+            name,
+        )
+
+    def finish(self) -> None:
+        """Whatever is left is not known here."""
+        for name, value in self.body.items():
+            if name not in self.taken and value is not None:
+                self.refuse(name, value, "it is not known here")
+
+
+def text_of(content: Any, where: str, glue: str) -> str | None:
+    """The text of a content that is a string, or a list of parts of text; None where there is none."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise RefusedCall(
+            400, "invalid_type", f"the content of {where} is a text or a list of parts", "messages"
+        )
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        text = part.get("text") if isinstance(part, Mapping) else part
+        if kind == "refusal":
+            text = part.get("refusal")
+        if not isinstance(text, str):
+            raise RefusedCall(
+                400,
+                "unsupported_content",
+                f"{where} holds a part of type {kind!r}; policies here read text alone",
+                "messages",
+            )
+        texts.append(text)
+    return glue.join(texts)
+
+
+def body_of(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RefusedCall(400, "invalid_json", "the body of a call is a JSON object")
+    return value

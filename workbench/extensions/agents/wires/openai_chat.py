@@ -1,0 +1,222 @@
+"""OpenAI's chat completions, with and without a stream. A stream is made of an answer that is complete: everything was
+sampled and stored before its first piece is sent, so nothing can be lost on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from workbench.extensions.agents.messages import (
+    AskedCall,
+    GivenAnswer,
+    RefusedCall,
+    WireCall,
+    WireMessage,
+)
+from workbench.extensions.agents.wires.fields import FieldRules, RequestFields, body_of, text_of
+
+PATH = "/chat/completions"
+FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+PIECE = 24  # characters of a text in one piece of a stream
+# They name the caller, the price or the store, and change nothing of what is sampled.
+HARMLESS = (
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+
+
+def read(value: Any, rules: FieldRules) -> AskedCall:
+    """A request. Raises RefusedCall."""
+    fields = RequestFields(body_of(value), rules)
+    model = fields.take("model", "")
+    messages = _messages(fields.take("messages"))
+    tools = tools_of(fields.take("tools", []))
+    options = fields.take("stream_options", {})
+    most = [fields.number(name, whole=True) for name in ("max_tokens", "max_completion_tokens")]
+    asked = [number for number in most if number is not None]
+    if any(number < 1 for number in asked):
+        raise RefusedCall(400, "invalid_value", "'max_tokens' is at least 1", "max_tokens")
+    temperature = fields.sampling("temperature")
+    top_p = fields.sampling("top_p")
+    fields.only("n", 1)
+    fields.only("tool_choice", "auto", *([] if tools else ["none"]))
+    fields.only("parallel_tool_calls", True)
+    fields.only("response_format", {"type": "text"})
+    fields.only("frequency_penalty", 0)
+    fields.only("presence_penalty", 0)
+    fields.only("logit_bias", {})
+    fields.only("logprobs", False)
+    fields.only("top_logprobs", 0)
+    fields.only("stop", [])
+    fields.only("modalities", ["text"])
+    fields.harmless(*HARMLESS)
+    stream = fields.flag("stream")
+    fields.finish()
+    return AskedCall(
+        messages=messages,
+        tools=tools,
+        most_tokens=min(asked, default=None),
+        temperature=temperature,
+        top_p=top_p,
+        stream=stream,
+        wants_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
+        model=str(model),
+        noted=fields.noted,
+    )
+
+
+def _messages(value: Any) -> tuple[WireMessage, ...]:
+    if not isinstance(value, list) or not value:
+        raise RefusedCall(
+            400, "invalid_value", "'messages' is a list of at least one message", "messages"
+        )
+    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
+
+
+def _message(entry: Any, where: str) -> WireMessage:
+    role = entry.get("role") if isinstance(entry, Mapping) else None
+    if role not in ROLES:
+        raise RefusedCall(
+            400,
+            "invalid_value",
+            f"{where} has the role {role!r:.40}; it is one of {', '.join(ROLES)}",
+            "messages",
+        )
+    text = text_of(entry.get("content"), where, "" if role == "assistant" else "\n")
+    calls = entry.get("tool_calls") if role == "assistant" else None
+    mark = entry.get("id")
+    thought = entry.get("reasoning_content")
+    call_id = entry.get("tool_call_id") if role == "tool" else None
+    return WireMessage(
+        ROLES[role],
+        text,
+        tuple(_call(call, where) for call in calls or ()),
+        call_id if isinstance(call_id, str) else None,
+        mark if isinstance(mark, str) else None,
+        thought if isinstance(thought, str) else None,
+    )
+
+
+def _call(call: Any, where: str) -> WireCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        raise RefusedCall(
+            400, "invalid_value", f"{where} holds a tool call without a function's name", "messages"
+        )
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):  # some programs send them parsed
+        arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    return WireCall(str(call.get("id") or ""), name, arguments)
+
+
+def tools_of(value: Any) -> tuple[Mapping[str, Any], ...]:
+    tools = value if isinstance(value, list) else [value]
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise RefusedCall(
+                400,
+                "invalid_value",
+                f"a tool is a function with a name, got {tool!r:.80}",
+                "tools",
+            )
+    return tuple(tools)
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def answer(given: GivenAnswer, asked: AskedCall) -> dict[str, Any]:
+    """The body of an answer."""
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": given.text,
+        "refusal": None,
+        "id": given.mark,
+    }
+    if given.thought:
+        message["reasoning_content"] = given.thought
+    if given.calls:
+        message["tool_calls"] = [_wire_call(call) for call in given.calls]
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": FINISH[given.finish],
+    }
+    return {**_head(given, asked, "chat.completion"), "choices": [choice], "usage": _usage(given)}
+
+
+def chunks(given: GivenAnswer, asked: AskedCall) -> Iterator[str]:
+    """The same as server-sent events."""
+    head = _head(given, asked, "chat.completion.chunk")
+
+    def event(delta: Mapping[str, Any], finish: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return _event({**head, "choices": [choice]})
+
+    yield event({"role": "assistant", "content": "", "id": given.mark})
+    if given.thought:
+        yield event({"reasoning_content": given.thought})
+    for start in range(0, len(given.text), PIECE):
+        yield event({"content": given.text[start : start + PIECE]})
+    for index, call in enumerate(given.calls):
+        function = {"name": call.name, "arguments": ""}
+        opened = {"index": index, "id": call.id, "type": "function", "function": function}
+        yield event({"tool_calls": [opened]})
+        for start in range(0, len(call.arguments), PIECE):
+            piece = {"arguments": call.arguments[start : start + PIECE]}
+            yield event({"tool_calls": [{"index": index, "function": piece}]})
+    yield event({}, FINISH[given.finish])
+    if asked.wants_usage:
+        yield _event({**head, "choices": [], "usage": _usage(given)})
+    yield "data: [DONE]\n\n"
+
+
+def error(refused: RefusedCall) -> dict[str, Any]:
+    """The body of an error, as clients of this form read it."""
+    kind = "invalid_request_error" if refused.status < 500 else "server_error"
+    return {
+        "error": {
+            "message": str(refused),
+            "type": kind,
+            "param": refused.field,
+            "code": refused.code,
+        }
+    }
+
+
+def _event(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+def _head(given: GivenAnswer, asked: AskedCall, kind: str) -> dict[str, Any]:
+    # No clock: an answer is a function of the call.
+    return {"id": f"chatcmpl-{given.mark}", "object": kind, "created": 0, "model": asked.model}
+
+
+def _wire_call(call: WireCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _usage(given: GivenAnswer) -> dict[str, int]:
+    return {
+        "prompt_tokens": given.prompt_tokens,
+        "completion_tokens": given.sampled_tokens,
+        "total_tokens": given.prompt_tokens + given.sampled_tokens,
+    }
