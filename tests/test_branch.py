@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.look.cells.branch import Branch, BranchedTrajectory, value_of
+from workbench.extensions.branching.branch import Branch, BranchedTrajectory, value_of
+from workbench.extensions.branching.continuations import (
+    ReplayedFamily,
+    continuations,
+    stored_actions,
+)
 from workbench.look.cells.step_record import StepRecord
-from workbench.rollouts.branching import ReplayedFamily, continuations, stored_actions
 from workbench.values import Message, StopReason
 from workbench.values.errors import DataError
 from workbench.values.stats import Estimate, mean_interval
@@ -282,7 +286,7 @@ def test_what_says_that_it_cannot_be_restored_is_not_asked(run, place, session, 
             with pytest.raises(DataError, match=said):
                 wb.branch(run, at=at, session=session)
     broken = replace(trajectory, stop_reason=StopReason.ENV_ERROR, error="it broke")
-    monkeypatch.setattr("workbench.look.cells.branch._trajectory_at", lambda *_: broken)
+    monkeypatch.setattr("workbench.extensions.branching.branch._trajectory_at", lambda *_: broken)
     with pytest.raises(
         DataError, match=r"ended with env_error \(it broke\): there is nothing to branch from"
     ):

@@ -15,9 +15,9 @@ import workbench.extensions.many_runs
 import workbench.look
 from workbench.basics.extensions import provided
 from workbench.basics.plugins import load_named
+from workbench.extensions.branching.branch import Branch, BranchedTrajectory
 from workbench.extensions.collapse.signals import RunSignals
 from workbench.learn.batch import Batch
-from workbench.look.cells.branch import Branch, BranchedTrajectory
 from workbench.look.cells.live_run import attach
 from workbench.look.cells.replay import replay
 from workbench.look.cells.show import run_view

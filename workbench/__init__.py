@@ -69,7 +69,6 @@ PUBLIC: dict[str, str] = {
     "show": "workbench.look.cells.show:show",
     "explore": "workbench.look.cells.explore:explore",
     "paired": "workbench.look.pairs:paired",
-    "branch": "workbench.look.cells.branch:branch",
     "group_spread": "workbench.look.spread:group_spread",
     "by_kind": "workbench.look.task_types:by_kind",
     "show_tokens": "workbench.look:show_tokens",

@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.extensions.branching.continuations import (
+    continuations,
+    refuse_what_cannot_be_restored,
+)
 from workbench.look import doc, words
 from workbench.look.cells.edited import EditedStep
 from workbench.look.cells.step_record import StepRecord
 from workbench.look.escape import capped
 from workbench.look.html import view_from
 from workbench.look.looks import LILAC_INK, LILAC_PAPER, MUTED, ORANGE, PLAIN, Look
-from workbench.rollouts.branching import continuations, refuse_what_cannot_be_restored
 from workbench.run.store import Run, open_run
 from workbench.training.reopening import reopen
 from workbench.training.session import Session, open_session
