@@ -68,7 +68,7 @@ def test_marks_of_a_thought_are_told_from_the_template():
                 "<ponder>\nhm\n</ponder>\n\nUp", add_special_tokens=False
             )
         )
-        == "\nhm\n</think>\n\nUp"
+        == "\nhm\n</think>\n\n\nUp"
     )
 
 
