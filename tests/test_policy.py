@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import workbench.engines.policy as policy_module
+from workbench.chat import ChatFormat
 from workbench.engines import trial
 from workbench.engines.policy import (
     fingerprint,
@@ -300,3 +301,22 @@ def test_a_trial_leaves_no_process_and_no_descriptor(tmp_path):
     load_policy(tmp_path)
     after, left = held()
     assert after <= descriptors and left <= children
+
+
+def test_the_tokenizer_carries_the_stops_of_generation_config(tmp_path):
+    """Read with the model and with the tokenizer alone; what is no id of the tokenizer is left out."""
+    folder = write_policy(tmp_path / "p")
+    assert load_tokenizer(folder).generation_stops == ()
+    said = json.loads((folder / "generation_config.json").read_text())
+    for stops, expected in (([1, 7, 99_999, "x"], (1, 7)), (7, (7,))):
+        (folder / "generation_config.json").write_text(json.dumps(said | {"eos_token_id": stops}))
+        assert load_tokenizer(folder).generation_stops == expected
+    assert load_policy(folder).tokenizer.generation_stops == (7,)
+
+
+def test_shipped_policies_end_their_turns_as_ever():
+    for name in shipped_policies():
+        tokenizer = load_tokenizer(name)
+        chat = ChatFormat.from_tokenizer(tokenizer)
+        assert chat.stop_ids == {chat.end_of_turn, tokenizer.eos_token_id}
+        assert chat.manner.plain("<think>a</think>b") == "<think>a</think>b" and not chat.instead

@@ -1,5 +1,6 @@
 """The action format: one strict rule, no exception whatever the text, linear time."""
 
+import re
 import time
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.tools.action_format import ANSWER_TAGS, THINK_TAGS, format_action, parse_action
+from workbench.tools.formats import Hermes
 from workbench.worlds import FrozenLake
 from workbench.worlds.frozen_lake import MOVES
 
@@ -127,3 +129,35 @@ def test_a_megabyte_costs_milliseconds(name):
     assert (
         time.process_time() - started < 1.0
     )  # usually below 0.05; quadratic work would take minutes
+
+
+OPENED = {
+    "It is free.\n</think>\n<answer>Right</answer>": "It is free.",
+    "\n\n</think>\n\n<answer>Right</answer>": "",
+    "a < b</think>\n<answer>Right</answer>\n": "a < b",
+    "two\nlines\n</think><answer> right </answer>": "two\nlines",
+}
+NOT_OPENED = {
+    "It</think><answer>Right</answer>": "is missing|outside",  # between words: a slip, no end of a thought
+    "<think>a\n</think>\n</think>\n<answer>Right</answer>": "more than once|outside",
+    "a\n</think>\n</think>\n<answer>Right</answer>": "more than once",
+    "a\n</think>\nso <answer>Right</answer>": "outside",
+    "<answer>Right</answer>\n</think>\n": "wrong order",
+    "a\n</think>\n": "<answer> is missing",
+}
+
+
+@pytest.mark.parametrize("think", [True, False])
+@pytest.mark.parametrize(("text", "thought"), OPENED.items())
+def test_a_thought_that_the_prompt_opened_is_read(text, thought, think):
+    """The same rule as in turns with tools: the closing tag alone, where the template has opened the thought."""
+    parsed = parse_action(text, MOVES, think=think)
+    assert (parsed.valid, parsed.moves, parsed.thought) == (True, ("Right",), thought)
+    assert Hermes(think=think).parse(text).answer.lower() == "right"
+
+
+@pytest.mark.parametrize("think", [True, False])
+@pytest.mark.parametrize(("text", "said"), NOT_OPENED.items())
+def test_what_only_looks_like_an_opened_thought_is_refused(text, said, think):
+    parsed = parse_action(text, MOVES, think=think)
+    assert not parsed.valid and re.search(said, parsed.complaint)

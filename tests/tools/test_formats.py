@@ -309,3 +309,20 @@ def test_complaints_hold_no_word_of_the_policy():
                 "Invalid control character Extra data Illegal trailing comma before end of object escape"
             )
             assert all(word.strip(".,") in known for word in words), complaint
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("<search>keep this </search> and this</search>", []),
+        ("<search>a</search></search>", []),
+        ("<search>a</search> b </search><search>c</search>", [{"query": "c"}]),
+        ("<search>a</search><search>b</search>", [{"query": "a"}, {"query": "b"}]),
+    ],
+)
+def test_an_argument_that_holds_its_closing_tag_is_never_cut(text, arguments):
+    turn = TAGS.parse(text)
+    assert [call.arguments for call in turn.calls] == arguments
+    assert turn.valid == (len(arguments) == 2)
+    if not turn.valid:
+        assert "more than once" in turn.bad_calls[0].complaint

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from workbench.chat.rerender import rerender
+from workbench.chat.rerender import as_past, rerender
 from workbench.values import Observation, Sampling, Segment, Source, Span
 from workbench.values.errors import ConfigError, DataError
 from workbench.values.tokens import HISTORIES
@@ -189,7 +189,8 @@ class Conversation:
         self, exchanges: Sequence[tuple[np.ndarray, Observation]]
     ) -> tuple[Sequence[Span], bool]:
         """(spans, whether they open a new segment): extend the segment where the template kept every old id."""
-        spans = rerender(self.chat, self._first, exchanges)
+        past = [(as_past(self.chat, ids), reply) for ids, reply in exchanges]
+        spans = rerender(self.chat, self._first, past)
         ids = np.concatenate([span.token_ids for span in spans])
         if not np.array_equal(ids[: self._length], self._buffer[: self._length]):
             return spans, True

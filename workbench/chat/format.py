@@ -56,12 +56,11 @@ class ChatFormat:
         self.shapes = TemplateShapes(template, encoder)
         self._opened: dict[tuple, tuple[Span, ...]] = {}
         self._token_texts: dict[int, str] = {}
-        self.manner = Manner()
-        self.instead: frozenset[int] = frozenset()
         user = ChatMessage("user", (AuthoredText("u", Source.ENV, 0),))
         user_glue = self.shapes.glue([user], later=False)
         self.end_of_turn: int | None = user_glue.stop
         self.stop_ids = frozenset(token for token in (user_glue.stop, eos_id) if token is not None)
+        self._learn(manner_of(template, tuple(encoder.controls)))
         if not self.stop_ids:
             raise ChatFormatError(
                 "expected an end-of-turn token after the assistant's text or an eos token, found neither, so the "
@@ -97,8 +96,7 @@ class ChatFormat:
     ) -> ChatFormat:
         tokenizer = template.tokenizer
         chat = cls(template, encoder, capabilities, getattr(tokenizer, "eos_token_id", None))
-        chat.differences = capabilities.notes + prove(chat)
-        chat._learn(manner_of(template, tuple(encoder.controls)))
+        chat.differences += prove(chat)
         return chat
 
     def _learn(self, manner: Manner) -> None:

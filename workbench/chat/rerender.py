@@ -38,7 +38,6 @@ Exchange = tuple[np.ndarray, Observation]
 
 def rerender(chat: ChatFormat, first: Observation, exchanges: Sequence[Exchange]) -> list[Span]:
     """The whole conversation as the template renders it, ready for the next turn. Cost: that of the whole history."""
-    exchanges = [(_as_past(chat, ids), reply) for ids, reply in exchanges]
     messages = _messages_of(chat, first, exchanges)
     tools = first.tools if chat.capabilities.tool_schemas else ()
     texts = [_guarded_text(chat, ids) for ids, _ in exchanges]
@@ -178,7 +177,7 @@ def _common_start(left: str, right: str) -> int:
 # ------------------------------------------------------------------------------------------------ the policy's own text
 
 
-def _as_past(chat: ChatFormat, ids: np.ndarray) -> np.ndarray:
+def as_past(chat: ChatFormat, ids: np.ndarray) -> np.ndarray:
     """The ids without a stop token that the template writes as another one where the turn is past."""
     return ids[:-1] if len(ids) and int(ids[-1]) in chat.instead else ids
 

@@ -61,8 +61,9 @@ def parse_action(text: str, moves: Sequence[str], *, think: bool) -> ParsedActio
 def parse_answer(text: str, *, think: bool) -> ParsedAction:
     """Read an answer that is free text: `moves` holds it alone, as it was written. Never raises.
 
-    A thought that the prompt opened (`thought_is_open`) is read whether or not the format asks for one."""
-    if thought_is_open(text):
+    A thought that the prompt opened (`thought_is_open`) is read whether or not the format asks for one. Templates end one
+    by a line break before its closing tag or behind it; a tag between words is a slip."""
+    if thought_is_open(text) and _ends_at_a_line(text):
         read = parse_answer(THINK_TAGS[0] + text, think=True)
         return replace(read, thought=read.thought.strip())
     tags = (THINK_TAGS if think else ()) + ANSWER_TAGS
@@ -85,6 +86,11 @@ def thought_is_open(text: str) -> bool:
     """Whether a thought is closed that the text does not open: the template opened it, at the end of the prompt."""
     before, closing, _ = text.partition(THINK_TAGS[1])
     return bool(closing) and THINK_TAGS[0] not in before
+
+
+def _ends_at_a_line(text: str) -> bool:
+    before, _, after = text.partition(THINK_TAGS[1])
+    return before.rstrip(" \t").endswith("\n") or after.lstrip(" \t").startswith("\n")
 
 
 def refusal(complaint: str, quote: str, example: str) -> list[Text]:

@@ -178,3 +178,18 @@ def test_a_long_text_costs_milliseconds(name):
         started = time.process_time()
         form.parse(text)
         assert time.process_time() - started < 1.0, piece
+
+
+def test_an_argument_without_its_closing_tag_is_no_longer_one():
+    """It would swallow the next one, and the tool would be called with both in one."""
+    arguments = {"word": "a", "count": 3}
+    for name, closing in (
+        ("qwen_xml", "</parameter>"),
+        ("glm", "</arg_value>"),
+        ("minimax", "</parameter>"),
+    ):
+        form = form_of(name)
+        whole = form.write_call("look_up", arguments)
+        assert form.parse(whole).valid
+        turn = form.parse(whole.replace(closing, "", 1))
+        assert not turn.calls and "not closed" in turn.complaint

@@ -21,9 +21,12 @@ from families_kit import (  # noqa: E402
 )
 
 from workbench.tools.action_format import parse_action, parse_answer  # noqa: E402
+from workbench.training.config import load_config  # noqa: E402
+from workbench.training.session import open_session  # noqa: E402
 from workbench.values import Source, StopReason  # noqa: E402
 from workbench.values.errors import ConfigError  # noqa: E402
 from workbench.worlds import FrozenLake  # noqa: E402
+from workbench.worlds.tool_env import CallSettings  # noqa: E402
 
 FAMILIES = list(WORDS)
 
@@ -179,3 +182,24 @@ def test_a_call_that_is_not_damaged_is_made(name):
     assert result.info["valid_format"] and result.info["calls"] == [
         {"name": "population", "error": ""}
     ]
+
+
+def test_a_session_opens_with_the_form_that_its_template_asks_for():
+    """The shipped policy's template shows no tools, so our text does, which asks for hermes. It stands in the run's config."""
+    config = load_config("search", {"env.calls.format": "template"})
+    session = open_session(config, quiet=True)
+    assert session.config.env.calls.format == "hermes" == session.family.calls.format
+    assert config.env.calls.format == "template"
+
+
+def test_a_form_that_is_given_by_name_is_kept():
+    words, chat = WORDS["glm"], chat_of("glm4moe")
+    family = Asking(CallSettings(format=words.form))
+    assert fitted(chat, family) is family
+    tags = Asking(CallSettings(format="tags"))
+    assert fitted(chat, tags) is tags
+    # Tools that are not shown are asked for in no form.
+    hidden = Asking(CallSettings(format="hermes", show_schemas=False))
+    assert fitted(chat, hidden) is hidden
+    with pytest.raises(ConfigError, match="'glm'"):
+        fitted(chat, Asking(CallSettings(format="qwen_xml")))

@@ -28,7 +28,7 @@ from workbench.tools.base import Tool
 
 
 @dataclass(frozen=True)
-class Row:
+class FormRow:
     """A form of calls.
 
     form      what reads and writes it
@@ -45,25 +45,25 @@ class Row:
     openers: tuple[str, ...] = ()
 
 
-ROWS: tuple[Row, ...] = (
-    Row(LlamaJson, "Llama 3.1 to 3.3", ends=("<|eom_id|>",)),
-    Row(QwenXml, "Qwen3-Coder, Qwen 3.5 and later, Nemotron 3"),
-    Row(Glm, "GLM 4.5 to 5", openers=("<|observation|>",)),
-    Row(Lfm2, "LFM2", signs=("<|tool_list_start|>",)),
-    Row(Gemma4, "Gemma 4", openers=("<|tool_response>",)),
-    Row(Harmony, "gpt-oss"),
-    Row(DeepSeekV3, "DeepSeek V3, R1"),
-    Row(DeepSeekV31, "DeepSeek V3.1"),
-    Row(DeepSeekV32, "DeepSeek V3.2"),
-    Row(KimiK2, "Kimi K2"),
-    Row(Mistral, "Mistral 7B v0.3 to Small 3"),
-    Row(MistralArgs, "Mistral Small 3.2 and later, Magistral, Devstral"),
-    Row(MiniMax, "MiniMax M2"),
-    Row(Muse, "Muse"),
-    Row(Phi4, "Phi 4 mini"),
-    Row(Granite, "Granite 3"),
-    Row(Cohere, "Command R7B, Command A"),
-    Row(Nemotron2, "Nemotron Nano 2"),
+ROWS: tuple[FormRow, ...] = (
+    FormRow(LlamaJson, "Llama 3.1 to 3.3", ends=("<|eom_id|>",)),
+    FormRow(QwenXml, "Qwen3-Coder, Qwen 3.5 and later, Nemotron 3"),
+    FormRow(Glm, "GLM 4.5 to 5", openers=("<|observation|>",)),
+    FormRow(Lfm2, "LFM2", signs=("<|tool_list_start|>",)),
+    FormRow(Gemma4, "Gemma 4", openers=("<|tool_response>",)),
+    FormRow(Harmony, "gpt-oss"),
+    FormRow(DeepSeekV3, "DeepSeek V3, R1"),
+    FormRow(DeepSeekV31, "DeepSeek V3.1"),
+    FormRow(DeepSeekV32, "DeepSeek V3.2"),
+    FormRow(KimiK2, "Kimi K2"),
+    FormRow(Mistral, "Mistral 7B v0.3 to Small 3"),
+    FormRow(MistralArgs, "Mistral Small 3.2 and later, Magistral, Devstral"),
+    FormRow(MiniMax, "MiniMax M2"),
+    FormRow(Muse, "Muse"),
+    FormRow(Phi4, "Phi 4 mini"),
+    FormRow(Granite, "Granite 3"),
+    FormRow(Cohere, "Command R7B, Command A"),
+    FormRow(Nemotron2, "Nemotron Nano 2"),
 )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from workbench.chat.manner import Manner
 from workbench.chat.skeleton import Template
 from workbench.extensions.families.dialect import Dialect
-from workbench.extensions.families.table import ROWS, Row
+from workbench.extensions.families.table import ROWS, FormRow
 from workbench.extensions.families.thoughts import Channelled, Tagged
 from workbench.tools.formats import CallFormat, Hermes
 from workbench.tools.turns import END_THINK, THINK
@@ -57,7 +57,7 @@ LONGEST_SHOWN = 90  # characters of a template's own writing in a note
 
 
 @dataclass(frozen=True)
-class Told:
+class WrittenCall:
     """A call as a template writes it.
 
     turn     what the policy would write: behind the generation prompt, without what ends the turn
@@ -69,7 +69,7 @@ class Told:
     replied: str
 
 
-class Asked:
+class TemplateProbe:
     """One template, to be asked. `controls`: the tokenizer's control tokens, as text."""
 
     def __init__(self, template: Template, controls: Sequence[str]) -> None:
@@ -121,63 +121,75 @@ class Asked:
 
 def template_manner(template: Template, controls: Sequence[str]) -> Manner:
     """How a template has its model write (the service `template_manner`)."""
-    asked = Asked(template, controls)
+    asked = TemplateProbe(template, controls)
     prompt = asked.prompt(tools=False)
     if prompt is None:
         return Manner()
-    row, told = _calls(asked)
-    thought, inside = _thought(asked, prompt, told)
-    said_end = asked.leading_control(_behind(asked.turn(_assistant(SAID), tools=False), SAID))
-    ends = [said_end]
-    openers: tuple[str, ...] = ()
-    if told is not None and row is not None:
-        ends += [asked.leading_control(told.ended), asked.leading_control(told.replied)]
-    if isinstance(row, Row):
-        ends += row.ends
-        openers = row.openers
-    ends = [end for end in dict.fromkeys(ends) if end and end not in inside]
-    closers = [said_end, asked.leading_control(told.ended) if told and row else ""]
-    closers += row.ends if isinstance(row, Row) else ()
+    row, call = _calls(asked)
+    thought, inside = _thought(asked, prompt, call)
+    ends, instead = _ends(asked, row, call, inside)
     return Manner(
-        calls=_name(row, told),
-        opens=bool(thought and getattr(thought, "opens", False)),
-        ends=tuple(ends),
-        instead=tuple(end for end in ends if end in closers and end not in openers),
+        calls=_name(row, call),
+        opens=isinstance(thought, Tagged) and thought.opens,
+        ends=ends,
+        instead=instead,
         inside=tuple(inside),
         plain=thought.plain if thought else Manner().plain,
-        notes=tuple(_notes(row, told)),
+        notes=tuple(_notes(row, call)),
     )
+
+
+def _ends(
+    asked: TemplateProbe,
+    row: FormRow | CallFormat | None,
+    call: WrittenCall | None,
+    inside: Sequence[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(control tokens that end a turn, those of them in the place of the template's end of a past turn)."""
+    answer = asked.turn(_assistant(SAID), tools=False)
+    closers = [asked.leading_control(_behind(answer, SAID))]
+    openers: tuple[str, ...] = ()
+    ends = []
+    if call is not None and row is not None:
+        closers.append(asked.leading_control(call.ended))
+        ends.append(asked.leading_control(call.replied))
+    if isinstance(row, FormRow):
+        closers += row.ends
+        openers = row.openers
+    ends = [end for end in dict.fromkeys([*closers, *ends]) if end and end not in inside]
+    instead = [end for end in ends if end in closers and end not in openers]
+    return tuple(ends), tuple(instead)
 
 
 # ------------------------------------------------------------------------------------------------ calls
 
 
-def _calls(asked: Asked) -> tuple[Row | CallFormat | None, Told | None]:
+def _calls(asked: TemplateProbe) -> tuple[FormRow | CallFormat | None, WrittenCall | None]:
     """(the form of calls, a call as the template writes it); None, None where it writes none, None and the call where
     nobody reads it."""
-    unread: Told | None = None
-    for told in _written(asked):
+    unread: WrittenCall | None = None
+    for written_call in _written(asked):
         for row, form in _forms():
-            turn = form.parse(told.turn)
+            turn = form.parse(written_call.turn)
             if turn.valid and [(call.name, call.arguments) for call in turn.calls] == [
                 (NAME, ARGUMENTS)
             ]:
-                return row or form, told
-        unread = unread or told
+                return row or form, written_call
+        unread = unread or written_call
     if unread is None:
         signed = [row for row in ROWS if any(sign in asked.source for sign in row.signs)]
         return (signed[0] if signed else None), None
     return None, unread
 
 
-def _forms() -> Iterator[tuple[Row | None, CallFormat]]:
+def _forms() -> Iterator[tuple[FormRow | None, CallFormat]]:
     yield None, Hermes()
     for row in ROWS:
         form: Dialect = row.form(types=TYPES)
         yield row, form
 
 
-def _written(asked: Asked) -> Iterator[Told]:
+def _written(asked: TemplateProbe) -> Iterator[WrittenCall]:
     """Calls as the template writes them: its arguments given as values, then as text; each with what may end a turn, and
     without."""
     for arguments in (dict(ARGUMENTS), json.dumps(ARGUMENTS)):
@@ -192,10 +204,10 @@ def _written(asked: Asked) -> Iterator[Told]:
             replied = asked.render([_user(), message, reply], tools=True, prompt=True) or ""
             for turn in reversed(list(_cut(asked, written.rstrip()))):
                 ended = written[len(turn) :]
-                yield Told(turn, ended, _behind(replied, turn))
+                yield WrittenCall(turn, ended, _behind(replied, turn))
 
 
-def _cut(asked: Asked, written: str) -> Iterator[str]:
+def _cut(asked: TemplateProbe, written: str) -> Iterator[str]:
     """What is written, whole, and without each control token at its end."""
     yield written
     while True:
@@ -206,33 +218,33 @@ def _cut(asked: Asked, written: str) -> Iterator[str]:
         yield written
 
 
-def _name(row: Row | CallFormat | None, told: Told | None) -> str | None:
-    if isinstance(row, Row):
+def _name(row: FormRow | CallFormat | None, written_call: WrittenCall | None) -> str | None:
+    if isinstance(row, FormRow):
         return row.form.name
     if row is not None:
         return row.name
-    return None if told is not None else ""
+    return None if written_call is not None else ""
 
 
-def _notes(row: Row | CallFormat | None, told: Told | None) -> Iterator[str]:
-    if isinstance(row, Row):
+def _notes(row: FormRow | CallFormat | None, written_call: WrittenCall | None) -> Iterator[str]:
+    if isinstance(row, FormRow):
         yield (
             f"the template has calls written in the form {row.form.name!r} ({row.families}); env.calls.format = "
             "'template' reads them"
         )
-    elif row is None and told is not None:
-        yield f"the template has calls written in a form that nobody here reads: {told.turn.strip()[:LONGEST_SHOWN]!r}"
+    elif row is None and written_call is not None:
+        yield f"the template has calls written in a form that nobody here reads: {written_call.turn.strip()[:LONGEST_SHOWN]!r}"
 
 
 # ------------------------------------------------------------------------------------------------ thoughts
 
 
 def _thought(
-    asked: Asked, prompt: str, told: Told | None
+    asked: TemplateProbe, prompt: str, written_call: WrittenCall | None
 ) -> tuple[Tagged | Channelled | None, list[str]]:
     """(what reads a thought, control tokens that stand inside a turn)."""
     tail = prompt[prompt.rfind(ASKED) + len(ASKED) :]
-    for opening, between, closing in _shown_thoughts(asked, told):
+    for opening, between, closing in _shown_thoughts(asked, written_call):
         inside = [
             token for token in asked.controls_in(between) if token not in asked.controls_in(closing)
         ]
@@ -250,28 +262,30 @@ def _thought(
     return None, []
 
 
-def _shown_thoughts(asked: Asked, told: Told | None) -> Iterator[tuple[str, str, str]]:
+def _shown_thoughts(
+    asked: TemplateProbe, written_call: WrittenCall | None
+) -> Iterator[tuple[str, str, str]]:
     """(what stands before a thought, between it and what is said or called, behind that), as the template writes it."""
     thoughts = dict.fromkeys(("reasoning_content", "thinking", "reasoning"), THOUGHT)
     function = {"name": NAME, "arguments": dict(ARGUMENTS)}
     call = {"id": "call00001", "type": "function", "function": function}
-    tries = [(_assistant(SAID), SAID, False)]
-    if told is not None:
-        tries.append((_assistant("") | {"tool_calls": [call]}, told.turn.strip(), True))
-    for message, said, tools in tries:
+    messages = [(_assistant(SAID), SAID, False)]
+    if written_call is not None:
+        messages.append((_assistant("") | {"tool_calls": [call]}, written_call.turn.strip(), True))
+    for message, spoken, tools in messages:
         message |= thoughts
         written = asked.turn(message, tools=tools)
-        if written is None or THOUGHT not in written or said not in written:
+        if written is None or THOUGHT not in written or spoken not in written:
             continue
         before, _, after = written.partition(THOUGHT)
-        between, _, closing = after.partition(said)
+        between, _, closing = after.partition(spoken)
         if not before.strip():  # the prompt holds the mark
             shown = _behind(asked.render([_user(), message], tools=tools), ASKED)
             before = _last_mark(shown.partition(THOUGHT)[0])
         yield before, between, closing
 
 
-def _last_message(asked: Asked, tail: str) -> str:
+def _last_message(asked: TemplateProbe, tail: str) -> str:
     """The end of a prompt from its last control token on."""
     controls = asked.controls_in(tail)
     return tail[tail.rfind(controls[-1]) :] if controls else ""

@@ -1,7 +1,7 @@
 """A thought in the marks of a template, as environments read it: closed by `</think>`.
 
 Environments know a thought that the prompt opened: it has a closing tag and no opening one, and every world takes it
-(tools/action_format.py). So that is what a thought in other marks becomes before a turn is handed over. The sampled tokens
+(tools/action_format.py) where a line ends there. So that is what a thought in other marks becomes before a turn is handed over. The sampled tokens
 stay as they are. A turn that is not whole in its own marks stays as it is too, and the world says what is wrong with it.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workbench.tools.turns import END_THINK, THINK
+
+_ENDED = f"{END_THINK}\n"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Tagged:
         thought, closing, after = rest.partition(self.closing)
         if not closing or _has_marks(thought):
             return text
-        return f"{thought}{END_THINK}{after}"
+        return f"{thought}{_ENDED}{after}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Channelled:
         thought = "\n".join(thoughts)
         if _has_marks(thought) or self.message in thought:
             return text
-        return (f"{thought}{END_THINK}" if thoughts else "") + "".join(others)
+        return (f"{thought}{_ENDED}" if thoughts else "") + "".join(others)
 
 
 def _has_marks(thought: str) -> bool:
