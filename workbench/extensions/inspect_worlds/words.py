@@ -161,10 +161,10 @@ def paid_like(reference: PlayedTrajectory, other: PlayedTrajectory) -> bool:
 
 def solved(family: EnvFamily, tasks: Sequence[Task], budget_s: float) -> list[PlayedTrajectory]:
     """A few tasks that the solver is paid for, as it played them; where chance pays, at other chances, too."""
-    found: list[PlayedTrajectory] = []
+    paid_for: list[PlayedTrajectory] = []
     spent = Spent()
     for number in range(TRIED if tasks else 0):
-        if len(found) == TASKS or number and spent.seconds > budget_s / 2:
+        if len(paid_for) == TASKS or number and spent.seconds > budget_s / 2:
             break
         task = tasks[number % len(tasks)]
         rng = rng_at("solver's words", task.id, number)
@@ -180,10 +180,10 @@ def solved(family: EnvFamily, tasks: Sequence[Task], budget_s: float) -> list[Pl
             )
         ended = played.ended or len(played.results) == family.max_turns
         if ended and not played.error and played.reward is not None and played.reward > 0:
-            found.append(played)
+            paid_for.append(played)
         if not number:
             spent = Spent()  # what an environment loads once is not this check's
-    return found
+    return paid_for
 
 
 # ------------------------------------------------------------------------------------------------ what is asked
@@ -302,14 +302,14 @@ def _unpaid(
     read = heard.read[k] if k < len(heard.read) else ""
     whose = "the solver's words" if what == PLAIN else f"the solver's words with {what}"
     came = f"raised {played.error}" if played.error else f"earned {_number(played.reward)}"
-    said = ""
+    answer = ""
     if k < len(played.results):
         reply = text_of(played.results[k].observation) or "nothing"
-        said = f"; the world answered {_quoted(reply)}"
+        answer = f"; the world answered {_quoted(reply)}"
     return Finding(
         f"{whose} are not paid at task {reference.task.id!r}: expected {reference.reward:g}, as the solver earns, and "
         f"they {came}. At turn {k} the solver writes {_quoted(reference.texts[k])}, and the world read "
-        f"{_quoted(read)}{said}. {_what_to_do(reference, what, read, k, way)}",
+        f"{_quoted(read)}{answer}. {_what_to_do(reference, what, read, k, way)}",
         severity=severity,
     )
 
