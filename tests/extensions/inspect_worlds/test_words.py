@@ -21,7 +21,7 @@ from workbench.engines.policy import load_tokenizer
 from workbench.extensions.inspect_worlds.checks import check_family
 from workbench.extensions.inspect_worlds.rules.words import ask_before_training, words_report
 from workbench.extensions.inspect_worlds.variations import VARIATIONS, variations_of
-from workbench.extensions.inspect_worlds.words import Way, spoken
+from workbench.extensions.inspect_worlds.words import TextPath, spoken
 from workbench.linting import Evidence, check
 from workbench.linting.table import all_rules
 from workbench.rollouts.config import CollectConfig
@@ -49,16 +49,16 @@ def damaged(tokenizer, **changes):
     return copied
 
 
-def way_of(tokenizer, **collect) -> Way:
-    return Way(ChatFormat.from_tokenizer(tokenizer), CollectConfig(**collect))
+def way_of(tokenizer, **collect) -> TextPath:
+    return TextPath(ChatFormat.from_tokenizer(tokenizer), CollectConfig(**collect))
 
 
-def findings(family, way=Way(), tasks=4):
+def findings(family, way=TextPath(), tasks=4):
     chosen = [family.task(seed) for seed in range(tasks)]
     return [each for each in spoken(family, chosen, way) if hasattr(each, "what")]
 
 
-def parts(family, way=Way()):
+def parts(family, way=TextPath()):
     return {str(getattr(each, "part", "")) for each in spoken(family, [family.task(3)], way)}
 
 
@@ -237,7 +237,7 @@ def test_a_solver_that_is_never_paid_is_nothing_to_compare_with():
             def reward(self, guess, right, action_text):
                 return 0.0
 
-    [result] = spoken(Unpaid(), [Numbers().task(1)], Way())
+    [result] = spoken(Unpaid(), [Numbers().task(1)], TextPath())
     assert "that the solver of numbers is paid for" in result.missing
 
 
@@ -246,7 +246,7 @@ def test_payment_that_is_scored_afterwards_is_asked_of_plain_words_alone():
         def score(self, trajectory):
             return 1.0
 
-    results = list(spoken(Scored(), [Numbers().task(1)], Way()))
+    results = list(spoken(Scored(), [Numbers().task(1)], TextPath()))
     assert [str(each) for each in results if hasattr(each, "missing")] == [
         "variations (missing: payment at once: it is scored afterwards, each time anew)"
     ]

@@ -1,6 +1,6 @@
 """The solver's words, written by this policy, must be paid; a wrong answer must not (R39, E19).
 
-    spoken(family, tasks, Way(chat, collect))       Checked, Finding, NotChecked
+    spoken(family, tasks, TextPath(chat, collect))       Checked, Finding, NotChecked
 
 The solver's actions go the way of a policy's words: encoded by its tokenizer as it would have written them, cut where the
 engine stops, decoded as collecting decodes them, shown to the world, whose reply goes through the chat template. What
@@ -31,7 +31,7 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.extensions.inspect_worlds.variations import (
     KINDS,
-    Variation,
+    TextEdit,
     declared,
     variations_of,
 )
@@ -53,7 +53,7 @@ PLAIN = "plain words"
 
 
 @dataclass(frozen=True)
-class Way:
+class TextPath:
     """From a policy's words to the world. `chat`: None where the words go to the world as they are."""
 
     chat: ChatFormat | None = None
@@ -112,7 +112,7 @@ def _continued(text: str, prompt_end: str) -> str:
 
 
 @dataclass(frozen=True)
-class Heard:
+class TextOutcome:
     """What came of words on their way. `read`: [K] what the world was handed."""
 
     played: PlayedTrajectory
@@ -122,10 +122,10 @@ class Heard:
 def hear(
     reference: PlayedTrajectory,
     texts: Sequence[str],
-    way: Way,
+    way: TextPath,
     *,
     limited: bool = False,
-) -> Heard:
+) -> TextOutcome:
     """Play the task of `reference` with other `texts`, each on its way through the policy's tokenizer."""
     family = reference.family
     results = []
@@ -148,7 +148,7 @@ def hear(
     played = replace(
         reference, texts=tuple(read), opening=opening, results=tuple(results), error=error
     )
-    return Heard(played, tuple(read))
+    return TextOutcome(played, tuple(read))
 
 
 def paid_like(reference: PlayedTrajectory, other: PlayedTrajectory) -> bool:
@@ -192,7 +192,7 @@ def solved(family: EnvFamily, tasks: Sequence[Task], budget_s: float) -> list[Pl
 def spoken(
     family: EnvFamily,
     tasks: Sequence[Task],
-    way: Way,
+    way: TextPath,
     *,
     budget_s: float = BUDGET_S,
     unpaid_variation: str = ERROR,
@@ -212,7 +212,7 @@ def spoken(
 
 
 def _asked(
-    family: EnvFamily, tasks: Sequence[Task], way: Way, budget_s: float, unpaid_variation: str
+    family: EnvFamily, tasks: Sequence[Task], way: TextPath, budget_s: float, unpaid_variation: str
 ) -> Iterator[RuleResult]:
     references = solved(family, tasks, budget_s)
     spent = Spent()
@@ -241,7 +241,7 @@ def _asked(
 
 
 def _varied(
-    references: Sequence[PlayedTrajectory], variation: Variation, way: Way, severity: str
+    references: Sequence[PlayedTrajectory], variation: TextEdit, way: TextPath, severity: str
 ) -> Iterator[RuleResult]:
     for reference in references:
         texts = [variation.of(text) for text in reference.texts]
@@ -254,7 +254,7 @@ def _varied(
             return
 
 
-def _wrong(references: Sequence[PlayedTrajectory], way: Way) -> Iterator[RuleResult]:
+def _wrong(references: Sequence[PlayedTrajectory], way: TextPath) -> Iterator[RuleResult]:
     """Not every wrong answer is paid as the solver is."""
     ways: dict[str, Callable[[PlayedTrajectory], Sequence[str]]] = {"the empty answer": _nothing}
     if callable(getattr(references[0].family, "random_action", None)):
@@ -295,7 +295,7 @@ def _by_chance(reference: PlayedTrajectory) -> Sequence[str]:
 
 
 def _unpaid(
-    reference: PlayedTrajectory, heard: Heard, what: str, way: Way, severity: str
+    reference: PlayedTrajectory, heard: TextOutcome, what: str, way: TextPath, severity: str
 ) -> Finding:
     played = heard.played
     k = _first_less(reference, played)
@@ -325,7 +325,7 @@ def _first_less(reference: PlayedTrajectory, played: PlayedTrajectory) -> int:
     return last
 
 
-def _what_to_do(reference: PlayedTrajectory, what: str, read: str, k: int, way: Way) -> str:
+def _what_to_do(reference: PlayedTrajectory, what: str, read: str, k: int, way: TextPath) -> str:
     name = type(reference.family).__name__
     if what != PLAIN:
         return (
