@@ -262,6 +262,16 @@ def test_a_setting_of_the_critic_or_the_reference_that_cannot_act_is_refused(kin
         load_config("frozenlake", {"algorithm.kind": kind, **settings})
 
 
+def test_a_pull_in_the_loss_over_several_updates_is_off_and_that_is_said():
+    pulled = {"algorithm.reference.kl_coef": 0.1}
+    (warning,) = load_config_with_warnings("frozenlake", pulled | {"algorithm.epochs": 2})[1]
+    assert "2 updates per step" in warning and "the gradient of this term is off" in warning
+    # Negative control: one update, and a pull that is paid in the reward.
+    assert load_config_with_warnings("frozenlake", pulled)[1] == []
+    paid = {"algorithm.reference.kl_in": "reward", "algorithm.estimator.normalize_std": False}
+    assert not load_config_with_warnings("frozenlake", pulled | paid | {"algorithm.epochs": 2})[1]
+
+
 def test_k1_in_the_loss_pulls_nowhere_and_that_is_said():
     (warning,) = load_config_with_warnings(
         "frozenlake", {"algorithm.reference.kl_coef": 0.1, "algorithm.reference.kl_estimator": "k1"}

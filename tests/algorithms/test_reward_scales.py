@@ -207,6 +207,13 @@ def test_settings_that_cannot_act_are_refused():
             {"algorithm.rewards.normalize": "mean"},
             "no effect: grpo takes the mean of the group off",
         ),
+        *(
+            (
+                {"algorithm.rewards.normalize": "mean_std", "algorithm.rewards.over": over},
+                "no effect: grpo takes any shift and scale of these rewards off again",
+            )
+            for over in ("group", "batch", "tag")
+        ),
         (
             {"algorithm.rewards.normalize": "std"},
             "one of none, mean, mean_std, asym_clip; got 'std'",
@@ -242,7 +249,12 @@ def test_settings_that_cannot_act_are_refused():
             {"algorithm.kind": "ppo", "algorithm.filter.keep": "min_p", "train.group_size": 1},
         )
     config = load_config(
-        "frozenlake", {"algorithm.rewards.normalize": "mean_std", "algorithm.rewards.over": "batch"}
+        "frozenlake",
+        {
+            "algorithm.kind": "rloo",
+            "algorithm.rewards.normalize": "mean_std",
+            "algorithm.rewards.over": "batch",
+        },
     )
     assert config.algorithm.rewards == Rewards("mean_std", "batch")
     assert load_config_with_warnings("frozenlake")[1] == []

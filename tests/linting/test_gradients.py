@@ -183,19 +183,26 @@ def test_it_changes_nothing():
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_a_policy_that_is_too_large_is_not_tried():
-    model = tiny_model()
+def of_a_large_one(algorithm, model) -> Answer:
+    """What R19 says, asked as of a policy that is too large to be tried."""
     model.weights_of_a_large_one = torch.nn.Parameter(
         torch.zeros(1).expand(MAX_PARAMETERS + 1), requires_grad=False
     )
-    answer = check(
-        Evidence(
-            batch=Batch.from_groups(make_groups()),
-            algorithm=GRPO(),
-            probe=probe_of(model, GRPO(), LearnerConfig()),
-        ),
-        RULES,
-    )["R19"]
+    return asked(algorithm, model=model)
+
+
+def test_for_a_policy_that_is_too_large_a_stand_in_is_asked_and_that_is_said():
+    answer = of_a_large_one(GRPO(), tiny_model())
+    assert answer.status == "partly checked"
+    assert {"the learner's gradient", "the optimizer's step"} <= set(answer.checked)
+    [missing] = answer.missing
+    assert missing.startswith("the gradient through this policy's own weights")
+    assert "small enough" in missing and "20,000,000" in missing
+
+
+def test_without_a_stand_in_a_policy_that_is_too_large_is_not_tried(monkeypatch):
+    monkeypatch.setattr("workbench.linting.probe.service", lambda *a: lambda model: None)
+    answer = of_a_large_one(GRPO(), tiny_model())
     assert (
         answer.status == "partly checked"
         and answer.checked == ("which way the objective pushes",)

@@ -30,7 +30,6 @@ from workbench.values.errors import ConfigError, EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds import reasoning
 from workbench.worlds.game_settings import (
-    WHITE_SPACE,
     FormatPenalty,
     ReasoningBonus,
     ShowRewards,
@@ -89,7 +88,6 @@ class Bandit:
 
     name: ClassVar[str] = "bandit"
     solver_name: ClassVar[str] = "optimal"
-    may_vary: ClassVar[tuple[str, ...]] = WHITE_SPACE
 
     def __post_init__(self) -> None:
         check_game(self)

@@ -35,7 +35,7 @@ from workbench.values import Observation, StepResult, Task, Text
 from workbench.values.errors import ConfigError, EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds.arithmetic import LONGEST, Value, joined, judged, reachable, solve
-from workbench.worlds.game_settings import WHITE_SPACE, ShowRewards, Think
+from workbench.worlds.game_settings import ShowRewards, Think
 from workbench.worlds.splits import content_split
 
 
@@ -61,7 +61,6 @@ class Countdown:
 
     name: ClassVar[str] = "countdown"
     solver_name: ClassVar[str] = "exact search"
-    may_vary: ClassVar[tuple[str, ...]] = WHITE_SPACE
 
     def __post_init__(self) -> None:
         check_settings(self)

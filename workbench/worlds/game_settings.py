@@ -14,8 +14,6 @@ Think = Annotated[bool, "the format: thought and answer, or the answer alone"]
 FormatPenalty = Annotated[
     float, at_most(0, why="more would pay for garbage"), "what an unreadable answer pays"
 ]
-# What may vary in an answer of a game: a move is a name on offer, with nothing behind it.
-WHITE_SPACE = ("spaces", "line breaks")
 ShowRewards = Annotated[
     bool, "tell the agent what its answer paid; off, no reward is ever in a prompt"
 ]

@@ -22,7 +22,7 @@ from workbench.tools.action_format import (
 from workbench.values import Observation, StepResult, Text
 from workbench.values.errors import ConfigError, EnvError
 from workbench.worlds import reasoning
-from workbench.worlds.game_settings import WHITE_SPACE, check_game
+from workbench.worlds.game_settings import check_game
 
 
 class GridFamily:
@@ -33,7 +33,6 @@ class GridFamily:
         str
     ]  # the symbols that levels are written in, in the order of the setting `symbols`
     cells: ClassVar[str]  # what they mean, in the same order
-    may_vary: ClassVar[tuple[str, ...]] = WHITE_SPACE
 
     def __post_init__(self) -> None:
         check_game(self)

@@ -745,6 +745,43 @@ class HoldsAFunction(Numbers):
     pick: Any = field(default=lambda low, high: low)
 
 
+@mistake("E19", "the solver's words with a line break after the answer are not paid")
+class ReadsToTheLetter(Numbers):
+    class env(NumberEnv):
+        def guess(self, action_text):
+            return super().guess(action_text) if action_text == action_text.strip() else None
+
+
+@mistake("E19", "the solver's words with line breaks inside the tags are not paid")
+class BreaksInsideTags(Numbers):
+    class env(NumberEnv):
+        def guess(self, action_text):
+            return None if "\n" in action_text.strip() else super().guess(action_text)
+
+
+@mistake("E19", "the solver's words with a sentence before the answer are not paid")
+class SaysThatProseMayStandThere(Numbers):
+    may_vary = ("spaces", "prose")
+
+
+@mistake("E19", "names 'tone'")
+class NamesWhatNobodyKnows(Numbers):
+    may_vary = ("tone",)
+
+
+@mistake("E19", "a wrong answer is paid like a right one")
+class PaysEverything(Numbers):
+    class env(NumberEnv):
+        def reward(self, guess, right, action_text):
+            return 1.0
+
+        def ends(self, right):
+            return True
+
+        def info(self, right):
+            return {"success": True}
+
+
 def clear() -> None:
     """End what the mistakes leave behind."""
     _END.set()  # whoever waits is woken

@@ -19,17 +19,18 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from workbench.basics.extensions import has_service, service
 from workbench.look.cells.credit import with_rewards
 from workbench.look.doc import Heading, Note, Table, ViewDocument, WarningLine, numbers
 from workbench.look.html import shown
 from workbench.training.config import Config, from_dict, to_dict
-from workbench.training.session import open_session, rollout
+from workbench.training.session import Session, open_session, rollout
 from workbench.training.starting import obstacles
 from workbench.training.step import repeat_step, synchronise
 from workbench.values import Groups, View, trajectories_of
@@ -64,6 +65,7 @@ class MemoryPlan(HasView):
     peaks: Mapping[str, Mapping[str, int]]  # phase that was reached -> place -> bytes
     limits: Mapping[str, int]  # place ("host", "device") -> bytes that there are
     reason: str = ""  # why it was not measured to the end
+    words: Mapping[str, str] = field(default_factory=dict)  # of the solver: whether they are paid
 
     def need(self, phase: str, place: str) -> int:
         """Bytes that a whole run takes in a phase."""
@@ -92,7 +94,7 @@ class MemoryPlan(HasView):
 
     @property
     def ok(self) -> bool:
-        return self.verdict == "fits"
+        return self.verdict == "fits" and self.words.get("status") != "error"
 
     def as_dict(self) -> dict[str, object]:
         return {"ok": self.ok, "verdict": self.verdict, **asdict(self)}
@@ -109,7 +111,12 @@ class MemoryPlan(HasView):
             (
                 Heading(f"Memory of one process, measured: {self.policy}"),
                 Table(["", *numbers(*self.limits)], rows, indent="  "),
-                Note(self.verdict) if self.ok else WarningLine(self.verdict, mark=""),
+                _line(self.verdict, self.verdict == "fits"),
+                *(
+                    [_line(self.words["text"], self.words["status"] != "error")]
+                    if self.words
+                    else []
+                ),
                 Note(
                     f"{self.sampled} trajectories were measured, extended in a straight line to {counts}"
                 ),
@@ -117,6 +124,10 @@ class MemoryPlan(HasView):
             )
         )
         return shown(document)
+
+
+def _line(words: str, good: bool) -> Note | WarningLine:
+    return Note(words) if good else WarningLine(words, mark="")
 
 
 def plan(config: Config, *, limits: Mapping[str, int] | None = None) -> MemoryPlan:
@@ -128,9 +139,11 @@ def plan(config: Config, *, limits: Mapping[str, int] | None = None) -> MemoryPl
     whole = {"sampling": max(step, evaluation.num_tasks * evaluation.attempts), "update": step}
     peaks: dict[str, dict[str, int]] = {}
     stops = obstacles(config, config.learner.num_processes, gpus=torch.cuda.device_count())
-    reason = stops[0] if stops else _measure_beside(config, peaks)
+    words: dict[str, str] = {}
+    reason = stops[0] if stops else _measure_beside(config, peaks, words)
     sampled = _tasks(config) * train.group_size
-    return MemoryPlan(config.policy.name, sampled, whole, peaks, limits or _limits(config), reason)
+    limits = limits or _limits(config)
+    return MemoryPlan(config.policy.name, sampled, whole, peaks, limits, reason, words)
 
 
 def _tasks(config: Config) -> int:
@@ -154,9 +167,9 @@ def _size(number: int) -> str:
 # ------------------------------------------------------------------------------------------------ the child
 
 
-def _measure_beside(config: Config, peaks: dict[str, dict[str, int]]) -> str:
-    """Take a step in processes of its own and fill `peaks`; returns why it ended early. Raises ConfigError for what the
-    child refuses."""
+def _measure_beside(config: Config, peaks: dict[str, dict[str, int]], words: dict[str, str]) -> str:
+    """Take a step in processes of its own and fill `peaks` and `words`; returns why it ended early. Raises ConfigError for
+    what the child refuses."""
     count = str(config.learner.num_processes)
     ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", count]
     command = [
@@ -175,6 +188,7 @@ def _measure_beside(config: Config, peaks: dict[str, dict[str, int]]) -> str:
     for report in _reports(done.stdout):
         if "refused" in report:
             raise ConfigError(report["refused"])
+        words.update(report.pop("words", {}))
         for phase, places in report.items():
             known = peaks.setdefault(phase, places)
             peaks[phase] = {place: max(known[place], size) for place, size in places.items()}
@@ -194,6 +208,7 @@ def _reports(printed: str) -> list[dict[str, Any]]:
 def measure(config: Config) -> None:
     """Take a step, and print the peak of each phase."""
     with closing(open_session(config, quiet=True, keeps_first=False)) as session:
+        _print_words(session)
         session.learner.state()  # which is made on first use
         _print_peak("opening")
         _print_peak("open")
@@ -203,6 +218,17 @@ def measure(config: Config) -> None:
         if repeat_step(session, 1, _rewarded(groups)).updates:
             synchronise(session)
             _print_peak("update")
+
+
+def _print_words(session: Session) -> None:
+    """Print whether the solver's words, written by this policy, are paid."""
+    if not has_service("words_report"):
+        return
+    [answer] = service("words_report", "the plan")(session).answers
+    more = [finding.what for finding in answer.findings] or [answer.gaps]
+    text = ": ".join(filter(None, [f"{answer.rule} {answer.status}", answer.title, more[0]]))
+    status = "error" if answer.errors else answer.status
+    print(MARK + json.dumps({"words": {"status": status, "text": text}}), flush=True)
 
 
 def _rewarded(groups: Groups) -> Groups:

@@ -19,7 +19,7 @@ from workbench.engines.intake import model_context
 from workbench.engines.policy import load_tokenizer
 from workbench.extensions.inspect_worlds.checks import EnvReport, check_family
 from workbench.extensions.inspect_worlds.view import env_check_view
-from workbench.extensions.inspect_worlds.words import Way
+from workbench.extensions.inspect_worlds.words import TextPath
 from workbench.rollouts.config import CollectConfig
 from workbench.training.config import PRESETS, Config, load_config
 from workbench.training.sections import PolicyConfig
@@ -158,7 +158,7 @@ def _token_limits(policy: str, config: Config | None) -> dict[str, Any]:
         "count_tokens": count,
         "max_context": min(collect.max_context or held, held),
         "max_turn_tokens": collect.max_turn_tokens,
-        "way": Way(chat, collect),
+        "way": TextPath(chat, collect),
     }
 
 

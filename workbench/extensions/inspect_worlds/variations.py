@@ -1,12 +1,13 @@
 """Harmless variations of an answer: what a policy writes that means the same as the solver's words.
 
     variations_of(family)        those to be tried: declared by the world, else spaces and line breaks, and a full stop
+                                 behind an answer without tags
 
 A family says by `may_vary` which of these its worlds accept, as a tuple of their names, () for none:
 
     spaces        around the answer, and inside its tags
     line breaks   before and after it, and inside its tags
-    full stop     at its end
+    full stop     at its end, inside its tags
     case          its words in capitals
     prose         a sentence before it and one behind it
 """
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 INNERMOST = re.compile(r"<(\w+)>([^<>]*)</\1>")
 
 
-class Variation(NamedTuple):
+class TextEdit(NamedTuple):
     """One way to write an answer otherwise. `kind`: what a world declares. `of`: text -> text."""
 
     kind: str
@@ -51,20 +52,28 @@ def _full_stop(text: str) -> str:
 
 
 VARIATIONS = (
-    Variation("spaces", "spaces around the answer", lambda text: f" {text} "),
-    Variation("spaces", "spaces inside the tags", _inside(lambda text: f" {text} ")),
-    Variation("line breaks", "a line break before the answer", lambda text: f"\n{text}"),
-    Variation("line breaks", "a line break after the answer", lambda text: f"{text}\n"),
-    Variation("line breaks", "line breaks inside the tags", _inside(lambda text: f"\n{text}\n")),
-    Variation("full stop", "a full stop at the end of the answer", _inside(_full_stop)),
-    Variation("case", "the answer in capitals", _inside(_capitals)),
-    Variation("prose", "a sentence before the answer", lambda text: f"This is what I do: {text}"),
-    Variation("prose", "a sentence after the answer", lambda text: f"{text}\nI am done."),
+    TextEdit("spaces", "spaces around the answer", lambda text: f" {text} "),
+    TextEdit("spaces", "spaces inside the tags", _inside(lambda text: f" {text} ")),
+    TextEdit("line breaks", "a line break before the answer", lambda text: f"\n{text}"),
+    TextEdit("line breaks", "a line break after the answer", lambda text: f"{text}\n"),
+    TextEdit("line breaks", "line breaks inside the tags", _inside(lambda text: f"\n{text}\n")),
+    TextEdit("full stop", "a full stop at the end of the answer", _inside(_full_stop)),
+    TextEdit("case", "the answer in capitals", _inside(_capitals)),
+    TextEdit("prose", "a sentence before the answer", lambda text: f"This is what I do: {text}"),
+    TextEdit("prose", "a sentence after the answer", lambda text: f"{text}\nI am done."),
 )
 KINDS = tuple(dict.fromkeys(variation.kind for variation in VARIATIONS))
-# Where a world declares nothing: white space carries no meaning. A full stop may, so that it is asked and no more.
+# Where a world declares nothing: white space carries no meaning. A full stop may, so that it is asked of sentences and
+# numbers in free text and no more: inside tags, and behind a command, nobody writes one.
 EXPECTED = ("spaces", "line breaks")
-ASKED = ("full stop",)
+
+
+def _free_full_stop(text: str) -> str:
+    is_sentence = text[-1:].isdigit() or " " in text.strip()
+    return _full_stop(text) if is_sentence and INNERMOST.search(text) is None else text
+
+
+FREE_FULL_STOP = TextEdit("full stop", "a full stop at the end of the answer", _free_full_stop)
 
 
 def declared(family: Any) -> tuple[str, ...] | None:
@@ -73,12 +82,9 @@ def declared(family: Any) -> tuple[str, ...] | None:
     return None if kinds is None else tuple(kinds)
 
 
-def variations_of(family: Any) -> tuple[list[Variation], list[Variation]]:
+def variations_of(family: Any) -> tuple[list[TextEdit], list[TextEdit]]:
     """(those that must be paid, those of which only the outcome is said)."""
     own = declared(family)
     must = EXPECTED if own is None else own
-    asked = ASKED if own is None else ()
-    return (
-        [variation for variation in VARIATIONS if variation.kind in must],
-        [variation for variation in VARIATIONS if variation.kind in asked],
-    )
+    paid = [variation for variation in VARIATIONS if variation.kind in must]
+    return paid, [FREE_FULL_STOP] if own is None else []

@@ -1,6 +1,6 @@
 """The solver's words, written by this policy, must be paid; a wrong answer must not (R39, E19).
 
-    spoken(family, tasks, Way(chat, collect))       Checked, Finding, NotChecked
+    spoken(family, tasks, TextPath(chat, collect))       Checked, Finding, NotChecked
 
 The solver's actions go the way of a policy's words: encoded by its tokenizer as it would have written them, cut where the
 engine stops, decoded as collecting decodes them, shown to the world, whose reply goes through the chat template. What
@@ -31,7 +31,7 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.extensions.inspect_worlds.variations import (
     KINDS,
-    Variation,
+    TextEdit,
     declared,
     variations_of,
 )
@@ -53,7 +53,7 @@ PLAIN = "plain words"
 
 
 @dataclass(frozen=True)
-class Way:
+class TextPath:
     """From a policy's words to the world. `chat`: None where the words go to the world as they are."""
 
     chat: ChatFormat | None = None
@@ -112,7 +112,7 @@ def _continued(text: str, prompt_end: str) -> str:
 
 
 @dataclass(frozen=True)
-class Heard:
+class TextOutcome:
     """What came of words on their way. `read`: [K] what the world was handed."""
 
     played: PlayedTrajectory
@@ -122,10 +122,10 @@ class Heard:
 def hear(
     reference: PlayedTrajectory,
     texts: Sequence[str],
-    way: Way,
+    way: TextPath,
     *,
     limited: bool = False,
-) -> Heard:
+) -> TextOutcome:
     """Play the task of `reference` with other `texts`, each on its way through the policy's tokenizer."""
     family = reference.family
     results = []
@@ -148,7 +148,7 @@ def hear(
     played = replace(
         reference, texts=tuple(read), opening=opening, results=tuple(results), error=error
     )
-    return Heard(played, tuple(read))
+    return TextOutcome(played, tuple(read))
 
 
 def paid_like(reference: PlayedTrajectory, other: PlayedTrajectory) -> bool:
@@ -161,10 +161,10 @@ def paid_like(reference: PlayedTrajectory, other: PlayedTrajectory) -> bool:
 
 def solved(family: EnvFamily, tasks: Sequence[Task], budget_s: float) -> list[PlayedTrajectory]:
     """A few tasks that the solver is paid for, as it played them; where chance pays, at other chances, too."""
-    found: list[PlayedTrajectory] = []
+    paid_for: list[PlayedTrajectory] = []
     spent = Spent()
     for number in range(TRIED if tasks else 0):
-        if len(found) == TASKS or number and spent.seconds > budget_s / 2:
+        if len(paid_for) == TASKS or number and spent.seconds > budget_s / 2:
             break
         task = tasks[number % len(tasks)]
         rng = rng_at("solver's words", task.id, number)
@@ -180,10 +180,10 @@ def solved(family: EnvFamily, tasks: Sequence[Task], budget_s: float) -> list[Pl
             )
         ended = played.ended or len(played.results) == family.max_turns
         if ended and not played.error and played.reward is not None and played.reward > 0:
-            found.append(played)
+            paid_for.append(played)
         if not number:
             spent = Spent()  # what an environment loads once is not this check's
-    return found
+    return paid_for
 
 
 # ------------------------------------------------------------------------------------------------ what is asked
@@ -192,7 +192,7 @@ def solved(family: EnvFamily, tasks: Sequence[Task], budget_s: float) -> list[Pl
 def spoken(
     family: EnvFamily,
     tasks: Sequence[Task],
-    way: Way,
+    way: TextPath,
     *,
     budget_s: float = BUDGET_S,
     unpaid_variation: str = ERROR,
@@ -212,7 +212,7 @@ def spoken(
 
 
 def _asked(
-    family: EnvFamily, tasks: Sequence[Task], way: Way, budget_s: float, unpaid_variation: str
+    family: EnvFamily, tasks: Sequence[Task], way: TextPath, budget_s: float, unpaid_variation: str
 ) -> Iterator[RuleResult]:
     references = solved(family, tasks, budget_s)
     spent = Spent()
@@ -241,7 +241,7 @@ def _asked(
 
 
 def _varied(
-    references: Sequence[PlayedTrajectory], variation: Variation, way: Way, severity: str
+    references: Sequence[PlayedTrajectory], variation: TextEdit, way: TextPath, severity: str
 ) -> Iterator[RuleResult]:
     for reference in references:
         texts = [variation.of(text) for text in reference.texts]
@@ -254,7 +254,7 @@ def _varied(
             return
 
 
-def _wrong(references: Sequence[PlayedTrajectory], way: Way) -> Iterator[RuleResult]:
+def _wrong(references: Sequence[PlayedTrajectory], way: TextPath) -> Iterator[RuleResult]:
     """Not every wrong answer is paid as the solver is."""
     ways: dict[str, Callable[[PlayedTrajectory], Sequence[str]]] = {"the empty answer": _nothing}
     if callable(getattr(references[0].family, "random_action", None)):
@@ -295,21 +295,21 @@ def _by_chance(reference: PlayedTrajectory) -> Sequence[str]:
 
 
 def _unpaid(
-    reference: PlayedTrajectory, heard: Heard, what: str, way: Way, severity: str
+    reference: PlayedTrajectory, heard: TextOutcome, what: str, way: TextPath, severity: str
 ) -> Finding:
     played = heard.played
     k = _first_less(reference, played)
     read = heard.read[k] if k < len(heard.read) else ""
     whose = "the solver's words" if what == PLAIN else f"the solver's words with {what}"
     came = f"raised {played.error}" if played.error else f"earned {_number(played.reward)}"
-    said = ""
+    answer = ""
     if k < len(played.results):
         reply = text_of(played.results[k].observation) or "nothing"
-        said = f"; the world answered {_quoted(reply)}"
+        answer = f"; the world answered {_quoted(reply)}"
     return Finding(
         f"{whose} are not paid at task {reference.task.id!r}: expected {reference.reward:g}, as the solver earns, and "
         f"they {came}. At turn {k} the solver writes {_quoted(reference.texts[k])}, and the world read "
-        f"{_quoted(read)}{said}. {_what_to_do(reference, what, read, k, way)}",
+        f"{_quoted(read)}{answer}. {_what_to_do(reference, what, read, k, way)}",
         severity=severity,
     )
 
@@ -325,7 +325,7 @@ def _first_less(reference: PlayedTrajectory, played: PlayedTrajectory) -> int:
     return last
 
 
-def _what_to_do(reference: PlayedTrajectory, what: str, read: str, k: int, way: Way) -> str:
+def _what_to_do(reference: PlayedTrajectory, what: str, read: str, k: int, way: TextPath) -> str:
     name = type(reference.family).__name__
     if what != PLAIN:
         return (

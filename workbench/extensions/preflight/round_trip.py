@@ -60,7 +60,7 @@ MOST_BYTES = 200  # of 256: published vocabularies lack some twenty, which no te
 QUOTED = 60  # characters of a text in a message
 
 
-class Damage(NamedTuple):
+class LostText(NamedTuple):
     """A text that came back altered."""
 
     text: str
@@ -83,7 +83,7 @@ def refuse_damaged_tokenizer(tokenizer: Any, name: str) -> None:
     )
 
 
-def damages(tokenizer: Any) -> list[Damage]:
+def damages(tokenizer: Any) -> list[LostText]:
     """The texts that do not come back, in order."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -103,7 +103,7 @@ def damages(tokenizer: Any) -> list[Damage]:
         returned = backend.decode(ids, skip_special_tokens=False)
         # Some tokenizers put a space before the first word, which no reader minds.
         if returned not in (kept, f" {kept}"):
-            damaged.append(Damage(kept, returned))
+            damaged.append(LostText(kept, returned))
     return damaged
 
 
@@ -140,7 +140,7 @@ def _stand_ins() -> Mapping[int, str]:
     return own | dict(zip((byte for byte in range(256) if byte not in own), others))
 
 
-def _kinds(damaged: Iterable[Damage]) -> list[str]:
+def _kinds(damaged: Iterable[LostText]) -> list[str]:
     """In words, which kinds of characters were lost or altered, the most frequent first."""
     lost: Counter[str] = Counter()
     for text, returned in damaged:

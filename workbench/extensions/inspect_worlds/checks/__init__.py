@@ -45,7 +45,7 @@ from workbench.extensions.inspect_worlds.checks.upkeep import (
     cost_of,
 )
 from workbench.extensions.inspect_worlds.checks.words import check_solver_words
-from workbench.extensions.inspect_worlds.words import Way
+from workbench.extensions.inspect_worlds.words import TextPath
 from workbench.values import Observation
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import BASELINES, NONE_KNOWN
@@ -239,7 +239,7 @@ def check_family(
     max_turn_tokens: int = 0,
     tasks: int = 12,
     budget_s: float = 3.0,
-    way: Way = Way(),
+    way: TextPath = TextPath(),
     only: tuple[str, ...] = (),
 ) -> EnvReport:
     """Play `family` and ask every check (or those of `only`, by id).

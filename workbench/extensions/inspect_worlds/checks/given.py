@@ -29,7 +29,7 @@ from workbench.extensions.inspect_worlds.playing import (
     same,
     text_of,
 )
-from workbench.extensions.inspect_worlds.words import Way
+from workbench.extensions.inspect_worlds.words import TextPath
 from workbench.values import Observation, Task
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.base import EnvFamily
@@ -58,7 +58,7 @@ class CheckInput:
     max_turn_tokens: int = 0
     num_tasks: int = 12
     budget_s: float = 3.0
-    way: Way = Way()  # from a policy's words to the world
+    way: TextPath = TextPath()  # from a policy's words to the world
     _cache: dict[str, Any] = field(default_factory=dict)
 
     @cached_property

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from workbench.basics.findings import ERROR, NOTE, LintReport, RuleResult, answered, heard_out
 from workbench.chat import ChatFormat
-from workbench.extensions.inspect_worlds.words import Way, spoken
+from workbench.extensions.inspect_worlds.words import TextPath, spoken
 from workbench.linting.evidence import Evidence
 from workbench.linting.in_training import raise_errors
 from workbench.linting.rule import FAILED, Rule
@@ -28,10 +28,10 @@ _asked: WeakKeyDictionary[ChatFormat, tuple[Any, Any, tuple[RuleResult, ...]]] =
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
     tasks = [group[0].task for group in evidence.groups if group]
-    yield from _results(evidence.family, tasks, Way(evidence.chat, evidence.collect))
+    yield from _results(evidence.family, tasks, TextPath(evidence.chat, evidence.collect))
 
 
-def _results(family: Any, tasks: Sequence[Task], way: Way) -> Sequence[RuleResult]:
+def _results(family: Any, tasks: Sequence[Task], way: TextPath) -> Sequence[RuleResult]:
     known = _asked.get(way.chat)
     if known is not None and known[0] is family and known[1] == way.collect:
         return known[2]
@@ -44,7 +44,7 @@ def words_report(session: Session) -> LintReport:
     """What is found of the solver's words in an open session; nothing is sampled."""
     config = session.config
     evidence_tasks = session.train_tasks(1)
-    way = Way(session.chat, config.collect)
+    way = TextPath(session.chat, config.collect)
     rule = RULES[0]
 
     def check(_: None) -> Sequence[RuleResult]:

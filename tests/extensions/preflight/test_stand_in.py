@@ -1,0 +1,118 @@
+"""A small stand-in is of the same architecture, the same every time, and answers what the lint asks of a large policy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from learning_data import make_groups, tiny_model, unscore
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.counts import reduced
+from tests.linting.test_gradients import BUGS
+from workbench.extensions.preflight.stand_in import MOST, small_stand_in
+from workbench.learn.algorithms import GRPO, PPO
+from workbench.learn.batch import Batch
+from workbench.learn.config import LearnerConfig
+from workbench.linting import Evidence, check
+from workbench.linting.gradients import RULES
+from workbench.linting.knobs import RULES as KNOBS
+from workbench.linting.probe import probe_of
+
+# Model types of published families -> kinds of layers that the stand-in has, one of each at least.
+PUBLISHED = {
+    "qwen2": {"full_attention"},
+    "qwen3": {"full_attention"},
+    "llama": set(),
+    "gemma2": {"sliding_attention", "full_attention"},
+    "mistral": set(),
+    "phi3": set(),
+    "gpt2": set(),
+    "glm4": set(),
+    "qwen3_moe": set(),
+    "gpt_oss": {"sliding_attention", "full_attention"},
+    "deepseek_v3": set(),
+    "qwen3_5_text": {"linear_attention", "full_attention"},
+    "smollm3": {"full_attention"},
+}
+
+
+def large(algorithm, monkeypatch, model=None):
+    """A probe of a policy that counts as too large to be tried itself."""
+    monkeypatch.setattr("workbench.linting.probe.MAX_PARAMETERS", 1)
+    return probe_of(tiny_model() if model is None else model, algorithm, LearnerConfig(), None)
+
+
+def asked(algorithm, monkeypatch):
+    groups = unscore(make_groups(tasks=2, attempts=3), 1, 2)
+    evidence = Evidence(
+        tuple(map(tuple, groups)),
+        batch=Batch.from_groups(groups),
+        algorithm=algorithm,
+        probe=large(algorithm, monkeypatch),
+    )
+    return check(evidence, RULES)["R19"]
+
+
+@pytest.mark.parametrize("kind", reduced(PUBLISHED, ("qwen3", "gpt_oss", "gpt2", "deepseek_v3")))
+def test_published_architectures_have_one(kind):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind))
+    small = small_stand_in(model)
+    assert type(small) is type(model) and not any(p.is_meta for p in small.parameters())
+    assert sum(p.numel() for p in small.parameters()) < 1_000_000 < MOST
+    assert PUBLISHED[kind] <= set(getattr(small.config, "layer_types", None) or ())
+
+
+def test_it_is_the_same_every_time_and_changes_nothing():
+    model = tiny_model()
+    model.get_input_embeddings().weight.requires_grad_(False)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    one, other = small_stand_in(model), small_stand_in(model)
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(torch.equal(before[name], w) for name, w in model.state_dict().items())
+    # What the policy does not train is not trained here.
+    assert not one.get_input_embeddings().weight.requires_grad
+    assert any(parameter.requires_grad for parameter in one.parameters())
+
+
+def test_what_cannot_be_built_has_none():
+    assert small_stand_in(torch.nn.Linear(2, 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("bug", "algorithm", "words"),
+    reduced(BUGS, BUGS[:4], several=True),
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_planted_bugs_are_named_where_a_stand_in_is_asked(bug, algorithm, words, monkeypatch):
+    bug(monkeypatch)
+    answer = asked(algorithm, monkeypatch)
+    assert any(words in finding.what for finding in answer.errors), answer
+
+
+@pytest.mark.parametrize("algorithm", [GRPO(entropy_coef=0.01, minibatches=2), PPO()])
+def test_negative_control_nothing_is_found_where_nothing_is_wrong(algorithm, monkeypatch):
+    answer = asked(algorithm, monkeypatch)
+    assert not answer.findings and "the learner's gradient" in answer.checked
+
+
+def test_settings_are_turned_on_it(monkeypatch):
+    """R13 in whole: what the learner does under other values, too."""
+    algorithm = GRPO(entropy_coef=0.001, epochs=2)
+    groups = make_groups()
+    evidence = Evidence(
+        batch=Batch.from_groups(groups), algorithm=algorithm, probe=large(algorithm, monkeypatch)
+    )
+    assert check(evidence, KNOBS)["R13"].status == "passed"
+    # Negative control: a learner that is deaf to one of them.
+    import workbench.learn.update as module
+
+    real = module.GradientPass._terms_of
+    monkeypatch.setattr(
+        module.GradientPass,
+        "_terms_of",
+        lambda self, result: {n: t for n, t in real(self, result).items() if n != "entropy"},
+    )
+    assert "entropy_coef" in check(evidence, KNOBS)["R13"].errors[0].what
