@@ -29,7 +29,7 @@ def real_worlds_tables(result: Result) -> dict[str, Table]:
                 _of(short["strict"], short["turns"]),
                 _of(full["strict"], full["turns"]),
                 _of(full["valid"], full["turns"]),
-                _of(others[0]["valid"], others[0]["turns"]) if others else "none is asked for",
+                _of(others[0]["valid"], others[0]["turns"]) if others else "—",
                 f"{world['cpu_seconds']:.0f}",
             ]
         )

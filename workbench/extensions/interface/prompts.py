@@ -111,8 +111,8 @@ def sokoban(family: Any, env: Any) -> list[Text]:
         f"In the drawing {wall} is a wall, {floor} is floor, {target} is a target, {box} is a box, {done} is a box on a "
         f"target, {player} is you and {standing} is you on a target.\n"
     )
-    told = "Places are given as row and column, counted from 1 at the top left; the outer ring is wall.\n"
-    shown = {"grid": drawn, "coordinates": told, "both": drawn + told}[family.observation]
+    in_words = "Places are given as row and column, counted from 1 at the top left; the outer ring is wall.\n"
+    shown = {"grid": drawn, "coordinates": in_words, "both": drawn + in_words}[family.observation]
     return _trusted(
         f"You are in a warehouse. Push {wanted}.\n{shown}"
         "You push a box by walking into it: it moves one cell in the same direction, if that cell is free. You cannot "

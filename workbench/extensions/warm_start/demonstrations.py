@@ -75,33 +75,15 @@ def _tasks(family: Any, count: int, seed: int) -> Iterator[Task]:
 
 def _solved(session: Session, task: Task, seed: int) -> Trajectory:
     """What the solver does in a task, as a trajectory that earned 1."""
-    family = session.family
     collect = session.config.collect
     rng = rng_at(seed, "solver", task.id)
     dynamics = seed_of(seed, "dynamics", task.id)
-    turns: list[Turn] = []
-    with opened(family) as env:
+    with opened(session.family) as env:
         first = env.reset(task, dynamics)
         conversation = Conversation(
             session.chat, first, history=collect.history, window=collect.window
         )
-        stop = StopReason.MAX_TURNS
-        for number in range(family.max_turns):
-            text = family.solver_action(env, rng)
-            conversation.add_action(
-                _ids(session, text),
-                np.zeros(len(_ids(session, text)), np.float32),
-                finish="stop",
-                policy_version=0,
-                sampling=Sampling(engine=SHOWN_BY),
-            )
-            result = env.step(text)
-            turns.append(finished_turn(Turn(number, text, "stop"), result))
-            if result.terminated or result.truncated:
-                stop = StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED
-                break
-            if number + 1 < family.max_turns:
-                conversation.add_observation(result.observation)
+        turns, stop = _played(session, env, conversation, rng)
     paid = [replace(turn, reward=0.0, reward_parts={}) for turn in turns]
     paid[-1] = replace(paid[-1], reward=1.0)
     return Trajectory(
@@ -114,6 +96,32 @@ def _solved(session: Session, task: Task, seed: int) -> Trajectory:
         stop_reason=stop,
         success=turns[-1].info.get("success"),
     )
+
+
+def _played(
+    session: Session, env: Any, conversation: Conversation, rng: np.random.Generator
+) -> tuple[list[Turn], StopReason]:
+    """The solver's turns, which are added to the conversation, and how the trajectory ended."""
+    family = session.family
+    turns: list[Turn] = []
+    for number in range(family.max_turns):
+        text = family.solver_action(env, rng)
+        token_ids = _ids(session, text)
+        conversation.add_action(
+            token_ids,
+            np.zeros(len(token_ids), np.float32),
+            finish="stop",
+            policy_version=0,
+            sampling=Sampling(engine=SHOWN_BY),
+        )
+        result = env.step(text)
+        turns.append(finished_turn(Turn(number, text, "stop"), result))
+        if result.terminated or result.truncated:
+            stop = StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED
+            return turns, stop
+        if number + 1 < family.max_turns:
+            conversation.add_observation(result.observation)
+    return turns, StopReason.MAX_TURNS
 
 
 def _ids(session: Session, text: str) -> np.ndarray:

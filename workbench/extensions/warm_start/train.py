@@ -73,7 +73,7 @@ class WarmStart(HasView):
             f"{self.tasks} training tasks demonstrated by the solver{left_out}, {self.turns} turns\n"
             f"{trained}, learning rate {self.lr:g}, {self.updates} updates, {self.tokens:,} trained tokens\n"
             f"negative log-likelihood of a token: {first:.3f} at first, {last:.3f} at last (nats)\n"
-            f"{self.seconds:.0f} s, {self.cpu_seconds:.0f} CPU-s\n"
+            f"{self.seconds:.1f} s, {self.cpu_seconds:.1f} CPU-s\n"
             f"use it: --set policy.name={self.folder}"
         )
 
@@ -101,50 +101,60 @@ def warm_start(
     Held-out tasks are never shown. What the interface of the environment says (full prompt) is what is trained on. Raises
     ConfigError for a family without a solver, StoreError where the folder is there already.
     """
-    out = Path(out)
-    if out.exists() or out.is_symlink():
-        raise StoreError(
-            f"{out} is there already, and nothing is written over; choose another name"
-        )
+    out = _new_folder(out)
     if min(tasks, batch, epochs) < 1:
         raise ConfigError(f"tasks, batch and epochs are at least 1; got {tasks}, {batch}, {epochs}")
-    began = time.perf_counter()
-    began_cpu = time.process_time()
-    session = policy
-    if not isinstance(policy, Session):
-        session = open_session(
-            load_config(env, {"policy.name": str(policy), **settings}), quiet=True
-        )
-    config = session.config
+    began = (time.perf_counter(), time.process_time())
+    session = _opened(policy, env, settings)
     shown = demonstrate(session, tasks)
-    say(f"{len(shown.groups)} tasks demonstrated, {time.perf_counter() - began:.0f} s")
-    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
-    lr = _rate(config, size) if lr is None else lr
-    address = seed_of(config.seed, "warm-start", "learner")
-    learner = Learner(
-        session.policy.model,
-        ALGORITHMS["reinforce"](estimator={"baseline": "none"}),
-        replace(config.learner, lr=lr, seed=address, warmup_updates=0),
-    )
-    nll, tokens = _trained(learner, shown.groups, batch, epochs, address, say)
+    say(f"{len(shown.groups)} tasks demonstrated, {time.perf_counter() - began[0]:.0f} s")
+    learner = _learner(session, lr)
+    nll, tokens = _trained(learner, shown.groups, batch, epochs, say)
     made = WarmStart(
         out,
         session.policy.name,
-        config.kind_of("env"),
+        session.config.kind_of("env"),
         len(shown.groups),
         shown.failed,
         shown.long,
         sum(len(group[0].turns) for group in shown.groups),
         tokens,
         len(nll),
-        lr,
-        config.learner.lora_rank,
+        learner.config.lr,
+        learner.config.lora_rank,
         tuple(nll),
-        round(time.perf_counter() - began, 1),
-        round(time.process_time() - began_cpu, 1),
+        round(time.perf_counter() - began[0], 1),
+        round(time.process_time() - began[1], 1),
     )
     _write(made, session.policy, learner.weights())
     return made
+
+
+def _opened(policy: Any, env: Any, settings: Mapping[str, Any]) -> Session:
+    if isinstance(policy, Session):
+        return policy
+    return open_session(load_config(env, {"policy.name": str(policy), **settings}), quiet=True)
+
+
+def _new_folder(out: str | Path) -> Path:
+    out = Path(out)
+    if out.exists() or out.is_symlink():
+        raise StoreError(
+            f"{out} is there already, and nothing is written over; choose another name"
+        )
+    return out
+
+
+def _learner(session: Session, lr: float | None) -> Learner:
+    """That of the session's settings, with the gradient of the likelihood: every token weighs the same."""
+    config = session.config
+    if lr is None:
+        size = sum(parameter.numel() for parameter in session.policy.model.parameters())
+        lr = _rate(config, size)
+    address = seed_of(config.seed, "warm-start", "learner")
+    likelihood = ALGORITHMS["reinforce"](estimator={"baseline": "none"})
+    settings = replace(config.learner, lr=lr, seed=address, warmup_updates=0)
+    return Learner(session.policy.model, likelihood, settings)
 
 
 def _rate(config: Any, size: int) -> float:
@@ -158,14 +168,13 @@ def _trained(
     groups: Sequence[Group],
     batch: int,
     epochs: int,
-    seed: int,
     say: Callable[[str], None],
 ) -> tuple[list[float], int]:
     """(mean negative log-likelihood of each update, trained tokens). Every pass has an order of its own."""
     nll: list[float] = []
     tokens = 0
     for epoch in range(epochs):
-        order = rng_at(seed, "order", epoch).permutation(len(groups))
+        order = rng_at(learner.config.seed, "order", epoch).permutation(len(groups))
         for first in range(0, len(groups), batch):
             chosen = [groups[number] for number in order[first : first + batch]]
             whole = Batch.from_groups(chosen)
