@@ -4,7 +4,7 @@ pretrained models.
     python -m experiments.real_worlds FOLDER --out docs/evidence/data/real-worlds.json
 
 FOLDER: of a Hugging Face model. Training tasks only; the same tasks, seeds and noise for every setting. Written after every
-environment, so that a run that was cut off keeps what it has.
+environment, so that the same command goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ FULL = "full prompt, lenient, 96 tokens, temperature 0.7"
 NO_THOUGHT = "the same, without thoughts"
 
 
-def measured(session: Any, name: str, tasks: int, turns: int) -> dict[str, Any]:
+def measured(session: Any, name: str, args: argparse.Namespace) -> dict[str, Any]:
     """The trial of one environment, as JSON values."""
     config = load_config(name, {"policy.name": session.config.policy.name})
     trials: dict[str, Mapping[str, Any]] = {FULL: REAL}
-    if getattr(config.env, "think", False):
+    if args.no_thought and getattr(config.env, "think", False):
         trials[NO_THOUGHT] = {**REAL, "env.think": False}
     began = time.process_time()
     tuned = tune_in(
-        replace(session, config=config), name, tasks=tasks, attempts=1, turns=turns, trials=trials
+        replace(session, config=config),
+        name,
+        tasks=args.tasks,
+        attempts=1,
+        turns=args.turns,
+        trials=trials,
     )
     return {"world": name, "cpu_seconds": round(time.process_time() - began, 1), **tuned.as_dict()}
 
@@ -52,16 +57,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folder")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--no-thought", action="store_true", help="a third row without thoughts")
     parser.add_argument("--worlds", nargs="*", default=WORLDS)
     args = parser.parse_args(arguments)
     session = open_session(load_config("frozenlake", {"policy.name": args.folder}), quiet=True)
     parameters = sum(p.numel() for p in session.policy.model.parameters())
     worlds: list[dict[str, Any]] = []
-    for name in args.worlds:
-        worlds.append(
-            {**measured(session, name, args.tasks, args.turns), "policy": Path(args.folder).name}
-        )
+    if args.out.is_file():
+        worlds = json.loads(args.out.read_text(encoding="utf-8"))["worlds"]
+    done = {world["world"] for world in worlds}
+    for name in [name for name in args.worlds if name not in done]:
+        worlds.append({**measured(session, name, args), "policy": Path(args.folder).name})
         report = {
             "policy": Path(args.folder).name,
             "parameters": parameters,

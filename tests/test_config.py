@@ -526,3 +526,25 @@ def test_negative_control_a_session_imports_torch():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True"
+
+
+# ------------------------------------------------------------------------------------------------ layers
+
+
+def test_a_layer_lies_on_top_of_any_preset():
+    real = load_config("search-ppo-real")
+    assert real.kind_of("algorithm") == "ppo" and real.algorithm.sampler_cap == 2
+    assert (real.interface.prompt, real.interface.format) == ("full", "lenient")
+    assert real.learner.lr == 1e-5 and real.collect.max_turn_tokens == 256
+    adapters = load_config("search-ppo-real-lora")
+    assert (adapters.learner.lora_rank, adapters.learner.lr) == (16, 1e-4)
+    assert adapters.interface == real.interface
+    assert load_config("search-ppo").interface.prompt == "short"  # the control
+
+
+def test_layers_are_not_listed_and_stand_alone_for_nothing():
+    assert not any(name.endswith(("-real", "-lora")) for name in PRESETS)
+    for name in ("real", "-real", "nothing-real", "frozenlake-unreal"):
+        assert name not in PRESETS
+        with pytest.raises(ConfigError, match="no preset"):
+            load_config(name)

@@ -7,6 +7,7 @@ from typing import Any
 
 from docs.make import collapses, measured, speeds, template_rows, transfers, trusted
 from docs.make.evidence import Table
+from docs.make.real_worlds import real_worlds_tables
 
 Result = Mapping[str, Any]
 
@@ -312,6 +313,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "ablation": ablation_tables,
     "demo": demo_tables,
     "baselines": baseline_tables,
+    "real-worlds": real_worlds_tables,
     **collapses.KINDS,
     **measured.KINDS,
     **speeds.KINDS,

@@ -22,6 +22,7 @@ MEANINGS = {
     "flat_groups": "share of zero-variance groups: equal rewards, so no advantage from a group baseline",
     "success": "share of trajectories that succeeded",
     "valid_format": "share of answers that could be read",
+    "forgiven": "share of answers that a lenient reader forgave something",
     "unscored": "trajectories without a reward: left out of baseline and loss",
     "turns_cut": "share of turns cut for length",
     "entropy": "mean over trained tokens, nats",

@@ -227,9 +227,11 @@ def _reply_words(turn: Turn) -> str:
 
 
 def _complaint(turn: Turn) -> str:
-    """Why the format was not accepted; "" where it was, or where the environment does not say."""
+    """Why the format was not accepted, or what a lenient reader forgave; "" where all was in order, or where the environment
+    does not say."""
     if turn.info.get("valid_format", True):
-        return ""
+        forgiven = turn.info.get("forgiven")
+        return capped(f"read leniently: {forgiven}", 300) if forgiven else ""
     return capped(str(turn.info.get("complaint") or "the text could not be read as an action"), 300)
 
 

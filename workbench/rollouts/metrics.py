@@ -72,7 +72,9 @@ def _values_of_rewards(
 def _values_of_turns(turns: Sequence[Turn]) -> dict[str, Sequence[float]]:
     verdicts = [turn.info["reasoning"] for turn in turns if "reasoning" in turn.info]
     stated = [verdict for verdict in verdicts if verdict != "not stated"]
+    forgiven = [bool(turn.info.get("forgiven")) for turn in turns]
     return {
+        "forgiven": forgiven if any(forgiven) else [],
         "valid_format": [
             turn.info["valid_format"] for turn in turns if "valid_format" in turn.info
         ],

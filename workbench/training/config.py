@@ -29,14 +29,18 @@ from workbench.values.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Presets(Mapping[str, Config]):
-    """Configurations by a short name: NAME.toml in a folder, each read when it is asked for."""
+    """Configurations by a short name: NAME.toml in a folder, each read when it is asked for. NAME-LAYER is a preset with
+    the settings of layers/LAYER.toml on top; such names are not listed."""
 
     folder: Path
 
     def __getitem__(self, name: str) -> Config:
-        if name not in self._paths():
+        if name in self._paths():
+            return _preset(self._paths()[name])
+        begun, layer = self._layered(name)
+        if layer is None:
             raise KeyError(name)
-        return _preset(self._paths()[name])
+        return read_onto(self[begun], _read_toml(layer)[1], TABLES)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths())
@@ -45,7 +49,13 @@ class Presets(Mapping[str, Config]):
         return len(self._paths())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._paths()
+        return name in self._paths() or self._layered(name)[1] is not None
+
+    def _layered(self, name: object) -> tuple[str, Path | None]:
+        """(the preset below, the layer on top) of a name; (..., None) of one that is none."""
+        begun, _, layer = str(name).rpartition("-")
+        layers = {path.stem: path for path in self.folder.glob("layers/*.toml")}
+        return begun, layers[layer] if layer in layers and begun in self else None
 
     def _paths(self) -> dict[str, Path]:
         return {path.stem: path for path in sorted(self.folder.glob("*.toml"))}

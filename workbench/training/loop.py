@@ -158,7 +158,7 @@ def _begin(loop: _Loop) -> None:
             }
         )
     run.note_machine(machine_of(loop.session))
-    for note in notes_of(loop.session.engine, policy):
+    for note in notes_of(loop.session.engine, policy, loop.session.config):
         run.event({"kind": "note", "said": note})
 
 

@@ -185,7 +185,7 @@ def open_session(config: Config, *, quiet: bool = False, keeps_first: bool = Tru
     rank = config.learner.lora_rank if config.layout.adapters == "routes" else 0
     engine = open_engine(settings, policy.model, config.layout, adapter_rank=rank)
     if not quiet:
-        _print_once(notes_of(engine, policy))
+        _print_once(notes_of(engine, policy, config))
     return Session(config, policy, chat, engine, keeps_first=keeps_first)
 
 
@@ -208,8 +208,9 @@ def _print_once(notes: Sequence[str], *, of: str = "") -> None:
             print(f"note: {of}{note}", file=sys.stderr)
 
 
-def notes_of(engine: Engine, policy: Policy) -> list[str]:
-    """What should be known of an engine before it samples; a run writes it down when it begins."""
+def notes_of(engine: Engine, policy: Policy, config: Config | None = None) -> list[str]:
+    """What should be known of an engine before it samples, and of settings that do not fit the policy's size; a run writes
+    it down when it begins."""
     notes = [] if getattr(engine, "addressed", True) else [UNSEEDED]
     size = parameters_of(policy.model)
     if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
@@ -217,6 +218,9 @@ def notes_of(engine: Engine, policy: Policy) -> list[str]:
             f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
             f"models, and this one has {size / 1e9:.1f} billion parameters; engine.kind = 'vllm' is for those"
         )
+    if config is not None and has_service("toy_settings"):
+        toy_settings = service("toy_settings", "notes")
+        notes += toy_settings(config, size, policy.model.device.type == "cpu")
     return notes
 
 

@@ -8,13 +8,16 @@ from typing import ClassVar
 
 import pytest
 
+from workbench import show
 from workbench.extensions.interface.answers import read_moves
 from workbench.extensions.interface.wrapping import MANNERS
 from workbench.rollouts.evaluate import evaluate_baselines
+from workbench.rollouts.metrics import rollout_metrics
 from workbench.training.config import PRESETS, from_dict, load_config, to_dict
-from workbench.values import Observation, StepResult, Task
+from workbench.values import Group, Observation, StepResult, Task
 from workbench.values.errors import ConfigError
 from workbench.worlds import ENVS, tasks
+from workbench.worlds.baselines import trajectory_of
 from workbench.worlds.interface import InterfaceConfig, interfaced
 from workbench.worlds.runners import InlineRunner
 from workbench.worlds.shared import opened
@@ -121,7 +124,9 @@ def test_words_of_tools_stay_untrusted():
     observation, env = begun(load_config("search", FULL))
     trusted = "".join(part.text for part in observation.messages[0].content if part.trusted)
     assert env.tools[0].description not in trusted
-    assert "Question: " in trusted and observation.messages[0].text.splitlines()[-1] not in trusted
+    question = env.task.payload["question"]
+    assert "Question: " in trusted and question not in trusted
+    assert question in observation.messages[0].text
 
 
 def test_a_refused_turn_with_tools_is_told_how_to_call():
@@ -131,6 +136,25 @@ def test_a_refused_turn_with_tools_is_told_how_to_call():
     with opened(load_config("search").family) as env:
         env.reset(tasks(env.family, "train", 1)[0], 3)
         assert "<tool_call>" not in env.step("Hm.").observation.messages[-1].text
+
+
+def test_what_was_forgiven_is_counted_and_shown():
+    """A scripted policy answers in prose; the same words are refused where the reader is strict."""
+    shown = {}
+    for reader in ("lenient", "strict"):
+        config = load_config("frozenlake", {"interface.format": reader})
+        with opened(config.family) as env:
+            task = tasks(config.family, "train", 1)[0]
+            first = env.reset(task, 3)
+            result = env.step("I choose Right.")
+        ended = trajectory_of(task, 3, first, [("I choose Right.", result)])
+        shown[reader] = (rollout_metrics([Group((ended,))]), show(ended).text)
+    metrics, text = shown["lenient"]
+    assert (metrics["forgiven"], metrics["valid_format"]) == (1.0, 1.0)
+    assert "read leniently" in text and "no answer tags" in text
+    metrics, text = shown["strict"]
+    assert "forgiven" not in metrics and metrics["valid_format"] == 0.0
+    assert "read leniently" not in text
 
 
 def test_every_kind_of_environment_has_its_manner_or_says_why_not():

@@ -93,10 +93,10 @@ def _moves_in(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         return
     claimed: list[tuple[str, ...]] = []
     for sentence in _SENTENCE.split(text):
-        said = _words(sentence, names)
-        if _DOUBTS.isdisjoint(said) and "?" not in sentence:
-            claimed += _behind_markers(said, known)
-        elif claimed and not known.intersection(said) <= set(claimed[-1]):
+        sentence_words = _words(sentence, names)
+        if _DOUBTS.isdisjoint(sentence_words) and "?" not in sentence:
+            claimed += _behind_markers(sentence_words, known)
+        elif claimed and not known.intersection(sentence_words) <= set(claimed[-1]):
             return  # second thoughts
     yield from claimed
 

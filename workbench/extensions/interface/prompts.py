@@ -111,8 +111,8 @@ def sokoban(family: Any, env: Any) -> list[Text]:
         f"In the drawing {wall} is a wall, {floor} is floor, {target} is a target, {box} is a box, {done} is a box on a "
         f"target, {player} is you and {standing} is you on a target.\n"
     )
-    told = "Places are given as row and column, counted from 1 at the top left; the outer ring is wall.\n"
-    shown = {"grid": drawn, "coordinates": told, "both": drawn + told}[family.observation]
+    in_words = "Places are given as row and column, counted from 1 at the top left; the outer ring is wall.\n"
+    shown = {"grid": drawn, "coordinates": in_words, "both": drawn + in_words}[family.observation]
     return _trusted(
         f"You are in a warehouse. Push {wanted}.\n{shown}"
         "You push a box by walking into it: it moves one cell in the same direction, if that cell is free. You cannot "
@@ -269,3 +269,66 @@ def example_call(form: CallFormat, tool: Tool) -> list[Text]:
     except ToolError:  # a format that cannot write this one
         text = json.dumps({"name": tool.name, "arguments": arguments})
     return [Text(text, trusted=plain)]
+
+
+# ------------------------------------------------------------------------------------------------ the question at the end
+
+# Small models answer what stands last: so what is shown ends with what to do now, and how the answer is written.
+
+
+def _now(question: str, think: bool, how: str) -> list[Text]:
+    return _trusted(f"\n{question} {_answer(think)}{how}\n")
+
+
+def _answer(think: bool) -> str:
+    return "After one short thought between <think> and </think>, answer " if think else "Answer "
+
+
+def ask_arm(family: Any, env: Any) -> list[Text]:
+    """The names are the task's."""
+    first, second = env.arms
+    return [
+        *_trusted(f"\nWhich arm do you pull? {_answer(family.think)}<answer>"),
+        Text(first),
+        *_trusted("</answer> or <answer>"),
+        Text(second),
+        *_trusted("</answer>.\n"),
+    ]
+
+
+def ask_moves(family: Any, env: Any) -> list[Text]:
+    choices = ", ".join(f"<answer>{move}</answer>" for move in family.moves)
+    several = ""
+    if family.moves_per_answer > 1:
+        several = f", or several moves, such as <answer>{f' {SEPARATOR} '.join(family.moves[:2])}</answer>"
+    return _now("Which move do you make?", family.think, f"with one of {choices}{several}.")
+
+
+def ask_expression(family: Any, env: Any) -> list[Text]:
+    return _now(
+        "Which expression has the target as its value?",
+        family.think,
+        "with <answer>your expression</answer>.",
+    )
+
+
+def ask_command(family: Any, env: Any) -> list[Text]:
+    how = "with <answer>search[words]</answer> or <answer>click[name]</answer>."
+    return _now("What do you do?", family.think, how)
+
+
+def ask_action(family: Any, env: Any) -> list[Text]:
+    return _now("What do you do?", family.think, "with <answer>your action</answer>.")
+
+
+def ask_for_turn(family: Any, env: Any) -> list[Text]:
+    if getattr(family, "name", "") == "code":
+        return _trusted(
+            "\nWrite the function now, between <answer> and </answer>, or call the tool first.\n"
+        )
+    first = "Call a tool first, or answer" if env.tools else "Answer"
+    return _trusted(f"\n{first} in a few words with {env.format.write_answer('the answer', '')}.\n")
+
+
+def ask_nothing(family: Any, env: Any) -> list[Text]:
+    return []

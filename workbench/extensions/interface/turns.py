@@ -27,7 +27,7 @@ from workbench.extensions.interface.reading import (
 from workbench.tools.base import NAME, Tool
 from workbench.tools.formats import CALL, END_CALL, CallFormat, text_argument
 from workbench.tools.strict_json import CallError, json_at
-from workbench.tools.turns import MOST_CALLS
+from workbench.tools.turns import MOST_CALLS, ParsedTurn
 from workbench.values import ToolCall
 from workbench.values.errors import ToolError
 
@@ -57,12 +57,10 @@ def read_turn(
     split = tagged(parts.body)
     if split is None:
         return Reading(text)
-    inside, outside, all_closed = split
-    inside = list(dict.fromkeys(filter(None, inside)))
+    inside = list(dict.fromkeys(filter(None, split[0])))
     forgiven = list(parts.faults)
     try:
-        calls = list(parsed.calls) if not parsed.bad_calls else []
-        calls = calls or list(_calls_in(outside if inside else parts.body, tools, forgiven))
+        calls = _calls(parsed, split[1] if inside else parts.body, tools, forgiven)
     except CallError:
         return Reading(text)
     if calls and inside:
@@ -72,14 +70,23 @@ def read_turn(
     if parsed.bad_calls:
         return Reading(text)
     if inside:
-        forgiven += [PROSE] if outside else []
-        forgiven += [] if all_closed else [NOT_CLOSED]
+        forgiven += [PROSE] if split[1] else []
+        forgiven += [] if split[2] else [NOT_CLOSED]
         forgiven += [REPEATED] if not forgiven else []
     else:
         inside = _untagged(parts.body, tools, programs, forgiven)
     if len(inside) != 1:
         return Reading(text, doubt=TWO_ANSWERS if inside else "")
     return _checked(text, form, lambda: form.write_answer(inside[0], parts.thought), forgiven)
+
+
+def _calls(
+    parsed: ParsedTurn, body: str, tools: Sequence[Tool], forgiven: list[str]
+) -> list[ToolCall]:
+    """Those that the format itself reads, else those that stand there as JSON. Raises CallError."""
+    if parsed.calls and not parsed.bad_calls:
+        return list(parsed.calls)
+    return list(_calls_in(body, tools, forgiven))
 
 
 def _with_calls(

@@ -27,10 +27,11 @@ FORGIVEN_SHARE = 0.5  # of what a turn earns for its format that one earns which
 
 @dataclass(frozen=True)
 class Manner:
-    """What a kind of environment can do besides: `prompt(family, env)` is its full prompt, `read(family, env, text)` its
-    lenient reader."""
+    """What a kind of environment can do besides: `prompt(family, env)` is its full prompt, `ask(family, env)` what a prompt
+    ends with, `read(family, env, text)` its lenient reader."""
 
     prompt: Callable[[Any, Any], list[Text]]
+    ask: Callable[[Any, Any], list[Text]]
     read: Callable[[Any, Any, str], Reading]
 
 
@@ -70,21 +71,21 @@ def _program(family: Any, env: Any, text: str) -> Reading:
     return turns.read_turn(text, env.format, env.tools, programs=True)
 
 
-TOOLS = Manner(prompts.tools, _turn)
+TOOLS = Manner(prompts.tools, prompts.ask_for_turn, _turn)
 # By the kind that a configuration names.
 MANNERS: Mapping[str, Manner] = {
-    "bandit": Manner(prompts.bandit, _arms),
-    "frozenlake": Manner(prompts.frozen_lake, _moves),
-    "sokoban": Manner(prompts.sokoban, _moves),
-    "countdown": Manner(prompts.countdown, _expression),
-    "shop": Manner(prompts.shop, _command),
+    "bandit": Manner(prompts.bandit, prompts.ask_arm, _arms),
+    "frozenlake": Manner(prompts.frozen_lake, prompts.ask_moves, _moves),
+    "sokoban": Manner(prompts.sokoban, prompts.ask_moves, _moves),
+    "countdown": Manner(prompts.countdown, prompts.ask_expression, _expression),
+    "shop": Manner(prompts.shop, prompts.ask_command, _command),
     "world_qa": TOOLS,
     "file_qa": TOOLS,
     "tools": TOOLS,
-    "code": Manner(prompts.tools, _program),
-    "reasoning_gym": Manner(prompts.reasoning_gym, _free),
-    "textarena": Manner(prompts.textarena, _bracketed),
-    "gymnasium": Manner(prompts.gymnasium, _actions),
+    "code": Manner(prompts.tools, prompts.ask_for_turn, _program),
+    "reasoning_gym": Manner(prompts.reasoning_gym, prompts.ask_nothing, _free),
+    "textarena": Manner(prompts.textarena, prompts.ask_action, _bracketed),
+    "gymnasium": Manner(prompts.gymnasium, prompts.ask_action, _actions),
 }
 
 
@@ -119,8 +120,10 @@ def manner_of(family: EnvFamily, interface: InterfaceConfig) -> Manner:
             f"interface.format = 'lenient': {name!r} has no lenient reader; give its family lenient(env, text), which "
             f"returns a Reading ({PAGE}), or set interface.format = 'strict'"
         )
-    prompt = _own_prompt if hasattr(family, "full_instructions") else prompts.tools
-    return Manner(prompt, _own_reader if hasattr(family, "lenient") else _turn)
+    read = _own_reader if hasattr(family, "lenient") else _turn
+    if hasattr(family, "full_instructions"):
+        return Manner(_own_prompt, prompts.ask_nothing, read)
+    return Manner(prompts.tools, prompts.ask_for_turn, read)
 
 
 def _own_prompt(family: Any, env: Any) -> list[Text]:
@@ -167,6 +170,7 @@ class InterfacedEnv(Wrapped):
         if self._interface.prompt == "full":
             prompt = self._manner.prompt(self._family, self._inside)
             messages[0] = _with_prompt(messages[0], prompt)
+            messages = self._asked(messages)
         if self._interface.system:
             text = Text(self._interface.system, trusted=True)
             messages.insert(0, Message("system", (text,)))
@@ -179,12 +183,23 @@ class InterfacedEnv(Wrapped):
         result = self._inside.step(reading.text)
         if self._interface.prompt == "full":
             result = self._reminded(result)
+            if not (result.terminated or result.truncated or isinstance(self._inside, ToolEnv)):
+                asked = self._asked(list(result.observation.messages))
+                observation = replace(result.observation, messages=tuple(asked))
+                result = replace(result, observation=observation)
         info = dict(result.info)
         if reading.forgiven:
             info["forgiven"] = list(reading.forgiven)
         if reading.doubt:
             info["doubt"] = reading.doubt
         return self._paid(replace(result, info=info), bool(reading.forgiven))
+
+    def _asked(self, messages: list[Message]) -> list[Message]:
+        """The messages, with what to do now at their end."""
+        if not messages or messages[-1].role != "user":
+            return messages
+        ask = self._manner.ask(self._family, self._inside)
+        return [*messages[:-1], replace(messages[-1], content=(*messages[-1].content, *ask))]
 
     def _reminded(self, result: StepResult) -> StepResult:
         """With how a tool is called, where a turn was refused that could have called one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from workbench.rollouts.collect import collect
 from workbench.rollouts.evaluate import Score, evaluate_baselines
 from workbench.training.config import load_config
 from workbench.training.session import Session, open_session
-from workbench.values import Group, Task, Trajectory, Turn, View, trajectories_of
+from workbench.values import Group, StopReason, Task, Trajectory, Turn, View, trajectories_of
 from workbench.values.errors import ConfigError
 from workbench.values.stats import wilson_interval
 from workbench.values.view import HasView
@@ -41,7 +41,7 @@ AS_IT_IS = "as it is"
 
 
 @dataclass(frozen=True)
-class Failure:
+class RefusedTurns:
     """Turns that were refused with the same words: how many, and one of them, as the policy wrote it."""
 
     complaint: str
@@ -73,7 +73,7 @@ class TrialRow:
     flat: float = 0.0
     seconds: float = 0.0
     forgiven: Mapping[str, int] = None  # what, in how many turns
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RefusedTurns, ...] = ()
     stops: Mapping[str, int] = None  # how trajectories ended
     refused: str = ""  # why it could not be tried
 
@@ -156,12 +156,8 @@ def tune_in(
         raise ConfigError(
             f"tune-in plays at least one task, once, for one turn; got {tasks}, {attempts}, {turns}"
         )
-    if isinstance(policy, Session):
-        session = policy
-        base = session.config
-    else:
-        base = load_config(env, {"policy.name": str(policy), **settings})
-        session = open_session(base, quiet=True)
+    session = _opened(policy, env, settings)
+    base = session.config
     begun = {AS_IT_IS: {}, **(_trials(base) if trials is None else trials)}
     drawn = session.train_tasks(0, tasks)
     rows = []
@@ -180,6 +176,12 @@ def tune_in(
         {"tasks": tasks, "attempts": attempts, "turns": turns, "seed": base.seed},
     )
     return replace(tuned, advice=tuple(advice_on(tuned, base, session)))
+
+
+def _opened(policy: Any, env: Any, settings: Mapping[str, Any]) -> Session:
+    if isinstance(policy, Session):
+        return policy
+    return open_session(load_config(env, {"policy.name": str(policy), **settings}), quiet=True)
 
 
 def _trials(config: Any) -> dict[str, Mapping[str, Any]]:
@@ -229,13 +231,6 @@ def counted(groups: Sequence[Group], max_turns: int) -> TrialRow:
     known = [turn for turn in played if "valid_format" in turn.info]
     valid = [turn for turn in known if turn.info["valid_format"]]
     lengths = list(_lengths(trajectories))
-    whole = [
-        t for t in trajectories if t.stop_reason.value != "max_turns" or len(t.turns) >= max_turns
-    ]
-    says = [bool(t.success) for t in whole if t.success is not None]
-    rewards = [t.reward for t in trajectories if t.reward is not None]
-    forgiven = Counter(note for turn in valid for note in turn.info.get("forgiven", ()))
-    flat = [len({t.reward for t in group}) == 1 for group in groups]
     return TrialRow(
         "",
         {},
@@ -244,19 +239,39 @@ def counted(groups: Sequence[Group], max_turns: int) -> TrialRow:
         strict=sum("forgiven" not in turn.info for turn in valid),
         valid=len(valid),
         cut=sum(turn.finish == "length" for turn in played),
-        tokens=sum(lengths) / max(len(lengths), 1),
+        tokens=_mean(lengths) or 0.0,
         longest=max(lengths, default=0),
-        prompt=max((_prompt(t) for t in trajectories), default=0),
-        success=sum(says) / len(says) if says else None,
-        reward=sum(rewards) / len(rewards) if rewards else None,
-        flat=sum(flat) / max(len(flat), 1),
-        forgiven=dict(forgiven.most_common()),
+        prompt=max(map(_prompt, trajectories), default=0),
+        success=_success(trajectories, max_turns),
+        reward=_mean([t.reward for t in trajectories if t.reward is not None]),
+        flat=_mean([len({t.reward for t in group}) == 1 for group in groups]) or 0.0,
+        forgiven=_counts(note for turn in valid for note in turn.info.get("forgiven", ())),
         failures=_failures(known),
-        stops=dict(Counter(t.stop_reason.value for t in trajectories).most_common()),
+        stops=_counts(t.stop_reason.value for t in trajectories),
     )
 
 
-def _failures(turns: Sequence[Turn]) -> tuple[Failure, ...]:
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    """How often each occurs, the most frequent first."""
+    return dict(Counter(names).most_common())
+
+
+def _success(trajectories: Sequence[Trajectory], max_turns: int) -> float | None:
+    """Of those that this trial did not cut; None where nobody says."""
+    known = []
+    for trajectory in trajectories:
+        cut = trajectory.stop_reason is StopReason.MAX_TURNS and len(trajectory.turns) < max_turns
+        if trajectory.success is not None and not cut:
+            known.append(trajectory.success)
+    return _mean(known)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """None of no values."""
+    return sum(values) / len(values) if values else None
+
+
+def _failures(turns: Sequence[Turn]) -> tuple[RefusedTurns, ...]:
     """Refused turns by what was said of them, the most frequent first."""
     examples: dict[str, str] = {}
     count: Counter[str] = Counter()
@@ -265,7 +280,7 @@ def _failures(turns: Sequence[Turn]) -> tuple[Failure, ...]:
             complaint = str(turn.info.get("doubt") or turn.info.get("complaint") or "not said")
             count[complaint] += 1
             examples.setdefault(complaint, turn.text)
-    return tuple(Failure(what, number, examples[what]) for what, number in count.most_common())
+    return tuple(RefusedTurns(what, number, examples[what]) for what, number in count.most_common())
 
 
 def _lengths(trajectories: Sequence[Trajectory]) -> Iterator[int]:

@@ -1,0 +1,1 @@
+"""A warm start: a policy is trained on the solver's turns in training tasks, before rewards."""
