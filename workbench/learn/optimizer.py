@@ -34,7 +34,7 @@ class TrainedWeights:
         if ranks is not None:
             ranks.deal_out(module)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.moments = "float32"  # as a state holds them
+        self.moments = "float32"  # what a state needs to hold them
         self.optimizer = adamw(self.parameters, lr, config)
         if ranks is not None:
             self.model, self.optimizer = ranks.prepare(module, self.optimizer)
@@ -64,6 +64,7 @@ class TrainedWeights:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
+        self.moments = "float32"
         self.clear_gradients()
 
     def before_last_step(self, lr: float) -> dict[str, Tensor]:
