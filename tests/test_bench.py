@@ -350,3 +350,37 @@ def test_the_policy_is_made_once(tmp_path):
     )
     assert make_policy(tmp_path, replace(TINY, seed=1)) != first
     assert [name for name, shape in SHAPES.items() if shape.steps] == ["3m"], "the others babble"
+
+
+def test_sums_are_judged_by_the_last_number_and_the_solver_is_paid():
+    from experiments.bench.sums import Sums, is_right, numbers_of, question
+
+    for seed in range(50):
+        right = sum(numbers_of(seed))
+        assert all(1 <= number <= 20 for number in numbers_of(seed))
+        assert is_right(seed, f"{numbers_of(seed)[0]} and so on make {right}.")
+        assert not is_right(seed, f"{right} or {right + 1}") and not is_right(seed, "none")
+        family = Sums()
+        env = family.make()
+        shown = env.reset(family.task(seed), 0)
+        assert shown.messages[0].text == question(seed)
+        assert env.step(family.solver_action(env, None)).reward == 1.0
+        assert env.step(str(right + 1)).reward == 0.0
+
+
+def test_the_table_of_sums_takes_the_largest_peak_and_leaves_the_first_step_out():
+    from docs.make.speeds import sums_tables
+    from experiments.bench.sums import summary_of
+
+    def steps(peak: float) -> list[dict[str, float]]:
+        return [
+            {"cpu_s": cpu, "rollout_cpu_s": 1.0, "wall_s": 2.0, "peak_gb": peak - 0.1 * (cpu > 50)}
+            for cpu in (99.0, 10.0, 12.0)
+        ]
+
+    runs = [{"seed": 0, "steps": {"ours": steps(4.0), "trl": steps(5.0)}}]
+    summary = {name: summary_of(name, runs) for name in ("ours", "trl")}
+    assert summary["ours"]["step_cpu_s"] == 11.0 and summary["trl"]["peak_gb"] == 5.0
+    rows = sums_tables({"summary": summary})["main"].rows
+    assert rows[0] == ["step, CPU seconds", "11.0", "11.0", "1.00"]
+    assert rows[2][1:] == ["4.00", "5.00", "1.25"]

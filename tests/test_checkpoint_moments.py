@@ -136,7 +136,7 @@ def test_reduced_moments_are_what_their_type_holds_and_go_on_exactly():
         first.update(batch, credit, step=1)
         full = full_state(first)
         first.reduce_moments(moments)
-        tensors, state = first.state(moments=moments)
+        tensors, state = first.state()
         stored = {n: t for n, t in tensors["optimizer"].items() if "exp_avg" in n}
         assert {t.dtype for t in stored.values()} <= {torch.bfloat16}
         assert bool(stored) == (moments == "bfloat16")

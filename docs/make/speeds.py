@@ -285,6 +285,28 @@ def _time(seconds: float) -> str:
     )
 
 
+def sums_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.sums`: a step of a pretrained model, ours and TRL's, in turns."""
+    ours = result["summary"]["ours"]
+    trl = result["summary"]["trl"]
+    wanted = {
+        "step, CPU seconds": ("step_cpu_s", 1),
+        "of it sampling": ("rollout_cpu_s", 1),
+        "most memory of the process, GB": ("peak_gb", 2),
+    }
+    rows = [
+        [
+            words,
+            f"{ours[name]:.{digits}f}",
+            f"{trl[name]:.{digits}f}",
+            f"{trl[name] / ours[name]:.2f}",
+        ]
+        for words, (name, digits) in wanted.items()
+    ]
+    counted = f"median of {ours['steps_counted']} steps; memory: largest of all"
+    return {"main": Table([counted, "ours", "TRL", "TRL's over ours"], rows)}
+
+
 KINDS = {
     "bench": bench_tables,
     "search": search_tables,
@@ -292,4 +314,5 @@ KINDS = {
     "workers": worker_tables,
     "navigator": navigator_tables,
     "adapters": adapter_tables,
+    "sums": sums_tables,
 }

@@ -3,9 +3,9 @@
 The work: sums of two numbers from 1 to 20, judged by the last number of the answer; GRPO, 4 sums x 8 trajectories of at
 most 12 tokens, one AdamW update over all weights in float32. Both sides run in a process of their own and step in turns.
 
-    python -m experiments.bench.sums FOLDER --steps 8 --repeats 2 --seeds 0 1 --out data.json
+    python -m experiments.bench.sums FOLDER --steps 8 --seeds 0 1 --out data.json
 
-FOLDER is a Hugging Face model with a chat template.
+FOLDER is a Hugging Face model with a chat template. Both draw their sums alike, not the same ones.
 """
 
 from __future__ import annotations
@@ -297,12 +297,12 @@ def compare(folder: str, seeds: list[int], steps: int) -> dict[str, Any]:
             "seeds": seeds,
         },
         "versions": _versions(),
-        "summary": {name: _summary(name, runs) for name in ("ours", "trl")},
+        "summary": {name: summary_of(name, runs) for name in ("ours", "trl")},
         "runs": runs,
     }
 
 
-def _summary(name: str, runs: list[dict[str, Any]]) -> dict[str, float]:
+def summary_of(name: str, runs: list[dict[str, Any]]) -> dict[str, float]:
     """Medians over all steps but each first one, which warms up; the peak is the largest of all."""
     later = [step for run in runs for step in run["steps"][name][1:]]
     every = [step for run in runs for step in run["steps"][name]]

@@ -31,7 +31,7 @@ from workbench.extensions.servers.chat_request import (
 )
 from workbench.extensions.servers.chat_server import ChatServer, ServedPolicy
 from workbench.extensions.servers.history import History
-from workbench.extensions.servers.reply import Reply, read_reply
+from workbench.extensions.servers.reply import GrowingReply, read_reply
 from workbench.tools.formats import Hermes, Tags
 from workbench.values import Message, Observation, Sampling
 from workbench.values.errors import ConfigError
@@ -270,7 +270,7 @@ class Letters:
 @settings(max_examples=60)
 @given(st.text(max_size=12), st.lists(st.text(min_size=1, max_size=3), max_size=2))
 def test_pieces_are_whole_characters_and_join_to_the_text_before_the_first_stop(text, stops):
-    reply = Reply(Letters(), tuple(stops))
+    reply = GrowingReply(Letters(), tuple(stops))
     text = text.replace("\0", "").replace("\ufffd", "")
     pieces = []
     for token in [*text.encode("utf-8", "ignore"), 0]:

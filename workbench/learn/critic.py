@@ -180,13 +180,13 @@ class Critic:
                 parameter.grad = self._ranks.accelerator.reduce(parameter.grad, "mean")
 
     def state(
-        self, *, kept: bool = True, copied: bool = True, moments: str = "float32"
+        self, *, kept: bool = True, copied: bool = True
     ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """{"critic": ..., "critic_optimizer": ...} (see `TrainedWeights.state`), and a JSON value."""
         state = {"trunk": self.config.trunk, "trainable": self.weights.trainable}
         if self.config.sees != "policy":
             state["sees"] = self.config.sees
-        return self.weights.state("critic", kept=kept, copied=copied, moments=moments), state
+        return self.weights.state("critic", kept=kept, copied=copied), state
 
     def refuse_other(
         self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any] | None

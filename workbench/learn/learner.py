@@ -210,19 +210,19 @@ class Learner:
             self.models.critic.weights.reduce_moments(precision)
 
     def state(
-        self, *, kept: bool = True, copied: bool = True, moments: str = "float32"
+        self, *, kept: bool = True, copied: bool = True
     ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """What it takes to go on bit for bit: {"model": {name: tensor}, "optimizer": {"i.key": tensor}}, JSON value;
         with a critic also "critic" and "critic_optimizer". Tensors are copies on the CPU, whole: another number of
         processes goes on with them. Every process calls it; one that is to keep none (not `kept`) gets none. Not `copied`: to be
-        written at once, for an update changes them. `moments`: their type, after `reduce_moments`."""
+        written at once, for an update changes them."""
         policy = self.models.policy
         critic = self.models.critic
-        tensors = policy.state("model", kept=kept, copied=copied, moments=moments)
+        tensors = policy.state("model", kept=kept, copied=copied)
         state = {"format": STATE_FORMAT, **self.updates.state(), "trainable": policy.trainable}
         if critic is None:
             return tensors, state
-        critic_tensors, critic_state = critic.state(kept=kept, copied=copied, moments=moments)
+        critic_tensors, critic_state = critic.state(kept=kept, copied=copied)
         return tensors | critic_tensors, state | {"critic": critic_state}
 
     def load_state(

@@ -34,6 +34,7 @@ class TrainedWeights:
         if ranks is not None:
             ranks.deal_out(module)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.moments = "float32"  # what a state needs to hold them
         self.optimizer = adamw(self.parameters, lr, config)
         if ranks is not None:
             self.model, self.optimizer = ranks.prepare(module, self.optimizer)
@@ -63,6 +64,7 @@ class TrainedWeights:
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
+        self.moments = "float32"
         self.clear_gradients()
 
     def before_last_step(self, lr: float) -> dict[str, Tensor]:
@@ -93,6 +95,7 @@ class TrainedWeights:
 
     def reduce_moments(self, precision: str) -> None:
         """Leave of AdamW's moments what a checkpoint of this `precision` holds (train.checkpoint_moments)."""
+        self.moments = precision
         if precision == "none":
             self.optimizer.state.clear()
         for entry in self.optimizer.state.values() if precision == "bfloat16" else ():
@@ -100,17 +103,16 @@ class TrainedWeights:
                 entry[key].copy_(entry[key].bfloat16())
 
     def state(
-        self, name: str, *, kept: bool = True, copied: bool = True, moments: str = "float32"
+        self, name: str, *, kept: bool = True, copied: bool = True
     ) -> dict[str, dict[str, Tensor]]:
         """{name: {tensor name: copy}, name of its optimizer: {"i.key": copy}}, on the CPU; tied weights once. `i`
         numbers the trainable parameters in the module's order. Not `kept`: part is taken in putting together what is
-        sharded, one tensor at a time, and the result has none. Not `copied`: what is whole here is handed out itself.
-        `moments`: their type, once they were reduced to it."""
+        sharded, one tensor at a time, and the result has none. Not `copied`: what is whole here is handed out itself."""
         entries = {}
         for i, entry in self.optimizer.state_dict()["state"].items():
             for key, value in entry.items():
                 tensor = torch.as_tensor(value)
-                reduced = key in MOMENTS and moments == "bfloat16"
+                reduced = key in MOMENTS and self.moments == "bfloat16"
                 entries[f"{i}.{key}"] = tensor.bfloat16() if reduced else tensor
         return {
             name: _whole(named_tensors(self.module), kept, copied),

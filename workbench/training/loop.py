@@ -355,11 +355,10 @@ def _sampler(loop: _Loop, step: int) -> tuple[dict[str, Any], int] | None:
 def _save_if_due(loop: _Loop, step: int, sampler: tuple[dict[str, Any], int] | None) -> None:
     """The process that writes saves; all take part, for each may hold a part of the weights."""
     learner = loop.session.learner
-    moments = loop.schedule.train.checkpoint_moments
     if loop.schedule.saved_at(step):
-        learner.reduce_moments(moments)
+        learner.reduce_moments(loop.schedule.train.checkpoint_moments)
     if loop.schedule.saves(step):
-        tensors, state = learner.state(kept=loop.run is not None, copied=False, moments=moments)
+        tensors, state = learner.state(kept=loop.run is not None, copied=False)
         more: dict[str, Any] = {}
         if sampler is not None:
             tensors["sampler"], more["sampler_version"] = sampler

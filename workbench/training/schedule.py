@@ -82,18 +82,23 @@ def schedule(run: Run, config: Config) -> Schedule:
     checkpoints = {
         step for step in kept if step > start and checkpoint.damage(run.path, step) is not None
     }
-    made = run.metrics()["updates"].tolist() if committed else []
-    taught = [step for step in range(1, start + 1) if made[step - 1]]
     return Schedule(
         config.train,
         committed,
         start,
-        start - max(taught, default=0),
+        _empty_steps(run, start),
         frozenset({*due, *checkpoint.steps(run.path)}),
         frozenset(checkpoints),
         frozenset(evaluations),
         damaged,
     )
+
+
+def _empty_steps(run: Run, start: int) -> int:
+    """How many steps in a row up to `start` taught nothing."""
+    made = run.metrics()["updates"].tolist() if start else []
+    taught = [step for step in range(1, start + 1) if made[step - 1]]
+    return start - max(taught, default=0)
 
 
 def _missing_evaluations(

@@ -77,7 +77,6 @@ def audit(
         )
     on_note("opening the policy, its engine and its learner")
     session, run, own = _opened(what, step)
-    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
     exchanges = ()
     recorder = None
     if groups is None:
@@ -100,10 +99,22 @@ def audit(
         token_texts=session.chat.token_texts,
         on_note=on_note,
     )
+    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
     if control is None and report.clean and size > LARGE:
         return replace(report, control=Control(0, skipped=_left_out(size)))
     if control is False:
         return report
+    return _with_control(report, session, groups, syncs, own, on_note)
+
+
+def _with_control(
+    report: MismatchReport,
+    session: Session,
+    groups: Sequence[Group],
+    syncs: int,
+    own: bool,
+    on_note: Callable[[str], None],
+) -> MismatchReport:
     on_note(
         f"the control: {syncs} syncs of the same weights, updates at learning rate 0, a planted change"
     )

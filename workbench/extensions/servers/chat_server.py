@@ -30,12 +30,18 @@ from workbench.extensions.servers.chat_request import (
     read_request,
 )
 from workbench.extensions.servers.history import History
-from workbench.extensions.servers.reply import OPENINGS, ReadReply, Reply, logprobs_of, read_reply
+from workbench.extensions.servers.reply import (
+    OPENINGS,
+    GrowingReply,
+    ReadReply,
+    logprobs_of,
+    read_reply,
+)
 from workbench.extensions.servers.sampler import (
     SampledToken,
     Sampler,
     SamplerBusyError,
-    Turn,
+    ServedTurn,
     TurnEnd,
     TurnRequest,
 )
@@ -230,11 +236,11 @@ class _Completion:
                 parameter="messages",
                 code="context_length_exceeded",
             )
-        self.replies = [Reply(self.policy.chat, asked.stops) for _ in range(asked.n)]
+        self.replies = [GrowingReply(self.policy.chat, asked.stops) for _ in range(asked.n)]
         self.sampled: list[list[SampledToken]] = [[] for _ in range(asked.n)]
         self.finishes: list[str | None] = [None] * asked.n
         self.events: queue.SimpleQueue = queue.SimpleQueue()
-        self.turns: list[Turn] = []
+        self.turns: list[ServedTurn] = []
         self.address = (asked.seed, "asked")
         if asked.seed is None:
             self.address = (server.seed, "served", number)

@@ -75,10 +75,10 @@ class History:
         pieces = [span.token_ids for span in self.chat.open(Observation(first, tuple(tools)))]
         for turn, (reply, observed) in enumerate(blocks):
             ids = np.concatenate(pieces)
-            said = self._reply_ids(ids, reply, style)
-            last = int(said[-1]) if len(said) else None
+            reply_ids = self._reply_ids(ids, reply, style)
+            last = int(reply_ids[-1]) if len(reply_ids) else None
             spans = self.chat.append(Observation(observed), turn=turn, last_id=last)
-            pieces = [ids, said, *(span.token_ids for span in spans)]
+            pieces = [ids, reply_ids, *(span.token_ids for span in spans)]
         return np.concatenate(pieces).astype(np.int32)
 
     def _reply_ids(self, prompt: np.ndarray, reply: PastMessage, style: CallFormat) -> np.ndarray:

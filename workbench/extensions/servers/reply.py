@@ -24,7 +24,7 @@ LEAST_LOGP = -9999.0  # OpenAI's number for what is impossible: JSON has no infi
 
 
 @dataclass
-class Reply:
+class GrowingReply:
     """One reply under way. `take` gives the text that a token adds, as far as it may be shown.
 
     stops    texts that end it; neither they nor what follows them are part of it

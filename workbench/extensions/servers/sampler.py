@@ -58,7 +58,7 @@ class TurnEnd:
 
 
 @dataclass(eq=False)
-class Turn:
+class ServedTurn:
     """A reply under way; `index` tells the replies of one request apart."""
 
     request: TurnRequest
@@ -67,7 +67,7 @@ class Turn:
     stop_ids: frozenset[int]
     id: int = -1
     session: str = ""
-    told: int = 0  # tokens that were handed over
+    handed_over: int = 0  # tokens that were handed over
     sampled: list[int] = field(default_factory=list)
 
 
@@ -82,10 +82,10 @@ class Sampler:
         self.engine = engine
         self.stop_ids = stop_ids
         self.failure = ""
-        self._inbox: queue.SimpleQueue[tuple[str, Turn | None]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[str, ServedTurn | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._count = 0  # turns that were started and are not over
-        self._turns: dict[int, Turn] = {}  # in flight, by request id
+        self._turns: dict[int, ServedTurn] = {}  # in flight, by request id
         self._idle: OrderedDict[str, np.ndarray] = OrderedDict()
         self._rows: dict[int, torch.Tensor] = {}  # logprobs of the newest token's distribution
         self._next = 0
@@ -96,7 +96,7 @@ class Sampler:
 
     # ------------------------------------------------------------------------------------------ who asks
 
-    def start(self, request: TurnRequest, index: int, events: queue.SimpleQueue) -> Turn:
+    def start(self, request: TurnRequest, index: int, events: queue.SimpleQueue) -> ServedTurn:
         """Begin a reply. Raises SamplerBusyError, and EngineError where the engine has failed."""
         with self._lock:
             if self.failure:
@@ -104,11 +104,11 @@ class Sampler:
             if self._count >= MOST_TURNS:
                 raise SamplerBusyError(f"{MOST_TURNS} replies are under way; ask again later")
             self._count += 1
-        turn = Turn(request, index, events, self.stop_ids)
+        turn = ServedTurn(request, index, events, self.stop_ids)
         self._inbox.put(("start", turn))
         return turn
 
-    def cancel(self, turn: Turn) -> None:
+    def cancel(self, turn: ServedTurn) -> None:
         """Nobody waits for the rest. A turn that is over is left as it is."""
         self._inbox.put(("cancel", turn))
 
@@ -142,7 +142,7 @@ class Sampler:
                 self.engine.release(turn.session)
                 self._forget(turn)
 
-    def _begin(self, turn: Turn) -> None:
+    def _begin(self, turn: ServedTurn) -> None:
         asked = turn.request
         turn.id = self._next
         self._next += 1
@@ -185,10 +185,10 @@ class Sampler:
             self._tell(turn, completion.token_ids.tolist(), completion)
             self._end(turn, TurnEnd(turn.index, completion.finish, completion.error or ""))
 
-    def _tell(self, turn: Turn, ids: Sequence[int], completion: Completion | None) -> None:
+    def _tell(self, turn: ServedTurn, ids: Sequence[int], completion: Completion | None) -> None:
         """Hand over what is new of a reply."""
         row = self._rows.pop(turn.id, None)
-        for place in range(turn.told, len(ids)):
+        for place in range(turn.handed_over, len(ids)):
             token = int(ids[place])
             logp: float | None = None
             top: tuple[tuple[int, float], ...] = ()
@@ -197,9 +197,9 @@ class Sampler:
                 top = _likeliest(row, turn.request.top or 0)
             turn.sampled.append(token)
             turn.events.put(SampledToken(turn.index, token, logp, top))
-        turn.told = len(ids)
+        turn.handed_over = len(ids)
 
-    def _end(self, turn: Turn, end: TurnEnd) -> None:
+    def _end(self, turn: ServedTurn, end: TurnEnd) -> None:
         turn.events.put(end)
         if end.finish == "error":
             self.engine.release(turn.session)
@@ -211,7 +211,7 @@ class Sampler:
                 self.engine.release(name)
         self._forget(turn)
 
-    def _forget(self, turn: Turn) -> None:
+    def _forget(self, turn: ServedTurn) -> None:
         del self._turns[turn.id]
         self._rows.pop(turn.id, None)
         with self._lock:
