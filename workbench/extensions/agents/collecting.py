@@ -43,7 +43,9 @@ class _Calls:
         rules = family.rules(config.temperature, config.top_p)
         own = AgentRunner(rules, family.idle_s)
         super().__init__(engine, chat, family, config, address, own, on_done)
-        self.asked: dict[int, tuple[HttpCall, TreeCall]] = {}  # request id -> what it is for
+        self.journal = family.kept.begin(address)
+        # Request id -> what it is for.
+        self.asked: dict[int, tuple[HttpCall, TreeCall, Request]] = {}
         self.ending: dict[str, EndedAttempt] = {}  # programs that are over, calls of which are not
         self.earned: dict[str, StepResult] = {}  # by trajectories that have ended
 
@@ -123,15 +125,21 @@ class _Calls:
             **GREEDY if trajectory.greedy else sampling,
         )
         self.requests += 1
-        self.engine.submit(request)
+        known = self.journal.recall(request, self.engine.policy_version)
+        if known is None:
+            self.engine.submit(request)
+        elif hasattr(self.engine, "note"):  # a witness of what was sampled
+            self.engine.note(request, known)
         self.sampling[request.id] = trajectory
-        self.asked[request.id] = (call, asked)
+        self.asked[request.id] = (call, asked, request)
+        if known is not None:
+            self.on_completion(known)
 
     # -- what the engine does
 
     def on_completion(self, completion: Completion) -> None:
         trajectory = self.sampling.pop(completion.request_id)
-        call, asked = self.asked.pop(completion.request_id)
+        call, asked, request = self.asked.pop(completion.request_id)
         if trajectory.result is not None:
             return
         if completion.finish == "error":
@@ -139,6 +147,7 @@ class _Calls:
             call.answer.set_exception(refused)
             self.end(trajectory, StopReason.ENGINE_ERROR, completion.error)
             return
+        self.journal.store(request, completion)  # before anybody is told
         given = trajectory.conversation.answer(asked, completion)
         if not call.answer.done():
             call.answer.set_result(given)

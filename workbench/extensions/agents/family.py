@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.extensions.agents.journal import CallJournal
 from workbench.extensions.agents.program import COMMAND, check_program
 from workbench.extensions.agents.wires.fields import FieldRules
 from workbench.values.errors import ConfigError, nearest
@@ -81,6 +83,15 @@ class AgentTasks:
                 f"env.tasks = {self.tasks!r} is no environment; {nearest(self.tasks, [*ENVS, *PRESETS])}"
             )
         return read_onto(begun, dict(self.settings), TABLES)
+
+    @cached_property
+    def kept(self) -> CallJournal:
+        """Where its calls are kept, once a run says so."""
+        return CallJournal()
+
+    def keep_in(self, path: str | Path) -> None:
+        """A training run begins or goes on in this folder."""
+        self.kept.run = Path(path)
 
     @property
     def max_turns(self) -> int:
