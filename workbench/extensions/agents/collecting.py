@@ -133,13 +133,19 @@ class _Calls:
         self.sampling[request.id] = trajectory
         self.asked[request.id] = (call, asked, request)
         if known is not None:
-            self.on_completion(known)
+            self.answered(known)
 
     # -- what the engine does
 
     def on_completion(self, completion: Completion) -> None:
+        request = self.asked[completion.request_id][2]
+        if completion.finish != "error":
+            self.journal.store(request, completion)  # before anybody is told
+        self.answered(completion)
+
+    def answered(self, completion: Completion) -> None:
         trajectory = self.sampling.pop(completion.request_id)
-        call, asked, request = self.asked.pop(completion.request_id)
+        call, asked, _ = self.asked.pop(completion.request_id)
         if trajectory.result is not None:
             return
         if completion.finish == "error":
@@ -147,7 +153,6 @@ class _Calls:
             call.answer.set_exception(refused)
             self.end(trajectory, StopReason.ENGINE_ERROR, completion.error)
             return
-        self.journal.store(request, completion)  # before anybody is told
         given = trajectory.conversation.answer(asked, completion)
         if not call.answer.done():
             call.answer.set_result(given)
