@@ -21,7 +21,6 @@ from workbench.extensions.agents.journal import CallJournal
 from workbench.extensions.agents.program import COMMAND, check_program
 from workbench.extensions.agents.wires.fields import FieldRules
 from workbench.values.errors import ConfigError, nearest
-from workbench.worlds import ENVS, PRESETS
 from workbench.worlds.base import Env, EnvFamily
 
 DECIDED = ("temperature", "top_p")
@@ -71,8 +70,12 @@ class AgentTasks:
     @cached_property
     def inside(self) -> EnvFamily:
         """The environment of the tasks. Raises ConfigError for one that is not known."""
-        from workbench.training.kinds import KINDS, TABLES
+        from workbench.training.kinds import (
+            KINDS,
+            TABLES,
+        )  # need torch, and are asked for when one is opened
         from workbench.training.reading import read_onto
+        from workbench.worlds import ENVS, PRESETS  # a module's PRESETS are its own
 
         if self.tasks in PRESETS:
             begun: Any = PRESETS[self.tasks]
