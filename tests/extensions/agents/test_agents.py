@@ -14,7 +14,7 @@ from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
 from workbench.engines.recorder import Journal
 from workbench.engines.scripted import ScriptedEngine
-from workbench.extensions.agents.family import AgentTasks
+from workbench.extensions.agents.family import ProgramTasks
 from workbench.learn.batch import Batch
 from workbench.linting.evidence import Evidence
 from workbench.linting.table import lint_evidence
@@ -36,9 +36,9 @@ def chat() -> ChatFormat:
     return ChatFormat.from_tokenizer(load_tokenizer("search-tiny"))
 
 
-def family(program: str, **settings) -> AgentTasks:
+def family(program: str, **settings) -> ProgramTasks:
     name = program if ":" in program else f"{HERE}:{program}"
-    return AgentTasks(program=name, tasks="world_qa", **settings)
+    return ProgramTasks(program=name, tasks="world_qa", **settings)
 
 
 def chance(chat: ChatFormat):
@@ -210,4 +210,4 @@ def test_a_command_finds_its_model_its_task_and_its_tools(chat):
 )
 def test_what_cannot_be_started_is_said_when_the_session_opens(settings, words):
     with pytest.raises((ConfigError, TypeError), match=words):
-        AgentTasks(**{"tasks": "world_qa", **settings}).check_files()
+        ProgramTasks(**{"tasks": "world_qa", **settings}).check_files()

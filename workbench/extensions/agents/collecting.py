@@ -15,7 +15,7 @@ from workbench.chat import ChatFormat
 from workbench.engines.base import Completion, Engine, Request
 from workbench.extensions.agents.gateway import HttpCall
 from workbench.extensions.agents.messages import RefusedCall
-from workbench.extensions.agents.runner import AgentRunner, BegunAttempt, EndedAttempt, Happening
+from workbench.extensions.agents.runner import BegunAttempt, EndedAttempt, Happening, ProgramRunner
 from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
@@ -41,7 +41,7 @@ class _Calls:
         on_done: Callable[[Trajectory], None] | None,
     ) -> None:
         rules = family.rules(config.temperature, config.top_p)
-        own = AgentRunner(rules, family.idle_s)
+        own = ProgramRunner(rules, family.idle_s)
         super().__init__(engine, chat, family, config, address, own, on_done)
         self.journal = family.kept.begin(address)
         # Request id -> what it is for.
@@ -103,16 +103,7 @@ class _Calls:
         same whenever it is sampled again."""
         room = self.context - len(asked.prompt_ids)
         most = min(self.config.max_turn_tokens, room, call.asked.most_tokens or room)
-        sampling = {"temperature": self.config.temperature, "top_p": self.config.top_p}
-        for name in sampling:
-            wanted = getattr(call.asked, name)
-            if wanted is not None:
-                sampling[name] = wanted
-                asked.facts[name] = wanted
-        if call.asked.most_tokens is not None:
-            asked.facts["most_tokens"] = call.asked.most_tokens
-        if call.asked.noted:
-            asked.facts["not_followed"] = dict(call.asked.noted)
+        sampling = GREEDY if trajectory.greedy else self.sampling_of(call, asked)
         request = Request(
             id=self.requests,
             session=f"{trajectory.key}/{asked.segment}",
@@ -122,7 +113,7 @@ class _Calls:
             ),
             max_new_tokens=most,
             stop_ids=self.chat.stop_ids,
-            **GREEDY if trajectory.greedy else sampling,
+            **sampling,
         )
         self.requests += 1
         known = self.journal.recall(request, self.engine.policy_version)
@@ -134,6 +125,20 @@ class _Calls:
         self.asked[request.id] = (call, asked, request)
         if known is not None:
             self.answered(known)
+
+    def sampling_of(self, call: HttpCall, asked: TreeCall) -> dict[str, float]:
+        """How a call is sampled; what the program asked for is kept with it."""
+        sampling = {"temperature": self.config.temperature, "top_p": self.config.top_p}
+        for name in sampling:
+            wanted = getattr(call.asked, name)
+            if wanted is not None:
+                sampling[name] = wanted
+                asked.facts[name] = wanted
+        if call.asked.most_tokens is not None:
+            asked.facts["most_tokens"] = call.asked.most_tokens
+        if call.asked.noted:
+            asked.facts["not_followed"] = dict(call.asked.noted)
+        return sampling
 
     # -- what the engine does
 
@@ -232,9 +237,9 @@ def _with_outcome(trajectory: Trajectory, earned: StepResult) -> Trajectory:
     return replace(trajectory, outcome=sum(parts.values()), outcome_parts=parts, success=success)
 
 
-class AgentCollector(_Calls, Collector):
+class ProgramCollector(_Calls, Collector):
     """For families that pay as a program returns."""
 
 
-class ScoredAgentCollector(_Calls, RewardCollector):
+class ScoredProgramCollector(_Calls, RewardCollector):
     """For families that score a trajectory once it has ended."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -27,7 +28,7 @@ DECIDED = ("temperature", "top_p")
 
 
 @dataclass(frozen=True)
-class AgentTasks:
+class ProgramTasks:
     """Tasks of an environment, tried by a program. The fields are its only configuration."""
 
     program: Annotated[
@@ -102,6 +103,10 @@ class AgentTasks:
 
     def check_files(self) -> None:
         """Raise ConfigError for a program, a file or an environment that is not there."""
+        if find_spec("uvicorn") is None or find_spec("starlette") is None:
+            raise ConfigError(
+                "env.kind = 'agent' needs starlette and uvicorn; pip install 'agent-rl-workbench[agents]'"
+            )
         check_program(self.program)
         if self.inside.name == self.name:
             raise ConfigError(
@@ -118,9 +123,9 @@ class AgentTasks:
 
     def collector(self) -> type:
         """What collects it: programs call, and are not stepped."""
-        from workbench.extensions.agents.collecting import AgentCollector, ScoredAgentCollector
+        from workbench.extensions.agents.collecting import ProgramCollector, ScoredProgramCollector
 
-        return ScoredAgentCollector if hasattr(self, "score") else AgentCollector
+        return ScoredProgramCollector if hasattr(self, "score") else ProgramCollector
 
     def rules(self, temperature: float, top_p: float) -> FieldRules:
         return FieldRules(temperature, top_p, self.decides, self.not_followed)
