@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import workbench as wb
 from tests.extensions.agents import programs
 from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
@@ -29,6 +32,7 @@ from workbench.worlds.world_qa import WorldQA
 
 WORLD = WorldQA()
 HERE = "tests.extensions.agents.programs"
+GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/agents.md"
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +145,47 @@ def test_helpers_and_edits_are_segments_and_the_lint_finds_nothing(chat):
     assert report.ok, str(report)
     # Negative control: without knowing that programs wrote the prompts, the rules find that they are not ours.
     assert not lint_evidence(replace(evidence, family=WORLD), when=("step",)).ok
+
+
+# ------------------------------------------------------------------------------------------------ the guide, and training
+
+
+def _block(language: str) -> str:
+    return re.search(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1]
+
+
+@pytest.fixture
+def guide_config(tmp_path, monkeypatch):
+    """The guide's program and settings, as files."""
+    (tmp_path / "my_agent.py").write_text(_block("python"))
+    (tmp_path / "agent.toml").write_text(_block("toml"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return lambda **settings: load_config(tmp_path / "agent.toml", settings)
+
+
+def test_the_guide_says_what_works(chat, guide_config):
+    tried = guide_config().env
+    tried.check_files()
+    assert tokens(gather(chat, tried)) == tokens(gather(chat, WORLD))
+
+
+@pytest.mark.full
+def test_the_guides_program_trains_and_what_was_stored_is_linted(guide_config, tmp_path):
+    """Two steps of the shipped policy, with the lint's rules as errors."""
+    settings = {
+        "train.steps": 2,
+        "train.tasks_per_step": 4,
+        "train.group_size": 4,
+        "evaluation.num_tasks": 8,
+        "algorithm.minibatches": 1,
+    }
+    run = wb.train_here(guide_config(**settings), tmp_path / "run")
+    groups = run.groups(2)
+    assert len(run.steps()) == 2 and len(groups) == 4
+    calls = [turn.info["call"]["way"] for t in trajectories_of(groups) for turn in t.turns]
+    kept = sorted((tmp_path / "run" / "calls").glob("train-000002-*.jsonl"))
+    assert sum(len(path.read_text().splitlines()) for path in kept) == len(calls) > 16
+    assert wb.lint(run).ok
 
 
 # ------------------------------------------------------------------------------------------------ how it ends

@@ -30,7 +30,6 @@ from workbench.values.errors import where_raised
 from workbench.worlds.runners import check_messages
 from workbench.worlds.shared import opened
 
-
 # Errors that tell a program of a limit of ours -> what such a trajectory ended by.
 STOPS = {
     "context_length_exceeded": StopReason.CONTEXT_FULL,
