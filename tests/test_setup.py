@@ -167,7 +167,7 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("workbench", ("lab", "vllm", "dense", "endpoint", "mcp", "ray", "track")),
+        ("workbench", ("lab", "vllm", "dense", "endpoint", "agents", "mcp", "ray", "track")),
         ("tests", ("test", "ray", "track")),
     ],
 )

@@ -60,6 +60,11 @@ class Journal:
         self._completions.update((completion.request_id, completion) for completion in completions)
         return completions
 
+    def note(self, request: Request, completion: Completion) -> None:
+        """A turn that was sampled before, by this engine's weights, and is not asked again."""
+        self._requests[request.id] = request
+        self._completions[request.id] = completion
+
     def release(self, session: str) -> None:
         self.engine.release(session)
 

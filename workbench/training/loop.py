@@ -80,6 +80,8 @@ def go_on(
     that taught nothing.
     """
     stored = open_run(path)
+    if hasattr(session.family, "keep_in"):  # what it must not lose before a step is committed
+        session.family.keep_in(path)
     train = session.config.train
     ahead = Ahead(session, tuple(instruments), train.steps) if train.staleness else None
     loop = _Loop(

@@ -15,7 +15,7 @@ from workbench.chat import ChatFormat
 from workbench.engines.base import Completion, Engine, Request
 from workbench.extensions.agents.gateway import HttpCall
 from workbench.extensions.agents.messages import RefusedCall
-from workbench.extensions.agents.runner import AgentRunner, BegunAttempt, EndedAttempt, Happening
+from workbench.extensions.agents.runner import BegunAttempt, EndedAttempt, Happening, ProgramRunner
 from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
@@ -41,9 +41,11 @@ class _Calls:
         on_done: Callable[[Trajectory], None] | None,
     ) -> None:
         rules = family.rules(config.temperature, config.top_p)
-        own = AgentRunner(rules, family.idle_s)
+        own = ProgramRunner(rules, family.idle_s)
         super().__init__(engine, chat, family, config, address, own, on_done)
-        self.asked: dict[int, tuple[HttpCall, TreeCall]] = {}  # request id -> what it is for
+        self.journal = family.kept.begin(address)
+        # Request id -> what it is for.
+        self.asked: dict[int, tuple[HttpCall, TreeCall, Request]] = {}
         self.ending: dict[str, EndedAttempt] = {}  # programs that are over, calls of which are not
         self.earned: dict[str, StepResult] = {}  # by trajectories that have ended
 
@@ -101,6 +103,31 @@ class _Calls:
         same whenever it is sampled again."""
         room = self.context - len(asked.prompt_ids)
         most = min(self.config.max_turn_tokens, room, call.asked.most_tokens or room)
+        sampling = GREEDY if trajectory.greedy else self.sampling_of(call, asked)
+        request = Request(
+            id=self.requests,
+            session=f"{trajectory.key}/{asked.segment}",
+            prompt_ids=asked.prompt_ids,
+            seed=seed_of(
+                *self.address, "engine", trajectory.task.id, trajectory.number, asked.number
+            ),
+            max_new_tokens=most,
+            stop_ids=self.chat.stop_ids,
+            **sampling,
+        )
+        self.requests += 1
+        known = self.journal.recall(request, self.engine.policy_version)
+        if known is None:
+            self.engine.submit(request)
+        elif hasattr(self.engine, "note"):  # a witness of what was sampled
+            self.engine.note(request, known)
+        self.sampling[request.id] = trajectory
+        self.asked[request.id] = (call, asked, request)
+        if known is not None:
+            self.answered(known)
+
+    def sampling_of(self, call: HttpCall, asked: TreeCall) -> dict[str, float]:
+        """How a call is sampled; what the program asked for is kept with it."""
         sampling = {"temperature": self.config.temperature, "top_p": self.config.top_p}
         for name in sampling:
             wanted = getattr(call.asked, name)
@@ -111,27 +138,19 @@ class _Calls:
             asked.facts["most_tokens"] = call.asked.most_tokens
         if call.asked.noted:
             asked.facts["not_followed"] = dict(call.asked.noted)
-        request = Request(
-            id=self.requests,
-            session=f"{trajectory.key}/{asked.segment}",
-            prompt_ids=asked.prompt_ids,
-            seed=seed_of(
-                *self.address, "engine", trajectory.task.id, trajectory.number, asked.number
-            ),
-            max_new_tokens=most,
-            stop_ids=self.chat.stop_ids,
-            **GREEDY if trajectory.greedy else sampling,
-        )
-        self.requests += 1
-        self.engine.submit(request)
-        self.sampling[request.id] = trajectory
-        self.asked[request.id] = (call, asked)
+        return sampling
 
     # -- what the engine does
 
     def on_completion(self, completion: Completion) -> None:
+        request = self.asked[completion.request_id][2]
+        if completion.finish != "error":
+            self.journal.store(request, completion)  # before anybody is told
+        self.answered(completion)
+
+    def answered(self, completion: Completion) -> None:
         trajectory = self.sampling.pop(completion.request_id)
-        call, asked = self.asked.pop(completion.request_id)
+        call, asked, _ = self.asked.pop(completion.request_id)
         if trajectory.result is not None:
             return
         if completion.finish == "error":
@@ -218,9 +237,9 @@ def _with_outcome(trajectory: Trajectory, earned: StepResult) -> Trajectory:
     return replace(trajectory, outcome=sum(parts.values()), outcome_parts=parts, success=success)
 
 
-class AgentCollector(_Calls, Collector):
+class ProgramCollector(_Calls, Collector):
     """For families that pay as a program returns."""
 
 
-class ScoredAgentCollector(_Calls, RewardCollector):
+class ScoredProgramCollector(_Calls, RewardCollector):
     """For families that score a trajectory once it has ended."""

@@ -13,20 +13,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.extensions.agents.journal import CallJournal
 from workbench.extensions.agents.program import COMMAND, check_program
 from workbench.extensions.agents.wires.fields import FieldRules
 from workbench.values.errors import ConfigError, nearest
-from workbench.worlds import ENVS, PRESETS
 from workbench.worlds.base import Env, EnvFamily
 
 DECIDED = ("temperature", "top_p")
 
 
 @dataclass(frozen=True)
-class AgentTasks:
+class ProgramTasks:
     """Tasks of an environment, tried by a program. The fields are its only configuration."""
 
     program: Annotated[
@@ -69,8 +71,12 @@ class AgentTasks:
     @cached_property
     def inside(self) -> EnvFamily:
         """The environment of the tasks. Raises ConfigError for one that is not known."""
-        from workbench.training.kinds import KINDS, TABLES
+        from workbench.training.kinds import (
+            KINDS,
+            TABLES,
+        )  # need torch, and are asked for when one is opened
         from workbench.training.reading import read_onto
+        from workbench.worlds import ENVS, PRESETS  # a module's PRESETS are its own
 
         if self.tasks in PRESETS:
             begun: Any = PRESETS[self.tasks]
@@ -82,12 +88,25 @@ class AgentTasks:
             )
         return read_onto(begun, dict(self.settings), TABLES)
 
+    @cached_property
+    def kept(self) -> CallJournal:
+        """Where its calls are kept, once a run says so."""
+        return CallJournal()
+
+    def keep_in(self, path: str | Path) -> None:
+        """A training run begins or goes on in this folder."""
+        self.kept.run = Path(path)
+
     @property
     def max_turns(self) -> int:
         return self.most_calls
 
     def check_files(self) -> None:
         """Raise ConfigError for a program, a file or an environment that is not there."""
+        if find_spec("uvicorn") is None or find_spec("starlette") is None:
+            raise ConfigError(
+                "env.kind = 'agent' needs starlette and uvicorn; pip install 'agent-rl-workbench[agents]'"
+            )
         check_program(self.program)
         if self.inside.name == self.name:
             raise ConfigError(
@@ -104,9 +123,9 @@ class AgentTasks:
 
     def collector(self) -> type:
         """What collects it: programs call, and are not stepped."""
-        from workbench.extensions.agents.collecting import AgentCollector, ScoredAgentCollector
+        from workbench.extensions.agents.collecting import ProgramCollector, ScoredProgramCollector
 
-        return ScoredAgentCollector if hasattr(self, "score") else AgentCollector
+        return ScoredProgramCollector if hasattr(self, "score") else ProgramCollector
 
     def rules(self, temperature: float, top_p: float) -> FieldRules:
         return FieldRules(temperature, top_p, self.decides, self.not_followed)

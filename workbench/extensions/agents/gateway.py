@@ -38,7 +38,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from workbench.extensions.agents.messages import AskedCall, GivenAnswer, RefusedCall
-from workbench.extensions.agents.wires import openai_chat
+from workbench.extensions.agents.wires import (
+    anthropic_messages,
+    openai_chat,
+    openai_responses,
+)
 from workbench.extensions.agents.wires.fields import FieldRules
 from workbench.values.errors import EngineError
 
@@ -46,7 +50,7 @@ MOST_BYTES = 16 << 20  # of a request
 MOST_OPEN = 64  # calls of one attempt that wait at once
 KNOWN_KEYS = 4096  # attempts that have ended and are still told so
 START_S = 20.0
-WIRES: tuple[ModuleType, ...] = (openai_chat,)
+WIRES: tuple[ModuleType, ...] = (openai_chat, openai_responses, anthropic_messages)
 MODEL = "policy"
 
 

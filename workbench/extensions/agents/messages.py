@@ -93,6 +93,11 @@ class GivenAnswer:
     prompt_tokens: int = 0
     sampled_tokens: int = 0
 
+    @property
+    def with_thought(self) -> str:
+        """The text with the thought before it, for forms that have no field for one."""
+        return f"<think>{self.thought}{END_THINK}{self.text}" if self.thought else self.text
+
 
 class RefusedCall(Exception):
     """A request that is not answered. `status`: of HTTP. `code`: a short name, stable. `field`: of the request, where
@@ -163,7 +168,7 @@ def ground_of(message: WireMessage, given: GivenAnswer) -> Ground | None:
     ]
     if message.text == given.text and same_ids and same_arguments:
         return Ground.EXACT
-    if text == whole or (not text and identified):
+    if text in (whole, normal_text(given.with_thought)) or (not text and identified):
         return Ground.IDS if identified else Ground.EQUAL
     if text == normal_text(without_thought(given.text)):
         return Ground.THOUGHT

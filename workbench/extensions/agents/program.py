@@ -66,7 +66,7 @@ class ModelAddress:
 
 
 @dataclass(frozen=True)
-class AgentTask:
+class ProgramTask:
     """A task as a program sees it.
 
     id        of the task
@@ -85,7 +85,7 @@ class AgentTask:
     payload: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: Task, env: Any, first: Observation) -> AgentTask:
+    def of(cls, task: Task, env: Any, first: Observation) -> ProgramTask:
         tools = list(first.tools) or [schema_of(tool) for tool in getattr(env, "tools", ())]
         return cls(
             task.id,
@@ -139,7 +139,7 @@ class ProgramRun:
     process: subprocess.Popen | None = None
     stopped: bool = False
 
-    def returned(self, task: AgentTask, model: ModelAddress) -> Any:
+    def returned(self, task: ProgramTask, model: ModelAddress) -> Any:
         """Run it to its end. Raises whatever a function raises, and ProgramError for a command that fails."""
         if self.program.startswith(COMMAND):
             return self._command(task, model)
@@ -155,8 +155,8 @@ class ProgramRun:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def _command(self, task: AgentTask, model: ModelAddress) -> Any:
-        told = {
+    def _command(self, task: ProgramTask, model: ModelAddress) -> Any:
+        names = {
             "OPENAI_BASE_URL": model.openai_url,
             "OPENAI_API_KEY": model.key,
             "ANTHROPIC_BASE_URL": model.url,
@@ -172,7 +172,7 @@ class ProgramRun:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env=os.environ | told,
+            env=os.environ | names,
             start_new_session=True,
         )
         if self.stopped:

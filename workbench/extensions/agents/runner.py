@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.extensions.agents.gateway import HttpCall, OpenAttempt, gateway
 from workbench.extensions.agents.program import (
-    AgentTask,
     ModelAddress,
     ProgramRun,
+    ProgramTask,
     scored_return,
 )
 from workbench.extensions.agents.wires.fields import FieldRules
@@ -29,9 +29,6 @@ from workbench.values import Observation, StepResult, StopReason, Task
 from workbench.values.errors import where_raised
 from workbench.worlds.runners import check_messages
 from workbench.worlds.shared import opened
-
-if TYPE_CHECKING:
-    from workbench.extensions.agents.family import AgentTasks
 
 # Errors that tell a program of a limit of ours -> what such a trajectory ended by.
 STOPS = {
@@ -72,7 +69,7 @@ class _Work:
 
 
 @dataclass(eq=False)
-class AgentRunner:
+class ProgramRunner:
     """Starts a program for each trajectory and hands over what they do, in the order in which they did it."""
 
     rules: FieldRules
@@ -80,7 +77,7 @@ class AgentRunner:
     _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _work: dict[str, _Work] = field(default_factory=dict)
 
-    def reset(self, key: str, family: AgentTasks, task: Task, dynamics_seed: int) -> None:
+    def reset(self, key: str, family: Any, task: Task, dynamics_seed: int) -> None:
         attempt = OpenAttempt(key, self._inbox, self.rules)
         work = _Work(attempt, ProgramRun(family.program))
         self._work[key] = work
@@ -141,7 +138,7 @@ class AgentRunner:
             with opened(family) as env:
                 first = env.reset(task, dynamics_seed)
                 check_messages(first)
-                shown = AgentTask.of(task, env, first)
+                shown = ProgramTask.of(task, env, first)
                 work.attempt.task = shown.facts()
                 work.attempt.tools = shown.call
                 model = ModelAddress(gateway().open(work.attempt), work.attempt.secret)
@@ -153,7 +150,7 @@ class AgentRunner:
         self._end(work, ended)
 
     def _ended(
-        self, key: str, work: _Work, task: AgentTask, model: ModelAddress, env: Any
+        self, key: str, work: _Work, task: ProgramTask, model: ModelAddress, env: Any
     ) -> EndedAttempt:
         reason = StopReason.TERMINATED
         try:

@@ -33,6 +33,7 @@ from workbench.extensions.agents.messages import (
     WireMessage,
     ground_of,
     normal_calls,
+    normal_text,
 )
 from workbench.extensions.agents.reading import read_action
 from workbench.tools.formats import CallFormat
@@ -261,21 +262,25 @@ class CallTree:
 
     # -------------------------------------------------------------------------------------------- recognising
 
-    @staticmethod
-    def _at(node: _Node, message: WireMessage) -> tuple[TreeCall, Ground] | None:
+    def _at(self, node: _Node, message: WireMessage) -> tuple[TreeCall, Ground] | None:
         """Which of the answers given at this very place a message is. Of several, the one that it names; else the newest."""
         if message.role != "assistant":
             return None
-        return _best(message, node.sampled)
+        named = self._named(message)
+        return _best(message, [call for call in node.sampled if not named or call in named])
 
     def _anywhere(self, message: WireMessage) -> TreeCall | None:
-        """Which answer of the trajectory a message is, wherever that was given."""
-        named = [self._by_id[call.id] for call in message.calls if call.id in self._by_id]
-        if message.mark in self._by_id:
-            named.append(self._by_id[message.mark])
-        alike = self._by_words.get(normal_calls(message.calls), [])
-        best = _best(message, named) or _best(message, alike)
+        """Which answer of the trajectory a message is, wherever that was given. One without words is known by its ids alone."""
+        candidates = self._named(message)
+        if not candidates and (message.calls or normal_text(message.text)):
+            candidates = self._by_words.get(normal_calls(message.calls), [])
+        best = _best(message, candidates)
         return None if best is None else best[0]
+
+    def _named(self, message: WireMessage) -> list[TreeCall]:
+        """The calls whose ids a message carries: it is one of their answers, or somebody's text."""
+        ids = [message.mark, *(call.id for call in message.calls)]
+        return [self._by_id[name] for name in ids if name in self._by_id]
 
     def _shown_again(self, rest: Sequence[WireMessage], known: _Known) -> dict[int, TreeCall]:
         """Place in `rest` -> the turn of the policy that stands there, sampled at another place of the tree. In order only:
@@ -517,10 +522,12 @@ def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Gr
         ground = ground_of(message, call.given)
         if ground is not None:
             named = not ids.isdisjoint({call.given.mark, *(own.id for own in call.given.calls)})
-            candidates.append((named, -RANKS.index(ground), call.number, call, ground))
+            as_it_was = message.text == call.given.text
+            rank = (named, -RANKS.index(ground), as_it_was, call.number)
+            candidates.append((rank, call, ground))
     if not candidates:
         return None
-    *_, call, ground = max(candidates, key=lambda candidate: candidate[:3])
+    _, call, ground = max(candidates, key=lambda candidate: candidate[0])
     return call, ground
 
 

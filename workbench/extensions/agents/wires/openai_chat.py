@@ -25,6 +25,19 @@ ROLES = {
     "assistant": "assistant",
     "tool": "tool",
 }
+# Fields of which one value asks for what is done anyway.
+ACCEPTED = {
+    "n": 1,
+    "parallel_tool_calls": True,
+    "response_format": {"type": "text"},
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logit_bias": {},
+    "logprobs": False,
+    "top_logprobs": 0,
+    "stop": [],
+    "modalities": ["text"],
+}
 PIECE = 24  # characters of a text in one piece of a stream
 # They name the caller, the price or the store, and change nothing of what is sampled.
 HARMLESS = (
@@ -51,17 +64,9 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
         raise RefusedCall(400, "invalid_value", "'max_tokens' is at least 1", "max_tokens")
     temperature = fields.sampling("temperature")
     top_p = fields.sampling("top_p")
-    fields.only("n", 1)
     fields.only("tool_choice", "auto", *([] if tools else ["none"]))
-    fields.only("parallel_tool_calls", True)
-    fields.only("response_format", {"type": "text"})
-    fields.only("frequency_penalty", 0)
-    fields.only("presence_penalty", 0)
-    fields.only("logit_bias", {})
-    fields.only("logprobs", False)
-    fields.only("top_logprobs", 0)
-    fields.only("stop", [])
-    fields.only("modalities", ["text"])
+    for name, value in ACCEPTED.items():
+        fields.only(name, value)
     fields.harmless(*HARMLESS)
     stream = fields.flag("stream")
     fields.finish()
@@ -175,16 +180,20 @@ def chunks(given: GivenAnswer, asked: AskedCall) -> Iterator[str]:
     for start in range(0, len(given.text), PIECE):
         yield event({"content": given.text[start : start + PIECE]})
     for index, call in enumerate(given.calls):
-        function = {"name": call.name, "arguments": ""}
-        opened = {"index": index, "id": call.id, "type": "function", "function": function}
-        yield event({"tool_calls": [opened]})
-        for start in range(0, len(call.arguments), PIECE):
-            piece = {"arguments": call.arguments[start : start + PIECE]}
-            yield event({"tool_calls": [{"index": index, "function": piece}]})
+        for piece in _call_pieces(index, call):
+            yield event({"tool_calls": [piece]})
     yield event({}, FINISH[given.finish])
     if asked.wants_usage:
         yield _event({**head, "choices": [], "usage": _usage(given)})
     yield "data: [DONE]\n\n"
+
+
+def _call_pieces(index: int, call: WireCall) -> Iterator[dict[str, Any]]:
+    function = {"name": call.name, "arguments": ""}
+    yield {"index": index, "id": call.id, "type": "function", "function": function}
+    for start in range(0, len(call.arguments), PIECE):
+        piece = call.arguments[start : start + PIECE]
+        yield {"index": index, "function": {"arguments": piece}}
 
 
 def error(refused: RefusedCall) -> dict[str, Any]:
