@@ -14,7 +14,7 @@ from workbench.chat import ChatFormat
 from workbench.cli import main
 from workbench.engines.policy import load_policy
 from workbench.extensions.real_model import demo
-from workbench.extensions.real_model.warm_start import Tuning, demonstrate, encode, fine_tune
+from workbench.extensions.real_model.warm_start import FineTuning, demonstrate, encode, fine_tune
 from workbench.rollouts.evaluate import Score
 from workbench.training.config import load_config
 from workbench.values.errors import ConfigError, StoreError
@@ -79,7 +79,7 @@ def test_fine_tuning_moves_the_named_layers_alone_and_again_the_same(config, tmp
 
 
 def test_the_learning_rate_rises_and_falls():
-    rates = [Tuning(lr=1.0, warmup=4).rate_at(update, 20) for update in range(20)]
+    rates = [FineTuning(lr=1.0, warmup=4).rate_at(update, 20) for update in range(20)]
     assert rates[0] == 0.25 and max(rates) == 1.0 and rates[-1] == pytest.approx(0.1)
 
 

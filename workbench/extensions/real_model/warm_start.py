@@ -29,7 +29,7 @@ from workbench.worlds import tasks
 
 
 @dataclass(frozen=True)
-class Tuning:
+class FineTuning:
     """How demonstrations are learned from: `batch` of them an update, a learning rate that rises over `warmup` updates and
     falls to a tenth over the second half."""
 
@@ -93,7 +93,7 @@ def fine_tune(
     *,
     count: int,
     first: int = 0,
-    tuning: Tuning = Tuning(),
+    tuning: FineTuning = FineTuning(),
     say: Callable[[str], None] = print,
 ) -> Path:
     """Write into the new folder `out` the policy `begun` after `count` demonstrations from number `first` on. Returns `out`.
