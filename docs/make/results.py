@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.make import collapses, measured, speeds, transfers, trusted
+from docs.make import collapses, measured, real_models, speeds, transfers, trusted
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
@@ -314,6 +314,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "baselines": baseline_tables,
     **collapses.KINDS,
     **measured.KINDS,
+    **real_models.KINDS,
     **speeds.KINDS,
     **transfers.KINDS,
     **trusted.KINDS,
