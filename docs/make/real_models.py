@@ -1,4 +1,4 @@
-"""Tables of `workbench demo --model`: success, skill, paired differences and cost, a column for each seed."""
+"""Tables of `workbench demo-model`: success, skill, paired differences and cost, a column for each seed."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_the_command_measures_every_policy_on_the_same_tasks(tmp_path, monkeypat
     monkeypatch.setattr(demo, "DEMONSTRATIONS", 8)
     monkeypatch.setattr(demo, "model_folder", lambda name, say: TINY)
     out = tmp_path / "out"
-    command = ["demo", "--model", "smollm2", "--out", str(out)]
+    command = ["demo-model", "smollm2", "--out", str(out)]
     for key, value in SMALL.items():
         words = ",".join(value) if isinstance(value, list) else value
         command += ["--set", f"{key}={words}"]
