@@ -153,6 +153,6 @@ def test_learned_is_clear_of_every_other():
 def test_a_seed_shows_its_figures(config):
     result = {"seed": 3, "rows": rows(), **demo.judged(rows()), "wall_seconds": 60}
     result["rows"].append(score("solver", 100).row())
-    text = demo.seed_view(result | {"cpu_seconds": {"warm start": 12.3}}).text
+    text = demo.seed_words(result | {"cpu_seconds": {"warm start": 12.3}})
     assert "seed 3: learned" in text and "90.0" in text and "warm start 12" in text
     assert "trained greedy over warm start greedy: +40.0" in text

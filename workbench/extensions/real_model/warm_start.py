@@ -7,7 +7,6 @@ adapters that the learner's settings name, as the reinforcement that follows doe
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,9 @@ from workbench.chat import ChatFormat, Conversation
 from workbench.engines.policy import Policy, load_policy
 from workbench.extensions.real_model.higher_lower import HigherLower
 from workbench.learn.adapters import adapted, merged
-from workbench.run.writer import make_folder, write_file
+from workbench.learn.optimizer import named_tensors
+from workbench.run.writer import create_folder, make_folder
+from workbench.training.checkpoint import safetensors_bytes
 from workbench.training.config import Config
 from workbench.values import Observation, Sampling
 from workbench.values.errors import ConfigError
@@ -144,10 +145,7 @@ def _loss(model: Any, examples: list[tuple[np.ndarray, np.ndarray]]) -> torch.Te
 
 
 def _save(policy: Policy, out: Path) -> None:
-    """The policy as a Hugging Face folder, through the project's one writer."""
-    make_folder(out)
-    with tempfile.TemporaryDirectory() as scratch:
-        policy.model.save_pretrained(scratch)
-        policy.tokenizer.save_pretrained(scratch)
-        for path in sorted(Path(scratch).iterdir()):
-            write_file(out / path.name, path.read_bytes())
+    """The policy as a Hugging Face folder: its own files, with the weights that it has now."""
+    weights = safetensors_bytes(named_tensors(policy.model), {"format": "pt"})
+    make_folder(out.parent)
+    create_folder(out, {**policy.contents(), "model.safetensors": weights})
