@@ -56,7 +56,7 @@ demo: setup-vllm
 else ifneq ($(MODEL),)
 # A process trains, another is shown as many games meanwhile.
 demo: setup-smollm2
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench demo --model $(MODEL) --seeds $(SEEDS)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/workbench demo-model $(MODEL) --seeds $(SEEDS)
 else
 demo: setup-demo  ## train the tiny policy until it finds what it was never shown; SEEDS="0 1 2", TASK=search or frozenlake, MODEL=smollm2, LAYOUT=server (vLLM)
 	@$(NO_HUB) $(VENV)/bin/workbench demo --task $(TASK) --seeds $(SEEDS)

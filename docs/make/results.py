@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.make import collapses, measured, speeds, template_rows, transfers, trusted
+from docs.make import collapses, measured, real_models, speeds, template_rows, transfers, trusted
 from docs.make.evidence import Table
 from docs.make.real_worlds import real_worlds_tables
 
@@ -316,6 +316,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "real-worlds": real_worlds_tables,
     **collapses.KINDS,
     **measured.KINDS,
+    **real_models.KINDS,
     **speeds.KINDS,
     **template_rows.KINDS,
     **transfers.KINDS,

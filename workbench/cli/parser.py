@@ -296,7 +296,6 @@ def _add_demo(command: AddCommand) -> None:
         "train the embedded agent and say whether it learned; exit 1 if a seed did not",
     )
     sub.add_argument("--task", default="search-discovery", help="a preset, or a file of settings")
-    sub.add_argument("--model", help="a pretrained model, at a task of its own, instead: smollm2")
     sub.add_argument("--seeds", type=int, nargs="+", default=[0])
     sub.add_argument("--out", type=Path)
     add_set(sub)

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from pathlib import Path
+from typing import Any
 
 from workbench.basics.extensions import service
 from workbench.cli.opening import config_of, overrides
@@ -126,14 +127,9 @@ def demo_command(args: argparse.Namespace) -> int:
         raise ConfigError(
             "the demo runs in one process; for several, torchrun ... -m workbench.cli train"
         )
-    if args.model:
-        played = service("model_demo", f"--model {args.model}")
-        settings = overrides(args.settings)
-        table = played(args.model, args.seeds, args.out, settings, train_with_progress)
-        return 0 if table["learned"] else 1
     config = config_of(args.task, args.settings)
     out = args.out or Path("runs") / f"demo-{Path(args.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    table = demo(config, args.seeds, out, train_with_progress)
+    table: dict[str, Any] = demo(config, args.seeds, out, train_with_progress)
     print(demo_view(table).text)
     first = shlex.quote(f"{out}/seed-{args.seeds[0]}")
     print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {first}")

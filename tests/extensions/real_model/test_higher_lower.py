@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workbench.extensions.real_model.higher_lower import HigherLower
-from workbench.extensions.real_model.skill import skill_of, waste_of
+from workbench.extensions.real_model.skill import grade, skill_of, waste_of
 from workbench.values import Message, Observation, StopReason, Task, Trajectory, Turn
 from workbench.values.errors import ConfigError, EnvError
 from workbench.worlds import ENVS, baselines, tasks
@@ -75,7 +75,7 @@ def test_the_first_number_is_the_guess(text, guess):
     result = begun().step(text)
     assert result.info["moves"] == ([] if guess is None else [guess])
     assert result.info["valid_format"] is (guess is not None)
-    assert (result.reward == FAMILY.format_penalty) is (guess is None)
+    assert (result.reward_parts["format"] == FAMILY.format_penalty) is (guess is None)
 
 
 def test_a_number_that_is_not_left_rules_nothing_out():
@@ -83,13 +83,22 @@ def test_a_number_that_is_not_left_rules_nothing_out():
     env.step("27")
     for guess in ("27", "99", "3"):
         result = env.step(guess)
-        assert result.reward == 0 and env.left == (20, 26)
+        assert result.reward < grade(20, 26, guess=20) and env.left == (20, 26)
+
+
+def test_no_number_pays_less_than_any():
+    for pay in ("graded", "narrowed", "found"):
+        silent, wrong = (begun(replace(FAMILY, pay=pay)).step(text) for text in ("Hm", "99"))
+        assert silent.reward == pytest.approx(wrong.reward - 0.1)
 
 
 @pytest.mark.parametrize(
     ("pay", "rewards"),
     [
-        ("graded", [1.0, 1 - waste_of(20, 26, guess=22), 1 - waste_of(23, 26, guess=23)]),
+        (
+            "graded",
+            [grade(20, 34, guess=27), grade(20, 26, guess=22), grade(23, 26, guess=23)],
+        ),
         ("narrowed", [8 / 15, 3 / 7, 1.0]),
         ("found", [0.0, 0.0, 1.0]),
     ],
@@ -117,7 +126,7 @@ def test_the_only_number_left_has_to_be_named():
     for guess in ("22", "24"):
         env.step(guess)
     assert env.left == (23, 23)
-    assert [env.step(guess).reward for guess in ("24", "23")] == [0.0, 1.0]
+    assert [env.step(guess).reward for guess in ("24", "23")] == [-1.0, 0.0]
     with pytest.raises(ConfigError):
         HigherLower(pay="nothing")
 
@@ -151,7 +160,16 @@ def test_waste_is_zero_for_halving_and_one_for_nothing():
     assert waste_of(20, 33, guess=26) == waste_of(20, 33, guess=27) == 0
     assert waste_of(20, 34, guess=40) == 1
     assert 0 < waste_of(20, 34, guess=24) < waste_of(20, 34, guess=20) < 1
-    assert waste_of(20, 20, guess=20) is None
+    assert [waste_of(20, 20, guess=guess) for guess in (20, 21)] == [0, 1]
+
+
+@pytest.mark.parametrize("high", [20, 21, 22, 27, 34])
+def test_a_random_number_that_is_left_earns_nothing_on_average(high):
+    grades = [grade(20, high, guess=guess) for guess in range(20, high + 1)]
+    assert np.mean(grades) == pytest.approx(0)
+    middle = grades[(high - 20) // 2]
+    assert middle == max(grades) and (middle > 0.2) is (high > 23)
+    assert grade(20, high, guess=high + 1) < min(grades) + 1e-12
 
 
 def test_waste_is_what_is_left_on_average_over_the_hidden_number():

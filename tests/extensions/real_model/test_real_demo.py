@@ -14,7 +14,7 @@ from workbench.chat import ChatFormat
 from workbench.cli import main
 from workbench.engines.policy import load_policy
 from workbench.extensions.real_model import demo
-from workbench.extensions.real_model.warm_start import Tuning, demonstrate, encode, fine_tune
+from workbench.extensions.real_model.warm_start import FineTuning, demonstrate, encode, fine_tune
 from workbench.rollouts.evaluate import Score
 from workbench.training.config import load_config
 from workbench.values.errors import ConfigError, StoreError
@@ -79,7 +79,7 @@ def test_fine_tuning_moves_the_named_layers_alone_and_again_the_same(config, tmp
 
 
 def test_the_learning_rate_rises_and_falls():
-    rates = [Tuning(lr=1.0, warmup=4).rate_at(update, 20) for update in range(20)]
+    rates = [FineTuning(lr=1.0, warmup=4).rate_at(update, 20) for update in range(20)]
     assert rates[0] == 0.25 and max(rates) == 1.0 and rates[-1] == pytest.approx(0.1)
 
 
@@ -106,7 +106,7 @@ def test_the_command_measures_every_policy_on_the_same_tasks(tmp_path, monkeypat
     monkeypatch.setattr(demo, "DEMONSTRATIONS", 8)
     monkeypatch.setattr(demo, "model_folder", lambda name, say: TINY)
     out = tmp_path / "out"
-    command = ["demo", "--model", "smollm2", "--out", str(out)]
+    command = ["demo-model", "smollm2", "--out", str(out)]
     for key, value in SMALL.items():
         words = ",".join(value) if isinstance(value, list) else value
         command += ["--set", f"{key}={words}"]
@@ -153,6 +153,6 @@ def test_learned_is_clear_of_every_other():
 def test_a_seed_shows_its_figures(config):
     result = {"seed": 3, "rows": rows(), **demo.judged(rows()), "wall_seconds": 60}
     result["rows"].append(score("solver", 100).row())
-    text = demo.seed_view(result | {"cpu_seconds": {"warm start": 12.3}}).text
+    text = demo.seed_words(result | {"cpu_seconds": {"warm start": 12.3}})
     assert "seed 3: learned" in text and "90.0" in text and "warm start 12" in text
     assert "trained greedy over warm start greedy: +40.0" in text

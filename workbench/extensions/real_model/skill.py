@@ -33,8 +33,8 @@ def skill_of(trajectories: Iterable[Trajectory]) -> Skill:
     trajectories = list(trajectories)
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     guesses = [turn for turn in turns if turn.info["valid_format"]]
-    wasted = [waste_of(*turn.info["before"], guess=int(turn.moves[0])) for turn in guesses]
-    wasted = [waste for waste in wasted if waste is not None]
+    choices = [turn for turn in guesses if turn.info["before"][0] < turn.info["before"][1]]
+    wasted = [waste_of(*turn.info["before"], guess=int(turn.moves[0])) for turn in choices]
     return Skill(
         len(guesses) / len(turns),
         sum(trajectory.num_sampled for trajectory in trajectories) / len(turns),
@@ -49,14 +49,19 @@ def is_inside(turn: Turn) -> bool:
     return low <= int(turn.moves[0]) <= high
 
 
-def waste_of(low: int, high: int, *, guess: int) -> float | None:
-    """0: as good as halving, 1: rules nothing out. None where one number is left: there is nothing to choose."""
+def waste_of(low: int, high: int, *, guess: int) -> float:
+    """0: as good as halving, 1: rules nothing out. The only number that is left is named (0) or not (1)."""
+    inside = low <= guess <= high
     count = high - low + 1
     if count == 1:
-        return None
+        return 0.0 if inside else 1.0
     smaller = (count - 1) // 2
     best = (smaller**2 + (count - 1 - smaller) ** 2) / count**2
-    left = 1.0
-    if low <= guess <= high:
-        left = ((guess - low) ** 2 + (high - guess) ** 2) / count**2
+    left = ((guess - low) ** 2 + (high - guess) ** 2) / count**2 if inside else 1.0
     return (left - best) / (1 - best)
+
+
+def grade(low: int, high: int, *, guess: int) -> float:
+    """How much less a guess wastes than a random one among the numbers left: above 0 for better ones, whatever the range."""
+    usual = [waste_of(low, high, guess=number) for number in range(low, high + 1)]
+    return sum(usual) / len(usual) - waste_of(low, high, guess=guess)
