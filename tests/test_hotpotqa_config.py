@@ -71,8 +71,9 @@ def test_it_says_that_it_was_not_run_and_has_the_published_settings():
         "temperature": (config.collect.temperature, 1),
         "decay": (config.learner.weight_decay, 0.01),
         "gradient": (config.learner.max_grad_norm, 1.0),
-        "processes": (config.learner.num_processes, 8),
+        "processes": (config.learner.num_processes, 4),
         "engine": (config.engine.dtype, "bfloat16"),
+        "sharding": (config.learner.sharding, "full"),
         "rule": (config.env.rewards.rule, "agent-r1"),
     }
     assert {name: got for name, (got, _) in found.items()} == {
