@@ -84,9 +84,13 @@ def opened_in(processes, path, folder, stand_in=True):
 
 
 def lay_policy(folder: Path, family: str) -> None:
-    """A tiny policy of this architecture with random weights: what a name on the hub stands for here. Its heads are 32 wide, as
-    vLLM's attention on a CPU wants them."""
+    """A tiny policy of this architecture with random weights and, where TRL brings it, its own chat template: what a name on the
+    hub stands for here. Its heads are 32 wide, as vLLM's attention on a CPU wants them."""
     shutil.copytree(SHIPPED / "search-tiny", folder)
+    template = importlib.util.find_spec("trl")
+    if family == "qwen3" and "Instruct" not in folder.name and template is not None:
+        published = Path(template.origin).parent / "chat_templates/qwen3.jinja"
+        shutil.copy(published, folder / "chat_template.jinja")
     shape = {
         "vocab_size": 640,
         "hidden_size": 64,
@@ -237,6 +241,7 @@ def test_the_command_that_measured_a_recipes_memory_is_of_its_own_settings(shape
     assert config.learner.num_processes == processes and config.learner.lora_rank == rank
     assert ("--processes" in command) == (processes > 1) and ("--lora" in command) == bool(rank)
     assert ("--checkpointing" in command) == config.learner.activation_checkpointing and asked
+    assert ("--critic" in command) == (path == HOTPOTQA)
     assert ("--reference" in command) == ("ref_logp_T" in config.algorithm.requires)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.make import collapses, measured, speeds, transfers, trusted
+from docs.make import collapses, gpus, measured, speeds, transfers, trusted
 from docs.make.evidence import Table
 
 Result = Mapping[str, Any]
@@ -313,6 +313,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "demo": demo_tables,
     "baselines": baseline_tables,
     **collapses.KINDS,
+    **gpus.KINDS,
     **measured.KINDS,
     **speeds.KINDS,
     **transfers.KINDS,

@@ -103,6 +103,8 @@ def tests(setting: Setting, keep: Keep) -> Figures:
         raise Disagreement(
             f"pytest -m gpu ended with {done.returncode}: {last}\n{done.stdout[-600:]}"
         )
+    if setting.on_gpu and not counts.get("passed"):
+        raise Disagreement(f"no test for a CUDA device ran: {last}")
     return {"counts": counts}
 
 
@@ -272,7 +274,11 @@ def determinism(setting: Setting, keep: Keep) -> Figures:
         packed = "packed" if layout == "auto" else "padded"
         equal[f"weights after an update, {precision}, {packed}"] = torch.equal(*twice)
         keep({"equal": equal})
-    return {"equal": equal, "negative control": _control(setting)}
+    found = {"equal": equal, "negative control": _control(setting)}
+    if any(found["negative control"].values()):
+        keep(found)
+        raise Disagreement("other seeds gave the same ids, so that equal ids say nothing")
+    return found
 
 
 def _control(setting: Setting) -> Mapping[str, bool]:
