@@ -7,10 +7,13 @@ measured. The weights are those of a shipped policy: random ones say little abou
 from __future__ import annotations
 
 import json
+import multiprocessing
+import pickle
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,6 @@ from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.learn.microbatch import Rows
 from workbench.learn.update import GradientPass
 from workbench.look.cells.credit import with_rewards
 from workbench.training.config import load_config
@@ -200,7 +202,7 @@ def _trajectories() -> Batch:
     return Batch.from_groups(with_rewards(groups, rewards))
 
 
-def _learner(setting: Setting, device: str, precision: str, layout: str) -> Learner:
+def _learner(device: str, precision: str, layout: str) -> Learner:
     policy = load_policy(POLICY, device=device)
     config = LearnerConfig(precision=precision, layout=layout, micro_batch_tokens=2048)
     return Learner(policy.model, GRPO(), config)
@@ -228,24 +230,35 @@ def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def _learner_differences(setting: Setting, made: Figures) -> dict[str, float]:
+def _cpu_side() -> bytes:
+    """What the CPU says, pickled: the batch, the logprobs of its sampled tokens, the gradient."""
     batch = _trajectories()
-    here = _learner(setting, "cpu", "fp32", "padded")
-    there = _learner(setting, setting.device, "fp32", "padded")
+    learner = _learner("cpu", "fp32", "padded")
+    logp = learner.logprobs(batch, batch.eligible_T)[batch.eligible_T]
+    return pickle.dumps((batch, logp, _gradient(learner, batch)))
+
+
+def _from_the_cpu() -> tuple[Batch, torch.Tensor, torch.Tensor]:
+    """`_cpu_side` in a process of its own: accelerate keeps the first device that a process asks it for."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pickle.loads(pool.submit(_cpu_side).result())
+
+
+def _learner_differences(setting: Setting, made: Figures) -> dict[str, float]:
+    batch, logp, plain = _from_the_cpu()
+    there = _learner(setting.device, "fp32", "padded")
     tokens_T = batch.eligible_T
-    logp = [learner.logprobs(batch, tokens_T)[tokens_T] for learner in (there, here)]
-    plain = _gradient(here, batch)
-    half = _gradient(_learner(setting, setting.device, "bf16", "padded"), batch)
-    packing = _learner(setting, setting.device, "bf16", "auto")
-    rows = Rows.of(batch, tokens_T)
+    own_logp = there.logprobs(batch, tokens_T)[tokens_T]
+    half = _gradient(_learner(setting.device, "bf16", "padded"), batch)
+    packing = _learner(setting.device, "bf16", "auto")
     made["learner"] = {
         "tokens": batch.num_tokens,
         "trained": int(tokens_T.sum()),
         "packed": packing.models.ranks.packed,
-        "segments": len(rows.trained_segments),
     }
     return {
-        "learner logprobs fp32": float((logp[0] - logp[1]).abs().max()),
+        "learner logprobs fp32": float((own_logp - logp).abs().max()),
         "learner gradient fp32": _apart(_gradient(there, batch), plain),
         "learner gradient bf16": _apart(half, plain),
         "packed and padded gradient": _apart(_gradient(packing, batch), half),
@@ -266,11 +279,9 @@ def determinism(setting: Setting, keep: Keep) -> Figures:
         equal[f"their logprobs, {dtype}"] = _same(first, again, "logprobs")
         equal[f"ids of 3 rows alone and among 8, {dtype}"] = _same(first[:3], few, "token_ids")
         keep({"equal": equal})
-    batch = _trajectories()
+    batch, *_ = _from_the_cpu()
     for precision, layout in (("fp32", "padded"), ("bf16", "padded"), ("bf16", "auto")):
-        twice = [
-            _moved(_learner(setting, setting.device, precision, layout), batch) for _ in range(2)
-        ]
+        twice = [_moved(_learner(setting.device, precision, layout), batch) for _ in range(2)]
         packed = "packed" if layout == "auto" else "padded"
         equal[f"weights after an update, {precision}, {packed}"] = torch.equal(*twice)
         keep({"equal": equal})

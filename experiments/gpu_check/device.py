@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,12 +44,13 @@ def copy_bytes_per_s(setting: Setting, tries: int = 5) -> float:
 
 
 def random_policy(setting: Setting, shape: str, dtype: torch.dtype = torch.float32) -> Any:
-    """Model of a shape with random weights, on the device, and a shipped tokenizer. Made on the CPU, so that the weights are
-    the same everywhere."""
+    """Model of a shape with random weights, and a shipped tokenizer. Made on the device itself: billions of numbers would take
+    minutes on one thread."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
-    model = new_model(SHAPES[shape], tokenizer).to(dtype).to(setting.device).eval()
+    with torch.device(setting.device):
+        model = new_model(SHAPES[shape], tokenizer).to(dtype).eval()
     return SimpleNamespace(model=model, tokenizer=tokenizer)
 
 
@@ -58,7 +58,3 @@ def until(seconds: float) -> Callable[[], float]:
     """How many seconds are left, as a function."""
     end = time.monotonic() + seconds
     return lambda: end - time.monotonic()
-
-
-def shipped(name: str) -> Path:
-    return TOKENIZER.parent / name

@@ -38,7 +38,7 @@ PARTS = (
     Part(
         "update",
         2,
-        300,
+        270,
         "an update of 8k tokens: tokens/s, share of the matrix product",
         "speed:update",
     ),
@@ -46,7 +46,7 @@ PARTS = (
     Part(
         "states",
         2,
-        120,
+        150,
         "sync, checkpoint, resume: seconds, and whether bits are equal",
         "states:states",
     ),
