@@ -73,7 +73,12 @@ def doctor(setting: Setting, keep: Keep) -> Figures:
     states: dict[str, int] = {}
     for finding in report["findings"]:
         states[finding["state"]] = states.get(finding["state"], 0) + 1
-    unwell = [finding for finding in report["findings"] if finding["state"] not in ("ok", "info")]
+    told = ("area", "name", "state")  # facts hold paths of one machine
+    unwell = [
+        {name: finding[name] for name in told}
+        for finding in report["findings"]
+        if finding["state"] not in ("ok", "info")
+    ]
     return {"ok": report["ok"], "states": states, "findings": unwell}
 
 
