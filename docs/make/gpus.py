@@ -151,12 +151,12 @@ def _share(row: Result) -> str:
 
 
 def _learned(name: str, figures: Result) -> list[list[str]]:
+    """Rows of one run: the baselines, and its policy before and after."""
     rows = []
     for when in ("baselines", "before", "after"):
         for row in figures.get(when, ()):
-            rows.append(
-                [name, f"{row['policy']} {when}, {row['mode']}", _share(row), str(row["n"])]
-            )
+            policy = row["policy"] if when == "baselines" else when
+            rows.append([name, f"{policy}, {row['mode']}", _share(row), str(row["n"])])
     return rows
 
 
