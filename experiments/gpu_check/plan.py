@@ -53,15 +53,15 @@ PARTS = (
     Part(
         "shipped",
         3,
-        240,
+        270,
         "shipped policies trained here: success, engine against trainer",
         "learning:shipped",
     ),
-    Part("lint", 3, 90, "what the lint takes of a step, on and off in turns", "speed:lint"),
+    Part("lint", 3, 120, "what the lint takes of a step, on and off in turns", "speed:lint"),
     Part(
         "real",
         4,
-        400,
+        370,
         "a pretrained model of 135 million parameters learns to guess",
         "learning:real",
     ),

@@ -259,7 +259,7 @@ def _pieces(setting: Setting, model: Any, micro: MicroBatch, ids_M: torch.Tensor
 def lint(setting: Setting, keep: Keep) -> Figures:
     """Seconds of a training step with the lint on and off, in turns; the first step of each run, which also checks what is
     checked once, counts apart. The lint's own clock is beside it."""
-    steps, pairs = (2, 1) if setting.tiny else (5, 3)
+    steps, pairs = (2, 1) if setting.tiny else (4, 3)
     found: dict[str, list[float]] = {"assert": [], "off": [], "own clock, share": []}
     once: list[float] = []
     for pair in range(pairs):
