@@ -57,7 +57,6 @@ PARTS = (
         "shipped policies trained here: success, engine against trainer",
         "learning:shipped",
     ),
-    Part("lint", 3, 120, "what the lint takes of a step, on and off in turns", "speed:lint"),
     Part(
         "real",
         4,
@@ -65,6 +64,7 @@ PARTS = (
         "a pretrained model of 135 million parameters learns to guess",
         "learning:real",
     ),
+    Part("lint", 4, 120, "what the lint takes of a step, on and off in turns", "speed:lint"),
 )
 NAMES = tuple(part.name for part in PARTS)
 
