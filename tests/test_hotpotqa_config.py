@@ -6,6 +6,7 @@ model, the data set and GPUs is not run anywhere here.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,9 @@ HERE = {  # what a laptop has instead of the model, the data set and eight GPUs;
     "env.questions": str(FILES / "hotpot_train_v1.1.json"),
     "env.heldout": str(FILES / "hotpot_dev_distractor_v1.json.gz"),
     "policy.name": "frozenlake-tiny",
+    "engine.kind": "transformers",
     "learner.num_processes": 1,
+    "learner.sharding": "none",
     "lint.start": False,
     "engine.max_context": 2048,
     "collect.max_turn_tokens": 8,
@@ -71,8 +74,9 @@ def test_it_says_that_it_was_not_run_and_has_the_published_settings():
         "temperature": (config.collect.temperature, 1),
         "decay": (config.learner.weight_decay, 0.01),
         "gradient": (config.learner.max_grad_norm, 1.0),
-        "processes": (config.learner.num_processes, 8),
+        "processes": (config.learner.num_processes, 4),
         "engine": (config.engine.dtype, "bfloat16"),
+        "sharding": (config.learner.sharding, "full"),
         "rule": (config.env.rewards.rule, "agent-r1"),
     }
     assert {name: got for name, (got, _) in found.items()} == {
@@ -88,16 +92,26 @@ def test_without_the_data_set_it_says_so_before_anything_is_loaded():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return train_here(load_config(CONFIG, HERE), tmp_path_factory.mktemp("hotpotqa") / "run")
+def alone(tmp_path_factory):
+    """The file without its vLLM server, for one process and the embedded engine."""
+    path = tmp_path_factory.mktemp("alone") / "hotpotqa.toml"
+    text, count = re.subn(r"\[layout\]\n(?:[^\[\n].*\n)*", "", CONFIG.read_text())
+    assert count == 1
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(alone, tmp_path_factory):
+    return train_here(load_config(alone, HERE), tmp_path_factory.mktemp("hotpotqa") / "run")
 
 
 @pytest.mark.full
-def test_its_path_trains_and_replays_on_small_files(run):
-    assert run.steps() == [1] and replay_step(run, 1, load_config(CONFIG, HERE).algorithm).equal
+def test_its_path_trains_and_replays_on_small_files(run, alone):
+    assert run.steps() == [1] and replay_step(run, 1, load_config(alone, HERE).algorithm).equal
     trajectories = [t for group in run.groups(1) for t in group]
     assert {t.task.payload["question"] for t in trajectories} <= {
-        t.payload["question"] for t in open_session(load_config(CONFIG, HERE)).train_tasks(1, 40)
+        t.payload["question"] for t in open_session(load_config(alone, HERE)).train_tasks(1, 40)
     }
     assert {name for t in trajectories for turn in t.turns for name in turn.reward_parts} == {
         "answer",
@@ -106,10 +120,10 @@ def test_its_path_trains_and_replays_on_small_files(run):
     assert all(t.reward in (-1.0, -0.5, 0.0, 1.0) for t in trajectories)
 
 
-def test_an_agent_that_searches_and_answers_is_trained_on_its_own_words_only():
+def test_an_agent_that_searches_and_answers_is_trained_on_its_own_words_only(alone):
     session = open_session(
         load_config(
-            CONFIG,
+            alone,
             HERE
             | {
                 "env.turns": 4,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.make.evidence import filled, read, tables_of
+from docs.make.gpus import described
 from docs.make.results import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,7 @@ def record(options: argparse.Namespace) -> Path:
         "title": options.title,
         "command": options.command,
         "date": written,
-        "machine": machine(options.note),
+        "machine": _machine_of(result, options.note),
         "seeds": options.seeds,
         "commit": options.commit or commit.stdout.strip(),
         "source": "measured",
@@ -62,6 +63,14 @@ def record(options: argparse.Namespace) -> Path:
     path.write_text(compact(data) + "\n", encoding="utf-8")
     read(path)
     return path
+
+
+def _machine_of(result: Any, note: str) -> str:
+    """Of a result that says where it was made, that; else this machine."""
+    own = result.get("machine") if isinstance(result, dict) else None
+    if not isinstance(own, dict) or "device" not in own:
+        return machine(note)
+    return described(own) + (f"; {note}" if note else "")
 
 
 def machine(note: str = "") -> str:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from docs.make import collapses, measured, real_models, speeds, template_rows, transfers, trusted
+from docs.make import (
+    collapses,
+    gpus,
+    measured,
+    real_models,
+    speeds,
+    template_rows,
+    transfers,
+    trusted,
+)
 from docs.make.evidence import Table
 from docs.make.real_worlds import real_worlds_tables
 
@@ -315,6 +324,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "baselines": baseline_tables,
     "real-worlds": real_worlds_tables,
     **collapses.KINDS,
+    **gpus.KINDS,
     **measured.KINDS,
     **real_models.KINDS,
     **speeds.KINDS,

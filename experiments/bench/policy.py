@@ -89,6 +89,19 @@ SHAPES = {
         positions=32_768,
         steps=0,
     ),
+    # Qwen3-1.7B's: the size of published figures of training
+    "1.7b": BenchPolicy(
+        family="qwen3",
+        embeddings=151_936,
+        hidden=2048,
+        layers=28,
+        heads=16,
+        kv_heads=8,
+        head_dim=128,
+        intermediate=6144,
+        positions=32_768,
+        steps=0,
+    ),
     "7b": BenchPolicy(
         family="qwen2",
         embeddings=152_064,

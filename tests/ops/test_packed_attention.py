@@ -150,6 +150,23 @@ def test_the_variable_length_kernel_is_asked_for_the_same(prefix, tails, alone, 
         assert (mine.double() - theirs).norm() <= 0.03 * theirs.norm() + 1e-3
 
 
+def test_a_kernel_that_knows_no_word_for_shared_keys_is_asked_without_it(monkeypatch):
+    """As torch 2.11 has it. With the word that would be an error, and every model whose queries share keys would be padded."""
+    inputs = states(6, 4, 2, 8, torch.bfloat16)
+
+    def older(query, key, *rest, scale=None, window_size=(-1, -1)):
+        given = {"scale": scale, "window_size": window_size, "enable_gqa": True}
+        return loop_for_varlen(query, key, *rest, **given)
+
+    outs = []
+    for kernel in (loop_for_varlen, older):
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+        outs.append(varlen_attention(*inputs, [Part(0, 6)]))
+    assert torch.equal(*outs)
+    with pytest.raises(TypeError, match="enable_gqa"):
+        older(*inputs, enable_gqa=True)
+
+
 @pytest.mark.parametrize(("dtype", "value_size"), [(torch.float32, 8), (torch.bfloat16, 4)])
 def test_what_the_variable_length_kernel_does_not_take_is_said(dtype, value_size):
     with pytest.raises(LearnerError, match="takes half precision and one head size"):

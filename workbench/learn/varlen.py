@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -25,10 +26,8 @@ def varlen_attention(
     causality is counted from the last query and the last key of a part, as flash attention does where there are more keys
     than queries. All tokens stand in a part. Raises LearnerError where the kernel cannot be asked.
     """
-    try:
-        from torch.nn.attention.varlen import varlen_attn  # torch 2.10 and later
-    except ImportError:
-        raise LearnerError(f"torch {torch.__version__} has no variable-length attention") from None
+    from torch.nn.attention.varlen import varlen_attn
+
     # Autocast casts what goes into torch's own attention, but not this.
     if torch.is_autocast_enabled(query_HTD.device.type):
         half = torch.get_autocast_dtype(query_HTD.device.type)
@@ -43,7 +42,10 @@ def varlen_attention(
             f"variable-length attention takes half precision and one head size, got {query_HTD.dtype}, "
             f"{query_HTD.shape[2]} and {value_KTE.shape[2]}"
         )
-    query_T, key_L, ends_q, ends_k, longest_q, longest_k = _ends_to_ends(
+    # torch 2.11 asks its kernel without this word, and whether that shares keys, the probe of `make_packable` finds out.
+    known = signature(varlen_attn).parameters
+    grouped = {"enable_gqa": len(query_HTD) != len(key_KTD)} if "enable_gqa" in known else {}
+    query_T, ends_q, longest_q, key_L, ends_k, longest_k = _ends_to_ends(
         tuple(parts), query_HTD.device
     )
     out_THE = varlen_attn(
@@ -56,7 +58,7 @@ def varlen_attention(
         longest_k,
         scale=scale,
         window_size=(-1, 0),
-        enable_gqa=len(query_HTD) != len(key_KTD),
+        **grouped,
     )
     return torch.zeros_like(out_THE).index_copy(0, query_T, out_THE).transpose(0, 1)
 
@@ -64,13 +66,11 @@ def varlen_attention(
 @lru_cache(maxsize=2)  # the layers of a pass ask for the same
 def _ends_to_ends(
     parts: tuple[tuple[int, int, int, int], ...], device: torch.device
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int]:
-    """Places of the queries and of the keys, part by part; where each part ends among them; the longest of each."""
+) -> tuple[Tensor, Tensor, int, Tensor, Tensor, int]:
+    """Of the queries, and then of the keys: their places, part by part; where each part ends among them; the longest."""
     queries = [torch.arange(start, stop) for start, stop, _, _ in parts]
     keys = [torch.cat([torch.arange(*prefix), own]) for (_, _, *prefix), own in zip(parts, queries)]
-    query_T, ends_q, longest_q = _end_to_end(queries, device)
-    key_L, ends_k, longest_k = _end_to_end(keys, device)
-    return query_T, key_L, ends_q, ends_k, longest_q, longest_k
+    return *_end_to_end(queries, device), *_end_to_end(keys, device)
 
 
 def _end_to_end(stretches: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor, int]:
