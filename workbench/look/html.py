@@ -8,11 +8,11 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
+from itertools import groupby
 from typing import Any
 
 from workbench.look import doc
@@ -30,7 +30,7 @@ PAPER = f"background:{CARD};color:{INK}"
 # JupyterLab's tables have striped rows, a font size and a colour of their own.
 TABLE = f"border-collapse:collapse;margin:6px 0;color:{INK};font-size:12px;text-align:right"
 BARE = "background:0"
-_ONE_WORD = re.compile(r"[A-Za-z0-9_.,%+−—]*")  # is not broken into lines
+_ONE_WORD = re.compile(r"[A-Za-z0-9_.,%+−—✓✗→]*")  # is not broken into lines
 SHORT = 80  # characters of the words in a row that stays one line
 
 
@@ -133,12 +133,12 @@ def line_html(line: doc.Line) -> Html:
 
 def _badge(part: doc.Badge) -> Html:
     return tag(
-        "span",
+        "b",
         part.text,
         title=part.title,
         style=(
             f"background:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
-            "margin-right:4px;font-size:12px;font-weight:600;display:inline-block"
+            "margin-right:4px;font-size:12px;display:inline-block"
             f"{'' if _ONE_WORD.fullmatch(part.text) else ';white-space:nowrap'}"
         ),
     )
@@ -261,7 +261,10 @@ def _row(
     only if one of them can be higher than another."""
     parts = [doc.Cell(cell) if isinstance(cell, str) else cell for cell in row.cells]
     texts = [cell.text for cell in parts if not _ONE_WORD.fullmatch(cell.text)]
-    is_plain = not row.below and all(cell.parts is None for cell in parts)
+    blocks = [
+        part for cell in parts for part in cell.parts or () if not isinstance(part, doc.Inline)
+    ]
+    is_plain = not (row.below or blocks)
     is_low = dense or is_plain and len("".join(texts)) <= SHORT
     cells = []
     for index, (cell, column) in enumerate(zip(parts, columns)):
@@ -326,7 +329,7 @@ def _ledger(part: doc.Ledger) -> Html:
 
 def _tokens(part: doc.Tokens) -> Html:
     """The mark of each run in the margin, its tokens beside it."""
-    margin = f"vertical-align:top;padding:3px 8px;line-height:1.9;font-size:11px;white-space:nowrap;color:{MUTED}"
+    margin = "vertical-align:top;padding:3px 8px;line-height:1.9;font-size:11px;white-space:nowrap"
     beside = (
         "text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;white-space:pre-wrap;"
         f"border-left:2px solid {LINE}"
@@ -346,7 +349,7 @@ def _tokens(part: doc.Tokens) -> Html:
     return tag(
         "table",
         tag("tbody", *rows),
-        style=f"{TABLE};font-family:{MONO};overflow-wrap:break-word",
+        style=f"{TABLE};color:{MUTED};font-family:{MONO};overflow-wrap:break-word",
     )
 
 
@@ -357,22 +360,28 @@ def _run_spans(run: doc.TokenRun) -> Html:
 
 
 def _token_spans(tokens: Sequence[doc.Styled], texts: Sequence[str]) -> Html:
-    """Tokens side by side. The colours that most of them have are said once, around all of them."""
-    looks = [token.look for token in tokens]
-    colours = [(look.background, look.foreground) for look in looks]
-    paper, ink = Counter(colours).most_common(1)[0][0] if len(looks) > 1 else (None, None)
-    spans = []
-    for token, text in zip(tokens, texts):
-        look = token.look
-        if paper and not look.below and (look.background, look.foreground) == (paper, ink):
-            look = replace(look, background=None, foreground=None)
+    """Tokens side by side. What neighbours have in common is said once, around them."""
+    stretches = []
+    for look, pairs in groupby(zip(tokens, texts), lambda pair: replace(pair[0].look, right="")):
         style = f"{css(look)};padding:1px 0{' 4px' if look.below else ''}"
-        spans.append(
-            tag("span", text, title=token.title, style=style.removeprefix(";"), light=bool(paper))
-        )
-    if not paper:
-        return join(spans)
-    return tag("span", *spans, style=f"{css(Look(paper, ink))};padding:1px 0")
+        edged = list(pairs)
+        if len(edged) == 1:
+            token, text = edged[0]
+            style = f"{css(Look(right=token.look.right))};{style}".removeprefix(";")
+            stretches.append(tag("span", text, title=token.title, style=style))
+            continue
+        spans = [
+            tag(
+                "span",
+                text,
+                title=token.title,
+                style=css(Look(right=token.look.right)),
+                light=True,
+            )
+            for token, text in edged
+        ]
+        stretches.append(tag("span", *spans, style=style))
+    return join(stretches)
 
 
 def _token_line(part: doc.TokenLine) -> Html:

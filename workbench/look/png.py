@@ -31,7 +31,7 @@ NARROWEST = 2.4  # inches of a panel beside another
 GRID = "#e3e7eb"
 LEGEND_COLUMNS = 4
 COLOURS = 24  # of a PNG
-DOTS = 110  # an inch of a PNG
+DOTS = 100  # an inch of a PNG
 FEW_DOTS = 76  # of one that stands in for curves that can be zoomed: GitHub shows none wider
 # Of a figure on a dark page.
 DARK = {colour: dark for colour, (_, dark) in THEME.items()} | {
