@@ -18,5 +18,9 @@ def pictures(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(png, "plots_drawing", lambda *args, **more: None)
         patch.setattr(evaluation, "_drawing", lambda *args, **more: None)
-        patch.setattr(html, "png_of", lambda drawing: drawn_by(drawing) if drawing else b"\x89PNG")
+        patch.setattr(
+            html,
+            "png_of",
+            lambda drawing, *dots: drawn_by(drawing, *dots) if drawing else b"\x89PNG",
+        )
         yield
