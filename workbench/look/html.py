@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from workbench.look import doc
@@ -23,6 +24,7 @@ from workbench.look.markup import Html, Page, finished, join, tag, theme_of, the
 from workbench.look.png import FEW_DOTS, png_of
 from workbench.look.text import text_of
 from workbench.look.text_png import text_png
+from workbench.look.words import display_width
 from workbench.values import View
 
 SANS = "system-ui,Helvetica,Arial,DejaVu Sans,sans-serif"
@@ -230,10 +232,11 @@ def _table(table: doc.Table) -> Html:
         column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns
     ]
     rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
+    if table.dense:
+        return _dense(columns, [row.cells for row in rows], table.header)
     # The font of most cells is said once for all of them.
-    mono = table.dense or 2 * sum(map(_is_mono, columns)) > len(columns)
-    font = f"font-family:{MONO}" if mono else ""
-    ruled = "" if table.dense else f";border-bottom:1px solid {LINE}"
+    mono = 2 * sum(map(_is_mono, columns)) > len(columns)
+    ruled = f"border-bottom:1px solid {LINE}"
     head = None
     if table.header:
         is_low = not any(" " in column.name for column in columns)
@@ -241,23 +244,51 @@ def _table(table: doc.Table) -> Html:
             _td("th", join([column.name]), column, place="" if is_low else "bottom")
             for column in columns
         ]
-        head = tag("thead", tag("tr", *names, style=f"background:{PANEL}{ruled}"))
+        head = tag("thead", tag("tr", *names, style=f"background:{PANEL};{ruled}"))
     body = tag(
         "tbody",
-        *(_row(row, columns, table.dense, mono, ruled) for row in rows),
-        style="" if table.dense else font,
+        *(_row(row, columns, mono, ruled) for row in rows),
+        style=f"font-family:{MONO}" if mono else "",
     )
-    style = f"{TABLE};table-layout:auto;{font if table.dense else ''}"
-    return tag("table", head, body, style=style.removesuffix(";"))
+    return tag("table", head, body, style=f"{TABLE};table-layout:auto")
+
+
+def _dense(
+    columns: Sequence[doc.Column], rows: Sequence[Sequence[str | doc.Cell]], header: bool
+) -> Html:
+    """Hundreds of cells as text, each filled up to the width of its column: a fifth of what a table takes."""
+    cells = [
+        [cell if isinstance(cell, doc.Cell) else doc.Cell(cell) for cell in row] for row in rows
+    ]
+    if header:
+        cells.insert(0, [doc.Cell(column.name, Look(PANEL, bold=True)) for column in columns])
+    widths = [max(display_width(cell.text) for cell in column) for column in zip(*cells)]
+    lines = []
+    for row in cells:
+        filled = []
+        for cell, column, width in zip(row, columns, widths):
+            gap = " " * (width - display_width(cell.text))
+            text = f" {gap}{cell.text} " if column.number else f" {cell.text}{gap} "
+            filled.append((cell.look, cell.title, visible(text, newline="⏎")))
+        for (look, title), stretch in groupby(filled, itemgetter(0, 1)):
+            if look.background and not look.foreground and look.background != PANEL:
+                look = replace(look, foreground=INK)
+            text = "".join(map(itemgetter(2), stretch))
+            style = f"{css(look)};padding:3px 0" if look != PLAIN else ""
+            lines.append(tag("span", text, title=title, style=style) if style or title else text)
+        lines.append("\n")
+    return tag(
+        "pre",
+        *lines,
+        style=f"font:12px/20px {MONO};color:{INK};background:0;margin:6px 0;padding:0;white-space:pre;overflow-x:auto",
+    )
 
 
 def _is_mono(column: doc.Column) -> bool:
     return column.number or column.look.mono
 
 
-def _row(
-    row: doc.TableRow, columns: Sequence[doc.Column], dense: bool, mono: bool, ruled: str
-) -> Html:
+def _row(row: doc.TableRow, columns: Sequence[doc.Column], mono: bool, ruled: str) -> Html:
     """Names its paper: the theme's striped rows would shine through otherwise. Where its cells should stand is said
     only if one of them can be higher than another."""
     parts = [doc.Cell(cell) if isinstance(cell, str) else cell for cell in row.cells]
@@ -265,8 +296,7 @@ def _row(
     blocks = [
         part for cell in parts for part in cell.parts or () if not isinstance(part, doc.Inline)
     ]
-    is_plain = not (row.below or blocks)
-    is_low = dense or is_plain and len("".join(texts)) <= SHORT
+    is_low = not (row.below or blocks) and len("".join(texts)) <= SHORT
     cells = []
     for index, (cell, column) in enumerate(zip(parts, columns)):
         inside = parts_html((cell.text,) if cell.parts is None else cell.parts)
@@ -274,8 +304,8 @@ def _row(
             notes = parts_html(map(doc.Note, row.below))
             inside = join((inside, tag("div", notes, style=f"font-family:{SANS}")))
         place = "" if is_low else "top"
-        cells.append(_td("td", inside, column, cell.look, cell.title, place, dense, mono))
-    return tag("tr", *cells, style=f"{BARE}{ruled}")
+        cells.append(_td("td", inside, column, cell.look, cell.title, place, mono))
+    return tag("tr", *cells, style=f"{BARE};{ruled}")
 
 
 def _td(
@@ -285,19 +315,18 @@ def _td(
     look: Look = PLAIN,
     title: str = "",
     place: str = "",
-    dense: bool = False,
     mono: bool = False,
 ) -> Html:
     """Names what JupyterLab's tables have otherwise, and what is not as around it: notebooks keep hundreds of cells.
     `mono`: the font around it."""
     is_cell = name == "td"
-    has_mono = dense or is_cell and (look.mono or _is_mono(column))
+    has_mono = is_cell and (look.mono or _is_mono(column))
     # Figures stay in one line; the words above them may break, or a table of many columns leaves the page.
-    stays = is_cell and (dense or column.number) or look.nowrap or column.look.nowrap
+    stays = is_cell and column.number or look.nowrap or column.look.nowrap
     own = Look(
         look.background,
         look.foreground or (column.look.foreground if is_cell else None),
-        bold=is_cell and not dense and (look.bold or column.look.bold),
+        bold=is_cell and (look.bold or column.look.bold),
         mono=has_mono and not mono,
         nowrap=stays and not _ONE_WORD.fullmatch(inside),
     )
@@ -305,7 +334,7 @@ def _td(
         own = replace(own, foreground=INK)
     declarations = (
         "" if column.number else "text-align:left",
-        f"padding:{'3px' if dense else '4px'} 8px",
+        "padding:4px 8px",
         place and f"vertical-align:{place}",
         f"font-family:{SANS}" if mono and not has_mono else "",
         css(own),

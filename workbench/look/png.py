@@ -30,7 +30,7 @@ WIDTH = 11.1  # inches
 NARROWEST = 2.4  # inches of a panel beside another
 GRID = "#e3e7eb"
 LEGEND_COLUMNS = 4
-COLOURS = 24  # of a PNG
+COLOURS = 32  # of a PNG
 DOTS = 100  # an inch of a PNG
 FEW_DOTS = 76  # of one that stands in for curves that can be zoomed: GitHub shows none wider
 # Of a figure on a dark page.
@@ -94,7 +94,7 @@ def png_of(drawing: Any, dots: int = DOTS) -> bytes:
         "RGBA", size, drawing.canvas.buffer_rgba(), "raw", "RGBA", 0, 1
     ).convert("RGB")
     many = picture.quantize(256, dither=Image.Dither.NONE).convert("RGB")
-    few = many.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    few = many.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     out = io.BytesIO()
     few.save(out, "png", optimize=True)
     return out.getvalue()
