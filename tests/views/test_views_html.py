@@ -29,6 +29,7 @@ ELEMENTS = {
     "details",
     "summary",
     "img",
+    "pre",
 }
 ATTRIBUTES = {"style", "title", "src", "alt", "width"}
 PROPERTIES = {
@@ -221,12 +222,25 @@ def bytes_of_more(few: View, many: View, things: int) -> float:
 def test_a_cell_of_numbers_costs_little_more_than_its_number():
     """Hundreds of cells stand in a notebook: what they share is said by their table."""
     columns = doc.numbers("step", *(f"metric {n}" for n in range(9)))
-    views = [
-        shown(doc.ViewDocument((doc.Table(columns, [["0.125"] * 10] * rows, dense=dense),)))
-        for dense in (False, True)
-        for rows in (1, 21)
-    ]
-    assert all(bytes_of_more(few, many, 200) < 48 for few, many in (views[:2], views[2:]))
+
+    def cost(dense):
+        few, many = (
+            shown(doc.ViewDocument((doc.Table(columns, [["0.125"] * 10] * rows, dense=dense),)))
+            for rows in (1, 21)
+        )
+        return bytes_of_more(few, many, 200)
+
+    assert cost(dense=False) < 40 and cost(dense=True) < 14
+
+
+def test_a_dense_table_is_text_in_columns_that_keeps_its_colours_and_titles():
+    columns = ["who", *doc.numbers("much")]
+    rows = [["a", "1"], ["long\nname", doc.Cell("-22", Look("#b2182b", "#ffffff"), title="why")]]
+    page = Page(shown(doc.ViewDocument((doc.Table(columns, rows, dense=True),))).html)
+    lines = ["".join(page.texts).split("\n")[n] for n in range(3)]
+    assert lines == [" who        much ", " a             1 ", " long⏎name   -22 "]
+    [title] = [attributes["title"] for _, attributes in page.elements if "title" in attributes]
+    assert title == "why" and not page.problems
 
 
 def test_neighbours_of_one_look_cost_their_text_and_title():
