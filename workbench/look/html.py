@@ -257,31 +257,48 @@ def _dense(
     columns: Sequence[doc.Column], rows: Sequence[Sequence[str | doc.Cell]], header: bool
 ) -> Html:
     """Hundreds of cells as text, each filled up to the width of its column: a fifth of what a table takes."""
-    cells = [
-        [cell if isinstance(cell, doc.Cell) else doc.Cell(cell) for cell in row] for row in rows
-    ]
+    cells = [list(map(_cell_of, row)) for row in rows]
     if header:
         cells.insert(0, [doc.Cell(column.name, Look(PANEL, bold=True)) for column in columns])
-    widths = [max(display_width(cell.text) for cell in column) for column in zip(*cells)]
-    lines = []
-    for row in cells:
-        filled = []
-        for cell, column, width in zip(row, columns, widths):
-            gap = " " * (width - display_width(cell.text))
-            text = f" {gap}{cell.text} " if column.number else f" {cell.text}{gap} "
-            filled.append((cell.look, cell.title, visible(text, newline="⏎")))
-        for (look, title), stretch in groupby(filled, itemgetter(0, 1)):
-            if look.background and not look.foreground and look.background != PANEL:
-                look = replace(look, foreground=INK)
-            text = "".join(map(itemgetter(2), stretch))
-            style = f"{css(look)};padding:3px 0" if look != PLAIN else ""
-            lines.append(tag("span", text, title=title, style=style) if style or title else text)
-        lines.append("\n")
+    widths = [_width(column) for column in zip(*cells)]
     return tag(
         "pre",
-        *lines,
+        *(_dense_line(row, columns, widths) for row in cells),
         style=f"font:12px/20px {MONO};color:{INK};background:0;margin:6px 0;padding:0;white-space:pre;overflow-x:auto",
     )
+
+
+def _cell_of(cell: str | doc.Cell) -> doc.Cell:
+    return doc.Cell(cell) if isinstance(cell, str) else cell
+
+
+def _width(column: Sequence[doc.Cell]) -> int:
+    return max(display_width(cell.text) for cell in column)
+
+
+def _dense_line(
+    row: Sequence[doc.Cell], columns: Sequence[doc.Column], widths: Sequence[int]
+) -> Html:
+    """Neighbours that look the same are one element."""
+    filled = []
+    for cell, column, width in zip(row, columns, widths):
+        gap = " " * (width - display_width(cell.text))
+        text = f" {gap}{cell.text} " if column.number else f" {cell.text}{gap} "
+        filled.append((_inked(cell.look), cell.title, visible(text, newline="⏎")))
+    pieces = []
+    for (look, title), stretch in groupby(filled, itemgetter(0, 1)):
+        text = "".join(map(itemgetter(2), stretch))
+        if look == PLAIN and not title:
+            pieces.append(text)
+        else:
+            pieces.append(tag("span", text, title=title, style=f"{css(look)};padding:3px 0"))
+    return join([*pieces, "\n"])
+
+
+def _inked(look: Look) -> Look:
+    """On a paper of its own it has an ink of its own."""
+    own_paper = look.background and not look.foreground
+    return replace(look, foreground=INK) if own_paper else look
 
 
 def _is_mono(column: doc.Column) -> bool:
@@ -291,7 +308,7 @@ def _is_mono(column: doc.Column) -> bool:
 def _row(row: doc.TableRow, columns: Sequence[doc.Column], mono: bool, ruled: str) -> Html:
     """Names its paper: the theme's striped rows would shine through otherwise. Where its cells should stand is said
     only if one of them can be higher than another."""
-    parts = [doc.Cell(cell) if isinstance(cell, str) else cell for cell in row.cells]
+    parts = list(map(_cell_of, row.cells))
     texts = [cell.text for cell in parts if not _ONE_WORD.fullmatch(cell.text)]
     blocks = [
         part for cell in parts for part in cell.parts or () if not isinstance(part, doc.Inline)
@@ -330,14 +347,12 @@ def _td(
         mono=has_mono and not mono,
         nowrap=stays and not _ONE_WORD.fullmatch(inside),
     )
-    if own.background and not own.foreground:
-        own = replace(own, foreground=INK)
     declarations = (
         "" if column.number else "text-align:left",
         "padding:4px 8px",
         place and f"vertical-align:{place}",
         f"font-family:{SANS}" if mono and not has_mono else "",
-        css(own),
+        css(_inked(own)),
     )
     return tag(name, inside, title=title, style=";".join(filter(None, declarations)))
 
