@@ -30,9 +30,11 @@ WIDTH = 11.1  # inches
 NARROWEST = 2.4  # inches of a panel beside another
 GRID = "#e3e7eb"
 LEGEND_COLUMNS = 4
-COLOURS = 32  # of a PNG
+COLOURS = 24  # of a PNG
 DOTS = 100  # an inch of a PNG
-FEW_DOTS = 76  # of one that stands in for curves that can be zoomed: GitHub shows none wider
+FEW_DOTS = (
+    72  # of one that stands in for curves that can be zoomed: 800 pixels, GitHub shows few more
+)
 # Of a figure on a dark page.
 DARK = {colour: dark for colour, (_, dark) in THEME.items()} | {
     "#000000": THEME[INK][1],
