@@ -13,6 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from tests.notebook_kit import (
+    FIGURE,
     MACHINE_PATH,
     NOTEBOOKS,
     code_cells,
@@ -24,6 +25,7 @@ from tests.notebook_kit import (
     run,
     stripped,
     unfinished,
+    written,
 )
 
 # As small as they go. A notebook that is not named here runs with its own parameters.
@@ -252,6 +254,17 @@ def test_outputs_of_other_code_are_noticed(text, fault):
     assert fault in "".join(found) and bool(found) == bool(fault)
     again.cells[2].outputs[0].data["text/html"] = "<b>2</b>"
     assert "text/html" in differing(saved, again)[0]
+
+
+def test_a_figure_stands_in_one_line_of_the_file_and_is_read_as_it_was():
+    """nbformat alone gives each of its numbers a line of its own."""
+    notebook = sound()
+    figure = {"data": [{"y": [n / 7 for n in range(200)]}], "layout": {"title": {"text": "«a»"}}}
+    outputs = notebook.cells[2].outputs
+    outputs.append(new_output("display_data", {FIGURE: figure, "text/plain": "figure 0"}))
+    text = written(notebook)
+    assert nbformat.reads(text, as_version=4) == notebook and FIGURE in outputs[-1].data
+    assert text.count("\n") < 120 < nbformat.writes(notebook).count("\n")
 
 
 def test_a_function_may_be_written_to_a_file():

@@ -39,7 +39,7 @@ def faults(view: View, benign: View) -> list[str]:
         for c in unsafe_characters(text)
     ]
     for name, attributes in page.elements:
-        if "src" in attributes and not attributes["src"].startswith("data:image/png;base64,"):
+        if "src" in attributes and not attributes["src"].startswith("data:image/webp;base64,"):
             wrong.append(f"{name} loads {attributes['src'][:40]}")
     known = {str(style) for style in expected.styles()}
     wrong += [
@@ -103,8 +103,8 @@ def test_visible_spells_out_what_acts_or_hides():
 
 def test_a_tag_escapes_every_plain_string_and_keeps_markup():
     assert (
-        tag("b", "<i>", Html("<i>x</i>"), None, title='"')
-        == '<b title="&quot;">&lt;i&gt;<i>x</i></b>'
+        tag("b", "<i>", Html("<i>x</i>"), None, title="\"'")
+        == "<b title='&quot;&#x27;'>&lt;i&gt;<i>x</i></b>"
     )
 
 

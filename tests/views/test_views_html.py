@@ -11,7 +11,7 @@ from views_page import Page
 
 from workbench.look import doc, group_view, show_masks, show_tokens, trajectory_view
 from workbench.look.html import shown
-from workbench.look.looks import RED_BLUE
+from workbench.look.looks import RED_BLUE, Look
 from workbench.look.markup import Html, finished, tag
 from workbench.values import Group, Segment, Source, Span, View
 
@@ -29,6 +29,7 @@ ELEMENTS = {
     "details",
     "summary",
     "img",
+    "pre",
 }
 ATTRIBUTES = {"style", "title", "src", "alt", "width"}
 PROPERTIES = {
@@ -158,16 +159,12 @@ def test_outcome_and_grid_are_told_without_colour():
 
 def test_trained_tokens_have_a_bar_on_top_and_their_logprob_in_the_tooltip():
     page = Page(show_tokens(examples.trajectory(), examples.token_texts).html)
-    trained = [
-        (a, s)
-        for (_, a), (_, s) in zip(page.elements, page.styles())
-        if a.get("title", "").startswith("id ")
-    ]
-    assert len(trained) == examples.trajectory().num_sampled
-    assert all(
-        "solid" in style["border-top"] and "text-decoration" not in style for _, style in trained
-    )
-    assert trained[0][0]["title"] == "id 82 · logprob -0.1250 (probability 0.882)"
+    titles = [a["title"] for _, a in page.elements if a.get("title", "").startswith("id ")]
+    assert len(titles) == examples.trajectory().num_sampled
+    assert titles[0] == "id 82 · logprob -0.1250 (probability 0.882)"
+    papers = [style for _, style in page.styles() if style.get("background") == "#bfdff5"]
+    assert papers and all("solid" in style["border-top"] for style in papers)
+    assert not any("text-decoration" in style for _, style in page.styles())
 
 
 @pytest.mark.parametrize("tokens, segments", [(32_768, 1), (32_768, 40), (300, 300)])
@@ -212,3 +209,63 @@ def test_figures_stay_in_one_line_and_the_words_above_them_may_break():
         for name, text in (("th", "γ"), ("td", "1 000"))
     )
     assert "white-space" not in head and "white-space:nowrap" in cell
+
+
+# ------------------------------------------------------------------------------------------------ notebooks keep it
+
+
+def bytes_of_more(few: View, many: View, things: int) -> float:
+    """What each of the things costs that only the second view has."""
+    return (len(many.html) - len(few.html)) / things
+
+
+def test_a_cell_of_numbers_costs_little_more_than_its_number():
+    """Hundreds of cells stand in a notebook: what they share is said by their table."""
+    columns = doc.numbers("step", *(f"metric {n}" for n in range(9)))
+
+    def cost(dense):
+        few, many = (
+            shown(doc.ViewDocument((doc.Table(columns, [["0.125"] * 10] * rows, dense=dense),)))
+            for rows in (1, 21)
+        )
+        return bytes_of_more(few, many, 200)
+
+    assert cost(dense=False) < 40 and cost(dense=True) < 14
+
+
+def test_a_dense_table_is_text_in_columns_that_keeps_its_colours_and_titles():
+    columns = ["who", *doc.numbers("much")]
+    rows = [["a", "1"], ["long\nname", doc.Cell("-22", Look("#b2182b", "#ffffff"), title="why")]]
+    page = Page(shown(doc.ViewDocument((doc.Table(columns, rows, dense=True),))).html)
+    lines = ["".join(page.texts).split("\n")[n] for n in range(3)]
+    assert lines == [" who        much ", " a             1 ", " long⏎name   -22 "]
+    [title] = [attributes["title"] for _, attributes in page.elements if "title" in attributes]
+    assert title == "why" and not page.problems
+
+
+def test_neighbours_of_one_look_cost_their_text_and_title():
+    def row(looks):
+        tokens = tuple(doc.Styled("a", look, title="id 1") for look in looks)
+        return shown(doc.ViewDocument((doc.Tokens((doc.TokenRun("TRAIN", tokens),)),)))
+
+    same = Look("#bfdff5", "#06283f", top="3px solid #0072b2", right="1px solid #ffffff")
+    other = Look("#fddbc7", "#06283f", top="3px solid #0072b2", right="1px solid #ffffff")
+    alike = bytes_of_more(row([same] * 2), row([same] * 42), 40)
+    apart = bytes_of_more(row([same, other]), row([same, other] * 21), 40)
+    assert alike < 70 and apart > 110, "negative control: of another look each says its own"
+
+
+def test_the_root_names_the_colours_that_are_used():
+    plain = shown(doc.ViewDocument((doc.Heading("a"),))).html
+    quiet = shown(doc.ViewDocument((doc.Heading("a"), doc.Note("b")))).html
+    assert "--w1:" not in plain and "--w1:var(--jp-content-font-color2" in quiet
+    for html in (plain, quiet):
+        used = set(re.findall(r"var\((--w\w)", html))
+        assert used == set(re.findall(r"(--w\w):", html)), "each that is used is set, and no other"
+
+
+def test_where_words_may_break_a_row_says_where_its_cells_stand():
+    def row(text):
+        return shown(doc.ViewDocument((doc.Table(["a", "b"], [["x", text]]),))).html
+
+    assert "vertical-align:top" in row("word " * 40) and "vertical-align:top" not in row("a word")

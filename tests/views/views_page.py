@@ -22,11 +22,19 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag, attrs):
+        if tag in ("td", "th", "tr"):
+            self._end("td", "th", *(["tr"] if tag == "tr" else []))
         self.elements.append((tag, {name: value or "" for name, value in attrs}))
         if tag not in ("img", "br"):
             self.open_tags.append(tag)
 
+    def _end(self, *tags):
+        """End those whose end HTML leaves out."""
+        while self.open_tags and self.open_tags[-1] in tags:
+            self.open_tags.pop()
+
     def handle_endtag(self, tag):
+        self._end("td", "th", "tr")
         if not self.open_tags or self.open_tags.pop() != tag:
             self.problems.append(f"</{tag}> closes nothing that is open")
 

@@ -6,13 +6,15 @@ shown(document)     the `View`: this HTML, the text of `text.py`, and the pictur
 from __future__ import annotations
 
 import base64
+import io
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from workbench.look import doc
@@ -22,6 +24,7 @@ from workbench.look.markup import Html, Page, finished, join, tag, theme_of, the
 from workbench.look.png import FEW_DOTS, png_of
 from workbench.look.text import text_of
 from workbench.look.text_png import text_png
+from workbench.look.words import display_width
 from workbench.values import View
 
 SANS = "system-ui,Helvetica,Arial,DejaVu Sans,sans-serif"
@@ -30,7 +33,7 @@ PAPER = f"background:{CARD};color:{INK}"
 # JupyterLab's tables have striped rows, a font size and a colour of their own.
 TABLE = f"border-collapse:collapse;margin:6px 0;color:{INK};font-size:12px;text-align:right"
 BARE = "background:0"
-_ONE_WORD = re.compile(r"[A-Za-z0-9_.,%+−—]*")  # is not broken into lines
+_ONE_WORD = re.compile(r"[A-Za-z0-9_.,%+−—✓✗→]*")  # is not broken into lines
 SHORT = 80  # characters of the words in a row that stays one line
 
 
@@ -133,12 +136,12 @@ def line_html(line: doc.Line) -> Html:
 
 def _badge(part: doc.Badge) -> Html:
     return tag(
-        "span",
+        "b",
         part.text,
         title=part.title,
         style=(
             f"background:{part.background};color:{part.foreground};border-radius:3px;padding:1px 6px;"
-            "margin-right:4px;font-size:12px;font-weight:600;display:inline-block"
+            "margin-right:4px;font-size:12px;display:inline-block"
             f"{'' if _ONE_WORD.fullmatch(part.text) else ';white-space:nowrap'}"
         ),
     )
@@ -229,10 +232,11 @@ def _table(table: doc.Table) -> Html:
         column if isinstance(column, doc.Column) else doc.Column(column) for column in table.columns
     ]
     rows = [row if isinstance(row, doc.TableRow) else doc.TableRow(row) for row in table.rows]
+    if table.dense:
+        return _dense(columns, [row.cells for row in rows], table.header)
     # The font of most cells is said once for all of them.
-    mono = table.dense or 2 * sum(map(_is_mono, columns)) > len(columns)
-    font = f"font-family:{MONO}" if mono else ""
-    ruled = "" if table.dense else f";border-bottom:1px solid {LINE}"
+    mono = 2 * sum(map(_is_mono, columns)) > len(columns)
+    ruled = f"border-bottom:1px solid {LINE}"
     head = None
     if table.header:
         is_low = not any(" " in column.name for column in columns)
@@ -240,29 +244,76 @@ def _table(table: doc.Table) -> Html:
             _td("th", join([column.name]), column, place="" if is_low else "bottom")
             for column in columns
         ]
-        head = tag("thead", tag("tr", *names, style=f"background:{PANEL}{ruled}"))
+        head = tag("thead", tag("tr", *names, style=f"background:{PANEL};{ruled}"))
     body = tag(
         "tbody",
-        *(_row(row, columns, table.dense, mono, ruled) for row in rows),
-        style="" if table.dense else font,
+        *(_row(row, columns, mono, ruled) for row in rows),
+        style=f"font-family:{MONO}" if mono else "",
     )
-    style = f"{TABLE};table-layout:auto;{font if table.dense else ''}"
-    return tag("table", head, body, style=style.removesuffix(";"))
+    return tag("table", head, body, style=f"{TABLE};table-layout:auto")
+
+
+def _dense(
+    columns: Sequence[doc.Column], rows: Sequence[Sequence[str | doc.Cell]], header: bool
+) -> Html:
+    """Hundreds of cells as text, each filled up to the width of its column: a fifth of what a table takes."""
+    cells = [list(map(_cell_of, row)) for row in rows]
+    if header:
+        cells.insert(0, [doc.Cell(column.name, Look(PANEL, bold=True)) for column in columns])
+    widths = [_width(column) for column in zip(*cells)]
+    return tag(
+        "pre",
+        *(_dense_line(row, columns, widths) for row in cells),
+        style=f"font:12px/20px {MONO};color:{INK};background:0;margin:6px 0;padding:0;white-space:pre;overflow-x:auto",
+    )
+
+
+def _cell_of(cell: str | doc.Cell) -> doc.Cell:
+    return doc.Cell(cell) if isinstance(cell, str) else cell
+
+
+def _width(column: Sequence[doc.Cell]) -> int:
+    return max(display_width(cell.text) for cell in column)
+
+
+def _dense_line(
+    row: Sequence[doc.Cell], columns: Sequence[doc.Column], widths: Sequence[int]
+) -> Html:
+    """Neighbours that look the same are one element."""
+    filled = []
+    for cell, column, width in zip(row, columns, widths):
+        gap = " " * (width - display_width(cell.text))
+        text = f" {gap}{cell.text} " if column.number else f" {cell.text}{gap} "
+        filled.append((_inked(cell.look), cell.title, visible(text, newline="⏎")))
+    pieces = []
+    for (look, title), stretch in groupby(filled, itemgetter(0, 1)):
+        text = "".join(map(itemgetter(2), stretch))
+        if look == PLAIN and not title:
+            pieces.append(text)
+        else:
+            pieces.append(tag("span", text, title=title, style=f"{css(look)};padding:3px 0"))
+    return join([*pieces, "\n"])
+
+
+def _inked(look: Look) -> Look:
+    """On a paper of its own it has an ink of its own."""
+    own_paper = look.background and not look.foreground
+    return replace(look, foreground=INK) if own_paper else look
 
 
 def _is_mono(column: doc.Column) -> bool:
     return column.number or column.look.mono
 
 
-def _row(
-    row: doc.TableRow, columns: Sequence[doc.Column], dense: bool, mono: bool, ruled: str
-) -> Html:
+def _row(row: doc.TableRow, columns: Sequence[doc.Column], mono: bool, ruled: str) -> Html:
     """Names its paper: the theme's striped rows would shine through otherwise. Where its cells should stand is said
     only if one of them can be higher than another."""
-    parts = [doc.Cell(cell) if isinstance(cell, str) else cell for cell in row.cells]
+    parts = list(map(_cell_of, row.cells))
     texts = [cell.text for cell in parts if not _ONE_WORD.fullmatch(cell.text)]
-    is_plain = not row.below and all(cell.parts is None for cell in parts)
-    is_low = dense or is_plain and len("".join(texts)) <= SHORT
+    blocks = [
+        part for cell in parts for part in cell.parts or () if not isinstance(part, doc.Inline)
+    ]
+    is_low = not (row.below or blocks) and len("".join(texts)) <= SHORT
     cells = []
     for index, (cell, column) in enumerate(zip(parts, columns)):
         inside = parts_html((cell.text,) if cell.parts is None else cell.parts)
@@ -270,8 +321,8 @@ def _row(
             notes = parts_html(map(doc.Note, row.below))
             inside = join((inside, tag("div", notes, style=f"font-family:{SANS}")))
         place = "" if is_low else "top"
-        cells.append(_td("td", inside, column, cell.look, cell.title, place, dense, mono))
-    return tag("tr", *cells, style=f"{BARE}{ruled}")
+        cells.append(_td("td", inside, column, cell.look, cell.title, place, mono))
+    return tag("tr", *cells, style=f"{BARE};{ruled}")
 
 
 def _td(
@@ -281,30 +332,27 @@ def _td(
     look: Look = PLAIN,
     title: str = "",
     place: str = "",
-    dense: bool = False,
     mono: bool = False,
 ) -> Html:
     """Names what JupyterLab's tables have otherwise, and what is not as around it: notebooks keep hundreds of cells.
     `mono`: the font around it."""
     is_cell = name == "td"
-    has_mono = dense or is_cell and (look.mono or _is_mono(column))
+    has_mono = is_cell and (look.mono or _is_mono(column))
     # Figures stay in one line; the words above them may break, or a table of many columns leaves the page.
-    stays = is_cell and (dense or column.number) or look.nowrap or column.look.nowrap
+    stays = is_cell and column.number or look.nowrap or column.look.nowrap
     own = Look(
         look.background,
         look.foreground or (column.look.foreground if is_cell else None),
-        bold=is_cell and not dense and (look.bold or column.look.bold),
+        bold=is_cell and (look.bold or column.look.bold),
         mono=has_mono and not mono,
         nowrap=stays and not _ONE_WORD.fullmatch(inside),
     )
-    if own.background and not own.foreground:
-        own = replace(own, foreground=INK)
     declarations = (
         "" if column.number else "text-align:left",
-        f"padding:{'3px' if dense else '4px'} 8px",
+        "padding:4px 8px",
         place and f"vertical-align:{place}",
         f"font-family:{SANS}" if mono and not has_mono else "",
-        css(own),
+        css(_inked(own)),
     )
     return tag(name, inside, title=title, style=";".join(filter(None, declarations)))
 
@@ -326,7 +374,7 @@ def _ledger(part: doc.Ledger) -> Html:
 
 def _tokens(part: doc.Tokens) -> Html:
     """The mark of each run in the margin, its tokens beside it."""
-    margin = f"vertical-align:top;padding:3px 8px;line-height:1.9;font-size:11px;white-space:nowrap;color:{MUTED}"
+    margin = "vertical-align:top;padding:3px 8px;line-height:1.9;font-size:11px;white-space:nowrap"
     beside = (
         "text-align:left;vertical-align:top;padding:3px 8px;line-height:1.75;white-space:pre-wrap;"
         f"border-left:2px solid {LINE}"
@@ -346,7 +394,7 @@ def _tokens(part: doc.Tokens) -> Html:
     return tag(
         "table",
         tag("tbody", *rows),
-        style=f"{TABLE};font-family:{MONO};overflow-wrap:break-word",
+        style=f"{TABLE};color:{MUTED};font-family:{MONO};overflow-wrap:break-word",
     )
 
 
@@ -357,22 +405,28 @@ def _run_spans(run: doc.TokenRun) -> Html:
 
 
 def _token_spans(tokens: Sequence[doc.Styled], texts: Sequence[str]) -> Html:
-    """Tokens side by side. The colours that most of them have are said once, around all of them."""
-    looks = [token.look for token in tokens]
-    colours = [(look.background, look.foreground) for look in looks]
-    paper, ink = Counter(colours).most_common(1)[0][0] if len(looks) > 1 else (None, None)
-    spans = []
-    for token, text in zip(tokens, texts):
-        look = token.look
-        if paper and not look.below and (look.background, look.foreground) == (paper, ink):
-            look = replace(look, background=None, foreground=None)
+    """Tokens side by side. What neighbours have in common is said once, around them."""
+    stretches = []
+    for look, pairs in groupby(zip(tokens, texts), lambda pair: replace(pair[0].look, right="")):
         style = f"{css(look)};padding:1px 0{' 4px' if look.below else ''}"
-        spans.append(
-            tag("span", text, title=token.title, style=style.removeprefix(";"), light=bool(paper))
-        )
-    if not paper:
-        return join(spans)
-    return tag("span", *spans, style=f"{css(Look(paper, ink))};padding:1px 0")
+        edged = list(pairs)
+        if len(edged) == 1:
+            token, text = edged[0]
+            style = f"{css(Look(right=token.look.right))};{style}".removeprefix(";")
+            stretches.append(tag("span", text, title=token.title, style=style))
+            continue
+        spans = [
+            tag(
+                "span",
+                text,
+                title=token.title,
+                style=css(Look(right=token.look.right)),
+                light=True,
+            )
+            for token, text in edged
+        ]
+        stretches.append(tag("span", *spans, style=style))
+    return join(stretches)
 
 
 def _token_line(part: doc.TokenLine) -> Html:
@@ -422,10 +476,7 @@ def _legend(part: doc.Legend) -> Html:
 
 
 def _picture(part: doc.Picture) -> Html:
-    source = {
-        "src": "data:image/png;base64," + base64.b64encode(_png_of(part.png)).decode("ascii"),
-        "alt": part.alt,
-    }
+    source = {"src": _inlined(_png_of(part.png)), "alt": part.alt}
     # Beside labels it is not scaled to the window, or they would leave their rows.
     place = "none;margin:0;vertical-align:top" if part.labels else "100%;margin:4px 0"
     dark = ";filter:var(--wf)" if callable(part.png) else ""  # pixels have no paper of their own
@@ -441,6 +492,15 @@ def _picture(part: doc.Picture) -> Html:
         ),
     )
     return tag("div", labels, image, style="white-space:nowrap;overflow-x:auto;margin:4px 0")
+
+
+def _inlined(png: bytes) -> str:
+    """The same pixels as WebP, which takes a quarter less, for a page to carry."""
+    from PIL import Image
+
+    sink = io.BytesIO()
+    Image.open(io.BytesIO(png)).save(sink, "webp", lossless=True)
+    return "data:image/webp;base64," + base64.b64encode(sink.getvalue()).decode("ascii")
 
 
 def _squares(part: doc.Squares) -> Html:

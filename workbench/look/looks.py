@@ -12,7 +12,7 @@ INK = "#1b2733"
 MUTED = "#525f6b"
 CARD = "#ffffff"
 PANEL = "#f4f6f8"
-LINE = "#98a7b668"  # the paper shines through: the same on a light and on a dark page
+LINE = "#9ab6"  # the paper shines through: the same on a light and on a dark page
 # Okabe-Ito, darkened until white text reads.
 BLUE = "#0072b2"
 ORANGE = "#b84a00"

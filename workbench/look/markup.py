@@ -78,7 +78,8 @@ def tag(
     inside = "".join(
         child if isinstance(child, Html) else esc(child) for child in children if child is not None
     )
-    return Html(f"<{name}{written}>{inside}</{name}>")
+    end = "" if name in ("td", "th", "tr") else f"</{name}>"  # HTML needs none of these
+    return Html(f"<{name}{written}>{inside}{end}")
 
 
 def _in_theme(style: str, children: Iterable[object]) -> str:

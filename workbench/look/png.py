@@ -31,8 +31,10 @@ NARROWEST = 2.4  # inches of a panel beside another
 GRID = "#e3e7eb"
 LEGEND_COLUMNS = 4
 COLOURS = 24  # of a PNG
-DOTS = 110  # an inch of a PNG
-FEW_DOTS = 76  # of one that stands in for curves that can be zoomed: GitHub shows none wider
+DOTS = 100  # an inch of a PNG
+FEW_DOTS = (
+    72  # of one that stands in for curves that can be zoomed: 800 pixels, GitHub shows few more
+)
 # Of a figure on a dark page.
 DARK = {colour: dark for colour, (_, dark) in THEME.items()} | {
     "#000000": THEME[INK][1],
@@ -94,7 +96,7 @@ def png_of(drawing: Any, dots: int = DOTS) -> bytes:
         "RGBA", size, drawing.canvas.buffer_rgba(), "raw", "RGBA", 0, 1
     ).convert("RGB")
     many = picture.quantize(256, dither=Image.Dither.NONE).convert("RGB")
-    few = many.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    few = many.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     out = io.BytesIO()
     few.save(out, "png", optimize=True)
     return out.getvalue()
