@@ -41,8 +41,6 @@ PUBLIC: dict[str, str] = {
     "resume_here": "workbench.look.cells.train:resume_here",
     "lint": "workbench.look.cells.lint:lint",
     "assert_clean": "workbench.look.cells.lint:assert_clean",
-    "planted": "workbench.look.cells.planted:planted",
-    "show_planted": "workbench.look.cells.planted:show_planted",
     "evaluate": "workbench.training.session:evaluate",
     "baselines": "workbench.training.session:baselines",
     "evaluation_report": "workbench.training.session:evaluation_report",
