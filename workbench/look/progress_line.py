@@ -79,7 +79,9 @@ class Progress:
     def restart_clock(self) -> None:
         """The time that is left is told from now on: what came before, such as a run's baselines, was none of the work."""
         self._bar.start_t = std.time()
-        self._bar.last_print_t = self._bar.start_t  # or tqdm takes it for a bar that was never shown
+        self._bar.last_print_t = (
+            self._bar.start_t
+        )  # or tqdm takes it for a bar that was never shown
 
     def advance(self, amount: int = 1, note: str | None = None) -> None:
         """`amount` more are done; `note` replaces what stands behind the numbers."""
