@@ -14,7 +14,7 @@ import torch
 
 from workbench import cli
 from workbench.engines.endpoint import Endpoint
-from workbench.extensions.servers.served_policy import ServeSettings, open_served
+from workbench.extensions.servers.served_policy import ServedSettings, open_served
 from workbench.run.store import Run
 from workbench.training import checkpoint
 from workbench.training.config import load_config
@@ -42,7 +42,7 @@ def run(tmp_path_factory) -> Run:
 
 
 def served_weights(source, **settings) -> dict[str, torch.Tensor]:
-    with open_served(source, ServeSettings(**settings)) as policy:
+    with open_served(source, ServedSettings(**settings)) as policy:
         return {name: w.clone() for name, w in policy.engine._model.state_dict().items()}
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_is_served_by_its_step_or_its_folder(run):
 
 
 def test_a_policy_is_served_by_name_or_folder_and_others_are_refused(run, tmp_path):
-    with open_served("frozenlake-tiny", ServeSettings(name="lake")) as policy:
+    with open_served("frozenlake-tiny", ServedSettings(name="lake")) as policy:
         assert (policy.name, policy.temperature) == ("lake", 1.0)
     assert cli.main(["export", str(run.path), str(tmp_path / "out")]) == 0
     assert is_as_saved(served_weights(tmp_path / "out"), run, 2)

@@ -99,22 +99,24 @@ def audit(
         token_texts=session.chat.token_texts,
         on_note=on_note,
     )
-    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
-    if control is None and report.clean and size > LARGE:
-        return replace(report, control=Control(0, skipped=_left_out(size)))
-    if control is False:
-        return report
-    return _with_control(report, session, groups, syncs, own, on_note)
+    return _with_control(report, session, groups, control, syncs, own, on_note)
 
 
 def _with_control(
     report: MismatchReport,
     session: Session,
     groups: Sequence[Group],
+    control: bool | None,
     syncs: int,
     own: bool,
     on_note: Callable[[str], None],
 ) -> MismatchReport:
+    """The report with the control, where it is asked for or takes no minutes."""
+    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
+    if control is None and report.clean and size > LARGE:
+        return replace(report, control=Control(0, skipped=_left_out(size)))
+    if control is False:
+        return report
     on_note(
         f"the control: {syncs} syncs of the same weights, updates at learning rate 0, a planted change"
     )

@@ -84,14 +84,14 @@ def serve_command(args: argparse.Namespace) -> int:
 
 def _serve_embedded(args: argparse.Namespace) -> int:
     from workbench.extensions.servers.chat_server import ChatServer
-    from workbench.extensions.servers.served_policy import ServeSettings, open_served
+    from workbench.extensions.servers.served_policy import ServedSettings, open_served
 
     key = None
     if args.key_env:
         key = os.environ.get(args.key_env)
         if not key:
             raise ConfigError(f"the environment variable {args.key_env} holds no key")
-    settings = ServeSettings(args.step, args.name, args.calls, args.device, args.dtype)
+    settings = ServedSettings(args.step, args.name, args.calls, args.device, args.dtype)
     print(f"opening {args.source} ...", flush=True)
     with (
         open_served(args.source, settings) as policy,

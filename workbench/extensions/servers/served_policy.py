@@ -32,7 +32,7 @@ CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
-class ServeSettings:
+class ServedSettings:
     """How a policy is served. None: as the run has it, else the default. `name`: of the model, for clients; `calls`: how calls are
     written; `device`, `dtype`: of the engine; `max_rows`: replies that are decoded at once."""
 
@@ -59,7 +59,7 @@ class _Manner:
 
 @contextmanager
 def open_served(
-    source: str | Path, settings: ServeSettings = ServeSettings()
+    source: str | Path, settings: ServedSettings = ServedSettings()
 ) -> Iterator[ServedPolicy]:
     """The policy with an engine of its own. Raises ConfigError, StoreError, PolicyError and ChatFormatError for what cannot be
     served."""
@@ -103,7 +103,7 @@ def is_run(source: str | Path) -> bool:
 
 
 def _found(
-    path: Path, words: str, settings: ServeSettings, folder: Path
+    path: Path, words: str, settings: ServedSettings, folder: Path
 ) -> tuple[str, _Manner, str]:
     """(what `load_policy` takes, how it was trained, its name)"""
     if not is_run(path):
