@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,11 +13,13 @@ from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
 from workbench.extensions.agents import messages, tree
 from workbench.extensions.agents.messages import Ground, RefusedCall
+from workbench.extensions.agents.reading import read_action
 from workbench.extensions.agents.tree import CallTree
 from workbench.extensions.agents.wires import openai_chat
 from workbench.extensions.agents.wires.fields import FieldRules
 from workbench.tools.formats import Hermes
-from workbench.values import Message, Source, Text
+from workbench.tools.turns import ParsedTurn
+from workbench.values import Message, Source, Text, ToolCall
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def test_wild_clients_lose_and_forge_nothing(chat):
 
 @pytest.mark.full
 def test_ten_thousand_calls_of_wild_clients_lose_and_forge_nothing(chat):
-    calls, _, wrong = count(chat, 480)
+    calls, _, wrong = count(chat, 500)
     assert wrong == [] and calls >= 10_000
 
 
@@ -150,6 +153,18 @@ def test_everything_that_was_sampled_is_given_back(chat):
     assert [call["function"]["name"] for call in message["tool_calls"]] == ["search", "search"]
     assert message["content"].startswith("Let me look.")
     assert '<tool_call>{"name": 1}</tool_call>' in message["content"]
+
+
+def test_a_form_whose_blocks_are_not_known_loses_no_text():
+    @dataclass(frozen=True)
+    class Shouted:
+        name: str = "shouted"
+
+        def parse(self, text):
+            return ParsedTurn(calls=(ToolCall("search", {"query": "Zumi"}),))
+
+    text, [call] = read_action("Well. SEARCH Zumi", Shouted(), lambda index: f"c{index}")
+    assert text == "Well. SEARCH Zumi" and call.name == "search"
 
 
 def test_without_tools_nothing_is_read_as_a_call(chat):

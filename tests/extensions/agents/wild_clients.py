@@ -121,7 +121,7 @@ class WildClient:
     def sample(self) -> tuple[np.ndarray, np.ndarray, str]:
         encode = self.tree.chat.foreign_ids
         ids: list[int] = []
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.5:
             ids += encode(f"<think>{self.words()}</think>")
         if self.rng.random() < 0.7:
             ids += encode(self.words())
@@ -282,7 +282,7 @@ CHANGES: tuple[Change, ...] = (
     _no_mark,
     _no_content,
     _more_fields,
-    _without_thought,
+    *3 * (_without_thought,),  # only where there is one
     _edited,
     _edited_arguments,
     _fewer_calls,

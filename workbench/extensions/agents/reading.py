@@ -22,8 +22,8 @@ def read_action(
     if not parsed.calls:
         return text, ()
     rest, calls = _cut(text, format, parsed.calls)
-    if calls != list(parsed.calls):  # its blocks are not where they were looked for
-        rest = text if parsed.bad_calls else parsed.thought
+    if calls != list(parsed.calls):  # a form whose blocks are not known here: nothing is cut out
+        rest = text
         calls = list(parsed.calls)
     wire = tuple(
         WireCall(id_of(index), call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
