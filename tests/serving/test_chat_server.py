@@ -255,6 +255,14 @@ def test_calls_as_tags_are_read_by_the_tools_of_the_request(loaded):
     assert read_reply("<search>Bita</search>", style, "x").calls[0].arguments == {"query": "Bita"}
 
 
+def test_calls_in_the_form_of_an_extension_are_read_too(loaded):
+    style = ServedPolicy("tiny", None, loaded[1], style="llama_json").call_format((SEARCH,))
+    text = 'Let me look. {"name": "search", "parameters": {"query": "Bita"}}'
+    read = read_reply(text, style, "x")
+    assert read.content == "Let me look. " and read.calls[0].arguments == {"query": "Bita"}
+    assert read_reply(text, Hermes(), "x").calls == ()  # another form: words
+
+
 # ------------------------------------------------------------------------------------------------ text piece by piece
 
 

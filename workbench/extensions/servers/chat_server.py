@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from workbench.chat import ChatFormat
@@ -45,7 +46,7 @@ from workbench.extensions.servers.sampler import (
     TurnEnd,
     TurnRequest,
 )
-from workbench.tools.formats import FORMATS, CallFormat, Tags, text_argument
+from workbench.tools.formats import CallFormat, format_for
 from workbench.values.errors import EngineError
 from workbench.values.seeds import seed_of
 
@@ -70,25 +71,13 @@ class ServedPolicy:
 
     def call_format(self, tools: tuple[Mapping[str, Any], ...]) -> CallFormat:
         """How calls of these tools are written and read."""
-        made = FORMATS[self.style]
-        if made is not Tags:
-            return made(think=self.think)
-        arguments = [(_named(tool), text_argument(_as_tool(tool))) for tool in tools]
-        return Tags(self.think, tuple(arguments))
-
-
-def _named(tool: Mapping[str, Any]) -> str:
-    return tool["function"]["name"]
+        return format_for(self.style, [_as_tool(tool) for tool in tools], think=self.think)
 
 
 def _as_tool(tool: Mapping[str, Any]) -> Any:
-    """As much of a tool as says which argument is its only one."""
-
-    @dataclass(frozen=True)
-    class Shown:
-        parameters: Mapping[str, Any]
-
-    return Shown(tool["function"]["parameters"])
+    """As much of a tool as a form of calls reads: its name, and the types of its arguments."""
+    function = tool["function"]
+    return SimpleNamespace(name=function["name"], parameters=function["parameters"])
 
 
 class ChatServer(BoundedServer):

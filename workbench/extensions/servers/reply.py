@@ -17,7 +17,7 @@ from workbench.tools.turns import ParsedTurn
 
 HALF = "\ufffd"  # what a character looks like whose bytes are not all there yet
 OPENINGS = (
-    "<["  # what a tag begins with, in every way of writing calls: text is held back from there on
+    "<[{"  # what a tag begins with, in every way of writing calls: text is held back from there on
 )
 LONGEST_TAG = 40  # characters
 LEAST_LOGP = -9999.0  # OpenAI's number for what is impossible: JSON has no infinity

@@ -44,7 +44,7 @@ def add_serve(command: AddCommand) -> None:
     sub.add_argument(
         "--calls",
         metavar="FORMAT",
-        help="embedded: how the policy writes tool calls (default: as it was trained, else hermes)",
+        help="embedded: how the policy writes tool calls (default: as it was trained, else as its chat template asks)",
     )
     sub.add_argument("--device", help="embedded: cpu, cuda ... (default: the run's, else auto)")
     sub.add_argument(

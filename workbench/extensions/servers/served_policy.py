@@ -22,7 +22,7 @@ from workbench.engines.policy import load_policy
 from workbench.extensions.servers.chat_server import ServedPolicy
 from workbench.look.cells.export_policy import export_policy
 from workbench.run.store import open_run
-from workbench.tools.formats import FORMATS
+from workbench.tools.formats import TEMPLATE, format_names
 from workbench.training.config import Config
 from workbench.training.starting import device_of
 from workbench.training.stored import stored_config
@@ -49,7 +49,7 @@ class _Manner:
     """How a policy was trained, as far as a server must know."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
-    calls: str = "hermes"
+    calls: str = TEMPLATE
     think: bool = False
     temperature: float = 1.0
     top_p: float = 1.0
@@ -66,13 +66,15 @@ def open_served(
     with tempfile.TemporaryDirectory(prefix="workbench-serve-") as folder:
         place, manner, name = _found(Path(source), str(source), settings, Path(folder))
         calls = settings.calls or manner.calls
-        if calls not in FORMATS:
+        if calls not in format_names():
             raise ConfigError(
-                f"no way of writing calls is called {calls!r}; {nearest(calls, FORMATS)}"
+                f"no way of writing calls is called {calls!r}; {nearest(calls, format_names())}"
             )
         device = device_of(settings.device or manner.device)
         policy = load_policy(place, device=device)
         chat = ChatFormat.from_tokenizer(policy.tokenizer, template_flags=dict(manner.flags))
+        if calls == TEMPLATE:
+            calls = _form_of(chat)
         config = TransformersEngineConfig(
             device=device, dtype=settings.dtype or manner.dtype, max_rows=settings.max_rows
         )
@@ -94,6 +96,12 @@ def open_served(
             manner.top_p,
             about,
         )
+
+
+def _form_of(chat: ChatFormat) -> str:
+    """The form of calls that the chat template asks for. A template that shows no tools itself is given them as our text, which
+    asks for hermes; so is one whose form nobody here reads."""
+    return (chat.manner.calls if chat.capabilities.tool_schemas else None) or "hermes"
 
 
 def is_run(source: str | Path) -> bool:
