@@ -45,6 +45,7 @@ ELSEWHERE = {
     "sampler_weight": "tests/test_learner.py",
     "sampler_weight_capped": "tests/test_learner.py",
     "staleness": "tests/test_ahead.py",
+    "forgiven": "tests/extensions/interface/test_interface.py",
     "tasks_chosen_*": "tests/test_task_choice.py",
     "tasks_drawn_*": "tests/test_task_choice.py",
     "tasks_believed_*": "tests/test_task_choice.py",

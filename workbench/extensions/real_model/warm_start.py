@@ -101,11 +101,7 @@ def fine_tune(
 
     Raises ConfigError for an environment without a careful player, and for too few demonstrations for one update.
     """
-    if not isinstance(config.env, HigherLower) or count < tuning.batch:
-        raise ConfigError(
-            f"a warm start is shown games of higher_lower, at least {tuning.batch} of them; got {count} of "
-            f"{config.env.name}"
-        )
+    _check_games(config, count, tuning)
     policy = load_policy(begun, device="cpu")
     chat = ChatFormat.from_tokenizer(policy.tokenizer)
     model = adapted(policy.model, config.learner)
@@ -129,6 +125,14 @@ def fine_tune(
     policy.model.load_state_dict(merged(model, model.state_dict()))
     _save(policy, Path(out))
     return Path(out)
+
+
+def _check_games(config: Config, count: int, tuning: FineTuning) -> None:
+    if not isinstance(config.env, HigherLower) or count < tuning.batch:
+        raise ConfigError(
+            f"a warm start is shown games of higher_lower, at least {tuning.batch} of them; got {count} of "
+            f"{config.env.name}"
+        )
 
 
 def _loss(model: Any, examples: list[tuple[np.ndarray, np.ndarray]]) -> torch.Tensor:
