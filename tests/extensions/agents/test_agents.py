@@ -18,11 +18,13 @@ from workbench.engines.policy import load_tokenizer
 from workbench.engines.recorder import Journal
 from workbench.engines.scripted import ScriptedEngine
 from workbench.extensions.agents.family import ProgramTasks
+from workbench.extensions.agents.program import COMMAND, check_program
 from workbench.learn.batch import Batch
 from workbench.linting.evidence import Evidence
 from workbench.linting.table import lint_evidence
 from workbench.rollouts.collect import collect
 from workbench.rollouts.config import CollectConfig
+from workbench.run.code import named_code
 from workbench.training.config import load_config
 from workbench.values import StopReason, trajectories_of
 from workbench.values.errors import ConfigError
@@ -200,7 +202,7 @@ def test_the_guides_program_trains_and_what_was_stored_is_linted(guide_config, t
         ("asks_for_ever", {"most_calls": 3}, StopReason.MAX_TURNS, None),
         ("asks_too_long", {}, StopReason.CONTEXT_FULL, None),
         ("is_hot", {}, StopReason.ENV_ERROR, "400 Bad Request"),
-        ("command:false", {}, StopReason.ENV_ERROR, "the command ended with 1"),
+        ("command:line false", {}, StopReason.ENV_ERROR, "the command ended with 1"),
     ],
 )
 def test_whatever_breaks_ends_by_name(chat, program, settings, reason, words):
@@ -238,17 +240,28 @@ def test_one_that_sleeps_holds_up_nobody(chat):
 
 
 def test_a_command_finds_its_model_its_task_and_its_tools(chat):
-    tried = family(f"command:{sys.executable} -m {HERE}")
+    tried = family(f"command:line {sys.executable} -m {HERE}")
     [group] = gather(chat, tried, count=1, group_size=1)
     assert group[0].stop_reason in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
     assert len(group[0].turns) == 1 and group[0].error is None
+
+
+@pytest.mark.parametrize("command", ["./run.sh", "/bin/true", "python my_agent.py", " x"])
+def test_a_command_is_code_that_a_run_names(command):
+    """So a run from elsewhere starts none without --trust; what is not seen as code is not started either."""
+    program = f"command:line {command}"
+    assert named_code({"env": {"program": program}}) == {"env.program": program}
+    hidden = f"command:{command}"
+    assert named_code({"env": {"program": hidden}}) or not hidden.startswith(COMMAND)
+    with pytest.raises(ConfigError):
+        check_program(hidden)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"program": ""}, "env.program names nothing"),
-        ({"program": "command:"}, "names no command"),
+        ({"program": "command:line "}, "names no command"),
         ({"program": f"{HERE}:slept"}, "solve"),
         ({"program": f"{HERE}:solve", "tasks": "world-qq"}, "world-qa"),
     ],

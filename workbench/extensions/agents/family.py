@@ -2,7 +2,7 @@
 
     [env]
     kind = "agent"
-    program = "my_agent:solve"               or "command:python my_agent.py"
+    program = "my_agent:solve"               or "command:line python my_agent.py"
     tasks = "world_qa"                       a kind of environment: its tasks, its tools, its reward
 
 Nothing in the program changes but where its model is. Random play and the solver are those of the tasks' own environment.
@@ -32,7 +32,7 @@ class ProgramTasks:
     """Tasks of an environment, tried by a program. The fields are its only configuration."""
 
     program: Annotated[
-        str, "module:function of a task and of where its model is, or command:COMMAND LINE"
+        str, "module:function of a task and of where its model is, or command:line COMMAND"
     ] = ""
     tasks: Annotated[
         str, "kind of environment, or the name of one that is set up: its tasks, tools and reward"

@@ -33,7 +33,8 @@ from workbench.tools.base import schema_of
 from workbench.values import Message, Observation, StepResult, Task, ToolCall
 from workbench.values.errors import ConfigError, EnvError
 
-COMMAND = "command:"
+# Begins as code that is named does: a run from elsewhere starts no command (run/code.py).
+COMMAND = "command:line "
 MOST_OUTPUT = 1 << 20  # characters of what a command prints
 
 
@@ -222,13 +223,13 @@ def check_program(program: str) -> None:
             raise ConfigError(f"env.program {program!r} is no command: {error}") from error
         if not parts:
             raise ConfigError(
-                "env.program = 'command:' names no command, such as 'command:python my_agent.py'"
+                "env.program = 'command:line ' names no command, such as 'command:line python my_agent.py'"
             )
         return
     if not program:
         raise ConfigError(
             "env.program names nothing: 'my_agent:solve', a function of a task and of where its model is, or "
-            "'command:python my_agent.py'"
+            "'command:line python my_agent.py'"
         )
     solve = load_named(program, "env.program")
     try:
