@@ -111,8 +111,7 @@ def fine_tune(
     for update in range(updates):
         for group in optimizer.param_groups:
             group["lr"] = tuning.rate_at(update, updates)
-        numbers = range(first + update * tuning.batch, first + (update + 1) * tuning.batch)
-        games = [demonstrate(config.env, config.seed, number) for number in numbers]
+        games = _games(config, first + update * tuning.batch, tuning.batch)
         # Twice as fast where the CPU multiplies bfloat16; there is no sampler that it would have to agree with.
         with torch.autocast("cpu", torch.bfloat16):
             loss = _loss(model, [encode(game, chat, policy.tokenizer) for game in games])
@@ -125,6 +124,12 @@ def fine_tune(
     policy.model.load_state_dict(merged(model, model.state_dict()))
     _save(policy, Path(out))
     return Path(out)
+
+
+def _games(config: Config, first: int, count: int) -> list[Demonstration]:
+    """The games of these numbers: from `first` on, so many."""
+    numbers = range(first, first + count)
+    return [demonstrate(config.env, config.seed, number) for number in numbers]
 
 
 def _check_games(config: Config, count: int, tuning: FineTuning) -> None:
