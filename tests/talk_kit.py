@@ -81,4 +81,5 @@ def talk_saying(
     session = SimpleNamespace(
         engine=engine or engine_saying(turns, trickle=True), chat=chat_and_tokenizer()[0]
     )
-    return Talk(SimpleNamespace(env=family, collect=collect, seed=3), session, **settings)
+    config = SimpleNamespace(env=family, family=family, collect=collect, seed=3)
+    return Talk(config, session, **settings)

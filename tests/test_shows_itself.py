@@ -11,6 +11,7 @@ import pytest
 from IPython.display import display
 
 import workbench as wb
+import workbench.extensions.branching
 import workbench.extensions.many_runs
 import workbench.look
 from workbench.basics.extensions import provided
@@ -36,7 +37,7 @@ def subclasses(cls):
         yield from subclasses(below)
 
 
-PACKAGES = (workbench.look, workbench.extensions.many_runs)
+PACKAGES = (workbench.look, workbench.extensions.many_runs, workbench.extensions.branching)
 for package in PACKAGES:
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)  # classes are known once they are imported
@@ -50,7 +51,7 @@ OWN = {
     # Which classes of other extensions are known depends on what other tests imported.
     and not (
         cls.__module__.startswith("workbench.extensions.")
-        and not cls.__module__.startswith(workbench.extensions.many_runs.__name__)
+        and not cls.__module__.startswith(tuple(package.__name__ for package in PACKAGES))
     )
 }
 KINDS = {cls.__name__: cls for cls in (*REGISTERED, *ADDED, *OWN, RunSignals)}

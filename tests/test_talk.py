@@ -353,9 +353,8 @@ def through(server: str, model: str, **settings) -> Talk:
 
 
 def talk_config():
-    return SimpleNamespace(
-        env=Asking(), collect=CollectConfig(max_turn_tokens=50, temperature=0.5), seed=0
-    )
+    collect = CollectConfig(max_turn_tokens=50, temperature=0.5)
+    return SimpleNamespace(env=Asking(), family=Asking(), collect=collect, seed=0)
 
 
 def requests(server: str) -> list[dict]:
@@ -498,7 +497,8 @@ def test_what_is_scored_after_the_trajectory_is_scored_in_a_talk(server, by):
     def talk(family, **settings):
         if by == "engine":
             return talk_saying(["first", "second", "third"], family=family, **settings)
-        config = SimpleNamespace(env=family, collect=CollectConfig(max_turn_tokens=50), seed=0)
+        collect = CollectConfig(max_turn_tokens=50)
+        config = SimpleNamespace(env=family, family=family, collect=collect, seed=0)
         return Talk(config, endpoint=Endpoint(server, "talkative"), **settings)
 
     spoken = talk(Judged(), max_turns=1, keep=True)

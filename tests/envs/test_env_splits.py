@@ -162,8 +162,9 @@ def test_unknown_splits_are_refused():
 
 def test_presets_are_what_their_names_say():
     assert all(ENVS[kind].name == kind for kind in ENVS)
-    # Files, packages and servers are the user's.
+    # Files, packages, servers and programs are the user's.
     theirs = {"file_qa", "tools", "gymnasium", "reasoning_gym", "textarena", "verifiers", "openenv"}
+    theirs |= {"agent"}
     assert {family.name for family in PRESETS.values()} == set(ENVS) - theirs
     demo = PRESETS["frozenlake-4x4"]
     assert (demo.size, demo.slip, demo.hole_density, demo.max_moves, demo.think) == (

@@ -102,8 +102,8 @@ def opened(case: str) -> Callable[..., Session]:
     """`open_session` for a child: everything heavy was loaded by the parent, the engine and the learner are fresh."""
     ready = _policy_of(case)
 
-    def open_again(config: Config, *, quiet: bool = False) -> Session:
-        return Session(config, ready.policy, ready.chat, ready.engine)
+    def open_again(config: Config, *, quiet: bool = False, keeps_first: bool = True) -> Session:
+        return Session(config, ready.policy, ready.chat, ready.engine, keeps_first=keeps_first)
 
     return open_again
 

@@ -142,7 +142,8 @@ def algorithm_of(recipe: Recipe) -> Algorithm:
 def tokenizer_of_template(template: str):
     if template != "tiny":
         return tokenizer_of(template)
-    words = [family.instructions for family in PRESETS.values()] * 2
+    shipped = [family for family in PRESETS.values() if hasattr(family, "instructions")]
+    words = [family.instructions for family in shipped] * 2
     return build_tokenizer([*words, "Moves left: 10 P _ O G"] * 2)
 
 

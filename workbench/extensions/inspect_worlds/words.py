@@ -225,8 +225,11 @@ def _asked(
         heard = hear(reference, reference.texts, way, limited=True)
         yield Checked(1, PLAIN)
         if not paid_like(reference, heard.played):
-            yield _unpaid(reference, heard, PLAIN, way, ERROR)
-            return
+            severity = NOTE if _only_too_long(reference, way) else ERROR
+            yield _unpaid(reference, heard, PLAIN, way, severity)
+            if severity == ERROR:
+                return
+            break
     if scores_after(family):
         yield NotChecked("payment at once: it is scored afterwards, each time anew", "variations")
         return
@@ -238,6 +241,19 @@ def _asked(
             continue
         yield from _varied(references, variation, way, severity)
     yield from _wrong(references, way)
+
+
+def _only_too_long(reference: PlayedTrajectory, way: TextPath) -> bool:
+    """Whether the solver's words are paid where no limit cuts them, and shorter words of random play fit into the limit: who
+    plays with fewer words in a turn can be right."""
+    if not paid_like(reference, hear(reference, reference.texts, way).played):
+        return False
+    if not callable(getattr(reference.family, "random_action", None)):
+        return False
+    texts = _by_chance(reference)
+    cut = hear(reference, texts, way, limited=True).read
+    whole = hear(reference, texts, way).read
+    return any(short == long for short, long in zip(cut, whole))
 
 
 def _varied(

@@ -48,7 +48,7 @@ def words_report(session: Session) -> LintReport:
     rule = RULES[0]
 
     def check(_: None) -> Sequence[RuleResult]:
-        return _results(config.env, evidence_tasks, way)
+        return _results(config.family, evidence_tasks, way)
 
     results = heard_out(check, None, FAILED)
     return LintReport((answered(rule.id, rule.title, results, (), rule.means, rule.mend),))

@@ -39,7 +39,6 @@ def moves(text: str, names=MOVES, think: bool = True):
         ("<answer>Right, Down</answer>", ("Right", "Down")),
         ("Well: <think>x</think><answer>Right</answer> done", ("Right",)),
         ("<think>hm <answer>Right", ("Right",)),
-        ("the goal is near</think>\n<answer>Right</answer>", ("Right",)),
         ("<answer>Right</answer><answer>right</answer>", ("Right",)),
     ],
 )

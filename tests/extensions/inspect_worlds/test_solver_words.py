@@ -263,6 +263,18 @@ def test_training_does_not_begin_where_the_words_are_not_paid(tmp_path):
     assert caught.value.report.named == ("R39",)
 
 
+def test_a_solver_that_says_much_at_once_is_a_note_where_shorter_words_fit():
+    """One move fits into eight tokens, the four of the solver do not: who plays move by move can be right."""
+    said = []
+    session = wb.open_session(
+        wb.load_config("frozenlake", SMALL | {"collect.max_turn_tokens": 8}), quiet=True
+    )
+    ask_before_training(session, said.append)
+    session.close()
+    assert [words.partition(":")[0] for words in said] == ["R39, note"]
+    assert "collect.max_turn_tokens (8)" in said[0]
+
+
 def test_with_warn_it_is_said_and_without_start_nothing_is_asked():
     said = []
     settings = SMALL | {"collect.max_turn_tokens": 3, "lint.mode": "warn"}
@@ -283,7 +295,7 @@ def test_a_variation_that_a_world_refuses_is_a_note_in_training(tokenizer):
                 return super().guess(action_text) if action_text == action_text.strip() else None
 
     session = SimpleNamespace(
-        config=SimpleNamespace(env=ReadsToTheLetter(), collect=CollectConfig()),
+        config=SimpleNamespace(family=ReadsToTheLetter(), collect=CollectConfig()),
         chat=ChatFormat.from_tokenizer(tokenizer),
         train_tasks=lambda step: [Numbers().task(seed) for seed in range(2)],
     )
