@@ -21,7 +21,7 @@ from workbench.look.looks import BOLD, CARD, Look
 from workbench.look.tokens import KINDS, TokenTexts, ids_as_texts, kinds_of
 from workbench.values import Trajectory, View
 
-AROUND = 10  # tokens drawn on each side of those that a finding points at
+AROUND = 8  # tokens drawn on each side of those that a finding points at
 LONGEST = 40  # tokens drawn of those it points at
 MARKS = {
     PASSED: ("✓", "#00734f"),

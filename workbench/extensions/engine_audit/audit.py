@@ -45,8 +45,12 @@ LARGE = 20_000_000  # parameters of a policy whose control takes minutes
 
 
 def say(words: str) -> None:
-    """To whoever waits; what is printed as a result stands on standard output."""
-    print(words, file=sys.stderr, flush=True)
+    """To whoever waits. In a terminal what is printed as a result stands on standard output, so that this goes beside it; a
+    notebook draws what goes there as if something had failed."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    stream = sys.stdout if getattr(shell, "kernel", None) else sys.stderr
+    print(words, file=stream, flush=True)
 
 
 def audit(
