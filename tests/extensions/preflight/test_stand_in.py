@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from learning_data import make_groups, tiny_model, unscore
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.counts import reduced
-from tests.linting.test_gradients import BUGS
+from tests.linting.test_gradients import BUGS, the_last_value_is_that_before_the_last_token
 from workbench.extensions.preflight.stand_in import MOST, small_stand_in
 from workbench.learn.algorithms import GRPO, PPO
 from workbench.learn.batch import Batch
@@ -17,6 +19,7 @@ from workbench.linting import Evidence, check
 from workbench.linting.gradients import RULES
 from workbench.linting.knobs import RULES as KNOBS
 from workbench.linting.probe import probe_of
+from workbench.values import Group, StopReason
 
 # Model types of published families -> kinds of layers that the stand-in has, one of each at least.
 PUBLISHED = {
@@ -36,19 +39,21 @@ PUBLISHED = {
 }
 
 
-def large(algorithm, monkeypatch, model=None):
+def large(algorithm, monkeypatch, model=None, **settings):
     """A probe of a policy that counts as too large to be tried itself."""
     monkeypatch.setattr("workbench.linting.probe.MAX_PARAMETERS", 1)
-    return probe_of(tiny_model() if model is None else model, algorithm, LearnerConfig(), None)
+    model = tiny_model() if model is None else model
+    return probe_of(model, algorithm, LearnerConfig(**settings), None)
 
 
-def asked(algorithm, monkeypatch):
-    groups = unscore(make_groups(tasks=2, attempts=3), 1, 2)
+def asked(algorithm, monkeypatch, groups=None, **settings):
+    if groups is None:
+        groups = unscore(make_groups(tasks=2, attempts=3), 1, 2)
     evidence = Evidence(
         tuple(map(tuple, groups)),
         batch=Batch.from_groups(groups),
         algorithm=algorithm,
-        probe=large(algorithm, monkeypatch),
+        probe=large(algorithm, monkeypatch, **settings),
     )
     return check(evidence, RULES)["R19"]
 
@@ -87,8 +92,14 @@ def test_what_cannot_be_built_has_none():
     ids=lambda v: getattr(v, "__name__", ""),
 )
 def test_planted_bugs_are_named_where_a_stand_in_is_asked(bug, algorithm, words, monkeypatch):
+    groups = None
+    if bug is the_last_value_is_that_before_the_last_token:  # of trajectories that were cut off
+        groups = [
+            Group(tuple(replace(t, stop_reason=StopReason.MAX_TURNS) for t in group))
+            for group in make_groups(tasks=2, attempts=3)
+        ]
     bug(monkeypatch)
-    answer = asked(algorithm, monkeypatch)
+    answer = asked(algorithm, monkeypatch, groups, warmup_updates=5)
     assert any(words in finding.what for finding in answer.errors), answer
 
 
