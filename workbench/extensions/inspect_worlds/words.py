@@ -196,8 +196,10 @@ def spoken(
     *,
     budget_s: float = BUDGET_S,
     unpaid_variation: str = ERROR,
+    too_long: str = ERROR,
 ) -> Iterator[RuleResult]:
-    """Ask one family. `unpaid_variation`: how grave it is that one is not paid which the world should accept. Python's and numpy's global generators are left as they were, and each play finds them alike."""
+    """Ask one family. `unpaid_variation`: how grave it is that one is not paid which the world should accept; `too_long`: that
+    neither the solver's words nor those of random play fit into collect.max_turn_tokens. Python's and numpy's global generators are left as they were, and each play finds them alike."""
     if not callable(getattr(family, "solver_action", None)):
         yield NotChecked(f"a solver of {family.name}, whose words are known to be right")
         return
@@ -208,11 +210,16 @@ def spoken(
         yield Finding(
             f"may_vary of {family.name} names {unknown[0]!r}; what may vary is some of {', '.join(KINDS)}"
         )
-    yield from _asked(family, tasks, way, budget_s, unpaid_variation)
+    yield from _asked(family, tasks, way, budget_s, unpaid_variation, too_long)
 
 
 def _asked(
-    family: EnvFamily, tasks: Sequence[Task], way: TextPath, budget_s: float, unpaid_variation: str
+    family: EnvFamily,
+    tasks: Sequence[Task],
+    way: TextPath,
+    budget_s: float,
+    unpaid_variation: str,
+    too_long: str,
 ) -> Iterator[RuleResult]:
     references = solved(family, tasks, budget_s)
     spent = Spent()
@@ -225,7 +232,7 @@ def _asked(
         heard = hear(reference, reference.texts, way, limited=True)
         yield Checked(1, PLAIN)
         if not paid_like(reference, heard.played):
-            severity = NOTE if _only_too_long(reference, way) else ERROR
+            severity = _severity(reference, way, too_long)
             yield _unpaid(reference, heard, PLAIN, way, severity)
             if severity == ERROR:
                 return
@@ -243,17 +250,17 @@ def _asked(
     yield from _wrong(references, way)
 
 
-def _only_too_long(reference: PlayedTrajectory, way: TextPath) -> bool:
-    """Whether the solver's words are paid where no limit cuts them, and shorter words of random play fit into the limit: who
-    plays with fewer words in a turn can be right."""
+def _severity(reference: PlayedTrajectory, way: TextPath, too_long: str) -> str:
+    """How grave it is that the solver's own words are not paid: `too_long` where they are paid if no limit cuts them; a note
+    where shorter words of random play fit, since who plays with fewer words in a turn can be right."""
     if not paid_like(reference, hear(reference, reference.texts, way).played):
-        return False
+        return ERROR
     if not callable(getattr(reference.family, "random_action", None)):
-        return False
+        return too_long
     texts = _by_chance(reference)
     cut = hear(reference, texts, way, limited=True).read
     whole = hear(reference, texts, way).read
-    return any(short == long for short, long in zip(cut, whole))
+    return NOTE if any(short == long for short, long in zip(cut, whole)) else too_long
 
 
 def _varied(

@@ -28,14 +28,18 @@ _asked: WeakKeyDictionary[ChatFormat, tuple[Any, Any, tuple[RuleResult, ...]]] =
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
     tasks = [group[0].task for group in evidence.groups if group]
-    yield from _results(evidence.family, tasks, TextPath(evidence.chat, evidence.collect))
+    way = TextPath(evidence.chat, evidence.collect)
+    # Rollouts that are there were sampled within their limit.
+    yield from _results(evidence.family, tasks, way, too_long=NOTE)
 
 
-def _results(family: Any, tasks: Sequence[Task], way: TextPath) -> Sequence[RuleResult]:
+def _results(
+    family: Any, tasks: Sequence[Task], way: TextPath, too_long: str = ERROR
+) -> Sequence[RuleResult]:
     known = _asked.get(way.chat)
     if known is not None and known[0] is family and known[1] == way.collect:
         return known[2]
-    results = tuple(spoken(family, tasks, way, unpaid_variation=NOTE))
+    results = tuple(spoken(family, tasks, way, unpaid_variation=NOTE, too_long=too_long))
     _asked[way.chat] = (family, way.collect, results)
     return results
 
