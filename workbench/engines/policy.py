@@ -78,6 +78,11 @@ class Policy:
         return {name: (self.folder / name).read_bytes() for name in other_files(self.folder)}
 
 
+def num_parameters(model: torch.nn.Module) -> int:
+    """How many weights a model has; tied ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def shipped_policies() -> list[str]:
     """Names of the shipped policies, sorted; empty where they were taken away."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))

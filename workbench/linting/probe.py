@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.basics.extensions import has_service, service
+from workbench.engines.policy import num_parameters
 from workbench.learn.adapters import adapted
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, needs_critic
@@ -118,7 +119,7 @@ class LearnerProbe:
         """How many tokens of a batch are worth trying: fewer for a larger model."""
         if self.stood_for:
             return STAND_IN_TOKENS
-        return max(256, min(1536, int(2e9 / sum(p.numel() for p in self.model.parameters()))))
+        return max(256, min(1536, int(2e9 / num_parameters(self.model))))
 
     @property
     def bf16(self) -> bool:
@@ -347,7 +348,7 @@ def _no_credit(lines: Sequence, **settings: float) -> None:
 
 def too_large(model: nn.Module) -> str | None:
     """Why a policy cannot be tried segment by segment on the CPU, or None."""
-    count = sum(p.numel() for p in model.parameters())
+    count = num_parameters(model)
     if count > MAX_PARAMETERS:
         return (
             f"a policy that is small enough to be tried segment by segment on a CPU: this one has {count:,} "

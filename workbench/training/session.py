@@ -18,7 +18,7 @@ from workbench.basics.extensions import has_service, service
 from workbench.chat import ChatFormat
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
-from workbench.engines.policy import Policy, load_policy
+from workbench.engines.policy import Policy, load_policy, num_parameters
 from workbench.learn.adapters import alone
 from workbench.learn.algorithms.base import needs_greedy
 from workbench.learn.learner import Learner
@@ -85,7 +85,7 @@ class Session(Shown):
         # The learner trains a copy, so the policy's own model stays what it was: the reference. Who shards, or trains and
         # no more, has no room for one that nobody uses; a small one costs nothing.
         reference = self.policy.model if "ref_logp_T" in self.config.algorithm.requires else None
-        keeps = self.keeps_first or parameters_of(self.policy.model) <= SMALL
+        keeps = self.keeps_first or num_parameters(self.policy.model) <= SMALL
         return Learner(
             self.policy.model,
             self.config.algorithm,
@@ -212,7 +212,7 @@ def notes_of(engine: Engine, policy: Policy, config: Config | None = None) -> li
     """What should be known of an engine before it samples, and of settings that do not fit the policy's size; a run writes
     it down when it begins."""
     notes = [] if getattr(engine, "addressed", True) else [UNSEEDED]
-    size = parameters_of(policy.model)
+    size = num_parameters(policy.model)
     if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
         notes.append(
             f"engine.kind = 'transformers' decodes by Hugging Face's own forward passes, without graphs: it is for small "
@@ -222,10 +222,6 @@ def notes_of(engine: Engine, policy: Policy, config: Config | None = None) -> li
         toy_settings = service("toy_settings", "notes")
         notes += toy_settings(config, size, policy.model.device.type == "cpu")
     return notes
-
-
-def parameters_of(model: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def check_prompts(

@@ -66,7 +66,7 @@ def train_here(
             session.learner.is_main
         )  # made first of all: it asserts once more what accelerate made of the processes
         check_prompts(session)
-        _ask_before(session, on_note)
+        _ask_before(session, on_note if first else None)
         [path] = broadcast_object_list(
             [str(path)]
         )  # a name with a time in it may differ between processes

@@ -22,6 +22,7 @@ import torch
 from workbench.engines import open_engine
 from workbench.engines.base import Engine
 from workbench.engines.intake import WeightNames
+from workbench.engines.policy import num_parameters
 from workbench.engines.recorder import Exchange, Journal
 from workbench.extensions.engine_audit.claims import Claims, LogitsRecorder, claims_of
 from workbench.extensions.engine_audit.control import Control, zero_control
@@ -116,7 +117,7 @@ def _with_control(
     on_note: Callable[[str], None],
 ) -> MismatchReport:
     """The report with the control, where it is asked for or takes no minutes."""
-    size = sum(parameter.numel() for parameter in session.policy.model.parameters())
+    size = num_parameters(session.policy.model)
     if control is None and report.clean and size > LARGE:
         return replace(report, control=Control(0, skipped=_left_out(size)))
     if control is False:

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from workbench.engines.policy import num_parameters
+
 VOCABULARY = 512
 LAYERS = 2
 WIDTH = 64
@@ -103,7 +105,7 @@ def _reduce(config: Any, fields: Mapping[str, int]) -> None:
 def _built(model: nn.Module, config: Any) -> nn.Module:
     """The model of a configuration, once it has answered. Raises whatever the architecture raises."""
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in type(model)(config).parameters())
+        size = num_parameters(type(model)(config))
     if size > MOST:
         raise ValueError(f"{size} parameters")
     with torch.random.fork_rng(devices=[]):

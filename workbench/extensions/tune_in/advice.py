@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from workbench.engines.policy import num_parameters
 from workbench.extensions.tune_in.sizes import toy_settings
 
 OFTEN = 0.2  # share of turns cut at the limit that is too many
@@ -33,7 +34,7 @@ def advice_on(tuned: Any, config: Any, session: Any) -> Iterator[str]:
             "trajectories a task (train.group_size), easier tasks, or a warm start"
         )
     model = session.policy.model
-    size = sum(parameter.numel() for parameter in model.parameters())
+    size = num_parameters(model)
     # What the trial itself answers is left out.
     tried = ("interface.prompt", "collect.temperature", "workbench tune-in")
     for remark in toy_settings(config, size, model.device.type == "cpu"):

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.engines.policy import DTYPES, Policy
+from workbench.engines.policy import DTYPES, Policy, num_parameters
 from workbench.extensions.warm_start.demonstrations import demonstrate
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.batch import Batch
@@ -149,7 +149,7 @@ def _learner(session: Session, lr: float | None) -> Learner:
     """That of the session's settings, with the gradient of the likelihood: every token weighs the same."""
     config = session.config
     if lr is None:
-        size = sum(parameter.numel() for parameter in session.policy.model.parameters())
+        size = num_parameters(session.policy.model)
         lr = _rate(config, size)
     address = seed_of(config.seed, "warm-start", "learner")
     likelihood = ALGORITHMS["reinforce"](estimator={"baseline": "none"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from workbench.engines.policy import num_parameters
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
 from workbench.learn.replay import ReplayReport
@@ -36,7 +37,7 @@ def session_view(session: Session) -> View:
     """What a session has open, and what to do with it."""
     config = session.config
     policy = session.policy
-    weights = sum(parameter.numel() for parameter in policy.model.parameters())
+    weights = num_parameters(policy.model)
     device = next(policy.model.parameters()).device
     has_learner = "learner" in vars(session)
     facts = {

@@ -13,7 +13,13 @@ from workbench.extensions.agents.messages import (
     WireCall,
     WireMessage,
 )
-from workbench.extensions.agents.wires.fields import FieldRules, RequestFields, body_of, text_of
+from workbench.extensions.agents.wires.fields import (
+    FieldRules,
+    RequestFields,
+    body_of,
+    function_tool,
+    text_of,
+)
 
 PATH = "/messages"
 FINISH = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
@@ -109,12 +115,7 @@ def _tool(tool: Any) -> Mapping[str, Any]:
         raise RefusedCall(
             400, "unsupported_field", f"a tool of type {tool['type']!r} is not run here", "tools"
         )
-    function = {
-        "name": tool["name"],
-        "description": tool.get("description") or "",
-        "parameters": tool.get("input_schema") or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
+    return function_tool(tool, "input_schema")
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -127,6 +127,16 @@ def text_of(content: Any, where: str, glue: str) -> str | None:
     return glue.join(texts)
 
 
+def function_tool(tool: Mapping[str, Any], parameters: str) -> Mapping[str, Any]:
+    """A tool in the form of chat completions, which templates know. `parameters`: the key that its schema stands under."""
+    function = {
+        "name": tool["name"],
+        "description": tool.get("description") or "",
+        "parameters": tool.get(parameters) or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
 def body_of(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise RefusedCall(400, "invalid_json", "the body of a call is a JSON object")

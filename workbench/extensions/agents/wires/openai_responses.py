@@ -16,7 +16,13 @@ from workbench.extensions.agents.messages import (
     WireMessage,
 )
 from workbench.extensions.agents.wires import openai_chat
-from workbench.extensions.agents.wires.fields import FieldRules, RequestFields, body_of, text_of
+from workbench.extensions.agents.wires.fields import (
+    FieldRules,
+    RequestFields,
+    body_of,
+    function_tool,
+    text_of,
+)
 
 PATH = "/responses"
 PIECE = 24  # characters of a text in one piece of a stream
@@ -103,12 +109,7 @@ def _tool(tool: Any) -> Mapping[str, Any]:
         raise RefusedCall(
             400, "unsupported_field", f"a tool is a function with a name, got {tool!r:.80}", "tools"
         )
-    function = {
-        "name": tool["name"],
-        "description": tool.get("description") or "",
-        "parameters": tool.get("parameters") or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
+    return function_tool(tool, "parameters")
 
 
 # ------------------------------------------------------------------------------------------------ answers
