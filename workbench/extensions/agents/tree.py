@@ -24,6 +24,7 @@ import numpy as np
 
 from workbench.chat import ChatFormat
 from workbench.engines.base import Completion
+from workbench.extensions.agents.logprobs import sampled_texts
 from workbench.extensions.agents.messages import (
     END_THINK,
     AskedCall,
@@ -35,7 +36,8 @@ from workbench.extensions.agents.messages import (
     normal_calls,
     normal_text,
 )
-from workbench.extensions.agents.reading import read_action
+from workbench.extensions.agents.reading import form_for, read_action
+from workbench.extensions.agents.stopping import first_stop
 from workbench.tools.formats import CallFormat
 from workbench.tools.turns import THINK
 from workbench.values import Message, Observation, Segment, Source, Span, Turn
@@ -344,7 +346,8 @@ class CallTree:
         """The tokens behind `base` (None: from the beginning), and the messages that they show."""
         names = _names_of(asked.messages)
         ids = self._issued_ids(asked.messages, base, again)
-        messages = [self._message(message, names, ids) for message in rest]
+        form = form_for(self.format, asked.tools)
+        messages = [_message(message, names, ids, form) for message in rest]
         cuts = [*sorted(again), len(rest)]
         first = messages[: cuts[0]]
         if base is None:
@@ -368,28 +371,6 @@ class CallTree:
         last_id = int(call.ids[-1]) if len(call.ids) else None
         spans = self.chat.append(Observation(tuple(messages)), turn=0, last_id=last_id, later=later)
         return [(span, call) for span in spans]
-
-    def _message(
-        self, message: WireMessage, names: Mapping[str, str], ids: Mapping[str, str]
-    ) -> Message:
-        """A message as plain text: calls of an assistant that is not ours are written as the policy writes them."""
-        text = message.text or ""
-        if message.role == "assistant":
-            written = [self._written(call.name, call.arguments) for call in message.calls]
-            text = "\n".join(filter(None, (text, *written)))
-        call_id = message.call_id
-        return Message(
-            message.role,
-            text,
-            names.get(call_id or ""),
-            ids.get(call_id or "", call_id) if message.role == "tool" else None,
-        )
-
-    def _written(self, name: str, arguments: str) -> str:
-        try:
-            return self.format.write_call(name, json.loads(arguments or "{}"))
-        except Exception:  # no call of ours: whatever it says is shown
-            return f"{name} {arguments}"
 
     def _issued_ids(
         self,
@@ -433,8 +414,10 @@ class CallTree:
         call.ids = span.token_ids
         call.end = row.length
         call.finish = completion.finish
-        call.text = self.chat.decode(span.token_ids)
+        call.text = self.chat.action_text(span.token_ids)
         call.given = self._given(call)
+        if call.asked.logprobs:
+            call.given = replace(call.given, logprobs=sampled_texts(self.chat, completion))
         call.node.sampled.append(call)
         self._by_id[call.given.mark] = call
         for wire_call in call.given.calls:
@@ -445,9 +428,13 @@ class CallTree:
     def _given(self, call: TreeCall) -> GivenAnswer:
         text = call.text
         calls = ()
-        if call.asked.tools:
+        stop = first_stop(text, call.asked.stops)
+        if stop is not None:
+            text = text[: stop[0]]
+        if call.asked.tools and call.asked.reads_calls:
+            form = form_for(self.format, call.asked.tools)
             text, calls = read_action(
-                text, self.format, lambda index: f"call_{self.id_of(call.number, str(index))}"
+                text, form, lambda index: f"call_{self.id_of(call.number, str(index))}"
             )
         thought = ""
         if self.thoughts_apart:
@@ -457,10 +444,11 @@ class CallTree:
             text,
             calls,
             f"msg_{self.id_of(call.number, 'message')}",
-            finish if call.finish == "stop" else "length",
+            "length" if call.finish == "length" and stop is None else finish,
             thought,
             len(call.prompt_ids),
             len(call.ids),
+            "" if stop is None else stop[1],
         )
 
     # -------------------------------------------------------------------------------------------- the end
@@ -512,6 +500,30 @@ class CallTree:
 
 
 # ------------------------------------------------------------------------------------------------ small parts
+
+
+def _message(
+    message: WireMessage, names: Mapping[str, str], ids: Mapping[str, str], form: CallFormat
+) -> Message:
+    """A message as plain text: calls of an assistant that is not ours are written as the policy writes them."""
+    text = message.text or ""
+    if message.role == "assistant":
+        written = [_written(call.name, call.arguments, form) for call in message.calls]
+        text = "\n".join(filter(None, (text, *written)))
+    call_id = message.call_id
+    return Message(
+        message.role,
+        text,
+        names.get(call_id or ""),
+        ids.get(call_id or "", call_id) if message.role == "tool" else None,
+    )
+
+
+def _written(name: str, arguments: str, form: CallFormat) -> str:
+    try:
+        return form.write_call(name, json.loads(arguments or "{}"))
+    except Exception:  # no call of ours: whatever it says is shown
+        return f"{name} {arguments}"
 
 
 def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Ground] | None:
