@@ -51,7 +51,7 @@ SETTINGS = {
     "train.group_size": 3,
     "train.evaluate_every": 0,
     "train.checkpoint_every": 1,
-    "evaluation.num_tasks": 1,
+    "evaluation.num_tasks": 2,
     "collect.max_turn_tokens": 24,
     "algorithm.minibatches": 1,
 }
@@ -163,7 +163,7 @@ def one_life(path: Path, rng: random.Random, log: Path, tally: AgentTally, most:
 
 def marks_of(run: Run) -> dict[str, tuple[int, str, int, int]]:
     """The id of a message -> the address of the call that it answered: (step, task, attempt, number)."""
-    seed = run.config["train"]["seed"]
+    seed = run.config["seed"]
     marks = {}
     for step in run.steps():
         for group in run.groups(step):

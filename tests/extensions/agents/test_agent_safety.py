@@ -229,7 +229,7 @@ def settings(program: str) -> dict:
         "train.steps": 1,
         "train.tasks_per_step": 1,
         "train.group_size": 2,
-        "evaluation.num_tasks": 1,
+        "evaluation.num_tasks": 2,
         "train.evaluate_every": 0,
         "lint.start": False,
     }

@@ -30,7 +30,7 @@ SETTINGS = {
     "train.tasks_per_step": 2,
     "train.group_size": 3,
     "train.evaluate_every": 0,
-    "evaluation.num_tasks": 1,
+    "evaluation.num_tasks": 2,
     "algorithm.minibatches": 1,
 }
 CASES = [

@@ -270,7 +270,9 @@ def _paid(turns: Sequence[Turn], result: StepResult) -> tuple[int, Turn]:
     turn = next(saying, by_time[0])
     paid = finished_turn(turn, result)
     info = {**paid.info, **turn.info}
-    if isinstance(answer, str) and answer not in turn.text:  # the program's own words: no turn says them
+    if (
+        isinstance(answer, str) and answer not in turn.text
+    ):  # the program's own words: no turn says them
         info["returned"] = info.pop("answer")
     return turn.index, replace(paid, reply=turn.reply, info=info, reward=0.0, reward_parts={})
 

@@ -106,7 +106,8 @@ class TreeCall:
 class _Known:
     """How far a request is known."""
 
-    node: _Node | None  # where it leaves what is known; None: it does not
+    reached: _Node  # the last that is known
+    node: _Node | None  # the same where the request leaves what is known; None: it does not
     index: int  # of the first message that is not known
     last: TreeCall | None  # the newest turn of the policy on the way
     last_index: int  # of its message
@@ -210,7 +211,7 @@ class CallTree:
         row = self._rows[segment]
         row.extend([*before, *spans])
         self._roots.setdefault(repr(asked.tools), root)
-        node = self._grow(root, asked.messages)
+        node = self._grow(known, asked.messages)
         call = TreeCall(
             len(self.calls), segment, row.ids(), way, asked, node, facts, shown, known.last
         )
@@ -229,7 +230,7 @@ class CallTree:
         return "main" if self._conversations == 1 else f"conversation {self._conversations}"
 
     def _walk(self, root: _Node, messages: Sequence[WireMessage]) -> _Known:
-        node: _Node | None = root
+        node = root
         last = near = ground = None
         last_index = -1
         for index, message in enumerate(messages):
@@ -243,22 +244,18 @@ class CallTree:
                 continue
             following = node.children.get(self._key(messages, index))
             if following is None:
-                return _Known(node, index, last, last_index, ground, near)
+                return _Known(node, node, index, last, last_index, ground, near)
             node = following
         if node.asked:
-            return _Known(None, len(messages), last, last_index, ground, node.asked[0])
-        return _Known(node, len(messages), last, last_index, ground, near)
+            return _Known(node, None, len(messages), last, last_index, ground, node.asked[0])
+        return _Known(node, node, len(messages), last, last_index, ground, near)
 
-    def _grow(self, root: _Node, messages: Sequence[WireMessage]) -> _Node:
-        """The node of a conversation, made where it is not there yet."""
-        node = root
-        for index, message in enumerate(messages):
-            recognised = self._at(node, message)
-            if recognised is not None:
-                node = recognised[0].after
-                continue
+    def _grow(self, known: _Known, messages: Sequence[WireMessage]) -> _Node:
+        """The node of a conversation, made from where it is not known any more."""
+        node = known.reached
+        for index in range(known.index, len(messages)):
             key = self._key(messages, index)
-            node.messages.setdefault(key, message)
+            node.messages.setdefault(key, messages[index])
             node = node.children.setdefault(key, _Node())
         return node
 
@@ -345,7 +342,7 @@ class CallTree:
     ) -> tuple[list[tuple[Span, TreeCall | None]], tuple[Message, ...]]:
         """The tokens behind `base` (None: from the beginning), and the messages that they show."""
         names = _names_of(asked.messages)
-        ids = self._issued_ids(asked.messages, base, again)
+        ids = self._issued_ids(asked.messages, rest, base, again)
         form = form_for(self.format, asked.tools)
         messages = [_message(message, names, ids, form) for message in rest]
         cuts = [*sorted(again), len(rest)]
@@ -375,14 +372,16 @@ class CallTree:
     def _issued_ids(
         self,
         messages: Sequence[WireMessage],
+        rest: Sequence[WireMessage],
         base: TreeCall | None,
         again: Mapping[int, TreeCall],
     ) -> dict[str, str]:
-        """A program's own id of a call -> ours, for the turns that are recognised."""
+        """A program's own id of a call -> ours, for the turns that are recognised and the calls that `rest` answers."""
         ours = [call for call in (base, *again.values()) if call is not None]
+        wanted = {message.call_id for message in rest if message.role == "tool"}
         issued: dict[str, str] = {}
         for message in messages:
-            if message.role != "assistant" or not message.calls:
+            if wanted.isdisjoint(call.id for call in message.calls):
                 continue
             best = _best(message, ours)
             if best is not None:
@@ -528,6 +527,9 @@ def _written(name: str, arguments: str, form: CallFormat) -> str:
 
 def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Ground] | None:
     """The call whose answer a message is, and by what: one that it names first, then by how much is equal, then the newest."""
+    if len(calls) == 1:
+        ground = ground_of(message, calls[0].given)
+        return None if ground is None else (calls[0], ground)
     ids = {call.id for call in message.calls} | {message.mark}
     candidates = []
     for call in calls:

@@ -96,7 +96,7 @@ def _messages(value: Any) -> tuple[WireMessage, ...]:
 
 
 def _message(entry: Any, where: str) -> WireMessage:
-    role = entry.get("role") if isinstance(entry, Mapping) else None
+    role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ROLES:
         raise RefusedCall(
             400,
@@ -120,8 +120,8 @@ def _message(entry: Any, where: str) -> WireMessage:
 
 
 def _call(call: Any, where: str) -> WireCall:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
+    function = call.get("function") if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         raise RefusedCall(
             400, "invalid_value", f"{where} holds a tool call without a function's name", "messages"
