@@ -38,10 +38,11 @@ from tests.extensions.agents import soak_agent
 from tests.faults import killing
 from workbench.chat import ChatFormat
 from workbench.engines.policy import load_tokenizer
+from workbench.extensions.agents import journal
 from workbench.run.store import Run, open_run
 
 CASE = "agent"
-STEPS = 2  # the calls of the last two are still there at the end
+STEPS = 6
 SETTINGS = {
     "env.kind": "agent",
     "env.program": f"command:line {sys.executable} -S -E {soak_agent.__file__}",
@@ -111,14 +112,16 @@ def waits(log: Path, agents: list[int]) -> bool:
     return any(last.get(agent) == "asks" for agent in agents)
 
 
-def killed(pid: int, rng: random.Random, log: Path, until: float) -> str:
-    """Kill something of a living trainer before `until`; says what, "" where there was nothing to kill."""
+def killed(pid: int, rng: random.Random, path: Path, log: Path, until: float) -> str:
+    """Kill something of a living trainer before `until`; says what, "" where there was nothing to kill. Agents, and trainers
+    that one waits for, in a training step."""
     kind = rng.choice(["agent", "agent", "trainer", "trainer while an agent waits"])
     time.sleep(rng.uniform(0, LONGEST_S) if kind == "trainer" else rng.uniform(0, 1.0))
     while time.monotonic() < until:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return ""
-        agents = agents_of(pid)
+        trains = any((path / "calls").glob("train-*.jsonl"))
+        agents = agents_of(pid) if trains else []
         if kind == "agent" and agents:
             os.kill(rng.choice(agents), signal.SIGKILL)
             return kind
@@ -141,8 +144,9 @@ def one_life(path: Path, rng: random.Random, log: Path, tally: AgentTally, most:
     ended = None
     while ended is None:
         if tally.kills < most:
-            hit = killed(pid, rng, log, until)
-            tally.hit[hit] += 1 if hit else 0
+            hit = killed(pid, rng, path, log, until)
+            if hit:
+                tally.hit[hit] += 1
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None and time.monotonic() > until:
             tally.faults.append(f"a trainer did not end within {TOO_LONG_S:g} s")
@@ -248,6 +252,7 @@ def _is_of(record: dict[str, Any], span: Any) -> bool:
 def soak(kills: int, seed: int, folder: Path, say: Any = print) -> AgentTally:
     """Runs until so much was killed; the last one is finished too."""
     killing.CASES[CASE] = ("search", SETTINGS)
+    journal.remove_file = lambda path: None  # what is kept of old steps is counted at the end
     tally = AgentTally()
     rng = random.Random(seed)
     chat = ChatFormat.from_tokenizer(load_tokenizer("search-tiny"))
