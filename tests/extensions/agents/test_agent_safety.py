@@ -256,9 +256,9 @@ def test_a_run_from_elsewhere_starts_no_program_without_trust(tmp_path, monkeypa
     with pytest.raises(ConfigError, match="--trust"):
         wb.resume_here(brought, {"train.steps": 2})
     with pytest.raises(ConfigError, match="--trust"):
-        wb.evaluate(foreign, num_tasks=1)
+        wb.evaluate(foreign, num_tasks=2)
     wb.lint(foreign)
     wb.show(foreign)
     assert not mark.exists()
-    wb.evaluate(open_run(brought, trust=True), num_tasks=1)
+    wb.evaluate(open_run(brought, trust=True), num_tasks=2)
     assert mark.exists()  # negative control
