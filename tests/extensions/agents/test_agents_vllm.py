@@ -21,7 +21,7 @@ VLLM = {"engine.kind": "vllm", "engine.cache_tokens": 32768, "engine.max_context
 ENGINES = {
     "transformers": {},
     "vllm in this process": VLLM,
-    "vllm as a server": VLLM | {"layout.kind": "one_node"},
+    "vllm as a server": VLLM | {"layout.kind": "one_node", "layout.start_deadline_s": 1200.0},
 }
 SETTINGS = {
     "env.kind": "agent",
