@@ -33,11 +33,9 @@ def gateway_cost_tables(result: Result) -> dict[str, Table]:
                 ]
             )
     head = ["engine, and who asks it", "calls", "tokens of a segment", "engine", "all else"]
-    opening = result["rows"]["script"]["opening_ms"]
     note = (
         f"CPU time of a call, {result['conversations']} conversations at once of {result['calls']} calls each, the best of "
-        f"{result['times']} times, without the {opening:.1f} ms in which the environment of the tasks opens a trajectory. The "
-        f"goal is {result['goal_ms']:g} ms beside the engine."
+        f"{result['times']} times. The goal is {result['goal_ms']:g} ms beside the engine."
     )
     return {"main": Table(head, rows, note)}
 

@@ -3,9 +3,9 @@
     python -m experiments.bench.gateway [--conversations 64] [--calls 16] [--times 3] [--json FILE]
 
 Clients are in a process of their own. Counted is all CPU time of this one (HTTP, JSON, the tree of calls, templates and
-tokenization, what is kept on the disk, starting 64 programs), less what the engine takes and what the environment of the tasks
-takes to open a trajectory, which is its own. Beside it stands the same for that environment played by us, by turns. The engine
-is a script, then the embedded one. Best of so many times.
+tokenization, what is kept on the disk, starting 64 programs, opening their environments), less what the engine takes. What the
+environment keeps of a task once and for all, its index, is made before. Beside it stands the same for that environment played
+by us, by turns. The engine is a script, then the embedded one. Best of so many times.
 """
 
 from __future__ import annotations
@@ -67,20 +67,13 @@ def scripted(chat: ChatFormat) -> Callable[[], Any]:
     return lambda: ScriptedEngine(lambda request: ids, context_length=CONTEXT)
 
 
-def opening_s(tasks: Any) -> float:
-    """CPU seconds in which the environment opens a trajectory of each of these tasks."""
-    began = time.process_time()
-    for task in tasks:
-        with opened(WorldQA()) as env:
-            env.reset(task, 0)
-    return time.process_time() - began
-
-
 def measured(family: Any, engine: Any, chat: ChatFormat, conversations: int) -> dict[str, float]:
     """One collect: calls or turns, CPU milliseconds of each beside the engine's, tokens of a prompt."""
     timed = TimedEngine(engine)
     tasks = env_tasks(WorldQA(), "train", conversations)
-    opening = opening_s(tasks)
+    for task in tasks:
+        with opened(WorldQA()) as env:
+            env.reset(task, 0)
     began = time.process_time()
     groups = collect(
         tasks,
@@ -91,7 +84,7 @@ def measured(family: Any, engine: Any, chat: ChatFormat, conversations: int) -> 
         group_size=1,
         address=(0, "train", 1),
     )
-    seconds = time.process_time() - began - opening
+    seconds = time.process_time() - began
     trajectories = trajectories_of(groups)
     faults = [t.error for t in trajectories if t.stop_reason.is_fault]
     if faults:
@@ -102,7 +95,6 @@ def measured(family: Any, engine: Any, chat: ChatFormat, conversations: int) -> 
         "calls": calls,
         "beside_ms": 1e3 * (seconds - timed.seconds) / calls,
         "engine_ms": 1e3 * timed.seconds / calls,
-        "opening_ms": 1e3 * opening / conversations,
         "tokens": sum(lengths) / len(lengths),
     }
 

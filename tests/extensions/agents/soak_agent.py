@@ -36,7 +36,7 @@ def main() -> None:
             message = json.loads(reply.read())["choices"][0]["message"]
         note("answered", number=number, mark=message["id"], text=message["content"])
         messages += [message, {"role": "user", "content": f"And then? ({number})"}]
-    print(json.dumps({"reward": 0.5}))
+    print(json.dumps({"reward": os.getpid() % 3}))  # so that groups have something to compare
 
 
 if __name__ == "__main__":

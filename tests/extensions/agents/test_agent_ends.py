@@ -173,8 +173,9 @@ def test_a_run_is_read_replayed_linted_edited_and_gone_on_with_without_its_progr
     file.unlink()
     sys.modules.pop("an_agent_that_goes")
     assert wb.lint(run).ok
-    assert "agent" in wb.show(run).text and "call" in str(wb.show(run, step=2, task=0).text)
-    assert wb.explore(run).html and wb.edit_step(run, 2) is not None
+    assert "steps 1 to 2" in wb.show(run).text
+    assert "4 trajectories" in wb.show(run, step=2, task=0).text
+    assert wb.explore(run).view.html and wb.edit_step(run, 2) is not None
     assert wb.replay_step(run, 2) is not None and wb.show_replay(run, 2).text
     # What is done stays done, and nothing of it is asked of the program.
     assert wb.resume_here(run.path).steps() == run.steps()

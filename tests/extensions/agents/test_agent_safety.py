@@ -231,6 +231,7 @@ def settings(program: str) -> dict:
         "train.group_size": 2,
         "evaluation.num_tasks": 2,
         "train.evaluate_every": 0,
+        "algorithm.minibatches": 1,
         "lint.start": False,
     }
 
