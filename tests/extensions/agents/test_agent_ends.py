@@ -175,8 +175,8 @@ def test_a_run_is_read_replayed_linted_edited_and_gone_on_with_without_its_progr
     assert wb.lint(run).ok
     assert "steps 1 to 2" in wb.show(run).text
     assert "4 trajectories" in wb.show(run, step=2, task=0).text
-    assert wb.explore(run).view.html and wb.edit_step(run, 2) is not None
-    assert wb.replay_step(run, 2) is not None and wb.show_replay(run, 2).text
+    assert wb.explore(run).view().html and wb.edit_step(run, 2) is not None
+    assert wb.show_replay(run, 2).text
     # What is done stays done, and nothing of it is asked of the program.
     assert wb.resume_here(run.path).steps() == run.steps()
     # Negative control: what is new needs it, and says so.

@@ -341,10 +341,7 @@ class CallTree:
         base: TreeCall | None,
     ) -> tuple[list[tuple[Span, TreeCall | None]], tuple[Message, ...]]:
         """The tokens behind `base` (None: from the beginning), and the messages that they show."""
-        names = _names_of(asked.messages)
-        ids = self._issued_ids(asked.messages, rest, base, again)
-        form = form_for(self.format, asked.tools)
-        messages = [_message(message, names, ids, form) for message in rest]
+        messages = self._messages(asked, rest, base, again)
         cuts = [*sorted(again), len(rest)]
         first = messages[: cuts[0]]
         if base is None:
@@ -361,6 +358,19 @@ class CallTree:
             later = base is not None or place != cuts[0]
             spans += self._appended(messages[place + 1 : following], call, later=later)
         return spans, tuple(messages)
+
+    def _messages(
+        self,
+        asked: AskedCall,
+        rest: Sequence[WireMessage],
+        base: TreeCall | None,
+        again: Mapping[int, TreeCall],
+    ) -> list[Message]:
+        """What `rest` says, as templates take it."""
+        names = _names_of(asked.messages)
+        ids = self._issued_ids(asked.messages, rest, base, again)
+        form = form_for(self.format, asked.tools)
+        return [_message(message, names, ids, form) for message in rest]
 
     def _appended(
         self, messages: Sequence[Message], call: TreeCall, later: bool

@@ -39,13 +39,7 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     model = fields.take("model", "")
     system = text_of(fields.take("system"), "system", "\n")
     messages = [WireMessage("system", system)] if system else []
-    entries = fields.take("messages")
-    if not isinstance(entries, list) or not entries:
-        raise RefusedCall(
-            400, "invalid_value", "'messages' is a list of at least one message", "messages"
-        )
-    for index, entry in enumerate(entries):
-        messages += _messages(entry, f"messages[{index}]")
+    messages += _all_messages(fields.take("messages"))
     tools = tuple(_tool(tool) for tool in fields.take("tools", []))
     most = fields.number("max_tokens", whole=True, least=1)
     if most is None and "max_tokens" not in rules.not_followed:
@@ -72,6 +66,17 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
         model=str(model),
         noted=fields.noted,
     )
+
+
+def _all_messages(entries: Any) -> list[WireMessage]:
+    if not isinstance(entries, list) or not entries:
+        raise RefusedCall(
+            400, "invalid_value", "'messages' is a list of at least one message", "messages"
+        )
+    messages: list[WireMessage] = []
+    for index, entry in enumerate(entries):
+        messages += _messages(entry, f"messages[{index}]")
+    return messages
 
 
 def _messages(entry: Any, where: str) -> list[WireMessage]:
