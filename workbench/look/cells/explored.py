@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.basics.extensions import service
+from workbench.look import doc
 from workbench.look.cells.course import course_of
 from workbench.look.cells.step_record import (
     StepRecord,
@@ -33,7 +34,8 @@ from workbench.look.pairs import PairedGroups, paired
 from workbench.look.side_by_side import pair_of, pairs_of, side_by_side
 from workbench.look.spread import group_spread
 from workbench.look.tokens import ids_as_texts
-from workbench.look.trajectory import states_of
+from workbench.look.text import text_of
+from workbench.look.trajectory import added_parts, states_of
 from workbench.run.store import Run
 from workbench.values import Trajectory
 from workbench.values.address import Address
@@ -333,6 +335,8 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
         "error": visible(trajectory.error or ""),
         "group": spread_of(group),
         "segments": [len(segment) for segment in trajectory.segments],
+        "untrained": [visible(segment.untrained) for segment in trajectory.segments],
+        "added": visible(text_of(doc.ViewDocument(added_parts(trajectory)))),
         "boards": [grid and squares(grid).rows for grid in map(find_grid, states_of(trajectory))],
     }
 
