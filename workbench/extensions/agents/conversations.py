@@ -1,12 +1,14 @@
 """Conversations of one trajectory: how each gets its name, and which of them are trained.
 
-    model = "policy:judge"                    the client says it: what stands behind the colon of the model's name
-    [env.names]
-    judge = "You are a strict judge"          else by the first words of the conversation's first message
-    main, conversation 2, conversation 3      else by the order in which they began
+model = "policy:judge"                    the client says it: what stands behind the colon of the model's name
+[env.names]
+judge = "You are a strict judge"          else by the first words of the conversation's first message
+main, conversation 2, conversation 3      else by the order in which they began
 
-    [env]
-    trains = ["first"]                        "all" (the default), "first", or names
+A call that shows turns of the policy, and says no name, belongs to the conversation that they are of.
+
+[env]
+trains = ["first"]                        "all" (the default), "first", or names
 """
 
 from __future__ import annotations

@@ -168,6 +168,10 @@ class CallTree:
         known = self._walk(root, asked.messages)
         rest = asked.messages[known.last_index + 1 :]
         again = self._shown_again(rest, known)
+        if (
+            known.near is None and again
+        ):  # its first message differs, and the policy's turns are there
+            known = replace(known, near=list(again.values())[-1])
         base = known.last
         name = self.rules.name_of(asked)
         extends = base is not None and not again and self._goes_on(base, name)
@@ -241,9 +245,7 @@ class CallTree:
 
     def _row(self, conversation: str) -> _Row:
         first = self._rows[0].conversation if self._rows else conversation
-        return _Row(
-            conversation=conversation, untrained=self.rules.left_out(conversation, first)
-        )
+        return _Row(conversation=conversation, untrained=self.rules.left_out(conversation, first))
 
     def _origin(self, known: _Known, conversation: str) -> dict[str, int]:
         """The call that a new segment leaves; of one that leaves none, the call during which it began."""
@@ -263,7 +265,9 @@ class CallTree:
             if call.given is not None and self._rows[call.segment].conversation != conversation
         ]
         open_calls = [call for call in others if call.given.calls and call not in gone_on]
-        first = [call for call in others if call.facts["conversation"] == self._rows[0].conversation]
+        first = [
+            call for call in others if call.facts["conversation"] == self._rows[0].conversation
+        ]
         candidates = open_calls or first
         return candidates[-1] if candidates else None
 

@@ -33,8 +33,8 @@ from workbench.look.grid import find_grid, squares
 from workbench.look.pairs import PairedGroups, paired
 from workbench.look.side_by_side import pair_of, pairs_of, side_by_side
 from workbench.look.spread import group_spread
-from workbench.look.tokens import ids_as_texts
 from workbench.look.text import text_of
+from workbench.look.tokens import ids_as_texts
 from workbench.look.trajectory import added_parts, states_of
 from workbench.run.store import Run
 from workbench.values import Trajectory
