@@ -139,3 +139,26 @@ def judges_in_its_own_history(task, model):
     messages += [ask(model, messages), user("Is it good?")]
     ask(model, messages, name="policy:judge")
     return ask(model, messages)["content"]
+
+
+def plans_with_helpers(task, model):
+    """A planner with two helpers at once in each round, which say their names; and in the second round its past is rewritten."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    messages: list[Any] = [user(f"Plan this. {task.question}")]
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(2):
+            plan = ask(model, messages)
+            asked = {
+                name: [user(f"{name}, round {number}: {plan['content']}")]
+                for name in ("finder", "checker")
+            }
+            answers = {
+                name: pool.submit(ask, model, sent, name=f"policy:{name}")
+                for name, sent in asked.items()
+            }
+            results = [f"{name}: {answer.result()['content']}" for name, answer in answers.items()]
+            if number:
+                plan["content"] = plan["content"].replace("Note", "My better note")
+            messages += [plan, user("\n".join(results))]
+    return ask(model, messages)["content"]

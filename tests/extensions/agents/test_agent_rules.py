@@ -123,11 +123,11 @@ def test_calls_of_tools_that_cannot_be_read(chat):  # noqa: F811
     def said(program):
         tried = ProgramTasks(program=f"{HERE}:{program}", tasks="world_qa")
         engine = ScriptedEngine(lambda request: ids, context_length=1024)
-        return asked_of(chat, gather(chat, tried, count=1, group_size=1, engine=engine), tried)
+        return asked_of(chat, gather(chat, tried, count=1, engine=engine), tried)
 
     [finding] = said("offers_tools")["R45"]
     assert finding.severity == NOTE and finding.place.turn == 0
-    assert "5 of 5 calls of tools" in finding.what and "JSON" in finding.what
+    assert "10 of 10 calls of tools" in finding.what and "JSON" in finding.what
     assert "R45" not in said("offers_none")
 
 

@@ -59,7 +59,7 @@ class CallRecord:
     untrained     why what was sampled is not trained; "" where it is
     answered      tokens of the answer, as they were counted when it was given; None: not known
     sampled       tokens of the answer that stand in the segment
-    sent_back     assistant messages that came since the call before, by what they were recognised (names of GROUNDS)
+    sent_back     assistant messages that this call is the first to send, by what they were recognised (names of GROUNDS)
     facts         all that was kept
     """
 

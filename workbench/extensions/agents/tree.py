@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -149,6 +149,7 @@ class CallTree:
         self._rows: list[_Row] = []
         self._roots: dict[str, _Node] = {}
         self._conversations = 0
+        self._sent_back: set[TreeCall] = set()
         self._by_id: dict[str, TreeCall] = {}
         self._by_words: dict[Hashable, list[TreeCall]] = {}
 
@@ -369,13 +370,26 @@ class CallTree:
             facts["foreign"] = foreign
         if again:
             facts["shown_again"] = [call.number for call in again.values()]
-        grounds = [] if known.ground is None else [str(known.ground)]
-        grounds += [str(ground_of(rest[place], call.given)) for place, call in again.items()]
-        if grounds or foreign:
-            facts["sent_back"] = dict(Counter([*grounds, *["foreign"] * foreign]))
+        sent_back = Counter(self._first_sent_back(known, rest, again))
+        if foreign:
+            sent_back["foreign"] = foreign
+        if sent_back:
+            facts["sent_back"] = dict(sent_back)
         if known.node is not None and known.index < len(messages):
             facts |= _divergence(known.node, known.index, messages[known.index])
         return facts
+
+    def _first_sent_back(
+        self, known: _Known, rest: Sequence[WireMessage], again: Mapping[int, TreeCall]
+    ) -> Iterator[str]:
+        """By what answers were recognised that this call is the first to send back."""
+        there = {call: str(ground_of(rest[place], call.given)) for place, call in again.items()}
+        if known.last is not None:
+            there[known.last] = str(known.ground)
+        for call, ground in there.items():
+            if call not in self._sent_back:
+                self._sent_back.add(call)
+                yield ground
 
     # -------------------------------------------------------------------------------------------- tokens
 
