@@ -26,7 +26,7 @@ from workbench.extensions.agents.call_records import (
     FORK,
     RESAMPLED,
     ROOT,
-    CallRecord,
+    RecordedCall,
     calls_of,
     turn_of,
 )
@@ -48,8 +48,8 @@ class _Call(NamedTuple):
     """A call, the trajectory that it is of, and that trajectory's other calls."""
 
     n: int
-    call: CallRecord
-    others: list[CallRecord]
+    call: RecordedCall
+    others: list[RecordedCall]
 
     def place(self, evidence: Evidence) -> Place:
         segment = self.call.segment

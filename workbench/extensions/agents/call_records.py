@@ -27,7 +27,7 @@ GROUNDS = {
 
 
 @dataclass(frozen=True)
-class Difference:
+class HistoryDifference:
     """Where a request leaves what is known.
 
     message    number of the first message that differs, from 0
@@ -46,7 +46,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class CallRecord:
+class RecordedCall:
     """One call of a program.
 
     number        in the order of asking, from 0
@@ -74,7 +74,7 @@ class CallRecord:
     answered: int | None
     sampled: int
     sent_back: Mapping[str, int]
-    difference: Difference | None
+    difference: HistoryDifference | None
     facts: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ class CallRecord:
         return self.difference is not None and self.difference.call is not None
 
 
-def calls_of(trajectory: Trajectory) -> list[CallRecord]:
+def calls_of(trajectory: Trajectory) -> list[RecordedCall]:
     """Its calls in the order of asking; none where no program made it."""
     sampled: dict[int, tuple[int, int]] = {}
     for number, segment in enumerate(trajectory.segments):
@@ -103,9 +103,9 @@ def calls_of(trajectory: Trajectory) -> list[CallRecord]:
     return sorted(calls, key=lambda call: call.number)
 
 
-def _record(turn: int, segment: int | None, tokens: int, facts: Mapping[str, Any]) -> CallRecord:
+def _record(turn: int, segment: int | None, tokens: int, facts: Mapping[str, Any]) -> RecordedCall:
     number = _whole(facts, "number")
-    return CallRecord(
+    return RecordedCall(
         turn if number is None else number,
         turn,
         segment,
@@ -122,10 +122,10 @@ def _record(turn: int, segment: int | None, tokens: int, facts: Mapping[str, Any
     )
 
 
-def _difference(value: Any) -> Difference | None:
+def _difference(value: Any) -> HistoryDifference | None:
     if not isinstance(value, Mapping) or _whole(value, "message") is None:
         return None
-    return Difference(
+    return HistoryDifference(
         _whole(value, "message") or 0,
         _text(value, "role"),
         _whole(value, "character") or 0,
@@ -162,18 +162,18 @@ class SegmentNode:
     """
 
     number: int
-    calls: tuple[CallRecord, ...]
+    calls: tuple[RecordedCall, ...]
     parent: int | None
     untrained: str
     length: int
     sampled: int
 
     @property
-    def first(self) -> CallRecord:
+    def first(self) -> RecordedCall:
         return self.calls[0]
 
 
-def segments_of(trajectory: Trajectory, calls: Sequence[CallRecord]) -> list[SegmentNode]:
+def segments_of(trajectory: Trajectory, calls: Sequence[RecordedCall]) -> list[SegmentNode]:
     """Every segment in which something was sampled, in their order. A parent comes before its children."""
     by_number = {call.number: call for call in calls}
     nodes = []
@@ -196,6 +196,6 @@ def children_of(nodes: Sequence[SegmentNode], parent: int | None) -> list[Segmen
     return [node for node in nodes if (node.parent if node.parent in there else None) == parent]
 
 
-def turn_of(calls: Sequence[CallRecord], number: int | None) -> int | None:
+def turn_of(calls: Sequence[RecordedCall], number: int | None) -> int | None:
     """The turn of a call by its number; None: it is not there."""
     return next((call.turn for call in calls if call.number == number), None)

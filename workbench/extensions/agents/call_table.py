@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from workbench.basics.evenly import evenly
-from workbench.extensions.agents.call_records import GROUNDS, RESAMPLED, CallRecord, calls_of
+from workbench.extensions.agents.call_records import GROUNDS, RESAMPLED, RecordedCall, calls_of
 from workbench.extensions.agents.tree_view import ConversationTree
 from workbench.look import doc, words
 from workbench.look.html import view_from
@@ -34,7 +34,7 @@ MOST_NAMES = 12  # conversations in the view
 
 
 @dataclass(frozen=True)
-class CallCounts:
+class CallFigures:
     """Of one step, or of any trajectories.
 
     trajectories   that programs made
@@ -84,7 +84,7 @@ class CallCounts:
         return numbers | shares
 
 
-def counts_of(trajectories: Sequence[Trajectory]) -> CallCounts:
+def counts_of(trajectories: Sequence[Trajectory]) -> CallFigures:
     """Count over the trajectories that programs made."""
     totals: Counter[str] = Counter()
     sent_back: Counter[str] = Counter()
@@ -98,10 +98,10 @@ def counts_of(trajectories: Sequence[Trajectory]) -> CallCounts:
             sent_back.update(call.sent_back)
             number, tokens = by_name.get(call.conversation, (0, 0))
             by_name[call.conversation] = (number + 1, tokens + call.sampled)
-    return CallCounts(**totals, sent_back=sent_back, by_name=by_name)
+    return CallFigures(**totals, sent_back=sent_back, by_name=by_name)
 
 
-def _numbers(trajectory: Trajectory, calls: Sequence[CallRecord]) -> dict[str, int]:
+def _numbers(trajectory: Trajectory, calls: Sequence[RecordedCall]) -> dict[str, int]:
     eligible = sum(int(segment.eligible.sum()) for segment in trajectory.segments)
     sampled = trajectory.num_sampled
     scored = trajectory.reward is not None
@@ -121,7 +121,7 @@ def _numbers(trajectory: Trajectory, calls: Sequence[CallRecord]) -> dict[str, i
     }
 
 
-def _number(call: CallRecord, name: str) -> int:
+def _number(call: RecordedCall, name: str) -> int:
     value = call.facts.get(name, 0)
     return value if type(value) is int else 0
 
@@ -139,7 +139,7 @@ class RunCalls(HasView):
     """
 
     name: str
-    steps: tuple[tuple[int, CallCounts], ...]
+    steps: tuple[tuple[int, CallFigures], ...]
     committed: int
 
     def to_frame(self) -> pandas.DataFrame:
@@ -147,23 +147,23 @@ class RunCalls(HasView):
         import pandas
 
         rows = [{"step": step, **counts.row()} for step, counts in self.steps]
-        return pandas.DataFrame(rows, columns=("step", *CallCounts().row()))
+        return pandas.DataFrame(rows, columns=("step", *CallFigures().row()))
 
     @property
-    def total(self) -> CallCounts:
+    def total(self) -> CallFigures:
         """Over all steps that were read."""
         totals: Counter[str] = Counter()
         sent_back: Counter[str] = Counter()
         by_name: dict[str, tuple[int, int]] = {}
         for _, counts in self.steps:
             sent_back.update(counts.sent_back)
-            for member in fields(CallCounts):
+            for member in fields(CallFigures):
                 if member.name not in ("sent_back", "by_name"):
                     totals[member.name] += getattr(counts, member.name)
             for name, (number, tokens) in counts.by_name.items():
                 calls, sampled = by_name.get(name, (0, 0))
                 by_name[name] = (calls + number, sampled + tokens)
-        return CallCounts(**totals, sent_back=sent_back, by_name=by_name)
+        return CallFigures(**totals, sent_back=sent_back, by_name=by_name)
 
     def view(self) -> View:
         """You will see a row a step: calls and forks, what was sampled, trained and left out, and by what assistant messages
@@ -213,11 +213,11 @@ _COLUMNS = (
 )
 
 
-def _row(step: str, counts: CallCounts) -> list[str]:
+def _row(step: str, counts: CallFigures) -> list[str]:
     return [step, *(cell(counts) for _, cell in _COLUMNS)]
 
 
-def _by_name(total: CallCounts) -> Iterator[doc.Part]:
+def _by_name(total: CallFigures) -> Iterator[doc.Part]:
     rows = [
         [words.name_of(name), f"{calls:,}", f"{tokens:,}"]
         for name, (calls, tokens) in list(total.by_name.items())[:MOST_NAMES]
@@ -252,5 +252,5 @@ def conversations(
 
 
 @lru_cache(maxsize=4096)
-def _counts_of_step(run: Run, step: int) -> CallCounts:
+def _counts_of_step(run: Run, step: int) -> CallFigures:
     return counts_of(trajectories_of(run.groups(step)))

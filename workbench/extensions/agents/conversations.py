@@ -54,13 +54,13 @@ class ConversationRules:
 
     def name_of(self, asked: AskedCall) -> str | None:
         """The name that a call says or that its first message has; None: it goes by order."""
-        said = asked.model.removeprefix(SAID).strip()[:LONGEST_NAME]
-        if asked.model.startswith(SAID) and said:
-            return said
+        name = asked.model.removeprefix(SAID).strip()[:LONGEST_NAME]
+        if asked.model.startswith(SAID) and name:
+            return name
         first = normal_text(asked.messages[0].text)
-        for name, words in self.names.items():
+        for known, words in self.names.items():
             if first.startswith(normal_text(words)):
-                return name
+                return known
         return None
 
     def left_out(self, name: str, first: str) -> str:

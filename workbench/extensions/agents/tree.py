@@ -75,6 +75,12 @@ class _Row:
     def ids(self) -> np.ndarray:
         return np.concatenate([span.token_ids for span, _ in self.spans])
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is kept of it with each of its calls."""
+        left_out = {"untrained": self.untrained} if self.untrained else {}
+        return {"conversation": self.conversation} | left_out
+
 
 @dataclass(eq=False)
 class TreeCall:
@@ -220,9 +226,7 @@ class CallTree:
             way = "extends"
             segment = known.last.segment
         else:
-            way = "fork" if known.near is not None else "root"
-            if known.node is None and known.near is not None:
-                way = "resampled"
+            way = _way(known)
             segment = len(self._rows)
             self._rows.append(self._row(name or self._name(known)))
             facts |= self._origin(known, self._rows[segment].conversation)
@@ -235,12 +239,9 @@ class CallTree:
         )
         call.later = known.last is not None or bool(again)
         node.asked.append(call)
+        facts |= row.facts | {"way": way}
         if way == "root":
             facts.pop("differs", None)  # from other conversations
-        facts["conversation"] = row.conversation
-        facts["way"] = way
-        if row.untrained:
-            facts["untrained"] = row.untrained
         self.calls.append(call)
         return call
 
@@ -611,6 +612,13 @@ def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Gr
         return None
     _, call, ground = max(candidates, key=lambda candidate: candidate[0])
     return call, ground
+
+
+def _way(known: _Known) -> str:
+    """Of a call that begins a segment."""
+    if known.near is None:
+        return "root"
+    return "resampled" if known.node is None else "fork"
 
 
 def _numbered(span: Span, turn: int) -> Span:

@@ -16,8 +16,8 @@ from workbench.extensions.agents.call_records import (
     FORK,
     GROUNDS,
     RESAMPLED,
-    CallRecord,
-    Difference,
+    HistoryDifference,
+    RecordedCall,
     SegmentNode,
     calls_of,
     children_of,
@@ -48,7 +48,7 @@ class ConversationTree(HasView):
     """
 
     trajectory: Trajectory
-    calls: tuple[CallRecord, ...]
+    calls: tuple[RecordedCall, ...]
     segments: tuple[SegmentNode, ...]
 
     @classmethod
@@ -131,7 +131,7 @@ def _tokens(node: SegmentNode) -> str:
     return f"{counted}: {words.name_of(node.untrained or 'trained')}"
 
 
-def why(call: CallRecord, calls: Sequence[CallRecord]) -> str:
+def why(call: RecordedCall, calls: Sequence[RecordedCall]) -> str:
     """Why a segment begins with this call."""
     left = turn_of(calls, call.left)
     if call.way == RESAMPLED:
@@ -142,13 +142,13 @@ def why(call: CallRecord, calls: Sequence[CallRecord]) -> str:
     return "begins by itself" if caller is None else f"called during {_place(caller)}"
 
 
-def _fork(call: CallRecord, calls: Sequence[CallRecord]) -> str:
+def _fork(call: RecordedCall, calls: Sequence[RecordedCall]) -> str:
     difference = call.difference
     again = call.facts.get("shown_again")
     if difference is not None:
         stood = turn_of(calls, difference.call)
-        said = "" if stood is None else f", where the policy had said its turn {stood}"
-        return f"message {difference.message} ({words.name_of(difference.role)}) differs from character {difference.character} on{said}"
+        instead = "" if stood is None else f", where the policy had said its turn {stood}"
+        return f"message {difference.message} ({words.name_of(difference.role)}) differs from character {difference.character} on{instead}"
     if isinstance(again, list) and again:
         return f"turns of the policy are shown behind another past: calls {capped(str(again), 60)}"
     left = next((other for other in calls if other.number == call.left), None)
@@ -181,11 +181,14 @@ def _branch(
         yield f"{below}{mark}  {label} {text!r}"
     for child in following:
         last = child is following[-1]
-        deeper = below if depth >= FALLS_INTO else f"{below}{'   ' if last else '│  '}"
-        yield from _branch(tree, child, f"{below}{'└─ ' if last else '├─ '}", deeper, depth + 1)
+        branch = "└─ " if last else "├─ "
+        deeper = below
+        if depth < FALLS_INTO:
+            deeper += "   " if last else "│  "
+        yield from _branch(tree, child, below + branch, deeper, depth + 1)
 
 
-def _both(difference: Difference | None, call: CallRecord) -> list[tuple[str, str]]:
+def _both(difference: HistoryDifference | None, call: RecordedCall) -> list[tuple[str, str]]:
     """What stood there, and what was sent."""
     if difference is None or call.way != FORK:
         return []
@@ -225,7 +228,7 @@ def _segment(tree: ConversationTree, node: SegmentNode, most: int) -> Iterator[d
         )
 
 
-def _marked(text: str, difference: Difference) -> tuple[doc.Inline, ...]:
+def _marked(text: str, difference: HistoryDifference) -> tuple[doc.Inline, ...]:
     """The text with all from the first character that differs on in bold."""
     at = difference.character
     begin = at if at <= BEFORE else BEFORE + 1  # a mark stands for what is left out
@@ -250,25 +253,28 @@ def _table(tree: ConversationTree) -> Iterator[doc.Part]:
         *doc.numbers("tokens"),
         "noted",
     ]
-    rows = [
-        [
-            str(call.number),
-            str(call.turn),
-            words.name_of(call.conversation),
-            call.way if call.way == EXTENDS else why(call, tree.calls),
-            ", ".join(f"{count} {GROUNDS[name]}" for name, count in call.sent_back.items()),
-            f"{call.sampled:,}",
-            "; ".join(_noted(call)),
-        ]
-        for call in tree.calls[:MOST_CALLS]
-    ]
+    rows = []
+    for call in tree.calls[:MOST_CALLS]:
+        way = call.way if call.way == EXTENDS else why(call, tree.calls)
+        sent_back = [f"{count} {GROUNDS[name]}" for name, count in call.sent_back.items()]
+        rows.append(
+            [
+                str(call.number),
+                str(call.turn),
+                words.name_of(call.conversation),
+                way,
+                ", ".join(sent_back),
+                f"{call.sampled:,}",
+                "; ".join(_noted(call)),
+            ]
+        )
     yield doc.Table(columns, rows)
     notice = doc.first_shown(MOST_CALLS, len(tree.calls), "calls")
     if notice is not None:
         yield notice
 
 
-def _noted(call: CallRecord) -> Iterator[str]:
+def _noted(call: RecordedCall) -> Iterator[str]:
     if call.untrained:
         yield "not trained"
     for name, meaning in (

@@ -320,7 +320,7 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
         [visible(message.role), _text(message.text)]
         for message in trajectory.first_observation.messages
     ]
-    return {
+    return _segment_facts(trajectory) | {
         "step": facts.step,
         "task": task,
         "attempt": attempt,
@@ -334,10 +334,17 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
         "stop": trajectory.stop_reason.value,
         "error": visible(trajectory.error or ""),
         "group": spread_of(group),
-        "segments": [len(segment) for segment in trajectory.segments],
-        "untrained": [visible(segment.untrained) for segment in trajectory.segments],
-        "added": visible(text_of(doc.ViewDocument(added_parts(trajectory)))),
         "boards": [grid and squares(grid).rows for grid in map(find_grid, states_of(trajectory))],
+    }
+
+
+def _segment_facts(trajectory: Trajectory) -> dict[str, Any]:
+    """Lengths of segments, why those are not trained that are not, and what an extension says of the trajectory, as text."""
+    segments = trajectory.segments
+    return {
+        "segments": [len(segment) for segment in segments],
+        "untrained": [visible(segment.untrained) for segment in segments],
+        "added": visible(text_of(doc.ViewDocument(added_parts(trajectory)))),
     }
 
 
