@@ -76,6 +76,7 @@ class _Calls:
             id_of=id_of,
             issued=begun.observation.messages,
             thoughts_apart=self.family.thoughts == "apart",
+            rules=self.family.conversations,
         )
 
     def on_call(self, call: HttpCall) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.extensions.agents.conversations import ConversationRules
 from workbench.extensions.agents.journal import CallJournal
 from workbench.extensions.agents.program import COMMAND, check_program
 from workbench.extensions.agents.wires.fields import FieldRules
@@ -49,6 +50,14 @@ class ProgramTasks:
         tuple[str, ...],
         "fields of a request that may be sent, are recorded, and change nothing (tool_choice, stop, seed ...)",
     ] = ()
+    trains: Annotated[
+        tuple[str, ...],
+        "conversations that are trained: all, first (that of the first call), or names",
+    ] = ("all",)
+    names: Annotated[
+        Mapping[str, str],
+        "a conversation's name, and the words that its first message begins with; a client may say it: policy:NAME",
+    ] = field(default_factory=dict)
     thoughts: Annotated[
         str,
         one_of("shown", "apart"),
@@ -67,6 +76,7 @@ class ProgramTasks:
                 f"env.decides names {' and '.join(DECIDED)}, got {unknown[0]!r}; what else a program sends and the run "
                 "does not follow is named in env.not_followed"
             )
+        self.conversations.check()
 
     @cached_property
     def inside(self) -> EnvFamily:
@@ -87,6 +97,11 @@ class ProgramTasks:
                 f"env.tasks = {self.tasks!r} is no environment; {nearest(self.tasks, [*ENVS, *PRESETS])}"
             )
         return read_onto(begun, dict(self.settings), TABLES)
+
+    @property
+    def conversations(self) -> ConversationRules:
+        """How conversations get their names, and which of them are trained."""
+        return ConversationRules(self.trains, self.names)
 
     @cached_property
     def kept(self) -> CallJournal:

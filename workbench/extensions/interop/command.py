@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from workbench.cli.numbers import step_numbers, whole_number
+from workbench.cli.numbers import whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
@@ -50,7 +50,7 @@ def add_export(command: AddCommand) -> None:
     sub.add_argument("--to", choices=EXPORTS)
     sub.add_argument(
         "--steps",
-        type=step_numbers,
+        type=_step_numbers,
         metavar="A-B,C",
         help="of trajectories: these steps (default: all)",
     )
@@ -107,3 +107,14 @@ def export_command(args: argparse.Namespace) -> int:
         ).text
     )
     return 0
+
+
+def _step_numbers(text: str) -> list[int]:
+    """Steps as people write them: 1-10,15."""
+    steps: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise argparse.ArgumentTypeError(f"steps such as 1-10,15 are expected; got {text!r}")
+        steps += range(int(first), int(last or first) + 1)
+    return steps

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from workbench.basics.bounded_http import MOST_BYTES, AnswerError, async_hooks, in_short, own_words
+from workbench.basics.bounded_http import MOST_BYTES, AnswerError, async_hooks, in_short
 from workbench.values.errors import EngineError
 
 HEALTH_S = 5.0  # a server that samples still says that it is there within this
@@ -202,7 +202,7 @@ def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
         )
     if answer.status_code != 200:
         raise EngineError(
-            f"{address} answered with HTTP status {answer.status_code}: {own_words(answer)}"
+            f"{address} answered with HTTP status {answer.status_code}: {_own_words(answer)}"
         )
     if plain or not answer.content:
         return None
@@ -210,3 +210,13 @@ def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
         return answer.json()
     except (ValueError, RecursionError) as error:
         raise EngineError(f"{address} sent what is no JSON: {in_short(answer.text)}") from error
+
+
+def _own_words(answer: httpx.Response) -> str:
+    """The error message of the server's answer, in one line."""
+    try:
+        body = answer.json()
+    except (ValueError, RecursionError):
+        return in_short(answer.text)
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return in_short(error.get("message", error) if isinstance(error, dict) else error)
