@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+import pickle
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_what_is_shown_moves_the_named_layers_alone_and_again_the_same(config, t
 
 
 class AtOnce:
-    """In the place of another process."""
+    """In the place of another process, which is given what can be pickled and nothing else."""
 
     def __init__(self, *_, **__):
         pass
@@ -70,12 +71,16 @@ class AtOnce:
 
     def submit(self, function, *arguments):
         done = Future()
+        function, arguments = pickle.loads(pickle.dumps((function, arguments)))
         done.set_result(function(*arguments))
         return done
 
 
-def test_the_command_measures_every_policy_on_the_same_tasks(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "ProcessPoolExecutor", AtOnce)
+@pytest.mark.parametrize(
+    "beside", [AtOnce, pytest.param(ProcessPoolExecutor, marks=pytest.mark.full)]
+)
+def test_the_command_measures_every_policy_on_the_same_tasks(beside, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", beside)
     monkeypatch.setattr(demo, "DEMONSTRATIONS", 8)
     monkeypatch.setattr(demo, "model_folder", lambda name, say: TINY)
     out = tmp_path / "out"
