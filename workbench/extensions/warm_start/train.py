@@ -121,10 +121,7 @@ def warm_start(
     that is not finite.
     """
     out = _new_folder(out)
-    if min(tasks, batch, epochs) < 1 or first < 0:
-        raise ConfigError(
-            f"tasks, batch and epochs are at least 1, first at least 0; got {tasks}, {batch}, {epochs}, {first}"
-        )
+    _check_counts(first, tasks, batch, epochs)
     began = (time.perf_counter(), time.process_time())
     session = _opened(policy, env, settings)
     shown = demonstrate(session, tasks, first=first, player=player)
@@ -165,6 +162,13 @@ def _new_folder(out: str | Path) -> Path:
             f"{out} is there already, and nothing is written over; choose another name"
         )
     return out
+
+
+def _check_counts(first: int, *others: int) -> None:
+    if min(others) < 1 or first < 0:
+        raise ConfigError(
+            f"tasks, batch and epochs are at least 1, first at least 0; got {others}, {first}"
+        )
 
 
 def _learner(session: Session, lr: float | None) -> Learner:
