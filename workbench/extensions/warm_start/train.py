@@ -125,7 +125,6 @@ def warm_start(
     began = (time.perf_counter(), time.process_time())
     session = _opened(policy, env, settings)
     shown = demonstrate(session, tasks, first=first, player=player)
-    say(f"{len(shown.groups)} tasks demonstrated, {time.perf_counter() - began[0]:.0f} s")
     learner = _learner(session, lr)
     nll, tokens = _trained(learner, _dealt(session, shown.groups, batch, epochs), say)
     made = WarmStart(
