@@ -37,6 +37,10 @@ class Demonstrations:
     failed: int = 0
     long: int = 0
 
+    @property
+    def turns(self) -> int:
+        return sum(len(group[0].turns) for group in self.groups)
+
 
 def demonstrate(
     session: Session, count: int, *, first: int = 0, player: str = SOLVER

@@ -135,7 +135,7 @@ def warm_start(
         len(shown.groups),
         shown.failed,
         shown.long,
-        sum(len(group[0].turns) for group in shown.groups),
+        shown.turns,
         tokens,
         len(nll),
         learner.config.lr,
