@@ -116,6 +116,19 @@ def test_weights_that_have_moved_are_not_judged_by_those_that_have_not():
     assert bending(evidence) and not bending(replace(evidence, policy_version=3))
 
 
+def test_a_policy_that_trains_adapters_is_asked_without_them():
+    """A probe draws its adapters at random, so that all of the gradient is seen; what sampled has none yet."""
+    settings = {"learner.lora_rank": 8, "collect.temperature": 0.7}
+    session = open_session(load_config("frozenlake", settings), quiet=True)
+    groups = rollout(session, 2, group_size=3, step=1)
+    probe = probe_of(session.policy.model, GRPO(), session.config.learner)
+    evidence = Evidence(tuple(map(tuple, groups)), policy_version=0, probe=probe)
+    assert not bending(evidence)
+    # Controls: another sampler is named, and so it is beside the adapters that a probe draws.
+    assert bending(said_otherwise(evidence, lambda logp, plain: logp - np.float32(0.1)))
+    assert bending(replace(evidence, probe=replace(probe, sampler=None)))
+
+
 def test_the_definition_by_hand():
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
     assert np.allclose(np.exp(distribution(logits, 1.0, 0.7)), [0.625, 0.375, 0, 0])

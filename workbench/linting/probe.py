@@ -82,7 +82,8 @@ class UpdatePair(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class LearnerProbe:
     """Neither `model` nor `reference` is ever written to. `config`, `critic`: as the policy is going to be trained.
-    `stood_for`: why `model` is a small stand-in, "" where it is the policy itself; `device`: the learner's."""
+    `stood_for`: why `model` is a small stand-in, "" where it is the policy itself; `device`: the learner's; `sampler`: what
+    sampled, where `model` has adapters beside it that are drawn at random."""
 
     model: nn.Module
     algorithm: Algorithm
@@ -91,6 +92,7 @@ class LearnerProbe:
     reference: nn.Module | None = None
     stood_for: str = ""
     device: torch.device = torch.device("cpu")
+    sampler: nn.Module | None = None
 
     @cached_property
     def unable(self) -> str | None:
@@ -324,8 +326,9 @@ class LearnerProbe:
 
     def predictions(self, ids_L: Tensor) -> Tensor:
         """Row i: the log-probabilities of whatever may stand at i + 1 [L - 1, V], by the plain model, float32."""
+        policy = self.sampler or self._plain.policy
         with torch.no_grad():
-            logits_LV = self._plain.policy(input_ids=ids_L[None], use_cache=False).logits[0, :-1]
+            logits_LV = policy(input_ids=ids_L[None], use_cache=False).logits[0, :-1]
             return logits_LV.float().log_softmax(-1)
 
 
@@ -385,8 +388,10 @@ def probe_of(
             config = replace(config, lora_targets=_of_any_layer(config.lora_targets))
     else:
         stood_for = ""
+    sampler = None
     if config.lora_rank:
+        sampler = model
         model = adapted(model, config, spread=HEAD_SPREAD)
         config = replace(config, lora_rank=0)
     critic = critic or CriticConfig()
-    return LearnerProbe(model, algorithm, config, critic, reference, stood_for, device)
+    return LearnerProbe(model, algorithm, config, critic, reference, stood_for, device, sampler)

@@ -143,6 +143,7 @@ class HigherLowerEnv:
             "success": self.found,
             "moves": [] if guess is None else [str(guess)],
             "valid_format": guess is not None,
+            "complaint": "There is no number." if guess is None else "",
             "before": list(before),
             "left": list(self.left),
             "state": self.draw(),
