@@ -137,7 +137,9 @@ def test_an_engine_samples_from_the_weights_that_learn():
     # Negative controls: the policy before, and the adapters on top of the weights that were not packed.
     assert (logits(model) - mine).abs().max() > 1e-3
     whole = adapted(tiny_model(), LORA)
-    own = {name: t for name, t in learner.models.policy.module.state_dict().items() if "lora" in name}
+    own = {
+        name: t for name, t in learner.models.policy.module.state_dict().items() if "lora" in name
+    }
     plain = tiny_model()
     plain.load_state_dict(merged(whole, {**whole.state_dict(), **own}))
     assert (logits(plain) - mine).abs().max() > 1e-3
@@ -151,7 +153,9 @@ def test_what_was_handed_out_stays_when_adapters_move_on():
     kept = written(before)
     learner.update(facts, GRPO().credit(facts), step=0)
     assert all(torch.equal(tensor + 0, kept[name]) for name, tensor in before.items())
-    assert any(not torch.equal(tensor + 0, kept[name]) for name, tensor in learner.weights().items())
+    assert any(
+        not torch.equal(tensor + 0, kept[name]) for name, tensor in learner.weights().items()
+    )
 
 
 def test_only_adapters_are_saved_and_a_saved_state_goes_on_bit_for_bit():

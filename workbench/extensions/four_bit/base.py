@@ -1,6 +1,6 @@
 """Which layers of a policy are held in four bits: every linear one but the output head.
 
-    model = four_bit_base(policy.model, "my-policy")      the same model, its linear layers in four bits, nothing of it trainable
+model = four_bit_base(policy.model, "my-policy")      the same model, its linear layers in four bits, nothing of it trainable
 """
 
 from __future__ import annotations
