@@ -127,7 +127,9 @@ def test_a_large_policy_is_asked_itself_about_a_few_tokens(monkeypatch):
     asked = []
     predictions = type(probe).predictions
     monkeypatch.setattr(
-        type(probe), "predictions", lambda self, ids: asked.append(len(ids)) or predictions(self, ids)
+        type(probe),
+        "predictions",
+        lambda self, ids: asked.append(len(ids)) or predictions(self, ids),
     )
     part = "tokens compared with the model's own distribution"
     answer = check(evidence, [RULES["R12"]])["R12"]

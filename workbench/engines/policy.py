@@ -39,6 +39,7 @@ from workbench.values.tokens import GENERATION_STOPS
 
 SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRETRAINED = 20_000_000  # parameters from which a model is taken for a pretrained one
 ROUND_TRIP = "refuse_damaged_tokenizer"  # of an extension
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]

@@ -22,11 +22,15 @@ def quantize_4bit(weights, blocksize=64, compress_statistics=False, quant_type="
     return (levels[:, 0] * 16 + levels[:, 1])[:, None], SimpleNamespace(absmax=absmax)
 
 
-def dequantize_4bit(packed, quant_state=None, absmax=None, out=None, blocksize=64, quant_type=""):
-    levels = torch.stack([packed[:, 0] // 16, packed[:, 0] % 16], 1).reshape(-1, blocksize)
-    blocks = (levels.float() / 7.5 - 1) * absmax[:, None]
-    out.copy_(blocks.reshape(-1)[: out.numel()].reshape(out.shape))
-    return out
+def dequantize_4bit(packed, state):
+    levels = torch.stack([packed[:, 0] // 16, packed[:, 0] % 16], 1).reshape(-1, state.blocksize)
+    blocks = (levels.to(state.dtype) / 7.5 - 1) * state.absmax[:, None]
+    return blocks.reshape(-1)[: state.shape.numel()].reshape(state.shape)
+
+
+def quant_state(absmax, *, shape, dtype, blocksize, quant_type):
+    assert quant_type == "nf4"
+    return SimpleNamespace(absmax=absmax, shape=shape, dtype=dtype, blocksize=blocksize)
 
 
 def stand_in_where_it_is_missing(patch: MonkeyPatch) -> None:
@@ -36,6 +40,7 @@ def stand_in_where_it_is_missing(patch: MonkeyPatch) -> None:
     inner = ModuleType("bitsandbytes.functional")
     inner.quantize_4bit = quantize_4bit
     inner.dequantize_4bit = dequantize_4bit
+    inner.QuantState = quant_state
     package = ModuleType("bitsandbytes")
     package.functional = inner
     name = "workbench.extensions.four_bit.linear"

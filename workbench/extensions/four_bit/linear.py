@@ -58,12 +58,14 @@ class FourBitLinear(nn.Linear):
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """W' [out, in]."""
-        written = torch.empty(self.out_features, self.in_features, device=self.packed.device)
-        scales = self.scales.view(torch.float32)
-        packing.dequantize_4bit(
-            self.packed, absmax=scales, out=written, blocksize=BLOCK, quant_type=KIND
+        state = packing.QuantState(
+            self.scales.view(torch.float32),
+            shape=torch.Size((self.out_features, self.in_features)),
+            dtype=torch.float32,
+            blocksize=BLOCK,
+            quant_type=KIND,
         )
-        return written.to(dtype)
+        return packing.dequantize_4bit(self.packed, state).to(dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         product = _Product.apply(input, self)

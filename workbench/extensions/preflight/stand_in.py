@@ -35,7 +35,9 @@ def small_stand_in(model: nn.Module) -> nn.Module | None:
                 if attention is not None:
                     config._attn_implementation = attention
                 return _built(model, config)
-            except Exception:  # whatever a published architecture says of widths that it does not bear
+            except (
+                Exception
+            ):  # whatever a published architecture says of widths that it does not bear
                 continue
     return None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-REAL = 20_000_000  # parameters from which a model is taken for a pretrained one
+from workbench.engines.policy import PRETRAINED
+
 MOST_LR = 5e-5  # of all weights
 LEAST_LR_OF_ADAPTERS = 5e-5
 SHORTEST_TURN = 64  # tokens
@@ -14,7 +15,7 @@ MOST_TASKS = 256  # of an evaluation on a CPU
 
 def toy_settings(config: Any, size: int, on_cpu: bool) -> list[str]:
     """One sentence for each setting that is a small policy's, of a model of `size` parameters; none for a small one."""
-    return list(_remarks(config, size, on_cpu)) if size >= REAL else []
+    return list(_remarks(config, size, on_cpu)) if size >= PRETRAINED else []
 
 
 def _remarks(config: Any, size: int, on_cpu: bool) -> Iterator[str]:

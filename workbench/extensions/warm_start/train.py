@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.engines.policy import DTYPES, Policy, num_parameters
+from workbench.engines.policy import DTYPES, PRETRAINED, Policy, num_parameters
 from workbench.extensions.warm_start.demonstrations import demonstrate
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.batch import Batch
@@ -31,7 +31,6 @@ from workbench.values.errors import ConfigError, StoreError
 from workbench.values.seeds import rng_at, seed_of
 from workbench.values.view import HasView
 
-REAL = 20_000_000  # parameters from which a model is taken for a pretrained one
 LR = 2e-5  # of all weights of a pretrained model
 LR_OF_ADAPTERS = 2e-4
 
@@ -158,7 +157,7 @@ def _learner(session: Session, lr: float | None) -> Learner:
 
 
 def _rate(config: Any, size: int) -> float:
-    if size < REAL:
+    if size < PRETRAINED:
         return config.learner.lr
     return LR_OF_ADAPTERS if config.learner.lora_rank else LR
 
