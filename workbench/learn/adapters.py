@@ -87,12 +87,10 @@ def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor
             up = weights[f"{layer}lora_B.{NAME}.weight"]
             down = weights[f"{layer}lora_A.{NAME}.weight"]
             if hasattr(at.base_layer, "merged"):  # held in fewer bits
-                tensor = at.base_layer.merged(up, down, at.scaling[NAME])
-            else:
-                change = at.scaling[NAME] * (up @ down)
-                tensor = tensor.float() + (change.T if at.fan_in_fan_out else change).to(
-                    tensor.device
-                )
+                plain[layer + own] = at.base_layer.merged(up, down, at.scaling[NAME])
+                continue
+            change = at.scaling[NAME] * (up @ down)
+            tensor = tensor.float() + (change.T if at.fan_in_fan_out else change).to(tensor.device)
         if ".lora_" not in name:
             plain[layer + own] = tensor
     return plain
