@@ -34,6 +34,11 @@ class PolicyConfig:
         str | None,
         "package.module:Name of a function of your own that makes model and tokenizer of the name",
     ] = None
+    base_bits: Annotated[
+        int,
+        one_of(0, 4),
+        "4: linear layers below adapters are held in four bits (NF4); 0: as policy.dtype says",
+    ] = 0
 
 
 @dataclass(frozen=True)

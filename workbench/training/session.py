@@ -171,7 +171,11 @@ def open_session(config: Config, *, quiet: bool = False, keeps_first: bool = Tru
     check_tasks(config.env)
     device = device_of(config.policy.device)
     policy = load_policy(
-        config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader
+        config.policy.name,
+        dtype=config.policy.dtype,
+        device=device,
+        loader=config.policy.loader,
+        base_bits=config.policy.base_bits,
     )
     chat = ChatFormat.from_tokenizer(
         policy.tokenizer, template_flags=dict(config.policy.template_flags)

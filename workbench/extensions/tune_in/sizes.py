@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.basics.extensions import has_service, service
+from workbench.engines.policy import PRETRAINED
 
-REAL = 20_000_000  # parameters from which a model is taken for a pretrained one
 MOST_LR = 5e-5  # of all weights
 LEAST_LR_OF_ADAPTERS = 5e-5
 SHORTEST_TURN = 64  # tokens
@@ -17,7 +17,7 @@ FULL_PROMPT = "has_full_prompt"  # of an extension: worlds without one say every
 
 def toy_settings(config: Any, size: int, on_cpu: bool) -> list[str]:
     """One sentence for each setting that is a small policy's, of a model of `size` parameters; none for a small one."""
-    return list(_remarks(config, size, on_cpu)) if size >= REAL else []
+    return list(_remarks(config, size, on_cpu)) if size >= PRETRAINED else []
 
 
 def _remarks(config: Any, size: int, on_cpu: bool) -> Iterator[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.engines.policy import DTYPES, Policy, num_parameters
+from workbench.engines.policy import DTYPES, PRETRAINED, Policy, num_parameters
 from workbench.extensions.warm_start.demonstrations import SOLVER, demonstrate
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.batch import Batch
@@ -36,7 +36,6 @@ from workbench.values.errors import ConfigError, LearnerError, StoreError
 from workbench.values.seeds import rng_at
 from workbench.values.view import HasView
 
-REAL = 20_000_000  # parameters from which a model is taken for a pretrained one
 LR = 2e-5  # of all weights of a pretrained model
 LR_OF_ADAPTERS = 2e-4
 WARMUP = 4  # updates over which the learning rate rises
@@ -181,7 +180,7 @@ def _learner(session: Session, lr: float | None) -> Learner:
 
 
 def _rate(config: Any, size: int) -> float:
-    if size < REAL:
+    if size < PRETRAINED:
         return config.learner.lr
     return LR_OF_ADAPTERS if config.learner.lora_rank else LR
 
