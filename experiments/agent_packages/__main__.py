@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -75,8 +76,9 @@ def row_of(
     return row
 
 
-def measured(tasks: int, seed: int, steps: int, folder: Path) -> dict[str, Any]:
-    rows = []
+def measured(tasks: int, seed: int, steps: int, folder: Path, write: Any) -> None:
+    """`write` is handed the result anew after each row, so that what is cut off is not lost."""
+    rows: list[dict[str, Any]] = []
     own: dict[str, Score] = {}
     for name in ANSWERS:
         began = time.perf_counter()
@@ -86,7 +88,7 @@ def measured(tasks: int, seed: int, steps: int, folder: Path) -> dict[str, Any]:
         seconds = time.perf_counter() - began
         rows.append(row_of(name, "shipped", score, own.get("shipped"), seconds))
         own.setdefault("shipped", score)
-        print(rows[-1], flush=True)
+        write({"tasks": tasks, "steps": steps, "rows": rows})
     for name in TRAINED if steps else ():
         began = time.perf_counter()
         run = wb.train_here(config_of(name, tasks, seed, steps), folder / f"run-{len(rows)}")
@@ -94,8 +96,7 @@ def measured(tasks: int, seed: int, steps: int, folder: Path) -> dict[str, Any]:
         [score] = wb.evaluate(wb.reopen(run), modes=("sampled",))
         rows.append(row_of(name, "trained", score, own.get("trained"), seconds))
         own.setdefault("trained", score)
-        print(rows[-1], flush=True)
-    return {"tasks": tasks, "steps": steps, "rows": rows}
+        write({"tasks": tasks, "steps": steps, "rows": rows})
 
 
 def main() -> None:
@@ -107,8 +108,13 @@ def main() -> None:
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         write_programs(Path(folder))
-        result = measured(args.tasks, args.seed, args.steps, Path(folder))
-    args.json.write_text(json.dumps(result, indent=1))
+        keep = partial(_keep, args.json)
+        measured(args.tasks, args.seed, args.steps, Path(folder), keep)
+
+
+def _keep(path: Path, result: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(result, indent=1))
+    print(result["rows"][-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 import workbench as wb
 from tests.extensions.agents import programs
 from tests.extensions.agents.test_agents import HERE, WORLD, chat, family, gather  # noqa: F401
+from workbench.basics.findings import Checked, Finding
 from workbench.extensions.agents.family import ProgramTasks
+from workbench.extensions.agents.messages import RefusedCall
 from workbench.extensions.agents.scoring import judge_of
+from workbench.extensions.agents.trial import check_program_runs
+from workbench.extensions.agents.wires import anthropic_messages, openai_chat, openai_responses
+from workbench.extensions.agents.wires.fields import FieldRules
+from workbench.extensions.inspect_worlds.checks import check_family
 from workbench.training.config import from_dict, load_config, to_dict
 from workbench.values import StopReason
 from workbench.values.errors import ConfigError
+from workbench.worlds import tasks as env_tasks
 from workbench.worlds.tool_tasks import ToolTasks
 from workbench.worlds.world_qa import WorldQA
 
@@ -118,6 +125,80 @@ def test_an_environment_is_taken_by_name_and_as_a_value():
 def test_what_cannot_be_taken_is_said_at_once(arguments, words):
     with pytest.raises(ConfigError, match=words):
         wb.agents(**{"program": programs.solve, "tasks": "world_qa", **arguments})
+
+
+# ------------------------------------------------------------------------------------------------ tried without a policy
+
+
+def asked_of(tried) -> list:
+    return list(
+        check_program_runs(SimpleNamespace(family=tried, tasks=env_tasks(WORLD, "train", 3)))
+    )
+
+
+def test_check_env_starts_the_program():
+    assert asked_of(family("solve")) == [Checked(3)]
+    assert [check.id for check in family("solve").own_checks()] == ["P1"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("is_hot", "'temperature' = 0.5 is not followed"),
+        ("raises", "somebody's bug"),
+        ("says_nothing", "no call came in 3 of 3"),
+        ("asks_for_ever", "at most 4 calls"),
+    ],
+)
+def test_check_env_names_what_a_program_does_wrong(program, words):
+    found = [
+        result.what
+        for result in asked_of(family(program, most_calls=4))
+        if isinstance(result, Finding)
+    ]
+    assert any(words in what for what in found), found
+
+
+@pytest.mark.full
+def test_check_env_asks_programs_and_no_others():
+    report = check_family(family("solve"), only=("P1",), tasks=2, budget_s=0.5)
+    assert report.findings["P1"].status == "passed"
+    with pytest.raises(KeyError):
+        check_family(WORLD, only=("P1",), tasks=2, budget_s=0.5).findings["P1"]
+
+
+# ------------------------------------------------------------------------------------------------ strict tools
+
+
+def _strict(wire):
+    function = {"name": "search", "parameters": {"type": "object", "properties": {}}}
+    message = {"role": "user", "content": "Where?"}
+    return {
+        openai_chat: {
+            "messages": [message],
+            "tools": [{"type": "function", "function": function | {"strict": True}}],
+        },
+        openai_responses: {
+            "input": [message],
+            "tools": [{"type": "function", "strict": True} | function],
+        },
+        anthropic_messages: {
+            "messages": [message],
+            "max_tokens": 9,
+            "tools": [{"name": "search", "input_schema": {}, "strict": True}],
+        },
+    }[wire]
+
+
+@pytest.mark.parametrize("wire", [openai_chat, openai_responses, anthropic_messages])
+def test_strict_tools_are_refused_or_noted_and_never_shown(wire):
+    with pytest.raises(RefusedCall, match="strict") as refused:
+        wire.read(_strict(wire), FieldRules())
+    assert refused.value.field == "strict"
+    asked = wire.read(_strict(wire), FieldRules(not_followed=("strict",)))
+    assert asked.noted == {"strict": ["search"]} and "strict" not in str(asked.tools)
+    body = json.loads(json.dumps(_strict(wire)).replace("true", "false"))
+    assert wire.read(body, FieldRules()).tools == asked.tools
 
 
 # ------------------------------------------------------------------------------------------------ talking through it
