@@ -47,6 +47,7 @@ SMALL = {
     "08_ablation": {"rates": 2, "seeds": 1},
     "09_your_own_env": {"steps": 1, "tool_steps": 1, "num_tasks": 4},
     "10_two_papers": {"seeds": 1, "steps": 1, "probes": 4},
+    "12_your_agent": {"steps": 1, "num_tasks": 4},
     "plain": {"seed": 1, "group_size": 3, "number": 0},
 }
 
@@ -71,6 +72,7 @@ LONG = (
     "08_ablation",
     "09_your_own_env",
     "10_two_papers",
+    "12_your_agent",
     "plain",
 )
 

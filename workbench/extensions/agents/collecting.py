@@ -17,7 +17,7 @@ from workbench.extensions.agents.gateway import HttpCall
 from workbench.extensions.agents.messages import RefusedCall
 from workbench.extensions.agents.program import RETURNED, ProgramTask
 from workbench.extensions.agents.runner import BegunAttempt, EndedAttempt, Happening, ProgramRunner
-from workbench.extensions.agents.scoring import AttemptJudge, FinishedAttempt
+from workbench.extensions.agents.scoring import AttemptScores, ScoredAttempt
 from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
@@ -250,11 +250,11 @@ class ScoredProgramCollector(_Calls, RewardCollector):
     def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, *others: Any) -> None:
         super().__init__(engine, chat, family, *others)
         self.begun: dict[str, ProgramTask] = {}  # by trajectories under way
-        self.attempts: dict[tuple[str, int], FinishedAttempt] = {}  # by task and number
+        self.attempts: dict[tuple[str, int], ScoredAttempt] = {}  # by task and number
         judge = family.judge()
         if judge is not None:
             self.runner.judged = True
-            self.rewards = RewardRunner(AttemptJudge(judge, self.attempts))
+            self.rewards = RewardRunner(AttemptScores(judge, self.attempts))
 
     def on_answer(self, happening: Happening) -> None:
         if isinstance(happening, BegunAttempt):
@@ -264,7 +264,7 @@ class ScoredProgramCollector(_Calls, RewardCollector):
     def conclude(self, trajectory: Any, ended: EndedAttempt) -> None:
         """Also: keep what the function is to see."""
         if self.runner.judged and ended.result is not None and trajectory.conversation is not None:
-            self.attempts[trajectory.task.id, trajectory.number] = FinishedAttempt.of(
+            self.attempts[trajectory.task.id, trajectory.number] = ScoredAttempt.of(
                 self.begun[trajectory.key],
                 trajectory.conversation,
                 ended.returned,

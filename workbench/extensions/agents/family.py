@@ -22,7 +22,7 @@ from workbench.extensions.agents.journal import CallJournal
 from workbench.extensions.agents.program import COMMAND, check_program
 from workbench.extensions.agents.scoring import (
     OF_TASKS,
-    FinishedAttempt,
+    ScoredAttempt,
     judge_of,
     left_to_score,
 )
@@ -148,7 +148,7 @@ class ProgramTasks:
     def make(self) -> Env:
         return self.inside.make()
 
-    def judge(self) -> Callable[[FinishedAttempt], Any] | None:
+    def judge(self) -> Callable[[ScoredAttempt], Any] | None:
         """The function that scores finished attempts; None: the environment of the tasks does. Imports the program."""
         return judge_of(self.program, self.scored_by)
 

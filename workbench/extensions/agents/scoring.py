@@ -33,7 +33,7 @@ OF_TASKS = "tasks"  # as env.scored_by: the environment of the tasks scores, wha
 
 
 @dataclass(frozen=True)
-class FinishedCall:
+class RecordedCall:
     """A call of the model that was answered.
 
     messages      that were sent, as a chat completion takes them
@@ -49,7 +49,7 @@ class FinishedCall:
 
 
 @dataclass(frozen=True)
-class FinishedAttempt:
+class ScoredAttempt:
     """An attempt of a program that is over.
 
     task         as the program saw it; its tools are gone
@@ -60,7 +60,7 @@ class FinishedAttempt:
 
     task: ProgramTask
     returned: Any
-    calls: tuple[FinishedCall, ...]
+    calls: tuple[RecordedCall, ...]
     stop_reason: str = "terminated"
 
     @property
@@ -75,20 +75,20 @@ class FinishedAttempt:
         return (*call.messages, answer)
 
     @classmethod
-    def of(cls, task: ProgramTask, tree: CallTree, returned: Any, reason: str) -> FinishedAttempt:
+    def of(cls, task: ProgramTask, tree: CallTree, returned: Any, reason: str) -> ScoredAttempt:
         answered = sorted(tree.answered, key=lambda call: call.number)
         return cls(replace(task, call=_gone), returned, tuple(map(_finished, answered)), reason)
 
 
 @dataclass(frozen=True, eq=False)
-class AttemptJudge:
+class AttemptScores:
     """In the place of a family that scores: what the user's function says of the attempt that a trajectory is of.
 
     attempts  by the trajectory's task and number
     """
 
-    function: Callable[[FinishedAttempt], Any]
-    attempts: Mapping[tuple[str, int], FinishedAttempt]
+    function: Callable[[ScoredAttempt], Any]
+    attempts: Mapping[tuple[str, int], ScoredAttempt]
 
     def score(self, trajectory: Trajectory) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         verdict = self.function(self.attempts[trajectory.task.id, trajectory.attempt])
@@ -107,7 +107,7 @@ class AttemptJudge:
         return parts if success is None else parts | {"success": success}
 
 
-def judge_of(program: str, scored_by: str) -> Callable[[FinishedAttempt], Any] | None:
+def judge_of(program: str, scored_by: str) -> Callable[[ScoredAttempt], Any] | None:
     """The function that scores attempts of this program; None: the environment of the tasks does. Imports the program.
 
     Raises ConfigError for a name that leads to nothing, or to what cannot be called with an attempt."""
@@ -137,8 +137,8 @@ def left_to_score(trajectory: Any) -> None:
     """The reward of rows whose attempts a function scores: there is no other."""
 
 
-def _finished(call: TreeCall) -> FinishedCall:
-    return FinishedCall(
+def _finished(call: TreeCall) -> RecordedCall:
+    return RecordedCall(
         tuple(_message(message) for message in call.asked.messages),
         call.given.text,
         tuple(_call(wire_call) for wire_call in call.given.calls),

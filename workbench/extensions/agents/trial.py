@@ -28,7 +28,7 @@ LONGEST_S = 30.0  # of one attempt
 
 
 @dataclass(eq=False)
-class TriedProgram:
+class ProgramTrial:
     """What came of one attempt. `ended` None: it was given up."""
 
     task: str
@@ -51,15 +51,15 @@ def check_program_runs(given: Any) -> Iterator[RuleResult]:
     """`given` has the family and its tasks."""
     tried = [try_program(given.family, task) for task in given.tasks[:TRIED]]
     yield Checked(len(tried))
-    told: set[str] = set()
+    complaints: set[str] = set()
     for attempt in tried:
-        told |= {f"a call was refused ({call.code}): {call}" for call in attempt.refused}
-    yield from map(Finding, sorted(told))
+        complaints |= {f"a call was refused ({call.code}): {call}" for call in attempt.refused}
+    yield from map(Finding, sorted(complaints))
     silent = [attempt for attempt in tried if not attempt.calls]
-    if silent and not told:
+    if silent and not complaints:
         yield Finding(f"no call came in {len(silent)} of {len(tried)} attempts")
     ends = {attempt.ended.error for attempt in tried if attempt.ended and attempt.ended.error}
-    if not told:
+    if not complaints:
         yield from map(Finding, sorted(ends))
     late = sum(attempt.ended is None for attempt in tried)
     if late:
@@ -79,9 +79,9 @@ PROGRAM_CHECK = ProgramCheck(
 )
 
 
-def try_program(family: Any, task: Task) -> TriedProgram:
+def try_program(family: Any, task: Task) -> ProgramTrial:
     """Run the program once on a task. Nothing it does raises here."""
-    tried = TriedProgram(task.id)
+    tried = ProgramTrial(task.id)
     runner = ProgramRunner(family.rules(1.0, 1.0), family.idle_s, judged=family.judge() is not None)
     runner.reset(task.id, family, task, 0)
     attempt = runner.attempt(task.id)
@@ -104,7 +104,7 @@ def try_program(family: Any, task: Task) -> TriedProgram:
     return tried
 
 
-def _answer(call: HttpCall, family: Any, env: Any, style: Any, tried: TriedProgram) -> None:
+def _answer(call: HttpCall, family: Any, env: Any, style: Any, tried: ProgramTrial) -> None:
     number = tried.calls
     if number >= family.max_turns:
         words = f"a trajectory has at most {family.max_turns} calls (env.most_calls)"
