@@ -21,18 +21,19 @@ from workbench.values.stats import paired_difference
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guides/agents.md"
 OWN = "our own environment"
 SAME = "OpenAI Agents SDK, the task's own tool schema"
-# What answers -> (program, settings). The program of None: our environment itself.
-ANSWERS: Mapping[str, tuple[str | None, Mapping[str, Any]]] = {
-    OWN: (None, {}),
-    SAME: ("experiments.agent_packages.programs:same_prompt", {}),
-    "OpenAI Agents SDK": ("with_agents_sdk:solve", {}),
-    "openai, a script": ("my_agent:solve", {}),
-    "LangGraph": ("with_langgraph:solve", {}),
-    "pydantic-ai": ("with_pydantic_ai:solve", {}),
-    "smolagents": ("with_smolagents:solve", {"env.not_followed": ["tool_choice", "stop"]}),
-    "two sub-agents (OpenAI Agents SDK)": ("with_sub_agents:solve", {}),
+# What answers -> its program. None: our environment itself.
+ANSWERS: Mapping[str, str | None] = {
+    OWN: None,
+    SAME: "experiments.agent_packages.programs:same_prompt",
+    "OpenAI Agents SDK": "with_agents_sdk:solve",
+    "openai, a script": "my_agent:solve",
+    "LangGraph": "with_langgraph:solve",
+    "pydantic-ai": "with_pydantic_ai:solve",
+    "two sub-agents (OpenAI Agents SDK)": "with_sub_agents:solve",
+    "smolagents": "with_smolagents:solve",
 }
 TRAINED = (OWN, SAME, "OpenAI Agents SDK")
+NOT_FOLLOWED = ("strict", "tool_choice", "stop")  # what these programs ask for beside
 
 
 def write_programs(folder: Path) -> None:
@@ -44,11 +45,11 @@ def write_programs(folder: Path) -> None:
 
 
 def config_of(name: str, tasks: int, seed: int, steps: int) -> Any:
-    program, settings = ANSWERS[name]
-    env = {} if program is None else {"env": wb.agents(program, tasks="world_qa"), **settings}
-    return wb.load_config(
-        "search", {**env, "seed": seed, "train.steps": steps, "evaluation.num_tasks": tasks}
-    )
+    program = ANSWERS[name]
+    settings = {"seed": seed, "train.steps": steps, "evaluation.num_tasks": tasks}
+    if program is not None:
+        settings["env"] = wb.agents(program, tasks="world_qa", not_followed=NOT_FOLLOWED)
+    return wb.load_config("search", settings)
 
 
 def row_of(
@@ -76,26 +77,37 @@ def row_of(
     return row
 
 
+def shipped(name: str, tasks: int, seed: int, own: Score | None) -> tuple[dict[str, Any], Score]:
+    began = time.perf_counter()
+    session = wb.open_session(config_of(name, tasks, seed, 1))
+    [score] = wb.evaluate(session, modes=("sampled",))
+    return row_of(name, "shipped", score, own, time.perf_counter() - began), score
+
+
+def trained(
+    name: str, tasks: int, seed: int, steps: int, own: Score | None, path: Path
+) -> tuple[dict[str, Any], Score]:
+    began = time.perf_counter()
+    run = wb.train_here(config_of(name, tasks, seed, steps), path)
+    seconds = time.perf_counter() - began
+    [score] = wb.evaluate(wb.reopen(run), modes=("sampled",))
+    return row_of(name, "trained", score, own, seconds), score
+
+
 def measured(tasks: int, seed: int, steps: int, folder: Path, write: Any) -> None:
     """`write` is handed the result anew after each row, so that what is cut off is not lost."""
     rows: list[dict[str, Any]] = []
-    own: dict[str, Score] = {}
+    own: Score | None = None
     for name in ANSWERS:
-        began = time.perf_counter()
-        [score] = wb.evaluate(
-            wb.open_session(config_of(name, tasks, seed, steps)), modes=("sampled",)
-        )
-        seconds = time.perf_counter() - began
-        rows.append(row_of(name, "shipped", score, own.get("shipped"), seconds))
-        own.setdefault("shipped", score)
+        row, score = shipped(name, tasks, seed, own)
+        own = own or score
+        rows.append(row)
         write({"tasks": tasks, "steps": steps, "rows": rows})
+    own = None
     for name in TRAINED if steps else ():
-        began = time.perf_counter()
-        run = wb.train_here(config_of(name, tasks, seed, steps), folder / f"run-{len(rows)}")
-        seconds = time.perf_counter() - began
-        [score] = wb.evaluate(wb.reopen(run), modes=("sampled",))
-        rows.append(row_of(name, "trained", score, own.get("trained"), seconds))
-        own.setdefault("trained", score)
+        row, score = trained(name, tasks, seed, steps, own, folder / f"run-{len(rows)}")
+        own = own or score
+        rows.append(row)
         write({"tasks": tasks, "steps": steps, "rows": rows})
 
 

@@ -32,7 +32,12 @@ WAYS = {
     "with_pydantic_ai": ({"extends"}, {"fork"}),
     "with_sub_agents": ({"extends"}, set()),
 }
-SETTINGS = {"with_smolagents": {"env.not_followed": ["tool_choice", "stop"]}}
+NOT_FOLLOWED = {
+    "with_agents_sdk": ["strict"],
+    "with_pydantic_ai": ["strict"],
+    "with_smolagents": ["tool_choice", "stop"],
+    "with_sub_agents": ["strict"],
+}
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def config_of(name: str, **settings):
             "train.group_size": 4,
             "evaluation.num_tasks": 4,
             "algorithm.minibatches": 1,
-            **SETTINGS.get(name, {}),
+            "env.not_followed": NOT_FOLLOWED.get(name, []),
             **settings,
         },
     )
