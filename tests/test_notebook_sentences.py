@@ -470,6 +470,21 @@ CLAIMS = [
     ),
     Claim("10_two_papers", "it ends below its start in every seed", _every_seed_loses),
     Claim(
+        "12_your_agent",
+        "The ids there are the ids that were trained.",
+        lambda page: (
+            "True" in page.output("sampled = [") and "False" not in page.output("sampled = [")
+        ),
+    ),
+    Claim(
+        "12_your_agent",
+        "each call begins a segment of its own",
+        lambda page: (
+            page.output('turn.info["call"] for turn in forked').count("'way': 'fork'") >= 1
+            and "'way': 'extends'" not in page.output('turn.info["call"] for turn in forked')
+        ),
+    ),
+    Claim(
         "plain",
         "Before the first update the ratio is exactly 1",
         lambda page: (

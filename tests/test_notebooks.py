@@ -48,6 +48,7 @@ SMALL = {
     "09_your_own_env": {"steps": 1, "tool_steps": 1, "num_tasks": 4},
     "10_two_papers": {"seeds": 1, "steps": 1, "probes": 4},
     "11_real_model": {"policy": "stand-in", "demonstrations": 8, "steps": 1, "num_tasks": 4},
+    "12_your_agent": {"steps": 1, "num_tasks": 4},
     "plain": {"seed": 1, "group_size": 3, "number": 0},
 }
 
@@ -73,6 +74,7 @@ LONG = (
     "09_your_own_env",
     "10_two_papers",
     "11_real_model",
+    "12_your_agent",
     "plain",
 )
 
