@@ -38,7 +38,7 @@ class ProgramTasks:
         str, "kind of environment, or the name of one that is set up: its tasks, tools and reward"
     ] = "tools"
     settings: Annotated[Mapping[str, Any], "of that environment"] = field(default_factory=dict)
-    most_calls: Annotated[int, at_least(1), "calls of the model in a trajectory"] = 32
+    most_calls: Annotated[int, at_least(1, most=100_000), "calls of the model in a trajectory"] = 32
     idle_s: Annotated[
         float, above(0), "seconds without a call or an end, after which a program is given up"
     ] = 60.0
