@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 
 _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "read": (0, 63),
@@ -186,6 +187,7 @@ _OF_ROOT = {
     "setresuid": (117, 147),
     "setresgid": (119, 149),
 }
+_MORE = {"files": _FILES, "processes": _PROCESSES, "programs": _PROGRAMS, "root": _OF_ROOT}
 _SOCKET = (41, 198)
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
@@ -270,6 +272,14 @@ def _refuse(number: int) -> bytes:
     return _instruction(_RETURN, _ERRNO | number)
 
 
+def _allowed(more: Mapping[str, bool]) -> list[tuple[int | None, ...]]:
+    """The numbers of the calls on the list, with those of these groups."""
+    allowed = list(_ALLOWED.values())
+    for name, calls in _MORE.items():
+        allowed += calls.values() if more[name] else ()
+    return allowed
+
+
 def is_known(machine: str) -> bool:
     return machine in _ARCHITECTURES
 
@@ -286,24 +296,9 @@ def filter_program(
         capabilities that it is left.
     """
     column, architecture = _ARCHITECTURES[os.uname().machine]
-    names = dict(_ALLOWED)
-    if files:
-        names |= _FILES
-    if processes:
-        names |= _PROCESSES
-    if programs:
-        names |= _PROGRAMS
-    if root:
-        names |= _OF_ROOT
-    rows = [
-        _instruction(_LOAD, 4),
-        _instruction(_EQUAL, architecture, 1, 0),
-        _instruction(_RETURN, _KILL),
-        _instruction(_LOAD, 0),
-        _instruction(_AT_LEAST, 0x40000000, 0, 1),
-        _refuse(_ENOSYS),
-    ]
-    for numbers in names.values():
+    more = {"files": files, "processes": processes, "programs": programs, "root": root}
+    rows = _only_calls_of(architecture)
+    for numbers in _allowed(more):
         if numbers[column] is not None:
             rows += _when(numbers[column], [_instruction(_RETURN, _ALLOW)])
     # Its flags cannot be read here; C libraries go back to clone.
@@ -321,6 +316,17 @@ def filter_program(
     rows += _when(_PRLIMIT[column], _only(0, (0,)))  # of oneself only
     rows += _when(_PRCTL[column], _only(0, (_PR_SET_NAME, _PR_GET_NAME)))
     return b"".join([*rows, _refuse(_EPERM)])
+
+
+def _only_calls_of(architecture: int) -> list[bytes]:
+    return [
+        _instruction(_LOAD, 4),
+        _instruction(_EQUAL, architecture, 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, 0),
+        _instruction(_AT_LEAST, 0x40000000, 0, 1),
+        _refuse(_ENOSYS),
+    ]
 
 
 def _without_namespaces() -> list[bytes]:
