@@ -64,6 +64,7 @@ class SandboxHost:
         self.tier = tier
         self.channel = channel
         self.states: dict[str, socket.socket] = {}
+        self.living: set[str] = set()
         self.closed = False
         self.unanswered = 0
         self.current = "0"

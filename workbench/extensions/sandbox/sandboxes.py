@@ -5,8 +5,9 @@
         sandbox.run("print(7 * x)").text            # "42\\n": names are kept from call to call
         other = sandbox.fork()                      # the same state, twice; each goes on alone
 
-Nothing that code does is raised: what went wrong is said in `CallOutcome.error`. A call that is late, or that killed
-its process, takes the sandbox with it, its forks included. Raises ToolError where no sandbox can be had on this machine.
+Nothing that code does is raised: what went wrong is said in `CallOutcome.error`. A call that is late, or that answers with
+what is no answer, takes the sandbox with it, its forks included; one that killed its own process takes that alone. Raises
+ToolError where no sandbox can be had on this machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -111,6 +113,8 @@ class Sandbox:
         self.users = users
         # Kept, because the sandbox ends when nobody holds the state that it began with.
         self.origin = origin
+        self.ended = False
+        host.living.add(name)
 
     @property
     def tier(self) -> str:
@@ -118,7 +122,7 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        return not self.host.closed
+        return not (self.host.closed or self.ended)
 
     def run(
         self, code: str, *, seconds: float | None = None, answer: Answer | None = None
@@ -136,11 +140,23 @@ class Sandbox:
         except TimeoutError:
             why = f"it gave no answer within {deadline - began:g} s and was stopped"
             ran = {"error": "timeout", "said": why}
-        except (OSError, ValueError, EOFError) as error:
-            ran = {"error": "died", "said": str(error) or "its process ended"}
-        if "text" not in ran:
+        except (EOFError, ConnectionError):
+            ran = {"error": "died", "said": "its process ended"}
+            self._leave_others(deadline)
+        except (OSError, ValueError) as error:
+            ran = {"error": "died", "said": str(error)}
+        if "text" not in ran and self.alive:
             self.host.close()
         return CallOutcome(**{"text": "", **ran, "seconds": time.monotonic() - began})
+
+    def _leave_others(self, deadline: float) -> None:
+        """Its process ended: those that it was forked from, or into, go on."""
+        self.host.living.discard(self.name)
+        if self.host.living and not self.users:
+            self.ended = True
+            self.connection.close()
+            with suppress(OSError):
+                self.host.halt(deadline)
 
     def fork(self) -> Sandbox:
         """The same names and files in a process of its own. Raises ToolError where the tier, or the sandbox's bounds, have
