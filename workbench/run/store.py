@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.basics import canonical_json
 from workbench.basics.canonical_json import Lines, seal_of
 from workbench.basics.findings import LintReport
+from workbench.basics.regular_files import is_folder
 from workbench.run import columns, writer
 from workbench.run.shapes import (
     EVALUATION,
@@ -101,8 +102,8 @@ class Run(Shown):
     def __init__(self, path: Path, *, trust: bool = False):
         self.path = path
         self.trust = trust
-        if not path.is_dir():
-            if writer.half_made(path):
+        if not is_folder(path):
+            if is_folder(path.parent) and writer.half_made(path):
                 raise StoreError(
                     f"there is no run folder {path}: its process died before the folder was complete, so "
                     "nothing had been done yet. Start it again with `workbench train`"

@@ -18,11 +18,14 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from workbench.basics.settings import MOST_WHOLE
 from workbench.values.errors import DataError
 
+_LIBRARY = sys.stdlib_module_names - {"types", "unittest"}
+LONGEST_NAME = 255  # bytes of a file's name
 _ANYTHING = (Any, object, typing.Hashable)
 _UNIONS = (typing.Union, types.UnionType)
 
@@ -99,31 +102,56 @@ def fits(value: Any, hint: Any) -> bool:
     origin = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if origin in _UNIONS:
-        return any(fits(value, choice) for choice in inner)
+        return any(fits(value, choice) for choice in inner) and _may_be_a_name(value, inner)
     if origin is types.NoneType or origin is None:
         return value is None
     if origin in _ANYTHING or not isinstance(origin, type):
         return True
     if getattr(origin, "_is_protocol", False):
         names = [name for name in (*origin.__annotations__, *vars(origin)) if name[0] != "_"]
-        return not names or any(hasattr(value, name) for name in names)
+        some = all if _is_plain(value) else any
+        return not names or some(hasattr(value, name) for name in names)
     if origin is int:
         return _is_number(value, Integral) and abs(value) <= MOST_WHOLE
     if origin is float:
         return _is_number(value, Real) and not math.isnan(value)
     if origin is str:
-        return isinstance(value, str) and "\0" not in value
+        return isinstance(value, str) and _is_text(value)
     if origin is Callable:
         return callable(value)
     if issubclass(origin, os.PathLike):
         return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
     if not isinstance(value, origin):
-        return type(value).__module__ != "builtins" and _is_ours(origin)
+        return not _is_plain(value) and _is_ours(origin)
     return _parts_fit(value, origin, inner)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written: no half of a character, which is no text, and no zero byte, which ends one."""
+    return "\0" not in value and value.encode("utf-8", "ignore").decode() == value
+
+
+def _may_be_a_name(value: Any, choices: tuple[Any, ...]) -> bool:
+    """Whether a text in the place of a path has parts that a file could be called."""
+    kinds = [typing.get_origin(choice) or choice for choice in choices]
+    if not isinstance(value, str) or not {os.PathLike, Path} & {*kinds}:
+        return True
+    return may_be_a_path(value)
+
+
+def may_be_a_path(text: str) -> bool:
+    """Whether a file could be called so."""
+    parts = text.encode("utf-8", "surrogatepass").split(b"/")
+    return "\0" not in text and all(len(part) <= LONGEST_NAME for part in parts)
 
 
 def _is_number(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a value of Python's own library, and no stand-in for another one."""
+    return type(value).__module__.partition(".")[0] in _LIBRARY
 
 
 def _is_ours(kind: type) -> bool:

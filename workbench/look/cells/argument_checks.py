@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from workbench.basics.plugins import load_named
-from workbench.look.cells.annotated import checked
+from workbench.look.cells.annotated import checked, may_be_a_path, shown
 from workbench.values.errors import DataError
 
 # Kind -> (its class, the calls that fit it). A class whose module was never imported has no values.
@@ -189,6 +189,8 @@ def guarded(name: str, function: Callable) -> Callable:
             first, given = first.run, "Run"
         if given and given not in takes:
             raise DataError(_refusal(name, takes, given, first))
+        if given == "text" and not may_be_a_path(first):
+            raise DataError(f"wb.{name}: no file is called {shown(first)}")
         if given == "RunningRun":
             first = first.run
         if given in _RUN and name in OF_A_RUN:
@@ -221,9 +223,9 @@ def _made_into(kind: str, value: Any, opened: ExitStack) -> Any:
 
 def _refusal(name: str, takes: tuple[str, ...], given: str, value: Any) -> str:
     fits = KINDS[given][1] if given in KINDS else ""
-    shown = f" ({value!r:.60})" if given in _NAMES or not fits else ""
+    words = f" ({value!r:.60})" if given in _NAMES or not fits else ""
     word = MADE[takes[0]].partition(" =")[0]
     right = (
         f"For a {given}: {fits}" if fits else f"Write wb.{name}({word}, ...), with {MADE[takes[0]]}"
     )
-    return f"wb.{name} takes {' or '.join(f'a {kind}' for kind in takes)}, got {'an' if given == 'int' else 'a'} {given}{shown}. {right}"
+    return f"wb.{name} takes {' or '.join(f'a {kind}' for kind in takes)}, got {'an' if given == 'int' else 'a'} {given}{words}. {right}"
