@@ -803,8 +803,9 @@ ALLOWED = {
     ): "a pipe, from a sandbox that begins to who begins it",
     (
         "workbench/extensions/sandbox/forkserver.py",
-        "shutil.copytree",
+        "shutil.copy2",
     ): "files of a sandbox for its fork, in the sandbox's own memory",
+    ("workbench/extensions/sandbox/forkserver.py", "os.mkdir"): "their folders",
 }
 
 WRITING_CALLS = {

@@ -42,6 +42,10 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     what is trained. A batch that trains on prompts or replies, or a group of trajectories all alike, catches the eye.
     Long sequences are drawn several tokens to a pixel, and trained ones win; the caption says how many.
     """
+    if max_rows < 1 or max_columns < 1:
+        raise DataError(
+            f"max_rows and max_columns are at least 1, got {max_rows} and {max_columns}"
+        )
     rows = list(_rows_of(groups))
     drawn = rows[:max_rows]
     longest = max((len(kind_T) for _, _, kind_T in drawn), default=0)

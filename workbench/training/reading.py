@@ -325,7 +325,9 @@ def _read_truth(value: Any, key: str) -> bool:
 
 
 def _read_number(kind: type, value: Any, key: str) -> int | float:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+    # Digits of other scripts are digits to Python, and look like letters to whoever reads them.
+    is_plain = not isinstance(value, str) or value.isascii()
+    if is_plain and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
             number = kind(value)
         except (ValueError, OverflowError):  # not a number, or infinity for a whole one

@@ -57,7 +57,7 @@ class ProgramTasks:
         "module:function of the finished attempt; empty: the function `score` beside the program, where there is one, else "
         "the reward of the tasks; tasks: that reward in any case",
     ] = ""
-    most_calls: Annotated[int, at_least(1), "calls of the model in a trajectory"] = 32
+    most_calls: Annotated[int, at_least(1, most=100_000), "calls of the model in a trajectory"] = 32
     idle_s: Annotated[
         float, above(0), "seconds without a call or an end, after which a program is given up"
     ] = 60.0

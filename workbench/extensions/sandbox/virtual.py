@@ -4,14 +4,15 @@ What stands still: `time` and `datetime`, by a clock that begins at `START` and 
 read, and by what is slept; `random`, `os.urandom`, `uuid`, `secrets`, by the seed; `os.listdir`, `os.scandir` and all
 that is built on them, sorted. Hashes stand still by how the process was begun.
 
-What does not: addresses of objects (they are the same more often than not), times of files, and programs that go round
-Python (ctypes) or use threads. This is a service to programs that want to be repeated, not part of what shuts them in.
+What does not: addresses of objects (they are the same more often than not), times of files, what C draws or measures by
+itself, and programs that go round Python (ctypes) or use threads: docs/guides/code.md has both lists, which a test walks. This is a service to programs that want to be repeated, not part of what shuts them in.
 Standard library only.
 """
 
 from __future__ import annotations
 
 import os
+import posix
 import sys
 import time
 from collections.abc import Callable
@@ -40,6 +41,8 @@ def install(seed: int, alone: bool) -> None:
     if alone:
         os.getpid = lambda: 2
         os.getppid = lambda: 1
+        os.getpgrp = lambda: 2
+        os.getpgid = os.getsid = lambda pid: 2
     _fix_clock()
     _fix_chance(seed)
     _fix_listings()
@@ -67,6 +70,11 @@ def _fix_clock() -> None:
     def of_now(function: Callable) -> Callable:
         return lambda seconds=None: function(now() / 1e9 if seconds is None else seconds)
 
+    def times() -> os.times_result:
+        spent = look() / 1e9
+        return os.times_result((spent, 0.0, 0.0, 0.0, spent))
+
+    os.times = times
     strftime = time.strftime
     asctime = time.asctime
     time.time = lambda: now() / 1e9
@@ -94,7 +102,7 @@ def _fix_chance(seed: int) -> None:
     def seed_of(self: random.Random, a: Any = None, version: int = 2) -> None:
         seeded(self, source.getrandbits(256) if a is None else a, version)
 
-    os.urandom = os.getrandom = random._urandom = chance
+    os.urandom = os.getrandom = random._urandom = posix.urandom = posix.getrandom = chance
     random.Random.seed = seed_of
     random.seed = random._inst.seed
     random.seed(seed)
