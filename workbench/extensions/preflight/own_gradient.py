@@ -27,14 +27,14 @@ SPREAD = 0.05  # of adapters, which begin with nothing to have a gradient throug
 LAYER = re.compile(r"^(.*\.\d+\.)")
 
 
-class OwnGradient(NamedTuple):
+class GradientGap(NamedTuple):
     """`gap`: how far the measured slope is from the gradient's norm, relative to it."""
 
     parameter: str
     gap: float
 
 
-def own_gradient(model: nn.Module, config: LearnerConfig) -> OwnGradient | None:
+def own_gradient(model: nn.Module, config: LearnerConfig) -> GradientGap | None:
     """None where there is no trained matrix in a layer, or none in float32, or its gradient is zero. `model` is left as it
     is."""
     if config.lora_rank:
@@ -61,7 +61,7 @@ def own_gradient(model: nn.Module, config: LearnerConfig) -> OwnGradient | None:
     with torch.no_grad():
         step = gradient * (half / norm)
         slope = float(score(weight + step) - score(weight - step)) / (2 * half)
-    return OwnGradient(name, abs(slope - norm) / norm)
+    return GradientGap(name, abs(slope - norm) / norm)
 
 
 def _matrix(model: nn.Module) -> str | None:
