@@ -12,6 +12,7 @@ to either side. Three passes over a dozen tokens, and back through one layer: no
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -52,7 +53,14 @@ def own_gradient(model: nn.Module, config: LearnerConfig) -> GradientGap | None:
         logp_TV = output.logits[0, :-1].float().log_softmax(-1)
         return logp_TV.gather(1, ids[0, 1:, None]).mean()
 
-    weight = weights[name].clone().requires_grad_()
+    gap = slope_gap(score, weights[name])
+    return None if gap is None else GradientGap(name, gap)
+
+
+def slope_gap(score: Callable[[Tensor], Tensor], weight: Tensor) -> float | None:
+    """How far the slope of `score` along its gradient at `weight` is from the gradient's norm, relative to it; None where that
+    is zero."""
+    weight = weight.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(score(weight), weight)
     norm = float(gradient.norm())
     if not norm > 0:
@@ -61,7 +69,7 @@ def own_gradient(model: nn.Module, config: LearnerConfig) -> GradientGap | None:
     with torch.no_grad():
         step = gradient * (half / norm)
         slope = float(score(weight + step) - score(weight - step)) / (2 * half)
-    return GradientGap(name, abs(slope - norm) / norm)
+    return abs(slope - norm) / norm
 
 
 def _matrix(model: nn.Module) -> str | None:
