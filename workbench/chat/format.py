@@ -177,19 +177,19 @@ class ChatFormat:
         self, observation: Observation, turn: int, last_id: int | None, later: bool
     ) -> tuple[Iterator[AuthoredText], int | None]:
         """(pieces of `append` before encoding, the control token that stands right before them if it was left out)."""
-        replies = [chat_message(message, Source.ENV, turn) for message in observation.messages]
+        messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
         called = self.capabilities.called_replies
-        messages = fit(replies, (), self.capabilities, opening=False, called=called)
+        fitted = fit(messages, (), self.capabilities, opening=False, called=called)
         try:
-            glue = self.shapes.glue(messages, later)
+            glue = self.shapes.glue(fitted, later)
         except ChatFormatError:
             if not called:
                 raise
-            messages = fit(replies, (), self.capabilities, opening=False)
-            glue = self.shapes.glue(messages, later)
+            fitted = fit(messages, (), self.capabilities, opening=False)
+            glue = self.shapes.glue(fitted, later)
         if last_id is not None and (last_id == glue.stop or last_id in self.instead):
-            return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
-        return self._filled(glue.parts, messages, turn, opening=False), None
+            return self._filled(glue.parts_after_stop, fitted, turn, opening=False), last_id
+        return self._filled(glue.parts, fitted, turn, opening=False), None
 
     def _opening_items(
         self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int

@@ -129,10 +129,10 @@ def prove_replies(chat: CheckedFormat) -> tuple[str, ...]:
         call_id = f"call{turn:05d}"
         function = {"name": name, "arguments": {"word": f"fox {turn}"}}
         call = {"id": call_id, "type": "function", "function": function}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
+        written = {"role": "assistant", "content": "", "tool_calls": [call]}
         reply = {"role": "tool", "content": text, "name": name, "tool_call_id": call_id}
         shown = Observation((Message("tool", text, name, call_id),))
-        for before, after in walk.add_call(turn, said, shown, reply):
+        for before, after in walk.add_call(turn, written, shown, reply):
             differences[before, after] = _in_words("tool replies", before, after)
     return tuple(differences.values())
 
@@ -199,19 +199,19 @@ class _Walk:
         return glue
 
     def add_call(
-        self, turn: int, said: dict, reply: Observation, shown: dict
+        self, turn: int, written: dict, reply: Observation, shown: dict
     ) -> Iterator[tuple[str, str]]:
         """The policy writes a call as the template has it, and is answered; yields what the template changes of the past: a
         prompt that had opened something for the turn."""
         chat = self.chat
         where = f"tool replies, after turn {turn}"
-        self._messages += [said, shown]
+        self._messages += [written, shown]
         theirs = chat.template.render(self._messages, self._tools)
         glue = _text(chat.glue_items(reply, turn, None, turn > 0)[0])
         same = len(commonprefix([self.theirs, theirs]))
         gone = self.theirs[same:]
         call = theirs[same : len(theirs) - len(glue)]
-        words = said["tool_calls"][0]["function"]["arguments"]["word"]
+        words = written["tool_calls"][0]["function"]["arguments"]["word"]
         ended = any(end in call for end in chat.shapes.call_ends)
         if not theirs.endswith(glue) or words not in call:
             raise ChatFormatError(f"{where}: the template does not write {glue!r} there")

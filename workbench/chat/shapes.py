@@ -219,14 +219,7 @@ class TemplateShapes:
         """Cut the template's output at its placeholders, and see with a probe that filling in gives the same text."""
 
         def after_mark(text: str) -> str:
-            if not mark:
-                return text
-            if text.count(mark) != 1:
-                raise ChatFormatError(
-                    "expected the assistant's text once in the template's output, found it "
-                    f"{text.count(mark)} times; no append-only suffix can be derived from this template"
-                )
-            behind = text.partition(mark)[2]
+            behind = _behind(text, mark)
             return self._behind_call(behind) if "tool_calls" in asked else behind
 
         asked = shown[-len(messages) - 1] if mark else {}
@@ -314,6 +307,16 @@ class TemplateShapes:
             transform = self._transform(message.role, opening and slot.message == 0)
             return transform.on_pieces(message.pieces)
         return (message.name,) if slot.field == NAME else (message.call_id,)
+
+
+def _behind(text: str, mark: str) -> str:
+    """What stands behind the mark of the policy's text; without one all of it."""
+    if mark and text.count(mark) != 1:
+        raise ChatFormatError(
+            "expected the assistant's text once in the template's output, found it "
+            f"{text.count(mark)} times; no append-only suffix can be derived from this template"
+        )
+    return text.partition(mark)[2] if mark else text
 
 
 def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:

@@ -89,7 +89,9 @@ def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor
             if hasattr(at.base_layer, "merged"):  # held in fewer bits
                 plain[layer + own] = at.base_layer.merged(up, down, at.scaling[NAME])
                 continue
-            change = at.scaling[NAME] * (up @ down)
+            change = at.scaling[NAME] * (
+                weights[f"{layer}lora_B.{NAME}.weight"] @ weights[f"{layer}lora_A.{NAME}.weight"]
+            )
             tensor = tensor.float() + (change.T if at.fan_in_fan_out else change).to(tensor.device)
         if ".lora_" not in name:
             plain[layer + own] = tensor

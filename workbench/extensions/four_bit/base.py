@@ -55,9 +55,9 @@ def four_bit_base(model: nn.Module, name: str) -> nn.Module:
 def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
     """(module, name in it, layer) of each linear layer but the output head."""
     head = model.get_output_embeddings()
-    return [
-        (owner, own, layer)
-        for owner in model.modules()
-        for own, layer in owner.named_children()
-        if type(layer) is nn.Linear and layer is not head
-    ]
+    layers = []
+    for owner in model.modules():
+        for own, layer in owner.named_children():
+            if type(layer) is nn.Linear and layer is not head:
+                layers.append((owner, own, layer))
+    return layers

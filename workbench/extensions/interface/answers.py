@@ -109,14 +109,14 @@ def read_moves(text: str, names: Sequence[str], *, think: bool) -> Reading:
 def _last_words(text: str, names: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The moves on lines that say what the answer is and name nothing else; none where there are no such lines."""
     known = {name.lower() for name in names}
-    said: list[tuple[str, ...]] = []
+    named: list[tuple[str, ...]] = []
     for line in _LAST_WORD.findall(text)[:MOST_LINES]:
         words = _words(line, names)
         moves = tuple(word for word in words if word in known)
         if not moves or not all(word in known or word in _FILLERS for word in words):
             return []
-        said.append(moves)
-    return said
+        named.append(moves)
+    return named
 
 
 def _moves_in(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

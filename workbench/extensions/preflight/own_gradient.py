@@ -12,6 +12,7 @@ to either side. Three passes over a dozen tokens, and back through one layer: no
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -22,19 +23,22 @@ from workbench.learn.adapters import adapted
 from workbench.learn.config import LearnerConfig
 
 TOKENS = 12
-CHANGE = 2e-3  # nats between the two passes: a thousand times the rounding, and the curve is straight over it
+# Nats between the two passes: a thousand times the rounding; smaller where the curve bends so much that the slope over the
+# larger change is another one. A gradient that is wrong is wrong over all of them.
+CHANGES = (2e-3, 5e-4, 1e-4)
+CLOSE = 0.01  # of the gradient's norm: no smaller change is tried
 SPREAD = 0.05  # of adapters, which begin with nothing to have a gradient through
 LAYER = re.compile(r"^(.*\.\d+\.)")
 
 
-class OwnGradient(NamedTuple):
+class GradientGap(NamedTuple):
     """`gap`: how far the measured slope is from the gradient's norm, relative to it."""
 
     parameter: str
     gap: float
 
 
-def own_gradient(model: nn.Module, config: LearnerConfig) -> OwnGradient | None:
+def own_gradient(model: nn.Module, config: LearnerConfig) -> GradientGap | None:
     """None where there is no trained matrix in a layer, or none in float32, or its gradient is zero. `model` is left as it
     is."""
     if config.lora_rank:
@@ -52,16 +56,28 @@ def own_gradient(model: nn.Module, config: LearnerConfig) -> OwnGradient | None:
         logp_TV = output.logits[0, :-1].float().log_softmax(-1)
         return logp_TV.gather(1, ids[0, 1:, None]).mean()
 
-    weight = weights[name].clone().requires_grad_()
+    gap = slope_gap(score, weights[name])
+    return None if gap is None else GradientGap(name, gap)
+
+
+def slope_gap(score: Callable[[Tensor], Tensor], weight: Tensor) -> float | None:
+    """How far the slope of `score` along its gradient at `weight` is from the gradient's norm, relative to it; None where that
+    is zero."""
+    weight = weight.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(score(weight), weight)
     norm = float(gradient.norm())
     if not norm > 0:
         return None
-    half = CHANGE / (2 * norm)
-    with torch.no_grad():
-        step = gradient * (half / norm)
-        slope = float(score(weight + step) - score(weight - step)) / (2 * half)
-    return OwnGradient(name, abs(slope - norm) / norm)
+    least = float("inf")
+    for change in CHANGES:
+        half = change / (2 * norm)
+        with torch.no_grad():
+            step = gradient * (half / norm)
+            slope = float(score(weight + step) - score(weight - step)) / (2 * half)
+        least = min(least, abs(slope - norm) / norm)
+        if least < CLOSE:
+            break
+    return least
 
 
 def _matrix(model: nn.Module) -> str | None:
