@@ -746,6 +746,10 @@ ALLOWED = {
     ("workbench/engines/adapter_route.py", "(path / 'adapter_config.json').write_text"): "the same",
     ("workbench/engines/adapter_route.py", "save_file"): "the same",
     (
+        "workbench/extensions/agents/command.py",
+        "calls.to_frame().to_csv",
+    ): "a table as text for the terminal: no file is named",
+    (
         "workbench/engines/adapter_route.py",
         "shutil.rmtree",
     ): "the same, once newer ones have arrived, or where they found no room",

@@ -89,6 +89,7 @@ def calls_tools(task: Any, model: Any) -> Any:
         messages.append(reply)
         for call in reply.get("tool_calls", ()):
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": "Nothing."})
+        messages.append(user("Go on."))
     return "done"
 
 
