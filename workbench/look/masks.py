@@ -15,6 +15,7 @@ from workbench.look.looks import BOLD, INK, Look
 from workbench.look.png import palette_png
 from workbench.look.tokens import AGAIN, ENV, KINDS, PROMPT, SCAFFOLD, TRAINED, kinds_of
 from workbench.values import Group, Trajectory, View, trajectories_of
+from workbench.values.errors import DataError
 
 NOTHING = 6
 LINE = 7
