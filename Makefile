@@ -42,7 +42,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers test-agents resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile attack bench bench-gpu test-vllm test-readers test-agents resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -135,6 +135,10 @@ hostile: setup-test  ## strangers: every command on 65 bent run folders, 5,000 c
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.sweep
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.soak --mutations $(MUTATIONS) --calls $(BAD_CALLS)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.test_misbehaving_servers
+
+MINUTES ?= 60
+attack: setup-test  ## an attack that makes itself up, for an hour: runs, rollouts, models, replies, calls; counts and small finds (SEED=, MINUTES=, OUT=)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.attack.drive --seed $(or $(SEED),0) --minutes $(MINUTES) --out $(or $(OUT),attacked)
 
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)

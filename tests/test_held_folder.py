@@ -60,17 +60,17 @@ TAMPERED = (renamed, metrics_removed, lock_removed, metrics_replaced, folder_rep
 
 
 @pytest.mark.parametrize("tamper", TAMPERED)
-@pytest.mark.parametrize("when", ["before a step", "before its commit"])
+@pytest.mark.parametrize("when", ["step", "commit"])
 def test_what_is_moved_away_ends_the_writer_and_loses_no_committed_step(tmp_path, tamper, when):
     path = tmp_path / "run"
     with create_run(path, CONFIG) as run:
         do_step(run, 1)
         do_step(run, 2)
-        if when == "before its commit":
+        if when == "commit":
             run.write_step(3, ordinary_step(3))
         there = tamper(path)
         with pytest.raises(StoreError, match="renamed, removed or replaced.*workbench resume"):
-            if when == "before its commit":
+            if when == "commit":
                 run.commit_step(3, {"loss": 0.3})
             else:
                 do_step(run, 3)

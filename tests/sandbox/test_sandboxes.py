@@ -165,12 +165,12 @@ def test_forks_are_bounded_and_a_tier_without_them_says_so(roomy):
 
 SIGNALS = {
     "everybody": "os.kill(-1, 9)",
-    "its group": "os.kill(0, 9)",
-    "each number": "for pid in range(1, 200):\n    if pid != os.getpid():\n        try: os.kill(pid, 9)\n        except OSError: pass",
+    "group": "os.kill(0, 9)",
+    "numbers": "for pid in range(1, 200):\n    if pid != os.getpid():\n        try: os.kill(pid, 9)\n        except OSError: pass",
 }
 
 
-@pytest.mark.parametrize("who", ["the fork", "the origin"])
+@pytest.mark.parametrize("who", ["fork", "origin"])
 @pytest.mark.parametrize("whom", SIGNALS)
 def test_forks_cannot_end_each_other(roomy, who, whom):
     if whom != "everybody" and landlock_version() < SIGNALS_SINCE:
@@ -178,7 +178,7 @@ def test_forks_cannot_end_each_other(roomy, who, whom):
     with open_sandbox(roomy) as origin:
         origin.run("import os; x = 1")
         fork = origin.fork()
-        one, other = (fork, origin) if who == "the fork" else (origin, fork)
+        one, other = (fork, origin) if who == "fork" else (origin, fork)
         one.run(SIGNALS[whom])
         assert other.run("x").text == "1\n" and not other.run("x = 2").error
 
@@ -187,7 +187,7 @@ def test_negative_control_without_the_guard_a_fork_ends_its_origin(roomy):
     """A child that was begun by the program itself is in the same space of signals."""
     with open_sandbox(roomy) as origin:
         ran = origin.run(
-            "import os, time\nif not os.fork():\n    os.kill(os.getppid(), 9)\n    os._exit(0)\ntime.sleep(5)"
+            "import os, time\nif not os.fork():\n    os.kill(os.getppid(), 9)\n    os._exit(0)\nos.wait()"
         )
         assert ran.error == "died"
 

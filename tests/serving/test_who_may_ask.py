@@ -82,7 +82,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.replace(" ", "-"))
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_a_page_is_not_answered(page, method):
     with serving() as server:

@@ -86,7 +86,7 @@ def one_of(*names: Any, why: str = "") -> Range:
 
 
 def _up_to(most: float) -> str:
-    return f" and at most {most}" if math.isfinite(most) else ""
+    return f" and at most {most:,}" if math.isfinite(most) else ""
 
 
 class Inert(NamedTuple):

@@ -25,6 +25,7 @@ from workbench.look.tokens import (
     kinds_of,
 )
 from workbench.values import Group, Trajectory, View, trajectories_of
+from workbench.values.errors import DataError
 
 NOTHING = 6
 LINE = 7

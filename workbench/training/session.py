@@ -146,8 +146,10 @@ class Session(Shown):
     def held_out_tasks(self, count: int | None = None) -> list[Task]:
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
         first = self.config.evaluation.first_task
-        count = self.config.evaluation.num_tasks if count is None else _counted("num_tasks", count)
-        return env_tasks(self.family, "held-out", first + count)[first:]
+        own = self.config.evaluation.num_tasks
+        if count is not None:
+            _counted("num_tasks", count)
+        return env_tasks(self.family, "held-out", first + (own if count is None else count))[first:]
 
     def sync(self) -> None:
         """Hand the learner's weights to the engine, which then knows their version."""

@@ -44,6 +44,7 @@ def install(seed: int, alone: bool) -> None:
         os.getpgrp = lambda: 2
         os.getpgid = os.getsid = lambda pid: 2
     _fix_clock()
+    os.times = lambda: _spent(time.perf_counter())
     _fix_chance(seed)
     _fix_listings()
     sys.modules["_datetime"] = None
@@ -70,11 +71,6 @@ def _fix_clock() -> None:
     def of_now(function: Callable) -> Callable:
         return lambda seconds=None: function(now() / 1e9 if seconds is None else seconds)
 
-    def times() -> os.times_result:
-        spent = look() / 1e9
-        return os.times_result((spent, 0.0, 0.0, 0.0, spent))
-
-    os.times = times
     strftime = time.strftime
     asctime = time.asctime
     time.time = lambda: now() / 1e9
@@ -90,6 +86,10 @@ def _fix_clock() -> None:
         form, time.localtime() if moment is None else moment
     )
     time.asctime = lambda moment=None: asctime(time.localtime() if moment is None else moment)
+
+
+def _spent(seconds: float) -> os.times_result:
+    return os.times_result((seconds, 0.0, 0.0, 0.0, seconds))
 
 
 def _fix_chance(seed: int) -> None:

@@ -182,9 +182,7 @@ def guarded(name: str, function: Callable) -> Callable:
         if not args:
             return function(**kwargs)
         first, *others = args
-        given = said_of(first, {cls: kind for kind, (cls, _) in KINDS.items()})
-        if not given and type(first).__module__ == "builtins":
-            given = type(first).__name__
+        given = _kind_of(first)
         if given == "Session" and "Run" in takes and given not in takes and first.run is not None:
             first, given = first.run, "Run"
         if given and given not in takes:
@@ -201,6 +199,13 @@ def guarded(name: str, function: Callable) -> Callable:
             return function(first, *others, **kwargs)
 
     return call
+
+
+def _kind_of(value: Any) -> str:
+    """Its kind; the name of its class where that is Python's own; "": a class of the user's."""
+    is_plain = type(value).__module__ == "builtins"
+    named = {cls: kind for kind, (cls, _) in KINDS.items()}
+    return said_of(value, named) or (type(value).__name__ if is_plain else "")
 
 
 def _is_family(value: Any) -> bool:
