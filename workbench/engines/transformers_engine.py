@@ -150,6 +150,8 @@ class TransformersEngine:
                 self.notes += [note] if note else []
             cache_tokens = self.config.cache_tokens
             return SlotRunner(forward, self._device, cache_tokens=cache_tokens, **limits)
+        if self.config.decode == "fused":
+            self.notes.append(f"engine.decode = 'fused' does nothing here: {self.cache_reason}")
         use_cache = self._verdict.mode == "turn"
         return CohortRunner(self._model, self._device, use_cache=use_cache, **limits)
 
