@@ -276,7 +276,7 @@ def test_a_model_that_only_its_numbers_tell_apart_is_found_by_the_trial():
 @needs_compiler
 @pytest.mark.parametrize("wrong", ["scale", "of_keys", "last"])
 def test_control_a_model_that_is_read_wrongly_is_found_by_the_trial(wrong, monkeypatch):
-    read = layout.Reader.read
+    read = layout.WeightReader.read
 
     def misread(self):
         model = read(self)
@@ -288,7 +288,7 @@ def test_control_a_model_that_is_read_wrongly_is_found_by_the_trial(wrong, monke
             model.last.epsilon = 0.1
         return model
 
-    monkeypatch.setattr(layout.Reader, "read", misread)
+    monkeypatch.setattr(layout.WeightReader, "read", misread)
     model = tiny("qwen3")
     with torch.no_grad():
         for name, parameter in model.named_parameters():

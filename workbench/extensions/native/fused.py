@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from workbench.engines.attention import (
 )
 from workbench.engines.slots import SlotCache
 from workbench.extensions.native.kernel import kernel
-from workbench.extensions.native.layout import Model, Pass, Reader, rotations
+from workbench.extensions.native.layout import Model, Pass, WeightReader, rotations
 from workbench.values.errors import EngineError
 
 # Tokens of each sequence of the trial, pass by pass: prompts, observations that go on from the cache, single tokens.
@@ -56,46 +57,47 @@ class FusedForward:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model  # its weights are read where they lie, and a sync writes there
-        self._layout: Model = Reader(model).read()
-        self._vocabulary = self._layout.head.outputs
+        self._layout: Model = WeightReader(model).read()
         self._kernel = kernel()
         self._kernel.room_of.restype = ctypes.c_int64
         self._work = torch.empty(0)
         self._rotations = self._rotations_to(1)
 
     def __call__(self, step: ForwardStep, ids_1T: Tensor, keep: int | None) -> Tensor:
-        tokens = ids_1T.shape[1]
-        layers = range(self._layout.layers)
-        if len(step.cache.keys) < len(layers):
+        if len(step.cache.keys) < self._layout.layers:
             self._make_layers(step.cache)
         longest = step.key_length
         if longest > len(self._rotations[0]):
             self._rotations = self._rotations_to(longest)
         cosine, sine = self._rotations
-        ids_T = ids_1T[0].contiguous()
-        slot_T = step.slot_T.contiguous()
-        position_T = step.position_T.contiguous()
-        logits = torch.empty(tokens if keep is None else keep, self._vocabulary)
+        tokens_3T = [ids_1T[0].contiguous(), step.slot_T.contiguous(), step.position_T.contiguous()]
+        ids, slots, positions = (tensor.data_ptr() for tensor in tokens_3T)
+        count = ids_1T.shape[1]
+        logits = torch.empty(count if keep is None else keep, self._layout.head.outputs)
         first = step.cache.keys[0]
-        addresses = ctypes.c_void_p * len(layers)
         this_pass = Pass(
-            tokens=tokens,
+            tokens=count,
             kept=len(logits),
             longest=longest,
-            id=ids_T.data_ptr(),
-            slot=slot_T.data_ptr(),
-            position=position_T.data_ptr(),
+            id=ids,
+            slot=slots,
+            position=positions,
             cosine=cosine.data_ptr(),
             sine=sine.data_ptr(),
-            keys=addresses(*(step.cache.keys[layer].data_ptr() for layer in layers)),
-            values=addresses(*(step.cache.values[layer].data_ptr() for layer in layers)),
+            keys=self._addresses(step.cache.keys),
+            values=self._addresses(step.cache.values),
             slot_stride=first.stride(0),
             head_stride=first.stride(1),
-            work=self._room(tokens, longest),
+            work=self._room(count, longest),
             logits=logits.data_ptr(),
         )
         self._kernel.run_pass(ctypes.byref(self._layout), ctypes.byref(this_pass))
         return logits
+
+    def _addresses(self, slabs: Mapping[int, Tensor]) -> ctypes.Array:
+        """Where the slab of each layer begins."""
+        layers = self._layout.layers
+        return (ctypes.c_void_p * layers)(*(slabs[layer].data_ptr() for layer in range(layers)))
 
     def _make_layers(self, cache: SlotCache) -> None:
         """Let the slab make its memory, as the first tokens of a layer do."""

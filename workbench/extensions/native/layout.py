@@ -61,7 +61,7 @@ class Pass(Structure):
     ]
 
 
-class Reader:
+class WeightReader:
     """Reads one model, and remembers which of its weights it has read."""
 
     def __init__(self, model: nn.Module) -> None:
