@@ -64,7 +64,7 @@ def decoding(shape: str, load: Load) -> dict[str, Any]:
             rate = _turn(engines[way], load)
             if turn:  # the first one is a warm-up
                 rates[way].append(rate)
-    sampled = {way: _finish(engine) for way, engine in engines.items()}
+    sampled = {way: _finish(engine, load.rows) for way, engine in engines.items()}
     notes = [note for engine in engines.values() for note in engine.notes]
     return asdict(load) | {"notes": notes} | _facts(rates, sampled)
 
@@ -137,11 +137,12 @@ def _turn(engine: Engine, load: Load) -> float:
     return load.rows * load.ticks / (time.process_time() - began)
 
 
-def _finish(engine: Engine) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(ids, logprobs) of each row, to its end."""
+def _finish(engine: Engine, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(ids, logprobs) of each row, to its end, in the order of the rows."""
     done = []
-    while not done:
-        done = engine.poll()
+    while len(done) < rows:
+        done += engine.poll()
+    done.sort(key=lambda completion: completion.request_id)
     return [(completion.token_ids, completion.logprobs) for completion in done]
 
 

@@ -74,7 +74,7 @@ class FusedForward:
         ids, slots, positions = (tensor.data_ptr() for tensor in tokens_3T)
         count = ids_1T.shape[1]
         logits = torch.empty(count if keep is None else keep, self._layout.head.outputs)
-        first = step.cache.keys[0]
+        slot_stride, head_stride, *_ = step.cache.keys[0].stride()
         this_pass = Pass(
             tokens=count,
             kept=len(logits),
@@ -86,8 +86,8 @@ class FusedForward:
             sine=sine.data_ptr(),
             keys=self._addresses(step.cache.keys),
             values=self._addresses(step.cache.values),
-            slot_stride=first.stride(0),
-            head_stride=first.stride(1),
+            slot_stride=slot_stride,
+            head_stride=head_stride,
             work=self._room(count, longest),
             logits=logits.data_ptr(),
         )
