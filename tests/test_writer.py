@@ -660,6 +660,13 @@ ALLOWED = {
             "AutoTokenizer.from_pretrained(gguf.parent, **place).save_pretrained",
         )
     },
+    **{
+        (
+            "workbench/extensions/native/kernel.py",
+            call,
+        ): "a compiled library, made in a scratch folder and renamed once it is whole; made anew if it is lost"
+        for call in ("folder.mkdir", "out.replace")
+    },
     (
         "workbench/extensions/track/cursor.py",
         "open",

@@ -37,6 +37,12 @@ class TransformersEngineConfig:
         one_of("auto", "off"),
         "auto: kept if a probe proves it right; off: prefill each turn anew",
     ] = "auto"
+    decode: Annotated[
+        str,
+        one_of("plain", "fused"),
+        "plain: by the model's own modules; fused: all layers in one call of a kernel built on this "
+        "machine, the same numbers up to rounding (llama and qwen models in float32 on a CPU)",
+    ] = "plain"
     max_context: Annotated[
         int | None,
         at_least(2, most=100_000_000, why="it holds a prompt and an answer"),
@@ -45,6 +51,12 @@ class TransformersEngineConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "engine")
+        keeps = (self.device, self.dtype, self.cache) == ("cpu", "float32", "auto")
+        if self.decode == "fused" and not keeps:
+            raise ConfigError(
+                "engine.decode = 'fused' is for a kept cache in float32 on a CPU; got engine.device = "
+                f"{self.device!r}, dtype = {self.dtype!r}, cache = {self.cache!r}"
+            )
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,7 @@ def notes_of(engine: Engine, policy: Policy, config: Config | None = None) -> li
     """What should be known of an engine before it samples, and of settings that do not fit the policy's size; a run writes
     it down when it begins."""
     notes = [] if getattr(engine, "addressed", True) else [UNSEEDED]
+    notes += getattr(engine, "notes", ())
     size = num_parameters(policy.model)
     if engine.name == "transformers" and policy.model.device.type != "cpu" and size > LARGE:
         notes.append(
