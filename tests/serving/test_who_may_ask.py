@@ -18,7 +18,7 @@ from workbench.extensions.servers.bounded_server import (
 from workbench.extensions.servers.search_server import RetrievalServer
 from workbench.extensions.servers.serve_command import _of_clients
 from workbench.extensions.vllm_server.client import ServerClient
-from workbench.extensions.vllm_server.guard import KEY, PLACE, Guard
+from workbench.extensions.vllm_server.guard import KEY, PLACE, ServerGuard
 from workbench.extensions.vllm_server.process import HOST, ServerProcess
 from workbench.tools.retrieval.base import Document, Hit
 
@@ -160,7 +160,7 @@ def through(guard, headers, kind="http"):
 @pytest.fixture
 def guard(monkeypatch):
     monkeypatch.setenv(KEY, SECRET)
-    return Guard(None)
+    return ServerGuard(None)
 
 
 RIGHT = (b"authorization", f"Bearer {SECRET}".encode())
@@ -192,7 +192,7 @@ def test_negative_control_with_the_key_it_is_reached(guard):
 def test_a_guard_without_a_key_does_not_begin(monkeypatch):
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(ValueError, match=KEY):
-        Guard(None)
+        ServerGuard(None)
 
 
 def test_a_server_of_ours_is_started_with_the_guard_and_a_key_of_its_own(monkeypatch):

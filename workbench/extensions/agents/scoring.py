@@ -33,7 +33,7 @@ OF_TASKS = "tasks"  # as env.scored_by: the environment of the tasks scores, wha
 
 
 @dataclass(frozen=True)
-class RecordedCall:
+class ScoredCall:
     """A call of the model that was answered.
 
     messages      that were sent, as a chat completion takes them
@@ -60,7 +60,7 @@ class ScoredAttempt:
 
     task: ProgramTask
     returned: Any
-    calls: tuple[RecordedCall, ...]
+    calls: tuple[ScoredCall, ...]
     stop_reason: str = "terminated"
 
     @property
@@ -137,8 +137,8 @@ def left_to_score(trajectory: Any) -> None:
     """The reward of rows whose attempts a function scores: there is no other."""
 
 
-def _finished(call: TreeCall) -> RecordedCall:
-    return RecordedCall(
+def _finished(call: TreeCall) -> ScoredCall:
+    return ScoredCall(
         tuple(_message(message) for message in call.asked.messages),
         call.given.text,
         tuple(_call(wire_call) for wire_call in call.given.calls),

@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 KEY = "WORKBENCH_SERVER_KEY"  # the environment variable that holds it, on both sides
-PLACE = "workbench.extensions.vllm_server.guard.Guard"  # as `--middleware` takes it
+PLACE = "workbench.extensions.vllm_server.guard.ServerGuard"  # as `--middleware` takes it
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-class Guard:
+class ServerGuard:
     """Around an ASGI application. Raises ValueError where there is no key: it would guard nothing."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
