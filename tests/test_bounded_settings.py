@@ -13,7 +13,8 @@ from workbench.basics.canonical_json import MOST_RECORDS, line_bytes
 from workbench.basics.extensions import provided
 from workbench.basics.plugins import load_named
 from workbench.basics.settings import MOST_WHOLE, Declared, declarations
-from workbench.cli.numbers import step_numbers, whole_number
+from workbench.cli.numbers import whole_number
+from workbench.extensions.interop.command import _step_numbers as step_numbers
 from workbench.run.code import origins_of
 from workbench.run.recording import create_run
 from workbench.run.store import open_run

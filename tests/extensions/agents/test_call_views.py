@@ -174,7 +174,7 @@ def test_many_steps_are_summed_and_some_are_shown(judged):
 
 
 def test_other_values_are_refused_and_other_trajectories_say_so():
-    with pytest.raises(DataError, match="of a run, a trajectory, or groups"):
+    with pytest.raises(DataError, match="takes what as Run"):
         wb.conversations([1, 2])
 
 
