@@ -14,7 +14,7 @@ from workbench.basics.extensions import provided
 from workbench.basics.plugins import load_named
 from workbench.basics.settings import MOST_WHOLE, Declared, declarations
 from workbench.cli.numbers import whole_number
-from workbench.extensions.interop.command import _step_numbers as step_numbers
+from workbench.extensions.interop.command import step_numbers
 from workbench.run.code import origins_of
 from workbench.run.recording import create_run
 from workbench.run.store import open_run

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import threading
 from contextlib import contextmanager
 
 import pytest
+from served import served
 
 from workbench.extensions.servers.bounded_server import (
     BoundedHandler,
@@ -33,18 +33,6 @@ class Handler(BoundedHandler):
     def do_POST(self) -> None:
         if self.body() is not None and self.may_ask() and self.is_json():
             self.answer(200, {"secret": 1})
-
-
-@contextmanager
-def served(server):
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def add_export(command: AddCommand) -> None:
     sub.add_argument("--to", choices=EXPORTS)
     sub.add_argument(
         "--steps",
-        type=_step_numbers,
+        type=step_numbers,
         metavar="A-B,C",
         help="of trajectories: these steps (default: all)",
     )
@@ -111,7 +111,7 @@ def export_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _step_numbers(text: str) -> list[int]:
+def step_numbers(text: str) -> list[int]:
     """Steps as people write them: 1-10,15."""
     steps: list[int] = []
     for part in text.split(","):

@@ -35,9 +35,8 @@ def small_stand_in(model: nn.Module) -> nn.Module | None:
                 if attention is not None:
                     config._attn_implementation = attention
                 return _built(model, config)
-            except (
-                Exception
-            ):  # whatever a published architecture says of widths that it does not bear
+            # Whatever a published architecture says of widths that it does not bear.
+            except Exception:
                 continue
     return None
 

@@ -32,15 +32,16 @@ _UNIONS = (typing.Union, types.UnionType)
 
 def checked(name: str, function: Callable) -> Callable:
     """The public function `name`, which refuses arguments that are not what it says it takes (DataError)."""
-    parameters = inspect.signature(function).parameters
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for parameter, value in _given(function, args, kwargs):
-            hint = _hint(function, parameters[parameter].annotation)
+        for parameter, value in _given(signature, args, kwargs):
+            annotation = signature.parameters[parameter].annotation
+            hint = _hint(function, annotation)
             if not fits(value, hint):
                 raise DataError(
-                    f"wb.{name} takes {parameter} as {_words(parameters[parameter].annotation)}, got {shown(value)}"
+                    f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
                 )
         return function(*args, **kwargs)
 
@@ -57,9 +58,10 @@ def shown(value: Any) -> str:
     return f"{words} ({type(value).__name__})"
 
 
-def _given(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _given(
+    signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
+) -> Iterable[tuple[str, Any]]:
     """(parameter, value) of what was handed over; of those that take several, one by one."""
-    signature = inspect.signature(function)
     for parameter, value in signature.bind(*args, **kwargs).arguments.items():
         kind = signature.parameters[parameter].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
