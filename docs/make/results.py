@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from docs.make import (
+    agent_programs,
     agents,
     collapses,
     gpus,
@@ -324,6 +325,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "demo": demo_tables,
     "baselines": baseline_tables,
     "real-worlds": real_worlds_tables,
+    **agent_programs.KINDS,
     **agents.KINDS,
     **collapses.KINDS,
     **gpus.KINDS,

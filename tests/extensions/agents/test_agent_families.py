@@ -94,7 +94,7 @@ def test_another_form_is_refused_when_the_session_opens(name):
 
 
 def read(text: str, form):
-    rest, calls = read_action(text, form, lambda index: f"c{index}")
+    rest, calls, _ = read_action(text, form, lambda index: f"c{index}")
     return rest, [(call.name, json.loads(call.arguments)) for call in calls]
 
 

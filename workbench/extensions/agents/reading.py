@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.extensions.agents.messages import END_THINK, WireCall
 from workbench.tools.formats import CALL, END_CALL, CallFormat, format_for
-from workbench.tools.turns import CallReader
+from workbench.tools.turns import BadCall, CallReader
 from workbench.values import ToolCall
 from workbench.values.errors import ToolError
 
@@ -39,11 +39,11 @@ def form_for(format: CallFormat, tools: Sequence[Mapping[str, Any]]) -> CallForm
 
 def read_action(
     text: str, format: CallFormat, id_of: Callable[[int], str]
-) -> tuple[str, tuple[WireCall, ...]]:
-    """(text, calls) of a turn. `id_of`: the id of the call at this place."""
+) -> tuple[str, tuple[WireCall, ...], Sequence[BadCall]]:
+    """(text, calls, calls that could not be read) of a turn. `id_of`: the id of the call at this place."""
     parsed = format.parse(text)
     if not parsed.calls:
-        return text, ()
+        return text, (), parsed.bad_calls
     if hasattr(format, "readers"):
         rest, calls = _cut_by_readers(format.plain(text), format.readers())
     else:
@@ -55,7 +55,7 @@ def read_action(
         WireCall(id_of(index), call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
         for index, call in enumerate(calls)
     )
-    return rest, wire
+    return rest, wire, parsed.bad_calls
 
 
 def _cut_by_readers(text: str, readers: Mapping[str, CallReader]) -> tuple[str, list[ToolCall]]:

@@ -18,6 +18,7 @@ from workbench.extensions.agents.wires.fields import (
     RequestFields,
     body_of,
     function_tool,
+    loose_tools,
     text_of,
 )
 
@@ -40,7 +41,8 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     system = text_of(fields.take("system"), "system", "\n")
     messages = [WireMessage("system", system)] if system else []
     messages += _all_messages(fields.take("messages"))
-    tools = tuple(_tool(tool) for tool in fields.take("tools", []))
+    offered = fields.take("tools", [])
+    tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
     most = fields.number("max_tokens", whole=True, least=1)
     if most is None and "max_tokens" not in rules.not_followed:
         raise RefusedCall(

@@ -15,7 +15,13 @@ from workbench.extensions.agents.messages import (
     WireCall,
     WireMessage,
 )
-from workbench.extensions.agents.wires.fields import FieldRules, RequestFields, body_of, text_of
+from workbench.extensions.agents.wires.fields import (
+    FieldRules,
+    RequestFields,
+    body_of,
+    loose_tools,
+    text_of,
+)
 
 PATH = "/chat/completions"
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
@@ -54,7 +60,8 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     fields = RequestFields(body_of(value), rules)
     model = fields.take("model", "")
     messages = _messages(fields.take("messages"))
-    tools = tools_of(fields.take("tools", []))
+    offered = fields.take("tools", [])
+    tools = loose_tools(fields, offered, tools_of(offered))
     options = fields.take("stream_options", {})
     limits = ("max_tokens", "max_completion_tokens")
     most = [fields.number(name, whole=True, least=1) for name in limits]

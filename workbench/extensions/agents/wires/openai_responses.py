@@ -21,11 +21,21 @@ from workbench.extensions.agents.wires.fields import (
     RequestFields,
     body_of,
     function_tool,
+    loose_tools,
     text_of,
 )
 
 PATH = "/responses"
 PIECE = 24  # characters of a text in one piece of a stream
+# Fields of which these values ask for what is done anyway.
+ACCEPTED: Mapping[str, tuple[Any, ...]] = {
+    "parallel_tool_calls": (True,),
+    "text": ({"format": {"type": "text"}}, {}),
+    "reasoning": ({},),
+    "truncation": ("disabled",),
+    "top_logprobs": (0,),
+    "background": (False,),
+}
 HARMLESS = (*openai_chat.HARMLESS, "stream_options")
 LOGPROBS = "message.output_text.logprobs"  # what `include` asks for; its other values name what no answer here has
 error = openai_chat.error
@@ -38,19 +48,16 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     instructions = text_of(fields.take("instructions"), "instructions", "\n")
     messages = [WireMessage("system", instructions)] if instructions else []
     messages += _messages(fields.take("input"))
-    tools = tuple(_tool(tool) for tool in fields.take("tools", []))
+    offered = fields.take("tools", [])
+    tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
     most = fields.number("max_output_tokens", whole=True, least=1)
     temperature = fields.sampling("temperature")
     top_p = fields.sampling("top_p")
     reads_calls = fields.reads_calls("tool_choice", "auto", "none")
     included = fields.followed("include")
     logprobs = isinstance(included, list) and LOGPROBS in included
-    fields.only("parallel_tool_calls", True)
-    fields.only("text", {"format": {"type": "text"}}, {})
-    fields.only("reasoning", {})
-    fields.only("truncation", "disabled")
-    fields.only("top_logprobs", 0)
-    fields.only("background", False)
+    for name, values in ACCEPTED.items():
+        fields.only(name, *values)
     fields.harmless(*HARMLESS)
     stream = fields.flag("stream")
     fields.finish()
