@@ -26,8 +26,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,17 @@ class AgentTally:
     @property
     def kills(self) -> int:
         return sum(self.hit.values())
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return asdict(self) | {"hit": dict(self.hit), "kills": self.kills}
+
+    def line(self, most: int) -> str:
+        """What there is so far, in a line."""
+        return (
+            f"{self.kills} of {most} kills, {self.runs} runs: {self.answered} calls answered, {self.stored} stored, "
+            f"{self.committed} committed, {self.lost} lost, {self.doubled} doubled, {len(self.faults)} faults"
+        )
 
 
 # ------------------------------------------------------------------------------------------------ killing
@@ -219,7 +230,11 @@ def count(run: Run, log: Path, chat: ChatFormat, tally: AgentTally) -> None:
                     if len(same) != 1:
                         tally.lost += 1
                         tally.faults.append(f"{place} call {number}: {len(same)} stored ones")
-                tally.beyond += len(kept) - len(spans)
+                beyond = len(kept) - len(spans)
+                tally.beyond += beyond
+                if beyond and "agent_killed" not in ended[place]:
+                    tally.lost += beyond
+                    tally.faults.append(f"{place}: {beyond} stored calls are in no trajectory")
     answers: dict[tuple[int, str, int, int], list[tuple[int, str]]] = {}
     marks = marks_of(run)
     for entry in log_of(log):
@@ -249,8 +264,9 @@ def _is_of(record: dict[str, Any], span: Any) -> bool:
     return same_ids and np.array_equal(np.array(record["logprobs"], np.float32), span.logprobs)
 
 
-def soak(kills: int, seed: int, folder: Path, say: Any = print) -> AgentTally:
-    """Runs until so much was killed; the last one is finished too."""
+def soak(kills: int, seed: int, folder: Path, tell: Callable[[AgentTally], None]) -> AgentTally:
+    """Runs until so much was killed; the last one is finished too. `tell` is called whenever a trainer has ended, and when a
+    run was counted."""
     killing.CASES[CASE] = ("search", SETTINGS)
     journal.remove_file = lambda path: None  # what is kept of old steps is counted at the end
     tally = AgentTally()
@@ -262,16 +278,13 @@ def soak(kills: int, seed: int, folder: Path, say: Any = print) -> AgentTally:
         log = folder / f"log-{tally.runs}"
         os.environ["SOAK_LOG"] = str(log)
         while one_life(path, rng, log, tally, kills) == -signal.SIGKILL:
-            pass
+            tell(tally)
         tally.runs += 1
         if tally.faults:
             break
         count(open_run(path), log, chat, tally)
         shutil.rmtree(path)
-        say(
-            f"{tally.kills}/{kills} kills, {tally.runs} runs, {len(tally.faults)} faults",
-            flush=True,
-        )
+        tell(tally)
     return tally
 
 
@@ -282,27 +295,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     began = time.monotonic()
+
+    def tell(tally: AgentTally) -> dict[str, Any]:
+        """Say how far it is; what there is so far is in the file, whatever ends this."""
+        print(f"{time.monotonic() - began:6.0f} s: {tally.line(options.kills)}", flush=True)
+        seconds = round(time.monotonic() - began)
+        result = {"seed": options.seed, **tally.facts(), "seconds": seconds}
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        return result
+
     with tempfile.TemporaryDirectory(prefix="soak-agents-") as name:
         os.environ["XDG_STATE_HOME"] = name
-        tally = soak(options.kills, options.seed, Path(name))
-    result = {
-        "seed": options.seed,
-        "kills": tally.kills,
-        "hit": dict(tally.hit),
-        "runs": tally.runs,
-        "answered": tally.answered,
-        "again": tally.again,
-        "stored": tally.stored,
-        "committed": tally.committed,
-        "beyond": tally.beyond,
-        "lost": tally.lost,
-        "doubled": tally.doubled,
-        "faults": tally.faults,
-        "seconds": round(time.monotonic() - began),
-    }
-    print(json.dumps(result, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        tally = soak(options.kills, options.seed, Path(name), tell)
+    print(json.dumps(tell(tally), indent=1))
     return int(bool(tally.faults or tally.lost or tally.doubled or not tally.answered))
 
 

@@ -10,15 +10,19 @@ answers: list[dict[str, Any]] = []  # in the order of calls; a test empties it f
 
 
 def ask(model: Any, messages: list[Any], **fields: Any) -> dict[str, Any]:
-    """One chat completion, whole."""
-    body = {"model": model.name, "messages": messages, **fields}
-    headers = {"authorization": f"Bearer {model.key}"}
-    reply = httpx.post(
-        f"{model.openai_url}/chat/completions", json=body, headers=headers, timeout=30
-    )
+    """One chat completion, whole; it is kept."""
+    reply = post(model, messages, **fields)
     answers.append(reply.json())
     reply.raise_for_status()
     return reply.json()
+
+
+def post(model: Any, messages: list[Any], **fields: Any) -> httpx.Response:
+    body = {"model": model.name, "messages": messages, **fields}
+    headers = {"authorization": f"Bearer {model.key}"}
+    return httpx.post(
+        f"{model.openai_url}/chat/completions", json=body, headers=headers, timeout=30
+    )
 
 
 def stops_at_observation(task: Any, model: Any) -> str:
@@ -50,11 +54,12 @@ def wants_no_call(task: Any, model: Any) -> str:
 
 
 def asks_two_at_once(task: Any, model: Any) -> str:
+    """Nothing is kept: the answers may come after the test that asked."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(2) as pool:
         prompts = [[{"role": "user", "content": f"Helper {number}"}] for number in range(2)]
-        list(pool.map(lambda prompt: ask(model, prompt), prompts))
+        list(pool.map(lambda prompt: post(model, prompt), prompts))
     return "x"
 
 
