@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.beside import safe_children
 from workbench.run.writer import make_folder, write_file
 from workbench.values.errors import ConfigError, WorkbenchError, nearest
 
 # How long a finished cell is waited for until its output is here. nbclient gives it 4 s, too little on a busy machine.
 OUTPUT_WAIT_S = 120
-
+# A kernel begins without its working folder on the path; what cells import by name is found there all the same.
+_BEGIN = "__import__('workbench.basics.beside', fromlist=['beside']).look_here('__main__')"
 
 ERROR = "failed"
 DEAD = "dead kernel"
@@ -66,7 +68,7 @@ def run_notebook(
     from papermill.exceptions import PapermillException, PapermillExecutionError
 
     try:
-        with _transport() as config:
+        with safe_children(), _transport() as config:
             papermill.execute_notebook(
                 str(notebook),
                 str(output),
@@ -77,7 +79,10 @@ def run_notebook(
                 iopub_timeout=OUTPUT_WAIT_S,
                 config=config,
                 # Its log would say of every kernel that it was interrupted: to be shut down.
-                extra_arguments=["--IPKernelApp.log_level=50"],
+                extra_arguments=[
+                    "--IPKernelApp.log_level=50",
+                    f"--IPKernelApp.exec_lines={_BEGIN}",
+                ],
             )
         return None
     except PapermillExecutionError as error:

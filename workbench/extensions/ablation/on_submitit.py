@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,6 +19,7 @@ from typing import Any
 import psutil
 import submitit
 
+from workbench.basics.beside import SAFE, look_here
 from workbench.extensions.ablation.gpus import gpus_here
 from workbench.extensions.ablation.jobs import (
     AFTERLIFE_S,
@@ -37,6 +40,7 @@ LATE_S = 15.0  # how long a result may need from another machine's disk to this 
 DAY = 24 * 60  # minutes
 YEAR = 365 * 24 * 60
 WATCH_S = 0.5  # between two looks of a process for the one that sent it
+PYTHON = f"{shlex.quote(sys.executable)} {SAFE}"
 CANCEL_S = 10.0  # within which a killed process has ended
 
 
@@ -81,7 +85,7 @@ class LocalProcesses(_Submitit):
     def __init__(self, _: Path, name: str, gpus_per_job: int, options: Mapping[str, Any]):
         self._files = tempfile.TemporaryDirectory(prefix="jobs-", ignore_cleanup_errors=True)
         self.folder = Path(self._files.name)
-        self.executor = submitit.LocalExecutor(self.folder)
+        self.executor = submitit.LocalExecutor(self.folder, python=PYTHON)
         self.executor.update_parameters(timeout_min=YEAR)
         self.gpus_per_job = gpus_per_job
         self._free_gpus = list(gpus_here()) if gpus_per_job else []
@@ -134,6 +138,7 @@ def do_beside(
         os._exit(1)  # what is under way is abandoned; what was committed stays
 
     threading.Thread(target=watch, daemon=True).start()
+    look_here()
     return do(*arguments)
 
 
@@ -149,7 +154,7 @@ class Slurm(_Submitit):
         make_folder(folder)
         self.folder = folder
         self.gpus_per_job = gpus_per_job
-        self.executor = submitit.AutoExecutor(folder, cluster=SLURM)
+        self.executor = submitit.AutoExecutor(folder, cluster=SLURM, slurm_python=PYTHON)
         parameters: dict[str, Any] = {"name": name, "timeout_min": DAY, "cpus_per_task": 1}
         if gpus_per_job:
             parameters["gpus_per_node"] = gpus_per_job

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.beside import safe_children
 from workbench.extensions.real_model.maker import model_folder
 from workbench.extensions.real_model.skill import skill_of
 from workbench.extensions.real_model.warm_start import fine_tune
@@ -90,7 +91,8 @@ def one_seed(
     warm_cpu = time.process_time() - clock
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as beside:
-        controls = beside.submit(_controls, config, base, warm, out / "more-fine-tuning")
+        with safe_children():
+            controls = beside.submit(_controls, config, base, warm, out / "more-fine-tuning")
         named = replace(config, policy=replace(config.policy, name=str(warm)))
         run = train(named, out / "run")
         rows, tuned_cpu = controls.result()
