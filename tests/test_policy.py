@@ -176,7 +176,7 @@ def test_pickled_weights_are_refused(shelf):
 
 def test_an_unknown_architecture(shelf):
     edit_config(shelf / "bandit-tiny", model_type="of-tomorrow", architectures=["Tomorrow"])
-    with pytest.raises(PolicyError, match="model_type 'of-tomorrow'"):
+    with pytest.raises(PolicyError, match="could not load .*of-tomorrow"):
         load_policy("bandit-tiny")
 
 

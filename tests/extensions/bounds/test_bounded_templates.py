@@ -29,7 +29,10 @@ ATTACKS = {
     "loops": (WHEN % LOOPS, "took longer than"),
     "doubles": (WHEN % DOUBLES, "took more than 512 MB"),
     "multiplies": (WHEN % "{{ 'x' * 99999999999 }}", "took more than 512 MB"),
-    "a power": (WHEN % "{{ 9 ** 9 ** 9 ** 9 }}", "took longer than|took more"),
+    "a power": (
+        WHEN % "{% set n = messages|length * 9 %}{{ n ** (n ** (n ** n)) }}",
+        "took longer than|took more",
+    ),
     "pads": (WHEN % "{{ 'x'|center(9999999999) }}", "took more than 512 MB"),
     "writes": (WHEN % "{{ 'x' * 99999999 }}", "wrote more than"),
 }
@@ -42,18 +45,17 @@ def tokenizer():
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_what_is_over_a_limit_is_ended_and_not_called_again(attack, tokenizer, monkeypatch):
-    monkeypatch.setattr(templates, "SECONDS", 1.0)
     tokenizer.chat_template, words = ATTACKS[attack]
+    monkeypatch.setattr(templates, "SECONDS", 1.0 if "longer" in words else 60.0)
     templates.bound_template(tokenizer)
     assert tokenizer.apply_chat_template(TALK[:1], tokenize=False) == "Where?"  # all is well
-    began = time.monotonic()
     with pytest.raises(PolicyError, match=words):
         tokenizer.apply_chat_template(TALK, tokenize=False)
-    assert time.monotonic() - began < 10
-    began = time.monotonic()
+    kept = templates._keeper()
     with pytest.raises(PolicyError, match="not called again"):
         tokenizer.apply_chat_template(TALK[:1], tokenize=False)
-    assert time.monotonic() - began < 0.5
+    assert templates._keeper() is kept
+    monkeypatch.undo()
     other = copy.deepcopy(tokenizer_of("qwen3"))
     templates.bound_template(other)
     assert "Where?" in other.apply_chat_template(TALK[:1], tokenize=False)
@@ -120,7 +122,6 @@ def test_a_child_that_is_gone_is_replaced_and_one_whose_parent_is_gone_ends(toke
             break
         time.sleep(0.05)
     assert ended
-    keeper.lives = False
 
 
 def test_a_policy_of_somebody_else_is_bounded_and_a_shipped_one_is_not(tmp_path):

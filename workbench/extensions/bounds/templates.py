@@ -103,7 +103,6 @@ class _Keeper:
         if not self._pid:
             _serve(theirs)
         theirs.close()
-        self.lives = True
 
     def render(self, request: tuple[tuple, dict]) -> Any:
         data = pickle.dumps(request)
@@ -140,8 +139,14 @@ class _Keeper:
             data += piece
         return bytes(data)
 
+    def lives(self) -> bool:
+        """Whether it is this process's, and there: something else may have ended it."""
+        try:
+            return self.owner == os.getpid() and os.waitpid(self._pid, os.WNOHANG) == (0, 0)
+        except ChildProcessError:
+            return False
+
     def end(self) -> None:
-        self.lives = False
         self._connection.close()
         with suppress(ProcessLookupError, ChildProcessError):
             os.kill(self._pid, signal.SIGKILL)
@@ -154,7 +159,7 @@ _kept: list[_Keeper] = []
 def _keeper() -> _Keeper:
     """The one of this process: a forked child has its own."""
     for keeper in _kept:
-        if keeper.owner == os.getpid() and keeper.lives:
+        if keeper.lives():
             return keeper
     _kept[:] = [_Keeper()]
     return _kept[0]
