@@ -284,8 +284,6 @@ def test_weights_are_read_from_the_folder_alone(tmp_path):
         "../stolen.safetensors",
         str(tmp_path / "stolen.safetensors"),
         "sub/x.safetensors",
-        "..",
-        3,
     ):
         index.write_text(json.dumps(held | {"weight_map": held["weight_map"] | {key: named}}))
         with pytest.raises(PolicyError, match="index.json names .* nothing outside of it is read"):
