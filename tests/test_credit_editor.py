@@ -10,6 +10,7 @@ import pytest
 import torch
 from learning_data import make_groups, unscore
 
+from workbench.extensions.what_if.mask_switches import show_mask_switches
 from workbench.learn.algorithms import ALGORITHMS, GRPO, PPO
 from workbench.learn.algorithms.parts import Masks
 from workbench.learn.batch import Batch
@@ -24,7 +25,6 @@ from workbench.look.cells.credit import (
 from workbench.look.cells.credit import facts as wb_facts
 from workbench.look.cells.credit_settings import LOSS_ONLY, knobs_of
 from workbench.look.cells.edits import Edit
-from workbench.look.cells.mask_switches import show_mask_switches
 from workbench.look.strips import row_labels
 from workbench.training.config import load_config
 from workbench.training.reopening import reopen

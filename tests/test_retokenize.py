@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from workbench.extensions.what_if.retokenize import retokenize
 from workbench.look.cells.credit import facts
-from workbench.look.cells.retokenize import retokenize
 from workbench.training.config import load_config
 from workbench.training.session import open_session, rollout
 from workbench.values import Group, Segment

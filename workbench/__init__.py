@@ -56,8 +56,6 @@ PUBLIC: dict[str, str] = {
     "edit_step": "workbench.look.cells.credit:edit_step",
     "step_facts": "workbench.look.cells.credit:step_facts",
     "show_estimators": "workbench.look.cells.credit:show_estimators",
-    "show_mask_switches": "workbench.look.cells.mask_switches:show_mask_switches",
-    "retokenize": "workbench.look.cells.retokenize:retokenize",
     "replay_step": "workbench.learn.replay:replay_step",
     "show_prompt": "workbench.look.cells.stored:show_prompt",
     "compare_runs": "workbench.look.run_diff:compare_runs",

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import TopPLogitsWarper
 
+from workbench.engines import sampling
 from workbench.engines.sampling import bend, sample_rows, uniforms
 from workbench.values.seeds import rng_at, seed_of
 
@@ -71,6 +72,40 @@ def test_a_large_vocabulary_reaches_its_last_token():
     assert draw(logits, [0.0]).token[0] == 0
     middle = draw(logits, [0.5]).token[0]
     assert abs(middle - 75_000) <= 1, "a float32 sum over so many tokens would be off by more"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+def test_a_large_vocabulary_is_sampled_as_a_small_one(temperature, monkeypatch):
+    """In blocks the same tokens come out, with the same log-probabilities up to rounding."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(64, 2 * sampling.LARGE + 7)) * 3
+    logits[:, rng.integers(0, logits.shape[1], 5000)] = -np.inf
+    uniform = rng.random(64)
+    uniform[:2] = (0.0, LARGEST)
+    in_blocks = draw(logits, uniform, temperature)
+    monkeypatch.setattr(sampling, "LARGE", logits.shape[1] + 1)
+    at_once = draw(logits, uniform, temperature)
+    # The last token of all is where sums that are added up in another order may end one apart.
+    np.testing.assert_array_equal(np.delete(in_blocks.token, 1), np.delete(at_once.token, 1))
+    np.testing.assert_allclose(in_blocks.logp[0::2], at_once.logp[0::2], atol=2e-6)
+    np.testing.assert_allclose(in_blocks.plain_logp[0::2], at_once.plain_logp[0::2], atol=2e-6)
+    assert in_blocks.valid.all() and np.isfinite(in_blocks.logp).all()
+
+
+def test_rows_of_a_large_vocabulary_do_not_touch_each_other():
+    rng = np.random.default_rng(4)
+    logits = torch.tensor(rng.normal(size=(6, sampling.LARGE)), dtype=torch.float32)
+    temperature = np.array([1.0, 0.5, 0.0, 1.0, 1.0, 2.0])
+    top_p = np.array([1.0, 1.0, 0.5, 0.4, 1.0, 0.7])
+    uniform = rng.random(6)
+    logits[4, 3] = float("nan")
+    together = sample_rows(logits, temperature, top_p, uniform)
+    assert together.valid.tolist() == [True, True, True, True, False, True]
+    for row in (0, 1, 2, 3, 5):
+        alone = sample_rows(logits[[row]], temperature[[row]], top_p[[row]], uniform[[row]])
+        assert alone.token[0] == together.token[row]
+        assert alone.logp[0] == together.logp[row]
+        assert alone.plain_logp[0] == together.plain_logp[row]
 
 
 def test_greedy_takes_the_most_likely_token_and_ignores_noise_and_top_p():

@@ -13,6 +13,8 @@ from workbench.extensions.engine_audit.view import show_mismatch
 from workbench.extensions.interop.dumps import Imported, RawSequence
 from workbench.extensions.interop.view import imported_view
 from workbench.extensions.many_runs.table import RunRow, runs_view
+from workbench.extensions.what_if.mask_switches import SwitchEffect, mask_switches_view
+from workbench.extensions.what_if.retokenize import MaskDamage, TurnTwice, retokenized_view
 from workbench.look import (
     config_view,
     credit_table_view,
@@ -36,8 +38,6 @@ from workbench.look import (
     turn_view,
 )
 from workbench.look.cells.edits import Edit
-from workbench.look.cells.mask_switches import SwitchEffect, mask_switches_view
-from workbench.look.cells.retokenize import MaskDamage, TurnTwice, retokenized_view
 from workbench.look.credit import Credited, estimators_view, failed_view
 from workbench.look.pairs import pair_groups
 from workbench.values import (

@@ -391,6 +391,18 @@ def _check_files(
                 f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
                 f"and run; nothing of that kind is. Take {key} out of config.json"
             )
+    _check_named(folder, config, name)
+    if weights and not any(folder.glob("*.safetensors")):
+        pickled = (".bin", ".pt", ".pth", ".gguf")
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
+        raise PolicyError(
+            f"{name}: expected weights as *.safetensors in {folder}, found {', '.join(others) or 'none'}. Pickled weights can "
+            "run code when they are opened, so they are refused; convert them once with save_pretrained"
+        )
+
+
+def _check_named(folder: Path, config: Mapping[str, Any], name: str) -> None:
+    """Raises PolicyError for an adapter, for a file outside the folder, and for one with names without end."""
     if (folder / "adapter_config.json").exists():
         raise PolicyError(
             f"{name}: {folder} holds an adapter (adapter_config.json), which is not loaded; merge it into its model "
@@ -410,13 +422,6 @@ def _check_files(
                 f"{name}: {path.name} says that it has {header:,} bytes of names, and {LONGEST_HEADER:,} are read at most; "
                 "it is damaged, or no file of weights"
             )
-    if weights and not any(folder.glob("*.safetensors")):
-        pickled = (".bin", ".pt", ".pth", ".gguf")
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
-        raise PolicyError(
-            f"{name}: expected weights as *.safetensors in {folder}, found {', '.join(others) or 'none'}. Pickled weights can "
-            "run code when they are opened, so they are refused; convert them once with save_pretrained"
-        )
 
 
 def _named_files(folder: Path, config: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:

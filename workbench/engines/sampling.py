@@ -1,7 +1,7 @@
 """Turns that are being sampled, and how their tokens are chosen: one uniform number per (request, position), turned into
 a token by the inverse of the distribution.
 
-Axis letters: R rows of this step · V vocabulary · L new tokens of one turn.
+Axis letters: R rows of this step · V vocabulary · N blocks of it · B tokens of a block · L new tokens of one turn.
 
 The noise belongs to the address (invariant 8), so a row's choice does not depend on who else is in the batch: the same
 uniform picks the same token as long as the logits agree (batched matrix products may differ in their last bits).
@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from workbench.engines.base import Request
+
+LARGE = 8192  # tokens of a vocabulary from which on it is searched in blocks
+BLOCK = 512  # tokens
 
 
 @dataclass(eq=False)
@@ -100,33 +103,98 @@ def sample_rows(
 ) -> Sampled:
     """Draw one token per row.
 
-    The token is the first v with cdf(v) > u * cdf(V), the cdf summed in float64 in the order of the vocabulary.
-    temperature 0 takes the most likely token (the lowest id of equals).
+    The token is the first v with cdf(v) > u * cdf(V), the cdf summed in float64 in the order of the vocabulary (of a large
+    one: over blocks, then within one). temperature 0 takes the most likely token (the lowest id of equals).
     """
-    plain_RV = torch.log_softmax(logits_RV.float(), dim=-1)
     greedy_R = temperature_R == 0.0
-    logp_RV = plain_RV
-    # Greedy ignores top-p: the most likely token is always inside the nucleus.
     temperature_R = np.where(greedy_R, 1.0, temperature_R)
+    # Greedy ignores top-p: the most likely token is always inside the nucleus.
     top_p_R = np.where(greedy_R, 1.0, top_p_R)
-    if ((temperature_R != 1.0) | (top_p_R < 1.0)).any():
-        logp_RV = bend(logits_RV.float(), temperature_R, top_p_R)
-    token_R, total_R = _inverse_cdf(logp_RV, torch.from_numpy(uniform_R).to(logits_RV.device))
-    if greedy_R.any():
-        is_greedy_R = torch.from_numpy(greedy_R).to(token_R.device)
-        token_R = torch.where(is_greedy_R, logits_RV.argmax(dim=-1), token_R)
-    index_R1 = token_R[:, None]
-    plain_R = plain_RV.gather(1, index_R1)[:, 0]
-    logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, index_R1)[:, 0]
+    logits_RV = logits_RV.float()
+    rows_4R = logits_RV.new_empty((4, len(logits_RV)), dtype=torch.float64)
+    # A row's bits may not depend on its neighbours', so each goes its own way.
+    in_blocks_R = (top_p_R >= 1.0) & (logits_RV.shape[1] >= LARGE)
+    for draw, chosen_R in ((_draw, ~in_blocks_R), (_draw_in_blocks, in_blocks_R)):
+        if chosen_R.any():
+            rows = slice(None) if chosen_R.all() else np.flatnonzero(chosen_R)
+            uniform = torch.from_numpy(uniform_R[rows]).to(logits_RV.device)
+            rows_4R[:, rows] = draw(
+                logits_RV[rows], temperature_R[rows], top_p_R[rows], greedy_R[rows], uniform
+            )
     # One transfer for everything; token ids are exact in float64.
-    drawn = torch.stack([token_R.double(), logp_R.double(), plain_R.double(), total_R])
-    token, logp, plain_logp, total = drawn.cpu().numpy()
+    token, logp, plain_logp, total = rows_4R.cpu().numpy()
     return Sampled(
         token=token.astype(np.int64),
         logp=logp.astype(np.float32),
         plain_logp=plain_logp.astype(np.float32),
         valid=np.isfinite(total),
     )
+
+
+def _draw(
+    logits_RV: Tensor,
+    temperature_R: np.ndarray,
+    top_p_R: np.ndarray,
+    greedy_R: np.ndarray,
+    uniform_R: Tensor,
+) -> Tensor:
+    """[4, R]: token, its log-probability, the same of the unbent softmax, and the total probability, which is NaN where a
+    row is no distribution."""
+    plain_RV = torch.log_softmax(logits_RV, dim=-1)
+    logp_RV = plain_RV
+    if ((temperature_R != 1.0) | (top_p_R < 1.0)).any():
+        logp_RV = bend(logits_RV, temperature_R, top_p_R)
+    token_R, _, total_R = _inverse_cdf(logp_RV.exp(), uniform_R)
+    token_R1 = _or_most_likely(token_R, logits_RV, greedy_R)[:, None]
+    plain_R = plain_RV.gather(1, token_R1)[:, 0]
+    logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, token_R1)[:, 0]
+    return torch.stack([token_R1[:, 0].double(), logp_R.double(), plain_R.double(), total_R])
+
+
+def _draw_in_blocks(
+    logits_RV: Tensor,
+    temperature_R: np.ndarray,
+    top_p_R: np.ndarray,
+    greedy_R: np.ndarray,
+    uniform_R: Tensor,
+) -> Tensor:
+    """`_draw` without top-p, for a large vocabulary: a running sum over all of it takes several times as long as its
+    softmax, one over the sums of blocks next to nothing."""
+    temperature_R1 = torch.from_numpy(temperature_R.astype(np.float32)).to(logits_RV.device)[
+        :, None
+    ]
+    bends = (temperature_R != 1.0).any()
+    # One piece of memory for all: to get a new one of this size takes as long as to fill it.
+    p_RV = logits_RV / temperature_R1
+    torch.softmax(p_RV, dim=-1, out=p_RV)
+    whole = p_RV.shape[1] // BLOCK * BLOCK
+    blocks_RNB = p_RV[:, :whole].unflatten(1, (-1, BLOCK))
+    last_R1 = p_RV[:, whole:].sum(dim=-1, keepdim=True)
+    sum_RN = torch.cat([blocks_RNB.sum(dim=-1), last_R1], dim=-1)
+    block_R, rest_R, total_R = _inverse_cdf(sum_RN, uniform_R)
+    place_RB = block_R[:, None] * BLOCK + torch.arange(BLOCK, device=p_RV.device)
+    beyond_RB = place_RB >= p_RV.shape[1]
+    block_RB = p_RV.gather(1, place_RB.masked_fill(beyond_RB, 0)).masked_fill(beyond_RB, 0.0)
+    within_R, _, _ = _inverse_cdf(block_RB, rest_R)
+    token_R = (block_R * BLOCK + within_R).clamp(max=p_RV.shape[1] - 1)  # rows of NaN again
+    token_R1 = _or_most_likely(token_R, logits_RV, greedy_R)[:, None]
+    logp_R1 = p_RV.gather(1, token_R1).log()
+    plain_R1 = logp_R1
+    if bends:
+        torch.log_softmax(logits_RV, dim=-1, out=p_RV)
+        plain_R1 = p_RV.gather(1, token_R1)
+        plain_R1 = torch.where(temperature_R1 == 1.0, logp_R1, plain_R1)
+    return torch.stack(
+        [token_R1[:, 0].double(), logp_R1[:, 0].double(), plain_R1[:, 0].double(), total_R]
+    )
+
+
+def _or_most_likely(token_R: Tensor, logits_RV: Tensor, greedy_R: np.ndarray) -> Tensor:
+    """The most likely token in greedy rows, the drawn one in the others."""
+    if not greedy_R.any():
+        return token_R
+    is_greedy_R = torch.from_numpy(greedy_R).to(token_R.device)
+    return torch.where(is_greedy_R, logits_RV.argmax(dim=-1), token_R)
 
 
 def bend(logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> Tensor:
@@ -151,12 +219,15 @@ def bend(logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> T
     return logp_RV
 
 
-def _inverse_cdf(logp_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
-    """(token [R], total probability [R], which is NaN where the row is no distribution)"""
-    cdf_RV = logp_RV.exp().cumsum(dim=-1, dtype=torch.float64)
+def _inverse_cdf(p_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(token [R], how far into its own probability the uniform number reaches, 0 to 1 [R], total probability [R], which is
+    NaN where the row is no distribution)"""
+    cdf_RV = p_RV.cumsum(dim=-1, dtype=torch.float64)
     total_R = cdf_RV[:, -1]
     # u * total may round up to total itself; one step below it the chosen token still has probability > 0.
     below_total_R = torch.nextafter(total_R, total_R.new_zeros(()))
-    target_R = torch.minimum(uniform_R * total_R, below_total_R)
-    token_R = torch.searchsorted(cdf_RV, target_R[:, None], right=True)[:, 0]
-    return token_R.clamp(max=logp_RV.shape[1] - 1), total_R  # only rows of NaN reach the clamp
+    target_R1 = torch.minimum(uniform_R * total_R, below_total_R)[:, None]
+    token_R1 = torch.searchsorted(cdf_RV, target_R1, right=True)
+    token_R1 = token_R1.clamp(max=p_RV.shape[1] - 1)  # only rows of NaN reach it
+    rest_R1 = 1 - (cdf_RV.gather(1, token_R1) - target_R1) / p_RV.gather(1, token_R1)
+    return token_R1[:, 0], rest_R1[:, 0].clamp(0, 1), total_R

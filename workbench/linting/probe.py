@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
@@ -359,6 +360,11 @@ def too_large(model: nn.Module) -> str | None:
     return None
 
 
+def _of_any_layer(targets: Sequence[str]) -> tuple[str, ...]:
+    """Names of adapted layers without their numbers ("18.self_attn.q_proj"): a stand-in has fewer."""
+    return tuple(dict.fromkeys(re.sub(r"^.*\b\d+\.", "", target) for target in targets))
+
+
 def probe_of(
     model: nn.Module,
     algorithm: Algorithm,
@@ -376,6 +382,7 @@ def probe_of(
         else:
             model = stand_in
             reference = None
+            config = replace(config, lora_targets=_of_any_layer(config.lora_targets))
     else:
         stood_for = ""
     if config.lora_rank:

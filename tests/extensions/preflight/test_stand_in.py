@@ -20,6 +20,7 @@ from workbench.linting.gradients import RULES
 from workbench.linting.knobs import RULES as KNOBS
 from workbench.linting.probe import probe_of
 from workbench.values import Group, StopReason
+from workbench.values.errors import LearnerError
 
 # Model types of published families -> kinds of layers that the stand-in has, one of each at least.
 PUBLISHED = {
@@ -127,3 +128,18 @@ def test_settings_are_turned_on_it(monkeypatch):
         lambda self, result: {n: t for n, t in real(self, result).items() if n != "entropy"},
     )
     assert "entropy_coef" in check(evidence, KNOBS)["R13"].errors[0].what
+
+
+@pytest.mark.parametrize("target", ["3.self_attn.q_proj", "model.layers.3.self_attn.q_proj"])
+def test_adapters_in_layers_that_a_stand_in_does_not_have(target, monkeypatch):
+    config = AutoConfig.for_model(
+        "llama", num_hidden_layers=4, hidden_size=32, intermediate_size=32, vocab_size=64
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    probe = large(GRPO(), monkeypatch, model, lora_rank=2, lora_targets=(target,))
+    assert probe.stood_for and probe.model.config.num_hidden_layers < 4
+    adapted = {name for name, _ in probe.model.named_parameters() if ".lora_" in name}
+    assert adapted and all(".self_attn.q_proj." in name for name in adapted)
+    # Negative control: a name that neither has is refused.
+    with pytest.raises(LearnerError, match="no_such_layer"):
+        large(GRPO(), monkeypatch, model, lora_rank=2, lora_targets=("3.no_such_layer",))

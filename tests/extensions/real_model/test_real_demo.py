@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
+import pickle
+from concurrent.futures import Future, ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_the_learning_rate_rises_and_falls():
 
 
 class AtOnce:
-    """In the place of another process."""
+    """In the place of another process, which is given what can be pickled and nothing else."""
 
     def __init__(self, *_, **__):
         pass
@@ -97,12 +98,16 @@ class AtOnce:
 
     def submit(self, function, *arguments):
         done = Future()
+        function, arguments = pickle.loads(pickle.dumps((function, arguments)))
         done.set_result(function(*arguments))
         return done
 
 
-def test_the_command_measures_every_policy_on_the_same_tasks(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "ProcessPoolExecutor", AtOnce)
+@pytest.mark.parametrize(
+    "beside", [AtOnce, pytest.param(ProcessPoolExecutor, marks=pytest.mark.full)]
+)
+def test_the_command_measures_every_policy_on_the_same_tasks(beside, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "ProcessPoolExecutor", beside)
     monkeypatch.setattr(demo, "DEMONSTRATIONS", 8)
     monkeypatch.setattr(demo, "model_folder", lambda name, say: TINY)
     out = tmp_path / "out"

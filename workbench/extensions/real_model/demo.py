@@ -27,7 +27,7 @@ from workbench.look.html import view_from
 from workbench.rollouts.evaluate import Score, compare
 from workbench.run.store import Run, step_name
 from workbench.run.writer import make_folder, write_file
-from workbench.training.config import Config, load_config
+from workbench.training.config import Config, from_dict, load_config, to_dict
 from workbench.training.session import evaluate, open_session
 from workbench.values import View, trajectories_of
 from workbench.values.errors import ConfigError, StoreError
@@ -91,8 +91,10 @@ def one_seed(
     warm_cpu = time.process_time() - clock
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned) as beside:
+        # As text: the values of a configuration hold functions, which do not travel.
+        settings = to_dict(config)
         with safe_children():
-            controls = beside.submit(_controls, config, base, warm, out / "more-fine-tuning")
+            controls = beside.submit(_controls, settings, base, warm, out / "more-fine-tuning")
         named = replace(config, policy=replace(config.policy, name=str(warm)))
         run = train(named, out / "run")
         rows, tuned_cpu = controls.result()
@@ -110,8 +112,9 @@ def one_seed(
     }
 
 
-def _controls(config: Config, base: Path, warm: Path, out: Path) -> tuple[Rows, float]:
+def _controls(settings: Mapping[str, Any], base: Path, warm: Path, out: Path) -> tuple[Rows, float]:
     """Rows of the untrained model and of the warm start after as many games more, and the CPU seconds of those."""
+    config = from_dict(settings)
     clock = time.process_time()
     games = games_of(config)
     fine_tune(config, warm, out, count=games, first=DEMONSTRATIONS, say=lambda line: None)
