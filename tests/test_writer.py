@@ -657,7 +657,7 @@ ALLOWED = {
             "(made / STATED).write_text",
             "made.rename",
             "plain.save_pretrained",
-            "AutoTokenizer.from_pretrained(gguf.parent, **place).save_pretrained",
+            "read(AutoTokenizer).save_pretrained",
         )
     },
     (

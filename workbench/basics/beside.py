@@ -11,6 +11,7 @@ for numexpr, torch for torch_xla). Whoever stands in a stranger's folder would r
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,15 @@ from pathlib import Path
 from types import FrameType
 
 SAFE = "-P"  # of an interpreter: its working folder is not on its path
+PYTHON = shlex.join(
+    [sys.executable, SAFE]
+)  # this interpreter, for whoever wants it as words of a shell
+# Of a kernel: its log would say of every one that it was interrupted, to be shut down; and what its cells import by name
+# is found in its working folder.
+KERNEL = [
+    "--IPKernelApp.log_level=50",
+    f"--IPKernelApp.exec_lines=__import__({__name__!r}, fromlist=['']).look_here('__main__')",
+]
 VARIABLE = "PYTHONSAFEPATH"  # says the same to an interpreter that others start
 _OWN = Path(__file__).resolve().parents[2]  # the folder that this package lies in
 _given: set[str] = set()  # modules that the user named

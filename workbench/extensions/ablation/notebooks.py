@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.basics.beside import safe_children
+from workbench.basics.beside import KERNEL, safe_children
 from workbench.run.writer import make_folder, write_file
 from workbench.values.errors import ConfigError, WorkbenchError, nearest
 
 # How long a finished cell is waited for until its output is here. nbclient gives it 4 s, too little on a busy machine.
 OUTPUT_WAIT_S = 120
-# A kernel begins without its working folder on the path; what cells import by name is found there all the same.
-_BEGIN = "__import__('workbench.basics.beside', fromlist=['beside']).look_here('__main__')"
 
 ERROR = "failed"
 DEAD = "dead kernel"
@@ -78,11 +76,7 @@ def run_notebook(
                 execution_timeout=cell_limit_s,
                 iopub_timeout=OUTPUT_WAIT_S,
                 config=config,
-                # Its log would say of every kernel that it was interrupted: to be shut down.
-                extra_arguments=[
-                    "--IPKernelApp.log_level=50",
-                    f"--IPKernelApp.exec_lines={_BEGIN}",
-                ],
+                extra_arguments=KERNEL,
             )
         return None
     except PapermillExecutionError as error:

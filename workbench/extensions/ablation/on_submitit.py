@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
-import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,7 +17,7 @@ from typing import Any
 import psutil
 import submitit
 
-from workbench.basics.beside import SAFE, look_here
+from workbench.basics.beside import PYTHON, look_here
 from workbench.extensions.ablation.gpus import gpus_here
 from workbench.extensions.ablation.jobs import (
     AFTERLIFE_S,
@@ -40,7 +38,6 @@ LATE_S = 15.0  # how long a result may need from another machine's disk to this 
 DAY = 24 * 60  # minutes
 YEAR = 365 * 24 * 60
 WATCH_S = 0.5  # between two looks of a process for the one that sent it
-PYTHON = f"{shlex.quote(sys.executable)} {SAFE}"
 CANCEL_S = 10.0  # within which a killed process has ended
 
 

@@ -79,6 +79,8 @@ def unpacked_size(file: BinaryIO, about: Any, rows: int | None) -> tuple[int, in
 
 def count_pages(column: Any, file: BinaryIO) -> Pages:
     """`column`: pyarrow's ColumnChunkMetaData. Raises ValueError for pages that cannot be counted."""
+    if column.num_values == 0:  # then no page is read, and it may have none
+        return Pages(0, 0, 0, 0, False)
     at = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
         at = column.dictionary_page_offset
