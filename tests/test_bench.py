@@ -384,3 +384,17 @@ def test_the_table_of_sums_takes_the_largest_peak_and_leaves_the_first_step_out(
     rows = sums_tables({"summary": summary})["main"].rows
     assert rows[0] == ["step, CPU seconds", "11.0", "11.0", "1.00"]
     assert rows[2][1:] == ["4.00", "5.00", "1.25"]
+
+
+def test_both_ways_of_decoding_sample_alike_and_are_shown_side_by_side():
+    from docs.make.speeds import decode_tables
+    from experiments.bench import decode
+
+    facts = decode.decoding("tiny", decode.Load(rows=3, context=5, ticks=2, turns=3))
+    assert facts["compared"] == 3 and facts["same"] == 1.0 and facts["gap"] < 1e-5
+    assert [len(rates) for rates in facts["rates"].values()] == [3, 3], "without the warm-up"
+    (row,) = decode_tables({"decoding": {"tiny": facts}, "rollouts": {}})["main"].rows
+    assert row[-2] == "all of 3 turns" and row[0].startswith("decoding alone, tiny, 3 rows")
+    other = [(np.array([1, 2]), np.zeros(2, np.float32))]
+    own = [(np.array([1, 3]), np.zeros(2, np.float32))]
+    assert decode._compared(own, other)["same"] == 0.0

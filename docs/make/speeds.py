@@ -307,6 +307,38 @@ def sums_tables(result: Result) -> dict[str, Table]:
     return {"main": Table([counted, "ours", "TRL", "TRL's over ours"], rows)}
 
 
+def decode_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.decode`: both ways of `engine.decode`, in turns."""
+    rows = []
+    for shape, facts in result["decoding"].items():
+        what = f"decoding alone, {shape}, {facts['rows']} rows"
+        rows.append([f"{what}, {facts['context']} tokens before the first", *_both_ways(facts)])
+    for preset, facts in result["rollouts"].items():
+        rows.append(
+            [f"whole rollouts, preset {preset}, {facts['tasks']} groups", *_both_ways(facts)]
+        )
+    head = [
+        "tokens per CPU second, mean [least, most]",
+        "plain",
+        "fused",
+        "ratio [95 %]",
+        "the same tokens",
+        "logprobs within",
+    ]
+    return {"main": Table(head, rows)}
+
+
+def _both_ways(facts: Result) -> list[str]:
+    cells = []
+    for rates in facts["rates"].values():
+        mean = sum(rates) / len(rates)
+        cells.append(f"{mean:,.0f} [{min(rates):,.0f}, {max(rates):,.0f}]")
+    ratio = facts["ratio"]
+    cells.append(f"**{ratio['mean']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]")
+    share = "all" if facts["same"] == 1 else f"{100 * facts['same']:.1f} %"
+    return [*cells, f"{share} of {facts['compared']} turns", f"{facts['gap']:.0e}"]
+
+
 KINDS = {
     "bench": bench_tables,
     "search": search_tables,
@@ -315,4 +347,5 @@ KINDS = {
     "navigator": navigator_tables,
     "adapters": adapter_tables,
     "sums": sums_tables,
+    "decode": decode_tables,
 }

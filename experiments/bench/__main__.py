@@ -41,19 +41,21 @@ TRL_OTHERS = (
 
 
 def on_cpu(
-    record: match.Record, model: Path, work: Work, steps: int, parts: bool
+    record: match.Record, model: Path, work: Work, steps: int, parts: bool, decode: str
 ) -> dict[str, Any]:
-    """Both lanes at once where there are two cores; the parts after the shorter one."""
+    """Both lanes at once where there are two cores; the parts after the shorter one. `decode`: our sampler's way."""
     found: dict[str, Any] = {}
+    ours = replace(OURS, decode=decode)
 
     def first() -> None:
-        match.equal_dtype(record, model, work, steps, OURS, TRL)
+        match.equal_dtype(record, model, work, steps, ours, TRL)
         if parts:
             found.update(run_parts(model))
 
     def second() -> None:
-        also = replace(OURS, name="ours, float32 (lane 2)")
-        match.best_of(record, model, work, steps, (OURS_BF16, also), TRL_OTHERS)
+        also = replace(ours, name="ours, float32 (lane 2)")
+        bf16 = replace(OURS_BF16, decode=decode)
+        match.best_of(record, model, work, steps, (bf16, also), TRL_OTHERS)
 
     if cores() > 1:
         match.at_once([first, second])
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     record = match.Record()
     if options.device == "cpu":
-        parts = on_cpu(record, model, work, options.steps, not options.no_parts)
+        parts = on_cpu(record, model, work, options.steps, not options.no_parts, options.decode)
     else:
         parts = {}
         on_gpu(record, model, work, options.steps)
@@ -115,6 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         "machine": machine.facts(),
         "others_took_cores": others,
         "work": vars(work),
+        "decode": options.decode,
         "minutes": (time.monotonic() - began) / 60,
     }
     print(*_heading(found), *report.in_words(found, idle=idle), sep="\n")
@@ -163,6 +166,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=5, help="moves of a trajectory")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="3m", help="of the policy")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--decode", choices=("plain", "fused"), default="plain", help="our sampler's way, on a CPU"
+    )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="where the figures are written besides"
     )

@@ -41,7 +41,9 @@ class OurStepper:
         self.work, self.side = work, side
         policy = load_policy(model, device=side.device) if isinstance(model, Path) else model
         self.chat = ChatFormat.from_tokenizer(policy.tokenizer)
-        engine = engine or TransformersEngineConfig(dtype=side.engine_dtype, device=side.device)
+        engine = engine or TransformersEngineConfig(
+            dtype=side.engine_dtype, device=side.device, decode=side.decode
+        )
         self.engine = open_engine(engine, policy.model, layout)
         self.algorithm = GRPO()
         self.learner = Learner(

@@ -39,6 +39,7 @@ RESULTS = Path(__file__).parent / "results"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = {
     "float32": OurSide("float32"),
+    "float32, fused": OurSide("float32, fused", decode="fused"),
     "bfloat16": OurSide("bfloat16", engine_dtype="bfloat16", precision="bf16"),
 }
 DURABLE = (
@@ -72,7 +73,7 @@ def collected(stepper: OurStepper, work: Work, step: int) -> Batch:
 
 
 def phases(model: Path, work: Work, steps: int) -> dict[str, Any]:
-    """By dtype: CPU seconds of each phase over `steps` steps, its share, and the operations per second of the three
+    """By side: CPU seconds of each phase over `steps` steps, its share, and the operations per second of the three
     that are matrix products in the main, beside those of a plain matrix product."""
     found = {}
     for name, side in SIDES.items():
@@ -97,7 +98,7 @@ def phases(model: Path, work: Work, steps: int) -> dict[str, Any]:
             lap = _step_by_phase(stepper, step)
             operations += forward_operations(cost, lap.pop("batch"))
             spent = {phase: spent[phase] + lap[phase] for phase in spent}
-        peak, total = matrix_peak(DTYPES[name]), sum(spent.values())
+        peak, total = matrix_peak(DTYPES[side.engine_dtype]), sum(spent.values())
         rates = {
             "sampling": operations / spent["sampling"],
             "forward": operations / spent["forward"],

@@ -52,6 +52,19 @@ class BenchPolicy:
 
 SHAPES = {
     "3m": BenchPolicy(),
+    # SmolLM2-135M's
+    "135m": BenchPolicy(
+        family="llama",
+        embeddings=49_152,
+        hidden=576,
+        layers=30,
+        heads=9,
+        kv_heads=3,
+        head_dim=64,
+        intermediate=1536,
+        positions=8192,
+        steps=0,
+    ),
     # for `gpu`, to see that it runs; heads of 32, for vLLM's attention on a CPU knows none smaller
     "tiny": BenchPolicy(
         family="qwen2",

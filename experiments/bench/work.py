@@ -32,13 +32,15 @@ class Work:
 
 @dataclass(frozen=True)
 class OurSide:
-    """One configuration of ours. `engine_dtype`: of the sampler's copy; `precision`: of training ("bf16": autocast)."""
+    """One configuration of ours. `engine_dtype`: of the sampler's copy, `decode`: its way; `precision`: of training ("bf16":
+    autocast)."""
 
     name: str
     engine_dtype: str = "float32"
     precision: str = "fp32"
     layout: str = "auto"  # of micro-batches: LearnerConfig.layout
     device: str = "cpu"
+    decode: str = "plain"
 
 
 @dataclass(frozen=True)

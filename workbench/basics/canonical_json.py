@@ -32,6 +32,7 @@ from workbench.values.errors import StoreError
 MANIFEST = "MANIFEST.json"
 MOST_DOCUMENT = 32 << 20  # bytes of a JSON document
 MOST_LINES = 512 << 20  # bytes of a file of lines: some 100,000 steps
+MOST_RECORDS = 500_000  # lines of it
 TIMES_LINES = 6  # so much more memory do lines take than they have bytes; those that are written here take 4 times more
 MOST_FILE = 16 << 30  # bytes of any other file that is read whole
 
@@ -339,6 +340,10 @@ def read_lines(
                 "file from a copy of the run"
             )
         records.append(record)
+        if len(records) > MOST_RECORDS:
+            raise StoreError(
+                f"{path} holds more than {MOST_RECORDS:,} lines, which is the most that is read"
+            )
         at = newline + 1
         ends.append(start + at)
     return Lines(tuple(records), tuple(ends), data[at:])

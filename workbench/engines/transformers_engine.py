@@ -21,6 +21,7 @@ from dataclasses import asdict
 import numpy as np
 import torch
 
+from workbench.basics.extensions import service
 from workbench.engines.attention import slot_forward
 from workbench.engines.base import Completion, Listener, Request
 from workbench.engines.cohort_runner import CohortRunner
@@ -63,6 +64,7 @@ class TransformersEngine:
         lay_out_for_few_rows(self._model)
         self._policy_version = 0
         self.listener: Listener | None = None
+        self.notes: list[str] = []  # what a user should know of it before it samples
         self._counters = Counters()
         vocab_size = int(self._model.get_input_embeddings().weight.shape[0])
         self.context_length = context = model_context(self._model, config.max_context)
@@ -142,8 +144,14 @@ class TransformersEngine:
         )
         if self.keeps_cache:
             forward = slot_forward(self._model, _keeps_logits(self._model))
+            if self.config.decode == "fused":
+                fuse = service("fused_decode", "engine.decode = 'fused'")
+                forward, note = fuse(self._model, forward)
+                self.notes += [note] if note else []
             cache_tokens = self.config.cache_tokens
             return SlotRunner(forward, self._device, cache_tokens=cache_tokens, **limits)
+        if self.config.decode == "fused":
+            self.notes.append(f"engine.decode = 'fused' does nothing here: {self.cache_reason}")
         use_cache = self._verdict.mode == "turn"
         return CohortRunner(self._model, self._device, use_cache=use_cache, **limits)
 
