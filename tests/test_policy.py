@@ -18,7 +18,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import workbench.engines.policy as policy_module
 from workbench.chat import ChatFormat
-from workbench.engines import trial
 from workbench.engines.policy import (
     fingerprint,
     load_policy,
@@ -27,6 +26,7 @@ from workbench.engines.policy import (
     shipped_policies,
     weights_fingerprint,
 )
+from workbench.extensions.bounds import trial
 from workbench.values.errors import PolicyError
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"

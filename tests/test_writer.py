@@ -760,7 +760,7 @@ ALLOWED = {
         "workbench/engines/adapter_route.py",
         "shutil.rmtree",
     ): "the same, once newer ones have arrived, or where they found no room",
-    ("workbench/engines/trial.py", "os.write"): "a pipe, from the child to this process",
+    ("workbench/extensions/bounds/trial.py", "os.write"): "a pipe, from the child to this process",
     ("workbench/extensions/vllm_server/core.py", "shutil.rmtree"): "the folder that they lie in",
     (
         "workbench/extensions/vllm_server/keeper.py",

@@ -11,9 +11,17 @@ PACKAGE = Path(__file__).resolve().parents[2] / "workbench"
 # What reads -> (file, function) that may, and why that is no way in.
 ALLOWED = {
     ("from_pretrained", "engines/policy.py", "read_pretrained"): "the door",
-    ("from_pretrained", "engines/trial.py", "_build"): "in a process of its own, within limits",
-    ("from_pretrained", "engines/trial.py", "_tokenize"): "likewise",
-    ("from_config", "engines/trial.py", "_build"): "likewise, and trust_remote_code=False",
+    (
+        "from_pretrained",
+        "extensions/bounds/trial.py",
+        "_build",
+    ): "in a process of its own, within limits",
+    ("from_pretrained", "extensions/bounds/trial.py", "_tokenize"): "likewise",
+    (
+        "from_config",
+        "extensions/bounds/trial.py",
+        "_build",
+    ): "likewise, and trust_remote_code=False",
     (
         "snapshot_download",
         "engines/policy.py",

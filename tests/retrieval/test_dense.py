@@ -214,7 +214,7 @@ def test_dense_search_runs_on_it_and_a_wrong_name_is_an_error(tiny_bert):
 )
 def test_an_encoder_is_looked_at_like_any_model(tiny_bert, tmp_path, bend, words, monkeypatch):
     """A stranger's run may name one by a folder: nothing asks, runs, or goes on for ever."""
-    from workbench.engines import trial
+    from workbench.extensions.bounds import trial
     from workbench.extensions.servers.encoder import encoder
 
     monkeypatch.setattr(trial, "SECONDS", 3.0)

@@ -7,7 +7,7 @@
 
 Shipped policies are there in a checkout, in an editable install and in a wheel (basics/shipped.py).
 Weights are read from safetensors only, code and kernels that come with a model are never run, nothing is read that lies
-outside its folder, and a folder that does not ship with the project is tried in a process of its own first (trial). Other
+outside its folder, and a folder that does not ship with the project is looked at and tried first (`extensions/bounds`). Other
 loaders of the package (`extensions/servers/encoder.py`) come through the same two functions: `open_folder`, which looks at
 the files, and `read_pretrained`, which reads them.
 """
@@ -35,7 +35,6 @@ from workbench.basics.extensions import has_service, service
 from workbench.basics.regular_files import read_json
 from workbench.basics.shipped import shipped_folder
 from workbench.engines.policy_loader import files_in_memory, loaded_by
-from workbench.engines.trial import CAUSAL, try_folder
 from workbench.values.errors import PolicyError, did_you_mean
 from workbench.values.tokens import GENERATION_STOPS
 
@@ -43,15 +42,13 @@ SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PRETRAINED = 20_000_000  # parameters from which a model is taken for a pretrained one
 ROUND_TRIP = "refuse_damaged_tokenizer"  # of an extension
-BOUNDS = "bound_template"  # likewise
+BOUND_TEMPLATE = "bound_template"  # likewise
+CHECK_MODEL = "check_model"  # likewise
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["*/*", "consolidated*"]
 MOST_JSON = 32 << 20  # bytes of a file: the index of a large model has ten million
 INDEX = ".safetensors.index.json"
-LONGEST_HEADER = (
-    8 << 20
-)  # bytes of a weight file that say what it holds; of the largest models some 100,000
 # What decides what a policy does, beside its weights: the names that transformers reads.
 DECIDING = [
     "config.json",
@@ -153,22 +150,24 @@ def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTr
 
 
 def open_folder(
-    name: str, *, weights: bool = True, kind: str = CAUSAL, download: bool = True
+    name: str, *, weights: bool = True, reader: Any = AutoModelForCausalLM, download: bool = True
 ) -> Path:
     """The folder of a model, after a look at its files and a trial: before anything of it is read.
 
     weights   False: its tokenizer is all that will be read
-    kind      of model (`trial.KINDS`)
+    reader    the class of transformers that will read it
     download  whether a name on the hub may be fetched; else it must be in the local cache
 
     Raises PolicyError."""
     folder = _find(name, download)
-    _check_links(folder, name)
+    config = None
     if weights or (folder / "config.json").is_file():  # without one it is of a tokenizer alone
-        config = _read_json(folder / "config.json", name)
+        config = read_object(folder / "config.json", name)
         _check_files(folder, config, name, weights=weights)
-        if not _is_shipped(folder):
-            try_folder(folder, name, other_files(folder), kind)
+    if not _is_shipped(folder):
+        service(CHECK_MODEL, f"{name}, which does not ship with the project,")(
+            folder, name, config, reader
+        )
     return folder
 
 
@@ -205,15 +204,15 @@ def load_weights(
 def _tokenizer_in(folder: Path, name: str) -> PreTrainedTokenizerBase:
     """Its template is called under limits from now on, unless it ships with the project."""
     tokenizer = read_pretrained(AutoTokenizer, folder, name)
-    if not _is_shipped(folder) and has_service(BOUNDS):
-        service(BOUNDS, "loading a tokenizer")(tokenizer)
+    if not _is_shipped(folder) and has_service(BOUND_TEMPLATE):
+        service(BOUND_TEMPLATE, "loading a tokenizer")(tokenizer)
     return tokenizer
 
 
 def _generation_stops(folder: Path, name: str) -> Any:
     """`eos_token_id` of generation_config.json, as it stands there; None where there is none."""
     path = folder / "generation_config.json"
-    return _read_json(path, name).get("eos_token_id") if path.is_file() else None
+    return read_object(path, name).get("eos_token_id") if path.is_file() else None
 
 
 def _note_stops(tokenizer: PreTrainedTokenizerBase, stops: Any) -> PreTrainedTokenizerBase:
@@ -352,7 +351,7 @@ def _folders(parent: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------ checking
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
+def read_object(path: Path, name: str) -> dict[str, Any]:
     try:
         value = read_json(path, most=MOST_JSON)
         if not isinstance(value, dict):
@@ -369,19 +368,6 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
         ) from error
 
 
-def _check_links(folder: Path, name: str) -> None:
-    """Nothing that is read may lie elsewhere, or another model would have this one's fingerprint. The hub's cache is one
-    folder a model, whose snapshots are links into it."""
-    home = folder.resolve()
-    if home.parent.name == "snapshots":
-        home = home.parents[1]
-    for path in (*folder.iterdir(), *folder.glob("additional_chat_templates/*")):
-        if path.is_file() and not path.resolve().is_relative_to(home):
-            raise PolicyError(
-                f"{name}: {path.name} is a link that leads out of {folder}; copy what it leads to into the folder"
-            )
-
-
 def _check_files(
     folder: Path, config: Mapping[str, Any], name: str, *, weights: bool = True
 ) -> None:
@@ -391,14 +377,13 @@ def _check_files(
             "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
             "of transformers"
         )
-    for key, value in _entries(config):
+    for key, value in entries_of(config):
         names_kernel = key.strip("_").endswith(("attn_implementation", "experts_implementation"))
         if names_kernel and "/" in str(value):
             raise PolicyError(
                 f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
                 f"and run; nothing of that kind is. Take {key} out of config.json"
             )
-    _check_named(folder, config, name)
     if weights and not any(folder.glob("*.safetensors")):
         pickled = (".bin", ".pt", ".pth", ".gguf")
         others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
@@ -408,54 +393,12 @@ def _check_files(
         )
 
 
-def _check_named(folder: Path, config: Mapping[str, Any], name: str) -> None:
-    """Raises PolicyError for an adapter, for a file outside the folder, and for one with names without end."""
-    if (folder / "adapter_config.json").exists():
-        raise PolicyError(
-            f"{name}: {folder} holds an adapter (adapter_config.json), which is not loaded; merge it into its model "
-            "first (workbench export merges)"
-        )
-    for file, named in _named_files(folder, config, name):
-        if Path(str(named)).name != named:
-            raise PolicyError(
-                f"{name}: {file} names {str(named)[:80]!r}, expected the name of a file in {folder}: nothing outside "
-                "of it is read. Take the model from where it was first published"
-            )
-    for path in folder.glob("*.safetensors"):
-        with open(path, "rb") as weight_file:
-            header = int.from_bytes(weight_file.read(8), "little")
-        if header > LONGEST_HEADER:
-            raise PolicyError(
-                f"{name}: {path.name} says that it has {header:,} bytes of names, and {LONGEST_HEADER:,} are read at most; "
-                "it is damaged, or no file of weights"
-            )
-
-
-def _named_files(folder: Path, config: Mapping[str, Any], name: str) -> Iterator[tuple[str, Any]]:
-    """(which file says it, the name of another that is to be read)."""
-    if "transformers_weights" in config:
-        yield "config.json", config["transformers_weights"]
-    for index in folder.glob(f"*{INDEX}"):
-        shards = _read_json(index, name).get("weight_map")
-        if not isinstance(shards, dict):
-            raise PolicyError(
-                f"{name}: {index} has no weight_map; take the index that came with it"
-            )
-        yield from ((index.name, shard) for shard in {*map(str, shards.values())})
-    path = folder / "tokenizer_config.json"
-    settings = _read_json(path, name) if path.is_file() else {}
-    for key, value in _entries(settings):
-        # Many name a file of the machine that they were made on, which is not there and is not read.
-        if key.endswith("_file") and isinstance(value, str) and (folder / value).is_file():
-            yield path.name, value
-
-
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def entries_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every entry of a config and of those within it."""
     for key, value in config.items():
         yield key, value
         if isinstance(value, dict):
-            yield from _entries(value)
+            yield from entries_of(value)
 
 
 def _check_numbers(model: PreTrainedModel, name: str) -> None:

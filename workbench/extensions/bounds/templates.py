@@ -28,7 +28,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase, tokenization_utils_base
 
-from workbench.engines.trial import limit_memory
+from workbench.extensions.bounds.trial import limit_memory
 from workbench.values.errors import PolicyError
 
 SECONDS = 8.0  # of one call; a template of a published model takes some milliseconds

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from workbench.engines.policy import load_weights, open_folder, read_pretrained
-from workbench.engines.trial import ENCODER
 from workbench.values.errors import ConfigError, PolicyError
 
 BGE_QUERY = "Represent this sentence for searching relevant passages: "
@@ -85,7 +84,7 @@ def encoder(name: str) -> TextEncoder:
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        folder = open_folder(name, kind=ENCODER, download=False)
+        folder = open_folder(name, reader=AutoModel, download=False)
         tokenizer = read_pretrained(AutoTokenizer, folder, name)
         model = load_weights(AutoModel, folder, name, spare="pooler.")
     except PolicyError as error:

@@ -1,12 +1,12 @@
 """A model folder that somebody else made is tried in a process of its own before this one loads it (invariant 16).
 
-    try_folder(folder, "mine")      raises PolicyError for what would hang, take all memory, or bring down the loader
+    try_folder(folder, "mine", files, AutoModelForCausalLM)      raises PolicyError for what would hang, take all memory, or bring down the loader
 
 `config.json`, tokenizer and chat template decide how much work loading is: layers without end, a vocabulary of any size, a
 template whose loops never stop. So a child of this process builds the model without memory for its weights, loads the
 tokenizer and writes a conversation, with SECONDS and MEMORY to do it in; weights are not read. The child is forked: it has
 what it needs imported already. Where processes cannot be forked (Windows) nothing is tried. What a template does with
-other conversations shows when it is called: under limits each time (`extensions/bounds`).
+other conversations shows when it is called: under limits each time (templates).
 """
 
 from __future__ import annotations
@@ -22,15 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from workbench.values.errors import PolicyError
 
 SECONDS = 15.0
 MEMORY = (1 << 30, 2 << 30, 1 << 29)  # bytes beyond what this process has, for each of _WHAT
-CAUSAL = "a causal language model"
-ENCODER = "an encoder of texts"
-KINDS = {CAUSAL: AutoModelForCausalLM, ENCODER: AutoModel}
 WEIGHTS_A_BYTE = 4  # of a weight file: with four bits each there are two
 FEW_WEIGHTS = 10_000_000  # are made whatever the files hold
 _MOST_WORDS = 600  # of what a library says
@@ -56,13 +53,14 @@ _TOOLS = [
 _WHAT = ("config.json", "the tokenizer", "the chat template")
 
 
-def try_folder(folder: Path, name: str, files: dict[str, str], kind: str) -> None:
+def try_folder(folder: Path, name: str, files: dict[str, str], reader: Any) -> None:
     """Raises PolicyError for a folder whose config, tokenizer or template does not come through the trial, and for a config
     of far more weights than the files hold: those would be made up. `files`: name -> SHA-256 of what decides; a folder
-    with the same ones is not tried again in this process. `kind`: of KINDS."""
+    with the same ones is not tried again in this process. `reader`: the class that will read the model; None: nothing but the
+    tokenizer is read."""
     if not hasattr(os, "fork"):
         return
-    weights = _try(str(folder), name, tuple(sorted(files.items())), kind, SECONDS)
+    weights = _try(str(folder), name, tuple(sorted(files.items())), reader, SECONDS)
     held = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     if held and weights > FEW_WEIGHTS + WEIGHTS_A_BYTE * held:
         raise PolicyError(
@@ -73,14 +71,14 @@ def try_folder(folder: Path, name: str, files: dict[str, str], kind: str) -> Non
 
 @lru_cache(maxsize=64)  # nothing is kept of a trial that raised
 def _try(
-    folder: str, name: str, files: tuple[tuple[str, str], ...], kind: str, seconds: float
+    folder: str, name: str, files: tuple[tuple[str, str], ...], reader: Any, seconds: float
 ) -> int:
     """How many weights the model has."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _run_parts(folder, kind, writing)
+        _run_parts(folder, reader, writing)
     os.close(writing)
     try:
         reports, ended = _reports(reading, seconds)
@@ -121,7 +119,7 @@ def _reports(reading: int, seconds: float) -> tuple[list[Any], bool]:
     return [json.loads(line) for line in text.split(b"\n")[:-1]], False
 
 
-def _run_parts(folder: str, kind: str, writing: int) -> None:
+def _run_parts(folder: str, reader: Any, writing: int) -> None:
     """In the child: a line for each part that was done; the last one says what was wrong. Never returns."""
     status = 1
     try:
@@ -133,7 +131,7 @@ def _run_parts(folder: str, kind: str, writing: int) -> None:
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        made: Any = (folder, kind)
+        made: Any = (folder, reader)
         for part, memory in zip((_build, _tokenize, _write), MEMORY, strict=True):
             limit_memory(memory)
             count, made = part(made)
@@ -156,11 +154,13 @@ def limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (own + more, most))
 
 
-def _build(named: tuple[str, str]) -> tuple[int, str]:
-    folder, kind = named
+def _build(named: tuple[str, Any]) -> tuple[int, str]:
+    folder, reader = named
+    if reader is None:
+        return 0, folder
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with torch.device("meta"):
-        model = KINDS[kind].from_config(config, trust_remote_code=False)
+        model = reader.from_config(config, trust_remote_code=False)
     return sum(weight.numel() for weight in model.parameters()), folder
 
 
