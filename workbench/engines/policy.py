@@ -163,11 +163,9 @@ def open_folder(
     config = None
     if weights or (folder / "config.json").is_file():  # without one it is of a tokenizer alone
         config = read_object(folder / "config.json", name)
-        _check_files(folder, config, name, weights=weights)
     if not _is_shipped(folder):
-        service(CHECK_MODEL, f"{name}, which does not ship with the project,")(
-            folder, name, config, reader
-        )
+        check_model = service(CHECK_MODEL, f"{name}, which does not ship with the project,")
+        check_model(folder, name, config, reader, weights=weights)
     return folder
 
 
@@ -280,14 +278,6 @@ def _find(name: str, download: bool) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
     path = Path(name).expanduser()
     if path.is_dir():
-        present = [inside for inside in path.iterdir() if inside.exists()]
-        strange = sorted(
-            inside.name for inside in present if not (inside.is_file() or inside.is_dir())
-        )
-        if strange:
-            raise PolicyError(
-                f"{name}: {strange[0]} in {path} is not a regular file; a model's folder holds nothing else"
-            )
         return path
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
@@ -366,39 +356,6 @@ def read_object(path: Path, name: str) -> dict[str, Any]:
         raise PolicyError(
             f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged"
         ) from error
-
-
-def _check_files(
-    folder: Path, config: Mapping[str, Any], name: str, *, weights: bool = True
-) -> None:
-    if "auto_map" in config:
-        raise PolicyError(
-            f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
-            "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
-            "of transformers"
-        )
-    for key, value in entries_of(config):
-        names_kernel = key.strip("_").endswith(("attn_implementation", "experts_implementation"))
-        if names_kernel and "/" in str(value):
-            raise PolicyError(
-                f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
-                f"and run; nothing of that kind is. Take {key} out of config.json"
-            )
-    if weights and not any(folder.glob("*.safetensors")):
-        pickled = (".bin", ".pt", ".pth", ".gguf")
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
-        raise PolicyError(
-            f"{name}: expected weights as *.safetensors in {folder}, found {', '.join(others) or 'none'}. Pickled weights can "
-            "run code when they are opened, so they are refused; convert them once with save_pretrained"
-        )
-
-
-def entries_of(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every entry of a config and of those within it."""
-    for key, value in config.items():
-        yield key, value
-        if isinstance(value, dict):
-            yield from entries_of(value)
 
 
 def _check_numbers(model: PreTrainedModel, name: str) -> None:

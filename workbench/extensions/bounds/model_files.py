@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench.engines.policy import DECIDING, INDEX, entries_of, other_files, read_object
+from workbench.engines.policy import DECIDING, INDEX, other_files, read_object
 from workbench.extensions.bounds.trial import try_folder
 from workbench.values.errors import PolicyError
 
@@ -20,16 +20,31 @@ LONGEST_HEADER = 8 << 20  # bytes that say what a weight file holds; 100,000 of 
 LARGEST_OTHER = 256 << 20  # bytes of a file that holds no weights; tokenizers have up to 40 million
 
 
-def check_model(folder: Path, name: str, config: Mapping[str, Any] | None, reader: Any) -> None:
+def check_model(
+    folder: Path, name: str, config: Mapping[str, Any] | None, reader: Any, *, weights: bool = True
+) -> None:
     """Raises PolicyError for a folder that is not to be loaded.
 
-    config  its config.json; None for a folder of a tokenizer alone
-    reader  the class of transformers that will read it"""
+    config   its config.json; None for a folder of a tokenizer alone
+    reader   the class of transformers that will read it
+    weights  False: its tokenizer is all that will be read"""
+    _check_kinds(folder, name)
     _check_links(folder, name)
     _check_sizes(folder, name)
     if config is not None:
+        _check_code(config, name)
         _check_named(folder, config, name)
+    if weights:
+        _check_weights(folder, name)
     try_folder(folder, name, other_files(folder), None if config is None else reader)
+
+
+def _check_kinds(folder: Path, name: str) -> None:
+    for inside in sorted(folder.iterdir()):
+        if inside.exists() and not (inside.is_file() or inside.is_dir()):
+            raise PolicyError(
+                f"{name}: {inside.name} in {folder} is not a regular file; a model's folder holds nothing else"
+            )
 
 
 def _check_links(folder: Path, name: str) -> None:
@@ -63,6 +78,33 @@ def _check_sizes(folder: Path, name: str) -> None:
             )
 
 
+def _check_code(config: Mapping[str, Any], name: str) -> None:
+    """Nothing that a model brings along is run."""
+    if "auto_map" in config:
+        raise PolicyError(
+            f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
+            "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
+            "of transformers"
+        )
+    for key, value in _entries(config):
+        names_kernel = key.strip("_").endswith(("attn_implementation", "experts_implementation"))
+        if names_kernel and "/" in str(value):
+            raise PolicyError(
+                f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
+                f"and run; nothing of that kind is. Take {key} out of config.json"
+            )
+
+
+def _check_weights(folder: Path, name: str) -> None:
+    if not any(folder.glob("*.safetensors")):
+        pickled = (".bin", ".pt", ".pth", ".gguf")
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
+        raise PolicyError(
+            f"{name}: expected weights as *.safetensors in {folder}, found {', '.join(others) or 'none'}. Pickled weights can "
+            "run code when they are opened, so they are refused; convert them once with save_pretrained"
+        )
+
+
 def _check_named(folder: Path, config: Mapping[str, Any], name: str) -> None:
     """Raises PolicyError for an adapter, and for a file outside the folder."""
     if (folder / "adapter_config.json").exists():
@@ -91,7 +133,15 @@ def _named_files(folder: Path, config: Mapping[str, Any], name: str) -> Iterator
         yield from ((index.name, shard) for shard in {*map(str, shards.values())})
     path = folder / "tokenizer_config.json"
     settings = read_object(path, name) if path.is_file() else {}
-    for key, value in entries_of(settings):
+    for key, value in _entries(settings):
         # Many name a file of the machine that they were made on, which is not there and is not read.
         if key.endswith("_file") and isinstance(value, str) and (folder / value).is_file():
             yield path.name, value
+
+
+def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every entry of a config and of those within it."""
+    for key, value in config.items():
+        yield key, value
+        if isinstance(value, dict):
+            yield from _entries(value)
