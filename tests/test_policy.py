@@ -155,23 +155,22 @@ def test_a_folder_that_is_no_model(tmp_path):
         load_policy(tmp_path)
 
 
-def test_code_that_comes_with_a_model_is_refused(shelf):
-    marker = shelf / "ran"
-    (shelf / "bandit-tiny" / "evil.py").write_text(
-        f"open({str(marker)!r}, 'w')\nclass Evil: pass\n"
-    )
-    edit_config(shelf / "bandit-tiny", auto_map={"AutoModelForCausalLM": "evil.Evil"})
+def test_code_that_comes_with_a_model_is_refused(tmp_path):
+    marker = tmp_path / "ran"
+    folder = write_policy(tmp_path / "model")
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w')\nclass Evil: pass\n")
+    edit_config(folder, auto_map={"AutoModelForCausalLM": "evil.Evil"})
     with pytest.raises(PolicyError, match="trust_remote_code is off"):
-        load_policy("bandit-tiny")
+        load_policy(folder)
     assert not marker.exists()
 
 
-def test_pickled_weights_are_refused(shelf):
-    folder = shelf / "bandit-tiny"
+def test_pickled_weights_are_refused(tmp_path):
+    folder = write_policy(tmp_path)
     torch.save(tiny_model().state_dict(), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     with pytest.raises(PolicyError, match=r"\*\.safetensors .*found pytorch_model.bin"):
-        load_policy("bandit-tiny")
+        load_policy(folder)
 
 
 def test_an_unknown_architecture(shelf):

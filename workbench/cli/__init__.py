@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from workbench.basics.beside import leave_working_folder, look_here
 from workbench.cli.parser import make_parser
-from workbench.cli.terminal import show_controls
+from workbench.cli.terminal import spell_controls
 from workbench.look.escape import visible
 
 # Tiny models lose most of their speed to thread barriers; more threads are a choice, not an accident.
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         leave_working_folder()
         for stream in (sys.stdout, sys.stderr):
-            show_controls(stream)
+            spell_controls(stream)
     try:
         status = run(argv)
     finally:

@@ -9,7 +9,7 @@ from typing import TextIO
 _ACTS = re.compile(r"(?!\x1b\[[0-9;]*[mKA])[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
-def show_controls(stream: TextIO) -> None:
+def spell_controls(stream: TextIO) -> None:
     """From now on every control character that is written to `stream` is spelled out."""
     write = stream.write
 

@@ -223,7 +223,7 @@ def _note_stops(tokenizer: PreTrainedTokenizerBase, stops: Any) -> PreTrainedTok
 
 
 def _is_shipped(folder: Path) -> bool:
-    return folder.resolve().is_relative_to(SHIPPED)
+    return folder.resolve().is_relative_to(SHIPPED.resolve())
 
 
 @contextmanager
