@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.beside import safe_children
 from workbench.basics.extensions import service
 from workbench.extensions.real_model.maker import model_folder
 from workbench.extensions.real_model.skill import skill_of
@@ -98,7 +99,8 @@ def one_seed(
     with ProcessPoolExecutor(1, mp_context=spawned) as beside:
         # As text: the values of a configuration hold functions, which do not travel.
         settings = to_dict(config)
-        controls = beside.submit(_controls, settings, base, warm, out / "more-fine-tuning")
+        with safe_children():
+            controls = beside.submit(_controls, settings, base, warm, out / "more-fine-tuning")
         controls.add_done_callback(partial(_say_failure, say))
         named = replace(config, policy=replace(config.policy, name=str(warm)))
         run = train(named, out / "run")
