@@ -8,6 +8,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   := .venv
 VLLM_VENV := .venv-vllm
 READERS := .venv-readers
+AGENTS := .venv-agents
 SEEDS  ?= 0
 TASK   ?= search-discovery
 MODEL  ?=
@@ -36,11 +37,12 @@ TEST_COST := about 2.0 GB of disk (with the demo) and 3 to 5 minutes
 CUDA_COST := 3.9 GB
 VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 READERS_COST := about 2.1 GB of disk and 3 to 6 minutes
+AGENTS_COST := about 0.4 GB of disk and a minute
 DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile bench bench-gpu test-vllm test-readers resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile attack bench bench-gpu test-vllm test-readers test-agents resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -134,6 +136,10 @@ hostile: setup-test  ## strangers: every command on 65 bent run folders, 5,000 c
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.soak --mutations $(MUTATIONS) --calls $(BAD_CALLS)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.test_misbehaving_servers
 
+MINUTES ?= 60
+attack: setup-test  ## an attack that makes itself up, for an hour: runs, rollouts, models, replies, calls; counts and small finds (SEED=, MINUTES=, OUT=)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.attack.drive --seed $(or $(SEED),0) --minutes $(MINUTES) --out $(or $(OUT),attacked)
+
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)
 
@@ -162,6 +168,10 @@ test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers
 	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(READERS)/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
 		tests/envs/adapters/test_verifiers.py
 
+test-agents: setup-test setup-agents  ## the guide's agents by the packages themselves (openai-agents, smolagents, langgraph, pydantic-ai): each trains as it is
+	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(AGENTS)/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
+		tests/extensions/agents/test_agent_packages.py
+
 # uv, in an environment of its own, because pip would fetch packages whole to ask them what they need.
 RESOLVE_ARGS ?=
 resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is installed (a quarter of an hour; RESOLVE_ARGS="--extras lab")
@@ -169,11 +179,12 @@ resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is
 	@PATH="$(CURDIR)/.venv-resolve/bin:$$PATH" $(PYTHON) -m tests.resolve $(RESOLVE_ARGS)
 
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
 
+comma := ,
 # $(call set_up,stamps,extras,cost): one stamp for each command that is ready afterwards, the one asked for first.
 # Shell, because nothing but Python, make and git may be there yet.
 define set_up
@@ -205,7 +216,7 @@ setup-smollm2:
 	$(call set_up,.ready-smollm2 .ready-demo,[smollm2],$(BASE_COST))
 
 setup-lab:
-	$(call set_up,.ready-lab .ready-demo,[lab],$(LAB_COST))
+	$(call set_up,.ready-lab .ready-demo,[lab$(comma)agents],$(LAB_COST))
 
 setup-docs:
 	$(call set_up,.ready-docs .ready-demo,[docs],$(DOCS_COST))
@@ -229,20 +240,32 @@ setup-vllm:
 	$(VLLM_VENV)/bin/python -m pip uninstall --disable-pip-version-check -q -y torchvision torchaudio torchcodec; \
 	echo "$$fingerprint" > $(VLLM_VENV)/.ready
 
-# Inspect, verifiers and OpenEnv want other versions of a few packages than ours; so does OpenEnv than the other two. What is not installed there (torch ...) is taken from .venv, behind what is: hence the ceiling
-# of transformers, which is ours. What they come to is what pip chooses where both are installed by name. Of OpenEnv only
+# $(call beside,cost): the shell function `make_one FOLDER PACKAGE ...`, an environment with other versions of a few packages
+# than ours. What is not installed there (torch ...) is taken from .venv, behind what is.
+define beside
+set -eu; \
+ours="$$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
+make_one() { \
+	folder="$$1"; shift; \
+	if [ "$$(cat $$folder/.ready 2>/dev/null)" = "$$* $$ours $(CURDIR)" ]; then return; fi; \
+	echo "Setting up $$folder with pip, once: $$*. All such folders: $(1)."; \
+	$$folder/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $$folder; \
+	$$folder/bin/python -m pip install --disable-pip-version-check -q "$$@"; \
+	echo "$$ours" > "$$($$folder/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth"; \
+	echo "$$* $$ours $(CURDIR)" > $$folder/.ready; \
+}
+endef
+
+# Agents of other people, as they come from PyPI: the guide's (docs/guides/agents.md).
+setup-agents: setup-test
+	@$(call beside,$(AGENTS_COST)); \
+	make_one $(AGENTS) openai==3.57.0 openai-agents==0.24.0 smolagents==1.26.0 langgraph==1.2.24 langchain-openai==1.7.4 \
+		'pydantic-ai-slim[openai]==2.68.0'
+
+# Inspect, verifiers and OpenEnv want other versions of a few packages than ours; so does OpenEnv than the other two. The
+# ceiling of transformers is ours. What they come to is what pip chooses where both are installed by name. Of OpenEnv only
 # the server of tests/envs/adapters runs there.
 setup-readers: setup-test
-	@set -eu; \
-	ours="$$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')"; \
-	make_one() { \
-		folder="$$1"; shift; \
-		if [ "$$(cat $$folder/.ready 2>/dev/null)" = "$$* $$ours $(CURDIR)" ]; then return; fi; \
-		echo "Setting up $$folder with pip, once: $$*. All such folders: $(READERS_COST)."; \
-		$$folder/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $$folder; \
-		$$folder/bin/python -m pip install --disable-pip-version-check -q "$$@"; \
-		echo "$$ours" > "$$($$folder/bin/python -c 'import site; print(site.getsitepackages()[0])')/project.pth"; \
-		echo "$$* $$ours $(CURDIR)" > $$folder/.ready; \
-	}; \
+	@$(call beside,$(READERS_COST)); \
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
 	make_one $(READERS)-openenv openenv==0.10.0

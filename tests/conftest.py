@@ -55,6 +55,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def nothing_at_the_root_of_the_disk():
+    """Root may write anywhere; a test that does so changes what the others find."""
+    before = set(os.listdir("/"))
+    yield
+    made = set(os.listdir("/")) - before
+    assert not made, f"a test wrote at the root of the disk: {sorted(made)}"
+
+
 HERE = (
     "http://127.0.0.1",
     "ws://127.0.0.1",

@@ -477,7 +477,7 @@ def test_all_settings_are_listed_with_what_the_default_config_has():
             [
                 "train",
                 "  train.steps = 30",
-                "      whole number, at least 1: collects of the run, each with its updates",
+                "      whole number, at least 1 and at most 99,999,999: collects of the run, each with its updates",
             ],
         ),
         ("CACHE_TOKENS", ["engine, engine.kind = transformers", "  engine.cache_tokens = 131072"]),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ import pytest
 from docs.make.gpus import gpu_tables
 from experiments.gpu_check import __main__ as driver
 from experiments.gpu_check import carry
-from experiments.gpu_check.guess import GUESSES, Guessing
-from experiments.gpu_check.plan import MODULES, NAMES, PARTS, Part
+from experiments.gpu_check.learning import NoModel, guessing
+from experiments.gpu_check.plan import MODULES, NAMES, PARTS, Part, Setting
+from workbench.extensions.real_model.higher_lower import HigherLower
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "experiments/gpu_check.sh"
@@ -224,27 +226,15 @@ def test_without_wheels_or_pieces_it_says_how_to_get_them(tmp_path):
 # ------------------------------------------------------------------------------------------------ the game
 
 
-def played(family, seed, act):
-    game, task = family.make(), family.task(seed)
-    game.reset(task, 0)
-    for turn in range(1, GUESSES + 1):
-        result = game.step(act(game))
-        if result.terminated:
-            return turn, result
-    raise AssertionError("five guesses are the end")
-
-
-def test_halving_finds_every_number_within_four_guesses_and_prose_is_read():
-    family = Guessing()
-    ends = [
-        played(family, seed, lambda game: family.solver_action(game, None)) for seed in range(60)
-    ]
-    assert all(result.info["success"] and turn <= 4 for turn, result in ends)
-    assert len({family.task(seed).payload["number"] for seed in range(200)}) == 15
-    turn, result = played(family, 3, lambda game: f"I guess {game.number}, or 99.")
-    assert (turn, result.reward) == (1, 1.0)
-    turn, result = played(family, 3, lambda game: "no idea")
-    assert (turn, result.reward, result.info["valid_format"]) == (GUESSES, 0.0, False)
+def test_the_model_plays_the_game_of_the_package_as_it_comes():
+    """A part of a command that it is asked of is far too long for a test: its configuration is looked at."""
+    setting = Setting(device="cpu", tiny=True, seconds=1.0, model="smollm2")
+    config = guessing(setting)
+    assert config.env == HigherLower(max_turns=5, pay="found") and not config.learner.lora_rank
+    assert (config.train.steps, config.evaluation.num_tasks) == (2, 4)
+    assert guessing(replace(setting, tiny=False)).train.group_size == 8
+    with pytest.raises(NoModel, match="--model FOLDER"):
+        guessing(replace(setting, model=""))
 
 
 # ------------------------------------------------------------------------------------------------ all of it

@@ -247,7 +247,7 @@ def test_a_search_for_nothing_is_refused(folder):
         wb.search(folder)
     with pytest.raises(DataError, match="no stop reason 'max_turn'.*max_turns"):
         wb.search(folder, stop="max_turn")
-    with pytest.raises(DataError, match="takes runs, or folders of runs; got 3"):
+    with pytest.raises(DataError, match="takes where as Run .*got 3"):
         wb.search(3, "x")
     with pytest.raises(StoreError):
         wb.search(folder / "nowhere", "x")

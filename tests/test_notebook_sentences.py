@@ -338,6 +338,52 @@ def _segments(page: Page) -> bool:
     )
 
 
+def _players(page: Page) -> dict[str, list[float]]:
+    """Policy -> the numbers of its row where skill is told apart: greedy and sampled success with their intervals, then valid
+    turns, tokens a turn, guesses among those left, waste."""
+    table = page.output("demo.rows_view")
+    names = ("untrained", "warm start", "more fine-tuning", "trained")
+    rows = {}
+    for name in names:
+        [line] = re.findall(rf"(?m)^{name}  .*$", table)
+        rows[name] = [float(value) for value in re.findall(r"\d+\.\d+", line)]
+    return rows
+
+
+def _form_came_with_the_warm_start(page: Page) -> bool:
+    rows = _players(page)
+    valid, tokens, among_left = 6, 7, 8
+    before = rows["untrained"]
+    after = rows["warm start"]
+    return (
+        before[valid] == 0.0
+        and after[valid] > 0.95
+        and after[among_left] > 0.9
+        and after[tokens] < before[tokens]
+        and abs(rows["trained"][valid] - after[valid]) < 0.05
+    )
+
+
+def _not_told_from_more_of_the_same(page: Page) -> bool:
+    table = page.output("demo.rows_view")
+    over = r"trained greedy over more fine-tuning greedy: [+-][\d.]+ \[([+-][\d.]+), ([+-][\d.]+)\]"
+    low, high = map(float, re.search(over, table).groups())
+    return low <= 0.0 <= high
+
+
+def _warm_start_is_called_untrained(page: Page) -> bool:
+    in_run = number(r"(?m)^ +untrained: ([\d.]+)", page.output("wb.show(run)"))
+    greedy, sampled = 0, 3
+    row = _players(page)["warm start"]
+    return any(abs(100 * in_run - row[column]) < 0.1 for column in (greedy, sampled))
+
+
+def _seldom_valid(page: Page) -> bool:
+    rows = re.findall(r"(\d+) of (\d+) +\[", page.output("wb.tune_in"))
+    shares = [int(valid) / int(turns) for valid, turns in rows]
+    return len(shares) == 2 and shares[0] < shares[1] < 0.5
+
+
 CLAIMS = [
     Claim("00_tour", "One frozen tree of settings.", _tour_counts_settings),
     Claim(
@@ -469,6 +515,37 @@ CLAIMS = [
         lambda page: number(SAMPLED_BEFORE, page.output("wb.show(searched, evaluation")) < 10,
     ),
     Claim("10_two_papers", "it ends below its start in every seed", _every_seed_loses),
+    Claim("11_real_model", "Seldom: it writes sentences.", _seldom_valid),
+    Claim(
+        "11_real_model",
+        "What the run calls untrained is its warm start.",
+        _warm_start_is_called_untrained,
+    ),
+    Claim(
+        "11_real_model",
+        "brevity, form and reading came with the warm start, not with rewards",
+        _form_came_with_the_warm_start,
+    ),
+    Claim(
+        "11_real_model",
+        "it is not told from more fine-tuning: the interval includes zero",
+        _not_told_from_more_of_the_same,
+    ),
+    Claim(
+        "12_your_agent",
+        "The ids there are the ids that were trained.",
+        lambda page: (
+            "True" in page.output("sampled = [") and "False" not in page.output("sampled = [")
+        ),
+    ),
+    Claim(
+        "12_your_agent",
+        "each call begins a segment of its own",
+        lambda page: (
+            page.output('turn.info["call"] for turn in forked').count("'way': 'fork'") >= 1
+            and "'way': 'extends'" not in page.output('turn.info["call"] for turn in forked')
+        ),
+    ),
     Claim(
         "plain",
         "Before the first update the ratio is exactly 1",

@@ -47,6 +47,8 @@ SMALL = {
     "08_ablation": {"rates": 2, "seeds": 1},
     "09_your_own_env": {"steps": 1, "tool_steps": 1, "num_tasks": 4},
     "10_two_papers": {"seeds": 1, "steps": 1, "probes": 4},
+    "11_real_model": {"policy": "stand-in", "demonstrations": 8, "steps": 1, "num_tasks": 4},
+    "12_your_agent": {"steps": 1, "num_tasks": 4},
     "plain": {"seed": 1, "group_size": 3, "number": 0},
 }
 
@@ -71,8 +73,36 @@ LONG = (
     "08_ablation",
     "09_your_own_env",
     "10_two_papers",
+    "11_real_model",
+    "12_your_agent",
     "plain",
 )
+
+
+def save_stand_in(folder):
+    """In the place of a pretrained model: as many layers, so that the same ones get adapters, of two heads of eight, with the
+    tokenizer of a shipped policy."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from workbench.engines.policy import load_policy
+
+    tokenizer = load_policy("frozenlake-tiny").tokenizer
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=30,
+        num_attention_heads=2,
+        head_dim=8,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +114,8 @@ LONG = (
 )
 def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
     (tmp_path / "small.toml").write_text(FEW_TRAJECTORIES)
+    if path.stem == "11_real_model":
+        save_stand_in(tmp_path / "stand-in")
     ran = run(path, tmp_path, SMALL.get(path.stem, {}))
     assert not ran.faults(), "\n".join(ran.faults())
     injected = [
@@ -103,6 +135,10 @@ def test_it_runs_under_papermill_with_other_parameters(path, tmp_path):
             "stopped and resumed, or never interrupted"
         )
         assert any(text.startswith("different: config.json: learner.lr") for text in texts)
+    if path.stem == "11_real_model":
+        assert "R39" in str(ran.notebook) and "NOT learned" in texts[-1]
+        rows = ("untrained", "warm start", "more fine-tuning", "trained")
+        assert all(f"\n{name} " in texts[-1] for name in rows)
     if path.stem == "plain":
         printed = "".join(
             output.get("text", "") for cell in code_cells(ran.notebook) for output in cell.outputs

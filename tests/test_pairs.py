@@ -222,7 +222,7 @@ def test_one_run_before_and_after_training_and_two_runs_as_they_are_now(runs):
         ),
         (lambda runs: wb.paired(runs / "one", mode="hot"), "evaluations play sampled and greedy"),
         (lambda runs: wb.paired([group(0, True)]), "two lists of groups are paired, or runs"),
-        (lambda runs: wb.paired([1], [2]), "two lists of groups are paired, or runs"),
+        (lambda runs: wb.paired([1], [2]), "takes first as Run"),
         (lambda runs: wb.paired(runs / "nowhere"), "there is no run folder"),
         (lambda runs: wb.paired(3), "takes a Run"),
         (

@@ -79,6 +79,18 @@ def test_other_ids_of_the_same_text_move_every_position_after_them(session, grou
     assert again.damage.right + again.damage.missed == sum(t.num_sampled for t in again.groups[0])
 
 
+def test_what_is_not_trained_is_not_trained_afterwards(session, groups):
+    for untrained in ("conversation 'judge' is not trained", ""):
+        members = []
+        for trajectory in groups[0]:
+            segments = tuple(replace(s, untrained=untrained) for s in trajectory.segments)
+            members.append(replace(trajectory, segments=segments))
+        again = retokenize(session, [Group(tuple(members))])
+        segments = [segment for trajectory in again.groups[0] for segment in trajectory.segments]
+        assert {segment.untrained for segment in segments} == {untrained}
+        assert any(segment.eligible.any() for segment in segments) is (untrained == "")
+
+
 def test_the_logprob_of_what_came_back_is_the_policys_own(session, groups):
     """Asked of the policy at the ids that came back: here those are the ids that were really sampled."""
     other, _ = cut_otherwise(session, groups)

@@ -167,7 +167,10 @@ def third_party_imports(folder: Path) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("folder", "extras"),
     [
-        ("workbench", ("lab", "vllm", "dense", "endpoint", "agents", "mcp", "ray", "track")),
+        (
+            "workbench",
+            ("lab", "vllm", "dense", "endpoint", "agents", "mcp", "ray", "track", "quant"),
+        ),
         ("tests", ("test", "ray", "track")),
     ],
 )

@@ -753,6 +753,10 @@ ALLOWED = {
     ("workbench/engines/adapter_route.py", "(path / 'adapter_config.json').write_text"): "the same",
     ("workbench/engines/adapter_route.py", "save_file"): "the same",
     (
+        "workbench/extensions/agents/command.py",
+        "calls.to_frame().to_csv",
+    ): "a table as text for the terminal: no file is named",
+    (
         "workbench/engines/adapter_route.py",
         "shutil.rmtree",
     ): "the same, once newer ones have arrived, or where they found no room",
@@ -810,8 +814,9 @@ ALLOWED = {
     ): "a pipe, from a sandbox that begins to who begins it",
     (
         "workbench/extensions/sandbox/forkserver.py",
-        "shutil.copytree",
+        "shutil.copy2",
     ): "files of a sandbox for its fork, in the sandbox's own memory",
+    ("workbench/extensions/sandbox/forkserver.py", "os.mkdir"): "their folders",
 }
 
 WRITING_CALLS = {

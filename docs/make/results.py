@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from docs.make import (
+    agent_programs,
     collapses,
     gpus,
     measured,
@@ -323,6 +324,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "demo": demo_tables,
     "baselines": baseline_tables,
     "real-worlds": real_worlds_tables,
+    **agent_programs.KINDS,
     **collapses.KINDS,
     **gpus.KINDS,
     **measured.KINDS,

@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import Any
 
 from experiments.gpu_check.device import Figures, Keep, peak_gb, start_memory, until
-from experiments.gpu_check.guess import Guessing
 from experiments.gpu_check.plan import Setting
+from workbench.extensions.real_model.higher_lower import HigherLower
 from workbench.look.cells.train import train_step, usual_instruments
 from workbench.rollouts.evaluate import Score
 from workbench.training.config import Config, load_config
@@ -52,6 +52,13 @@ def shipped(setting: Setting, keep: Keep) -> Figures:
 
 def real(setting: Setting, keep: Keep) -> Figures:
     """The pretrained model guesses numbers: as many steps as there is time for, held-out games before and after."""
+    # What is left after the evaluation and the last checkpoint is kept for them.
+    return _trained(setting, guessing(setting), 0.75 * setting.seconds, keep)
+
+
+def guessing(setting: Setting) -> Config:
+    """Higher or lower, as the model comes: no warm start, all weights, five guesses, and the number is what pays. Raises
+    NoModel without a folder."""
     if not setting.model:
         raise NoModel(
             "there is no folder of the model; --model FOLDER names it (experiments/gpu_check.sh --join makes it)"
@@ -70,8 +77,7 @@ def real(setting: Setting, keep: Keep) -> Figures:
         "train.steps": 2 if setting.tiny else 200,
         "evaluation.num_tasks": 4 if setting.tiny else 128,
     }
-    # What is left after the evaluation and the last checkpoint is kept for them.
-    return _trained(setting, load_config(Guessing(), settings), 0.75 * setting.seconds, keep)
+    return load_config(HigherLower(max_turns=5, pay="found"), settings)
 
 
 class NoModel(WorkbenchError):

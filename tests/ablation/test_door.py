@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 
@@ -255,7 +256,7 @@ def test_a_result_is_read_from_the_notebook_that_ended_in_it(tmp_path):
     for bundles in ([], [found._repr_mimebundle_()] * 2, [{"text/plain": "1"}]):
         with pytest.raises(DataError, match="results, expected one: `wb.result"):
             result_in(notebook(*bundles))
-    assert wb.result is result
+    assert inspect.unwrap(wb.result) is result
 
 
 @pytest.mark.parametrize(

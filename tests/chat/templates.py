@@ -122,10 +122,8 @@ def row_of(name: str, source: str) -> Row:
         return row
     changed = any("a later turn" in words for words in chat.differences)
     row.append_only = "suffix equal, past declared" if changed else "equal"
-    row.tools = "own form" if chat.capabilities.tool_schemas else "as our text"
-    if chat.capabilities.tool_schemas and not chat.capabilities.tool_replies:
-        row.tools = "own form, replies as user text (said)"
     for cell, check in (
+        ("tools", _tools),
         ("calls", _calls),
         ("thought", _thoughts),
         ("stops", _stops),
@@ -216,6 +214,43 @@ def _calls(row: Row, chat: ChatFormat) -> str:
             _same_call(form.parse(chat.action_text(ids)), arguments)
         return f"{asked} (the template writes none)"
     return asked
+
+
+def _tools(row: Row, chat: ChatFormat) -> str:
+    """How tools are shown, and their replies; where those stand behind calls, they are what the template writes there."""
+    able = chat.capabilities
+    if not able.tool_schemas:
+        return "as our text"
+    if able.tool_replies:
+        return "own form"
+    if not able.called_replies:
+        return "own form, replies as user text (said)"
+    assert any("stand behind calls" in words for words in chat.differences), "nobody is told"
+    for arguments in CALLS:
+        _reply_behind(chat, arguments)
+    return "own form, replies behind calls"
+
+
+def _reply_behind(chat: ChatFormat, arguments: dict[str, Any]) -> None:
+    """A reply behind a call that the template itself wrote, cut where sampling ends, token by token."""
+    user = {"role": "user", "content": QUESTION}
+    named = {"name": "count_birds", "tool_call_id": "abc12def3"}
+    text = 'Nine "birds".\n'
+    reply = Observation((Message("tool", text, "count_birds", "abc12def3"),))
+    for message in _call_messages(arguments):
+        ids = sampled(chat, message, tools=True, reply="tool")
+        if ids is None or "count_birds" not in chat.decode(ids):
+            continue
+        after = {"role": "tool", "content": text} | named
+        whole = _rendered(chat, [user, message, after], tools=True, prompt=True)
+        before = _rendered(chat, [user], tools=True, prompt=True)
+        spans = chat.append(reply, turn=0, last_id=ids[-1])
+        ours = [*chat.template.tokenizer.encode(before, add_special_tokens=False), *ids]
+        ours += [int(token) for span in spans for token in span.token_ids]
+        theirs = chat.template.tokenizer.encode(whole, add_special_tokens=False)
+        assert ours == theirs, f"the template writes {whole!r}"
+        return
+    raise AssertionError("the template writes no call to stand behind")
 
 
 def _read_back(chat: ChatFormat, form: Any, arguments: dict[str, Any]) -> bool:

@@ -430,7 +430,7 @@ def test_what_is_no_server_of_ours_is_refused_when_it_is_joined(server):
     server.faults.add("no dev mode")
     with pytest.raises(
         EngineError,
-        match="is not open .*VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md",
+        match="is not open .*VLLM_SERVER_DEV_MODE=1 and --enable-scale-out, and .*: docs/guides/vllm.md",
     ):
         joined(server)
     server.faults = {"no json"}

@@ -41,7 +41,7 @@ WORDS = (
     ".",
     "..",
     "/",
-    "/nowhere/at/all",
+    "/dev/null/nowhere",  # nobody can make it, not even root
     "~",
     "*",
     "x" * 300,

@@ -82,6 +82,7 @@ COMMANDS = {
     "figure": ["figure", "RUN", "-o", "RUN/figure.pdf"],
     "track": ["track", "RUN", "--to", "tensorboard", "--dest", "OUT"],
     "show --signals": ["show", "RUN", "--signals"],
+    "conversations": ["conversations", "RUN"],
     "train": ["train", "RUN/config.json", "--out", "OUT"],
     "warm-start": ["warm-start", "RUN", "RUN/settings.toml", "--out", "OUT", "--tasks", "1"],
     "tune-in": ["tune-in", "RUN", "RUN/settings.toml", "--tasks", "1"],

@@ -110,7 +110,7 @@ def test_what_escapes_is_one_line_a_file_and_a_status_of_its_own(
     ("words", "said"),
     [
         (["lint", "/"], "more than 20,000 files and folders"),
-        (["lint", "x" * 300], "File name too long"),
+        (["lint", "x" * 300], "there is no run folder xxx"),
         (["train", "x" * 300 + ".toml"], "File name too long"),
         (["train", "deep.toml"], "nested more than 100"),
         (["train", "long.toml"], "not valid TOML"),

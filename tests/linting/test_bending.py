@@ -116,6 +116,45 @@ def test_weights_that_have_moved_are_not_judged_by_those_that_have_not():
     assert bending(evidence) and not bending(replace(evidence, policy_version=3))
 
 
+def test_a_policy_that_trains_adapters_is_asked_without_them():
+    """A probe draws its adapters at random, so that all of the gradient is seen; what sampled has none yet."""
+    settings = {"learner.lora_rank": 8, "collect.temperature": 0.7}
+    session = open_session(load_config("frozenlake", settings), quiet=True)
+    groups = rollout(session, 2, group_size=3, step=1)
+    probe = probe_of(session.policy.model, GRPO(), session.config.learner)
+    evidence = Evidence(tuple(map(tuple, groups)), policy_version=0, probe=probe)
+    assert not bending(evidence)
+    # Controls: another sampler is named, and so it is beside the adapters that a probe draws.
+    assert bending(said_otherwise(evidence, lambda logp, plain: logp - np.float32(0.1)))
+    assert bending(replace(evidence, probe=replace(probe, sampler=None)))
+
+
+def test_a_large_policy_is_asked_itself_about_a_few_tokens(monkeypatch):
+    """A stand-in answers for gradients; what was sampled is its own, and the beginning of a segment is enough."""
+    session = open_session(load_config("frozenlake", {"collect.temperature": 0.7}), quiet=True)
+    groups = rollout(session, 2, group_size=3, step=1)
+    monkeypatch.setattr("workbench.linting.probe.MAX_PARAMETERS", 1)
+    probe = probe_of(session.policy.model, session.config.algorithm, session.config.learner)
+    assert probe.stood_for and probe.own is session.policy.model
+    evidence = Evidence(tuple(map(tuple, groups)), policy_version=0, probe=probe)
+    asked = []
+    predictions = type(probe).predictions
+    monkeypatch.setattr(
+        type(probe),
+        "predictions",
+        lambda self, ids: asked.append(len(ids)) or predictions(self, ids),
+    )
+    part = "tokens compared with the model's own distribution"
+    answer = check(evidence, [RULES["R12"]])["R12"]
+    assert not answer.errors and part not in answer.gaps
+    assert 0 < sum(asked) <= 256
+    shifted = said_otherwise(evidence, lambda logp, plain: logp - np.float32(0.1))
+    assert bending(shifted)
+    # Negative control: a policy of half precision is not asked, and that is said.
+    monkeypatch.setattr("workbench.linting.probe.OWN_TOKENS", 0)
+    assert part in check(shifted, [RULES["R12"]])["R12"].gaps and not bending(shifted)
+
+
 def test_the_definition_by_hand():
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64).log()
     assert np.allclose(np.exp(distribution(logits, 1.0, 0.7)), [0.625, 0.375, 0, 0])

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from served import served as in_a_thread
 
 from workbench.extensions.servers import bounded_server as server_module
 from workbench.extensions.servers.search_client import HOSTS_VARIABLE, KEY_VARIABLE, RemoteSearcher
@@ -69,14 +70,8 @@ def served():
 def here(**settings):
     """A server in a thread of this process."""
     server = RetrievalServer(Bm25(Corpus(tuple(read_corpus(CORPUS_FILE)))), **settings)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with in_a_thread(server):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager

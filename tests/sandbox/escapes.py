@@ -27,6 +27,10 @@ FILES = {
     "up and up": "print('ESCAPED' if open('../../../../../../../..{secret}').read() else '')",
     "through an inherited descriptor": "import os\nfor fd in range(3, 256):\n    try:\n        found = os.open('../../../../../../../../../..{secret}',"
     " os.O_RDONLY, dir_fd=fd)\n        print('ESCAPED')\n        break\n    except OSError: pass",
+    "the mode of a file outside": "import os\nos.chmod('{secret}', 0o644)\nprint('ESCAPED')",
+    "the times of a file outside": "import os\nos.utime('{secret}')\nprint('ESCAPED')",
+    "the times of a device": "import os\nos.utime('/dev/null')\nprint('ESCAPED')",
+    "the times of what it was handed": "import os\nos.utime(0)\nprint('ESCAPED')",
     "devices": "import os\nprint('ESCAPED' if set(os.listdir('/dev')) - {{'null'}} else '')",
     "shared memory in /dev/shm": "open('/dev/shm/escaped-{victim}', 'w').write('x')\nimport os\nos.unlink('/dev/shm/escaped-{victim}')\n"
     "print('ESCAPED')",
@@ -39,6 +43,11 @@ NETWORK = {
     "a TCP server": "import socket\nsocket.create_server(('127.0.0.1', 0))\nprint('ESCAPED')",
     "a datagram": "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))\nprint('ESCAPED')",
     "an abstract socket": "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0{name}')\nprint('ESCAPED')",
+    "a datagram to a path": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\na.setblocking(False)\n"
+    "a.sendto(b'x', '{folder}/datagrams')\nprint('ESCAPED')",
+    "a descriptor to a path": "import socket, array\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\na.setblocking(False)\n"
+    "a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0]))], 0, '{folder}/datagrams')\nprint('ESCAPED')",
+    "a packet to a path": "import socket\na, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\nprint('ESCAPED')",
     "a netlink socket": "import socket\nsocket.socket(socket.AF_NETLINK, socket.SOCK_RAW)\nprint('ESCAPED')",
 }
 PROCESSES = {
@@ -115,6 +124,7 @@ NOT_EVERYWHERE = (
     "higher limits",
     "a netlink socket",
     "read /etc/shadow",
+    "the times of what it was handed",
     "another process's memory",
     "a handle of another process",
     "another personality",

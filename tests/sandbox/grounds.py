@@ -121,6 +121,9 @@ def grounds(user: str) -> Iterator[dict[str, object]]:
     server, abstract = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0escapes-{os.getpid()}")
     abstract.listen()
+    datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    datagrams.bind(str(folder / "datagrams"))
+    (folder / "datagrams").chmod(0o777)
     victim = subprocess.Popen(["/bin/sleep", "600"], env={"CANARY": CANARY}, **switch)
     try:
         yield {
@@ -135,6 +138,7 @@ def grounds(user: str) -> Iterator[dict[str, object]]:
         victim.wait()
         server.close()
         abstract.close()
+        datagrams.close()
         shutil.rmtree(folder)
 
 

@@ -36,7 +36,12 @@ OF_ITS_OWN = {
     ("user", "tier"),
     reduced(
         WORKING,
-        [("root", "namespaces"), ("nobody", "landlock"), ("root", "the root of a sandbox")],
+        [
+            ("root", "namespaces"),
+            ("root", "landlock"),
+            ("nobody", "landlock"),
+            ("root", "the root of a sandbox"),
+        ],
         several=True,
     ),
 )

@@ -9,13 +9,15 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
 from tests.sandbox.grounds import CANARY, need_tier
+from workbench.extensions.sandbox.calls import SIGNALS_SINCE, landlock_version
 from workbench.extensions.sandbox.limits import BY_COMMAND, TIERS
-from workbench.extensions.sandbox.pool import SandboxPool, shared_pool
+from workbench.extensions.sandbox.pool import SandboxPool, SandboxWarning, shared_pool
 from workbench.extensions.sandbox.sandboxes import SandboxSettings, open_sandbox
 from workbench.extensions.sandbox.values import decoded
 from workbench.values.errors import ConfigError, ToolError
@@ -159,6 +161,149 @@ def test_forks_are_bounded_and_a_tier_without_them_says_so(roomy):
             pytest.raises(ToolError, match="cannot be forked"),
         ):
             alone.fork()
+
+
+SIGNALS = {
+    "everybody": "os.kill(-1, 9)",
+    "group": "os.kill(0, 9)",
+    "numbers": "for pid in range(1, 200):\n    if pid != os.getpid():\n        try: os.kill(pid, 9)\n        except OSError: pass",
+}
+
+
+@pytest.mark.parametrize("who", ["fork", "origin"])
+@pytest.mark.parametrize("whom", SIGNALS)
+def test_forks_cannot_end_each_other(roomy, who, whom):
+    if whom != "everybody" and landlock_version() < SIGNALS_SINCE:
+        pytest.skip("this kernel has no means for it")
+    with open_sandbox(roomy) as origin:
+        origin.run("import os; x = 1")
+        fork = origin.fork()
+        one, other = (fork, origin) if who == "fork" else (origin, fork)
+        one.run(SIGNALS[whom])
+        assert other.run("x").text == "1\n" and not other.run("x = 2").error
+
+
+def test_negative_control_without_the_guard_a_fork_ends_its_origin(roomy):
+    """A child that was begun by the program itself is in the same space of signals."""
+    with open_sandbox(roomy) as origin:
+        ran = origin.run(
+            "import os, time\nif not os.fork():\n    os.kill(os.getppid(), 9)\n    os._exit(0)\nos.wait()"
+        )
+        assert ran.error == "died"
+
+
+def test_its_own_children_are_signalled_all_the_same(roomy):
+    with open_sandbox(roomy) as origin:
+        origin.fork()
+        ran = origin.run(
+            "import os, time\npid = os.fork()\nif not pid:\n    time.sleep = None\n    while True: pass\n"
+            "os.kill(pid, 9)\nos.waitpid(pid, 0)[1]"
+        )
+        assert ran.text == "9\n"
+
+
+@pytest.mark.parametrize(("deep", "is_copied"), [(700, True), (1_500, False), (3_000, False)])
+def test_a_deep_folder_does_not_end_the_sandbox(roomy, deep, is_copied):
+    """Twice 1,500 folders are more than the disk has room for: that fork is refused, and the sandbox goes on."""
+    with open_sandbox(roomy) as first:
+        ran = first.run(
+            "import os\nx = 1\ntry:\n"
+            f"    for _ in range({deep}): os.mkdir('d'); os.chdir('d')\nexcept OSError: pass\nos.chdir('/work')"
+        )
+        assert not ran.error
+        if is_copied:
+            second = first.fork()
+            counted = "n = 0\nwhile os.path.exists('d'): os.chdir('d'); n += 1\nn"
+            assert second.run(counted).text == f"{deep}\n"
+        else:
+            for _ in range(2):
+                with pytest.raises(ToolError, match="do not fit twice into sandbox.disk_mb"):
+                    first.fork()
+        assert first.run("os.chdir('/work'); x, os.listdir()").text == "(1, ['d'])\n"
+
+
+LIES = {
+    "a number": b"5",
+    "none": b"null",
+    "a mapping": b"{}",
+    "one part": b'["done"]',
+    "three parts": b'["done", {}, 1]',
+    "a negative cut": b'["done", {"text": "", "cut": -5, "error": "", "said": ""}]',
+    "a huge cut": b'["done", {"text": "", "cut": 1' + b"0" * 400 + b', "error": "", "said": ""}]',
+    "a cut that is true": b'["done", {"text": "", "cut": true, "error": "", "said": ""}]',
+    "deep": b"[" * 20_000 + b"]" * 20_000,
+    "no text": b"\xff\xfe",
+    "an unknown verb": b'["do", {}]',
+    "a question that is none": b'["ask", 5]',
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_it_answers_is_data(sandbox, lie):
+    forged = (
+        "import struct\nc = ask.__self__.connection\n"
+        f"m = bytes.fromhex({LIES[lie].hex()!r})\nc.sendall(struct.pack('>I', len(m)) + m)"
+    )
+    ran = sandbox.run(forged)
+    # A question that is none is answered in words, which the program did not wait for.
+    assert ran.cut >= 0 and (ran.error == "died" or lie == "a question that is none")
+
+
+def test_a_lying_sandbox_fills_no_memory_of_ours(roomy):
+    """What a program gives is bounded by whoever reads it, however often and much it is sent."""
+    lie = (
+        "import workbench.extensions.sandbox.worker as worker\n"
+        "def lied(*part): return told('out', bytes(1_000_000)) if part[0] == 'status' else told(*part)\n"
+        "told = ask\nask = lied"
+    )
+    with open_sandbox(SandboxSettings(programs=True)) as sandbox:
+        sandbox.run(lie)
+        ran = sandbox.start(["echo", "x"], most=100)
+        assert len(ran.out) <= 100 and ran.error == "died"
+    with open_sandbox(roomy) as sandbox:
+        sandbox.run("ask.__self__.most_output = 1_000_000_000")
+        assert len(sandbox.run("print('x' * 1_000_000)").text) <= roomy.output_bytes
+
+
+def test_the_second_tier_is_not_taken_without_a_word(monkeypatch):
+    if not works("landlock"):
+        pytest.skip("no second tier here")
+    pool = SandboxPool()
+    monkeypatch.setitem(pool._works, "namespaces", "unshare: Operation not permitted")
+    with pytest.warns(SandboxWarning, match="not permitted.*names, sizes and times"):
+        open_sandbox(SandboxSettings(), pool).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_sandbox(SandboxSettings(tier="landlock"), pool).close()  # it was named
+    pool.shutdown()
+
+
+def code_of_the_guide(mark):
+    text = Path(__file__).parents[2].joinpath("docs/guides/code.md").read_text()
+    return text.split(f"<!-- {mark} -->\n```python\n")[1].split("```")[0]
+
+
+def test_what_the_guide_promises_to_be_the_same_twice_is(tier):
+    imports, *promises = code_of_the_guide("the same twice").splitlines()
+    said = []
+    for _ in range(2):
+        with open_sandbox(SandboxSettings(tier=tier)) as sandbox:
+            sandbox.run(imports)
+            said.append({line: sandbox.run(line.partition("  #")[0]) for line in promises})
+    assert len(promises) >= 8
+    for line in promises:
+        first, second = (each[line] for each in said)
+        assert (first.error, first.text) == ("", second.text), line
+
+
+def test_what_the_guide_excepts_can_be_asked_for(tier):
+    """Each line is a true exception: it runs, and it is not among the promises."""
+    imports, *exceptions = code_of_the_guide("not the same twice").splitlines()
+    with open_sandbox(SandboxSettings(tier=tier)) as sandbox:
+        sandbox.run(imports)
+        for line in exceptions:
+            assert sandbox.run(line.partition("  #")[0]).error == "", line
+    assert not {*exceptions} & {*code_of_the_guide("the same twice").splitlines()[1:]}
 
 
 def test_files_in_and_out(roomy):

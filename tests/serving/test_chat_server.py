@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served import served
 
 from workbench.chat import ChatFormat
 from workbench.chat.conversation import Conversation
@@ -62,13 +63,8 @@ def serving(loaded, **named) -> Iterator[ChatServer]:
     policy, chat = loaded
     engine = open_engine(TransformersEngineConfig(), policy.model)
     with ChatServer(ServedPolicy("tiny", engine, chat), **named) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
+        with served(server):
             yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(scope="module")

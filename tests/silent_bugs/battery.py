@@ -241,15 +241,15 @@ class Notes:
         self.guards: list[str] = []
         self.crash: str | None = None
 
-    def add(self, report: Any) -> None:
-        """The errors of a LintReport; rules that looked at something are noted, so that silence can be read."""
+    def add(self, report: Any, strict: Sequence[str] = ()) -> None:
+        """The errors of a LintReport, and of the rules in `strict` notes as well; rules that looked at something are noted, so
+        that silence can be read."""
         for answer in report.answers:
             if answer.looked:
                 self.looked.add(answer.rule)
-            if answer.errors:
-                found = [
-                    {"place": str(finding.place), "what": finding.what} for finding in answer.errors
-                ]
+            wrong = answer.findings if answer.rule in strict else answer.errors
+            if wrong:
+                found = [{"place": str(finding.place), "what": finding.what} for finding in wrong]
                 kept = self.errors.setdefault(answer.rule, [])
                 kept += found[: SHOWN - len(kept)]
                 self.counts[answer.rule] = (
@@ -321,6 +321,7 @@ def scenes(where: str = HERE) -> Iterator[tuple[str, Callable[[Notes], None]]]:
             f"tools: scripted, {history}",
             lambda notes, history=history, template=template: _tools(notes, history, template),
         )
+    yield "programs: sound ones", _programs
     for name, (preset, settings) in RUNS.items():
         yield (
             f"run: {name}",
@@ -390,6 +391,15 @@ def _tools(notes: Notes, history: str, template: str) -> None:
     from workbench.linting import lint_evidence
 
     notes.add(lint_evidence(scripted(history, template)))
+
+
+def _programs(notes: Notes) -> None:
+    """Programs that ask a model over HTTP, each sound in its way: what the rules only note of others is wrong of these."""
+    from tests.silent_bugs.own_programs import collected
+    from workbench.extensions.agents.agent_rules import RULES
+    from workbench.linting import lint_evidence
+
+    notes.add(lint_evidence(collected(), ("step",)), strict=[rule.id for rule in RULES])
 
 
 def _evaluated_run(notes: Notes, preset: str, settings: Mapping[str, Any]) -> None:

@@ -351,7 +351,7 @@ def test_a_folder_that_was_added_after_the_workers_began_is_searched(
     ("limits", "words"),
     [
         ({"deadline_s": 0}, "deadline_s is above 0; got 0"),
-        ({"workers": 0}, "workers is at least 1; got 0"),
+        ({"workers": 0}, "workers is at least 1 and at most 10,000; got 0"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(limits, words):

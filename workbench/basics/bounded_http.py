@@ -127,16 +127,6 @@ class _CountedAsync(_Count):
         await self._stream.aclose()
 
 
-def own_words(answer: httpx.Response) -> str:
-    """The error message of the server's answer, in one line."""
-    try:
-        body = answer.json()
-    except (ValueError, RecursionError):
-        return in_short(answer.text)
-    error = body.get("error", body) if isinstance(body, dict) else body
-    return in_short(error.get("message", error) if isinstance(error, dict) else error)
-
-
 def in_short(value: Any) -> str:
     """One line of at most 300 characters; of nothing, what kind of nothing."""
     return " ".join(str(value).split())[:LONGEST_DETAIL] or type(value).__name__

@@ -25,6 +25,7 @@ from workbench.values.errors import StoreError
 MANIFEST = "MANIFEST.json"
 MOST_DOCUMENT = 32 << 20  # bytes of a JSON document
 MOST_LINES = 512 << 20  # bytes of a file of lines: some 100,000 steps
+MOST_RECORDS = 500_000  # lines of it
 MOST_FILE = 16 << 30  # bytes of any other file that is read whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -326,6 +327,10 @@ def read_lines(
                 "file from a copy of the run"
             )
         records.append(record)
+        if len(records) > MOST_RECORDS:
+            raise StoreError(
+                f"{path} holds more than {MOST_RECORDS:,} lines, which is the most that is read"
+            )
         at = newline + 1
         ends.append(start + at)
     return Lines(tuple(records), tuple(ends), data[at:])

@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 from workbench.values.errors import ConfigError
 
+MOST_WHOLE = (1 << 63) - 1  # of a setting without a range: a seed
+
 
 @dataclass(frozen=True, eq=False)
 class Range:
@@ -84,7 +86,7 @@ def one_of(*names: Any, why: str = "") -> Range:
 
 
 def _up_to(most: float) -> str:
-    return f" and at most {most}" if math.isfinite(most) else ""
+    return f" and at most {most:,}" if math.isfinite(most) else ""
 
 
 class Inert(NamedTuple):
@@ -129,6 +131,8 @@ class Declared:
         if wanted and (isinstance(value, bool) or not isinstance(value, wanted)):
             words = "a whole number" if wanted is Integral else "a number"
             raise ConfigError(f"{where} is {words}, got {value!r}")
+        if wanted is Integral and abs(value) > MOST_WHOLE:
+            raise ConfigError(f"{where} is a whole number of at most 63 bits, got {value!r:.60}")
         for allowed in self.ranges:
             if not allowed.accepts(value):
                 or_none = ", or none" if self.optional else ""

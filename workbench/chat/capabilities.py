@@ -55,6 +55,8 @@ class TemplateCapabilities:
     repeated_users: bool = True
     tool_replies: bool = True
     tool_schemas: bool = True
+    # Where it takes tool replies behind calls that are handed to it as such, and nowhere else.
+    called_replies: bool = False
     refused: str = (
         ""  # why the template's own tools and tool replies are not used although it has some
     )
@@ -71,7 +73,10 @@ class TemplateCapabilities:
             "the template has no tool schemas: they are put into the prompt as text": self.tool_schemas
             or self.refused,
             "the template has no tool replies: they are shown as user text": self.tool_replies
+            or self.called_replies
             or self.refused,
+            "replies of tools stand behind calls, as the template writes them; where a call could not be read, its reply is "
+            "user text": not self.called_replies,
             "the template's own tools are not used, they are put into the prompt as text, and replies are user text: "
             + self.refused: not self.refused,
         }
@@ -163,14 +168,16 @@ def fit(
     capabilities: TemplateCapabilities,
     *,
     opening: bool,
+    called: bool = False,
 ) -> list[ChatMessage]:
-    """The same conversation as the template takes it. `opening`: the first message is the first of the sequence."""
+    """The same conversation as the template takes it. `opening`: the first message is the first of the sequence; `called`:
+    named tool replies stand behind calls, and stay what they are."""
     messages = list(messages)
     if capabilities.is_native:
         return messages
     if tools and not capabilities.tool_schemas:
         messages = _with_tool_text(messages, tools)
-    if not capabilities.tool_replies:
+    if not (capabilities.tool_replies or called and answer_calls(messages)):
         messages = _fold_tool_replies(messages)
     messages = _fold_system(messages, capabilities, opening)
     if not capabilities.repeated_users:
@@ -179,6 +186,12 @@ def fit(
             # Two turns of the policy in a row would break the alternation too.
             messages = [ChatMessage("user", ())]
     return messages
+
+
+def answer_calls(messages: Sequence[ChatMessage]) -> bool:
+    """Whether these messages begin with replies of tools, and each of them says of which tool."""
+    replies = [message for message in messages if message.role == "tool"]
+    return bool(replies) and messages[0] is replies[0] and all(reply.name for reply in replies)
 
 
 def _literal(text: str, turn: int) -> AuthoredText:

@@ -14,6 +14,7 @@ does when it drops old thoughts, the difference is kept in `differences` and wha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workbench.chat.capabilities import (
@@ -25,7 +26,7 @@ from workbench.chat.capabilities import (
 )
 from workbench.chat.encode import AuthoredText, SafeEncoder
 from workbench.chat.manner import Manner, manner_of
-from workbench.chat.proof import prove
+from workbench.chat.proof import prove, prove_replies
 from workbench.chat.shapes import CACHED_SHAPES, TemplateShapes
 from workbench.chat.skeleton import Part, Schema, Template
 from workbench.values import Observation, Source, Span
@@ -97,7 +98,25 @@ class ChatFormat:
         tokenizer = template.tokenizer
         chat = cls(template, encoder, capabilities, getattr(tokenizer, "eos_token_id", None))
         chat.differences += prove(chat)
+        chat._try_replies_behind_calls()
         return chat
+
+    def _try_replies_behind_calls(self) -> None:
+        """Show tool replies as the template writes them behind its own calls, where it takes them nowhere else and that
+        can be proven."""
+        plain = self.capabilities
+        if plain.tool_replies or not plain.tool_schemas or not self.manner.calls:
+            return
+        self.capabilities = replace(plain, called_replies=True)
+        self.shapes.call_ends = self.manner.ends
+        try:
+            changed = prove_replies(self)
+        except ChatFormatError:
+            self.capabilities = plain
+            self.shapes = TemplateShapes(self.template, self.encoder)
+            return
+        others = [words for words in self.differences if words not in plain.notes]
+        self.differences = tuple(dict.fromkeys((*self.capabilities.notes, *others, *changed)))
 
     def _learn(self, manner: Manner) -> None:
         """Which tokens end a turn, and what is said of it, as the template has its model write."""
@@ -159,11 +178,18 @@ class ChatFormat:
     ) -> tuple[Iterator[AuthoredText], int | None]:
         """(pieces of `append` before encoding, the control token that stands right before them if it was left out)."""
         messages = [chat_message(message, Source.ENV, turn) for message in observation.messages]
-        messages = fit(messages, (), self.capabilities, opening=False)
-        glue = self.shapes.glue(messages, later)
+        called = self.capabilities.called_replies
+        fitted = fit(messages, (), self.capabilities, opening=False, called=called)
+        try:
+            glue = self.shapes.glue(fitted, later)
+        except ChatFormatError:
+            if not called:
+                raise
+            fitted = fit(messages, (), self.capabilities, opening=False)
+            glue = self.shapes.glue(fitted, later)
         if last_id is not None and (last_id == glue.stop or last_id in self.instead):
-            return self._filled(glue.parts_after_stop, messages, turn, opening=False), last_id
-        return self._filled(glue.parts, messages, turn, opening=False), None
+            return self._filled(glue.parts_after_stop, fitted, turn, opening=False), last_id
+        return self._filled(glue.parts, fitted, turn, opening=False), None
 
     def _opening_items(
         self, messages: list[ChatMessage], tools: Sequence[Mapping], turn: int

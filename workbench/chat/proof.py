@@ -12,10 +12,12 @@ whole conversation: as text, and token by token. Three outcomes:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 from typing import Protocol
 
 from workbench.chat.capabilities import TemplateCapabilities, chat_message, fit
 from workbench.chat.encode import AuthoredText, SafeEncoder
+from workbench.chat.shapes import TemplateShapes
 from workbench.chat.skeleton import Template
 from workbench.values import Message, Observation, Source, Span
 from workbench.values.errors import ChatFormatError
@@ -28,6 +30,7 @@ class CheckedFormat(Protocol):
     template: Template
     encoder: SafeEncoder
     capabilities: TemplateCapabilities
+    shapes: TemplateShapes
 
     def open(self, observation: Observation) -> tuple[Span, ...]: ...
 
@@ -115,6 +118,25 @@ def prove(chat: CheckedFormat) -> tuple[str, ...]:
     return tuple(differences.values())
 
 
+def prove_replies(chat: CheckedFormat) -> tuple[str, ...]:
+    """The same of a conversation whose turns are calls as the template itself writes them, and replies of tools. Raises
+    ChatFormatError where what follows a call is not what the template writes."""
+    first = _say(("user", "What is a fox?"), tools=(TOOL,))
+    walk = _Walk(chat, first)
+    name = TOOL["function"]["name"]
+    differences = {}
+    for turn, text in enumerate(("an animal", 'a "sly" one\n', "red")):
+        call_id = f"call{turn:05d}"
+        function = {"name": name, "arguments": {"word": f"fox {turn}"}}
+        call = {"id": call_id, "type": "function", "function": function}
+        written = {"role": "assistant", "content": "", "tool_calls": [call]}
+        reply = {"role": "tool", "content": text, "name": name, "tool_call_id": call_id}
+        shown = Observation((Message("tool", text, name, call_id),))
+        for before, after in walk.add_call(turn, written, shown, reply):
+            differences[before, after] = _in_words("tool replies", before, after)
+    return tuple(differences.values())
+
+
 def _in_words(name: str, before: str, after: str) -> str:
     if not after:
         return f"{name}: a later turn makes the template drop {before!r} from the past; here the past stays as sampled"
@@ -175,6 +197,34 @@ class _Walk:
         self.ours += text + glue
         self.glues.append((len(self.ours) - len(glue), len(self.ours), added))
         return glue
+
+    def add_call(
+        self, turn: int, written: dict, reply: Observation, shown: dict
+    ) -> Iterator[tuple[str, str]]:
+        """The policy writes a call as the template has it, and is answered; yields what the template changes of the past: a
+        prompt that had opened something for the turn."""
+        chat = self.chat
+        where = f"tool replies, after turn {turn}"
+        self._messages += [written, shown]
+        theirs = chat.template.render(self._messages, self._tools)
+        glue = _text(chat.glue_items(reply, turn, None, turn > 0)[0])
+        same = len(commonprefix([self.theirs, theirs]))
+        gone = self.theirs[same:]
+        call = theirs[same : len(theirs) - len(glue)]
+        words = written["tool_calls"][0]["function"]["arguments"]["word"]
+        ended = any(end in call for end in chat.shapes.call_ends)
+        if not theirs.endswith(glue) or words not in call:
+            raise ChatFormatError(f"{where}: the template does not write {glue!r} there")
+        if ended or gone and turn == 0:
+            raise ChatFormatError(f"{where}: {call!r} is not what a policy writes behind {gone!r}")
+        added = _token_ids(chat.append(reply, turn=turn, last_id=None))
+        self.ids += _token_ids(chat.encoder.encode([AuthoredText(call, Source.POLICY, turn, True)]))
+        self.ids += added
+        self.theirs = theirs
+        if gone:
+            yield gone, ""
+        elif self.ids != self._reference_ids():
+            self.refuse(where)
 
     def same_ids(self, where: str) -> list[tuple[str, str]]:
         """Equal text must be equal ids, except in what the policy will sample by itself.

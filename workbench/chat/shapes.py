@@ -86,10 +86,14 @@ CANDIDATES = (
 def find_transform(
     template: Template, before: list[dict], role: str, after: list[dict]
 ) -> Transform:
-    """Find how the template changes the content of a `role` message between `before` and `after`."""
+    """Find how the template changes the content of a `role` message between `before` and `after`; one that answers a call says
+    which."""
+    answers = {}
+    for call in before[-1].get("tool_calls", ()) if before else ():
+        answers = {"name": call["function"]["name"], "tool_call_id": call["id"]}
 
     def render(content: str) -> str:
-        return template.render([*before, {"role": role, "content": content}, *after])
+        return template.render([*before, {"role": role, "content": content} | answers, *after])
 
     mark = placeholder(0)
     around = render(mark).split(mark)
@@ -129,6 +133,8 @@ class TemplateShapes:
         self.template = template
         self.encoder = encoder
         self.guard = Guard(tuple(encoder.controls))
+        # Control tokens that end a turn with calls, where tool replies stand behind calls alone.
+        self.call_ends: tuple[str, ...] = ()
         self._transforms: dict[tuple[str, bool], Transform] = {}
         self._openings: dict[tuple, tuple[Part, ...]] = {}
         self._glues: dict[tuple, Glue] = {}
@@ -164,9 +170,9 @@ class TemplateShapes:
         """Render a conversation, the policy's mark, and this reply; the glue is what follows the mark."""
         base = [{"role": "user", "content": "u"}]
         if later:
-            base.append({"role": "assistant", "content": "a"})
+            base.append(self._turn("a", messages))
             base += _dicts(messages, lambda index, message: "r")
-        base.append({"role": "assistant", "content": POLICY_MARK})
+        base.append(self._turn(POLICY_MARK, messages))
         shown = base + self.placeholders(messages, opening=False)
         parts = self._derived(shown, (), messages, POLICY_MARK, opening=False)
         parts = tuple(_unguarded(parts))
@@ -181,6 +187,26 @@ class TemplateShapes:
             after_stop = (rest, *after_stop)
         return Glue(parts, stop, after_stop)
 
+    def _turn(self, text: str, messages: Sequence[ChatMessage]) -> dict:
+        """A turn of the policy that these messages answer: with `text` in its last call where they stand behind calls."""
+        calls = []
+        for index, message in enumerate(messages):
+            if message.role == "tool" and self.call_ends:
+                function = {"name": placeholder(index, NAME), "arguments": {}}
+                call_id = placeholder(index, CALL_ID)
+                calls.append({"id": call_id, "type": "function", "function": function})
+        if not calls:
+            return {"role": "assistant", "content": text}
+        calls[-1]["function"]["arguments"] = {"a": text}
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def _behind_call(self, text: str) -> str:
+        """What follows the policy's words where `text` follows something within its last call."""
+        places = [text.index(end) for end in self.call_ends if end in text]
+        if not places:
+            raise ChatFormatError(f"no token ends a call before its reply: {text[:40]!r}")
+        return text[min(places) :]
+
     def _derived(
         self,
         shown: list[dict],
@@ -193,17 +219,14 @@ class TemplateShapes:
         """Cut the template's output at its placeholders, and see with a probe that filling in gives the same text."""
 
         def after_mark(text: str) -> str:
-            if not mark:
-                return text
-            if text.count(mark) != 1:
-                raise ChatFormatError(
-                    "expected the assistant's text once in the template's output, found it "
-                    f"{text.count(mark)} times; no append-only suffix can be derived from this template"
-                )
-            return text.partition(mark)[2]
+            behind = _behind(text, mark)
+            return self._behind_call(behind) if "tool_calls" in asked else behind
 
+        asked = shown[-len(messages) - 1] if mark else {}
         parts = cut_at_slots(after_mark(self.template.render(shown, tools)))
         _check_slots(parts, messages)
+        if "tool_calls" in asked:
+            _check_names(parts)
         probed = [dict(message) for message in shown]
         offset = len(shown) - len(messages)
         for index, message in enumerate(messages):
@@ -264,7 +287,7 @@ class TemplateShapes:
         key = (role, first)
         if key not in self._transforms:
             user = {"role": "user", "content": "u"}
-            assistant = {"role": "assistant", "content": "a"}
+            assistant = self._turn("a", [ChatMessage(role, ())])
             before = []
             if not first:
                 before = [user] if role == "assistant" else [user, assistant]
@@ -286,6 +309,16 @@ class TemplateShapes:
         return (message.name,) if slot.field == NAME else (message.call_id,)
 
 
+def _behind(text: str, mark: str) -> str:
+    """What stands behind the mark of the policy's text; without one all of it."""
+    if mark and text.count(mark) != 1:
+        raise ChatFormatError(
+            "expected the assistant's text once in the template's output, found it "
+            f"{text.count(mark)} times; no append-only suffix can be derived from this template"
+        )
+    return text.partition(mark)[2] if mark else text
+
+
 def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -> None:
     shown = [part.message for part in parts if isinstance(part, Slot) and part.field == CONTENT]
     for index, message in enumerate(messages):
@@ -296,6 +329,14 @@ def _check_slots(parts: Sequence[str | Slot], messages: Sequence[ChatMessage]) -
                 f"the template shows the content of message {index} ({message.role}) {times} times "
                 f"among roles {roles}; expected once, after what came before it"
             )
+
+
+def _check_names(parts: Sequence[str | Slot]) -> None:
+    """Raise ChatFormatError where the template calls a reply by another one's name."""
+    slots = [part for part in parts if isinstance(part, Slot) and part.field != CALL_ID]
+    for slot, following in zip(slots, slots[1:]):
+        if slot.field == NAME and following.message != slot.message:
+            raise ChatFormatError("the template names replies after the first call alone")
 
 
 def _unguarded(parts: Sequence[Part]) -> Iterator[Part]:

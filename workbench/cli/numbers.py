@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 
+MOST_DIGITS = 18
+
+
+def is_digits(text: str) -> bool:
+    """Whether it is a whole number in plain digits, none of another script, and not too long."""
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+
 
 def whole_number(text: str) -> int:
     """A whole number, at least 1."""
-    number = int(text) if text.isdecimal() else 0
+    number = int(text) if is_digits(text) else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"a whole number, at least 1, is expected; got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"a whole number, at least 1, is expected; got {text!r:.60}"
+        )
     return number
-
-
-def step_numbers(text: str) -> list[int]:
-    """Steps as people write them: 1-10,15."""
-    steps: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            raise argparse.ArgumentTypeError(f"steps such as 1-10,15 are expected; got {text!r}")
-        steps += range(int(first), int(last or first) + 1)
-    return steps

@@ -12,7 +12,7 @@ _Dtype = Annotated[
     str, one_of("float32", "bfloat16", "float16"), "of the engine's own copy of the weights"
 ]
 NO_SLEEP_ON_CPU = "vLLM's CPU build says in its log that it ignores sleep, and frees nothing"
-_Rows = Annotated[int, at_least(1), "sequences decoded at once; more of them wait"]
+_Rows = Annotated[int, at_least(1, most=1_000_000), "sequences decoded at once; more of them wait"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,14 @@ class TransformersEngineConfig:
     device: Annotated[str, "cpu, cuda, cuda:1 ..."] = "cpu"
     max_rows: _Rows = 128
     prefill_tokens: Annotated[
-        int, at_least(1), "tokens of prompts per tick; more would leave the CPU's caches"
+        int,
+        at_least(1, most=100_000_000),
+        "tokens of prompts per tick; more would leave the CPU's caches",
     ] = 2048
     cache_tokens: Annotated[
-        int, at_least(1), "positions of keys and values kept; beyond it idle sessions are evicted"
+        int,
+        at_least(1, most=10_000_000_000),
+        "positions of keys and values kept; beyond it idle sessions are evicted",
     ] = 131_072
     cache: Annotated[
         str,
@@ -41,7 +45,7 @@ class TransformersEngineConfig:
     ] = "plain"
     max_context: Annotated[
         int | None,
-        at_least(2, why="it holds a prompt and an answer"),
+        at_least(2, most=100_000_000, why="it holds a prompt and an answer"),
         "tokens of one sequence; none: what the model has positions for",
     ] = None
 
@@ -67,11 +71,13 @@ class VllmEngineConfig:
     max_rows: _Rows = 128
     prefill_tokens: Annotated[
         int,
-        at_least(1),
+        at_least(1, most=100_000_000),
         "tokens per tick, prompts and decoded ones; never less than one whole sequence",
     ] = 2048
     cache_tokens: Annotated[
-        int, at_least(1), "positions of keys and values kept; one sequence must fit into them"
+        int,
+        at_least(1, most=10_000_000_000),
+        "positions of keys and values kept; one sequence must fit into them",
     ] = 131_072
     # Why no more than one process may train with it; an engine without such a line takes any number of them.
     one_process: ClassVar[str] = (
@@ -79,14 +85,16 @@ class VllmEngineConfig:
     )
 
     block_tokens: Annotated[
-        int, at_least(1), "they are kept in blocks, and only whole blocks are used again"
+        int,
+        at_least(1, most=1_000_000),
+        "they are kept in blocks, and only whole blocks are used again",
     ] = 32
     cache: Annotated[
         str, one_of("auto", "off"), "auto: prefixes are kept, which is checked at every sync"
     ] = "auto"
     max_context: Annotated[
         int | None,
-        at_least(2, why="it holds a prompt and an answer"),
+        at_least(2, most=100_000_000, why="it holds a prompt and an answer"),
         "tokens of one sequence; none: what the model has positions for, less one",
     ] = None
     compiled: Annotated[
@@ -101,7 +109,7 @@ class VllmEngineConfig:
     ] = None
     tensor_parallel: Annotated[
         int,
-        at_least(1),
+        at_least(1, most=10_000),
         "devices that the model is spread over; more than one takes a server (layout.kind)",
     ] = 1
     sleep: Annotated[

@@ -49,6 +49,10 @@ class Endpoint:
     calls: str = "native"
 
     def __post_init__(self) -> None:
+        for name in ("url", "model", "key_env", "calls"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise ConfigError(f"an endpoint's {name} is text, got {value!r:.60}")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
                 f"an endpoint's url begins with http:// or https://, got {self.url!r}; for example "
@@ -56,9 +60,9 @@ class Endpoint:
             )
         if not self.model:
             raise ConfigError("an endpoint needs the name of a model, as its server knows it")
-        if not self.deadline_s > 0:
+        if not isinstance(self.deadline_s, (int, float)) or not self.deadline_s > 0:
             raise ConfigError(
-                f"an endpoint's deadline_s is a positive number of seconds, got {self.deadline_s}"
+                f"an endpoint's deadline_s is a positive number of seconds, got {self.deadline_s!r:.60}"
             )
         if self.calls not in ("native", "text"):
             raise ConfigError(f"an endpoint's calls are 'native' or 'text', got {self.calls!r}")

@@ -27,13 +27,15 @@ class LayoutConfig:
         "of a server that is there already, http://host:port; empty: one is started here, and ended with the "
         "run",
     ] = ""
-    port: Annotated[int, at_least(0), "of the server that is started here; 0: any that is free"] = 0
+    port: Annotated[
+        int, at_least(0, most=65_535), "of the server that is started here; 0: any that is free"
+    ] = 0
     devices: Annotated[
         str, "CUDA_VISIBLE_DEVICES of the server that is started here; empty: all"
     ] = ""
     data_parallel: Annotated[
         int,
-        at_least(1),
+        at_least(1, most=10_000),
         "copies of the model in the server that is started here, each on devices of its own",
     ] = 1
     transfer: Annotated[

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from workbench.values.tokens import GENERATION_STOPS
 
 SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PRETRAINED = 20_000_000  # parameters from which a model is taken for a pretrained one
 ROUND_TRIP = "refuse_damaged_tokenizer"  # of an extension
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -94,12 +95,18 @@ def load_policy(
     dtype: str = "float32",
     device: str = "cpu",
     loader: str | None = None,
+    base_bits: int = 0,
 ) -> Policy:
-    """Find, load and check a policy. `loader`: a function by name that does it instead (policy_loader). Raises PolicyError
-    saying what is wrong and what to do about it."""
+    """Find, load and check a policy. `loader`: a function by name that does it instead (policy_loader). `base_bits` 4: its
+    linear layers are held in four bits and not trained (adapters are). Raises PolicyError saying what is wrong and what to do
+    about it."""
     if dtype not in DTYPES:
         raise PolicyError(f"dtype is one of {', '.join(DTYPES)}, got {dtype!r}")
     name = str(name_or_path)
+    if base_bits:
+        whole = load_policy(name, dtype=dtype, loader=loader)
+        four_bit_base = service("four_bit_base", "policy.base_bits = 4")
+        return replace(whole, model=four_bit_base(whole.model, name).to(device))
     if loader:
         return _by_loader(loader, name, DTYPES[dtype], device)
     folder = _find(name)

@@ -84,6 +84,11 @@ def merged(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor
         layer, is_base, own = name.rpartition(_BASE)
         if is_base and own == "weight":
             at = module.get_submodule(layer.removesuffix("."))
+            up = weights[f"{layer}lora_B.{NAME}.weight"]
+            down = weights[f"{layer}lora_A.{NAME}.weight"]
+            if hasattr(at.base_layer, "merged"):  # held in fewer bits
+                plain[layer + own] = at.base_layer.merged(up, down, at.scaling[NAME])
+                continue
             change = at.scaling[NAME] * (
                 weights[f"{layer}lora_B.{NAME}.weight"] @ weights[f"{layer}lora_A.{NAME}.weight"]
             )

@@ -36,11 +36,15 @@ class Batch(Shown):
     token_ids_T: Tensor  # int64
     source_T: Tensor  # int8, see types.Source
     turn_T: Tensor  # int32
-    eligible_T: Tensor  # bool: the policy sampled it in this very segment (invariant 1)
+    eligible_T: (
+        Tensor  # bool: the policy sampled it in this very segment, which is trained (invariant 1)
+    )
     response_T: Tensor  # bool: stands after the segment's first prompt
-    rollout_logp_T: Tensor  # float32, of the distribution sampled from; NaN where not eligible
-    plain_logp_T: Tensor  # float32, of the model's own softmax; NaN where not eligible or not known
-    policy_version_T: Tensor  # int32, -1 where not eligible or not known
+    rollout_logp_T: Tensor  # float32, of the distribution sampled from; NaN where not sampled here
+    plain_logp_T: (
+        Tensor  # float32, of the model's own softmax; NaN where not sampled here or not known
+    )
+    policy_version_T: Tensor  # int32, -1 where not sampled here or not known
     # segments [S] and trajectories [N]
     segment_offsets: Tensor  # int64 [S + 1]
     trajectory_of_segment_S: Tensor  # int64

@@ -23,14 +23,16 @@ class LearnerConfig:
     eps: Annotated[float, at_least(0), "of AdamW: added to the root of its mean square"] = 1e-8
     weight_decay: Annotated[float, at_least(0), "of AdamW, apart from the gradient"] = 0.0
     warmup_updates: Annotated[
-        int, at_least(0), "the learning rate rises linearly over these, then stays"
+        int,
+        at_least(0, most=1_000_000_000),
+        "the learning rate rises linearly over these, then stays",
     ] = 0
     max_grad_norm: Annotated[
         float, at_least(0), "gradients are scaled down to this norm; 0: never"
     ] = 1.0
     micro_batch_tokens: Annotated[
         int,
-        at_least(1),
+        at_least(1, most=1_000_000_000),
         "tokens that go through the model at once, padding included: memory and speed only",
     ] = 4096
     layout: Annotated[
@@ -46,7 +48,7 @@ class LearnerConfig:
     ] = False
     lora_rank: Annotated[
         int,
-        at_least(0),
+        at_least(0, most=100_000),
         "0: all weights are trained; else adapters of this rank are, and nothing else",
     ] = 0
     lora_alpha: Annotated[float, above(0), "what an adapter adds counts alpha / rank"] = 32.0
@@ -72,10 +74,14 @@ class LearnerConfig:
         "to the device a layer at a time; AdamW moves it there, slower",
     ] = False
     num_processes: Annotated[
-        int, at_least(1), "asserted, because several ways of starting many quietly give one"
+        int,
+        at_least(1, most=1_000_000),
+        "asserted, because several ways of starting many quietly give one",
     ] = 1
     max_bad_updates: Annotated[
-        int, at_least(1), "updates in a row with non-finite numbers before training ends"
+        int,
+        at_least(1, most=1_000_000_000),
+        "updates in a row with non-finite numbers before training ends",
     ] = 3
     seed: Annotated[int, "of the shuffle into minibatches"] = 0
 

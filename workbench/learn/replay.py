@@ -18,7 +18,7 @@ import numpy as np
 from workbench.basics.fingerprint import code_fingerprint
 from workbench.run.store import Run, differing
 from workbench.values import CreditTable, Group, Segment, trajectories_of
-from workbench.values.errors import StoreError
+from workbench.values.errors import DataError, StoreError
 from workbench.values.view import Shown
 
 SHOWN = 5  # differing tokens named per column
@@ -92,6 +92,10 @@ def replay_step(
     too; a table of a run on another kind of processor may differ there in a last bit, and that is reported as it is.
     Raises StoreError for a step that is not there or is damaged.
     """
+    if not callable(getattr(algorithm, "credit", None)):
+        raise DataError(
+            f"replay_step takes an algorithm, with its `credit(batch)`; got {algorithm!r:.60}"
+        )
     groups = run.groups(step)
     facts = token_facts(groups)
     tables = [run.credit(step, update) for update in run.updates(step)]

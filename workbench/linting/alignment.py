@@ -72,7 +72,7 @@ def expected(evidence: Evidence) -> dict[str, np.ndarray]:
         "token_ids_T": flat.ids_T,
         "source_T": flat.source_T,
         "turn_T": flat.turn_T,
-        "eligible_T": flat.sampled_T,
+        "eligible_T": flat.trained_T,
         "response_T": trajectories.response_T,
         "rollout_logp_T": flat.logp_T,
         "plain_logp_T": flat.plain_logp_T,

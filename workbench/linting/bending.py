@@ -81,11 +81,14 @@ def _predicted(
     flat = evidence.flat
     if probe is None or probe.not_itself is not None or evidence.policy_version not in (None, 0):
         return
-    left = looks * probe.tokens
+    left = probe.own_tokens or looks * probe.tokens
     for segment in range(len(flat.trajectory_S)):
         spans = [p for p in flat.spans_of(segment) if is_wanted(flat.spans[p]) and flat.start_P[p]]
+        ids_L = flat.segment_ids(segment).astype(np.int64)
+        if probe.own_tokens:  # a large policy is asked about the beginning of a segment
+            ids_L = ids_L[: max(left, 0)]
+            spans = [p for p in spans if flat.start_P[p] + flat.length_P[p] <= len(ids_L)]
         if spans and left > 0:
-            ids_L = flat.segment_ids(segment).astype(np.int64)
             left -= len(ids_L)
             yield segment, spans, probe.predictions(torch.from_numpy(ids_L)).numpy()
 
@@ -138,7 +141,7 @@ def drawn_from_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     open_places: list[np.ndarray] = []
     for segment, plain_spans, logp_LV in _predicted(evidence, _is_plain, LOOKS):
         p_LV = np.exp(logp_LV.astype(np.float64))
-        chosen = np.arange(len(p_LV)), flat.segment_ids(segment)[1:]
+        chosen = np.arange(len(p_LV)), flat.segment_ids(segment)[1 : len(p_LV) + 1]
         place_L = np.cumsum(p_LV, axis=1)[chosen] - rng.random(len(p_LV)) * p_LV[chosen]
         open_L = p_LV.max(1) < CERTAIN
         for p in plain_spans:

@@ -37,6 +37,7 @@ class Flat:
     source_P: np.ndarray  # int8
     turn_P: np.ndarray  # int32
     sampled_P: np.ndarray  # bool: it carries logprobs
+    trained_P: np.ndarray  # bool: ... and its segment is trained
     segment_P: np.ndarray  # int64
     trajectory_S: np.ndarray  # int64
     number_S: np.ndarray  # int64
@@ -77,8 +78,8 @@ class Flat:
         return np.repeat(self.turn_P, self.length_P)
 
     @cached_property
-    def sampled_T(self) -> np.ndarray:
-        return np.repeat(self.sampled_P, self.length_P)
+    def trained_T(self) -> np.ndarray:
+        return np.repeat(self.trained_P, self.length_P)
 
     @cached_property
     def plain_logp_T(self) -> np.ndarray:
@@ -159,6 +160,8 @@ def flatten(trajectories: Sequence[Trajectory], step: int | None = None) -> Flat
     spans = tuple(chain.from_iterable(segment.spans for segment in segments))
     length_P = np.array([len(span.token_ids) for span in spans], np.int64)
     num_spans_S = [len(segment.spans) for segment in segments]
+    sampled_P = np.array([span.logprobs is not None for span in spans], bool)
+    trained_S = [not segment.untrained for segment in segments]
     return Flat(
         spans,
         np.concatenate([np.zeros(0, np.int32), *(span.token_ids for span in spans)]),
@@ -166,7 +169,8 @@ def flatten(trajectories: Sequence[Trajectory], step: int | None = None) -> Flat
         np.cumsum(length_P),
         np.array([int(span.source) for span in spans], np.int8),
         np.array([span.turn for span in spans], np.int32),
-        np.array([span.logprobs is not None for span in spans], bool),
+        sampled_P,
+        sampled_P & np.repeat(np.array(trained_S, bool), num_spans_S),
         np.repeat(np.arange(len(segments)), num_spans_S),
         np.array(trajectory_S, np.int64),
         np.array(number_S, np.int64),

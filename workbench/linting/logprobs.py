@@ -42,24 +42,24 @@ SCRIPTED = (
 
 
 class _Sampled:
-    """Everything that was sampled: the spans [P], and their tokens end to end [T]. Where the logprob under the model's
+    """Everything that was sampled and is trained: the spans [P], and their tokens end to end [T]. Where the logprob under the model's
     own softmax is not known (`known_T`), `plain_T` has the other one."""
 
     def __init__(self, evidence: Evidence) -> None:
         flat = evidence.flat
         self.evidence = evidence
-        self.at_P = np.flatnonzero(flat.sampled_P)
+        self.at_P = np.flatnonzero(flat.trained_P)
         self.spans = [flat.spans[p] for p in self.at_P]
         self.length_P = flat.length_P[self.at_P]
-        self.logp_T = flat.logp_T[flat.sampled_T]
+        self.logp_T = flat.logp_T[flat.trained_T]
         self.known_T = self.tokens_of(lambda span: plain_logprobs(span) is not None)
-        self.plain_T = np.where(self.known_T, flat.plain_logp_T[flat.sampled_T], self.logp_T)
+        self.plain_T = np.where(self.known_T, flat.plain_logp_T[flat.trained_T], self.logp_T)
 
     def place(self, span: int) -> Place:
         return self.evidence.flat.place_of_span(int(self.at_P[span]), 0)
 
     def at(self, token: int) -> Place:
-        return self.evidence.flat.place(int(np.flatnonzero(self.evidence.flat.sampled_T)[token]))
+        return self.evidence.flat.place(int(np.flatnonzero(self.evidence.flat.trained_T)[token]))
 
     def tokens_of(self, which: Callable[[Span], bool]) -> np.ndarray:
         """bool [T]: the tokens of these spans."""
@@ -111,7 +111,7 @@ def _as_declared(evidence: Evidence, sampled: _Sampled) -> Iterator[RuleResult]:
             NOTE,
             len(unknown),
         )
-    if evidence.collect is None:
+    if evidence.collect is None or evidence.by_program:  # a program may decide (R46)
         yield NotChecked("the sampling settings", "temperature and top-p")
         return
     asked = (evidence.collect.temperature, evidence.collect.top_p)

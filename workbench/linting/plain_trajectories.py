@@ -46,7 +46,7 @@ class TrajectoryTable:
     token_id_T: np.ndarray
     source_T: np.ndarray
     turn_T: np.ndarray
-    sampled_T: np.ndarray  # by the policy, in this very segment
+    sampled_T: np.ndarray  # by the policy, in this very segment, where that is trained
     rollout_logp_T: np.ndarray
     step: int | None = None
     index_N: np.ndarray | None = None  # their numbers in a larger batch
@@ -238,7 +238,7 @@ def trajectory_tokens_of(
         flat.ids_T,
         flat.source_T,
         flat.turn_T,
-        flat.sampled_T & (flat.source_T == POLICY),
+        flat.trained_T & (flat.source_T == POLICY),
         flat.logp_T,
         flat.step,
     )

@@ -57,6 +57,8 @@ MAX_PARAMETERS = (
     20_000_000  # of a policy that is tried: a few hundred tokens of it take some ten CPU-seconds
 )
 STAND_IN = "small_stand_in"  # of an extension
+OWN_GRADIENT = "own_gradient"  # of an extension
+OWN_TOKENS = 256  # that a large policy is asked about itself: a fraction of a step
 STAND_IN_TOKENS = 256  # of a batch that it is asked about
 REFERENCE_SPREAD = (
     0.02  # of the reference's weights, relative: tenths of a nat between it and the policy
@@ -82,7 +84,8 @@ class UpdatePair(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class LearnerProbe:
     """Neither `model` nor `reference` is ever written to. `config`, `critic`: as the policy is going to be trained.
-    `stood_for`: why `model` is a small stand-in, "" where it is the policy itself; `device`: the learner's."""
+    `stood_for`: why `model` is a small stand-in, "" where it is the policy itself; `device`: the learner's; `sampler`: what
+    sampled, where `model` has adapters beside it that are drawn at random."""
 
     model: nn.Module
     algorithm: Algorithm
@@ -91,11 +94,16 @@ class LearnerProbe:
     reference: nn.Module | None = None
     stood_for: str = ""
     device: torch.device = torch.device("cpu")
+    own: nn.Module | None = None  # the policy itself, where `model` stands in for it
+    own_config: LearnerConfig | None = None  # ... and how it is trained
+    sampler: nn.Module | None = None  # the policy without the adapters that `model` has
 
     @cached_property
     def unable(self) -> str | None:
         """Why nothing can be tried here, or None."""
         if not self.stood_for and (why := too_large(self.model)) is not None:
+            if has_service(STAND_IN):
+                why += f", and no small stand-in of its architecture ({type(self.model).__name__}) could be made"
             return why
         if (count := self.config.num_processes) > 1 and not _started(count):
             return f"the {count} processes that train together: this is one alone"
@@ -108,8 +116,24 @@ class LearnerProbe:
 
     @property
     def not_itself(self) -> str | None:
-        """Why the policy's own weights cannot be asked, or None."""
+        """Why the policy's own weights cannot be asked for predictions, or None."""
+        if self.own is not None and self.own_tokens:
+            return None
         return self.stood_for or self.unable
+
+    @property
+    def own_tokens(self) -> int:
+        """How many tokens the large policy itself may be asked about, without gradients; 0 where it computes in half
+        precision, whose rounding hides what is looked for."""
+        whole = self.own is not None and next(self.own.parameters()).dtype == torch.float32
+        return OWN_TOKENS if whole else 0
+
+    def own_gradient(self) -> tuple[str, float] | None:
+        """A matrix of the large policy itself, and how far its gradient is from the slope of log-probabilities, relative to it;
+        None where that cannot be asked."""
+        if self.own is None or self.own_config is None or not has_service(OWN_GRADIENT):
+            return None
+        return service(OWN_GRADIENT, "the lint")(self.own, self.own_config)
 
     def known(self, ids: _Ids) -> _Ids:
         """Token ids that the model has: those of a stand-in are fewer."""
@@ -324,9 +348,11 @@ class LearnerProbe:
 
     def predictions(self, ids_L: Tensor) -> Tensor:
         """Row i: the log-probabilities of whatever may stand at i + 1 [L - 1, V], by the plain model, float32."""
+        policy = self.own or self.sampler or self._plain.policy
+        ids_L = ids_L.to(next(policy.parameters()).device)
         with torch.no_grad():
-            logits_LV = self._plain.policy(input_ids=ids_L[None], use_cache=False).logits[0, :-1]
-            return logits_LV.float().log_softmax(-1)
+            logits_LV = policy(input_ids=ids_L[None], use_cache=False).logits[0, :-1]
+            return logits_LV.float().log_softmax(-1).cpu()
 
 
 def _started(processes: int) -> bool:
@@ -375,18 +401,25 @@ def probe_of(
     """A probe of this policy, set as it is going to be trained. Nothing is copied before it is asked something."""
     device = next(model.parameters()).device
     stood_for = too_large(model) or ""
+    own = None
+    own_config = config
     if stood_for and has_service(STAND_IN):
         stand_in = service(STAND_IN, "the lint")(model)
         if stand_in is None:
             stood_for = ""
         else:
+            own = model
             model = stand_in
             reference = None
             config = replace(config, lora_targets=_of_any_layer(config.lora_targets))
     else:
         stood_for = ""
+    sampler = None
     if config.lora_rank:
+        sampler = model
         model = adapted(model, config, spread=HEAD_SPREAD)
         config = replace(config, lora_rank=0)
     critic = critic or CriticConfig()
-    return LearnerProbe(model, algorithm, config, critic, reference, stood_for, device)
+    return LearnerProbe(
+        model, algorithm, config, critic, reference, stood_for, device, own, own_config, sampler
+    )

@@ -292,7 +292,7 @@ def _spans(evidence: Evidence, flat: Flat) -> Iterator[RuleResult]:
             count=int(flat.length_P[p]),
         )
     yield from at_first(
-        flat.sampled_T & ~np.isfinite(flat.logp_T),
+        flat.trained_T & ~np.isfinite(flat.logp_T),
         lambda t: f"a sampled token has the logprob {flat.logp_T[t]}",
         flat.place,
     )
@@ -394,11 +394,11 @@ def _batch(evidence: Evidence) -> Iterator[RuleResult]:
         evidence.place_of_token,
     )
     if evidence.groups and len(evidence.flat.ids_T) == len(eligible_T):
-        sampled_T = evidence.flat.sampled_T
+        trained_T = evidence.flat.trained_T
         yield from at_first(
-            eligible_T != sampled_T,
+            eligible_T != trained_T,
             lambda t: (
-                f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if sampled_T[t] else 'not '}sampled here; the batch "
+                f"{token(evidence, int(batch.token_ids_T[t]))} was {'' if trained_T[t] else 'not '}sampled here to be trained; the batch "
                 f"{'trains it' if eligible_T[t] else 'leaves it out'}"
             ),
             evidence.place_of_token,

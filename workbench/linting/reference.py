@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -159,13 +160,44 @@ class Reference:
     def pieces(
         self, trajectory: Trajectory, turns: Sequence[int], said: Mapping[int, str]
     ) -> list[Piece]:
-        """First observation, then these exchanges with what the policy `said` in them, ready for the next turn."""
+        """First observation, then these exchanges with what the policy `said` in them, ready for the next turn. A turn that is a
+        mark and is answered behind its calls is shown as calls."""
         first = trajectory.first_observation
         messages = self._fitted(first.messages, first.tools, opening=True)
+        prompts: dict[int, str] = {}  # before each turn that is shown as calls
         for turn in turns:
-            messages.append({"role": "assistant", "content": said[turn]})
-            messages += self._fitted(trajectory.turns[turn].reply, (), opening=False)
-        return self._rendered(messages, first.tools)
+            reply = trajectory.turns[turn].reply
+            if self._behind_calls(reply) and said[turn] == self.mark(turn):
+                prompts[turn] = self._without_calls(self._text_of(messages, first.tools), prompts)
+                messages.append(_call_turn(reply, self.mark(turn)))
+                messages += self._as_they_are(reply)
+            else:
+                messages.append({"role": "assistant", "content": said[turn]})
+                messages += self._fitted(reply, (), opening=False)
+        if not prompts:
+            return self._rendered(messages, first.tools)
+        text = self._without_calls(self._text_of(messages, first.tools), prompts)
+        return self.cut(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _behind_calls(self, reply: Sequence[Message]) -> bool:
+        """Whether the chat format declares that these messages stand behind calls."""
+        tools = [message for message in reply if message.role == "tool"]
+        named = bool(tools) and all(message.name for message in tools)
+        return self.capabilities.called_replies and named and reply[0].role == "tool"
+
+    def _without_calls(self, text: str, prompts: Mapping[int, str]) -> str:
+        """The text with the mark of each turn alone between the prompt of the turn and the token that ends its call."""
+        for turn, prompt in prompts.items():
+            mark = self.mark(turn)
+            behind = text.partition(mark)[2]
+            ends = [behind.find(self.name(stop)) for stop in self.stops]
+            places = [place for place in ends if place >= 0]
+            # A prompt may open a thought, which the template leaves out of the past.
+            opened = prompt[len(commonprefix([prompt, text])) :]
+            if not places or MARK.search(opened):
+                raise Refused("the template does not write a call where the turn stands")
+            text = prompt + mark + behind[min(places) :]
+        return text
 
     def fresh(self, trajectory: Trajectory, newest: Turn) -> list[Piece]:
         """First observation and one reply, without any turn of the policy."""
@@ -175,6 +207,12 @@ class Reference:
         )
 
     def _rendered(self, messages: list[dict], tools: Sequence[Mapping]) -> list[Piece]:
+        return self.cut(self._asked(messages, tools, True))
+
+    def _text_of(self, messages: list[dict], tools: Sequence[Mapping]) -> str:
+        return self._asked(messages, tools, False)
+
+    def _asked(self, messages: list[dict], tools: Sequence[Mapping], tokenize: bool) -> Any:
         tools = (
             [self._guarded_tool(tool) for tool in tools] if self.capabilities.tool_schemas else None
         )
@@ -184,10 +222,10 @@ class Reference:
             else {"chat_template": self.source}
         )
         try:
-            ids = self.tokenizer.apply_chat_template(
+            return self.tokenizer.apply_chat_template(
                 messages,
                 tools=tools or None,
-                tokenize=True,
+                tokenize=tokenize,
                 return_dict=False,
                 add_generation_prompt=True,
                 **{**self.flags, **template},
@@ -195,7 +233,6 @@ class Reference:
         except Exception as error:  # a template may raise anything at all; jinja's own errors have no common base here
             roles = [message["role"] for message in messages]
             raise Refused(f"the template refuses the roles {roles}: {error}") from error
-        return self.cut(ids)
 
     def spelled(self, ids: Sequence[int]) -> str:
         """A sampled turn as text, without its stop token: control tokens spelled out, their look-alikes guarded."""
@@ -251,14 +288,7 @@ class Reference:
     ) -> list[dict]:
         """Messages for the template, in the way that `chat.capabilities` declares."""
         capabilities = self.capabilities
-        out = []
-        for message in messages:
-            entry = {"role": message.role, "content": self._content(message)}
-            if message.name:
-                entry["name"] = self._guarded(message.name)
-            if message.tool_call_id:
-                entry["tool_call_id"] = self._guarded(message.tool_call_id)
-            out.append(entry)
+        out = self._as_they_are(messages)
         if capabilities.is_native:
             return out
         if tools and not capabilities.tool_schemas:
@@ -268,6 +298,17 @@ class Reference:
         out = _system_in_front(out, capabilities, opening)
         if not capabilities.repeated_users:
             out = _alternating(out) or ([] if opening else [{"role": "user", "content": ""}])
+        return out
+
+    def _as_they_are(self, messages: Sequence[Message]) -> list[dict]:
+        out = []
+        for message in messages:
+            entry = {"role": message.role, "content": self._content(message)}
+            if message.name:
+                entry["name"] = self._guarded(message.name)
+            if message.tool_call_id:
+                entry["tool_call_id"] = self._guarded(message.tool_call_id)
+            out.append(entry)
         return out
 
     def _with_tool_text(self, messages: list[dict], tools: Sequence[Mapping]) -> list[dict]:
@@ -280,6 +321,17 @@ class Reference:
                 *messages[1:],
             ]
         return [{"role": "system", "content": text}, *messages]
+
+
+def _call_turn(reply: Sequence[Message], mark: str) -> dict:
+    """A turn of calls that these messages answer, with the mark in the last one."""
+    calls = []
+    for message in reply:
+        if message.role == "tool":
+            function = {"name": message.name, "arguments": {}}
+            calls.append({"id": message.tool_call_id, "type": "function", "function": function})
+    calls[-1]["function"]["arguments"] = {"a": mark}
+    return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
 def _as_user_text(messages: list[dict]) -> list[dict]:

@@ -20,6 +20,7 @@ class Rule:
     `when`: "step", before the first update of every step · "update", after the updates of a step · "start", once, since
     it perturbs settings or computes gradients · "run", over the committed steps of a run · "ranks", after the updates of
     several processes · "sync", before the first update, where weights were sent or put together for the engine. `threads` are reports of the bug in other frameworks, as repository#number.
+    `applies`: whether there is anything of its kind; where not, it is not in the report at all.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Rule:
     check: Check
     when: str = "step"
     threads: tuple[str, ...] = ()
+    applies: Callable[[Evidence], bool] = lambda evidence: True
 
 
 def check(

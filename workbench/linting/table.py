@@ -91,4 +91,8 @@ def lint_evidence(
     asked = all_rules().values() if rules is None else rules
     # Rollouts of other frameworks come through the extension that reads them, and so do the checks on their arrays.
     raw_checks = service("raw_checks", "the lint of rollouts") if has_service("raw_checks") else {}
-    return check(evidence, [rule for rule in asked if rule.when in when], raw_checks)
+    return check(
+        evidence,
+        [rule for rule in asked if rule.when in when and rule.applies(evidence)],
+        raw_checks,
+    )

@@ -56,7 +56,8 @@ def _row_T(batch: Batch) -> np.ndarray:
 
 def _silent_rows(evidence: Evidence, eligible_N: np.ndarray) -> Iterator[Finding]:
     for n, trajectory in enumerate(evidence.trajectories):
-        if trajectory.turns and not eligible_N[n]:
+        declared = any(segment.untrained for segment in trajectory.segments)
+        if trajectory.turns and not eligible_N[n] and not declared:
             yield Finding(
                 f"{len(trajectory.turns)} turns and not one token that counts as sampled: nothing of this "
                 "trajectory can be trained",
@@ -240,7 +241,8 @@ def _out_of_order(flat: Flat) -> list[int]:
 
 
 def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
-    """By the batch alone, the turns of a trajectory's sampled tokens are 0, 1, 2 ... without a gap."""
+    """By the batch alone, the turns of a trajectory's sampled tokens (those with a logprob, whether they are trained or not)
+    are 0, 1, 2 ... without a gap."""
     batch = evidence.batch
     row_T = _row_T(batch)
     if len(batch.turn_T) != len(row_T) or len(batch.eligible_T) != len(row_T):
@@ -248,7 +250,7 @@ def _turns_of_batch(evidence: Evidence) -> Iterator[RuleResult]:
             f"{len(batch.turn_T)} turn ids for {len(row_T)} tokens", Place(step=evidence.step)
         )
         return
-    at_E = np.flatnonzero(batch.eligible_T.numpy())
+    at_E = np.flatnonzero(~batch.rollout_logp_T.isnan().numpy())
     row_E = row_T[at_E]
     turn_E = batch.turn_T.numpy()[at_E]
     yield Checked(len(at_E))

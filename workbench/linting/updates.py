@@ -194,7 +194,7 @@ def _sampler_gap(evidence: Evidence, update: Update) -> Iterator[RuleResult]:
     columns = update.table.columns
     metrics = update.metrics
     at = np.flatnonzero(columns["eligible"])
-    plain = evidence.flat.plain_logp_T[evidence.flat.sampled_T]
+    plain = evidence.flat.plain_logp_T[evidence.flat.trained_T]
     if not metrics or update.skipped is not None or len(plain) != len(at):
         return
     change = columns["new_logp"][at].astype(np.float64) - plain

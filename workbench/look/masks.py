@@ -5,6 +5,7 @@ Axes: S segments (rows), T tokens (columns).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,15 +14,26 @@ from workbench.look import doc, words
 from workbench.look.html import view_from
 from workbench.look.looks import BOLD, INK, Look
 from workbench.look.png import palette_png
-from workbench.look.tokens import AGAIN, ENV, KINDS, PROMPT, SCAFFOLD, TRAINED, kinds_of
+from workbench.look.tokens import (
+    AGAIN,
+    ENV,
+    KINDS,
+    PROMPT,
+    SCAFFOLD,
+    TRAINED,
+    UNWEIGHTED,
+    kinds_of,
+)
 from workbench.values import Group, Trajectory, View, trajectories_of
+from workbench.values.errors import DataError
 
 NOTHING = 6
 LINE = 7
 PALETTE = ("#b9c6d4", "#e2e4e7", "#8fc3e8", "#f0a848", "#0b4f87", "#8a5fa8", "#ffffff", "#1b2733")
-CHARACTERS = {PROMPT: "p", SCAFFOLD: ".", AGAIN: "r", ENV: "e", TRAINED: "#", NOTHING: " "}
+USUAL = {PROMPT: "p", SCAFFOLD: ".", AGAIN: "r", ENV: "e", TRAINED: "#"}
+CHARACTERS = USUAL | {UNWEIGHTED: "-", NOTHING: " "}
 # Where several tokens share a pixel, the first of these that occurs is drawn: trained tokens never vanish.
-PRECEDENCE = (TRAINED, AGAIN, ENV, PROMPT, SCAFFOLD)
+PRECEDENCE = (TRAINED, UNWEIGHTED, AGAIN, ENV, PROMPT, SCAFFOLD)
 
 
 def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int = 1200) -> View:
@@ -31,6 +43,10 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     what is trained. A batch that trains on prompts or replies, or a group of trajectories all alike, catches the eye.
     Long sequences are drawn several tokens to a pixel, and trained ones win; the caption says how many.
     """
+    if max_rows < 1 or max_columns < 1:
+        raise DataError(
+            f"max_rows and max_columns are at least 1, got {max_rows} and {max_columns}"
+        )
     rows = list(_rows_of(groups))
     drawn = rows[:max_rows]
     longest = max((len(kind_T) for _, _, kind_T in drawn), default=0)
@@ -43,7 +59,8 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
         [_binned(kind_T, per_pixel, -(-longest // per_pixel)) for _, _, kind_T in drawn]
     )
     all_T = np.concatenate([kind_T for _, _, kind_T in rows])
-    counts = {kind: int((all_T == kind).sum()) for kind in CHARACTERS if kind != NOTHING}
+    kinds = [*USUAL, *([UNWEIGHTED] if UNWEIGHTED in all_T else [])]
+    counts = {kind: int((all_T == kind).sum()) for kind in kinds}
     total = sum(counts.values())
     summary = (
         f"{words.count(len(groups), 'group')}, "
@@ -59,7 +76,7 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
     legend = [
         (
             CHARACTERS[kind],
-            Look(PALETTE[kind], "#ffffff" if kind == TRAINED else INK),
+            Look(PALETTE[kind], "#ffffff" if kind in (TRAINED, UNWEIGHTED) else INK),
             f"{KINDS[kind].mark}: {count:,}",
         )
         for kind, count in counts.items()
@@ -72,7 +89,8 @@ def show_masks(groups: Sequence[Group], *, max_rows: int = 512, max_columns: int
         doc.Legend(legend),
         picture,
         doc.PagePart((doc.Note(f"rows: segments, in order; {scale_words}"),)),
-        doc.TextPart(_rows(drawn, longest)),
+        doc.TextPart(_rows(drawn, longest, kinds)),
+        *map(doc.Note, _reasons(groups)),
         doc.first_shown(len(drawn), len(rows), "segments"),
     )
 
@@ -83,6 +101,17 @@ def _rows_of(groups: Sequence[Group]) -> Iterator[tuple[int, Trajectory, np.ndar
         for trajectory in group:
             for segment in trajectory.segments:
                 yield number, trajectory, kinds_of(segment)
+
+
+def _reasons(groups: Sequence[Group]) -> Iterator[str]:
+    """Why segments are not trained, each reason once, with the tokens that were sampled in them."""
+    sampled: Counter[str] = Counter()
+    for trajectory in trajectories_of(groups):
+        for segment in trajectory.segments:
+            if segment.untrained:
+                sampled[segment.untrained] += int((kinds_of(segment) == UNWEIGHTED).sum())
+    for reason, count in sampled.items():
+        yield f"{reason}: {words.count(count, 'sampled token')}"
 
 
 def _binned(kind_T: np.ndarray, per_pixel: int, width: int) -> np.ndarray:
@@ -112,12 +141,12 @@ def _picture(kind_SX: np.ndarray, group_of_row: Sequence[int]) -> bytes:
     return palette_png(np.concatenate(pieces), PALETTE)
 
 
-def _rows(drawn: Sequence, longest: int, *, width: int = 96, max_lines: int = 64) -> str:
+def _rows(
+    drawn: Sequence, longest: int, kinds: Sequence[int], *, width: int = 96, max_lines: int = 64
+) -> str:
     """The picture in characters."""
     per_character = -(-longest // width)
-    keys = "  ".join(
-        f"{CHARACTERS[kind]} {KINDS[kind].mark}" for kind in CHARACTERS if kind != NOTHING
-    )
+    keys = "  ".join(f"{CHARACTERS[kind]} {KINDS[kind].mark}" for kind in kinds)
     lines = [f"{keys}  (one character is {words.count(per_character, 'token')}, trained ones win)"]
     previous = None
     for number, trajectory, kind_T in drawn[:max_lines]:
@@ -145,8 +174,10 @@ def show_counts(groups: Sequence[Group]) -> View:
     kind_T = np.concatenate([np.zeros(0, np.int8), *kinds])
     attempts = len(trajectories_of(groups))
     rows = []
-    for kind in (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED):
+    for kind in (PROMPT, SCAFFOLD, ENV, AGAIN, TRAINED, UNWEIGHTED):
         count = int((kind_T == kind).sum())
+        if kind == UNWEIGHTED and not count:
+            continue
         look = KINDS[kind]
         rows.append(
             [

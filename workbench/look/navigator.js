@@ -454,6 +454,7 @@ class Navigator {
     fill(this.trajectoryPanel, 
       make("div", { class: "wb-bar" }, make("h3", { text: `attempt ${attempt} at ${found.name}` }), ...copyButtons(found, (text) => this.say(text))),
       make("p", { class: "wb-quiet", text: facts.filter(Boolean).join(" · ") }),
+      found.added ? make("details", { open: true }, make("summary", { text: "conversations" }), make("pre", { class: "wb-added", text: found.added })) : null,
       (this.boards = boardsOf(found.boards || [], (turn) => this.go({ step, task, attempt, turn }))),
       make("details", {}, make("summary", { text: "initial prompt" }), ...found.first.map(([role, text]) => message(role, text))), ...this.turns,
       make("div", { class: "wb-bar" }, make("h3", { text: "tokens" }), this.laneBox, jump("next trained", "n", "next trained span"), jump("largest", "x", "largest of this metric, then the next largest"),
@@ -575,6 +576,14 @@ class Navigator {
     if (token >= 0) this.showToken(token);
   }
 
+  // Why what was sampled in this token's segment is not trained; "" where it is.
+  leftOut(token) {
+    const { segments, untrained } = this.attempt;
+    let end = 0;
+    const at = segments.findIndex((length) => { end += length; return token < end; });
+    return (untrained || [])[at] || "";
+  }
+
   showToken(token) {
     const { texts, arrays, lanes, group, reward } = this.attempt;
     if (!(token < texts.length)) return;
@@ -585,7 +594,7 @@ class Navigator {
     markBoard(this.boards, arrays.turn[token]);
     const trained = arrays.trained[token];
     const facts = [["token", `${token} of ${texts.length}: “${texts[token]}”`], ["author", `${AUTHORS[arrays.author[token]]}, turn ${arrays.turn[token]}`],
-      ["trained", trained === 3 ? "yes, although the policy did not sample it here" : trained ? "yes" : "no"],
+      ["trained", trained === 3 ? "yes, although the policy did not sample it here" : trained ? "yes" : ["no", this.leftOut(token)].filter(Boolean).join(": ")],
       ["weights", arrays.version[token] < 0 ? "—" : `version ${arrays.version[token]}`],
       ...Object.keys(lanes).map((lane) => [lane, known(arrays[lane][token]) ? `${arrays[lane][token]} ${lanes[lane]}` : "—"]),
       ["reward of the trajectory", `${signed(reward)}; its group: mean ${signed(group.mean)}, std (n − 1) ${said(group.std)}`]];

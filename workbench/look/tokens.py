@@ -63,7 +63,7 @@ KINDS = (
     Kind("TRAIN", "sampled here by the policy: trained", "#bfdff5", "#06283f", f"3px solid {BLUE}"),
     Kind(
         "weight0",
-        "sampled here, but its trajectory has loss weight 0: not trained",
+        "sampled here, but left out, or its trajectory has loss weight 0: not trained",
         "#e9e2ef",
         "#432a55",
         "3px dashed #8a5fa8",
@@ -88,6 +88,7 @@ def ids_as_texts(ids: Sequence[int]) -> list[str]:
 def kinds_of(segment: Segment) -> np.ndarray:
     """The kind of each token of a segment [T]: its author, and whether it was sampled in this very segment."""
     kind_T = np.array([PROMPT, SCAFFOLD, AGAIN, ENV], np.int8)[segment.sources]
+    kind_T[~np.isnan(segment.logprobs)] = UNWEIGHTED  # sampled, in a segment that is not trained
     kind_T[segment.eligible] = TRAINED
     assert Source.POLICY == AGAIN and Source.ENV == ENV  # the table above is indexed by Source
     return kind_T
@@ -156,10 +157,10 @@ def tokens_document(
     for index, segment in enumerate(drawn):
         here = {name: column[start : start + len(segment)] for name, column in columns.items()}
         kind_T = _weighed_kinds(segment, here)
+        left_out = f" · {segment.untrained}" if segment.untrained else ""
+        counted = _counted(segment, kind_T)
         parts += [
-            doc.Note(
-                f"segment {index + 1} of {len(trajectory.segments)}: {_counted(segment, kind_T)}"
-            ),
+            doc.Note(f"segment {index + 1} of {len(trajectory.segments)}: {counted}{left_out}"),
             doc.Tokens(
                 tuple(_runs(segment, kind_T, token_texts, here, scale, room, context=context))
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 
+from workbench.basics.extensions import has_service, service
 from workbench.look import doc, words
 from workbench.look.escape import capped
 from workbench.look.grid import Tile, find_grid, legend, squares
@@ -64,9 +65,16 @@ def trajectory_view(
             if messages
             else ()
         ),
+        *added_parts(trajectory),
         legend(grid for state in states if (grid := find_grid(state, tiles))),
         doc.Ledger(COLUMNS, tuple(entries)),
     )
+
+
+def added_parts(trajectory: Trajectory) -> tuple[doc.Part, ...]:
+    """What an extension shows of a trajectory beside its turns: the tree of its conversations, where it has several."""
+    name = "trajectory_parts"
+    return service(name, "a view of a trajectory")(trajectory) if has_service(name) else ()
 
 
 def outcome_badge(trajectory: Trajectory) -> doc.Badge:

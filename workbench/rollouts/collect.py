@@ -247,6 +247,12 @@ class Collector:
         trajectory.conversation.add_observation(result.observation, following)
         self.ask(trajectory)
 
+    def partial(self) -> tuple[int, ...]:
+        """The ids of the oldest turn in flight, as far as the engine tells."""
+        request_id = next(iter(self.sampling), None)
+        partial = getattr(self.engine, "partial", None)
+        return () if request_id is None or partial is None else partial(request_id)
+
     def answers(self) -> list[EnvAnswer]:
         """What environments have answered; waits for them only when the engine has nothing to do."""
         return self.runner.poll(0.0 if self.sampling else 0.05)

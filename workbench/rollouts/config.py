@@ -19,15 +19,15 @@ class CollectConfig:
     history: Annotated[str, one_of(*HISTORIES), "what the policy sees of the past"] = "append"
     window: Annotated[
         int,
-        at_least(1, why="for no exchange at all: history = 'fresh'"),
+        at_least(1, most=1_000_000, why="for no exchange at all: history = 'fresh'"),
         "exchanges kept by history window",
     ] = 2
     max_turn_tokens: Annotated[
-        int, at_least(1), "tokens that the policy may sample in one turn"
+        int, at_least(1, most=1_000_000), "tokens that the policy may sample in one turn"
     ] = 64
     max_context: Annotated[
         int | None,
-        at_least(1),
+        at_least(1, most=100_000_000),
         "tokens of one sequence, prompt included; none: what the engine can hold",
     ] = None
     temperature: Annotated[float, at_least(0), "of sampling; training needs one above 0"] = 1.0
@@ -44,15 +44,17 @@ class CollectConfig:
         float, above(0), "seconds of the wall clock for one reset or step (not inline)"
     ] = 30.0
     env_workers: Annotated[
-        int, at_least(1), "processes that answer; one that is stuck is replaced until its deadline"
+        int,
+        at_least(1, most=10_000),
+        "processes that answer; one that is stuck is replaced until its deadline",
     ] = 4
     env_retries: Annotated[
         int,
-        at_least(0),
+        at_least(0, most=1_000),
         "times a trajectory is run again from its seed after its worker process died",
     ] = 2
     env_answer_bytes: Annotated[
-        int, at_least(1), "longest answer that is taken from a worker process"
+        int, at_least(1, most=1_000_000_000), "longest answer that is taken from a worker process"
     ] = 1_000_000
 
     def __post_init__(self) -> None:
@@ -105,18 +107,20 @@ class EvaluationConfig:
     """How a policy is scored on the held-out tasks."""
 
     num_tasks: Annotated[
-        int, at_least(2), "held-out tasks; 512 give a 95 % interval of about +-4 points"
+        int,
+        at_least(2, most=1_000_000),
+        "held-out tasks; 512 give a 95 % interval of about +-4 points",
     ] = 512
     first_task: Annotated[
         int,
-        at_least(0),
+        at_least(0, most=1_000_000_000_000),
         "held-out tasks that are passed over before the first: settings are chosen "
         "on others than those that are reported",
     ] = 0
     seed: Annotated[int, "of the noise, never of the tasks: those are fixed"] = 0
     attempts: Annotated[
         int,
-        at_least(1),
+        at_least(1, most=10_000),
         "at each task where a policy samples; several give pass@k. Greedy play has one",
     ] = 1
 

@@ -5,7 +5,7 @@
 
 Legend: N trajectories · K turns · S segments · T tokens. A trajectory file has one row per trajectory. Scalars are
 plain columns; `turn_*` are lists [K] (of the structured ones: a JSON list); `segment_spans` [S] counts the spans of
-each segment; `span_*` are lists over all spans of the trajectory; `token_ids`, `logprobs`, `plain_logprobs` are lists
+each segment, and `segment_untrained` [S] is there where any of them is not trained; `span_*` are lists over all spans of the trajectory; `token_ids`, `logprobs`, `plain_logprobs` are lists
 [T], segments end to end, and a logprob is *null* where the token was not sampled there (invariant 5: never zero).
 `greedy`, where a group has a greedy trajectory beside its members, marks its row; `turn_privileged` is there where a critic
 read more than the policy. Messages, parsed calls and info are JSON text. No time stamp, no machine name: equal content
@@ -261,6 +261,9 @@ def _token_columns(
     segments_N = [len(trajectory.segments) for trajectory in trajectories]
     counts = pa.array([len(segment.spans) for segment in segments], pa.int32())
     columns = {"segment_spans": _lists(counts, segments_N)}
+    untrained = [segment.untrained for segment in segments]
+    if any(untrained):
+        columns["segment_untrained"] = _lists(_write_text(untrained), segments_N)
     spans = list(chain.from_iterable(segment.spans for segment in segments))
     lengths = np.fromiter((len(span.token_ids) for span in spans), np.int32, len(spans))
     spans_N = [_num_spans(trajectory) for trajectory in trajectories]
@@ -383,7 +386,11 @@ def _read_segments(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -
     """The segments of all trajectories, end to end."""
     spans = _read_spans(columns, samplings)
     ends = np.cumsum(columns["segment_spans"].values.to_numpy()).tolist()
-    return [Segment(tuple(spans[start:end])) for start, end in zip([0, *ends], ends)]
+    untrained = [""] * len(ends)
+    if "segment_untrained" in columns:
+        untrained = read_text(columns["segment_untrained"].values)
+    rows = zip([0, *ends], ends, untrained)
+    return [Segment(tuple(spans[start:end]), reason) for start, end, reason in rows]
 
 
 def _read_spans(columns: Mapping[str, pa.Array], samplings: list[Sampling]) -> list[Span]:

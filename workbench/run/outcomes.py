@@ -1,4 +1,4 @@
-"""The outcomes of a step: what its trajectories earned, without reading their text, and what its last update used."""
+"""The outcomes of a step: what its trajectories earned, without reading their text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from workbench.run.columns import TRAJECTORIES
 from workbench.run.parquet import read_parquet
-from workbench.values import CreditTable
 from workbench.values.errors import StoreError
 from workbench.values.trajectories import StopReason, Trajectory
 
@@ -23,10 +22,6 @@ class StoredRun(Protocol):
     def steps(self) -> list[int]: ...
 
     def trajectory_bytes(self, step: int) -> tuple[bytes, Path]: ...
-
-    def updates(self, step: int) -> list[int]: ...
-
-    def credit(self, step: int, update: int = 0) -> CreditTable: ...
 
 
 COLUMNS = ("group", "outcome", "scored", "success", "stop_reason", "turn_reward")
@@ -84,9 +79,3 @@ def outcomes_N(columns: Mapping[str, pa.Array]) -> list[Outcome]:
         trajectory = _OpenTrajectory(turns, outcome, scored, StopReason(stop))
         outcomes.append((Trajectory.reward.fget(trajectory), success))
     return outcomes
-
-
-def last_credit(run: StoredRun, step: int) -> CreditTable | None:
-    """What the last update of a step of several used; None where there was at most one: nothing had moved before it."""
-    updates = run.updates(step)
-    return run.credit(step, updates[-1]) if len(updates) > 1 else None

@@ -100,6 +100,8 @@ class RunWriter:
             self.run = Run(path)
             self._mend()
             self._seals: dict[int, dict[str, Seal]] = {}
+            self._metrics = self._lock.keep(path / "metrics.jsonl")
+            self._metrics_bytes = os.fstat(self._metrics).st_size
             self._committed = set(self.run.steps())
             self.last_step = max(self._committed, default=None)
             self._note_process(began, swept)
@@ -173,12 +175,38 @@ class RunWriter:
         self._seals.setdefault(step, {})[name] = seal
         return path
 
-    def _check_open(self, step: int) -> None:
-        step_name(step)
+    def check_place(self) -> None:
+        """Raise StoreError unless what was committed still lies where it was put: the folder, its lock and its metrics
+        under their names, the newest step with its file. Metrics that were removed are put back: this process holds
+        them."""
         if self._lock.released:
             raise StoreError(
                 f"this writer of {self.path} is closed; `reopen_run` opens the run again"
             )
+        metrics = self.path / "metrics.jsonl"
+        gone = self._lock.gone()
+        done = "Nothing more is written; what was committed is whole"
+        if gone == metrics and not os.path.lexists(metrics):
+            writer.write_file(metrics, os.pread(self._metrics, self._metrics_bytes, 0))
+            done = "Its committed lines were put back, and nothing more is written"
+        newest = self.path / "steps" / step_name(self.last_step or 0) / TRAJECTORIES
+        if gone is None and self.last_step is not None and not newest.is_file():
+            gone = newest
+            done = "Nothing more is written: restore it from a copy of the run"
+        if gone is not None:
+            raise StoreError(
+                f"{gone} was renamed, removed or replaced while this process was writing the run. {done}. "
+                "`workbench resume` goes on with the folder, under the name that it has now"
+            )
+        if os.fstat(self._metrics).st_size != self._metrics_bytes:
+            raise StoreError(
+                f"{metrics} was changed by another process while this one was writing the run. Nothing more is "
+                "written; end that process, look at the run with `workbench lint`, then `workbench resume`"
+            )
+
+    def _check_open(self, step: int) -> None:
+        step_name(step)
+        self.check_place()
         if step in self._committed or (self.last_step is not None and step < self.last_step):
             raise StoreError(
                 f"step {step} cannot be written: step {self.last_step} is committed, and committed steps "
@@ -189,7 +217,7 @@ class RunWriter:
         """All trajectories of a step, durable when this returns. Must come before the step's first update."""
         self._check_open(step)
         content = columns.encode_groups(groups, step=step)
-        writer.make_folder(self.path / "steps" / step_name(step))
+        writer.make_folder(self.path / "steps" / step_name(step), within=self.path)
         return self._write(step, TRAJECTORIES, content)
 
     def write_credit(self, table: CreditTable, *, skipped: str | None = None) -> Path:
@@ -229,6 +257,7 @@ class RunWriter:
         files = {name: vars(seal) for name, seal in seals.items()}
         line = {"step": step, "metrics": dict(metrics), "files": files}
         writer.append_line(self.path / "metrics.jsonl", line)
+        self._metrics_bytes = os.fstat(self._metrics).st_size
         self._committed.add(step)
         self.last_step = step
         del self._seals[step]
@@ -238,6 +267,7 @@ class RunWriter:
     ) -> Path:
         """One evaluation under a name of its own. Writing the same again is no error; writing another one is, unless
         `replace`."""
+        self.check_place()
         path = self.path / "evaluations" / f"{canonical_json.check_name(name)}.json"
         content = canonical_json.sealed_json(evaluation, kind="evaluation", version=FORMAT)
         if path.exists() and canonical_json.read_file(path) == content:
@@ -250,7 +280,8 @@ class RunWriter:
     ) -> None:
         """The trajectories of one side (policy, mode) of an evaluation, before its table; MOST_TRAJECTORY_BYTES of them."""
         folder = self.path / "evaluations" / EVALUATED / canonical_json.check_name(name)
-        writer.make_folder(folder)
+        self.check_place()
+        writer.make_folder(folder, within=self.path)
         path = folder / f"{canonical_json.check_name(side)}.parquet"
         # What a killed process left is written anew.
         writer.write_file(path, _bounded(groups, step), replace=True)
@@ -261,6 +292,7 @@ class RunWriter:
             raise StoreError(
                 f"the step of an event is a whole number or left out, got {event['step']!r}"
             )
+        self.check_place()
         writer.append_line(self.path / "events.jsonl", event)
 
     def close(self) -> None:

@@ -168,6 +168,28 @@ def by_step(records: Sequence[Mapping[str, Any]], path: Path) -> dict[int, Any]:
     return {line["step"]: line for line in records}
 
 
+_NAMED = {"name": str, "version": str, "source": str}
+# Kind of an event -> its parts, where a reader relies on them.
+_EVENT_PARTS = {
+    "settings": {"after": int, "changed": dict, "*": object},
+    "code": {"after": int, "origins": {"*": _NAMED}, "*": object},
+    "skipped_update": {"step": int, "update": int, "reason": str, "*": object},
+    "alarm": {"step": int, "named": str, "restored?": _WHOLE, "*": object},
+    "policy": {"name?": _TEXT, "fingerprint?": _TEXT, "files?": dict, "*": object},
+}
+_EVENT = {"kind": str, "step?": int, "*": object}
+
+
+def event_lines(records: Sequence[Mapping[str, Any]], path: Path) -> list[Any]:
+    """The events. Raises StoreError for one of another shape."""
+    for number, event in enumerate(records, 1):
+        kind = event.get("kind")
+        parts = _EVENT_PARTS.get(kind, _EVENT) if isinstance(kind, str) else _EVENT
+        if _misfit(event, parts) is not None:
+            raise _wrong(path, number, "an event (kind, and what belongs to that)")
+    return list(records)
+
+
 # What a line of the clock is about -> its parts.
 _CLOCK_PARTS = {
     "step": {"at": str, "step": int, "clock": dict},

@@ -36,12 +36,14 @@ from typing import TYPE_CHECKING, Any
 from workbench.basics import canonical_json
 from workbench.basics.canonical_json import Lines, seal_of
 from workbench.basics.findings import LintReport
+from workbench.basics.regular_files import is_folder
 from workbench.run import columns, writer
 from workbench.run.shapes import (
     EVALUATION,
     by_step,
     changes,
     clock_lines,
+    event_lines,
     setting_of,
     shaped,
 )
@@ -100,8 +102,8 @@ class Run(Shown):
     def __init__(self, path: Path, *, trust: bool = False):
         self.path = path
         self.trust = trust
-        if not path.is_dir():
-            if writer.half_made(path):
+        if not is_folder(path):
+            if is_folder(path.parent) and writer.half_made(path):
                 raise StoreError(
                     f"there is no run folder {path}: its process died before the folder was complete, so "
                     "nothing had been done yet. Start it again with `workbench train`"
@@ -124,6 +126,8 @@ class Run(Shown):
         # The committed steps, and the size and time of the file of metrics when they were read.
         self._known: dict[int, dict] = {}
         self._known_stamp = (-1, -1)
+        self._events: list[dict[str, Any]] = []
+        self._events_stamp = (-1, -1)
 
     @property
     def name(self) -> str:
@@ -149,7 +153,7 @@ class Run(Shown):
                 raise StoreError(
                     f"{self.path}/events.jsonl changes {'.'.join([*parents, leaf])}, which no setting is called"
                 )
-            node[leaf] = value
+            node[leaf] = copy.deepcopy(value)  # the events are kept
         return config
 
     def setting(self, key: str, *kinds: type, step: int = 10**8) -> Any:
@@ -165,11 +169,7 @@ class Run(Shown):
     def _commits(self) -> dict[int, dict]:
         """Step -> its metrics line. Read again only when the file has changed."""
         path = self.path / "metrics.jsonl"
-        try:
-            stat = path.stat()
-        except OSError as error:
-            raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
-        stamp = (stat.st_size, stat.st_mtime_ns)
+        stamp = _stamp(path)
         if self._known_stamp != stamp:
             lines = canonical_json.read_lines(path, below=self.path)
             self._known = by_step(lines.records, path)
@@ -329,7 +329,12 @@ class Run(Shown):
 
     def events(self) -> list[dict[str, Any]]:
         """Skipped updates, changed settings and warnings, in order."""
-        return list(self._lines("events.jsonl").records)
+        path = self.path / "events.jsonl"
+        stamp = _stamp(path)
+        if self._events_stamp != stamp:
+            self._events = event_lines(self._lines("events.jsonl").records, path)
+            self._events_stamp = stamp
+        return list(self._events)
 
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """Every evaluation by name."""
@@ -368,6 +373,15 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The differences of two sets of facts, in words: "threads (1, now 2)"."""
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     return ", ".join(f"{key} ({before.get(key)}, now {now.get(key)})" for key in keys)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """(size, time) of a file of lines: the same where it has not changed."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise StoreError(f"{path} is missing; restore it from a copy of the run") from error
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _frame(rows: Mapping[int, Mapping[str, Any]]) -> pandas.DataFrame:

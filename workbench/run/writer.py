@@ -168,11 +168,14 @@ def _temporary(path: Path) -> Path:
     return path.parent / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents, durably. One that is there already is left as it is."""
+def make_folder(path: Path, *, within: Path | None = None) -> None:
+    """Make a folder and its parents, durably. One that is there already is left as it is. `within`: a parent that is
+    never made, for it is there; StoreError where it is not."""
     path = Path(path)
     missing = []
     while not path.is_dir():
+        if path == within:
+            raise StoreError(f"{path} is gone: it was renamed or removed while it was written")
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
@@ -330,6 +333,19 @@ def refuse_links(folder: Path) -> None:
                     raise StoreError(f"{Path(parent, name)} is a symbolic link, and {NO_LINKS}")
 
 
+def open_own(path: Path, flags: int = 0) -> int:
+    """A descriptor of a file that is changed in place. Raises OSError, and StoreError where the file has a second name:
+    what is written under one is written under the other, too, and that is somebody else's (invariant 16)."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
+    if os.fstat(fd).st_nlink > 1:
+        os.close(fd)
+        raise StoreError(
+            f"{path} is a hard link (`cp -l` makes such copies): what is written into it would change another file, too. "
+            f"Nothing was written. Give the run a file of its own: cp {path} {path}.own && mv {path}.own {path}"
+        )
+    return fd
+
+
 def half_made(path: Path) -> list[Path]:
     """Temporaries of `path` that lie beside it: it was being made when a process died, or is being made just now."""
     if not path.parent.is_dir():
@@ -363,8 +379,7 @@ def append_line(path: Path, record: Mapping[str, Any], *, sync: bool = True) -> 
     line = line_bytes(record)
     with _disk_errors(path, "append to") as standing:
         is_new = not path.exists()
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(path, flags, 0o666)
+        fd = open_own(path, os.O_CREAT | os.O_APPEND)
         try:
             end = os.fstat(fd).st_size
             if end and os.pread(fd, 1, end - 1) != b"\n":
@@ -393,10 +408,10 @@ def cut_lines(path: Path, *, keep: int | None = None) -> int:
     tail = read_file(path)[end:]
     if not tail:
         return end
-    write_file(_orphan(path), tail)
     with _disk_errors(path, "cut the torn end off"):
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_own(path)
         try:
+            write_file(_orphan(path), tail)
             os.ftruncate(fd, end)
             os.fsync(fd)
         finally:
@@ -431,13 +446,16 @@ class FolderLock:
 
     Raises StoreError naming the holder's process, machine and starting time; with `wait`, waits for its end instead. A
     forked child does not hold it: it may live on when its parent is killed.
+
+    It holds the folder and its lock by descriptor, so that `gone` knows when a name leads elsewhere.
     """
 
     def __init__(self, folder: Path, wait: bool = False):
         self._fd: int | None = None
+        self._kept: dict[Path, int] = {}
         path = Path(folder) / ".lock"
         with _disk_errors(path, "lock"):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            self._fd = open_own(path, os.O_CREAT)
             _part_at_fork()
             _held.add(self)
             try:
@@ -453,6 +471,26 @@ class FolderLock:
                 self.release()
                 raise
             self._sign()
+            # After the lock was made in it: a layered file system gives a folder its number then.
+            self._kept[path.parent] = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+            self._kept[path] = os.dup(self._fd)
+
+    def keep(self, path: Path) -> int:
+        """Hold this file, too; its descriptor."""
+        with _disk_errors(path, "open"):
+            self._kept[path] = open_own(path)
+        return self._kept[path]
+
+    def gone(self) -> Path | None:
+        """The first held name that no longer leads to what is held: it was renamed, removed or replaced."""
+        for path, fd in self._kept.items():
+            try:
+                is_there = os.path.samestat(os.lstat(path), os.fstat(fd))
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:
+                return path
+        return None
 
     def _holder(self) -> str:
         """In words, who holds the lock."""
@@ -493,6 +531,8 @@ class FolderLock:
         if self._fd is not None:
             close(self._fd)
             self._fd = None
+        while self._kept:
+            close(self._kept.popitem()[1])
 
     __del__ = _close
 

@@ -37,18 +37,22 @@ class ToolLimits:
     deadline_s: Annotated[
         float, above(0), "seconds of the wall clock, from when the call begins"
     ] = 5.0
-    most_bytes: Annotated[int, at_least(1), "of its text (UTF-8); the rest is cut, with a mark"] = (
-        2000
-    )
-    most_calls: Annotated[int, at_least(1), "in one turn; the rest is not run"] = 4
+    most_bytes: Annotated[
+        int, at_least(1, most=100_000_000), "of its text (UTF-8); the rest is cut, with a mark"
+    ] = 2000
+    most_calls: Annotated[int, at_least(1, most=10_000), "in one turn; the rest is not run"] = 4
     workers: Annotated[
-        int, at_least(1), "calls at work at once in worker processes, for all executors together"
+        int,
+        at_least(1, most=10_000),
+        "calls at work at once in worker processes, for all executors together",
     ] = 2
     open_s: Annotated[
         float, above(0), "seconds in which a tool must be ready for its first call in a worker"
     ] = 30.0
     most_memory: Annotated[
-        int, at_least(1), "bytes of address space on top of what the worker has"
+        int,
+        at_least(1, most=1_125_899_906_842_624),
+        "bytes of address space on top of what the worker has",
     ] = 2 << 30
 
     def __post_init__(self) -> None:

@@ -179,6 +179,8 @@ def load_newest(run: RunWriter | str | os.PathLike) -> Checkpoint | None:
 
 def _folder(run: RunWriter | str | os.PathLike) -> Path:
     folder = (run.path if isinstance(run, RunWriter) else Path(run)) / "checkpoints"
+    if isinstance(run, RunWriter):
+        run.check_place()
     if folder.is_symlink():  # what is written or removed through it is another run's
         raise StoreError(f"{folder} is a symbolic link, and {writer.NO_LINKS}")
     return folder

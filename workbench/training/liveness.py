@@ -54,6 +54,8 @@ def refuse_contradictions(config: Config) -> None:
         _refuse_sleep(config)
     if config.layout.adapters == "routes":
         _refuse_adapters_alone(config)
+    if config.policy.base_bits:
+        _refuse_trained_bits(config)
     if config.critic.sees == "state" and needs_critic(algorithm):
         _refuse_telling(config)
     if config.sampling.tasks != "fresh":
@@ -129,6 +131,19 @@ def _refuse_adapters_alone(config: Config) -> None:
             f"layout.adapters = 'routes' with engine.tensor_parallel = {config.engine.tensor_parallel}: each "
             "device would hold parts of an adapter, of which it cannot be told yet whether they arrived; set "
             "layout.adapters = 'merged'"
+        )
+
+
+def _refuse_trained_bits(config: Config) -> None:
+    if not config.learner.lora_rank:
+        raise ConfigError(
+            "policy.base_bits = 4 holds weights in four bits, which cannot be trained; set learner.lora_rank to train "
+            "adapters beside them, or policy.base_bits = 0"
+        )
+    if config.learner.num_processes > 1:
+        raise ConfigError(
+            f"policy.base_bits = 4 with learner.num_processes = {config.learner.num_processes}: weights in four bits "
+            "are not spread over processes; set learner.num_processes = 1, or policy.base_bits = 0"
         )
 
 

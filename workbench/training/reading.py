@@ -12,7 +12,7 @@ from dataclasses import MISSING
 from typing import Any, Protocol
 
 from workbench.basics.plugins import reference_to
-from workbench.basics.settings import Declared, declarations, settings_of, with_values
+from workbench.basics.settings import MOST_WHOLE, Declared, declarations, settings_of, with_values
 from workbench.training.words import meant
 from workbench.values.errors import ConfigError, nearest
 
@@ -325,11 +325,15 @@ def _read_truth(value: Any, key: str) -> bool:
 
 
 def _read_number(kind: type, value: Any, key: str) -> int | float:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+    # Digits of other scripts are digits to Python, and look like letters to whoever reads them.
+    is_plain = not isinstance(value, str) or value.isascii()
+    if is_plain and isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
             number = kind(value)
         except (ValueError, OverflowError):  # not a number, or infinity for a whole one
             number = None
+        if isinstance(number, int) and abs(number) > MOST_WHOLE:
+            raise ConfigError(f"{key} is a whole number of at most 63 bits, got {value!r:.60}")
         if number is not None and (isinstance(value, str) or number == value):
             return number
     raise ConfigError(f"{key} is {'a whole' if kind is int else 'a'} number, got {value!r}")

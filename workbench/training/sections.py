@@ -34,26 +34,33 @@ class PolicyConfig:
         str | None,
         "package.module:Name of a function of your own that makes model and tokenizer of the name",
     ] = None
+    base_bits: Annotated[
+        int,
+        one_of(0, 4),
+        "4: linear layers below adapters are held in four bits (NF4); 0: as policy.dtype says",
+    ] = 0
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """The loop: each step collects `tasks_per_step` x `group_size` trajectories and makes the algorithm's updates."""
 
-    steps: Annotated[int, at_least(1), "collects of the run, each with its updates"] = 30
-    tasks_per_step: Annotated[int, at_least(1), "tasks that a step tries"] = 16
-    group_size: Annotated[int, at_least(1), "trajectories of each of them"] = 8
+    steps: Annotated[
+        int, at_least(1, most=99_999_999), "collects of the run, each with its updates"
+    ] = 30
+    tasks_per_step: Annotated[int, at_least(1, most=100_000), "tasks that a step tries"] = 16
+    group_size: Annotated[int, at_least(1, most=10_000), "trajectories of each of them"] = 8
     evaluate_every: Annotated[
         int,
-        at_least(0),
+        at_least(0, most=99_999_999),
         "steps between evaluations on the held-out tasks; 0: only before and after",
     ] = 10
     checkpoint_every: Annotated[
-        int, at_least(1), "steps between checkpoints; the last step always has one"
+        int, at_least(1, most=99_999_999), "steps between checkpoints; the last step always has one"
     ] = 10
     keep_checkpoints: Annotated[
         int,
-        at_least(2, why="if the newest is damaged, the one before it is used"),
+        at_least(2, most=1_000_000, why="if the newest is damaged, the one before it is used"),
         "newest checkpoints that are kept",
     ] = 2
     checkpoint_moments: Annotated[
@@ -71,7 +78,7 @@ class TrainConfig:
     ] = 0
     max_empty_steps: Annotated[
         int,
-        at_least(1),
+        at_least(1, most=99_999_999),
         "steps in a row that left the policy as it was before the run ends, with a reason",
     ] = 5
     on_alarm: Annotated[
@@ -83,7 +90,7 @@ class TrainConfig:
     ] = "off"
     information_every: Annotated[
         int,
-        at_least(0),
+        at_least(0, most=99_999_999),
         "steps between measurements of how much replies say about their prompts, "
         "and how much of the gradient is signal; 0: none",
     ] = 0
@@ -109,10 +116,12 @@ class SamplingConfig:
     high: Annotated[float, probability(), "band: success of a kind above it is too much"] = 0.9
     candidates: Annotated[
         int,
-        at_least(2, why="of one there is nothing to choose"),
+        at_least(2, most=1_000, why="of one there is nothing to choose"),
         "tasks drawn for each that is tried",
     ] = 4
-    window: Annotated[int, at_least(1), "newest steps whose trajectories say how a kind goes"] = 5
+    window: Annotated[
+        int, at_least(1, most=1_000_000), "newest steps whose trajectories say how a kind goes"
+    ] = 5
 
     def __post_init__(self) -> None:
         check_settings(self, "sampling")
@@ -142,7 +151,7 @@ class LintConfig:
     ] = True
     samples: Annotated[
         int,
-        at_least(1, why="lint.mode = 'off' checks nothing"),
+        at_least(1, most=1_000_000, why="lint.mode = 'off' checks nothing"),
         "trajectories of a step that the slower rules look at (rendering, environments anew)",
     ] = 4
 

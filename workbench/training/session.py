@@ -59,6 +59,9 @@ LARGE = 1_000_000_000  # parameters of a model that the embedded engine is too s
 _printed: set[str] = set()  # notes that were already printed in this process
 
 
+MOST_ASKED = 1_000_000  # tasks, or trajectories of each, of one call
+
+
 @dataclass(frozen=True, repr=False)
 class Session(Shown):
     """What a config names, opened. Frozen: the engine and the learner hold state of their own, nothing here is
@@ -144,6 +147,8 @@ class Session(Shown):
         """The fixed tasks that every evaluation uses, whatever the run's seed."""
         first = self.config.evaluation.first_task
         own = self.config.evaluation.num_tasks
+        if count is not None:
+            _counted("num_tasks", count)
         return env_tasks(self.family, "held-out", first + (own if count is None else count))[first:]
 
     def sync(self) -> None:
@@ -171,7 +176,11 @@ def open_session(config: Config, *, quiet: bool = False, keeps_first: bool = Tru
     check_tasks(config.env)
     device = device_of(config.policy.device)
     policy = load_policy(
-        config.policy.name, dtype=config.policy.dtype, device=device, loader=config.policy.loader
+        config.policy.name,
+        dtype=config.policy.dtype,
+        device=device,
+        loader=config.policy.loader,
+        base_bits=config.policy.base_bits,
     )
     chat = ChatFormat.from_tokenizer(
         policy.tokenizer, template_flags=dict(config.policy.template_flags)
@@ -287,7 +296,7 @@ def rollout(
     room for an answer.
     """
     if isinstance(tasks, int):
-        tasks = session.train_tasks(step, tasks)
+        tasks = session.train_tasks(step, _counted("tasks", tasks))
     if not tasks:
         raise ConfigError("a rollout needs at least one task")
     rank, world = session.place
@@ -307,7 +316,7 @@ def rollout(
         engine=session.engine if engine is None else engine,
         chat=session.chat,
         config=config or own,
-        group_size=group_size,
+        group_size=_counted("group_size", group_size),
         address=address or (session.config.seed, purpose, step),
         on_done=on_done,
         runner=session.runner if config is None or config.runs_like(own) else None,
@@ -404,4 +413,12 @@ def evaluation_report(
 
 
 def _attempts(session: Session, attempts: int | None) -> int:
-    return session.config.evaluation.attempts if attempts is None else attempts
+    own = session.config.evaluation.attempts
+    return own if attempts is None else _counted("attempts", attempts)
+
+
+def _counted(name: str, count: int) -> int:
+    """`count`, where a call can be asked for so many. Raises ConfigError."""
+    if not 1 <= count <= MOST_ASKED:
+        raise ConfigError(f"{name} is from 1 to {MOST_ASKED:,}, got {count}")
+    return count

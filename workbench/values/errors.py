@@ -68,9 +68,17 @@ def where_raised(error: BaseException) -> str:
     return f"{os.path.basename(line.filename)}:{line.lineno}" if line else ""
 
 
+def _shown(letter: str) -> str:
+    return letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
+
+
 class WorkbenchError(Exception):
     """Base of all errors that this package raises on purpose. A notebook shows one as a sentence below one line of the
     user's code; `%xmode Verbose`, then `%tb`, shows every line that it came through."""
+
+    def __str__(self) -> str:
+        """The message, in which nothing acts in a terminal: names and values in it may be a stranger's."""
+        return "".join(map(_shown, super().__str__()))
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows, in lines."""

@@ -131,9 +131,13 @@ class Span:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Segment(Shown):
-    """One sequence that the model really saw: spans end to end. All arrays below are [T], aligned token by token."""
+    """One sequence that the model really saw: spans end to end. All arrays below are [T], aligned token by token.
+
+    `untrained`: why what was sampled in it is not trained (a conversation that the run leaves out, say); "" where it is.
+    """
 
     spans: tuple[Span, ...]
+    untrained: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spans", tuple(self.spans))
@@ -160,8 +164,9 @@ class Segment(Shown):
 
     @property
     def eligible(self) -> np.ndarray:
-        """Invariant 1: trainable if and only if the policy sampled the token in this very segment."""
-        return self._per_token(lambda span: span.sampled, bool)
+        """Invariant 1: trainable if and only if the policy sampled the token in this very segment, and the run does not
+        leave that out."""
+        return self._per_token(lambda span: span.sampled and not self.untrained, bool)
 
     @property
     def logprobs(self) -> np.ndarray:
@@ -174,10 +179,11 @@ class Segment(Shown):
 
     @property
     def prompt_length(self) -> int:
-        """Tokens before the first one sampled in this segment; everything after is the *response*."""
+        """Tokens before the first one sampled in this segment; everything after is the *response*. Where it is not trained,
+        there is none: all of it is context."""
         length = 0
         for span in self.spans:
-            if span.sampled:
+            if span.sampled and not self.untrained:
                 return length
             length += len(span)
         return length

@@ -79,7 +79,9 @@ class Bandit:
     ] = HELDOUT_NAMES
     reversed_names: Annotated[bool, "swap the roles within every pair"] = False
     max_turns: Annotated[
-        int, at_least(1), "answers; 1: an unreadable answer ends the trajectory without a pull"
+        int,
+        at_least(1, most=10_000),
+        "answers; 1: an unreadable answer ends the trajectory without a pull",
     ] = 1
     think: Think = True
     format_penalty: FormatPenalty = -0.1

@@ -52,7 +52,9 @@ class Countdown:
     operations: Annotated[
         str, one_of("+-*/", "+-*", "+-"), "that expressions may use, and that solve a task"
     ] = "+-*/"
-    max_turns: Annotated[int, at_least(1), "answers; a wrong one is told its value"] = 1
+    max_turns: Annotated[
+        int, at_least(1, most=10_000), "answers; a wrong one is told its value"
+    ] = 1
     format_reward: Annotated[
         float, probability(), "for an expression of the given numbers with another value"
     ] = 0.1

@@ -82,8 +82,10 @@ class FileQA(QuestionFamily):
         "search",
     )
     context: Context = "search"
-    documents: Annotated[int, at_least(1), "that one search brings"] = 3
-    most_chars: Annotated[int, at_least(1), "characters of what one search brings"] = 2000
+    documents: Annotated[int, at_least(1, most=10_000), "that one search brings"] = 3
+    most_chars: Annotated[
+        int, at_least(1, most=100_000_000), "characters of what one search brings"
+    ] = 2000
     turns: Turns = 5
     calls: CallSettings = field(default_factory=CallSettings)
     rewards: AnswerRewards = field(default_factory=AnswerRewards)

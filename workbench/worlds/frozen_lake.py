@@ -63,7 +63,7 @@ class FrozenLake(GridFamily):
     whatever the bonus.
     """
 
-    size: Annotated[int, at_least(2), "rows and columns"] = 4
+    size: Annotated[int, at_least(2, most=64), "rows and columns"] = 4
     slip: Annotated[
         float, probability(), "that a move goes sideways; stated in the prompt unless 0"
     ] = 0.0

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from workbench.basics.settings import at_least, at_most, check_settings
 from workbench.values.errors import ConfigError
 
-MaxMoves = Annotated[int, at_least(1), "moves in the whole trajectory"]
-MovesPerAction = Annotated[int, at_least(1), "moves carried out of one answer"]
-MaxTurns = Annotated[int, at_least(1), "answers in the whole trajectory"]
+MaxMoves = Annotated[int, at_least(1, most=1_000_000), "moves in the whole trajectory"]
+MovesPerAction = Annotated[int, at_least(1, most=1_000_000), "moves carried out of one answer"]
+MaxTurns = Annotated[int, at_least(1, most=10_000), "answers in the whole trajectory"]
 Think = Annotated[bool, "the format: thought and answer, or the answer alone"]
 FormatPenalty = Annotated[
     float, at_most(0, why="more would pay for garbage"), "what an unreadable answer pays"

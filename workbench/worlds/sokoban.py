@@ -68,7 +68,9 @@ class Sokoban(GridFamily):
         at_least(0, most=0.4, why="with more walls hardly any floor is in one piece"),
         "probability that a cell inside is a wall",
     ] = 0.15
-    min_solution: Annotated[int, at_least(1), "moves of the shortest solution, at least"] = 2
+    min_solution: Annotated[
+        int, at_least(1, most=1_000), "moves of the shortest solution, at least"
+    ] = 2
     max_solution: Annotated[
         int, at_least(1, most=40), "and at most; every length in between equally likely"
     ] = 8

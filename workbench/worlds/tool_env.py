@@ -57,12 +57,16 @@ class CallSettings:
         "policy's own chat template asks for",
     ] = "hermes"
     think: Annotated[bool, "every turn begins with <think>...</think>"] = False
-    most_calls: Annotated[int, at_least(1), "calls that are run in one turn"] = 4
+    most_calls: Annotated[int, at_least(1, most=10_000), "calls that are run in one turn"] = 4
     deadline_s: Annotated[float, above(0), "seconds of the wall clock for each call"] = 5.0
     most_bytes: Annotated[
-        int, at_least(1), "bytes of text that one call brings; the rest is cut, with a mark"
+        int,
+        at_least(1, most=100_000_000),
+        "bytes of text that one call brings; the rest is cut, with a mark",
     ] = 2000
-    workers: Annotated[int, at_least(1), "worker processes for tools that are not trusted"] = 2
+    workers: Annotated[
+        int, at_least(1, most=10_000), "worker processes for tools that are not trusted"
+    ] = 2
     show_schemas: Annotated[
         bool,
         "false: the prompt holds no schemas (hermes) or lines (tags) of the tools, for policies "

@@ -67,7 +67,9 @@ class ToolTasks(RowFamily):
     ] = ""
     resources: Annotated[bool, "what the servers have to read is offered by two tools more"] = False
     prompts: Annotated[bool, "prompts of the servers are tools, too"] = False
-    turns: Annotated[int, at_least(1), "of a trajectory, the answering one included"] = 5
+    turns: Annotated[
+        int, at_least(1, most=10_000), "of a trajectory, the answering one included"
+    ] = 5
     deterministic: Annotated[
         bool, "false: tools or reward do not say the same twice; the lint then replays nothing"
     ] = True

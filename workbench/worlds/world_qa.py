@@ -61,7 +61,7 @@ class WorldQA(QuestionFamily):
         "plain: one fact a subject; hard: several (see workbench.worlds.qa.worlds)",
     ] = "plain"
     context: Context = "search"
-    documents: Annotated[int, at_least(1), "that one search brings"] = 1
+    documents: Annotated[int, at_least(1, most=10_000), "that one search brings"] = 1
     turns: Turns = 5
     long_share: Annotated[
         float, probability(), "share of the questions that take three documents instead of two"

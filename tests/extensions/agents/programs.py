@@ -194,6 +194,38 @@ def ask_once(task, model, body=None):
     )
 
 
+# ------------------------------------------------------------------------------------------------ programs that are scored
+
+
+def gives_facts(task, model):
+    """What only a function of one's own can read."""
+    ask_once(task, model)
+    ask_once(task, model, {"messages": [*task.messages, {"role": "user", "content": "And?"}]})
+    return {"answer": "Zumi", "asked": task.question}
+
+
+def gives_a_file(task, model):
+    ask_once(task, model)
+    return threading.Lock()
+
+
+def judge(attempt):
+    known = attempt.returned["asked"] == attempt.task.question
+    return {"asked": float(len(attempt.calls)), "success": known}
+
+
+async def judge_later(attempt):
+    return attempt.messages[-1]["role"] == "assistant"
+
+
+def judge_raises(attempt):
+    return attempt.task.call("search", {"query": "Zumi"})
+
+
+def judge_knows_nothing(attempt):
+    return None
+
+
 if __name__ == "__main__":  # as a command of its own
     import os
 

@@ -14,6 +14,7 @@ import pytest
 import workbench as wb
 from tests.extensions.agents import programs
 from workbench.chat import ChatFormat
+from workbench.cli import main
 from workbench.engines.policy import load_tokenizer
 from workbench.engines.recorder import Journal
 from workbench.engines.scripted import ScriptedEngine
@@ -172,7 +173,7 @@ def test_the_guide_says_what_works(chat, guide_config):
 
 
 @pytest.mark.full
-def test_the_guides_program_trains_and_what_was_stored_is_linted(guide_config, tmp_path):
+def test_the_guides_program_trains_and_what_was_stored_is_linted(guide_config, tmp_path, capsys):
     """Two steps of the shipped policy, with the lint's rules as errors."""
     settings = {
         "train.steps": 2,
@@ -187,7 +188,17 @@ def test_the_guides_program_trains_and_what_was_stored_is_linted(guide_config, t
     calls = [turn.info["call"]["way"] for t in trajectories_of(groups) for turn in t.turns]
     kept = sorted((tmp_path / "run" / "calls").glob("train-000002-*.jsonl"))
     assert sum(len(path.read_text().splitlines()) for path in kept) == len(calls) > 16
-    assert wb.lint(run).ok
+    linted = wb.lint(run)
+    assert linted.ok and {f"R{number}" for number in range(40, 47)} <= {
+        a.rule for a in linted.report
+    }
+    table = wb.conversations(run)
+    assert [step for step, _ in table.steps] == [1, 2] and table.steps[1][1].calls == len(calls)
+    assert table.total.left_out == 0 and table.total.share("exact") == 1.0
+    assert main(["conversations", str(run.path)]) == 0
+    assert "verbatim" in capsys.readouterr().out
+    assert main(["conversations", str(run.path), "--csv"]) == 0
+    assert capsys.readouterr().out.startswith("step,trajectories,silent,calls,")
 
 
 # ------------------------------------------------------------------------------------------------ how it ends

@@ -178,7 +178,9 @@ def test_other_words_under_our_ids_are_somebodys_text(chat):
     edited = message | {"content": "I would rather not."}
     call, _ = sampled(tree, "x", USER, edited, {"role": "user", "content": "Go on."})
     assert call.way == "fork" and call.facts["foreign"] == 1
-    assert call.facts["differs"] == {"message": 1, "role": "assistant", "character": 0}
+    differs = call.facts["differs"]
+    assert (differs["message"], differs["role"], differs["character"]) == (1, "assistant", 0)
+    assert (differs["call"], differs["is"][:12]) == (0, "I would rath")
     shown = [span for span in tree.segments[1].spans if span.source is Source.POLICY]
     assert [span.sampled for span in shown] == [True]  # its own turn, and nothing of the edited one
 

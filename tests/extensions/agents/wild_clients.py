@@ -63,6 +63,7 @@ class WildClient:
     truths: list[SampledTruth] = field(default_factory=list)
     waiting: list[tuple[TreeCall, list[SentMessage], bool]] = field(default_factory=list)
     refused: int = 0
+    models: Sequence[str] = ("policy",)  # names that it calls the model by
     wrong: list[str] = field(default_factory=list)
 
     # -------------------------------------------------------------------------------------------- what it does
@@ -92,7 +93,8 @@ class WildClient:
         if self.rng.random() < 0.6:
             sent = self.changed(sent)
         offered = self.rng.random() < 0.9
-        body = {"model": "policy", "messages": [message.wire for message in sent]}
+        model = self.models[0] if len(self.models) == 1 else self.rng.choice(self.models)
+        body = {"model": model, "messages": [message.wire for message in sent]}
         if offered:
             body["tools"] = TOOLS
         asked = openai_chat.read(json.loads(json.dumps(body)), FieldRules())

@@ -3,6 +3,7 @@ thoughts accepted by every world, every token with its author."""
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from families_kit import (  # noqa: E402
     with_hermes,
 )
 
+from tests.chat.template_kit import source_of, tokenizer_for  # noqa: E402
+from workbench.chat import ChatFormat  # noqa: E402
 from workbench.tools.action_format import parse_action, parse_answer  # noqa: E402
 from workbench.training.config import load_config  # noqa: E402
 from workbench.training.session import open_session  # noqa: E402
@@ -98,10 +101,74 @@ def test_a_turn_that_ends_its_thought_is_not_over():
         "<EOS>",
     }
     # Behind a sampled end, the template's own end of a past turn is not written once more.
-    group, _ = rolled(chat, fitted(chat, Asking()), [words.call, words.answer])
+    unread = (words.answer[0].replace("answer", "reply"), words.answer[1])
+    group, _ = rolled(chat, fitted(chat, Asking()), [words.call, unread, words.answer])
     ids = group[0].segments[0].token_ids.tolist()
     texts = chat.token_texts(ids)
     assert texts[texts.index("<|call|>") + 1] == "<|start|>"
+    assert texts[texts.index("<|return|>") + 1] == "<|start|>"
+
+
+# What stands between a call and the policy's next words, as the family publishes it.
+BEHIND = {
+    "gpt-oss": (
+        '<|call|><|start|>functions.population to=assistant<|channel|>commentary<|message|>"Ulm 1990: 126000"<|end|>'
+        "<|start|>assistant"
+    ),
+    "gemma4": '<|tool_response>response:population{value:<|"|>Ulm 1990: 126000<|"|>}<tool_response|>',
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_replies_stand_behind_calls_as_the_template_writes_them(name):
+    words, chat = WORDS[name], chat_of(WORDS[name].template)
+    family = fitted(chat, Asking(max_turns=4))
+    group, _ = rolled(chat, family, [words.call, words.call, words.answer])
+    [segment] = group[0].segments
+    text = chat.encoder.backend.decode(segment.token_ids.tolist(), skip_special_tokens=False)
+    assert text.count(BEHIND[name]) == 2 and "<tool_response>" not in text
+    # The template wrote what stands around the reply, the environment its name and its words.
+    env = [span for span in segment.spans if span.source is Source.ENV and span.turn == 0]
+    shown = "".join(chat.decode(span.token_ids) for span in env)
+    assert "population" in shown and "Ulm 1990: 126000" in shown and "response" not in shown
+    report = lint_of(chat, family, group)
+    assert "R2   passed" in report.text and not report.errors
+    # Negative control: replies as user text, where the chat format declares them behind calls.
+    declared = chat.capabilities
+    chat.capabilities = replace(declared, called_replies=False)
+    try:
+        group, _ = rolled(chat, family, [words.call, words.call, words.answer])
+    finally:
+        chat.capabilities = declared
+    assert "R2" in {rule for rule, _ in lint_of(chat, family, group).errors}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_a_call_that_could_not_be_read_is_answered_by_user_text(name):
+    """No tool was called, so there is no name for its reply to stand under."""
+    words, chat = WORDS[name], chat_of(WORDS[name].template)
+    assert any("could not be read, its reply is user text" in note for note in chat.differences)
+    damaged = (words.call[0].replace("1990", "19x0"), words.call[1])
+    family = fitted(chat, Asking())
+    group, _ = rolled(chat, family, [damaged, words.answer])
+    text = chat.encoder.backend.decode(
+        group[0].segments[0].token_ids.tolist(), skip_special_tokens=False
+    )
+    assert "<tool_response>\nError" in text and not lint_of(chat, family, group).errors
+
+
+def test_replies_that_cannot_be_proven_stay_user_text_and_that_is_said():
+    """A template that writes other words behind a call from its third reply on."""
+    source = source_of("gptoss")
+    changed = source.replace(
+        '{{- " to=assistant<|channel|>commentary<|message|>"',
+        '{{- (" again" if loop.index0 > 5 else "") + " to=assistant<|channel|>commentary<|message|>"',
+    )
+    assert changed != source
+    chat = ChatFormat.from_tokenizer(tokenizer_for(changed))
+    assert not chat.capabilities.called_replies
+    assert any("shown as user text" in note for note in chat.differences)
+    assert ChatFormat.from_tokenizer(tokenizer_for(source)).capabilities.called_replies
 
 
 DAMAGES = {

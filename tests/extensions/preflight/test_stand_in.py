@@ -37,6 +37,24 @@ PUBLISHED = {
     "deepseek_v3": set(),
     "qwen3_5_text": {"linear_attention", "full_attention"},
     "smollm3": {"full_attention"},
+    "deepseek_v2": set(),
+    "gemma3_text": {"sliding_attention", "full_attention"},
+    "gemma4_text": {"sliding_attention", "full_attention"},
+    "gemma4": set(),
+    "nemotron": set(),
+    "nemotron_h": set(),
+    "falcon_h1": set(),
+    "jamba": set(),
+    "bamba": set(),
+    "glm4_moe": set(),
+    "minimax": set(),
+}
+# What their published configurations say and the defaults of their classes do not.
+MORE = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "nemotron": {"num_key_value_heads": 8},
+    "gemma4_text": {"num_kv_shared_layers": 10},
+    "deepseek_v3": {"first_k_dense_replace": 3},
 }
 
 
@@ -59,10 +77,11 @@ def asked(algorithm, monkeypatch, groups=None, **settings):
     return check(evidence, RULES)["R19"]
 
 
-@pytest.mark.parametrize("kind", reduced(PUBLISHED, ("qwen3", "gpt_oss", "gpt2", "deepseek_v3")))
+@pytest.mark.parametrize("kind", reduced(PUBLISHED, ("qwen3", "gpt_oss", "gpt2", "gemma4_text")))
 def test_published_architectures_have_one(kind):
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind))
+        config = AutoConfig.for_model(kind, **MORE.get(kind, {}))
+        model = AutoModelForCausalLM.from_config(config)
     small = small_stand_in(model)
     assert type(small) is type(model) and not any(p.is_meta for p in small.parameters())
     assert sum(p.numel() for p in small.parameters()) < 1_000_000 < MOST

@@ -75,6 +75,7 @@ def test_the_first_number_is_the_guess(text, guess):
     result = begun().step(text)
     assert result.info["moves"] == ([] if guess is None else [guess])
     assert result.info["valid_format"] is (guess is not None)
+    assert bool(result.info["complaint"]) is (guess is None)
     assert (result.reward_parts["format"] == FAMILY.format_penalty) is (guess is None)
 
 

@@ -6,16 +6,13 @@ import json
 import pickle
 from concurrent.futures import Future, ProcessPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 
 from workbench.basics.shipped import shipped_folder
-from workbench.chat import ChatFormat
 from workbench.cli import main
 from workbench.engines.policy import load_policy
 from workbench.extensions.real_model import demo
-from workbench.extensions.real_model.warm_start import FineTuning, demonstrate, encode, fine_tune
 from workbench.rollouts.evaluate import Score
 from workbench.training.config import load_config
 from workbench.values.errors import ConfigError, StoreError
@@ -42,29 +39,10 @@ def test_the_preset_trains_the_last_layers_of_this_very_model():
     assert {int(name.split(".")[0]) for name in targets} == set(range(18, 30))
 
 
-def test_demonstrations_are_of_training_tasks_and_no_two_alike(config):
-    games = [demonstrate(config.env, 0, number) for number in range(40)]
-    again = demonstrate(config.env, 0, 3)
-    assert again == games[3]
-    assert demonstrate(config.env, 1, 3) != games[3]
-    prompts = {game.observations[0].messages[1].text for game in games}
-    assert len(prompts) > 20
-    assert 0.3 < np.mean([game.success for game in games]) < 0.9
-
-
-def test_only_what_the_demonstrator_wrote_is_trained(config):
-    policy = load_policy(TINY)
-    game = demonstrate(config.env, 0, 0)
-    ids, written = encode(game, ChatFormat.from_tokenizer(policy.tokenizer), policy.tokenizer)
-    end = policy.tokenizer.eos_token_id
-    words = policy.tokenizer.decode(ids[written]).split(policy.tokenizer.decode([end]))
-    assert [word.strip() for word in words if word.strip()] == list(game.actions)
-
-
-def test_fine_tuning_moves_the_named_layers_alone_and_again_the_same(config, tmp_path):
+def test_what_is_shown_moves_the_named_layers_alone_and_again_the_same(config, tmp_path):
     said = []
     made = [
-        fine_tune(config, TINY, tmp_path / name, count=64, say=said.append) for name in ("a", "b")
+        demo.shown(config, TINY, tmp_path / name, count=64, say=said.append) for name in ("a", "b")
     ]
     before = load_policy(TINY).model.state_dict()
     after, again = (load_policy(folder).model.state_dict() for folder in made)
@@ -74,14 +52,9 @@ def test_fine_tuning_moves_the_named_layers_alone_and_again_the_same(config, tmp
         "2.mlp.down_proj.weight",
     }
     assert all(torch.equal(after[name], again[name]) for name in after)
-    assert len(said) == 2
-    with pytest.raises(ConfigError, match="at least 8"):
-        fine_tune(config, TINY, tmp_path / "c", count=7)
-
-
-def test_the_learning_rate_rises_and_falls():
-    rates = [FineTuning(lr=1.0, warmup=4).rate_at(update, 20) for update in range(20)]
-    assert rates[0] == 0.25 and max(rates) == 1.0 and rates[-1] == pytest.approx(0.1)
+    assert [line.startswith("warm start: 8 of 8 updates") for line in said] == [True, True]
+    provenance = json.loads((made[0] / "provenance.json").read_text())
+    assert (provenance["player"], provenance["tasks"], provenance["lr"]) == ("careful", 64, demo.LR)
 
 
 class AtOnce:

@@ -218,6 +218,20 @@ def test_settings_of_small_policies_are_named_for_a_pretrained_model():
     )
 
 
+def test_a_world_that_has_one_prompt_is_told_nothing_of_another(tmp_path):
+    """It says everything in it, and no preset ends in -real for it; what else is a small policy's is named as ever."""
+    file = tmp_path / "guesses.toml"
+    file.write_text('[env]\nkind = "higher_lower"\n')
+    for source in (file, load_config("tests.envs.guessing:Guessing")):
+        said = " ".join(toy_settings(load_config(source), 135_000_000, True))
+        assert "interface.prompt" not in said and "-real" not in said
+        assert "learner.lr" in said
+    # Controls: worlds with a full prompt, of their own or as all with tools have it.
+    for source in ("bandit", "search"):
+        said = " ".join(toy_settings(load_config(source), 135_000_000, True))
+        assert "interface.prompt" in said and "-real" in said
+
+
 def test_a_session_says_so_when_it_opens():
     parameter = SimpleNamespace(numel=lambda: 135_000_000)
     model = SimpleNamespace(parameters=lambda: [parameter], device=SimpleNamespace(type="cpu"))

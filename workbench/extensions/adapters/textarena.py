@@ -51,8 +51,8 @@ class TextArena:
 
     id: Annotated[str, "in TextArena's registry"] = "GuessTheNumber-v0"
     options: Annotated[Mapping[str, Any], "handed to textarena.make"] = field(default_factory=dict)
-    players: Annotated[int, at_least(1), "of the game"] = 1
-    seat: Annotated[int, at_least(0), "that the policy plays"] = 0
+    players: Annotated[int, at_least(1, most=1_000), "of the game"] = 1
+    seat: Annotated[int, at_least(0, most=1_000), "that the policy plays"] = 0
     opponent: Annotated[
         str,
         "who plays the other seats: random, package.module:function, or another policy: "

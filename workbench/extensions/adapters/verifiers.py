@@ -55,7 +55,9 @@ class Verifiers(RowFamily):
     load: Annotated[str, "module:Taskset of verifiers"] = ""
     args: Annotated[Mapping[str, Any], "fields of its configuration"] = field(default_factory=dict)
     turns: Annotated[
-        int, at_least(0), "most answers of a trajectory; 0: the environment's own limit"
+        int,
+        at_least(0, most=10_000),
+        "most answers of a trajectory; 0: the environment's own limit",
     ] = 0
     success: Annotated[
         str, "reward function or metric whose value of 1 or more is success; empty: not known"
@@ -67,7 +69,9 @@ class Verifiers(RowFamily):
     random_play: Annotated[
         str, "module:function like it, that answers at random; empty: none known"
     ] = ""
-    most_rows: Annotated[int, at_least(1), "rows that are taken; tasksets may be endless"] = 100_000
+    most_rows: Annotated[
+        int, at_least(1, most=100_000_000), "rows that are taken; tasksets may be endless"
+    ] = 100_000
     shuffle: Annotated[bool, "every epoch has an order of its own; false: that of the dataset"] = (
         True
     )

@@ -15,7 +15,9 @@ from workbench.chat import ChatFormat
 from workbench.engines.base import Completion, Engine, Request
 from workbench.extensions.agents.gateway import HttpCall
 from workbench.extensions.agents.messages import RefusedCall
+from workbench.extensions.agents.program import RETURNED, ProgramTask
 from workbench.extensions.agents.runner import BegunAttempt, EndedAttempt, Happening, ProgramRunner
+from workbench.extensions.agents.scoring import AttemptScores, ScoredAttempt
 from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
@@ -25,6 +27,7 @@ from workbench.values.errors import EngineError, WorkbenchError
 from workbench.values.seeds import seed_of
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.runners import EnvRunner
+from workbench.worlds.scoring import RewardRunner
 
 
 class _Calls:
@@ -76,6 +79,7 @@ class _Calls:
             id_of=id_of,
             issued=begun.observation.messages,
             thoughts_apart=self.family.thoughts == "apart",
+            rules=self.family.conversations,
         )
 
     def on_call(self, call: HttpCall) -> None:
@@ -242,4 +246,36 @@ class ProgramCollector(_Calls, Collector):
 
 
 class ScoredProgramCollector(_Calls, RewardCollector):
-    """For families that score a trajectory once it has ended."""
+    """For families that score a trajectory once it has ended, and for programs whose attempts a function scores."""
+
+    def __init__(self, engine: Engine, chat: ChatFormat, family: EnvFamily, *others: Any) -> None:
+        super().__init__(engine, chat, family, *others)
+        self.begun: dict[str, ProgramTask] = {}  # by trajectories under way
+        self.attempts: dict[tuple[str, int], ScoredAttempt] = {}  # by task and number
+        judge = family.judge()
+        if judge is not None:
+            self.runner.judged = True
+            self.rewards = RewardRunner(AttemptScores(judge, self.attempts))
+
+    def on_answer(self, happening: Happening) -> None:
+        if isinstance(happening, BegunAttempt):
+            self.begun[happening.key] = happening.task
+        super().on_answer(happening)
+
+    def conclude(self, trajectory: Any, ended: EndedAttempt) -> None:
+        """Also: keep what the function is to see."""
+        if self.runner.judged and ended.result is not None and trajectory.conversation is not None:
+            self.attempts[trajectory.task.id, trajectory.number] = ScoredAttempt.of(
+                self.begun[trajectory.key],
+                trajectory.conversation,
+                ended.returned,
+                ended.reason.value,
+            )
+        super().conclude(trajectory, ended)
+
+    def let_go(self, trajectory: Any) -> None:
+        self.begun.pop(trajectory.key, None)
+        earned = self.earned.get(trajectory.key)
+        if earned is not None and RETURNED in earned.info:  # the function says what it earns
+            del self.earned[trajectory.key]
+        super().let_go(trajectory)

@@ -3,28 +3,40 @@
     [env]
     kind = "agent"
     program = "my_agent:solve"               or "command:line python my_agent.py"
-    tasks = "world_qa"                       a kind of environment: its tasks, its tools, its reward
+    tasks = "world_qa"                       a kind of environment: its tasks, its tools, its reward; or "questions.jsonl"
 
 Nothing in the program changes but where its model is. Random play and the solver are those of the tasks' own environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from workbench.basics.settings import above, at_least, check_settings, one_of
+from workbench.extensions.agents.conversations import ConversationRules
 from workbench.extensions.agents.journal import CallJournal
 from workbench.extensions.agents.program import COMMAND, check_program
+from workbench.extensions.agents.scoring import (
+    OF_TASKS,
+    ScoredAttempt,
+    judge_of,
+    left_to_score,
+)
 from workbench.extensions.agents.wires.fields import FieldRules
 from workbench.values.errors import ConfigError, nearest
 from workbench.worlds.base import Env, EnvFamily
+from workbench.worlds.row_files import SUFFIXES
+
+if TYPE_CHECKING:
+    from workbench.extensions.agents.trial import ProgramCheck
 
 DECIDED = ("temperature", "top_p")
+ROWS = "tools"  # the kind of environment that rows of a file are tasks of
 
 
 @dataclass(frozen=True)
@@ -35,10 +47,17 @@ class ProgramTasks:
         str, "module:function of a task and of where its model is, or command:line COMMAND"
     ] = ""
     tasks: Annotated[
-        str, "kind of environment, or the name of one that is set up: its tasks, tools and reward"
+        str,
+        "kind of environment, or the name of one that is set up: its tasks, tools and reward; or a file of rows, or a "
+        "folder that datasets saved",
     ] = "tools"
     settings: Annotated[Mapping[str, Any], "of that environment"] = field(default_factory=dict)
-    most_calls: Annotated[int, at_least(1), "calls of the model in a trajectory"] = 32
+    scored_by: Annotated[
+        str,
+        "module:function of the finished attempt; empty: the function `score` beside the program, where there is one, else "
+        "the reward of the tasks; tasks: that reward in any case",
+    ] = ""
+    most_calls: Annotated[int, at_least(1, most=100_000), "calls of the model in a trajectory"] = 32
     idle_s: Annotated[
         float, above(0), "seconds without a call or an end, after which a program is given up"
     ] = 60.0
@@ -49,6 +68,14 @@ class ProgramTasks:
         tuple[str, ...],
         "fields of a request that may be sent, are recorded, and change nothing (tool_choice, stop, seed ...)",
     ] = ()
+    trains: Annotated[
+        tuple[str, ...],
+        "conversations that are trained: all, first (that of the first call), or names",
+    ] = ("all",)
+    names: Annotated[
+        Mapping[str, str],
+        "a conversation's name, and the words that its first message begins with; a client may say it: policy:NAME",
+    ] = field(default_factory=dict)
     thoughts: Annotated[
         str,
         one_of("shown", "apart"),
@@ -67,6 +94,7 @@ class ProgramTasks:
                 f"env.decides names {' and '.join(DECIDED)}, got {unknown[0]!r}; what else a program sends and the run "
                 "does not follow is named in env.not_followed"
             )
+        self.conversations.check()
 
     @cached_property
     def inside(self) -> EnvFamily:
@@ -75,18 +103,31 @@ class ProgramTasks:
             KINDS,
             TABLES,
         )  # need torch, and are asked for when one is opened
-        from workbench.training.reading import read_onto
+        from workbench.training.reading import merged, nest, read_onto
         from workbench.worlds import ENVS, PRESETS  # a module's PRESETS are its own
 
+        settings = nest(self.settings)
         if self.tasks in PRESETS:
             begun: Any = PRESETS[self.tasks]
         elif self.tasks in ENVS or ":" in self.tasks:
             begun = KINDS["env"][self.tasks]
+        elif _is_rows(self.tasks):
+            begun = KINDS["env"][ROWS]
+            settings = merged({"data": {"files": [self.tasks]}}, settings)
         else:
             raise ConfigError(
-                f"env.tasks = {self.tasks!r} is no environment; {nearest(self.tasks, [*ENVS, *PRESETS])}"
+                f"env.tasks = {self.tasks!r} is neither an environment ({nearest(self.tasks, [*ENVS, *PRESETS])}) nor a "
+                f"file of rows ({', '.join(SUFFIXES)}) or a folder that datasets saved"
             )
-        return read_onto(begun, dict(self.settings), TABLES)
+        scored = "answer" in settings or "reward" in settings
+        if begun is KINDS["env"][ROWS] and self.scored_by not in ("", OF_TASKS) and not scored:
+            settings |= {"answer": "", "reward": f"{left_to_score.__module__}:left_to_score"}
+        return read_onto(begun, settings, TABLES)
+
+    @property
+    def conversations(self) -> ConversationRules:
+        """How conversations get their names, and which of them are trained."""
+        return ConversationRules(self.trains, self.names)
 
     @cached_property
     def kept(self) -> CallJournal:
@@ -108,6 +149,7 @@ class ProgramTasks:
                 "env.kind = 'agent' needs starlette and uvicorn; pip install 'agent-rl-workbench[agents]'"
             )
         check_program(self.program)
+        self.judge()
         if self.inside.name == self.name:
             raise ConfigError(
                 "env.tasks is the environment that a program is tried on, not 'agent'"
@@ -121,11 +163,28 @@ class ProgramTasks:
     def make(self) -> Env:
         return self.inside.make()
 
+    def judge(self) -> Callable[[ScoredAttempt], Any] | None:
+        """The function that scores finished attempts; None: the environment of the tasks does. Imports the program."""
+        return judge_of(self.program, self.scored_by)
+
     def collector(self) -> type:
         """What collects it: programs call, and are not stepped."""
         from workbench.extensions.agents.collecting import ProgramCollector, ScoredProgramCollector
 
-        return ScoredProgramCollector if hasattr(self, "score") else ProgramCollector
+        later = hasattr(self, "score") or self.judge() is not None
+        return ScoredProgramCollector if later else ProgramCollector
+
+    def own_checks(self) -> tuple[ProgramCheck, ...]:
+        """What `check-env` asks beside its own questions, which are about the environment of the tasks."""
+        from workbench.extensions.agents.trial import PROGRAM_CHECK
+
+        return (PROGRAM_CHECK,)
+
+    def interactive(self) -> type:
+        """What plays it for somebody who talks to a policy."""
+        from workbench.extensions.agents.watched import WatchedProgram
+
+        return WatchedProgram
 
     def rules(self, temperature: float, top_p: float) -> FieldRules:
         return FieldRules(temperature, top_p, self.decides, self.not_followed)
@@ -139,4 +198,11 @@ class ProgramTasks:
     @property
     def label(self) -> str:
         named = self.program.removeprefix(COMMAND) or "no program yet"
-        return f"{named} on {getattr(self.inside, 'label', self.inside.name)}"
+        scored = f", scored by {self.scored_by}" if self.scored_by not in ("", OF_TASKS) else ""
+        return f"{named} on {getattr(self.inside, 'label', self.inside.name)}{scored}"
+
+
+def _is_rows(tasks: str) -> bool:
+    """Whether tasks are named by where their rows lie."""
+    path = Path(tasks)
+    return path.suffix in SUFFIXES or "*" in path.name or path.is_dir()

@@ -8,7 +8,8 @@
 What it returns is scored: a number is the reward; a text is an answer, handed to the environment of the task as the policy's
 last turn would be; None is no answer. A command finds OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,
 ANTHROPIC_API_KEY and the task in WORKBENCH_TASK (JSON); the last line that it prints is what it returns, a JSON object
-{"reward": 0.5} or {"answer": "..."} or a plain text.
+{"reward": 0.5} or {"answer": "..."} or a plain text. Where a function scores the attempt (`scoring.py`), it returns whatever
+that function reads.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.basics.canonical_json import plain
 from workbench.basics.plugins import load_named
 from workbench.extensions.agents.gateway import MODEL
 from workbench.tools.base import schema_of
 from workbench.values import Message, Observation, StepResult, Task, ToolCall
-from workbench.values.errors import ConfigError, EnvError
+from workbench.values.errors import ConfigError, EnvError, WorkbenchError
 
 # Begins as code that is named does: a run from elsewhere starts no command (run/code.py).
 COMMAND = "command:line "
+RETURNED = "returned"  # in a turn's info: what a program returned, where a function scores it
 MOST_OUTPUT = 1 << 20  # characters of what a command prints
 
 
@@ -97,11 +100,22 @@ class ProgramTask:
             task.payload,
         )
 
+    @property
+    def prompt(self) -> str:
+        """The first prompt as one text, for programs that begin with a text."""
+        return "\n\n".join(message["content"] for message in self.messages)
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The columns of the data set's row, or the payload."""
+        return self.payload.get("row", self.payload)
+
     def facts(self) -> dict[str, Any]:
         """What a program in another process is told."""
         return {
             "id": self.id,
             "question": self.question,
+            "prompt": self.prompt,
             "messages": self.messages,
             "tools": [dict(tool) for tool in self.tools],
         }
@@ -263,6 +277,17 @@ def scored_return(value: Any, env: Any) -> StepResult:
     if written is not None and value is not None and written.parse(text).answer is None:
         text = written.write_answer(text)
     return env.step(text)
+
+
+def kept_return(value: Any) -> StepResult:
+    """What a program returned, for the function that scores it later. Raises EnvError for what could not be stored."""
+    try:
+        info = {RETURNED: plain(value, "what the program returned")}
+    except WorkbenchError as error:
+        raise EnvError(
+            f"a function scores what the program returns, as JSON values: {error}"
+        ) from error
+    return StepResult(Observation(()), 0.0, terminated=True, info=info)
 
 
 def _package(name: str) -> Any:

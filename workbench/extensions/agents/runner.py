@@ -22,6 +22,7 @@ from workbench.extensions.agents.program import (
     ModelAddress,
     ProgramRun,
     ProgramTask,
+    kept_return,
     scored_return,
 )
 from workbench.extensions.agents.wires.fields import FieldRules
@@ -39,19 +40,22 @@ STOPS = {
 
 @dataclass(frozen=True, eq=False)
 class BegunAttempt:
-    """The environment answered: its first observation, and how the policy's calls are written in it (None: not said)."""
+    """The environment answered: its first observation, how the policy's calls are written in it (None: not said), and the
+    task as the program sees it."""
 
     key: str
     observation: Observation
     format: Any
+    task: ProgramTask
 
 
 @dataclass(frozen=True, eq=False)
 class EndedAttempt:
-    """A program is over: what it earned, or the fault that ended it."""
+    """A program is over: what it returned and earned, or the fault that ended it."""
 
     key: str
     result: StepResult | None = None
+    returned: Any = None
     reason: StopReason = StopReason.TERMINATED
     error: str | None = None
 
@@ -74,6 +78,7 @@ class ProgramRunner:
 
     rules: FieldRules
     idle_s: float
+    judged: bool = False  # a function scores attempts, and the environment of the task does not
     _inbox: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
     _work: dict[str, _Work] = field(default_factory=dict)
 
@@ -142,7 +147,7 @@ class ProgramRunner:
                 work.attempt.task = shown.facts()
                 work.attempt.tools = shown.call
                 model = ModelAddress(gateway().open(work.attempt), work.attempt.secret)
-                self._inbox.put(BegunAttempt(key, first, getattr(env, "format", None)))
+                self._inbox.put(BegunAttempt(key, first, getattr(env, "format", None), shown))
                 ended = self._ended(key, work, shown, model, env)
         except (Exception, SystemExit) as error:  # the environment's own fault
             words = f"{type(error).__name__}: {error} ({where_raised(error)})"
@@ -163,10 +168,10 @@ class ProgramRunner:
             value = None  # what it would have answered is not known: as if it had answered nothing
         if work.over:
             return EndedAttempt(key)
-        result = scored_return(value, env)
+        result = kept_return(value) if self.judged else scored_return(value, env)
         if reason is StopReason.TERMINATED and not result.terminated:
             reason = StopReason.ENV_TRUNCATED
-        return EndedAttempt(key, result, reason)
+        return EndedAttempt(key, result, value, reason)
 
     def _end(self, work: _Work, ended: EndedAttempt) -> None:
         work.attempt.closed = True  # what still calls is late; what waits is answered

@@ -10,13 +10,15 @@ A token is marked as sampled in the one segment in which it was, and stands in e
 never encoded again: where an assistant message is recognised as a turn of the policy (`messages.ground_of`), its ids are
 used; where it is not, it is somebody's text. Nothing is realigned: a history that differs is a fork, and both are kept.
 
-Several conversations may be open at once: each call extends a segment only while nobody else has.
+Several conversations may be open at once: each call extends a segment only while nobody else has, and only where it belongs
+to the same conversation (`conversations.py`). A segment is of one conversation, and trained or left out with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,12 +26,14 @@ import numpy as np
 
 from workbench.chat import ChatFormat
 from workbench.engines.base import Completion
+from workbench.extensions.agents.conversations import ConversationRules, excerpt
 from workbench.extensions.agents.messages import (
     END_THINK,
     AskedCall,
     GivenAnswer,
     Ground,
     RefusedCall,
+    WireCall,
     WireMessage,
     ground_of,
     normal_calls,
@@ -62,6 +66,7 @@ class _Row:
     spans: list[tuple[Span, TreeCall | None]] = field(default_factory=list)
     length: int = 0
     conversation: str = ""
+    untrained: str = ""  # why what is sampled in it is not trained
 
     def extend(self, spans: Sequence[tuple[Span, TreeCall | None]]) -> None:
         self.spans += spans
@@ -69,6 +74,12 @@ class _Row:
 
     def ids(self) -> np.ndarray:
         return np.concatenate([span.token_ids for span, _ in self.spans])
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is kept of it with each of its calls."""
+        left_out = {"untrained": self.untrained} if self.untrained else {}
+        return {"conversation": self.conversation} | left_out
 
 
 @dataclass(eq=False)
@@ -79,7 +90,7 @@ class TreeCall:
     segment     in which it was sampled
     prompt_ids  what it was sampled after
     way         "root", "extends", "fork" or "resampled"
-    facts       JSON values to be kept: where it forked and why, by what the newest turn was recognised
+    facts       JSON values to be kept: its conversation, where it forked and why, by what turns were recognised
     """
 
     number: int
@@ -118,6 +129,7 @@ class CallTree:
     issued   messages of the environment's author that the program was handed: shown word for word in an opening, they keep
              what is trusted in them
     context  most tokens of a sequence
+    rules    names of conversations, and which of them are trained
     id_of    (call, place) -> an id, the same whenever the trajectory is sampled again
     """
 
@@ -130,8 +142,10 @@ class CallTree:
         id_of: Callable[[int, str], str],
         issued: Sequence[Message] = (),
         thoughts_apart: bool = False,
+        rules: ConversationRules = ConversationRules(),
     ) -> None:
         self.chat = chat
+        self.rules = rules
         self.format = format
         self.context = context
         self.id_of = id_of
@@ -141,6 +155,7 @@ class CallTree:
         self._rows: list[_Row] = []
         self._roots: dict[str, _Node] = {}
         self._conversations = 0
+        self._sent_back: set[TreeCall] = set()
         self._by_id: dict[str, TreeCall] = {}
         self._by_words: dict[Hashable, list[TreeCall]] = {}
 
@@ -160,8 +175,13 @@ class CallTree:
         known = self._walk(root, asked.messages)
         rest = asked.messages[known.last_index + 1 :]
         again = self._shown_again(rest, known)
+        if (
+            known.near is None and again
+        ):  # its first message differs, and the policy's turns are there
+            known = replace(known, near=list(again.values())[-1])
         base = known.last
-        extends = base is not None and not again and self._rows[base.segment].length == base.end
+        name = self.rules.name_of(asked)
+        extends = base is not None and not again and self._goes_on(base, name)
         try:
             spans, shown = self._rendered(asked, rest, again, base)
         except ChatFormatError as error:
@@ -182,7 +202,12 @@ class CallTree:
                 f"the messages have {length} tokens, and a sequence may have {self.context}, the answer included",
                 "messages",
             )
-        return self._begin(asked, root, known, again, extends, before, spans, shown)
+        return self._begin(asked, root, known, again, extends, before, spans, shown, name)
+
+    def _goes_on(self, base: TreeCall, name: str | None) -> bool:
+        """Whether a segment may go on behind an answer: nobody has gone on there, and it is of the same conversation."""
+        row = self._rows[base.segment]
+        return row.length == base.end and name in (None, row.conversation)
 
     def _begin(
         self,
@@ -194,17 +219,17 @@ class CallTree:
         before: Sequence[tuple[Span, TreeCall | None]],
         spans: Sequence[tuple[Span, TreeCall | None]],
         shown: tuple[Message, ...],
+        name: str | None,
     ) -> TreeCall:
         facts = self._facts(known, asked.messages, again)
         if extends:
             way = "extends"
             segment = known.last.segment
         else:
-            way = "fork" if known.near is not None else "root"
-            if known.node is None and known.near is not None:
-                way = "resampled"
+            way = _way(known)
             segment = len(self._rows)
-            self._rows.append(_Row(conversation=self._name(known)))
+            self._rows.append(self._row(name or self._name(known)))
+            facts |= self._origin(known, self._rows[segment].conversation)
         row = self._rows[segment]
         row.extend([*before, *spans])
         self._roots.setdefault(repr(asked.tools), root)
@@ -214,10 +239,39 @@ class CallTree:
         )
         call.later = known.last is not None or bool(again)
         node.asked.append(call)
-        facts["conversation"] = row.conversation
-        facts["way"] = way
+        facts |= row.facts | {"way": way}
+        if way == "root":
+            facts.pop("differs", None)  # from other conversations
         self.calls.append(call)
         return call
+
+    def _row(self, conversation: str) -> _Row:
+        first = self._rows[0].conversation if self._rows else conversation
+        return _Row(conversation=conversation, untrained=self.rules.left_out(conversation, first))
+
+    def _origin(self, known: _Known, conversation: str) -> dict[str, int]:
+        """The call that a new segment leaves; of one that leaves none, the call during which it began."""
+        left = known.last or known.near
+        if left is not None:
+            return {"from": left.number}
+        caller = self._caller(conversation)
+        return {} if caller is None else {"during": caller.number}
+
+    def _caller(self, conversation: str) -> TreeCall | None:
+        """Who is taken to have begun a conversation: the newest answer of another one that nobody has gone on from yet, and
+        that called tools; else the newest of the first conversation."""
+        gone_on = {call.continues for call in self.calls}
+        others = [
+            call
+            for call in self.calls
+            if call.given is not None and self._rows[call.segment].conversation != conversation
+        ]
+        open_calls = [call for call in others if call.given.calls and call not in gone_on]
+        first = [
+            call for call in others if call.facts["conversation"] == self._rows[0].conversation
+        ]
+        candidates = open_calls or first
+        return candidates[-1] if candidates else None
 
     def _name(self, known: _Known) -> str:
         """Of a conversation: that of the call nearby, or a new one."""
@@ -317,9 +371,26 @@ class CallTree:
             facts["foreign"] = foreign
         if again:
             facts["shown_again"] = [call.number for call in again.values()]
+        sent_back = Counter(self._first_sent_back(known, rest, again))
+        if foreign:
+            sent_back["foreign"] = foreign
+        if sent_back:
+            facts["sent_back"] = dict(sent_back)
         if known.node is not None and known.index < len(messages):
             facts |= _divergence(known.node, known.index, messages[known.index])
         return facts
+
+    def _first_sent_back(
+        self, known: _Known, rest: Sequence[WireMessage], again: Mapping[int, TreeCall]
+    ) -> Iterator[str]:
+        """By what answers were recognised that this call is the first to send back."""
+        there = {call: str(ground_of(rest[place], call.given)) for place, call in again.items()}
+        if known.last is not None:
+            there[known.last] = str(known.ground)
+        for call, ground in there.items():
+            if call not in self._sent_back:
+                self._sent_back.add(call)
+                yield ground
 
     # -------------------------------------------------------------------------------------------- tokens
 
@@ -435,6 +506,7 @@ class CallTree:
         call.finish = completion.finish
         call.text = self.chat.decode(span.token_ids)
         call.given = self._given(call)
+        call.facts["tokens"] = len(call.ids)
         call.node.sampled.append(call)
         self._by_id[call.given.mark] = call
         for wire_call in call.given.calls:
@@ -449,6 +521,7 @@ class CallTree:
             text, calls = read_action(
                 text, self.format, lambda index: f"call_{self.id_of(call.number, str(index))}"
             )
+            self._note_calls(call, len(calls))
         thought = ""
         if self.thoughts_apart:
             thought, text = _thought_apart(text)
@@ -462,6 +535,15 @@ class CallTree:
             len(call.prompt_ids),
             len(call.ids),
         )
+
+    def _note_calls(self, call: TreeCall, read: int) -> None:
+        """How many calls of tools were read in an answer, and how many could not be, with what is wrong with the first."""
+        bad = self.format.parse(call.text).bad_calls
+        if read:
+            call.facts["calls"] = read
+        if bad:
+            call.facts["unread"] = len(bad)
+            call.facts["complaint"] = bad[0].complaint
 
     # -------------------------------------------------------------------------------------------- the end
 
@@ -478,10 +560,11 @@ class CallTree:
         rows = list(self._rows)
         while len(rows) > 1 and not any(span.sampled for span, _ in rows[-1].spans):
             rows.pop()
-        return tuple(
-            Segment(tuple(_numbered(span, numbers.get(owner, 0)) for span, owner in row.spans))
-            for row in rows
-        )
+        segments = []
+        for row in rows:
+            spans = tuple(_numbered(span, numbers.get(owner, 0)) for span, owner in row.spans)
+            segments.append(Segment(spans, row.untrained))
+        return tuple(segments)
 
     @property
     def segment_index(self) -> int:
@@ -531,6 +614,13 @@ def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Gr
     return call, ground
 
 
+def _way(known: _Known) -> str:
+    """Of a call that begins a segment."""
+    if known.near is None:
+        return "root"
+    return "resampled" if known.node is None else "fork"
+
+
 def _numbered(span: Span, turn: int) -> Span:
     return span if span.turn == turn else replace(span, turn=turn)
 
@@ -559,10 +649,32 @@ def _names_of(messages: Sequence[WireMessage]) -> dict[str, str]:
 
 
 def _divergence(node: _Node, index: int, message: WireMessage) -> dict[str, Any]:
-    """Where a conversation leaves what is known: the message, and the first character that differs from what stood there."""
-    known = [call.given.text for call in node.sampled] if message.role == "assistant" else []
-    known += [other.text or "" for other in node.messages.values() if other.role == message.role]
+    """Where a conversation leaves what is known: the message, the first character that differs from what stood there, both
+    texts around it, and the call whose answer stood there, where it was one."""
+    answers: list[tuple[str, TreeCall | None]] = []
+    if message.role == "assistant":
+        answers = [(_words(call.given.text, call.given.calls), call) for call in node.sampled]
+    others = [other for other in node.messages.values() if other.role == message.role]
+    known = answers or [(_words(other.text, other.calls), None) for other in others]
     if not known:
         return {}
-    at = max(first_difference(text, message.text or "") or 0 for text in known)
-    return {"differs": {"message": index, "role": message.role, "character": at}}
+    words = _words(message.text, message.calls)
+    places = [(_first_different(text, words), text, call) for text, call in known]
+    at, text, call = max(places, key=lambda place: place[0])
+    differs: dict[str, Any] = {"message": index, "role": message.role, "character": at}
+    differs |= {"was": excerpt(text, at), "is": excerpt(words, at)}
+    if call is not None:
+        differs["call"] = call.number
+    return {"differs": differs}
+
+
+def _words(text: str | None, calls: Sequence[WireCall]) -> str:
+    """All that a message says, its calls by name and arguments."""
+    written = [f"{name} {arguments}" for name, arguments in normal_calls(tuple(calls))]
+    return "\n".join([text or "", *written])
+
+
+def _first_different(text: str, other: str) -> int:
+    """Their first character that differs; the length where they are equal."""
+    at = first_difference(text, other)
+    return len(text) if at is None else at

@@ -16,10 +16,9 @@ from typing import Any
 
 from workbench.extensions.collapse.alarms import alarms_of
 from workbench.extensions.collapse.probes import probes_of
-from workbench.extensions.collapse.step_signals import StepSignals, step_signals
+from workbench.extensions.collapse.step_signals import StepSignals, last_credit, step_signals
 from workbench.learn.learner import Learner, go_back
 from workbench.run.alarm_events import AlarmEvent, alarm_events
-from workbench.run.outcomes import last_credit
 from workbench.run.recording import RunWriter
 from workbench.run.store import Run
 from workbench.training import checkpoint

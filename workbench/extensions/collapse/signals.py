@@ -17,14 +17,18 @@ import numpy as np
 
 from workbench.basics.evenly import evenly
 from workbench.extensions.collapse.probes import ProbeRecord, probes_of
-from workbench.extensions.collapse.step_signals import SIGNALS, StepSignals, step_signals
+from workbench.extensions.collapse.step_signals import (
+    SIGNALS,
+    StepSignals,
+    last_credit,
+    step_signals,
+)
 from workbench.look import doc, words
 from workbench.look.figures import LevelLine, Plot, Trace
 from workbench.look.html import view_from
 from workbench.look.looks import BLUE, GREEN, ORANGE, PURPLE
 from workbench.look.png import curves_picture
 from workbench.look.spread import MOST_STEPS
-from workbench.run.outcomes import last_credit
 from workbench.run.store import Run, open_run
 from workbench.values import View
 from workbench.values.errors import DataError, nearest

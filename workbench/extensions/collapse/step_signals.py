@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.run.store import Run
 from workbench.values import CreditTable, Group, Trajectory, trajectories_of
 
 PIECE = 4  # words of a repeated piece: calls and sentences share three easily
@@ -81,6 +82,12 @@ class StepSignals(NamedTuple):
 
 
 SIGNALS = StepSignals._fields[1:]
+
+
+def last_credit(run: Run, step: int) -> CreditTable | None:
+    """What the last update of a step of several used; None where there was at most one: nothing had moved before it."""
+    updates = run.updates(step)
+    return run.credit(step, updates[-1]) if len(updates) > 1 else None
 
 
 def step_signals(

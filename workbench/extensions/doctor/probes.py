@@ -308,7 +308,7 @@ def sandboxes() -> list[MachineFact]:
     reasons, by_command, advice = service("sandbox_tiers", "the doctor")()
     carries = {
         "namespaces": "files, children and network of its own; can be forked",
-        "landlock": "no files, no children, no network",
+        "landlock": "no files, no children, no network; names, sizes and times of the machine's files are seen",
     }
     tier_fact = partial(MachineFact, "Sandboxes")
     findings = [

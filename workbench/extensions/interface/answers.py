@@ -16,7 +16,7 @@ from workbench.tools.action_format import SEPARATOR
 # Words that may stand around moves without changing what is meant.
 _FILLERS = frozenset(
     (
-        "a action actions again all and answer answers arm best called choice choose choosing direction directions final "
+        "a action actions again all input and answer answers arm best called choice choose choosing direction directions final "
         "finally first following go going i i'll i'm in is let's me move moves moving my next now of once one output pick "
         "plan pull push second select sequence should solution so step steps take the then third to toward towards walk "
         "will would be are am named"
@@ -50,13 +50,41 @@ _PRAISED = frozenset("answer action away choice direction move now one option pa
 _SENTENCE = re.compile(r"(?<=[.!?;\n])")
 _MARKER = re.compile(r"(?:final answer|answer|solution|expression)\s*(?:is|:|=)+\s*", re.IGNORECASE)
 _BOXED = re.compile(r"\\boxed\{([^{}\n]{1,200})\}")
+# What stands around an answer and says nothing: lines that open or close a code block, words of LaTeX, emoji.
+_FENCE = re.compile(r"^[ \t]*```\w*[ \t]*$", re.MULTILINE)
+_LATEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf|left|right)(?![a-z])\s*|\\[\[\]()]")
+_WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}\n]{0,200})\}")
+_EMOJI = re.compile("[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]")
+_BOLD = re.compile(r"\*\*([^*\n](?:[^\n]{0,200}?[^*\n])?)\*\*")
+_TIMES = re.compile(r"\\times(?![a-z])|\\cdot(?![a-z])|(?<=[0-9)])\s*[xX]\s*(?=[0-9(])")
+_OVER = re.compile(r"\\div(?![a-z])")
+# A line of its own that says what the answer is: what is reasoned before it is no answer.
+_LAST_WORD = re.compile(
+    r"^\W*(?:my |the )?(?:final |next )?(?:answer|action|move|choice)(?: input)?\W*[:=]\W*([^\n]*\w[^\n]*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HEADING = re.compile(r"^#+[ \t]*(?:final )?answer[ \t]*:?[ \t]*\n+", re.IGNORECASE | re.MULTILINE)
+_KEYED = re.compile(r'"(?:final_)?answer"\s*:\s*"([^"\n]{1,200})"')
+_POWER = re.compile(r"\*\s*\*|/\s*/")
+_BEFORE_A_PART = re.compile(r"[\\^_{}%]\s*$")  # ... of an expression that is not made out
+_BEHIND_A_PART = re.compile(r"\s*(?:[\\^_{}%]|[^\W\d_](?![^\W\d_]))")
 _RUN = re.compile(r"[-+*/()0-9 \t]+")
 _COMMAND = re.compile(r"\b(search|click)\s*\[([^\[\]\n]{1,200})\]", re.IGNORECASE)
 _BRACKETED = re.compile(r"\[([^\[\]\n]{1,60})\]")
-_SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"})
+_SIGNS = str.maketrans(
+    {"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-", "$": " ", "`": " "}
+)
+_ACTION = re.compile(r"^(?:my |the )?(?:next |final )?action\W*[:=]\W*?(?=\[)", re.IGNORECASE)
+_QUOTES = " \t\"'`“”"
 _DECORATION = " \t\r\n*_`\"'$"
 MOST_LINES = 50  # of a text that may hold expressions
 LONGEST_LINE = 100  # characters of an answer that stands alone, without any tag
+
+
+def unwrapped(text: str) -> str:
+    """The text without what stands around answers and says nothing."""
+    text = _WRAPPED.sub(r"\1", _FENCE.sub("", text))
+    return _EMOJI.sub("", _LATEX.sub("", text))
 
 
 # ------------------------------------------------------------------------------------------------ moves
@@ -71,10 +99,24 @@ def read_moves(text: str, names: Sequence[str], *, think: bool) -> Reading:
         return f" {SEPARATOR} ".join(moves) if all(moves) else ""
 
     def claims(part: str, inside: bool) -> Iterator[str]:
-        for moves in _moves_in(part, tuple(names)):
+        part = _BOXED.sub(r"\1", unwrapped(part)).replace("$", " ")
+        for moves in _last_words(part, tuple(names)) or _moves_in(part, tuple(names)):
             yield f" {SEPARATOR} ".join(by_word[move] for move in moves)
 
     return read_answer(text, think, strict, claims)
+
+
+def _last_words(text: str, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The moves on lines that say what the answer is and name nothing else; none where there are no such lines."""
+    known = {name.lower() for name in names}
+    named: list[tuple[str, ...]] = []
+    for line in _LAST_WORD.findall(text)[:MOST_LINES]:
+        words = _words(line, names)
+        moves = tuple(word for word in words if word in known)
+        if not moves or not all(word in known or word in _FILLERS for word in words):
+            return []
+        named.append(moves)
+    return named
 
 
 def _moves_in(text: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -162,8 +204,9 @@ def read_expression(text: str, *, think: bool) -> Reading:
     """An expression of numbers: "The answer is (25 + 3) * 7 = 196.", with × and ÷ for * and /."""
 
     def claims(part: str, inside: bool) -> Iterator[str]:
+        part = _BOXED.sub(r"\1", unwrapped(part))
         marked = [part[match.end() :].partition("\n")[0] for match in _MARKER.finditer(part)]
-        lines = marked or part.splitlines()
+        lines = [line.strip(_DECORATION) for line in marked] or part.splitlines()
         for line in lines[-MOST_LINES:]:
             yield from _expressions_in(line)
 
@@ -175,6 +218,8 @@ def _as_expression(text: str) -> str:
     text = " ".join(text.split())
     if len(text) > LONGEST_LINE or not _RUN.fullmatch(text) or text.isdigit():
         return ""
+    if _POWER.search(text) or text[:1] in "+*/":  # signs of Python's own, or half of something
+        return ""
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -183,12 +228,35 @@ def _as_expression(text: str) -> str:
 
 
 def _expressions_in(line: str) -> Iterator[str]:
-    """What is written on a line, without the value behind or before an equals sign."""
-    for side in line.translate(_SIGNS).split("="):
-        for run in _RUN.findall(side):
-            expression = _as_expression(run)
-            if expression:
+    """What is written on a line, without the value behind or before an equals sign. A part of something that is not made out
+    (a power, a sign that is not known, a variable) is none."""
+    line = _OVER.sub("/", _TIMES.sub("*", _without_bold(line).translate(_SIGNS)))
+    for side in line.split("="):
+        for run in _RUN.finditer(side):
+            expression = _as_expression(run[0])
+            cut = _BEFORE_A_PART.search(side[: run.start()]) or _is_cut(side[run.end() :])
+            if expression and not cut:
                 yield _spaced(expression)
+
+
+def _is_cut(behind: str) -> bool:
+    """Whether an expression goes on behind a run in a way that is not made out."""
+    match = _BEHIND_A_PART.match(behind)
+    return bool(match) and match[0].strip().lower() not in ("a", "i")
+
+
+def _without_bold(line: str) -> str:
+    """Without the stars around bold text; two stars between numbers are a power."""
+
+    def plain(match: re.Match) -> str:
+        before = line[: match.start()].rstrip()[-1:]
+        behind = line[match.end() :].lstrip()[:1]
+        goes_on = behind.isdigit() or behind == "("
+        ends = match[1][-1].isdigit() or match[1][-1] == ")"
+        is_power = before.isdigit() or before == ")" or (ends and goes_on)
+        return match[0] if is_power else match[1]
+
+    return _BOLD.sub(plain, line)
 
 
 def _spaced(expression: str) -> str:
@@ -209,8 +277,9 @@ def read_command(text: str, *, think: bool) -> Reading:
         return answer.strip() if match and match[1].islower() else ""
 
     def claims(part: str, inside: bool) -> Iterator[str]:
-        named = [f"{verb.lower()}[{name.strip()}]" for verb, name in _COMMAND.findall(part)]
-        alone = _BRACKETED.fullmatch(part.strip(_DECORATION))
+        commands = _COMMAND.findall(part)
+        named = [f"{verb.lower()}[{name.strip(_QUOTES)}]" for verb, name in commands]
+        alone = _BRACKETED.fullmatch(_ACTION.sub("", part.strip(_DECORATION)))
         return iter(named or ([f"click[{alone[1].strip()}]"] if alone else []))
 
     return read_answer(text, think, strict, claims)
@@ -242,7 +311,8 @@ def _as_it_stands(answer: str) -> str:
 
 def short_answers(text: str, most_words: int = 6) -> list[str]:
     """The answers that a text names; where it names none, the text itself if it is one short line and no question."""
-    named = _BOXED.findall(text)
+    text = _HEADING.sub("Answer: ", unwrapped(text))
+    named = _BOXED.findall(text) + _KEYED.findall(text)
     named += [text[match.end() :].partition("\n")[0] for match in _MARKER.finditer(text)]
     if not named:
         line = text.strip(_DECORATION)

@@ -8,6 +8,7 @@ begun cannot be made out.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,8 @@ BOTH = "calls and an answer in one turn"
 MOST_WORDS = 4  # of an answer that stands alone in a turn, without any tag
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
+MOST_PROSE = 40  # lines behind a program that is not in a code block
+_PROGRAM = re.compile(r"(?:def|class|import|from|@\w+)\b")
 _BLOCK = re.compile(r"```[a-zA-Z_]*[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _OPENED = re.compile(r"<tool_call>|```[a-zA-Z_]*|\{")
 
@@ -210,12 +213,39 @@ def _arguments(value: Any, tool: Tool | None, forgiven: list[str]) -> dict[str, 
 # ------------------------------------------------------------------------------------------------ answers without tags
 
 
+def bare_program(text: str) -> list[str]:
+    """The program that stands in a text without a code block around it: from the first line that begins one, to the mark that
+    closes a block or to the last line with which it is Python still. One that is no Python, for it was cut, goes to the
+    end."""
+    lines = text.partition("\n```")[0].splitlines()
+    starts = [number for number, line in enumerate(lines) if _PROGRAM.match(line)]
+    if not starts:
+        return []
+    first = starts[0]
+    while first and lines[first - 1].startswith("#"):
+        first -= 1
+    program = lines[first:]
+    for end in range(len(program), max(len(program) - MOST_PROSE, 0), -1):
+        kept = "\n".join(program[:end]).rstrip()
+        if "def " in kept and _is_python(kept):
+            return [kept]
+    return ["\n".join(program)]
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
+
+
 def _untagged(body: str, tools: Sequence[Tool], programs: bool, forgiven: list[str]) -> list[str]:
     """The answers that a turn names without tags; none where a tool is spoken of."""
     if programs:
         forgiven.append(CODE_BLOCK)
         blocks = [block.strip("\n") for block in _BLOCK.findall(body)]
-        blocks = blocks or ([body] if body.startswith(("def ", "import ", "from ")) else [])
+        blocks = [block for block in blocks if "def " in block] or bare_program(body)
         return list(dict.fromkeys(block for block in blocks if "def " in block))
     forgiven.append(NO_TAGS)
     words = set(re.findall(r"\w+", body.lower()))

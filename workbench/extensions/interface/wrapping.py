@@ -94,6 +94,12 @@ def interfaced_family(family: EnvFamily, interface: InterfaceConfig) -> EnvFamil
     return InterfacedFamily(family, interface, manner_of(family, interface))
 
 
+def has_full_prompt(family: EnvFamily) -> bool:
+    """Whether interface.prompt = 'full' says more than the family itself does, as far as can be told without an environment."""
+    own = hasattr(family, "full_instructions") or hasattr(family, "calls")
+    return own or ENVS.name_for(type(family)) in MANNERS
+
+
 def manner_of(family: EnvFamily, interface: InterfaceConfig) -> EnvInterface:
     """That of its kind, or of a family of one's own: its `full_instructions` and its `lenient(env, text)`."""
     name = getattr(family, "name", type(family).__name__)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from workbench.cli.numbers import step_numbers, whole_number
+from workbench.cli.numbers import is_digits, whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
+
+MOST_STEPS = 1_000_000  # of one list
 
 # What `export --to` takes: spelled out, because the tables themselves (export.py) import what writes the files.
 EXPORTS = (
@@ -107,3 +109,21 @@ def export_command(args: argparse.Namespace) -> int:
         ).text
     )
     return 0
+
+
+def step_numbers(text: str) -> list[int]:
+    """Steps as people write them: 1-10,15."""
+    steps: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not is_digits(first) or not is_digits(last or first):
+            raise argparse.ArgumentTypeError(
+                f"steps such as 1-10,15 are expected; got {text!r:.60}"
+            )
+        span = range(int(first), int(last or first) + 1)
+        if len(steps) + len(span) > MOST_STEPS:
+            raise argparse.ArgumentTypeError(
+                f"at most {MOST_STEPS:,} steps are taken; got {text!r:.60}"
+            )
+        steps += span
+    return steps

@@ -38,10 +38,10 @@ LONGEST_READ = 200  # characters of an answer in which a number is looked for
 class HigherLower:
     """A family of hidden numbers. The fields are its only configuration."""
 
-    numbers: Annotated[int, at_least(2), "how many numbers a range holds"] = 15
-    lowest: Annotated[int, at_least(0), "smallest first number of a range"] = 10
-    highest: Annotated[int, at_least(0), "largest first number of a range"] = 49
-    max_turns: Annotated[int, at_least(1), "guesses"] = 4
+    numbers: Annotated[int, at_least(2, most=100_000), "how many numbers a range holds"] = 15
+    lowest: Annotated[int, at_least(0, most=1_000_000_000), "smallest first number of a range"] = 10
+    highest: Annotated[int, at_least(0, most=1_000_000_000), "largest first number of a range"] = 49
+    max_turns: Annotated[int, at_least(1, most=10_000), "guesses"] = 4
     pay: Annotated[
         str,
         one_of("graded", "narrowed", "found"),
@@ -143,6 +143,7 @@ class HigherLowerEnv:
             "success": self.found,
             "moves": [] if guess is None else [str(guess)],
             "valid_format": guess is not None,
+            "complaint": "There is no number." if guess is None else "",
             "before": list(before),
             "left": list(self.left),
             "state": self.draw(),

@@ -134,6 +134,17 @@ def landlock_version() -> int:
     return max(0, LIBC.syscall(_LANDLOCK[0], None, 0, 1))
 
 
+SIGNALS_SINCE = 6  # the version that keeps signals in
+_KEEP_SIGNALS = 2
+
+
+def keep_signals_in() -> None:
+    """From here on this process and those that it begins signal nobody else, and nobody else's children. Of two that part
+    by a fork, each does it. Where the kernel has no means for it (before 6.12), nothing is done. Raises OSError: it has been done as often as it can be."""
+    if landlock_version() >= SIGNALS_SINCE:
+        _restrict(struct.pack("3Q", 0, 0, _KEEP_SIGNALS), [])
+
+
 def landlock(readable: list[int]) -> None:
     """From here on this process reads below these folders, and does nothing else with any file."""
     version = landlock_version()
@@ -149,7 +160,10 @@ def landlock(readable: list[int]) -> None:
         handled.append(3)
     if version >= 6:
         handled.append(3)
-    rules = struct.pack(f"{len(handled)}Q", *handled)
+    _restrict(struct.pack(f"{len(handled)}Q", *handled), readable)
+
+
+def _restrict(rules: bytes, readable: list[int]) -> None:
     ruleset = _checked(LIBC.syscall(_LANDLOCK[0], rules, len(rules), 0), "landlock_create_ruleset")
     for fd in readable:
         rule = struct.pack("=Qi", 1 << 2 | 1 << 3, fd)  # read files, list folders

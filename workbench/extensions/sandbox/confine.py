@@ -2,7 +2,8 @@
 
     namespaces   spaces of its own for users, processes, mounts, network and IPC; a root of its own, read-only, with the
                  interpreter's library in it; /work, of a bounded size, is all that can be written
-    landlock     no files but the interpreter's library, for reading; no children and no threads
+    landlock     no files but the interpreter's library, for reading; no children and no threads. Names, sizes and times
+                 of the machine's files are seen: no Landlock keeps them
 
 Both: a list of the calls that may be made, no privileges and none to be had, bounds on memory, time, files. Whoever is
 root becomes a user that owns nothing first.
@@ -78,15 +79,21 @@ def become_nobody(number: int = NOBODYS) -> None:
 
 def close_all_but(*kept: int) -> None:
     """Descriptors 0 to 2 lead nowhere."""
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    for fd in range(3):
-        os.dup2(nowhere, fd)
+    _lead_nowhere()
     below = 3
     for fd in sorted(kept):
         if below < fd:
             calls.close_range(below, fd - 1)
         below = fd + 1
     calls.close_range(below, calls.LAST_DESCRIPTOR)
+
+
+def _lead_nowhere() -> None:
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for fd in range(3):
+        os.dup2(nowhere, fd)
+    if nowhere > 2:
+        os.close(nowhere)
 
 
 # ------------------------------------------------------------------------------------------------ namespaces
@@ -155,10 +162,13 @@ def _make_root(limits: Mapping[str, Any], owner: int, first: int | None) -> None
     _show_library(library)
     os.close(os.open("/tmp/dev/null", os.O_CREAT | os.O_WRONLY))
     calls.mount(f"/proc/self/fd/{nowhere}", "/tmp/dev/null", "", calls.MS_BIND)
+    # It swallows as before; its times and its mode are the machine's.
+    calls.protect_mount("/tmp/dev/null", calls.ATTR_RDONLY | calls.ATTR_NOSUID, deep=False)
     for fd in (*library.values(), nowhere):
         os.close(fd)
     os.chdir("/tmp")
     calls.pivot_root()
+    _lead_nowhere()
     kept = os.path.dirname(DISK)
     os.chown(kept, owner, owner)
     os.chmod(kept, 0)  # the root is read-only from here on, so its owner cannot change that again
@@ -206,8 +216,11 @@ def give_work(name: str) -> None:
 # ------------------------------------------------------------------------------------------------ both
 
 
-def give_up_everything(limits: Mapping[str, Any], processes: bool, root: bool = False) -> None:
-    """Bounds, privileges, calls: what comes after this may be anybody's code. `root`: the sandbox's, which keeps three."""
+def give_up_everything(
+    limits: Mapping[str, Any], processes: bool, root: bool = False, files: bool = True
+) -> None:
+    """Bounds, privileges, calls: what comes after this may be anybody's code. `root`: the sandbox's, which keeps three.
+    `files`: it has a disk."""
     whole = resource.RLIM_INFINITY
     for kind, most in (
         ("AS", limits["memory_mb"] << 20),
@@ -227,4 +240,5 @@ def give_up_everything(limits: Mapping[str, Any], processes: bool, root: bool = 
             resource.setrlimit(number, (most, most))
     calls.drop_capabilities(users.OF_ROOT if root else ())
     calls.keep_privileges_down()
-    calls.install_filter(filter_program(processes, processes and limits["programs"], root))
+    programs = processes and limits["programs"]
+    calls.install_filter(filter_program(processes, programs, root, files))

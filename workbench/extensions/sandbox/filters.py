@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 
 _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "read": (0, 63),
@@ -24,7 +25,6 @@ _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "lseek": (8, 62),
     "open": (2, None),
     "openat": (257, 56),
-    "creat": (85, None),
     "stat": (4, None),
     "fstat": (5, 80),
     "lstat": (6, None),
@@ -40,32 +40,9 @@ _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "getcwd": (79, 17),
     "chdir": (80, 49),
     "fchdir": (81, 50),
-    "mkdir": (83, None),
-    "mkdirat": (258, 34),
-    "rmdir": (84, None),
-    "unlink": (87, None),
-    "unlinkat": (263, 35),
-    "rename": (82, None),
-    "renameat": (264, 38),
-    "renameat2": (316, 276),
-    "link": (86, None),
-    "linkat": (265, 37),
-    "symlink": (88, None),
-    "symlinkat": (266, 36),
-    "truncate": (76, 45),
-    "ftruncate": (77, 46),
-    "fallocate": (285, 47),
     "fsync": (74, 82),
     "fdatasync": (75, 83),
-    "utimensat": (280, 88),
-    "futimesat": (261, None),
-    "utimes": (235, None),
-    "utime": (132, None),
     "umask": (95, 166),
-    "chmod": (90, None),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
     "statfs": (137, 43),
     "fstatfs": (138, 44),
     "sendfile": (40, 71),
@@ -150,10 +127,36 @@ _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
     "wait4": (61, 260),
     "waitid": (247, 95),
 }
+# What changes files: their owner may do the last of these to any of them, whatever Landlock says of reading and writing.
+_FILES = {
+    "creat": (85, None),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "rmdir": (84, None),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "truncate": (76, 45),
+    "ftruncate": (77, 46),
+    "fallocate": (285, 47),
+    "utimensat": (280, 88),
+    "futimesat": (261, None),
+    "utimes": (235, None),
+    "utime": (132, None),
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+}
 _PROCESSES = {
     "fork": (57, None),
     "vfork": (58, None),
-    "kill": (62, 129),
     "tkill": (200, 130),
     "tgkill": (234, 131),
 }
@@ -184,6 +187,7 @@ _OF_ROOT = {
     "setresuid": (117, 147),
     "setresgid": (119, 149),
 }
+_MORE = {"files": _FILES, "processes": _PROCESSES, "programs": _PROGRAMS, "root": _OF_ROOT}
 _SOCKET = (41, 198)
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
@@ -191,6 +195,9 @@ _SOCKETPAIR = (53, 199)
 _IOCTL = (16, 29)
 _PRLIMIT = (302, 261)
 _PRCTL = (157, 167)
+_KILL_CALL = (62, 129)
+# With which a process keeps others' signals out (calls.keep_signals_in): they take rights, and give none.
+_LANDLOCK = ((444, 444), (446, 446))
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _EPERM = 1
@@ -206,6 +213,9 @@ _ANY_BIT = 0x45
 _RETURN = 0x06
 _NEW_NAMESPACES = 0x7E020000 | 0x80  # every CLONE_NEW* flag
 _AF_UNIX = 1
+_SOCK_STREAM = 1
+_SOCK_FLAGS = 0x80000 | 0x800  # closed on exec, does not block
+_EVERYBODY = 0xFFFFFFFF
 _FIONBIO = 0x5421
 _FIOCLEX = 0x5451
 _FIONCLEX = 0x5450
@@ -236,31 +246,80 @@ def _only(index: int, values: tuple[int, ...]) -> list[bytes]:
     ]
 
 
+def _stream_pairs() -> list[bytes]:
+    """`socketpair` of two that are bound to each other for good. One of datagrams could send to any socket that has a
+    path, files and all: Landlock does not look at those."""
+    streams = [_SOCK_STREAM | some for some in (0, 0x80000, 0x800, _SOCK_FLAGS)]
+    return [
+        _instruction(_LOAD, 16),
+        _instruction(_EQUAL, _AF_UNIX, 1, 0),
+        _refuse(_EPERM),
+        *_only(1, tuple(streams)),
+    ]
+
+
+def _not_to_all() -> list[bytes]:
+    """`kill`, but not of everybody at once: a sandbox's forks are processes beside each other."""
+    return [
+        _instruction(_LOAD, 16),
+        _instruction(_EQUAL, _EVERYBODY, 0, 1),
+        _refuse(_EPERM),
+        _instruction(_RETURN, _ALLOW),
+    ]
+
+
 def _refuse(number: int) -> bytes:
     return _instruction(_RETURN, _ERRNO | number)
+
+
+def _allowed(more: Mapping[str, bool]) -> list[tuple[int | None, ...]]:
+    """The numbers of the calls on the list, with those of these groups."""
+    allowed = list(_ALLOWED.values())
+    for name, calls in _MORE.items():
+        allowed += calls.values() if more[name] else ()
+    return allowed
 
 
 def is_known(machine: str) -> bool:
     return machine in _ARCHITECTURES
 
 
-def filter_program(processes: bool, programs: bool = False, root: bool = False) -> bytes:
+def filter_program(
+    processes: bool, programs: bool = False, root: bool = False, files: bool = True
+) -> bytes:
     """The program by which the kernel looks at every call.
 
+    files: files are changed, which only a sandbox with a disk of its own may do.
     processes: children, threads and signals are allowed, which only a sandbox with a process space of its own is.
     programs: and other programs may be started, under the same list.
     root: and files given to the sandbox's users, as its root does; what it may change of itself is bounded by the
         capabilities that it is left.
     """
     column, architecture = _ARCHITECTURES[os.uname().machine]
-    names = dict(_ALLOWED)
+    more = {"files": files, "processes": processes, "programs": programs, "root": root}
+    rows = _only_calls_of(architecture)
+    for numbers in _allowed(more):
+        if numbers[column] is not None:
+            rows += _when(numbers[column], [_instruction(_RETURN, _ALLOW)])
+    # Its flags cannot be read here; C libraries go back to clone.
+    rows += _when(_CLONE3[column], [_refuse(_ENOSYS)])
     if processes:
-        names |= _PROCESSES
-    if programs:
-        names |= _PROGRAMS
+        rows += _when(_CLONE[column], _without_namespaces())
+        rows += _when(_KILL_CALL[column], _not_to_all())
+        for numbers in _LANDLOCK:
+            rows += _when(numbers[column], [_instruction(_RETURN, _ALLOW)])
     if root:
-        names |= _OF_ROOT
-    rows = [
+        # useradd takes this for a kernel without audits.
+        rows += _when(_SOCKET[column], [_refuse(_EAFNOSUPPORT)])
+    rows += _when(_SOCKETPAIR[column], _stream_pairs())
+    rows += _when(_IOCTL[column], _only(1, (_FIONBIO, _FIOCLEX, _FIONCLEX, _TCGETS)))
+    rows += _when(_PRLIMIT[column], _only(0, (0,)))  # of oneself only
+    rows += _when(_PRCTL[column], _only(0, (_PR_SET_NAME, _PR_GET_NAME)))
+    return b"".join([*rows, _refuse(_EPERM)])
+
+
+def _only_calls_of(architecture: int) -> list[bytes]:
+    return [
         _instruction(_LOAD, 4),
         _instruction(_EQUAL, architecture, 1, 0),
         _instruction(_RETURN, _KILL),
@@ -268,21 +327,6 @@ def filter_program(processes: bool, programs: bool = False, root: bool = False) 
         _instruction(_AT_LEAST, 0x40000000, 0, 1),
         _refuse(_ENOSYS),
     ]
-    for numbers in names.values():
-        if numbers[column] is not None:
-            rows += _when(numbers[column], [_instruction(_RETURN, _ALLOW)])
-    # Its flags cannot be read here; C libraries go back to clone.
-    rows += _when(_CLONE3[column], [_refuse(_ENOSYS)])
-    if processes:
-        rows += _when(_CLONE[column], _without_namespaces())
-    if root:
-        # useradd takes this for a kernel without audits.
-        rows += _when(_SOCKET[column], [_refuse(_EAFNOSUPPORT)])
-    rows += _when(_SOCKETPAIR[column], _only(0, (_AF_UNIX,)))
-    rows += _when(_IOCTL[column], _only(1, (_FIONBIO, _FIOCLEX, _FIONCLEX, _TCGETS)))
-    rows += _when(_PRLIMIT[column], _only(0, (0,)))  # of oneself only
-    rows += _when(_PRCTL[column], _only(0, (_PR_SET_NAME, _PR_GET_NAME)))
-    return b"".join([*rows, _refuse(_EPERM)])
 
 
 def _without_namespaces() -> list[bytes]:

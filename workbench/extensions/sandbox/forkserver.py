@@ -199,7 +199,7 @@ def _shut_in(order: dict[str, Any], connection: int, tell: int) -> None:
         confine.import_by_descriptor(library)
         calls.keep_privileges_down()
         calls.landlock(list(library.values()))
-        confine.give_up_everything(limits, processes=False)
+        confine.give_up_everything(limits, processes=False, files=False)
         _serve(
             order,
             socket.socket(fileno=connection),
@@ -286,8 +286,35 @@ def _keep(order: dict[str, Any], connection: socket.socket) -> None:
             connection.sendall(b"k")
             if verb == "user":
                 _new_state(order, connection, *rest)
-        except (OSError, shutil.Error):  # the disk is full, or there is no process left
+        except OSError:  # the disk is full, or there is no process left
             connection.sendall(b"e")
+
+
+def copy_folder(source: str, target: str) -> None:
+    """All that is in a folder, whatever the depth, in a new one; nothing of it where it does not fit. Raises OSError."""
+    made = []
+    try:
+        left = [""]
+        while left:
+            inner = left.pop()
+            os.mkdir(target + inner, 0o700)
+            made.append(target + inner)
+            for entry in os.scandir(source + inner):
+                below = f"{inner}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(below)
+                else:
+                    made.append(target + below)
+                    shutil.copy2(entry.path, target + below, follow_symlinks=False)
+        # Behind what was put into them.
+        for path in reversed(made):
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.copystat(source + path[len(target) :], path)
+    except BaseException:
+        for path in reversed(made):
+            with suppress(OSError):
+                (os.rmdir if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)
+        raise
 
 
 def _new_state(order: dict[str, Any], connection: socket.socket, user: str = "") -> None:
@@ -326,13 +353,7 @@ def _keep_order(verb: str, rest: list[str], current: str) -> str:
         return current
     if verb == "copy":
         source, target = rest
-        shutil.copytree(
-            f"{confine.DISK}/{source}",
-            f"{confine.DISK}/{target}",
-            symlinks=True,
-            dirs_exist_ok=True,
-            ignore_dangling_symlinks=True,
-        )
+        copy_folder(f"{confine.DISK}/{source}", f"{confine.DISK}/{target}")
         return current
     if rest[0] != current:
         confine.give_work(rest[0])

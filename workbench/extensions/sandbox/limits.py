@@ -25,21 +25,23 @@ class SandboxSettings:
     ] = "auto"
     seconds: Annotated[float, above(0, most=600), "of the wall clock for one call"] = 5.0
     cpu_s: Annotated[
-        int, at_least(1), "seconds of the processor, for a process as long as it lives"
+        int, at_least(1, most=86_400), "seconds of the processor, for a process as long as it lives"
     ] = 60
     memory_mb: Annotated[
         int,
-        at_least(64, why="an interpreter alone takes about 40"),
+        at_least(64, most=1_048_576, why="an interpreter alone takes about 40"),
         "of address space, for each process",
     ] = 256
     disk_mb: Annotated[
-        int, at_least(1), "of files in all, and of each (landlock: there are none)"
+        int, at_least(1, most=1_048_576), "of files in all, and of each (landlock: there are none)"
     ] = 16
     processes: Annotated[
-        int, at_least(1), "at once, with threads and forks (landlock: always 1)"
+        int, at_least(1, most=10_000), "at once, with threads and forks (landlock: always 1)"
     ] = 8
-    files: Annotated[int, at_least(16), "open at once"] = 64
-    output_bytes: Annotated[int, at_least(1), "of what a call prints that are kept"] = 16_000
+    files: Annotated[int, at_least(16, most=1_000_000), "open at once"] = 64
+    output_bytes: Annotated[
+        int, at_least(1, most=1_000_000), "of what a call prints that are kept"
+    ] = 16_000
     deterministic: Annotated[
         bool, "clock, chance and listings are the same twice, so that a replay compares"
     ] = True
@@ -49,7 +51,9 @@ class SandboxSettings:
         "programs of this machine (/usr/bin) may be started, by tier namespaces alone; their clock and "
         "chance do not stand still",
     ] = False
-    warm: Annotated[int, at_least(0), "sandboxes that are begun before they are asked for"] = 1
+    warm: Annotated[
+        int, at_least(0, most=1_000), "sandboxes that are begun before they are asked for"
+    ] = 1
 
     def __post_init__(self) -> None:
         check_settings(self, "sandbox")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,25 @@ ADVICE = (
 )
 
 
+# What the second tier does not keep, in the sentence that is said wherever it takes the place of the first.
+NOT_KEPT = (
+    "A sandbox of tier 'landlock' lets its programs see the names, sizes and times of this machine's files that its "
+    "user may see, though no byte of what is in them"
+)
+INSTEAD = (
+    f"'landlock' takes its place. {NOT_KEPT}; it has no files and no forks of its own. Name sandbox.tier = 'landlock' "
+    "where that is meant"
+)
+
+
+class SandboxWarning(UserWarning):
+    """A sandbox of another tier than the best one was taken."""
+
+
+class DiskFullError(OSError):
+    """The init process could not follow an order: the disk is full, or there are as many processes as there may be."""
+
+
 class SandboxHost:
     """One sandbox: its init process's connection where it has one, and those of its states by name."""
 
@@ -44,6 +64,7 @@ class SandboxHost:
         self.tier = tier
         self.channel = channel
         self.states: dict[str, socket.socket] = {}
+        self.living: set[str] = set()
         self.closed = False
         self.unanswered = 0
         self.current = "0"
@@ -120,9 +141,9 @@ class SandboxHost:
             answers = self.channel.recv(self.unanswered)
             if not answers:
                 raise OSError("the sandbox has ended")
-            if answers.strip(b"k"):
-                raise OSError("the sandbox's disk is full")
             self.unanswered -= len(answers)
+            if answers.strip(b"k"):
+                raise DiskFullError("the sandbox's disk is full")
 
     def close(self) -> None:
         """Kill all that runs in it. May be called again."""
@@ -178,6 +199,8 @@ class SandboxPool:
         for tier in TIERS if wanted == "auto" else (wanted,):
             why = self.why_not(tier)
             if not why:
+                if reasons:
+                    warnings.warn(f"{reasons[0]}. {INSTEAD}", SandboxWarning, stacklevel=2)
                 return tier
             reasons.append(f"sandbox.tier = {tier!r} does not work here: {why}")
         raise ToolError(f"{'; '.join(reasons)}. {ADVICE}")

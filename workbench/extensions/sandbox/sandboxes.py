@@ -5,8 +5,9 @@
         sandbox.run("print(7 * x)").text            # "42\\n": names are kept from call to call
         other = sandbox.fork()                      # the same state, twice; each goes on alone
 
-Nothing that code does is raised: what went wrong is said in `CallOutcome.error`. A call that is late, or that killed
-its process, takes the sandbox with it, its forks included. Raises ToolError where no sandbox can be had on this machine.
+Nothing that code does is raised: what went wrong is said in `CallOutcome.error`. A call that is late, or that answers with
+what is no answer, takes the sandbox with it, its forks included; one that killed its own process takes that alone. Raises
+ToolError where no sandbox can be had on this machine.
 """
 
 from __future__ import annotations
@@ -18,16 +19,19 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from workbench.extensions.sandbox.confine import MOST_WORK_FILES
 from workbench.extensions.sandbox.limits import SandboxSettings
-from workbench.extensions.sandbox.pool import SandboxHost, SandboxPool, shared_pool
+from workbench.extensions.sandbox.pool import DiskFullError, SandboxHost, SandboxPool, shared_pool
 from workbench.extensions.sandbox.values import decoded, encoded
 from workbench.extensions.sandbox.worker import LENGTH, framed
 from workbench.values.errors import ConfigError, ToolError
 
 MOST_FRAME = 4 << 20  # bytes of one message out of a sandbox
+MOST_CUT = 1 << 62  # bytes that a sandbox may say it left out
 FORK_S = 10.0
 GRACE_S = 2.0  # in which a sandbox says that its program was late
 WORK = "/work"
@@ -109,6 +113,8 @@ class Sandbox:
         self.users = users
         # Kept, because the sandbox ends when nobody holds the state that it began with.
         self.origin = origin
+        self.ended = False
+        host.living.add(name)
 
     @property
     def tier(self) -> str:
@@ -116,7 +122,7 @@ class Sandbox:
 
     @property
     def alive(self) -> bool:
-        return not self.host.closed
+        return not (self.host.closed or self.ended)
 
     def run(
         self, code: str, *, seconds: float | None = None, answer: Answer | None = None
@@ -129,15 +135,28 @@ class Sandbox:
             self.host.go(self.name, deadline)
             self._send(["run", code.encode("utf-8", "replace").decode()], deadline)
             ran = self._answers(deadline, answer)
+            ran["text"] = ran["text"][: self.settings.output_bytes]
             self.host.halt(deadline)
         except TimeoutError:
             why = f"it gave no answer within {deadline - began:g} s and was stopped"
             ran = {"error": "timeout", "said": why}
-        except (OSError, ValueError, EOFError) as error:
-            ran = {"error": "died", "said": str(error) or "its process ended"}
-        if "text" not in ran:
+        except (EOFError, ConnectionError):
+            ran = {"error": "died", "said": "its process ended"}
+            self._leave_others(deadline)
+        except (OSError, ValueError) as error:
+            ran = {"error": "died", "said": str(error)}
+        if "text" not in ran and self.alive:
             self.host.close()
         return CallOutcome(**{"text": "", **ran, "seconds": time.monotonic() - began})
+
+    def _leave_others(self, deadline: float) -> None:
+        """Its process ended: those that it was forked from, or into, go on."""
+        self.host.living.discard(self.name)
+        if self.host.living and not self.users:
+            self.ended = True
+            self.connection.close()
+            with suppress(OSError):
+                self.host.halt(deadline)
 
     def fork(self) -> Sandbox:
         """The same names and files in a process of its own. Raises ToolError where the tier, or the sandbox's bounds, have
@@ -160,10 +179,16 @@ class Sandbox:
                 self.host.go(self.name, deadline)
                 message = framed(["fork"])
                 socket.send_fds(self.connection, [message], [theirs.fileno()])
-            _, _, why = self._receive(self.connection, deadline)
+            _, _, why = self._receive(self.connection, deadline, 3)
             if not why:
-                self._receive(ours, deadline)
+                _, _, why = self._receive(ours, deadline, 3)
             self.host.halt(deadline)
+        except DiskFullError as error:
+            ours.close()
+            raise ToolError(
+                f"the sandbox could not be forked: its files do not fit twice into sandbox.disk_mb = "
+                f"{self.settings.disk_mb} and {MOST_WORK_FILES:,} files"
+            ) from error
         except (OSError, ValueError, EOFError) as error:
             self.host.close()
             raise ToolError(
@@ -201,14 +226,12 @@ class Sandbox:
         limit = self.settings.seconds if seconds is None else seconds
         most = self.settings.output_bytes if most is None else most
         asked = (list(words), folder, dict(environment), limit, most, given)
-        sent: list[tuple[str, Any]] = []
+        sent = _Parts(most)
         try:
             runner = self if user is None else self.as_user(user)
         except (OSError, ValueError, EOFError) as error:
             return ProgramOutcome(None, error="raised", said=f"{error or 'its process ended'}")
-        ran = runner.run(
-            _START % (asked,), seconds=limit + GRACE_S, answer=lambda *part: sent.append(part)
-        )
+        ran = runner.run(_START % (asked,), seconds=limit + GRACE_S, answer=sent.add)
         if runner is not self:
             runner.connection.close()
         return _read_program(ran, sent)
@@ -222,7 +245,7 @@ class Sandbox:
         deadline = time.monotonic() + FORK_S
         connection = self.host.as_user(user, deadline)
         runner = Sandbox(self.host, connection, self.name, self.settings, self, users=True)
-        _, why = self._receive(runner.connection, deadline)
+        _, why = self._receive(runner.connection, deadline, 2)
         if why:
             runner.connection.close()
             raise ValueError(str(why)[:300])
@@ -234,9 +257,13 @@ class Sandbox:
 
     def read_file(self, name: str) -> bytes | None:
         """None where there is none, or one that does not fit a message."""
-        came: list[Any] = []
-        ran = self.run(f"ask(open({name!r}, 'rb').read())", answer=came.append)
-        return came[0] if not ran.error and came and isinstance(came[0], bytes) else None
+        came: dict[str, Any] = {}
+        ran = self.run(
+            f"ask(open({name!r}, 'rb').read())",
+            answer=lambda content: came.setdefault("content", content) and None,
+        )
+        content = came.get("content")
+        return content if not ran.error and isinstance(content, bytes) else None
 
     def close(self) -> None:
         """Give the sandbox back, forks included."""
@@ -254,7 +281,7 @@ class Sandbox:
     def _answers(self, deadline: float, answer: Answer | None) -> dict[str, Any]:
         """The answer to a call, after all that it asked for."""
         while True:
-            verb, content = self._receive(self.connection, deadline)
+            verb, content = self._receive(self.connection, deadline, 2)
             if verb == "done":
                 return _read_done(content)
             if verb != "ask":
@@ -272,14 +299,18 @@ class Sandbox:
         self.connection.settimeout(max(0.001, deadline - time.monotonic()))
         self.connection.sendall(framed(message))
 
-    def _receive(self, connection: socket.socket, deadline: float) -> Any:
+    def _receive(self, connection: socket.socket, deadline: float, parts: int) -> list[Any]:
+        """A message: a list of so many parts, each of which may be anything. Raises ValueError for what is none."""
         (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, deadline))
         if length > MOST_FRAME:
             raise ValueError(f"it sent {length:,} bytes, and at most {MOST_FRAME:,} are taken")
         try:
-            return json.loads(_exactly(connection, length, deadline))
+            message = json.loads(_exactly(connection, length, deadline))
         except RecursionError:
-            raise ValueError("it sent what is no answer") from None
+            message = None
+        if not isinstance(message, list) or len(message) != parts:
+            raise ValueError("it sent what is no answer")
+        return message
 
 
 def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
@@ -302,6 +333,7 @@ def _read_done(content: Any) -> dict[str, Any]:
     if not (
         isinstance(content, dict)
         and {name: type(value) for name, value in content.items()} == kinds
+        and 0 <= content["cut"] <= MOST_CUT
         and content["error"] in ("", "raised", "exit")
     ):
         raise ValueError("it sent what is no answer")
@@ -309,19 +341,37 @@ def _read_done(content: Any) -> dict[str, Any]:
     return {**content, **texts, "said": texts["said"][:300]}
 
 
-def _read_program(ran: CallOutcome, sent: Sequence[tuple[Any, ...]]) -> ProgramOutcome:
-    """What a sandbox sent of a program: parts of its outputs, then how it ended."""
-    ending = dict(sent[-2:]) if not ran.error else {}
+class _Parts:
+    """What a sandbox sends of a program: parts of its outputs, then how it ended. At most `most` bytes of each output are kept,
+    whatever it sends."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.kept = {"out": bytearray(), "err": bytearray()}
+        self.ending: dict[str, int | None] = {}
+
+    def add(self, *part: Any) -> None:
+        """Raises ValueError for what is no part."""
+        name, value = part if len(part) == 2 and isinstance(part[0], str) else ("", None)
+        if name in self.kept and isinstance(value, bytes):
+            output = self.kept[name]
+            output += value[: self.most - len(output)]
+        elif name == "status" and (value is None or type(value) is int):
+            self.ending[name] = value
+        elif name == "cut" and type(value) is int and 0 <= value <= MOST_CUT:
+            self.ending[name] = value
+        else:
+            raise ValueError("no part of what a program gives")
+
+
+def _read_program(ran: CallOutcome, sent: _Parts) -> ProgramOutcome:
+    ending = sent.ending if not ran.error else {}
     if {"status", "cut"} - ending.keys():
         why = ran.said or "it sent what is no answer"
         return ProgramOutcome(None, error=ran.error or "died", said=why)
     error = "late" if ending["status"] is None else ""
-    out = _joined(sent, "out")
-    return ProgramOutcome(ending["status"], out, _joined(sent, "err"), ending["cut"], error)
-
-
-def _joined(sent: Sequence[tuple[Any, ...]], which: str) -> bytes:
-    return b"".join(value for name, value in sent if name == which and isinstance(value, bytes))
+    out = bytes(sent.kept["out"])
+    return ProgramOutcome(ending["status"], out, bytes(sent.kept["err"]), ending["cut"], error)
 
 
 def open_sandbox(

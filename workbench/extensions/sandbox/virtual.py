@@ -4,14 +4,15 @@ What stands still: `time` and `datetime`, by a clock that begins at `START` and 
 read, and by what is slept; `random`, `os.urandom`, `uuid`, `secrets`, by the seed; `os.listdir`, `os.scandir` and all
 that is built on them, sorted. Hashes stand still by how the process was begun.
 
-What does not: addresses of objects (they are the same more often than not), times of files, and programs that go round
-Python (ctypes) or use threads. This is a service to programs that want to be repeated, not part of what shuts them in.
+What does not: addresses of objects (they are the same more often than not), times of files, what C draws or measures by
+itself, and programs that go round Python (ctypes) or use threads: docs/guides/code.md has both lists, which a test walks. This is a service to programs that want to be repeated, not part of what shuts them in.
 Standard library only.
 """
 
 from __future__ import annotations
 
 import os
+import posix
 import sys
 import time
 from collections.abc import Callable
@@ -40,7 +41,10 @@ def install(seed: int, alone: bool) -> None:
     if alone:
         os.getpid = lambda: 2
         os.getppid = lambda: 1
+        os.getpgrp = lambda: 2
+        os.getpgid = os.getsid = lambda pid: 2
     _fix_clock()
+    os.times = lambda: _spent(time.perf_counter())
     _fix_chance(seed)
     _fix_listings()
     sys.modules["_datetime"] = None
@@ -84,6 +88,10 @@ def _fix_clock() -> None:
     time.asctime = lambda moment=None: asctime(time.localtime() if moment is None else moment)
 
 
+def _spent(seconds: float) -> os.times_result:
+    return os.times_result((seconds, 0.0, 0.0, 0.0, seconds))
+
+
 def _fix_chance(seed: int) -> None:
     source = random.Random(seed)
     seeded = random.Random.seed
@@ -94,7 +102,7 @@ def _fix_chance(seed: int) -> None:
     def seed_of(self: random.Random, a: Any = None, version: int = 2) -> None:
         seeded(self, source.getrandbits(256) if a is None else a, version)
 
-    os.urandom = os.getrandom = random._urandom = chance
+    os.urandom = os.getrandom = random._urandom = posix.urandom = posix.getrandom = chance
     random.Random.seed = seed_of
     random.seed = random._inst.seed
     random.seed(seed)

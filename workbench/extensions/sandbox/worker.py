@@ -24,6 +24,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from workbench.extensions.sandbox.calls import keep_signals_in
 from workbench.extensions.sandbox.values import decoded, encoded
 
 LENGTH = struct.Struct(">I")
@@ -152,17 +153,20 @@ class SandboxProcess:
     # -------------------------------------------------------------------------------------------- forks
 
     def _fork(self) -> None:
+        pid = -1
+        why = ""
         try:
             pid = os.fork()
+            # Each for itself, or one could still end the other.
+            keep_signals_in()
         except OSError as error:
-            self.offered.close()
-            return self._send(["forked", 0, str(error)])
+            why = str(error)
         if pid:
             self.offered.close()
         else:
             self.connection.close()
             self.connection = self.offered
-        return self._send(["forked", pid, ""])
+        return self._send(["forked", max(0, pid), why])
 
     # -------------------------------------------------------------------------------------------- messages
 

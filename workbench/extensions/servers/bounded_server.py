@@ -2,8 +2,9 @@
 
 Whoever can reach the port is served, so a server listens on the loopback device unless there is a key, which every
 request then carries: `Authorization: Bearer KEY`. Bodies have a bound; a request that does not come in time is not waited
-for. The content type is demanded because a page in a browser cannot send it to another origin without being allowed to,
-which nothing here does. Standard library only.
+for. No page in a browser is answered: it says where it comes from (`Origin`), and one whose name was bound to this address
+meanwhile says that name (`Host`), where whoever means this server says an address or localhost. The content type is
+demanded because a page cannot send it to another origin without being allowed to, which nothing here does. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 from workbench.values.errors import ConfigError
 
@@ -34,6 +36,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_plain_host(host: str) -> bool:
+    """Whether a request's `Host` is an address or localhost, with or without a port: no name that somebody could bind."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name == "localhost":
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class BoundedServer(ThreadingHTTPServer):
@@ -166,10 +180,12 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
     def body(self) -> bytes | None:
         """The request's body; None where it was refused, and the connection with it: its rest was not read."""
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or len(length) > 12:
+        lengths = self.headers.get_all("Content-Length", [""])
+        length = lengths[0]
+        is_number = length.isascii() and length.isdecimal() and len(length) <= 12
+        if not is_number or len(lengths) > 1 or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-            return self.refuse(411, "expected a Content-Length")
+            return self.refuse(411, "expected one Content-Length, and no Transfer-Encoding")
         if int(length) > self.most_body_bytes:
             self.close_connection = True
             words = f"expected at most {self.most_body_bytes} bytes, got {int(length)}"
@@ -177,10 +193,17 @@ class BoundedHandler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def may_ask(self) -> bool:
-        """Whether the request carries the key; if not, it was refused."""
+        """Whether the request carries the key, and no page sent it; if not, it was refused."""
         key = self.server.key
+        if "Origin" in self.headers:
+            self.refuse(403, "pages of a browser are not answered (the request has an Origin)")
+            return False
         if key is None:
-            return True
+            hosts = self.headers.get_all("Host", ["localhost"])
+            if all(map(is_plain_host, hosts)):
+                return True
+            self.refuse(403, "expected an address or localhost as Host: there is no key")
+            return False
         authorization = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if hmac.compare_digest(authorization, f"Bearer {key}".encode()):
             return True

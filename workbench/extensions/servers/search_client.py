@@ -43,11 +43,11 @@ class RemoteSearcher:
     deadline_s: Annotated[float, above(0), "of a whole search, in seconds of the wall clock"] = 5.0
     retries: Annotated[
         int,
-        at_least(0),
+        at_least(0, most=1_000),
         "of a connection that fails or breaks, and of an answer 502, 503 or 504, as "
         "long as there is time",
     ] = 2
-    most_bytes: Annotated[int, at_least(1), "of an answer"] = 2_000_000
+    most_bytes: Annotated[int, at_least(1, most=1_000_000_000), "of an answer"] = 2_000_000
     key: str = field(default="", repr=False)  # taken along to the process that asks
 
     remote = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import time
 from importlib.util import find_spec
@@ -11,6 +12,8 @@ from importlib.util import find_spec
 from workbench.cli.numbers import whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
+
+KEY = "WORKBENCH_SERVE_KEY"  # the variable that clients are told to put the key into
 
 
 def add_serve(command: AddCommand) -> None:
@@ -38,7 +41,8 @@ def add_serve(command: AddCommand) -> None:
     sub.add_argument(
         "--key-env",
         metavar="VARIABLE",
-        help="embedded: environment variable with a key that every request must carry",
+        help="embedded: environment variable with the key that every request must carry (default: a new one, which is "
+        "shown)",
     )
     sub.add_argument("--name", help="embedded: of the model, for clients (default: the folder's)")
     sub.add_argument(
@@ -86,27 +90,32 @@ def _serve_embedded(args: argparse.Namespace) -> int:
     from workbench.extensions.servers.chat_server import ChatServer
     from workbench.extensions.servers.served_policy import ServedSettings, open_served
 
-    key = None
-    if args.key_env:
-        key = os.environ.get(args.key_env)
-        if not key:
-            raise ConfigError(f"the environment variable {args.key_env} holds no key")
+    key = os.environ.get(args.key_env or "") or secrets.token_urlsafe(24)
+    if args.key_env and key != os.environ.get(args.key_env):
+        raise ConfigError(f"the environment variable {args.key_env} holds no key")
     settings = ServedSettings(args.step, args.name, args.calls, args.device, args.dtype)
     print(f"opening {args.source} ...", flush=True)
     with (
         open_served(args.source, settings) as policy,
         ChatServer(policy, args.host, args.port, key=key, seed=args.seed) as server,
     ):
-        secured = "; every request carries the key" if key else ""
         print(
-            f"serving {policy.name} at {server.url}/v1 by the embedded engine{secured}; Ctrl-C ends it",
+            f"serving {policy.name} at {server.url}/v1 by the embedded engine; every request carries the key; Ctrl-C "
+            "ends it",
             flush=True,
         )
+        if not args.key_env:
+            print(_of_clients(key), end="", flush=True)
         try:
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def _of_clients(key: str) -> str:
+    """What a client needs: nobody else on this machine, and no page in its browser, has the key."""
+    return f"  export {KEY}={key}\n"
 
 
 def _serve_by_vllm(args: argparse.Namespace) -> int:
@@ -115,8 +124,9 @@ def _serve_by_vllm(args: argparse.Namespace) -> int:
     print(f"exporting {args.source} and starting vLLM ...", flush=True)
     with serve(args.source, step=args.step, port=args.port) as served:
         print(
-            f"serving {served.name} at {served.url}; Ctrl-C ends it. Talk to it:\n  workbench chat {args.source} --endpoint "
-            f"{served.url} --model {served.name} --calls text",
+            f"serving {served.name} at {served.url}; every request carries the key; Ctrl-C ends it. Talk to it:\n"
+            f"{_of_clients(served.key)}  workbench chat {args.source} --endpoint {served.url} --model {served.name} "
+            f"--calls text --key-env {KEY}",
             flush=True,
         )
         try:

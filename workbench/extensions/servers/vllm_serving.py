@@ -1,7 +1,7 @@
 """A run's policy behind an OpenAI-compatible server of vLLM's own: `workbench serve RUN`.
 
     with serve("runs/first") as server:
-        server.url, server.name           for `workbench chat --endpoint`, and for any client of that protocol
+        server.url, server.key, server.name           for `workbench chat --endpoint`, and for any client of that protocol
 
 It is exported into a folder that goes with the server, with the template and the template's variables it was trained with.
 """
@@ -31,9 +31,10 @@ CACHE_BYTES = (
 
 @dataclass(frozen=True)
 class Served:
-    """Where a policy is served. `url` ends in /v1."""
+    """Where a policy is served. `url` ends in /v1. `key`: every request carries it."""
 
     url: str
+    key: str
     name: str
     process: Any
 
@@ -55,8 +56,8 @@ def serve(
     )
     try:
         process.start()
-        process.wait(lambda: _answers(process.url), deadline_s)
-        yield Served(f"{process.url}/v1", run.name, process)
+        process.wait(lambda: _answers(process.url, process.key), deadline_s)
+        yield Served(f"{process.url}/v1", process.key, run.name, process)
     finally:
         process.close()
 
@@ -90,8 +91,9 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, key: str) -> bool:
+    headers = {"Authorization": f"Bearer {key}"}
     try:
-        return httpx.get(f"{url}/health", timeout=2.0).status_code == 200
+        return httpx.get(f"{url}/health", headers=headers, timeout=2.0).status_code == 200
     except httpx.HTTPError:
         return False

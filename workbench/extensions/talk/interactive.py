@@ -69,9 +69,7 @@ class InteractiveTrajectory:
     @property
     def sampled(self) -> tuple[int, ...]:
         """The ids of the turn that is being sampled, as far as the engine tells."""
-        request_id = next(iter(self._collector.sampling), None)
-        partial = getattr(self._collector.engine, "partial", None)
-        return () if request_id is None or partial is None else partial(request_id)
+        return self._collector.partial()
 
     @property
     def length(self) -> int:

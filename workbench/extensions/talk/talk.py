@@ -12,6 +12,8 @@ one. An environment without questions (FrozenLake) plays the task whose number i
 
 Over an OpenAI-compatible endpoint (`endpoint=`) the server applies its own chat template: same messages, same tools,
 but the tokens are not ours.
+
+Where a program is what is trained (`env.kind = "agent"`), it is started for the question, and every call of it is a turn.
 """
 
 from __future__ import annotations
@@ -118,6 +120,7 @@ class Talk(HasView):
         keep: bool = False,
     ) -> None:
         self.family: EnvFamily = config.family
+        _check_program(self.family, keep, endpoint)
         self.collect: CollectConfig = config.collect
         if temperature is not None:
             self.collect = replace(self.collect, temperature=temperature)
@@ -243,9 +246,9 @@ class Talk(HasView):
         }
         if self.endpoint is not None:
             return EndpointTrajectory(task, endpoint=self.endpoint, **shared)
-        return InteractiveTrajectory(
-            task, engine=self.session.engine, chat=self.session.chat, **shared
-        )
+        # A family whose trajectories are not stepped says what plays one.
+        kind = getattr(self.family, "interactive", lambda: InteractiveTrajectory)()
+        return kind(task, engine=self.session.engine, chat=self.session.chat, **shared)
 
     def _text(self, trajectory: Watched) -> str:
         """What the policy has written of its turn so far, but for a last character that is not whole yet."""
@@ -275,6 +278,19 @@ class Talk(HasView):
 
     def _ipython_display_(self) -> None:
         draw_panel(self)
+
+
+def _check_program(family: EnvFamily, keep: bool, endpoint: Endpoint | None) -> None:
+    """Raise ConfigError for what cannot be done where a program stands between the person and the policy."""
+    if not hasattr(family, "interactive"):
+        return
+    if endpoint is not None:
+        raise ConfigError(
+            "a talk with a run whose tasks are tried by a program goes through that program, and the program asks the run's "
+            "own policy; to try it on a server, start it yourself with OPENAI_BASE_URL set"
+        )
+    if keep:
+        raise ConfigError("a program begins anew with every question; leave out keep (--keep)")
 
 
 def _turn_limit(family: EnvFamily, max_turns: int | None) -> int:

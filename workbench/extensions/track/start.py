@@ -9,7 +9,7 @@ from pathlib import Path
 
 from workbench.extensions.track.trackers import check_tracker
 from workbench.look import text_view
-from workbench.run.store import open_run
+from workbench.run.store import Run, open_run
 from workbench.values import View
 from workbench.values.errors import StoreError
 
@@ -26,7 +26,7 @@ def start_tracking(path: str | os.PathLike, to: str) -> str:
 
 
 def track(
-    run: str | os.PathLike,
+    run: Run | str | os.PathLike,
     to: str,
     *,
     project: str | None = None,

@@ -4,6 +4,7 @@
     keeper    that no server outlives its run         transfer  new weights, and what arrived of them
     ways      ... as files, or by broadcast           core      requests in flight; a server that is gone
     ranks     several learner processes, one server   opening   all of it, from settings
+    guard     who may ask
 
 What the worker inside vLLM does with weights is in engines/vllm_transfer; turns and the check after a sync are those of
 the engine that has vLLM in this process (engines/vllm_engine).

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from workbench.basics.bounded_http import MOST_BYTES, AnswerError, async_hooks, in_short, own_words
+from workbench.basics.bounded_http import MOST_BYTES, AnswerError, async_hooks, in_short
+from workbench.extensions.vllm_server.guard import KEY
 from workbench.values.errors import EngineError
 
 HEALTH_S = 5.0  # a server that samples still says that it is there within this
@@ -34,9 +35,10 @@ class ServerDeadlineError(ServerError):
 
 
 class ServerClient:
-    """Speaks to the server at `url`. `answer_s`: how long a turn may take. Thread-safe apart from `close`."""
+    """Speaks to the server at `url`. `answer_s`: how long a turn may take. `key`: that every request carries, "": none.
+    Thread-safe apart from `close`."""
 
-    def __init__(self, url: str, *, rows: int, answer_s: float) -> None:
+    def __init__(self, url: str, *, rows: int, answer_s: float, key: str = "") -> None:
         self.url = url.rstrip("/")
         self._answer_s = answer_s
         self._came: queue.Queue[tuple[str, dict[str, Any] | EngineError]] = queue.Queue()
@@ -46,6 +48,7 @@ class ServerClient:
         self._rows = asyncio.Semaphore(rows)
         self._http = httpx.AsyncClient(
             base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=False,
             timeout=httpx.Timeout(None, connect=HEALTH_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=rows),
@@ -198,11 +201,12 @@ def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
     if answer.status_code in (401, 403, 404):
         raise EngineError(
             f"{address} is not open (HTTP status {answer.status_code}: {in_short(answer.text)}); a server of ours is "
-            "started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out: docs/guides/vllm.md has the command"
+            f"started with VLLM_SERVER_DEV_MODE=1 and --enable-scale-out, and with the same {KEY} as the learner: "
+            "docs/guides/vllm.md has the command"
         )
     if answer.status_code != 200:
         raise EngineError(
-            f"{address} answered with HTTP status {answer.status_code}: {own_words(answer)}"
+            f"{address} answered with HTTP status {answer.status_code}: {_own_words(answer)}"
         )
     if plain or not answer.content:
         return None
@@ -210,3 +214,13 @@ def _read(address: str, answer: httpx.Response, plain: bool = False) -> Any:
         return answer.json()
     except (ValueError, RecursionError) as error:
         raise EngineError(f"{address} sent what is no JSON: {in_short(answer.text)}") from error
+
+
+def _own_words(answer: httpx.Response) -> str:
+    """The error message of the server's answer, in one line."""
+    try:
+        body = answer.json()
+    except (ValueError, RecursionError):
+        return in_short(answer.text)
+    error = body.get("error", body) if isinstance(body, dict) else body
+    return in_short(error.get("message", error) if isinstance(error, dict) else error)

@@ -59,15 +59,17 @@ class ServerCore:
         folder: str = "",
         process: ServerProcess | None = None,
         adapters: AdapterTransfer,
+        key: str = "",
     ) -> None:
-        """`folder`: where weights are written, by the process that speaks; it is taken away with the server."""
+        """`folder`: where weights are written, by the process that speaks; it is taken away with the server. `key`: that
+        every request carries."""
         self.cache_tokens = cache_tokens
         self.patience_s = layout.answer_deadline_s
         self.layout = layout
         self._ranks = ranks
         self._process = process
         self._adapters = adapters
-        self._client = ServerClient(url, rows=rows, answer_s=layout.answer_deadline_s)
+        self._client = ServerClient(url, rows=rows, answer_s=layout.answer_deadline_s, key=key)
         self._run = ranks.hear(uuid.uuid4().hex[:8])
         self._transfer = WeightTransfer(self._client, self._run, folder, layout, adapters)
         self.head_logits = self._transfer.head_logits

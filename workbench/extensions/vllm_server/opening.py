@@ -20,6 +20,7 @@ from workbench.engines.layout import LayoutConfig
 from workbench.engines.vllm_core import check_vllm, renewed_arguments, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, check_model, context_for
 from workbench.extensions.vllm_server.core import ServerCore
+from workbench.extensions.vllm_server.guard import KEY
 from workbench.extensions.vllm_server.process import CONTROL, ServerProcess
 from workbench.extensions.vllm_server.ranks import ServerRanks
 from workbench.values.errors import EngineError
@@ -42,6 +43,8 @@ def open_server_engine(
     folder = ""
     held = None
     url = layout.url
+    # Of a server that somebody else started: the user's variable, for the server that the user named.
+    key = os.environ.get(KEY, "")
     why = ""
     try:
         if ranks.speaks:
@@ -51,10 +54,11 @@ def open_server_engine(
                 if not url:
                     process = _process(model, config, layout, context, folder, adapter_rank)
                     url = process.url
+                    key = process.key
             except EngineError as error:
                 url = ""
                 why = str(error)
-        url, why = ranks.hear((url, why))
+        url, why, key = ranks.hear((url, why, key))
         if not url:
             raise EngineError(why)
         core = ServerCore(
@@ -66,6 +70,7 @@ def open_server_engine(
             folder=folder,
             process=process,
             adapters=AdapterTransfer(adapter_rank, config.dtype, folder),
+            key=key,
         )
     except BaseException:
         if process is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -17,9 +18,10 @@ from typing import Any
 
 from workbench.engines.adapter_route import ALLOW
 from workbench.engines.vllm_words import BACKEND, EXTENSION
+from workbench.extensions.vllm_server.guard import KEY, PLACE
 from workbench.values.errors import EngineError
 
-HOST = "127.0.0.1"  # nobody else's: its control routes have no key
+HOST = "127.0.0.1"  # nobody else's
 MODEL = "policy"  # the name that requests know it by
 # Of the learner's own environment, and of a vLLM that was opened in its process.
 NOT_FOR_THE_SERVER = (
@@ -40,7 +42,8 @@ CONTROL = {
 
 
 class ServerProcess:
-    """Started by `start`, also once more after its end. Not thread-safe."""
+    """Started by `start`, also once more after its end. Every request to it carries `key`, which is made here. Not
+    thread-safe."""
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class ServerProcess:
         self._weights = weights
         self._port = port or _free_port()
         self.url = f"http://{HOST}:{self._port}"
+        self.key = secrets.token_urlsafe(24)
 
     def start(self) -> None:
         """Begin to start it, once more if need be: at the same address."""
@@ -91,6 +95,10 @@ class ServerProcess:
             str(self._port),
             "--served-model-name",
             self._name,
+            "--allowed-origins",
+            "[]",
+            "--middleware",
+            PLACE,
             *flags(self._arguments | dict(self._renewed())),
         ]
         keeper = [
@@ -115,6 +123,7 @@ class ServerProcess:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "PYTHONPATH": _import_path(),
+            KEY: self.key,
         }
         if CONTROL.items() <= self._arguments.items():
             environment["VLLM_SERVER_DEV_MODE"] = "1"  # has the control routes

@@ -1,1 +1,1 @@
-"""A warm start: a policy is trained on the solver's turns in training tasks, before rewards."""
+"""A warm start: a policy is trained on what a player does in training tasks, before rewards."""

@@ -1,4 +1,4 @@
-"""`workbench warm-start POLICY ENV --out FOLDER`: a policy trained on the solver's turns."""
+"""`workbench warm-start POLICY ENV --out FOLDER`: a policy trained on what a player does in training tasks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,17 @@ def add_warm_start(command: AddCommand) -> None:
     sub.add_argument(
         "--batch", type=whole_number, default=8, help="of them in an update (default: 8)"
     )
+    sub.add_argument(
+        "--player",
+        default="solver",
+        metavar="NAME",
+        help="whose turns are shown: solver (the default), or another that the environment has, "
+        "such as careful for its careful_action",
+    )
     sub.add_argument("--epochs", type=whole_number, default=1, help="passes (default: 1)")
-    sub.add_argument("--lr", type=float, help="learning rate (default: by the policy's size)")
+    sub.add_argument(
+        "--lr", type=float, help="largest learning rate (default: by the policy's size)"
+    )
     add_set(sub)
 
 
@@ -40,6 +49,7 @@ def warm_start_command(args: argparse.Namespace) -> int:
         args.out,
         overrides(args.settings),
         tasks=args.tasks,
+        player=args.player,
         batch=args.batch,
         epochs=args.epochs,
         lr=args.lr,

@@ -1,15 +1,15 @@
-"""The solver's trajectories in training tasks, as token ids: built by the chat format that rollouts use.
+"""What a player of the family does in training tasks, as token ids: built by the chat format that rollouts use.
 
-A named exception of invariant 1: the solver wrote these turns and no policy sampled them. They are marked as a policy's
-turns are, so that exactly they are trained: their texts and the end of each turn, never a prompt or a reply. Every
-trajectory earns 1 on its last turn; without a baseline each of its tokens then weighs the same, which is the gradient of
-the likelihood.
+The solver plays, or another player that the family has: `player="careful"` is its `careful_action(env, rng)`.
+
+A named exception of invariant 1: the player wrote these turns and no policy sampled them. They are marked as a policy's
+turns are, so that exactly they are trained: their texts and the end of each turn, never a prompt or a reply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from workbench.training.session import Session
 from workbench.values import Group, Sampling, StopReason, Task, Trajectory, Turn
 from workbench.values.errors import ConfigError
 from workbench.values.seeds import rng_at, seed_of
-from workbench.worlds import split_of
-from workbench.worlds import tasks as env_tasks
+from workbench.worlds import split_of, tasks
 from workbench.worlds.shared import opened
 
 SHOWN_BY = "demonstrated"  # in the place of an engine's name
+SOLVER = "solver"
+Act = Callable[[Any, np.random.Generator], str]
 
 
 @dataclass(frozen=True)
@@ -36,23 +37,26 @@ class Demonstrations:
     failed: int = 0
     long: int = 0
 
+    @property
+    def turns(self) -> int:
+        return sum(len(group[0].turns) for group in self.groups)
 
-def demonstrate(session: Session, count: int) -> Demonstrations:
-    """Solve `count` training tasks, each another draw than those of the run's own steps. Raises ConfigError for a family
-    without a solver, and where nothing was solved within the limits."""
-    family = session.family
-    if not callable(getattr(family, "solver_action", None)):
-        raise ConfigError(
-            f"{family.name} has no solver_action, so nobody can show how it is done; give the family one, or begin by rewards"
-        )
-    seed = seed_of(session.config.seed, "warm-start")
+
+def demonstrate(
+    session: Session, count: int, *, first: int = 0, player: str = SOLVER
+) -> Demonstrations:
+    """What `player` does in training tasks number `first` to `first + count`, other draws than those of the run's own steps.
+    Where the solver fails, its trajectory is left out; another player's belong to what is shown.
+
+    Raises ConfigError for a family without this player, and where nothing is left within the limits."""
+    act = _player_of(session.family, player)
     limit = session.config.collect.max_turn_tokens
     groups = []
     failed = 0
     long = 0
-    for task in _tasks(family, count, seed):
-        trajectory = _solved(session, task, seed)
-        if trajectory.success is False:
+    for number in range(first, first + count):
+        trajectory = _played(session, act, number)
+        if player == SOLVER and trajectory.success is False:
             failed += 1
         elif max(_turn_lengths(trajectory)) > limit:
             long += 1
@@ -66,47 +70,63 @@ def demonstrate(session: Session, count: int) -> Demonstrations:
     return Demonstrations(tuple(groups), failed, long)
 
 
-def _tasks(family: Any, count: int, seed: int) -> Iterator[Task]:
-    for task in env_tasks(family, "train", count, seed=seed, step=1):
-        if split_of(family, task) != "train":
-            raise ConfigError(f"task {task.id} is held out; demonstrations are of training tasks")
-        yield task
+def _player_of(family: Any, player: str) -> Act:
+    name = f"{player}_action"
+    if not callable(getattr(family, name, None)):
+        raise ConfigError(
+            f"{family.name} has no {name}, so that player cannot show how it is done; give the family one, name another "
+            "player that it has, or begin by rewards"
+        )
+    return getattr(family, name)
 
 
-def _solved(session: Session, task: Task, seed: int) -> Trajectory:
-    """What the solver does in a task, as a trajectory that earned 1."""
+def _task(session: Session, number: int) -> Task:
+    """Training task number `number`: a function of the run's seed and of the number alone."""
+    family = session.family
+    seed = seed_of(session.config.seed, "warm start", "task")
+    # A family that says itself which task comes after which counts steps from 1.
+    step = number + hasattr(family, "task_seeds")
+    [task] = tasks(family, "train", 1, seed=seed, step=step)
+    if split_of(family, task) != "train":
+        raise ConfigError(f"task {task.id} is held out; demonstrations are of training tasks")
+    return task
+
+
+def _played(session: Session, act: Act, number: int) -> Trajectory:
+    """Task number `number` as the player plays it."""
+    seed = session.config.seed
     collect = session.config.collect
-    rng = rng_at(seed, "solver", task.id)
-    dynamics = seed_of(seed, "dynamics", task.id)
+    task = _task(session, number)
+    rng = rng_at(seed, "warm start", "demonstrator", number)
+    dynamics = seed_of(seed, "warm start", "dynamics", number)
     with opened(session.family) as env:
         first = env.reset(task, dynamics)
         conversation = Conversation(
             session.chat, first, history=collect.history, window=collect.window
         )
-        turns, stop = _played(session, env, conversation, rng)
-    paid = [replace(turn, reward=0.0, reward_parts={}) for turn in turns]
-    paid[-1] = replace(paid[-1], reward=1.0)
+        turns, stop = _turns(session, env, conversation, lambda: act(env, rng))
     return Trajectory(
         task=task,
         attempt=0,
         dynamics_seed=dynamics,
         first_observation=first,
-        turns=tuple(paid),
+        turns=tuple(turns),
         segments=conversation.segments,
         stop_reason=stop,
         success=turns[-1].info.get("success"),
     )
 
 
-def _played(
-    session: Session, env: Any, conversation: Conversation, rng: np.random.Generator
+def _turns(
+    session: Session, env: Any, conversation: Conversation, act: Callable[[], str]
 ) -> tuple[list[Turn], StopReason]:
-    """The solver's turns, which are added to the conversation, and how the trajectory ended."""
-    family = session.family
+    """The player's turns, which are added to the conversation, and how the trajectory ended."""
+    most = session.family.max_turns
     turns: list[Turn] = []
-    for number in range(family.max_turns):
-        text = family.solver_action(env, rng)
+    for number in range(most):
+        text = act()
         token_ids = _ids(session, text)
+        # Zeros stand where a sampler's logprobs would: nobody reads them.
         conversation.add_action(
             token_ids,
             np.zeros(len(token_ids), np.float32),
@@ -119,7 +139,7 @@ def _played(
         if result.terminated or result.truncated:
             stop = StopReason.TERMINATED if result.terminated else StopReason.ENV_TRUNCATED
             return turns, stop
-        if number + 1 < family.max_turns:
+        if number + 1 < most:
             conversation.add_observation(result.observation)
     return turns, StopReason.MAX_TURNS
 

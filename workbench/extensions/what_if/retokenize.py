@@ -133,7 +133,7 @@ def _again(session: Session, segment: Segment) -> Segment:
                 zeros = np.zeros(len(ids))
                 span = replace(span, token_ids=ids, logprobs=zeros, plain_logprobs=None)
         spans.append(span)
-    return Segment(tuple(spans))
+    return replace(segment, spans=tuple(spans))
 
 
 def _both(

@@ -67,13 +67,17 @@ class Algorithm:
     reduction: Annotated[
         str, one_of(*REDUCTIONS), "how losses of tokens are summed up: learn/ops/loss.py"
     ] = "token-mean"
-    fixed_length: Annotated[int, at_least(0), "tokens, of the reduction 'fixed-length'"] = 0
+    fixed_length: Annotated[
+        int, at_least(0, most=1_000_000_000), "tokens, of the reduction 'fixed-length'"
+    ] = 0
     entropy_coef: Annotated[float, at_least(0), "nats of entropy are worth this much loss"] = 0.0
     reference: ReferenceKL = ReferenceKL()
-    epochs: Annotated[int, at_least(1), "passes over a step's trajectories"] = 1
-    minibatches: Annotated[int, at_least(1), "updates per pass"] = 1
+    epochs: Annotated[int, at_least(1, most=10_000), "passes over a step's trajectories"] = 1
+    minibatches: Annotated[int, at_least(1, most=1_000_000), "updates per pass"] = 1
     minibatch_size: Annotated[
-        int, at_least(0), "or: trajectories per update, of which a filter then leaves fewer"
+        int,
+        at_least(0, most=1_000_000_000),
+        "or: trajectories per update, of which a filter then leaves fewer",
     ] = 0
     masks: Annotated[Masks, "which tokens take part in what"] = Masks()
     rewards: Annotated[Rewards, "normalisation of rewards before credit is given"] = Rewards()

@@ -244,7 +244,7 @@ class Filter:
         str, one_of(*MASSES), "what is shared: the reward std, or its softmax (top_p)"
     ] = "linear"
     slack: Annotated[float, at_least(0), "of linear mass, in units of reward (top_p)"] = 0.01
-    groups: Annotated[int, at_least(1), "with the largest reward std (top_k)"] = 4
+    groups: Annotated[int, at_least(1, most=1_000_000), "with the largest reward std (top_k)"] = 4
     ratio: Annotated[float, at_least(0, most=1), "of the largest reward std (min_p)"] = 0.5
     low: Annotated[
         float, at_least(0, most=1), "quantile of reward std that a group is above (band)"
@@ -252,7 +252,7 @@ class Filter:
     high: Annotated[float, at_least(0, most=1), "... and below (band)"] = 1.0
     attempts: Annotated[
         int,
-        at_least(2, why="one trajectory alone has nothing to be compared with"),
+        at_least(2, most=1_000_000, why="one trajectory alone has nothing to be compared with"),
         "of each group (within_group)",
     ] = 4
     zero_variance: Annotated[

@@ -1,20 +1,22 @@
 """What the public functions take first, and what is said of a value of another kind: its type, and the call that fits it.
 
 A run, one that trains and a session of it are one thing to the caller: where a function takes one, another is made into
-it, and closed again. So is a config, where its session is taken, and what `load_config` takes, where a config is. Only
-values of the kinds below are refused; anything else goes on to the function, which knows best: a class of the user's may
-stand in for one of ours.
+it, and closed again. So is a config, where its session is taken, and what `load_config` takes, where a config is. A
+class of the user's may stand in for one of ours, and goes on to the function, which knows best. All other arguments are held
+against their annotations (`annotated`).
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
 from workbench.basics.plugins import load_named
+from workbench.look.cells.annotated import checked, may_be_a_path, shown
 from workbench.values.errors import DataError
 
 # Kind -> (its class, the calls that fit it). A class whose module was never imported has no values.
@@ -160,35 +162,50 @@ def said_of(value: Any, by_class: Mapping[str, str]) -> str:
 
 def as_public(name: str, value: Any) -> Any:
     """A public value as it is handed out: a function that refuses what it does not take, or that says how it is called."""
+    if not inspect.isfunction(value):
+        return value
+    function = checked(name, value)
     if name in TAKES:
-        return guarded(name, value)
-    return _Listing(name, value) if name in LISTINGS else value
+        return guarded(name, function)
+    return _Listing(name, function) if name in LISTINGS else function
 
 
 def guarded(name: str, function: Callable) -> Callable:
     """The function, which refuses a first argument of a kind that it does not take: DataError, with the call that fits."""
     takes = TAKES[name]
+    by_name = next(iter(inspect.signature(function).parameters))
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not args and by_name in kwargs:
+            args = (kwargs.pop(by_name),)
         if not args:
             return function(**kwargs)
         first, *others = args
-        given = said_of(first, {cls: kind for kind, (cls, _) in KINDS.items()})
+        given = _kind_of(first)
         if given == "Session" and "Run" in takes and given not in takes and first.run is not None:
             first, given = first.run, "Run"
         if given and given not in takes:
             raise DataError(_refusal(name, takes, given, first))
+        if given == "text" and not may_be_a_path(first):
+            raise DataError(f"wb.{name}: no file is called {shown(first)}")
         if given == "RunningRun":
             first = first.run
         if given in _RUN and name in OF_A_RUN:
-            return load_named(OF_A_RUN[name], name)(first, *others, **kwargs)
+            return checked(name, load_named(OF_A_RUN[name], name))(first, *others, **kwargs)
         with ExitStack() as opened:
             if given not in ("", takes[0]) or _is_family(first):
                 first = _made_into(takes[0], first, opened)
             return function(first, *others, **kwargs)
 
     return call
+
+
+def _kind_of(value: Any) -> str:
+    """Its kind; the name of its class where that is Python's own; "": a class of the user's."""
+    is_plain = type(value).__module__ == "builtins"
+    named = {cls: kind for kind, (cls, _) in KINDS.items()}
+    return said_of(value, named) or (type(value).__name__ if is_plain else "")
 
 
 def _is_family(value: Any) -> bool:
@@ -210,10 +227,10 @@ def _made_into(kind: str, value: Any, opened: ExitStack) -> Any:
 
 
 def _refusal(name: str, takes: tuple[str, ...], given: str, value: Any) -> str:
-    fits = KINDS[given][1]
-    shown = f" ({value!r:.60})" if given in _NAMES or not fits else ""
+    fits = KINDS[given][1] if given in KINDS else ""
+    words = f" ({value!r:.60})" if given in _NAMES or not fits else ""
     word = MADE[takes[0]].partition(" =")[0]
     right = (
         f"For a {given}: {fits}" if fits else f"Write wb.{name}({word}, ...), with {MADE[takes[0]]}"
     )
-    return f"wb.{name} takes {' or '.join(f'a {kind}' for kind in takes)}, got {'an' if given == 'int' else 'a'} {given}{shown}. {right}"
+    return f"wb.{name} takes {' or '.join(f'a {kind}' for kind in takes)}, got {'an' if given == 'int' else 'a'} {given}{words}. {right}"

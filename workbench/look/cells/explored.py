@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.basics.extensions import service
+from workbench.look import doc
 from workbench.look.cells.course import course_of
 from workbench.look.cells.step_record import (
     StepRecord,
@@ -32,8 +33,9 @@ from workbench.look.grid import find_grid, squares
 from workbench.look.pairs import PairedGroups, paired
 from workbench.look.side_by_side import pair_of, pairs_of, side_by_side
 from workbench.look.spread import group_spread
+from workbench.look.text import text_of
 from workbench.look.tokens import ids_as_texts
-from workbench.look.trajectory import states_of
+from workbench.look.trajectory import added_parts, states_of
 from workbench.run.store import Run
 from workbench.values import Trajectory
 from workbench.values.address import Address
@@ -318,7 +320,7 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
         [visible(message.role), _text(message.text)]
         for message in trajectory.first_observation.messages
     ]
-    return {
+    return _segment_facts(trajectory) | {
         "step": facts.step,
         "task": task,
         "attempt": attempt,
@@ -332,8 +334,17 @@ def _facts_of(facts: StepRecord, task: int, attempt: int) -> dict[str, Any]:
         "stop": trajectory.stop_reason.value,
         "error": visible(trajectory.error or ""),
         "group": spread_of(group),
-        "segments": [len(segment) for segment in trajectory.segments],
         "boards": [grid and squares(grid).rows for grid in map(find_grid, states_of(trajectory))],
+    }
+
+
+def _segment_facts(trajectory: Trajectory) -> dict[str, Any]:
+    """Lengths of segments, why those are not trained that are not, and what an extension says of the trajectory, as text."""
+    segments = trajectory.segments
+    return {
+        "segments": [len(segment) for segment in segments],
+        "untrained": [visible(segment.untrained) for segment in segments],
+        "added": visible(text_of(doc.ViewDocument(added_parts(trajectory)))),
     }
 
 

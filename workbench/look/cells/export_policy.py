@@ -77,7 +77,12 @@ def export_policy(
             f"{run.path} has no checkpoint yet; train at least one step. What it started from is the "
             f"policy {config.policy.name}"
         )
-    policy = load_policy(config.policy.name, dtype=config.policy.dtype, loader=config.policy.loader)
+    policy = load_policy(
+        config.policy.name,
+        dtype=config.policy.dtype,
+        loader=config.policy.loader,
+        base_bits=config.policy.base_bits,
+    )
     weights = _weights(policy, config.learner, saved, dtype)
     facts = _facts(run, saved.step, policy, dtype, weights, config.policy.template_flags)
     make_folder(folder.absolute().parent)

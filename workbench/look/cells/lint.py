@@ -13,8 +13,8 @@ In training the same rules are an instrument: linting/in_training.py. What evide
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ from workbench.look.cells.stored import token_texts as texts_of_run
 from workbench.look.words import count
 from workbench.run.store import Run, open_run
 from workbench.values import Group, Trajectory, View
-from workbench.values.errors import DataError, StoreError, WorkbenchError
+from workbench.values.errors import DataError, StoreError, WorkbenchError, nearest
 from workbench.values.view import HasView
 
 if TYPE_CHECKING:
@@ -156,7 +156,14 @@ def _opened(path: Path) -> Any:
     return open_run(path)
 
 
+def _is_group(value: Any) -> bool:
+    return isinstance(value, Iterable) and all(isinstance(part, Trajectory) for part in value)
+
+
 def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
+    if unknown := given.keys() - {field.name for field in fields(Evidence)}:
+        known = [field.name for field in fields(Evidence)]
+        raise DataError(f"lint takes no {min(unknown)}; {nearest(min(unknown), known)}")
     if isinstance(what, Evidence):
         return replace(what, **given)
     if isinstance(what, Batch):
@@ -171,9 +178,7 @@ def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
         what = [(what,)]
     if isinstance(what, Group):
         what = [what]
-    if not isinstance(what, Sequence) or not all(
-        isinstance(t, Trajectory) for group in what for t in group
-    ):
+    if not isinstance(what, Sequence) or not all(map(_is_group, what)):
         raise DataError(
             "lint looks at groups, a Batch, a run, a session, or a file of rollouts; got "
             f"{type(what).__name__}"

@@ -46,7 +46,7 @@ from workbench.look.cells.stored import lint_words
 from workbench.look.live import COARSE_S, LiveState, LiveView, Status, live_panels, live_view
 from workbench.look.watch import follow
 from workbench.run.follow import RunFollower
-from workbench.run.store import Run, open_run
+from workbench.run.store import Run, open_run, with_name
 from workbench.run.writer import write_file
 from workbench.training.config import Config, to_dict
 from workbench.values import View
@@ -229,7 +229,7 @@ class WatchedRun:
 
 def fresh_path(path: str | Path) -> Path:
     """`path`, or `path-2`, `path-3` ... if it is taken: a run is never overwritten."""
-    path = Path(path)
+    path = with_name(path)
     number = 2
     free = path
     while free.exists() or Path(f"{free}.log").exists():

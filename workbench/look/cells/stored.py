@@ -145,7 +145,11 @@ def show_replay(run: Run | str | Path, step: int) -> View:
 
 def is_of_another_framework(path: Path) -> bool:
     """Whether the folder or file holds no run but rollouts that an extension can read."""
-    if (path / "run.json").exists() or not has_service("looks_like_rollouts"):
+    try:
+        is_run = (path / "run.json").exists()
+    except OSError:  # it cannot be the name of a file
+        return False
+    if is_run or not has_service("looks_like_rollouts"):
         return False
     return service("looks_like_rollouts", f"reading {path}")(path)
 

@@ -19,7 +19,9 @@ Context = Annotated[
     "supporting documents, in the prompt",
 ]
 Turns = Annotated[
-    int, at_least(1), "with tools, the answering one included; without them there is one"
+    int,
+    at_least(1, most=10_000),
+    "with tools, the answering one included; without them there is one",
 ]
 
 

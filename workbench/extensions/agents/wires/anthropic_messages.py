@@ -18,6 +18,7 @@ from workbench.extensions.agents.wires.fields import (
     RequestFields,
     body_of,
     function_tool,
+    loose_tools,
     text_of,
 )
 
@@ -45,7 +46,8 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
         )
     for index, entry in enumerate(entries):
         messages += _messages(entry, f"messages[{index}]")
-    tools = tuple(_tool(tool) for tool in fields.take("tools", []))
+    offered = fields.take("tools", [])
+    tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
     most = fields.number("max_tokens", whole=True)
     if most is None or most < 1:
         raise RefusedCall(

@@ -137,6 +137,31 @@ def function_tool(tool: Mapping[str, Any], parameters: str) -> Mapping[str, Any]
     return {"type": "function", "function": function}
 
 
+def loose_tools(
+    fields: RequestFields, offered: Any, tools: tuple[Mapping[str, Any], ...]
+) -> tuple[Mapping[str, Any], ...]:
+    """The tools without `strict`, which asks that arguments be held to the schema while they are sampled: refused, or noted
+    with the names of the tools. `offered`: as they were sent."""
+    sent = offered if isinstance(offered, list) else [offered]
+    pairs = zip(sent, tools)
+    strict = [tool["function"]["name"] for own, tool in pairs if _is_strict(own)]
+    if strict:
+        why = "nothing here holds arguments to a schema while they are sampled"
+        fields.refuse("strict", strict, why)
+    return tuple(_loose(tool) for tool in tools)
+
+
+def _is_strict(tool: Any) -> bool:
+    function = tool.get("function")
+    inner = function.get("strict") if isinstance(function, Mapping) else None
+    return bool(tool.get("strict") or inner)
+
+
+def _loose(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = {name: value for name, value in tool["function"].items() if name != "strict"}
+    return {**tool, "function": function}
+
+
 def body_of(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise RefusedCall(400, "invalid_json", "the body of a call is a JSON object")

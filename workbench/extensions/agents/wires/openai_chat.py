@@ -14,7 +14,13 @@ from workbench.extensions.agents.messages import (
     WireCall,
     WireMessage,
 )
-from workbench.extensions.agents.wires.fields import FieldRules, RequestFields, body_of, text_of
+from workbench.extensions.agents.wires.fields import (
+    FieldRules,
+    RequestFields,
+    body_of,
+    loose_tools,
+    text_of,
+)
 
 PATH = "/chat/completions"
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
@@ -56,7 +62,8 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     fields = RequestFields(body_of(value), rules)
     model = fields.take("model", "")
     messages = _messages(fields.take("messages"))
-    tools = tools_of(fields.take("tools", []))
+    offered = fields.take("tools", [])
+    tools = loose_tools(fields, offered, tools_of(offered))
     options = fields.take("stream_options", {})
     most = [fields.number(name, whole=True) for name in ("max_tokens", "max_completion_tokens")]
     asked = [number for number in most if number is not None]

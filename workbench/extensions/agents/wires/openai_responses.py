@@ -21,6 +21,7 @@ from workbench.extensions.agents.wires.fields import (
     RequestFields,
     body_of,
     function_tool,
+    loose_tools,
     text_of,
 )
 
@@ -37,7 +38,8 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     instructions = text_of(fields.take("instructions"), "instructions", "\n")
     messages = [WireMessage("system", instructions)] if instructions else []
     messages += _messages(fields.take("input"))
-    tools = tuple(_tool(tool) for tool in fields.take("tools", []))
+    offered = fields.take("tools", [])
+    tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
     most = fields.number("max_output_tokens", whole=True)
     temperature = fields.sampling("temperature")
     top_p = fields.sampling("top_p")

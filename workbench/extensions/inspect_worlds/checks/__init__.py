@@ -247,6 +247,8 @@ def check_family(
     `count_tokens(observation)`: tokens of a prompt that begins with it; with `max_context` and `max_turn_tokens` it says
     whether prompts fit. `tasks`: how many are played; `budget_s`: seconds for each way to play. `way`: from a policy's words to the world.
     """
+    # A family may have questions of its own: what a program of somebody's does, say.
+    checks = (*CHECKS, *getattr(family, "own_checks", tuple)())
     given = CheckInput(family, count_tokens, max_context, max_turn_tokens, tasks, budget_s, way)
     about = f"{getattr(family, 'label', family.name)}: {tasks} tasks"
     missing = {name: NONE_KNOWN for name in BASELINES if name not in given.baselines}
@@ -258,7 +260,7 @@ def check_family(
         return EnvReport(LintReport((_answer(first, [what]),), about), baselines=missing)
     answers = tuple(
         _answer(check, heard_out(check.check, given, "the check itself failed"))
-        for check in CHECKS
+        for check in checks
         if not only or check.id in only
     )
     return EnvReport(

@@ -95,7 +95,9 @@ def _answered(t: Trajectory, turn: Turn, measure: str | None, judged: bool) -> I
         if won and has_gold and answer is None and not judged:
             yield "no answer was read, and it counts as a success"
         return
-    if answer not in turn.text:
+    if "call" in turn.info:
+        pass  # a program words its answer itself
+    elif answer not in turn.text:
         yield f"the answer {shortened(answer)} was read, and is not in the action"
     elif answer not in turn.text.rpartition("</think>")[2]:
         yield f"the answer {shortened(answer)} was read from the thought"

@@ -52,9 +52,11 @@ class Code:
         "of a task that is made here. vague: one step, of which the words leave "
         "open two; the example tells which",
     ] = "full"
-    tests: Annotated[int, at_least(2), "hidden, of a task that is made here"] = 6
+    tests: Annotated[int, at_least(2, most=1_000), "hidden, of a task that is made here"] = 6
     tool: Annotated[bool, "a Python tool to try programs in"] = True
-    turns: Annotated[int, at_least(1), "of a trajectory, the answering one included"] = 4
+    turns: Annotated[
+        int, at_least(1, most=10_000), "of a trajectory, the answering one included"
+    ] = 4
     pay: Annotated[
         str,
         one_of("all", "share"),

@@ -1,0 +1,233 @@
+"""Cases one after the other for so many minutes; what each reaches decides what is changed further; what is wrong is made small.
+
+    python -m tests.attack.drive --seed 1 --minutes 60 --out attacked
+    python -m tests.attack.drive --again attacked/find-001.json
+
+Every case is a child of its own with bounds on time and memory. Wrong is: a traceback, the exit status 3 (an error that nobody expected)
+or one that no command has, more than SECONDS of computing, more than MEGABYTES beyond what this process has. A find is made smaller
+by leaving operations out as long as the same goes wrong, and written down once for each place where it goes wrong.
+
+The same seed draws the same numbers; which cases are taken up again depends on the functions that cases were seen to enter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.attack.victims import KINDS, Case, Ground, attack, lay_ground
+
+SECONDS = 20  # of computing
+WALL = 8  # times as many of the wall clock, on a machine that does other work
+MEGABYTES = 1_000  # beyond what this process has
+OURS = f"{Path(__file__).parents[2]}/workbench/"
+SHARES = {"run": 10, "rollouts": 4, "model": 3, "reply": 2, "call": 3}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a case ended. `entered`: functions of the package that it entered."""
+
+    status: int
+    said: str
+    seconds: float
+    megabytes: float
+    entered: frozenset[str]
+
+    def wrong(self) -> str:
+        """The kind and the place of what is wrong; "": nothing."""
+        if self.seconds > SECONDS or self.status in (-signal.SIGXCPU, -signal.SIGKILL):
+            return "slow"
+        if self.megabytes > MEGABYTES:
+            return "large"
+        if self.status in (0, 1, 2) and "Traceback" not in self.said:
+            return ""
+        places = re.findall(rf'File "{re.escape(OURS)}([^"]+)", line (\d+)', self.said)
+        kinds = re.findall(r"(?m)^(\w+(?:Error|Exception|Exit))\b", self.said)
+        at = ":".join(places[-1]) if places else f"status {self.status}, {self.said[-80:]}"
+        return f"{kinds[-1] if kinds else 'error'} at {at}"
+
+
+def run_case(case: Case, ground: Ground, attacking: Callable = attack) -> Ended:
+    """In a child of this process."""
+    report = ground.folder / "report"
+    report.unlink(missing_ok=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    pid = os.fork()
+    if not pid:
+        _as_child(case, ground, report, attacking)
+    until = time.monotonic() + SECONDS * WALL
+    while True:
+        ended, status, used = os.wait4(pid, os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() > until:
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    told = json.loads(report.read_text()) if report.exists() else {}
+    return Ended(
+        told.get("status", os.waitstatus_to_exitcode(status) or 70),
+        told.get("said", "it ended without a word"),
+        used.ru_utime + used.ru_stime,
+        max(0, used.ru_maxrss - before) / 1024,
+        frozenset(told.get("entered", ())),
+    )
+
+
+def _as_child(case: Case, ground: Ground, report: Path, attacking: Callable) -> None:
+    os.setsid()
+    entered: set[str] = set()
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(OURS):
+            entered.add(f"{code.co_filename[len(OURS) :]}:{code.co_firstlineno}")
+
+    try:
+        silent = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(silent, fd)
+        resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS + 5))
+        resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.setprofile(look)
+        try:
+            status, said = attacking(case, ground)
+        except BaseException:
+            status, said = 70, traceback.format_exc()
+        sys.setprofile(None)
+        told = {"status": status, "said": said[-4000:], "entered": sorted(entered)}
+        report.write_text(json.dumps(told))
+    finally:
+        os._exit(0)
+
+
+@dataclass
+class Attack:
+    """What was tried so far. `kept`: cases that entered functions which none before them had."""
+
+    ground: Ground
+    seed: int
+    attacking: Callable = attack
+    kept: list[Case] = field(default_factory=list)
+    entered: set[str] = field(default_factory=set)
+    tried: Counter = field(default_factory=Counter)
+    finds: dict[str, tuple[Case, Ended]] = field(default_factory=dict)
+
+    def draw(self, number: int) -> Case:
+        """The case of this number: a new one, or one that reached something, with an operation more."""
+        rng = random.Random(f"{self.seed} {number}")
+        kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
+        parents = [case for case in self.kept if case.kind == kind]
+        operation = rng.randrange(1 << 32)
+        if parents and rng.random() < 0.5:
+            parent = rng.choice(parents)
+            number = parent.number if rng.random() < 0.5 else operation
+            return Case(kind, number, (*parent.operations[-5:], operation))
+        return Case(
+            kind, operation, tuple(rng.randrange(1 << 32) for _ in range(rng.choice((1, 1, 2, 4))))
+        )
+
+    def step(self, number: int) -> str:
+        """Try one; what was found anew, "": nothing."""
+        case = self.draw(number)
+        ended = run_case(case, self.ground, self.attacking)
+        self.tried[case.kind] += 1
+        if new := ended.entered - self.entered:
+            self.entered |= new
+            self.kept.append(case)
+        wrong = ended.wrong()
+        if not wrong or wrong in self.finds:
+            return ""
+        self.finds[wrong] = self.smaller(case, ended, wrong)
+        return wrong
+
+    def smaller(self, case: Case, ended: Ended, wrong: str) -> tuple[Case, Ended]:
+        """The case with as few operations as do the same wrong."""
+        place = 0
+        while place < len(case.operations) and len(case.operations) > 1:
+            tried = case.without(place)
+            again = run_case(tried, self.ground, self.attacking)
+            if again.wrong() == wrong:
+                case, ended = tried, again
+            else:
+                place += 1
+        return case, ended
+
+
+def write_finds(attack_made: Attack, out: Path) -> None:
+    """A file for each find, and the counts."""
+    out.mkdir(parents=True, exist_ok=True)
+    for number, (wrong, (case, ended)) in enumerate(attack_made.finds.items(), 1):
+        told = asdict(case) | {"wrong": wrong, "status": ended.status, "said": ended.said}
+        told |= {"seconds": round(ended.seconds, 2), "megabytes": round(ended.megabytes)}
+        (out / f"find-{number:03d}.json").write_text(json.dumps(told, indent=1) + "\n")
+    counts = {
+        "seed": attack_made.seed,
+        "tried": dict(attack_made.tried),
+        "functions entered": len(attack_made.entered),
+        "kept": len(attack_made.kept),
+        "finds": list(attack_made.finds),
+    }
+    (out / "counts.json").write_text(json.dumps(counts, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=Path("attacked"))
+    parser.add_argument("--again", type=Path, help="do this find once more")
+    options = parser.parse_args()
+    for module in (
+        "workbench.cli.commands",
+        "workbench.training.session",
+        "pyarrow.parquet",
+        "pandas",
+    ):
+        __import__(module)
+    out = options.out.absolute()
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["XDG_STATE_HOME"], os.environ["WORKBENCH_PROGRESS"] = f"{name}/state", "quiet"
+        if options.again is not None:
+            told = json.loads(options.again.read_text())
+        made = Attack(lay_ground(Path(name)), options.seed)
+        if options.again is not None:
+            case = Case(told["kind"], told["number"], tuple(told["operations"]))
+            ended = run_case(case, made.ground)
+            print(f"{case}: {ended.wrong() or 'nothing wrong'}\n{ended.said}")
+            return 1 if ended.wrong() else 0
+        until = time.monotonic() + 60 * options.minutes
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            if wrong := made.step(number):
+                case, ended = made.finds[wrong]
+                print(f"{number}: {wrong} | {case}", flush=True)
+                write_finds(made, out)
+        write_finds(made, out)
+    tried = ", ".join(f"{count} {kind}" for kind, count in sorted(made.tried.items()))
+    print(
+        f"seed {options.seed}: {sum(made.tried.values())} cases ({tried}), {len(made.entered)} functions entered, "
+        f"{len(made.finds)} found wrong; {out}"
+    )
+    return 1 if made.finds else 0
+
+
+assert SHARES.keys() == KINDS.keys()
+if __name__ == "__main__":
+    sys.exit(main())

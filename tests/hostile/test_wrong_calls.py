@@ -1,0 +1,90 @@
+"""Wrong calls of the public functions end in words of ours, which name the argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import workbench as wb
+from tests.hostile.wrong_calls import WrongCall, calls, cheap, functions, sound
+from workbench.look.cells.annotated import checked, fits
+from workbench.values.errors import DataError
+
+
+def test_a_grid_of_wrong_calls_ends_in_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    right = cheap(tmp_path)
+    tried = list(calls(right, sorted(right)))
+    assert len(tried) > 800
+    assert [wrong for call in tried if (wrong := call.ended())] == []
+
+
+@pytest.mark.full
+def test_all_wrong_calls_end_in_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    right = sound(tmp_path)
+    assert [wrong for call in calls(right, sorted(right)) if (wrong := call.ended())] == []
+
+
+@pytest.mark.full
+def test_every_public_function_is_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(functions()) == set(sound(tmp_path)) | {"presets", "environments", "algorithms"}
+
+
+def test_negative_control_an_error_out_of_the_depth_is_noticed(monkeypatch):
+    """One that Python raises where nothing was looked at."""
+    monkeypatch.setitem(wb.__dict__, "schema_of", wb.schema_of.__wrapped__)
+    assert "AttributeError" in WrongCall("schema_of", "tool", "5", {"tool": 5}).ended()
+    assert WrongCall("load_config", "source", "5", {"source": 5}).ended() == ""
+
+
+def test_what_is_refused_is_named_without_control_characters():
+    with pytest.raises(DataError, match=r"wb\.runs takes folder as str \| os\.PathLike, got 5"):
+        wb.runs(5)
+    with pytest.raises(DataError) as error:
+        wb.show_rows("\x1b]0;t\a")
+    assert "\x1b" not in str(error.value) and "rows" in str(error.value)
+
+
+class Mine:
+    name = "mine"
+
+
+@pytest.mark.parametrize(
+    ("hint", "right", "wrong"),
+    [
+        (int, [3, True * 0 + 1], [True, 0.5, "x", None, 10**30]),
+        (float, [3, 0.5, math.inf], [math.nan, True, "0.5", 1j]),
+        (str, ["", "x"], [5, b"x", "a\0b", None]),
+        (bool, [True], [1, "true"]),
+        (int | None, [None, 3], ["x"]),
+        (Sequence[int], [[1, 2], (1,), range(3)], ["12", [None], {1}, 5, {1: 2}]),
+        (Sequence[str], [["x"], "x"], [[5], 5]),
+        (Mapping[str, Any], [{}, {"x": object()}], [{5: 1}, [], "x", None]),
+        (Path | str, [Path("x"), "x"], [5, "a\0b", Path("a\0b"), b"x"]),
+        (Callable[[str], None], [print, Mine], ["x", 5]),
+        (Any, [None, 5, object()], []),
+        (wb.types.Group, [Mine()], [5, "x", None, object(), [], print]),
+    ],
+)
+def test_an_argument_fits_or_does_not(hint, right, wrong):
+    assert [value for value in right if not fits(value, hint)] == []
+    assert [value for value in wrong if fits(value, hint)] == []
+
+
+def test_what_binds_is_handed_on_as_it_came():
+    def function(a: int, *more: str, flag: bool = False, **rest: Any) -> tuple:
+        return a, more, flag, rest
+
+    door = checked("function", function)
+    assert door(1, "x", "y", flag=True, z=None) == (1, ("x", "y"), True, {"z": None})
+    with pytest.raises(DataError, match=r"wb\.function takes more as str, got 5"):
+        door(1, "x", 5)
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        door()
+    assert door.__wrapped__ is function and door.__name__ == "function"

@@ -1,0 +1,171 @@
+"""Arguments of public functions, held against their annotations: what does not fit is refused by its name, before anything
+is done with it.
+
+An annotation is read as far as it can be here: a name that was imported for type checkers only is that of one of our
+classes if it was imported elsewhere, else anything. Whatever is of a class of the user's may stand in for one of ours; a
+plain value of Python's may not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import math
+import os
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from workbench.basics.settings import MOST_WHOLE
+from workbench.values.errors import DataError
+
+_LIBRARY = sys.stdlib_module_names - {"types", "unittest"}
+LONGEST_NAME = 255  # bytes of a file's name
+_ANYTHING = (Any, object, typing.Hashable)
+_UNIONS = (typing.Union, types.UnionType)
+
+
+def checked(name: str, function: Callable) -> Callable:
+    """The public function `name`, which refuses arguments that are not what it says it takes (DataError)."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for parameter, value in _given(signature, args, kwargs):
+            annotation = signature.parameters[parameter].annotation
+            hint = _hint(function, annotation)
+            if not fits(value, hint):
+                raise DataError(
+                    f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
+                )
+        return function(*args, **kwargs)
+
+    return call
+
+
+def shown(value: Any) -> str:
+    """Type and value of an argument on one line, without control characters."""
+    try:
+        words = repr(value)
+    except Exception:
+        words = ""
+    words = "".join(letter if letter.isprintable() else "?" for letter in words[:60])
+    return f"{words} ({type(value).__name__})"
+
+
+def _given(
+    signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
+) -> Iterable[tuple[str, Any]]:
+    """(parameter, value) of what was handed over; of those that take several, one by one."""
+    for parameter, value in signature.bind(*args, **kwargs).arguments.items():
+        kind = signature.parameters[parameter].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            yield from ((parameter, one) for one in value)
+        elif kind is not inspect.Parameter.VAR_KEYWORD:
+            default = signature.parameters[parameter].default
+            # What it has without being handed over is right.
+            if value is not default:
+                yield parameter, value
+
+
+class _Names(dict):
+    """What the names in an annotation stand for."""
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__(vars(builtins) | inspect.unwrap(function).__globals__)
+
+    def __missing__(self, name: str) -> Any:
+        for module in ("workbench.run.store", "workbench.training.session", "workbench.values"):
+            if hasattr(sys.modules.get(module), name):
+                return getattr(sys.modules[module], name)
+        return Any
+
+
+def _hint(function: Callable, annotation: Any) -> Any:
+    if not isinstance(annotation, str):
+        return annotation if annotation is not inspect.Parameter.empty else Any
+    try:
+        return eval(annotation, {"__builtins__": {}}, _Names(function))
+    except (TypeError, AttributeError, SyntaxError):
+        return Any
+
+
+def _words(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "said")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation says. Of what is inside of lists, tuples and mappings the first level is looked at."""
+    origin = typing.get_origin(hint) or hint
+    inner = typing.get_args(hint)
+    if origin in _UNIONS:
+        return any(fits(value, choice) for choice in inner) and _may_be_a_name(value, inner)
+    if origin is types.NoneType or origin is None:
+        return value is None
+    if origin in _ANYTHING or not isinstance(origin, type):
+        return True
+    if getattr(origin, "_is_protocol", False):
+        names = [name for name in (*origin.__annotations__, *vars(origin)) if name[0] != "_"]
+        some = all if _is_plain(value) else any
+        return not names or some(hasattr(value, name) for name in names)
+    if origin is int:
+        return _is_number(value, Integral) and abs(value) <= MOST_WHOLE
+    if origin is float:
+        return _is_number(value, Real) and not math.isnan(value)
+    if origin is str:
+        return isinstance(value, str) and _is_text(value)
+    if origin is Callable:
+        return callable(value)
+    if issubclass(origin, os.PathLike):
+        return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
+    if not isinstance(value, origin):
+        return not _is_plain(value) and _is_ours(origin)
+    return _parts_fit(value, origin, inner)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written: no half of a character, which is no text, and no zero byte, which ends one."""
+    return "\0" not in value and value.encode("utf-8", "ignore").decode() == value
+
+
+def _may_be_a_name(value: Any, choices: tuple[Any, ...]) -> bool:
+    """Whether a text in the place of a path has parts that a file could be called."""
+    kinds = [typing.get_origin(choice) or choice for choice in choices]
+    if not isinstance(value, str) or not {os.PathLike, Path} & {*kinds}:
+        return True
+    return may_be_a_path(value)
+
+
+def may_be_a_path(text: str) -> bool:
+    """Whether a file could be called so."""
+    parts = text.encode("utf-8", "surrogatepass").split(b"/")
+    return "\0" not in text and all(len(part) <= LONGEST_NAME for part in parts)
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a value of Python's own library, and no stand-in for another one."""
+    return type(value).__module__.partition(".")[0] in _LIBRARY
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "workbench"
+
+
+def _parts_fit(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
+    if issubclass(origin, Mapping) and len(inner) == 2:
+        return all(fits(key, inner[0]) and fits(part, inner[1]) for key, part in value.items())
+    if issubclass(origin, tuple) or not issubclass(origin, Sequence) or not inner:
+        return True
+    if isinstance(value, (str, bytes)):
+        return inner[0] is str
+    # Sequences of other classes may make their parts when they are asked for.
+    return not isinstance(value, (list, tuple)) or all(fits(part, inner[0]) for part in value)
