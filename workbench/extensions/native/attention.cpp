@@ -20,7 +20,7 @@
 
 #include "vectors.h"
 
-constexpr int64_t ROWS = 96;  // queries of a block: a multiple of what a stripe of any width has
+constexpr int64_t ROWS = 96;  // queries of a block: a multiple of what any stripe has
 constexpr int64_t TILE = 64;  // keys of a tile
 
 // ------------------------------------------------------------------------------------------ what Python hands over
@@ -76,12 +76,16 @@ static void share_out(int64_t count, int64_t threads, Task task) {
   for (auto& other : others) other.join();
 }
 
+template <int HALF = WIDTH / 2>
 static inline float largest_of(Vector numbers) {
-  float kept[WIDTH];
-  store(kept, numbers);
-  for (int half = WIDTH / 2; half; half /= 2)
-    for (int i = 0; i < half; i++) kept[i] = kept[i + half] > kept[i] ? kept[i + half] : kept[i];
-  return kept[0];
+  Whole other;
+  for (int i = 0; i < WIDTH; i++) other[i] = i ^ HALF;
+  const Vector swapped = swap(numbers, numbers, other);
+  numbers = swapped > numbers ? swapped : numbers;
+  if constexpr (HALF > 1)
+    return largest_of<HALF / 2>(numbers);
+  else
+    return numbers[0];
 }
 
 // ------------------------------------------------------------------------------------------ products
@@ -119,17 +123,17 @@ static void stripe(Left left, const float* b, int64_t b_row, float* c, int64_t c
   for (; rows >= R; rows -= R, left.numbers += R * left.row, c += R * c_row)
     block<R, V>(left, b, b_row, c, c_row, depth, how);
   if constexpr (R > 1)
-    if (rows) stripe<R / 2, V>(left, b, b_row, c, c_row, rows, depth, how);
+    if (rows) stripe<(R > 4 ? 4 : R / 2), V>(left, b, b_row, c, c_row, rows, depth, how);
 }
 
 // c [rows, columns] = left [rows, depth] b [depth, columns]; columns: a multiple of WIDTH
 static void product(Left left, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t rows,
                     int64_t columns, int64_t depth, How how) {
-  constexpr int FEW = WIDTH == 16 ? 2 : 1;  // accumulators stay in registers: 32 of them, or 16
   for (; columns >= 4 * WIDTH && WIDTH == 16; columns -= 4 * WIDTH, b += 4 * WIDTH, c += 4 * WIDTH)
     stripe<6, 4>(left, b, b_row, c, c_row, rows, depth, how);
+  constexpr int HIGH = WIDTH == 16 ? 12 : 6;  // accumulators stay in registers: of 32, or of 16
   for (; columns >= 2 * WIDTH; columns -= 2 * WIDTH, b += 2 * WIDTH, c += 2 * WIDTH)
-    stripe<6 * FEW, 2>(left, b, b_row, c, c_row, rows, depth, how);
+    stripe<HIGH, 2>(left, b, b_row, c, c_row, rows, depth, how);
   if (columns) stripe<12, 1>(left, b, b_row, c, c_row, rows, depth, how);
 }
 
@@ -204,25 +208,38 @@ struct Block {
     if (key < part.start || key >= part.stop) return keys;
     return std::min(keys, token(row) + 1 - key);
   }
+
+  // Puts `value` where a row of a tile does not see a key, from this row on.
+  void hide(float* tile, int64_t key, int64_t keys, int64_t row, float value) const {
+    const int64_t columns = rounded(keys);
+    for (; row < rows(); row++) {
+      const int64_t sees = seen(row, key, keys);
+      if (sees < columns)
+        std::fill(tile + row * TILE + sees, tile + row * TILE + columns, value);
+      else if (columns == keys)
+        break;  // and so does every later one see them all
+    }
+  }
 };
 
 static int64_t tokens_of_block(const Work& work) {
   return std::max<int64_t>(1, ROWS * work.key_heads / work.heads);
 }
 
+// The numbers of a tile's tokens, the other way round [padded, TILE]: side by side, so that no load crosses two lines.
+static void copy_tile(const Head& states, int64_t key, int64_t columns, float* to) {
+  for (int64_t d = 0; d < states.padded; d++)
+    std::memcpy(to + d * TILE, states.columns.numbers + d * states.across + key,
+                columns * sizeof(float));
+}
+
 // Scores of a tile, of the rows that see any of it; minus infinity where a row does not see a key.
 static void scores_of(const Block& block, const float* query, const Head& keys, int64_t key,
-                      int64_t count, int64_t row, float* scores) {
+                      int64_t count, int64_t row, float* tile, float* scores) {
   const int64_t columns = rounded(count);
-  product({query + row * keys.padded, keys.padded, 1}, keys.columns.numbers + key, keys.across,
-          scores + row * TILE, TILE, block.rows() - row, columns, keys.padded, How::set);
-  for (; row < block.rows(); row++) {
-    const int64_t seen = block.seen(row, key, count);
-    if (seen < columns)
-      std::fill(scores + row * TILE + seen, scores + row * TILE + columns, -INFINITY);
-    else if (count == TILE && row >= (key + TILE - block.first) * block.shared)
-      break;
-  }
+  copy_tile(keys, key, columns, tile);
+  product({query + row * keys.padded, keys.padded, 1}, tile, TILE, scores + row * TILE, TILE, block.rows() - row, columns, keys.padded, How::set);
+  block.hide(scores, key, count, row, -INFINITY);
 }
 
 // ------------------------------------------------------------------------------------------ forward
@@ -231,8 +248,9 @@ static void attend(const Block& block, const Head& keys, const Head& values) {
   const Work& work = block.work;
   const int64_t rows = block.rows();
   const int64_t wide = values.padded;
-  Room room(rows * (keys.padded + TILE + wide + WIDTH + 1));
-  float* query = room.numbers;
+  Room room(keys.padded * TILE + rows * (keys.padded + TILE + wide + WIDTH + 1));
+  float* tile = room.numbers;
+  float* query = tile + keys.padded * TILE;
   float* scores = query + rows * keys.padded;
   float* mixed = scores + rows * TILE;
   float* sums = mixed + rows * wide;  // by lane of a vector
@@ -243,7 +261,7 @@ static void attend(const Block& block, const Head& keys, const Head& values) {
   std::fill(most, most + rows, -INFINITY);
   block.tiles([&](int64_t key, int64_t count, int64_t first) {
     const int64_t columns = rounded(count);
-    scores_of(block, query, keys, key, count, first, scores);
+    scores_of(block, query, keys, key, count, first, tile, scores);
     for (int64_t row = first; row < rows; row++) {
       float* own = scores + row * TILE;
       Vector high = load(own);
@@ -254,20 +272,20 @@ static void attend(const Block& block, const Head& keys, const Head& values) {
       const float largest = largest_of(high);
       Vector sum = load(sums + row * WIDTH);
       if (largest > most[row]) {
-        const Vector factor = exponential(all(most[row] - largest));
+        const Vector factor = exponential_of_small(all(most[row] - largest));
         most[row] = largest;
         sum *= factor;
         for (int64_t e = 0; e < wide; e += WIDTH)
           store(mixed + row * wide + e, load(mixed + row * wide + e) * factor);
       }
       for (int64_t i = 0; i < columns; i += WIDTH) {
-        const Vector score = load(own + i);
-        const Vector weight = exponential(score - most[row]);
-        store(own + i, score == -INFINITY ? Vector{} : weight);
-        sum += load(own + i);
+        const Vector weight = exponential_of_small(load(own + i) - most[row]);
+        store(own + i, weight);
+        sum += weight;
       }
       store(sums + row * WIDTH, sum);
     }
+    block.hide(scores, key, count, first, 0.0f);  // almost nothing so far, but times what there is
     product({scores + first * TILE, TILE, 1}, values.rows.numbers + key * wide, wide,
             mixed + first * wide, wide, rows - first, wide, count, How::add);
   });
@@ -288,8 +306,9 @@ static void attend_back(const Block& block, const Head& keys, const Head& values
   const int64_t rows = block.rows();
   const int64_t size = keys.padded;
   const int64_t wide = values.padded;
-  Room room(rows * (2 * size + wide + 2 * TILE + 2));
-  float* query = room.numbers;
+  Room room(std::max(size, wide) * TILE + rows * (2 * size + wide + 2 * TILE + 2));
+  float* tile = room.numbers;
+  float* query = tile + std::max(size, wide) * TILE;
   float* grad_query = query + rows * size;
   float* grad = grad_query + rows * size;
   float* weights = grad + rows * wide;
@@ -309,18 +328,20 @@ static void attend_back(const Block& block, const Head& keys, const Head& values
   block.tiles([&](int64_t key, int64_t count, int64_t first) {
     const int64_t columns = rounded(count);
     const int64_t left = rows - first;
-    scores_of(block, query, keys, key, count, first, weights);
-    product({grad + first * wide, wide, 1}, values.columns.numbers + key, values.across,
-            grad_weights + first * TILE, TILE, left, columns, wide, How::set);
+    scores_of(block, query, keys, key, count, first, tile, weights);
+    copy_tile(values, key, columns, tile);
+    product({grad + first * wide, wide, 1}, tile, TILE, grad_weights + first * TILE, TILE, left,
+            columns, wide, How::set);
     for (int64_t row = first; row < rows; row++)
       for (int64_t i = 0; i < columns; i += WIDTH) {
         float* own = weights + row * TILE + i;
         float* other = grad_weights + row * TILE + i;
-        const Vector score = load(own);
-        const Vector weight = score == -INFINITY ? Vector{} : exponential(score - log_sums[row]);
+        const Vector weight = exponential_of_small(load(own) - log_sums[row]);
         store(own, weight);
-        store(other, score == -INFINITY ? Vector{} : weight * (load(other) - common[row]));
+        store(other, weight * (load(other) - common[row]));
       }
+    block.hide(weights, key, count, first, 0.0f);
+    block.hide(grad_weights, key, count, first, 0.0f);
     product({weights + first * TILE, 1, TILE}, grad + first * wide, wide, grad_values + key * wide,
             wide, count, wide, left, How::add);
     product({grad_weights + first * TILE, 1, TILE}, query + first * size, size,

@@ -24,10 +24,9 @@ static inline Vector load(const float* from) { return *reinterpret_cast<const Lo
 static inline void store(float* to, Vector value) { *reinterpret_cast<Loose*>(to) = value; }
 static inline Vector all(float value) { return value - Vector{}; }
 
-// e to the power of x, within two units of the last place; NaN stays NaN. Polynomial: Cephes, expf.
-static inline Vector exponential(Vector x) {
+// e to the power of x, x at most 88, within two units of the last place; NaN stays NaN. Polynomial: Cephes, expf.
+static inline Vector exponential_of_small(Vector x) {
   x = x < -87.0f ? all(-87.0f) : x;
-  x = x > 88.0f ? all(88.0f) : x;
   const Vector rounder = all(12582912.0f);
   const Vector twos = (x * 1.44269504088896341f + rounder) - rounder;
   const Vector rest = (x - twos * 0.693359375f) + twos * 2.12194440e-4f;
@@ -42,6 +41,11 @@ static inline Vector exponential(Vector x) {
   Vector factor;
   std::memcpy(&factor, &power, sizeof factor);
   return sum * factor;
+}
+
+// The same of any x.
+static inline Vector exponential(Vector x) {
+  return exponential_of_small(x > 88.0f ? all(88.0f) : x);
 }
 
 static inline Vector swap(Vector a, Vector b, Whole from) {
