@@ -84,7 +84,7 @@ def rounding(inputs, grad, parts, scale=None):
 
 
 @needs_compiler
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.integers(0, 1000),
     st.lists(st.sampled_from([0, 1, 5, 63, 64, 65, 130]), min_size=1, max_size=3),

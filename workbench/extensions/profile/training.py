@@ -34,7 +34,7 @@ from workbench.run.recording import RunWriter
 from workbench.training import ahead, loop, step
 from workbench.training.session import Session
 
-SIZES = {"cpu": 1024}  # rows of the matrices that are multiplied to see what a device can do
+SIZES = {"cpu": 512}  # rows of the matrices that are multiplied to see what a device can do
 SECONDS = 0.3  # that this takes
 OTHER_SIZE = 8192
 
@@ -62,6 +62,8 @@ class _Profile(ExitStack):
         self._replace(loop, "train_step", self._stepping)
         for module in (step, ahead):
             self._section(module, "rollout", "collect")
+        for name in ("before", "after"):
+            self._section(step.StepWatchers, name, "lint")
         self._replace(RunWriter, "write_clock", self._writing)
         return self
 
@@ -73,12 +75,13 @@ class _Profile(ExitStack):
     def _replace(self, owner: Any, name: str, make: Callable[[Callable], Callable]) -> None:
         self.enter_context(replaced(owner, name, make))
 
-    def _section(self, owner: Any, name: str, section: str, of: str | None = None) -> None:
-        """Note the seconds of a function as a section, where it runs within the section `of`."""
+    def _section(self, owner: Any, name: str, section: str, of: str = "") -> None:
+        """Note the seconds of a function as a section, where it runs within the section `of`; not what the lint does with
+        it, whose time is its own."""
 
         def make(straight: Callable) -> Callable:
             def noted(*args: Any, **kwargs: Any) -> Any:
-                if of is not None and not self.sections.is_within(of):
+                if not self._counts(of):
                     return straight(*args, **kwargs)
                 with self.sections.within(section):
                     return straight(*args, **kwargs)
@@ -86,6 +89,10 @@ class _Profile(ExitStack):
             return noted
 
         self._replace(owner, name, make)
+
+    def _counts(self, of: str) -> bool:
+        within = self.sections.is_within
+        return not within("lint") and (not of or within(of))
 
     def _stepping(self, straight: Callable) -> Callable:
         def noted(session: Session, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +142,7 @@ class _Profile(ExitStack):
             with self._passing(
                 "update", "forward", micro.input_ids_BL.numel(), len(micro.token_M)
             ) as flop:
-                if self.sections.is_within("update"):
+                if self._counts("update"):
                     self.sections.count("backward_gflop", 2 * flop)
                 return straight(gradients, micro)
 
@@ -167,7 +174,7 @@ class _Pass:
 
     def __init__(self, profile: _Profile, of: str, section: str, tokens: int, scored: int) -> None:
         self._sections = profile.sections
-        self._counted = profile.sections.is_within(of)
+        self._counted = profile._counts(of)
         self._section = profile.sections.within(section)
         self._name = section
         self._tokens = tokens
