@@ -26,7 +26,7 @@ TINY = {
     "train.group_size": 4,
     "train.evaluate_every": 0,
     "lint.start": False,
-    "evaluation.num_tasks": 1,
+    "evaluation.num_tasks": 2,
 }
 TOUCHED = [(loop, "train_step"), (InlineRunner, "step"), (Learner, "update")]
 
