@@ -31,7 +31,7 @@ class States(Structure):
     _fields_ = [("numbers", c_void_p), ("head", c_int64), ("token", c_int64)]
 
 
-class Work(Structure):
+class PackedPass(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("tokens", "heads", "key_heads", "size", "value_size")),
         *((name, c_int64) for name in ("parts", "trees", "threads")),
@@ -98,10 +98,10 @@ class _NativeAttention(torch.autograd.Function):
         return *(made.to(dtype) for made, dtype in zip(gradients, ctx.dtypes)), None, None
 
 
-def _work(ctx, query, key, value, out, log_sums) -> Work:
+def _work(ctx, query, key, value, out, log_sums) -> PackedPass:
     parts, trees = _trees(ctx.parts)
     heads, tokens, size = query.shape
-    return Work(
+    return PackedPass(
         tokens=tokens,
         heads=heads,
         key_heads=len(key),
