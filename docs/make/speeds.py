@@ -339,6 +339,29 @@ def _both_ways(facts: Result) -> list[str]:
     return [*cells, f"{share} of {facts['compared']} turns", f"{facts['gap']:.0e}"]
 
 
+def attention_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.attention`: both ways of `learner.attention`, in turns."""
+    rows = []
+    for name, facts in result["updates"].items():
+        size = f"{name}, {facts['parameters'] / 1e6:,.1f} million parameters"
+        cells = [f"{size}, {facts['tokens']:,} tokens"]
+        for way, seconds in facts["seconds"].items():
+            shares = facts["shares"][way]
+            share = 100 * sum(shares) / len(shares)
+            cells.append(f"{sum(seconds) / len(seconds):.2f} s, {share:.0f} %")
+        ratio = facts["ratio"]
+        cells.append(f"**{ratio['mean']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]")
+        rows.append([*cells, f"{facts['apart'] / facts['moved']:.0e}"])
+    head = [
+        "an update: CPU seconds, and attention's share of them",
+        "torch",
+        "native",
+        "times as fast [95 %]",
+        "weights apart, of the way they went",
+    ]
+    return {"main": Table(head, rows)}
+
+
 KINDS = {
     "bench": bench_tables,
     "search": search_tables,
@@ -348,4 +371,5 @@ KINDS = {
     "adapters": adapter_tables,
     "sums": sums_tables,
     "decode": decode_tables,
+    "attention": attention_tables,
 }
