@@ -21,9 +21,10 @@ from workbench.engines.transformers_engine import TransformersEngine
 from workbench.extensions.drafts.ngrams import LENGTHS, Ngrams
 from workbench.extensions.drafts.runner import DraftingRunner
 
-# A tick costs as much beside its positions as this many of them do (measured: docs/evidence/speed.md). So a draft pays
-# where it is right with a probability of at least rows / (rows + FIXED).
-FIXED = 8
+# What a pass costs beside its positions, and each row beside its own, in positions (measured: docs/evidence/speed.md). A
+# draft that is right spares a row a pass; so it pays where that is likely enough.
+PASS = 29.0
+ROW = 1.5
 # What is counted, in `stats`. Rows: a pass of one row.
 COUNTS = ("drafted_tokens", "drafts_accepted", "row_tokens", "row_passes")
 
@@ -64,7 +65,7 @@ class DraftingEngine(TransformersEngine):
     def _propose(self, row: Row, decoded: int) -> list[int]:
         """None beyond the last token that the turn may get: what would follow it is not asked for."""
         most = min(self.config.drafts, row.limit - len(row.tokens) - 1)
-        least_share = decoded / (decoded + FIXED)
+        least_share = 1 / (1 + ROW + PASS / decoded)
         proposed = self.ngrams.propose(_tail(row), most, least_share)
         self._proposed[row.request.id] = proposed
         return proposed

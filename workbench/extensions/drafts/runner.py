@@ -1,6 +1,7 @@
 """A pass with several positions of a sequence: its newest token, and after it those that were proposed.
 
-Axis letters: A sequences that are active now · P positions whose logits are wanted · V vocabulary.
+Axis letters: A sequences that are active now · P positions whose logits are wanted · S stretches of pending tokens,
+each of one row · T tokens of the pass · V vocabulary.
 
 Only for a forward pass that goes by the slot and position of each token, and gives it the same bits in whatever company
 (`native`'s): then logits at a position whose predecessors were rightly proposed are those of a pass of its own. Keys and
@@ -53,20 +54,15 @@ class DraftingRunner(SlotRunner):
         wanted = _wanted(rows, takes)
         if sum(wanted) == len(rows):
             return super()._pass(slab, rows, takes)
-        spans = []  # (slot, first pending token, last + 1)
-        for slot, (take, count) in enumerate(zip(takes, wanted)):
-            spans.append((slot, take - count, take))
-        for slot, (take, count) in enumerate(zip(takes, wanted)):
-            if take > count:  # of a prompt, before its last token
-                spans.append((slot, 0, take - count))
-        ids = [rows[slot].pending[first:end] for slot, first, end in spans]
-        positions = [
-            np.arange(rows[slot].cached + first, rows[slot].cached + end)
-            for slot, first, end in spans
-        ]
-        slots = [np.full(end - first, slot) for slot, first, end in spans]
-        packed_3T = np.stack([np.concatenate(parts) for parts in (ids, slots, positions)])
-        packed = torch.from_numpy(packed_3T).to(self._device)
+        first_S = [take - count for take, count in zip(takes, wanted)]
+        slot_S = list(range(len(rows)))
+        count_S = list(wanted)
+        for slot, before in enumerate(first_S):
+            if before and not rows[slot].tokens:  # of a prompt, before its last token
+                slot_S.append(slot)
+                count_S.append(before)
+        first_S += [0] * (len(slot_S) - len(rows))
+        packed = torch.from_numpy(_packed(rows, slot_S, first_S, count_S)).to(self._device)
         ends = tuple(row.cached + take for row, take in zip(rows, takes))
         step = ForwardStep(slab.cache, packed[1], packed[2], len(rows), ends)
         return self._forward(step, packed[:1], sum(wanted))
@@ -77,12 +73,27 @@ class DraftingRunner(SlotRunner):
         if sum(wanted) == len(rows):
             return super()._note_pass(slab, takes, logits_PV)
         # Which rows are ready is asked of today's way; which logits are theirs is known here.
-        ready = super()._note_pass(slab, takes, logits_PV[: len(rows)]).rows
+        ready = set(super()._note_pass(slab, takes, logits_PV[: len(rows)]).rows)
         repeated = list(chain.from_iterable([row] * count for row, count in zip(rows, wanted)))
         chosen = [place for place, row in enumerate(repeated) if row in ready]
         if len(chosen) < len(repeated):
             logits_PV = logits_PV[torch.tensor(chosen, device=self._device)]
         return Ticked([repeated[place] for place in chosen], logits_PV)
+
+
+def _packed(
+    rows: list[Row], slot_S: list[int], first_S: list[int], count_S: list[int]
+) -> np.ndarray:
+    """Ids, slots and positions of the tokens of these stretches, int64 [3, T]; first: of a row's pending tokens."""
+    ids = [
+        rows[slot].pending[first : first + count]
+        for slot, first, count in zip(slot_S, first_S, count_S)
+    ]
+    start_S = [rows[slot].cached + first for slot, first in zip(slot_S, first_S)]
+    end_S = np.cumsum(count_S)
+    shift_S = start_S - end_S + count_S
+    position_T = np.repeat(shift_S, count_S) + np.arange(end_S[-1])
+    return np.stack([np.concatenate(ids), np.repeat(slot_S, count_S), position_T])
 
 
 def _wanted(rows: list[Row], takes: list[int]) -> list[int]:
