@@ -23,8 +23,8 @@ from workbench.extensions.drafts.runner import DraftingRunner
 
 # What a pass costs beside its positions, and each row beside its own, in positions (measured: docs/evidence/speed.md). A
 # draft that is right spares a row a pass; so it pays where that is likely enough.
-PASS = 29.0
-ROW = 1.5
+PASS = 20.0
+ROW = 1.0
 # What is counted, in `stats`. Rows: a pass of one row.
 COUNTS = ("drafted_tokens", "drafts_accepted", "row_tokens", "row_passes")
 

@@ -14,6 +14,9 @@ MOST_COUNTED = 64  # followers of one context; then all its counts are halved, s
 MOST_CONTEXTS = 100_000  # about 40 MB; then everything is forgotten
 # Followers that are added to those seen, none of them the likeliest: what came once is no certainty.
 DOUBT = 2
+GRADES = 8  # of such shares; how often each of them was right is counted
+TRUSTED = 8  # tokens for which a grade is taken at its word
+REMEMBERED = 512  # tokens of one grade; then its counts are halved
 
 
 @dataclass(slots=True)
@@ -40,11 +43,28 @@ class _Followers:
         return self.counts[self.likeliest] / (self.total + DOUBT)
 
 
+@dataclass(slots=True)
+class _Grade:
+    """How often the likeliest follower came, of contexts of one length that promise about as much."""
+
+    right: float
+    asked: float = TRUSTED
+
+    def note(self, is_right: bool) -> None:
+        self.right += is_right
+        self.asked += 1
+        if self.asked >= REMEMBERED:
+            self.right /= 2
+            self.asked /= 2
+
+
 class Ngrams:
-    """Learns from every sampled token, and proposes."""
+    """Learns from every sampled token, and proposes. Whether a context would have been right is counted whether it was asked
+    or not, so where text has no pattern little is proposed, and more as soon as it has one."""
 
     def __init__(self) -> None:
         self._followers: dict[tuple[int, ...], _Followers] = {}
+        self._grades: dict[tuple[int, int], _Grade] = {}
 
     def __len__(self) -> int:
         """Contexts that are known."""
@@ -55,6 +75,10 @@ class Ngrams:
         LENGTHS."""
         if len(self._followers) >= MOST_CONTEXTS:
             self._followers = {}
+        known = self._after(before)
+        if known is not None:
+            length, followers = known
+            self._grade(length, followers).note(followers.likeliest == token)
         for length in LENGTHS:
             context = tuple(before[-length:])
             followers = self._followers.get(context)
@@ -69,19 +93,29 @@ class Ngrams:
         tail = list(before[-LENGTHS[0] :])
         share = 1.0
         while len(proposed) < most:
-            followers = self._after(tail)
-            if followers is None:
+            known = self._after(tail)
+            if known is None:
                 break
-            share *= followers.share
+            length, followers = known
+            grade = self._grade(length, followers)
+            share *= min(followers.share, grade.right / grade.asked)
             if share < least_share:
                 break
             proposed.append(followers.likeliest)
             tail.append(followers.likeliest)
         return proposed
 
-    def _after(self, tail: list[int]) -> _Followers | None:
+    def _after(self, tail: Sequence[int]) -> tuple[int, _Followers] | None:
+        """The longest context that is known at the end of this: its length, and what followed it."""
         for length in LENGTHS:
             followers = self._followers.get(tuple(tail[-length:]))
             if followers is not None:
-                return followers
+                return length, followers
         return None
+
+    def _grade(self, length: int, followers: _Followers) -> _Grade:
+        share = followers.share
+        key = (length, int(share * GRADES))
+        if key not in self._grades:
+            self._grades[key] = _Grade(share * TRUSTED)
+        return self._grades[key]
