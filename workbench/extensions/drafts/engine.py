@@ -91,14 +91,17 @@ class DraftingEngine(TransformersEngine):
             first += count
             if completion is not None:
                 done.append(completion)
-        self._counts["row_passes"] += len(counts)
-        self._counts["row_tokens"] += len(taken)
-        self._counts["drafted_tokens"] += len(rows) - len(counts)
-        self._counts["drafts_accepted"] += len(taken) - len(counts)
+        self._count(len(counts), len(rows), len(taken))
         if self.listener is not None:
             ids = [rows[index].request.id for index in taken]
             self.listener(ids, [places[index] for index in taken], logits_PV[taken], False)
         return done
+
+    def _count(self, passes: int, positions: int, tokens: int) -> None:
+        self._counts["row_passes"] += passes
+        self._counts["row_tokens"] += tokens
+        self._counts["drafted_tokens"] += positions - passes
+        self._counts["drafts_accepted"] += tokens - passes
 
     def _accept(
         self, row: Row, sampled: Sampled, positions: range
