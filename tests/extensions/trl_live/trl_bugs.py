@@ -107,9 +107,8 @@ class CutCountAsEnded(GRPOTrainer):
 
 def second_stop_token(trainer) -> None:
     """The sampler stops at a second stop token, which the trainer does not know."""
-    stops = [trainer._tokenizer.eos_token_id, trainer._tokenizer.convert_tokens_to_ids("\n")]
-    newline = trainer._tokenizer.encode("a", add_special_tokens=False)[0]
-    stops[1] = newline
+    tokenizer = trainer._tokenizer
+    stops = [tokenizer.eos_token_id, tokenizer.encode("</answer>", add_special_tokens=False)[-1]]
     trainer.generation_config.eos_token_id = stops
     cut = trainer._generate_single_turn
 
@@ -277,15 +276,11 @@ class UnscoredIsZero(GRPOTrainer):
         return torch.nan_to_num(super()._calculate_rewards(*args), nan=0.0)
 
 
-class WrongGroups(GRPOTrainer):
-    """Groups are twice as wide as prompts are repeated: two prompts share a baseline."""
+class OwnSampler(GRPOTrainer):
+    """A sampler of the user's own, which does not repeat a prompt for its group."""
 
-    def _generate_and_score_completions(self, inputs):
-        kept, self.num_generations = self.num_generations, 2 * self.num_generations
-        try:
-            return super()._generate_and_score_completions(inputs)
-        finally:
-            self.num_generations = kept
+    def _get_train_sampler(self, dataset=None):
+        return torch.utils.data.SequentialSampler(dataset or self.train_dataset)
 
 
 def of_the_next_row(completions, **columns):
@@ -420,7 +415,7 @@ BUGS = (
         "cut-in-one-mask",
         {
             **TOOLS,
-            "max_completion_length": 24,
+            "max_completion_length": 10,
             "kind": OneMaskOfTwo,
             "mask_truncated_completions": True,
         },
@@ -451,7 +446,11 @@ BUGS = (
         "trl#2708",
     ),
     Planted(
-        "tokenized-again", {**TOOLS, "kind": TokenizedAgain}, ("R1",), "tokenized again", "trl#5224"
+        "tokenized-again",
+        {"policy": GAME, "kind": TokenizedAgain, "temperature": 3.0},
+        ("R1",),
+        "tokenized again",
+        "trl#5224",
     ),
     Planted(
         "stop-token-dropped",
@@ -478,7 +477,7 @@ BUGS = (
         "others-advantages",
         {"policy": GAME, "kind": OthersAdvantages},
         ("R6",),
-        "advantage",
+        "credited",
         "PipelineRL#54",
     ),
     Planted(
@@ -503,10 +502,10 @@ BUGS = (
     ),
     Planted("reward-by-the-first-answer", {"reward": by_the_first_answer}, ("R29",), "place", ""),
     Planted(
-        "groups-too-wide",
-        {"policy": GAME, "kind": WrongGroups},
-        ("R6", "R7"),
-        "",
+        "prompts-not-repeated",
+        {"policy": GAME, "kind": OwnSampler},
+        ("R7",),
+        "different prompts",
         "tinker-cookbook#771",
     ),
     Planted(
@@ -592,10 +591,10 @@ TWINS = (
         for scale in ("group", "batch", "none")
     ),
     Planted("tools", TOOLS),
-    Planted("tools-cut", {**TOOLS, "max_completion_length": 24}),
+    Planted("tools-cut", {**TOOLS, "max_completion_length": 10}),
     Planted(
         "tools-cut-left-out",
-        {**TOOLS, "max_completion_length": 24, "mask_truncated_completions": True},
+        {**TOOLS, "max_completion_length": 10, "mask_truncated_completions": True},
     ),
     Planted(
         "cut-left-out",

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version as installed_version
 from itertools import chain
 from typing import Any
 
@@ -34,7 +35,7 @@ from workbench.extensions.trl_live.rows import (
     int_arrays,
 )
 from workbench.linting.evidence import Evidence
-from workbench.linting.rule import Check, RuleResult, check
+from workbench.linting.rule import Check, Rule, RuleResult, check
 from workbench.linting.table import all_rules
 from workbench.look.escape import visible
 from workbench.values import View
@@ -42,6 +43,7 @@ from workbench.values.errors import ConfigError, DataError, LintError
 from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")
+NEEDED = "the lint of a trainer's rows"
 BEFORE = ("R1", "R3", "R4", "R5", "R6", "R7", "R8", "R11", "R12", "R16", "R17")
 IN_LOSS = ("R4", "R6", "R10", "R12", "R18", "R19")
 AFTER = ("R4", "R22", "R23")
@@ -138,6 +140,12 @@ class LiveLint(HasView):
     in_loss: bool = False
     said: Counter[tuple[str, str]] = field(default_factory=Counter)
     replaced: dict[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Rule] = field(default_factory=all_rules)
+    raw_checks: Mapping[str, Check] = field(default_factory=partial(service, "raw_checks", NEEDED))
+    raw_sequence: Callable[..., Any] = field(
+        default_factory=partial(service, "raw_sequence", NEEDED)
+    )
+    version: str = field(default_factory=partial(installed_version, "trl"))
 
     @property
     def ok(self) -> bool:
@@ -307,7 +315,7 @@ class LiveLint(HasView):
         if look.rewards_NK is not None:
             expected = credit.expected_credit(look.rewards_NK, shares)
             earned = expected.earned
-            own = not type(trainer)._generate_and_score_completions.__module__.startswith("trl.")
+            own = _of_a_subclass(trainer, "_generate_and_score_completions")
             checks["R6"] = [credit.advantages_follow(generated, expected, own)]
             checks["R16"] = [credit.rewards_arrive(generated, look.rewards_NK, look.returned)]
             if self.options.ask_rewards and look.number == 1:
@@ -428,12 +436,9 @@ class LiveLint(HasView):
 
     def _sequences(self, generated: Generated, earned: np.ndarray | None) -> tuple[Any, ...]:
         """The rows as the values that the lint of a file of rollouts looks at."""
-        make = service("raw_sequence", "the lint of a trainer's rows")
-        return tuple(self._sequence(make, generated, row, earned) for row in range(len(generated)))
+        return tuple(self._sequence(generated, row, earned) for row in range(len(generated)))
 
-    def _sequence(
-        self, make: Callable[..., Any], generated: Generated, row: int, earned: np.ndarray | None
-    ) -> Any:
+    def _sequence(self, generated: Generated, row: int, earned: np.ndarray | None) -> Any:
         credits = generated.padded.get("advantages")
         mask = generated.tool_mask[row] if generated.tool_mask is not None else None
         if generated.fits and (mask is None or len(mask) == len(generated.completion_ids[row])):
@@ -441,7 +446,7 @@ class LiveLint(HasView):
         by_row = credits is not None and credits.ndim == 1 and row < len(credits)
         by_token = credits is not None and credits.ndim == 2 and row < len(credits)
         reward = None if earned is None else earned[generated.settings.first + row]
-        return make(
+        return self.raw_sequence(
             attempt=generated.name(row),
             group=f"prompt {generated.group_of(row)}",
             number=0,
@@ -469,14 +474,18 @@ class LiveLint(HasView):
         raw: bool = True,
     ) -> None:
         """Ask these rules, keep what they found, say it, and stop where that was asked for."""
-        by_file = service("raw_checks", "the lint of a trainer's rows") if raw else {}
+        by_file = dict(self.raw_checks) if raw else {}
+        if all(author.known for author in self.look.authors):
+            by_file.pop(
+                "R3", None
+            )  # it infers from logprobs who wrote a token; here that was heard
         asked = {
             rule: partial(_one_after_another, by_file.get(rule), checks.get(rule, []))
             for rule in rules
         }
-        known = all_rules()
         evidence = Evidence(raw=sequences, step=generated.step)
-        report = check(evidence, [known[rule] for rule in rules], asked)
+        known = [self.rules[rule] for rule in rules if rule in self.rules]
+        report = check(evidence, known, asked)
         report = LintReport(tuple(_placed(answer, generated) for answer in report.answers))
         self.report = together([self.report, report], self._about())
         self._say(generated, report)
@@ -518,12 +527,19 @@ class LiveLint(HasView):
 
 def _in_full(answer: Answer, kind: str, findings: Sequence[Finding], further: int) -> str:
     lines = [f"workbench lint: {answer.rule} {kind}: {answer.title}"]
-    lines += [f"  {finding.place}: {finding.what}" for finding in findings[:3]]
+    lines += [f"  {_where(finding)}: {finding.what}" for finding in findings[:3]]
     more = len(findings) - 3 + further
     lines += [f"  and {more} more"] if more > 0 else []
     if kind == "error":
         lines += [f"  it means: {answer.means}", f"  fix: {answer.mend}"]
     return "\n".join(lines)
+
+
+def _where(finding: Finding) -> str:
+    place = finding.place
+    words = f"step {place.step}"
+    words += f", {place.trajectory}" if place.trajectory else ""
+    return words if place.position is None else f"{words}, token {place.position}"
 
 
 def _placed(answer: Answer, generated: Generated) -> Answer:
@@ -567,6 +583,12 @@ def _is_plain(function: Any) -> bool:
         and not inspect.iscoroutinefunction(function)
         and not inspect.iscoroutinefunction(getattr(function, "__call__", None))
     )
+
+
+def _of_a_subclass(trainer: Any, name: str) -> bool:
+    """Whether a class of the user's own overrides the method of TRL's trainer."""
+    owner = next(kind for kind in type(trainer).__mro__ if name in vars(kind))
+    return not owner.__module__.startswith("trl.")
 
 
 def _has_dropout(model: Any) -> bool:

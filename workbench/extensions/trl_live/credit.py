@@ -117,9 +117,11 @@ def advantages_follow(
         f"({int(wrong.sum())} of {len(used)} rows)"
     )
     others = np.flatnonzero(np.abs(wanted - used[row]) <= SLACK * max(1.0, abs(float(used[row]))))
-    if np.allclose(np.sort(used), np.sort(wanted), atol=SLACK) and len(others):
+    mixed = np.allclose(np.sort(used), np.sort(wanted), atol=SLACK) and len(others)
+    if mixed:
         words += f": that is the advantage of {generated.name(int(others[0]))}"
-    yield Finding(words, generated.place(row), NOTE if own_method else ERROR, int(wrong.sum()))
+    severity = NOTE if own_method and not mixed else ERROR
+    yield Finding(words, generated.place(row), severity, int(wrong.sum()))
 
 
 # ------------------------------------------------------------------------------------------------ R16, R29

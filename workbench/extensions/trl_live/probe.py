@@ -23,6 +23,7 @@ from workbench.linting.rule import RuleResult
 
 PROBE_EVERY = 10  # generations
 MOST_TOKENS = 64  # of a completion
+ENOUGH = 12  # trained tokens; of the rows with as many, the shortest is asked
 LIMIT = {"float32": 5e-3}  # mean difference in nats that rounding makes; in half precision 0.1
 
 
@@ -41,15 +42,16 @@ class Probe:
 def probe_row(
     model: Any, generated: Generated, batch: MicroBatch, temperature: float
 ) -> Probe | None:
-    """The shortest trained row of a micro-batch through the model; None where there is none."""
-    rows = [
-        (len(generated.prompt_ids[row]) + len(generated.completion_ids[row]), here, row)
-        for here, row in enumerate(batch.rows)
-        if row is not None and generated.trained(row).sum() > 1
-    ]
+    """A short row with enough trained tokens through the model; None where nothing is trained."""
+    rows = []
+    for here, row in enumerate(batch.rows):
+        trained = 0 if row is None else int(generated.trained(row).sum())
+        if trained:
+            length = len(generated.prompt_ids[row]) + len(generated.completion_ids[row])
+            rows.append((-min(trained, ENOUGH), length, here, row))
     if not rows:
         return None
-    _, here, row = min(rows)
+    _, _, here, row = min(rows)
     prompt = generated.prompt_ids[row]
     completion = generated.completion_ids[row][:MOST_TOKENS]
     device = next(model.parameters()).device

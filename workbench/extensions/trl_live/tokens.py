@@ -97,7 +97,7 @@ def mask_is_authorship(
         if len(extra):
             ids = generated.completion_ids[row][extra[0] :]
             yield Finding(
-                f"{many(len(extra))} are trained that the policy did not sample, the first {_quoted(ids, text_of)} in "
+                f"the loss counts {many(len(extra))} that the policy did not sample, the first {_quoted(ids, text_of)} in "
                 f"{text_of(ids[:12].tolist())!r}: text of a tool, an environment or a template",
                 generated.place(row, int(extra[0])),
                 ERROR,
@@ -130,7 +130,7 @@ def _lost(
             )
             continue
         yield Finding(
-            f"{many(len(lost))} of an answer of {many(stop - start)} are not trained, the first {_quoted(ids, text_of)}",
+            f"the loss leaves out {many(len(lost))} of an answer of {many(stop - start)}, the first {_quoted(ids, text_of)}",
             generated.place(row, int(lost[0])),
             ERROR,
             len(lost),
