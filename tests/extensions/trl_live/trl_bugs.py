@@ -15,7 +15,7 @@ from transformers import GenerationConfig
 from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from tests.extensions.trl_live.trl_trainers import Library, rows, spread_reward, text_of
+from tests.extensions.trl_live.trl_trainers import Library, spread_reward, text_of
 
 GAME = "frozenlake-tiny"
 

@@ -39,7 +39,7 @@ from workbench.linting.rule import Check, Rule, RuleResult, check
 from workbench.linting.table import all_rules
 from workbench.look.escape import visible
 from workbench.values import View
-from workbench.values.errors import ConfigError, DataError, LintError
+from workbench.values.errors import ConfigError, DataError, LintError, where_raised
 from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")
@@ -138,6 +138,8 @@ class LiveLint(HasView):
     look: Look | None = None
     forward: update.Forward | None = None
     in_loss: bool = False
+    generating: bool = False
+    failures: list[str] = field(default_factory=list)
     said: Counter[tuple[str, str]] = field(default_factory=Counter)
     replaced: dict[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=all_rules)
@@ -215,18 +217,34 @@ class LiveLint(HasView):
         if (self.generations - 1) % self.options.every:
             return method(inputs)
         look = self.look = Look(self.generations, self.trainer.state.global_step)
-        with hearing(self.trainer, look.journal):
-            output = method(inputs)
+        self.generating = True
+        try:
+            with hearing(self.trainer, look.journal):
+                output = method(inputs)
+        finally:
+            self.generating = False
+        self._timed(self._look_before, look, output)
+        return output
+
+    def _timed(self, look_at: Callable[..., None], *args: Any) -> None:
+        """Look, and count the time. What fails here is said, and training goes on; a LintError is meant."""
         began = time.perf_counter()
         try:
-            self._look_before(look, output)
+            look_at(*args)
+        except LintError:
+            raise
+        except Exception as error:
+            self.look = None
+            words = f"{type(error).__name__}: {error} ({where_raised(error)})"
+            if not self.failures:
+                self.options.say(f"workbench lint: it failed itself, and training goes on: {words}")
+            self.failures.append(words)
         finally:
             self.seconds += time.perf_counter() - began
-        return output
 
     def _generate(self, method: Callable[..., Any], prompts: Any) -> Any:
         made = method(prompts)
-        if self.look is not None and self.trains:
+        if self.look is not None and self.generating:
             self.look.made = made
         return made
 
@@ -234,7 +252,7 @@ class LiveLint(HasView):
         self, method: Callable[..., Any], inputs: Any, prompts: Any, completions: Any, ids: Any
     ) -> Any:
         look = self.look
-        if look is None or not self.trains:
+        if look is None or not self.generating:
             return method(inputs, prompts, completions, ids)
         functions = self.trainer.reward_funcs
         names = getattr(self.trainer, "reward_func_names", [str(n) for n in range(len(functions))])
@@ -269,12 +287,8 @@ class LiveLint(HasView):
             loss = method(model, inputs, *args, **named)
         finally:
             self.in_loss = False
-        began = time.perf_counter()
-        try:
-            self._look_at_loss(look, inputs, loss)
-        finally:
-            self.forward = None
-            self.seconds += time.perf_counter() - began
+        self._timed(self._look_at_loss, look, inputs, loss)
+        self.forward = None
         return loss
 
     # -------------------------------------------------------------------------------------------- looking
@@ -283,7 +297,7 @@ class LiveLint(HasView):
         """All that can be asked before the first update of a generation."""
         generated = look.generated = self._generated(look, output)
         if generated is None:
-            return
+            raise LookupError("_generate and _calculate_rewards of the trainer were not called")
         trainer = self.trainer
         shares = credit.Shares(
             generated.settings.group,
@@ -521,6 +535,11 @@ class LiveLint(HasView):
     def ended(self) -> None:
         """Say what all of it came to."""
         lines = [f"workbench lint, {self._about()}: {self.report.verdict}", *self.report.unchecked]
+        lines += (
+            [f"failed itself {len(self.failures)} times: {self.failures[0]}"]
+            if self.failures
+            else []
+        )
         lines.append(f"looking took {self.seconds:.2f} s, {self.cost:.1%} of the steps")
         self.options.say("\n".join(lines))
 
