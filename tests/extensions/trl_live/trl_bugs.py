@@ -276,6 +276,22 @@ class UnscoredIsZero(GRPOTrainer):
         return torch.nan_to_num(super()._calculate_rewards(*args), nan=0.0)
 
 
+class OthersEnvironments(GRPOTrainer):
+    """Rows are scored by the environment of the next row."""
+
+    def _calculate_rewards(self, *args):
+        self.environments = self.environments[1:] + self.environments[:1]
+        return super()._calculate_rewards(*args)
+
+
+class OneEnvironment(GRPOTrainer):
+    """All rows are played in one environment."""
+
+    def _generate(self, prompts):
+        self.environments = self.environments[:1] * len(self.environments)
+        return super()._generate(prompts)
+
+
 class OwnSampler(GRPOTrainer):
     """A sampler of the user's own, which does not repeat a prompt for its group."""
 
@@ -383,6 +399,20 @@ class KLOfTools(GRPOTrainer):
 
 
 BUGS = (
+    Planted(
+        "others-environments",
+        {**TOOLS, "kind": OthersEnvironments},
+        ("R14",),
+        "scored by",
+        "OpenEnv#841",
+    ),
+    Planted(
+        "one-environment",
+        {**TOOLS, "kind": OneEnvironment},
+        ("R14",),
+        "very environment",
+        "OpenEnv#841",
+    ),
     Planted(
         "tool-tokens-trained",
         {**TOOLS, "kind": AllTokensTrained},

@@ -44,7 +44,7 @@ from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")
 NEEDED = "the lint of a trainer's rows"
-BEFORE = ("R1", "R3", "R4", "R5", "R6", "R7", "R8", "R11", "R12", "R16", "R17")
+BEFORE = ("R1", "R3", "R4", "R5", "R6", "R7", "R8", "R11", "R12", "R14", "R16", "R17")
 IN_LOSS = ("R4", "R6", "R10", "R12", "R18", "R19")
 AFTER = ("R4", "R22", "R23")
 MISSING_MODEL = "a pass of the model by itself (it is spread over several processes)"
@@ -112,6 +112,8 @@ class Look:
     journal: Journal = field(default_factory=Journal)
     made: Any = None  # what `_generate` returned
     prompts: Sequence[Any] = ()
+    environments: Sequence[Any] = ()  # while rows were made, one a row
+    paid_by: Sequence[Any] = ()  # while they were scored
     rewards_NK: np.ndarray | None = None
     returned: list[credit.Returned] = field(default_factory=list)
     generated: Generated | None = None
@@ -246,6 +248,7 @@ class LiveLint(HasView):
         made = method(prompts)
         if self.look is not None and self.generating:
             self.look.made = made
+            self.look.environments = list(getattr(self.trainer, "environments", None) or ())
         return made
 
     def _rewards(
@@ -267,6 +270,7 @@ class LiveLint(HasView):
         finally:
             self.trainer.reward_funcs = functions
         look.prompts = list(prompts)
+        look.paid_by = list(getattr(self.trainer, "environments", None) or ())
         look.rewards_NK = array_of(rewards).astype(np.float64)
         return rewards
 
@@ -309,16 +313,17 @@ class LiveLint(HasView):
         look.authors = authorship(generated, look.journal.exchanges)
         checks: dict[str, list[Iterable[RuleResult]]] = {
             "R1": [tokens.answers_kept(generated, look.authors, text)],
-            "R4": [tokens.padding(generated, trainer._tokenizer.pad_token_id)],
+            "R4": [tokens.padding(generated, tokenizer_of(trainer).pad_token_id)],
             "R7": [tokens.prompts_of_rows(generated, text)],
             "R12": [
                 sampling.samples_as_declared(
                     generated.step,
                     sampling.declared_by(trainer.args),
-                    look.journal.samplings,
+                    [used for author in look.authors for used in author.samplings],
                     generated.settings.own_rollout,
                 )
             ],
+            "R14": [environments_apart(generated, look.environments, look.paid_by)],
             "R17": [sampling.weights_are_current(generated.step, trainer)],
         }
         if generated.fits:
@@ -426,8 +431,8 @@ class LiveLint(HasView):
             return None
         trainer = self.trainer
         prompt_ids, completion_ids, tool_mask, _, logprobs = look.made[:5]
-        stops = getattr(trainer, "eos_token_ids", None) or [trainer._tokenizer.eos_token_id]
-        pad = trainer._tokenizer.pad_token_id
+        stops = getattr(trainer, "eos_token_ids", None) or [tokenizer_of(trainer).eos_token_id]
+        pad = tokenizer_of(trainer).pad_token_id
         known = {int(stop) for stop in (*stops, pad) if stop is not None}
         settings = Settings(
             trainer.num_generations,
@@ -475,7 +480,7 @@ class LiveLint(HasView):
         )
 
     def _text_of(self, ids: Sequence[int]) -> str:
-        return visible(self.trainer._tokenizer.decode(list(map(int, ids))))
+        return visible(tokenizer_of(self.trainer).decode(list(map(int, ids))))
 
     # -------------------------------------------------------------------------------------------- asking, saying
 
@@ -554,6 +559,36 @@ def _in_full(answer: Answer, kind: str, findings: Sequence[Finding], further: in
     return "\n".join(lines)
 
 
+def environments_apart(
+    generated: Generated, played: Sequence[Any], paid_by: Sequence[Any]
+) -> Iterator[RuleResult]:
+    """R14: every row has an environment of its own, and the one that it was played in scores it."""
+    if not played:
+        yield NotChecked("environments (environment_factory)")
+        return
+    yield Checked(len(played))
+    rows: dict[int, int] = {}
+    for row, environment in enumerate(played):
+        other = rows.setdefault(id(environment), row)
+        if other != row:
+            yield Finding(
+                f"it is played in the very environment of {generated.name(other)}",
+                generated.place(row),
+            )
+        elif row < len(paid_by) and paid_by[row] is not environment:
+            whose = rows_of(paid_by[row], played)
+            words = f"that of {generated.name(whose[0])}" if whose else "another one"
+            yield Finding(
+                f"it is scored by {words}, not by the environment that it was played in",
+                generated.place(row),
+            )
+
+
+def rows_of(environment: Any, played: Sequence[Any]) -> list[int]:
+    """The rows that were played in it."""
+    return [row for row, other in enumerate(played) if other is environment]
+
+
 def _where(finding: Finding) -> str:
     place = finding.place
     words = f"step {place.step}"
@@ -602,6 +637,11 @@ def _is_plain(function: Any) -> bool:
         and not inspect.iscoroutinefunction(function)
         and not inspect.iscoroutinefunction(getattr(function, "__call__", None))
     )
+
+
+def tokenizer_of(trainer: Any) -> Any:
+    """The tokenizer, also where a processor of images stands around it."""
+    return getattr(trainer, "_tokenizer", None) or trainer.processing_class
 
 
 def _of_a_subclass(trainer: Any, name: str) -> bool:

@@ -34,16 +34,14 @@ def hearing(trainer: Any, journal: Journal) -> Iterator[None]:
         result = original(inputs, *args, **named)
         outputs = list(result.values())
         prompts = [getattr(output, "prompt_ids", ids) for output, ids in zip(outputs, inputs)]
-        journal.note_lists(prompts, [output.generated_tokens for output in outputs])
         config = named.get("generation_config")
-        if config is not None:
-            journal.samplings.append(settings_of(config))
+        sampling = None if config is None else settings_of(config)
+        journal.note_lists(prompts, [output.generated_tokens for output in outputs], sampling)
         return result
 
     def served(original, prompts, *args, **named):
         result = original(prompts, *args, **named)
-        journal.note_lists(prompts, result[1])
-        journal.samplings.append(_of_vllm(vllm))
+        journal.note_lists(prompts, result[1], _of_vllm(vllm))
         return result
 
     vllm = getattr(trainer, "vllm_generation", None)

@@ -23,6 +23,7 @@ class Exchange:
     prompt: np.ndarray
     answer: np.ndarray
     ended: bool | None = None  # by a stop token; None where that is not known
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,9 @@ class Sampling:
 
 @dataclass
 class Journal:
-    """All exchanges and settings of one generation."""
+    """All exchanges of one generation."""
 
     exchanges: list[Exchange] = field(default_factory=list)
-    samplings: list[Sampling] = field(default_factory=list)
 
     def note_generate(self, ids: Any, seen: Any, result: Any, sampling: Sampling | None) -> None:
         """A call of `model.generate`: padded prompts, and prompts with answers behind them."""
@@ -54,22 +54,27 @@ class Journal:
         mask = np.ones(prompts.shape, bool) if seen is None else array_of(seen) != 0
         copies = len(answers) // max(1, len(prompts))
         stops = () if sampling is None else sampling.stops
-        if sampling is not None:
-            self.samplings.append(sampling)
         for row, answer in enumerate(answers):
             asked = row // max(1, copies)
             ends = np.flatnonzero(np.isin(answer, stops))
             if len(ends):
                 answer = answer[: ends[0] + 1]
             self.exchanges.append(
-                Exchange(prompts[asked][mask[asked]], answer, bool(len(ends)) if stops else None)
+                Exchange(
+                    prompts[asked][mask[asked]],
+                    answer,
+                    bool(len(ends)) if stops else None,
+                    sampling,
+                )
             )
 
-    def note_lists(self, prompts: Sequence[Any], answers: Sequence[Any]) -> None:
+    def note_lists(
+        self, prompts: Sequence[Any], answers: Sequence[Any], sampling: Sampling | None
+    ) -> None:
         """A call that takes and returns lists of ids without padding."""
         for prompt, answer in zip(prompts, answers):
             self.exchanges.append(
-                Exchange(np.asarray(prompt, np.int64), np.asarray(answer, np.int64))
+                Exchange(np.asarray(prompt, np.int64), np.asarray(answer, np.int64), None, sampling)
             )
 
 
@@ -129,6 +134,7 @@ class Authorship:
     departures: tuple[Departure, ...]
     known: bool
     ended: bool | None = None
+    samplings: tuple[Sampling, ...] = ()  # of its answers, as far as they are known
 
     def stretches(self) -> Iterator[tuple[int, int]]:
         """(first, last + 1) of each answer's tokens in the row."""
@@ -215,4 +221,5 @@ def _of_row(before: int, whole: np.ndarray, taken: dict[int, Exchange]) -> Autho
         ended = exchange.ended
         if agreed < len(exchange.answer):
             departures.append(Departure(start, start + agreed, exchange.answer))
-    return Authorship(sampled, tuple(starts), tuple(departures), bool(taken), ended)
+    heard = [exchange.sampling for exchange in taken.values() if exchange.sampling is not None]
+    return Authorship(sampled, tuple(starts), tuple(departures), bool(taken), ended, tuple(heard))

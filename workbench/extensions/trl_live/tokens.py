@@ -15,12 +15,14 @@ from workbench.extensions.trl_live.journal import Authorship, Departure
 from workbench.extensions.trl_live.rows import Generated
 from workbench.linting.messages import many
 from workbench.linting.rule import RuleResult
+from workbench.look.escape import visible
 
 UNHEARD = (
     "what the sampler answered: it was not heard making these rows (another model than the trainer's, or a server of "
     "the rollout function's own)"
 )
 TextOf = Callable[[Sequence[int]], str]
+SHORTEST = 3  # characters of a prompt that is looked for in tokens
 
 
 def _quoted(ids: Sequence[int], text_of: TextOf) -> str:
@@ -74,6 +76,10 @@ def _departure(
             len(left),
         )
     what = f"the sampler answered {_quoted(left, text_of)} here, and the row has {_quoted(rest, text_of)}"
+    if generated.fits and not generated.trained(row)[departure.at]:
+        return Finding(
+            f"{what}, which is not trained: the end of an answer was cut off", place, NOTE
+        )
     answer = text_of(departure.answer.tolist())
     begun = text_of(ids[departure.start :].tolist())
     if begun.startswith(answer) or answer.startswith(begun):
@@ -247,13 +253,17 @@ def prompts_of_rows(generated: Generated, text_of: TextOf) -> Iterator[RuleResul
             texts[ids.tobytes()] = text_of(ids.tolist())
     looked = 0
     for row, words in enumerate(asked):
-        text = texts[generated.prompt_ids[row].tobytes()]
+        text = texts[generated.prompt_ids[row].tobytes()]  # spelled out as the words are
         if not words:
             continue
         if words in text:
             looked += 1
             continue
-        others = [n for n, other in enumerate(asked) if other and other != words and other in text]
+        others = [
+            n
+            for n, other in enumerate(asked)
+            if len(other) > SHORTEST and other != words and other in text
+        ]
         if others:
             looked += 1
             yield Finding(
@@ -269,11 +279,11 @@ def prompts_of_rows(generated: Generated, text_of: TextOf) -> Iterator[RuleResul
 def _last_words(prompt: Any) -> str:
     """The text of a prompt's last message."""
     if isinstance(prompt, str):
-        return prompt.strip()
+        return visible(prompt.strip())
     if not isinstance(prompt, (list, tuple)) or not prompt or not isinstance(prompt[-1], dict):
         return ""
     content = prompt[-1].get("content")
-    return content.strip() if isinstance(content, str) else ""
+    return visible(content.strip()) if isinstance(content, str) else ""
 
 
 # ------------------------------------------------------------------------------------------------ R11
