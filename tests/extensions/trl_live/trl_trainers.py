@@ -89,6 +89,7 @@ def trainer_of(
     folder: Path,
     *,
     policy: str = "search-tiny",
+    path: Path | None = None,
     kind: type[GRPOTrainer] = GRPOTrainer,
     reward: Callable[..., list[float | None]] | list[Any] = spread_reward,
     tools: bool = False,
@@ -130,6 +131,8 @@ def trainer_of(
         doors["environment_factory"] = environment
     if rollout is not None:
         doors["rollout_func"] = rollout
+    if path is not None:
+        tokenizer = AutoTokenizer.from_pretrained(path)
     tokenizer = tokenizer or tokenizer_of(policy)
     if pad == "eos":
         tokenizer.pad_token = tokenizer.eos_token
@@ -149,7 +152,7 @@ def trainer_of(
         doors["eval_dataset"] = Dataset.from_list(rows(8))
     return kind(
         model=model
-        or AutoModelForCausalLM.from_pretrained(policy_path(policy), dtype=torch.float32),
+        or AutoModelForCausalLM.from_pretrained(path or policy_path(policy), dtype=torch.float32),
         reward_funcs=reward,
         args=GRPOConfig(**values),
         processing_class=tokenizer,

@@ -142,6 +142,7 @@ class LiveLint(HasView):
     in_loss: bool = False
     generating: bool = False
     failures: list[str] = field(default_factory=list)
+    clock: Callable[[], float] = time.perf_counter
     said: Counter[tuple[str, str]] = field(default_factory=Counter)
     replaced: dict[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=all_rules)
@@ -230,7 +231,7 @@ class LiveLint(HasView):
 
     def _timed(self, look_at: Callable[..., None], *args: Any) -> None:
         """Look, and count the time. What fails here is said, and training goes on; a LintError is meant."""
-        began = time.perf_counter()
+        began = self.clock()
         try:
             look_at(*args)
         except LintError:
@@ -242,7 +243,7 @@ class LiveLint(HasView):
                 self.options.say(f"workbench lint: it failed itself, and training goes on: {words}")
             self.failures.append(words)
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += self.clock() - began
 
     def _generate(self, method: Callable[..., Any], prompts: Any) -> Any:
         made = method(prompts)
@@ -664,10 +665,10 @@ def _callback(lint: LiveLint) -> Any:
 
     class LintCallback(TrainerCallback):
         def on_step_begin(self, args, state, control, **named):
-            self.began = time.perf_counter()
+            self.began = lint.clock()
 
         def on_step_end(self, args, state, control, **named):
-            lint.step_seconds += time.perf_counter() - self.began
+            lint.step_seconds += lint.clock() - self.began
 
         def on_train_end(self, args, state, control, **named):
             lint.ended()
