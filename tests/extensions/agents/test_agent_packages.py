@@ -35,7 +35,7 @@ WAYS = {
 NOT_FOLLOWED = {
     "with_agents_sdk": ["strict"],
     "with_pydantic_ai": ["strict"],
-    "with_smolagents": ["tool_choice", "stop"],
+    "with_smolagents": ["tool_choice"],
     "with_sub_agents": ["strict"],
 }
 

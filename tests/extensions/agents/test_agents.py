@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from tests.extensions.agents import programs
 from workbench.chat import ChatFormat
 from workbench.cli import main
 from workbench.engines.policy import load_tokenizer
@@ -66,7 +65,17 @@ def chance(chat: ChatFormat):
     return script
 
 
-def gather(chat, tried, *, count=2, group_size=2, engine=None, on_done=None, **settings):
+def gather(
+    chat,
+    tried,
+    *,
+    count=2,
+    group_size=2,
+    engine=None,
+    on_done=None,
+    address=(0, "test", 1),
+    **settings,
+):
     return collect(
         env_tasks(WORLD, "train", count),
         family=tried,
@@ -74,7 +83,7 @@ def gather(chat, tried, *, count=2, group_size=2, engine=None, on_done=None, **s
         chat=chat,
         config=CollectConfig(**{"max_turn_tokens": 48, **settings}),
         group_size=group_size,
-        address=(0, "test", 1),
+        address=address,
         on_done=on_done,
     )
 
@@ -241,15 +250,6 @@ def test_what_is_named_is_noted_and_not_followed(chat):
     assert span.sampling.temperature == 0.5
 
 
-def test_one_that_sleeps_holds_up_nobody(chat):
-    programs.slept.clear()
-    done = []
-    gather(chat, family("sleeps_first"), count=2, on_done=lambda t: done.append(t))
-    assert len(done) == 4 and programs.slept.is_set()
-    # The first to begin is the last to end.
-    assert done[-1].attempt == 0
-
-
 def test_a_command_finds_its_model_its_task_and_its_tools(chat):
     tried = family(f"command:line {sys.executable} -m {HERE}")
     [group] = gather(chat, tried, count=1, group_size=1)
@@ -273,7 +273,7 @@ def test_a_command_is_code_that_a_run_names(command):
     [
         ({"program": ""}, "env.program names nothing"),
         ({"program": "command:line "}, "names no command"),
-        ({"program": f"{HERE}:slept"}, "solve"),
+        ({"program": f"{HERE}:NO_PROGRAM"}, "solve"),
         ({"program": f"{HERE}:solve", "tasks": "world-qq"}, "world-qa"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_form_whose_blocks_are_not_known_loses_no_text():
         def parse(self, text):
             return ParsedTurn(calls=(ToolCall("search", {"query": "Zumi"}),))
 
-    text, [call] = read_action("Well. SEARCH Zumi", Shouted(), lambda index: f"c{index}")
+    text, [call], _ = read_action("Well. SEARCH Zumi", Shouted(), lambda index: f"c{index}")
     assert text == "Well. SEARCH Zumi" and call.name == "search"
 
 

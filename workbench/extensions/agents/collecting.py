@@ -14,15 +14,16 @@ from typing import Any
 from workbench.chat import ChatFormat
 from workbench.engines.base import Completion, Engine, Request
 from workbench.extensions.agents.gateway import HttpCall
-from workbench.extensions.agents.messages import RefusedCall
+from workbench.extensions.agents.messages import AskedCall, GivenAnswer, RefusedCall
 from workbench.extensions.agents.program import RETURNED, ProgramTask
 from workbench.extensions.agents.runner import BegunAttempt, EndedAttempt, Happening, ProgramRunner
 from workbench.extensions.agents.scoring import AttemptScores, ScoredAttempt
+from workbench.extensions.agents.stopping import cut_at_stop
 from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
 from workbench.tools.formats import Hermes
-from workbench.values import StepResult, StopReason, Trajectory, Turn
+from workbench.values import Observation, StepResult, StopReason, Trajectory, Turn
 from workbench.values.errors import EngineError, WorkbenchError
 from workbench.values.seeds import seed_of
 from workbench.worlds.base import EnvFamily
@@ -83,19 +84,21 @@ class _Calls:
         )
 
     def on_call(self, call: HttpCall) -> None:
+        """Several answers to one call are calls of the tree of their own: each is sampled behind the same prompt."""
         trajectory = self.trajectories.get(call.attempt.key)
         if trajectory is None or trajectory.result is not None or call.answer.done():
             return
         tree = trajectory.conversation
         try:
-            if len(tree.calls) >= self.family.max_turns:
+            if len(tree.calls) + call.asked.choices > self.family.max_turns:
                 raise RefusedCall(
                     400,
                     "most_calls",
                     f"a trajectory has at most {self.family.max_turns} calls (env.most_calls)",
                 )
-            asked = tree.ask(call.asked)
-            self.submit(trajectory, call, asked)
+            asked = [tree.ask(call.asked) for _ in range(call.asked.choices)]
+            for choice in asked:
+                self.submit(trajectory, call, choice)
         except RefusedCall as refused:
             call.answer.set_exception(refused)
         except (EngineError, WorkbenchError) as error:
@@ -107,7 +110,10 @@ class _Calls:
         same whenever it is sampled again."""
         room = self.context - len(asked.prompt_ids)
         most = min(self.config.max_turn_tokens, room, call.asked.most_tokens or room)
-        sampling = GREEDY if trajectory.greedy else self.sampling_of(call, asked)
+        sampling = {"temperature": self.config.temperature, "top_p": self.config.top_p}
+        sampling |= followed_fields(call.asked, asked)
+        if trajectory.greedy:
+            sampling = GREEDY
         request = Request(
             id=self.requests,
             session=f"{trajectory.key}/{asked.segment}",
@@ -123,53 +129,60 @@ class _Calls:
         known = self.journal.recall(request, self.engine.policy_version)
         if known is None:
             self.engine.submit(request)
-        elif hasattr(self.engine, "note"):  # a witness of what was sampled
-            self.engine.note(request, known)
+        else:
+            self.witness(request, known)
         self.sampling[request.id] = trajectory
         self.asked[request.id] = (call, asked, request)
         if known is not None:
             self.answered(known)
 
-    def sampling_of(self, call: HttpCall, asked: TreeCall) -> dict[str, float]:
-        """How a call is sampled; what the program asked for is kept with it."""
-        sampling = {"temperature": self.config.temperature, "top_p": self.config.top_p}
-        for name in sampling:
-            wanted = getattr(call.asked, name)
-            if wanted is not None:
-                sampling[name] = wanted
-                asked.facts[name] = wanted
-        if call.asked.most_tokens is not None:
-            asked.facts["most_tokens"] = call.asked.most_tokens
-        if call.asked.noted:
-            asked.facts["not_followed"] = dict(call.asked.noted)
-        return sampling
+    def witness(self, request: Request, completion: Completion) -> None:
+        """Tell who writes down what the engine says, where somebody does, of a turn that it did not say so."""
+        if hasattr(self.engine, "note"):
+            self.engine.note(request, completion)
 
     # -- what the engine does
 
     def on_completion(self, completion: Completion) -> None:
+        if completion.request_id not in self.asked:  # of a trajectory that ended in this very poll
+            return
         request = self.asked[completion.request_id][2]
         if completion.finish != "error":
-            self.journal.store(request, completion)  # before anybody is told
+            self.journal.store(request, completion)  # whole, and before anybody is told
         self.answered(completion)
 
-    def answered(self, completion: Completion) -> None:
-        trajectory = self.sampling.pop(completion.request_id)
-        call, asked, _ = self.asked.pop(completion.request_id)
+    def answered(self, whole: Completion) -> None:
+        trajectory = self.sampling.pop(whole.request_id)
+        call, asked, request = self.asked.pop(whole.request_id)
         if trajectory.result is not None:
             return
-        if completion.finish == "error":
-            refused = RefusedCall(500, "engine_error", completion.error or "nothing was sampled")
-            call.answer.set_exception(refused)
-            self.end(trajectory, StopReason.ENGINE_ERROR, completion.error)
+        if whole.finish == "error":
+            refused = RefusedCall(500, "engine_error", whole.error or "nothing was sampled")
+            if not call.answer.done():
+                call.answer.set_exception(refused)
+            self.end(trajectory, StopReason.ENGINE_ERROR, whole.error)
             return
+        completion = cut_at_stop(whole, call.asked.stops, self.chat.decode)
+        if completion is not whole:  # the turn that an engine gives which is asked for so many
+            size = len(completion.token_ids)
+            self.witness(replace(request, max_new_tokens=size), completion)
         given = trajectory.conversation.answer(asked, completion)
-        if not call.answer.done():
-            call.answer.set_result(given)
+        if given.stopped:
+            asked.facts["stopped"] = given.stopped
         if call.repeats:
             asked.facts["repeats"] = call.repeats
+        self.tell_program(call, asked.number, given)
         ended = self.ending.get(trajectory.key)
         if ended is not None and trajectory not in self.sampling.values():
             self.conclude(trajectory, self.ending.pop(trajectory.key))
+
+    def tell_program(self, call: HttpCall, number: int, given: GivenAnswer) -> None:
+        """Answer its call, once all the answers that it asked for are there, in the order of their numbers."""
+        call.choices[number] = given
+        if len(call.choices) < call.asked.choices or call.answer.done():
+            return
+        first, *others = [call.choices[number] for number in sorted(call.choices)]
+        call.answer.set_result(replace(first, others=tuple(others)))
 
     # -- the end
 
@@ -178,21 +191,30 @@ class _Calls:
         if trajectory.result is not None:
             return
         tree = trajectory.conversation
+        result = ended.result
         reason = ended.reason
         error = ended.error
         answered = tree is not None and bool(tree.answered)
-        if ended.result is not None and not answered:
+        declared = answered and ended.failed and self.family.failed_reward is not None
+        if declared:
+            result = failed_result(self.family.failed_reward)
+            reason = StopReason.TERMINATED
+        if result is not None and not answered:
             reason = StopReason.ENV_ERROR
             error = "agent_silent: the program ended without one call that was answered"
         trajectory.turns = [] if tree is None else tree.turns()
-        if ended.result is not None and answered:
+        if result is not None and answered:
             try:
-                number, paid = _paid(trajectory.turns, ended.result)
+                number, paid = _paid(trajectory.turns, result)
                 trajectory.turns[number] = paid
-                self.earned[trajectory.key] = ended.result
+                self.earned[trajectory.key] = result
             except WorkbenchError as refused:
                 reason = StopReason.ENV_ERROR
                 error = str(refused)
+        if declared:  # nothing is left to be scored
+            self.stepping -= 1
+            Collector.end(self, trajectory, reason, error)
+            return
         self.end(trajectory, reason, error)
 
     def end(self, trajectory: Any, reason: StopReason, error: str | None = None) -> None:
@@ -207,6 +229,11 @@ class _Calls:
         if earned is not None and trajectory.result is not None:
             trajectory.result = _with_outcome(trajectory.result, earned)
         self.runner.close(trajectory.key)
+        # What it still has in the engine is dropped there, and never answered.
+        under_way = [number for number, other in self.sampling.items() if other is trajectory]
+        for number in under_way:
+            del self.sampling[number]
+            del self.asked[number]
         tree = trajectory.conversation
         for segment in range(0 if tree is None else tree.num_segments):
             self.engine.release(f"{trajectory.key}/{segment}")
@@ -214,6 +241,28 @@ class _Calls:
     def abandon(self) -> None:
         super().abandon()
         self.runner.shutdown()
+
+
+def followed_fields(asked: AskedCall, call: TreeCall) -> dict[str, float]:
+    """The sampler's settings that the program decides. All that it asked for and that was followed is kept with the call."""
+    sampling = {}
+    for name in ("temperature", "top_p"):
+        wanted = getattr(asked, name)
+        if wanted is not None:
+            sampling[name] = wanted
+    facts: dict[str, Any] = dict(sampling)
+    if asked.most_tokens is not None:
+        facts["most_tokens"] = asked.most_tokens
+    if asked.stops:
+        facts["stops"] = list(asked.stops)
+    if asked.choices > 1:
+        facts["choices"] = asked.choices
+    if not asked.reads_calls:
+        facts["reads_calls"] = False
+    if asked.noted:
+        facts["not_followed"] = dict(asked.noted)
+    call.facts |= facts
+    return sampling
 
 
 def _paid(turns: Sequence[Turn], result: StepResult) -> tuple[int, Turn]:
@@ -225,7 +274,17 @@ def _paid(turns: Sequence[Turn], result: StepResult) -> tuple[int, Turn]:
     turn = next(saying, by_time[0])
     paid = finished_turn(turn, result)
     info = {**paid.info, **turn.info}
+    if (
+        isinstance(answer, str) and answer not in turn.text
+    ):  # the program's own words: no turn says them
+        info["returned"] = info.pop("answer")
     return turn.index, replace(paid, reply=turn.reply, info=info, reward=0.0, reward_parts={})
+
+
+def failed_result(reward: float) -> StepResult:
+    """What a program that failed is paid, where that is declared."""
+    info = {"success": False}
+    return StepResult(Observation(()), reward, {"failed": reward}, terminated=True, info=info)
 
 
 def _with_outcome(trajectory: Trajectory, earned: StepResult) -> Trajectory:

@@ -11,7 +11,7 @@ Nothing in the program changes but where its model is. Random play and the solve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,6 +68,10 @@ class ProgramTasks:
         tuple[str, ...],
         "fields of a request that may be sent, are recorded, and change nothing (tool_choice, stop, seed ...)",
     ] = ()
+    failed_reward: Annotated[
+        float | None,
+        "of a trajectory whose program raised, hung or was killed; none: it has none, and is not trained",
+    ] = None
     trains: Annotated[
         tuple[str, ...],
         "conversations that are trained: all, first (that of the first call), or names",
@@ -85,6 +89,7 @@ class ProgramTasks:
     name: ClassVar[str] = "agent"
     by_program: ClassVar[bool] = True  # prompts are a program's: no rendering of ours is expected
     deterministic: ClassVar[bool] = False
+    calls_setting: ClassVar[str] = "env.settings.calls.format"
 
     def __post_init__(self) -> None:
         check_settings(self, "env")
@@ -185,6 +190,11 @@ class ProgramTasks:
         from workbench.extensions.agents.watched import WatchedProgram
 
         return WatchedProgram
+
+    def with_form(self, form: str) -> ProgramTasks:
+        """With calls written and read in this form."""
+        calls = {**self.settings.get("calls", {}), "format": form}
+        return replace(self, settings={**self.settings, "calls": calls})
 
     def rules(self, temperature: float, top_p: float) -> FieldRules:
         return FieldRules(temperature, top_p, self.decides, self.not_followed)

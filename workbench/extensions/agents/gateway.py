@@ -52,6 +52,7 @@ KNOWN_KEYS = 4096  # attempts that have ended and are still told so
 START_S = 20.0
 WIRES: tuple[ModuleType, ...] = (openai_chat, openai_responses, anthropic_messages)
 MODEL = "policy"
+HOSTS = ("127.0.0.1", "localhost")  # what a program here calls this machine
 
 
 @dataclass(eq=False)
@@ -62,6 +63,8 @@ class HttpCall:
     asked: AskedCall
     wire: str
     answer: Future[GivenAnswer] = field(default_factory=Future)
+    # By number: those that are there, while others of the same call are sampled.
+    choices: dict[int, GivenAnswer] = field(default_factory=dict)
     gone: bool = False  # its client went away before the answer
     repeats: int = 0  # times that it was delivered once more
 
@@ -91,16 +94,10 @@ class OpenAttempt:
     refused: list[RefusedCall] = field(default_factory=list)
     late: int = 0  # calls that came after the end
     active: float = field(default_factory=time.monotonic)  # when it last did something
+    waiting: int = 0  # calls that are not answered yet
     _by_body: dict[str, list[HttpCall]] = field(default_factory=dict)
     _by_idempotency: dict[str, HttpCall] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def waiting(self) -> int:
-        """Calls that are not answered yet."""
-        with self._lock:
-            calls = [call for calls in self._by_body.values() for call in calls]
-        return sum(not call.answer.done() for call in calls)
 
     def take(
         self, asked: AskedCall, wire: str, body: bytes, headers: Mapping[str, str]
@@ -124,6 +121,8 @@ class OpenAttempt:
                 same.gone = False
                 return same
             call = HttpCall(self, asked, wire)
+            self.waiting += 1
+            call.answer.add_done_callback(self._is_answered)
             earlier.append(call)
             if named:
                 self._by_idempotency[named] = call
@@ -134,6 +133,10 @@ class OpenAttempt:
             return call
         self.inbox.put(call)
         return call
+
+    def _is_answered(self, answer: Future) -> None:
+        with self._lock:
+            self.waiting -= 1
 
     def end(self) -> None:
         """Nothing more is answered; calls that wait are told so."""
@@ -226,6 +229,7 @@ class Gateway:
 
     def _attempt(self, request: Request) -> OpenAttempt:
         """The attempt of an address, where the key is right. An unknown address and a wrong key are told alike."""
+        check_no_page(request.headers)
         id = request.path_params["id"]
         attempt = self._attempts.get(id) or self._ended.get(id)
         given = request.headers.get("x-api-key", "")
@@ -278,6 +282,18 @@ class Gateway:
             404, "unknown_url", f"there is nothing at this address; an attempt has {forms}"
         )
         return JSONResponse(openai_chat.error(refused), 404)
+
+
+def check_no_page(headers: Mapping[str, str]) -> None:
+    """Refuse what a page in a browser sends, were it to know the key: it has an origin, or comes by a name of its own that
+    somebody has bound to this machine (DNS rebinding). Raises RefusedCall."""
+    host, _, _ = headers.get("host", "").partition(":")
+    if host not in HOSTS or "origin" in headers:
+        raise RefusedCall(
+            403,
+            "foreign_page",
+            f"calls come from programs on this machine, to {' or '.join(HOSTS)}",
+        )
 
 
 async def _read(request: Request) -> bytes:

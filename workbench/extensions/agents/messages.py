@@ -62,6 +62,10 @@ class AskedCall:
 
     most_tokens   that it asks for; None: as many as the run allows
     temperature, top_p   None: the run's
+    stops         texts that end an answer (`stopping`)
+    choices       answers that it asks for: each is sampled by itself, behind the same prompt
+    reads_calls   calls are read out of the text; not so with tool_choice "none"
+    logprobs      of the sampled tokens are sent
     noted         fields that were sent and are not followed, because the settings say so
     """
 
@@ -70,6 +74,10 @@ class AskedCall:
     most_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    stops: tuple[str, ...] = ()
+    choices: int = 1
+    reads_calls: bool = True
+    logprobs: bool = False
     stream: bool = False
     wants_usage: bool = False  # in a stream
     model: str = ""
@@ -77,12 +85,24 @@ class AskedCall:
 
 
 @dataclass(frozen=True)
+class SampledText:
+    """A sampled token as a client is shown it: its text, its bytes (None: of half a character), its logprob in nats."""
+
+    text: str
+    bytes: tuple[int, ...] | None
+    logprob: float
+
+
+@dataclass(frozen=True)
 class GivenAnswer:
     """What a call was answered: everything that was sampled, as text and calls.
 
-    text     all that is no call, the thought included unless it was given apart
-    thought  "" where it was not given apart
-    finish   "stop", "length" or "calls"
+    text      all that is no call, the thought included unless it was given apart; without the stop text that ended it
+    thought   "" where it was not given apart
+    finish    "stop", "length" or "calls"
+    stopped   the stop text that ended it; "" for none
+    logprobs  of every sampled token but the one that ends the turn; None: they were not asked for
+    others    the further answers, where several were asked for
     """
 
     text: str
@@ -92,6 +112,14 @@ class GivenAnswer:
     thought: str = ""
     prompt_tokens: int = 0
     sampled_tokens: int = 0
+    stopped: str = ""
+    logprobs: tuple[SampledText, ...] | None = None
+    others: tuple[GivenAnswer, ...] = ()
+
+    @property
+    def choices(self) -> tuple[GivenAnswer, ...]:
+        """All answers to the call, this one first."""
+        return (self, *self.others)
 
     @property
     def with_thought(self) -> str:
@@ -155,6 +183,8 @@ def ground_of(message: WireMessage, given: GivenAnswer) -> Ground | None:
     other words. So words that are there must be the words that were given; only where a message with our ids has no text
     at all is none needed.
     """
+    if message.text == given.text and message.calls == given.calls:
+        return Ground.EXACT
     marked = message.mark is not None and message.mark == given.mark
     issued = {call.id for call in given.calls}
     identified = marked or any(call.id in issued for call in message.calls)
@@ -162,12 +192,6 @@ def ground_of(message: WireMessage, given: GivenAnswer) -> Ground | None:
         return None
     text = normal_text(message.text)
     whole = normal_text(given.text)
-    same_ids = [call.id for call in message.calls] == [call.id for call in given.calls]
-    same_arguments = [call.arguments for call in message.calls] == [
-        call.arguments for call in given.calls
-    ]
-    if message.text == given.text and same_ids and same_arguments:
-        return Ground.EXACT
     if text in (whole, normal_text(given.with_thought)) or (not text and identified):
         return Ground.IDS if identified else Ground.EQUAL
     if text == normal_text(without_thought(given.text)):

@@ -142,7 +142,7 @@ def _caller(env: Any) -> Callable[[str, Mapping[str, Any]], str]:
 
 
 class ProgramError(Exception):
-    """A program ended without returning; the message says how."""
+    """A command ended without returning; the message says how, and begins with the name of it."""
 
 
 @dataclass(eq=False)
@@ -196,9 +196,12 @@ class ProgramRun:
             output, complaint = self.process.communicate()
         finally:
             self.stop()  # what it started and left behind
-        if self.process.returncode:
+        status = self.process.returncode
+        if status < 0:
+            raise ProgramError(f"agent_killed: the command was ended by signal {-status}")
+        if status:
             raise ProgramError(
-                f"the command ended with {self.process.returncode}: {complaint.strip()[-400:]}"
+                f"agent_exited: the command ended with {status}: {complaint.strip()[-400:]}"
             )
         return _printed(output[-MOST_OUTPUT:])
 

@@ -20,6 +20,7 @@ from typing import Any
 from workbench.extensions.agents.gateway import HttpCall, OpenAttempt, gateway
 from workbench.extensions.agents.program import (
     ModelAddress,
+    ProgramError,
     ProgramRun,
     ProgramTask,
     kept_return,
@@ -51,13 +52,14 @@ class BegunAttempt:
 
 @dataclass(frozen=True, eq=False)
 class EndedAttempt:
-    """A program is over: what it returned and earned, or the fault that ended it."""
+    """A program is over: what it returned and earned, or the fault that ended it. `failed`: the fault is the program's own."""
 
     key: str
     result: StepResult | None = None
     returned: Any = None
     reason: StopReason = StopReason.TERMINATED
     error: str | None = None
+    failed: bool = False
 
 
 Happening = BegunAttempt | HttpCall | EndedAttempt
@@ -132,7 +134,9 @@ class ProgramRunner:
                 words = (
                     f"agent_idle: neither a call nor an end within {self.idle_s:g} s (env.idle_s)"
                 )
-                late.append(EndedAttempt(key, reason=StopReason.ENV_TIMEOUT, error=words))
+                late.append(
+                    EndedAttempt(key, reason=StopReason.ENV_TIMEOUT, error=words, failed=True)
+                )
         return late
 
     # -------------------------------------------------------------------------------------------- in the program's thread
@@ -164,7 +168,9 @@ class ProgramRunner:
             reason = _limit(work.attempt.refused)
             if reason is None:
                 words = f"agent_raised: {type(error).__name__}: {error} ({where_raised(error)})"
-                return EndedAttempt(key, reason=StopReason.ENV_ERROR, error=words)
+                if isinstance(error, ProgramError):
+                    words = str(error)
+                return EndedAttempt(key, reason=StopReason.ENV_ERROR, error=words, failed=True)
             value = None  # what it would have answered is not known: as if it had answered nothing
         if work.over:
             return EndedAttempt(key)

@@ -27,6 +27,7 @@ import numpy as np
 from workbench.chat import ChatFormat
 from workbench.engines.base import Completion
 from workbench.extensions.agents.conversations import ConversationRules, excerpt
+from workbench.extensions.agents.logprobs import sampled_texts
 from workbench.extensions.agents.messages import (
     END_THINK,
     AskedCall,
@@ -39,9 +40,10 @@ from workbench.extensions.agents.messages import (
     normal_calls,
     normal_text,
 )
-from workbench.extensions.agents.reading import read_action
+from workbench.extensions.agents.reading import form_for, read_action
+from workbench.extensions.agents.stopping import first_stop
 from workbench.tools.formats import CallFormat
-from workbench.tools.turns import THINK
+from workbench.tools.turns import THINK, BadCall
 from workbench.values import Message, Observation, Segment, Source, Span, Turn
 from workbench.values.errors import ChatFormatError, DataError
 from workbench.values.sequences import first_difference
@@ -115,7 +117,8 @@ class TreeCall:
 class _Known:
     """How far a request is known."""
 
-    node: _Node | None  # where it leaves what is known; None: it does not
+    reached: _Node  # the last that is known
+    node: _Node | None  # the same where the request leaves what is known; None: it does not
     index: int  # of the first message that is not known
     last: TreeCall | None  # the newest turn of the policy on the way
     last_index: int  # of its message
@@ -233,7 +236,7 @@ class CallTree:
         row = self._rows[segment]
         row.extend([*before, *spans])
         self._roots.setdefault(repr(asked.tools), root)
-        node = self._grow(root, asked.messages)
+        node = self._grow(known, asked.messages)
         call = TreeCall(
             len(self.calls), segment, row.ids(), way, asked, node, facts, shown, known.last
         )
@@ -281,7 +284,7 @@ class CallTree:
         return "main" if self._conversations == 1 else f"conversation {self._conversations}"
 
     def _walk(self, root: _Node, messages: Sequence[WireMessage]) -> _Known:
-        node: _Node | None = root
+        node = root
         last = near = ground = None
         last_index = -1
         for index, message in enumerate(messages):
@@ -295,22 +298,18 @@ class CallTree:
                 continue
             following = node.children.get(self._key(messages, index))
             if following is None:
-                return _Known(node, index, last, last_index, ground, near)
+                return _Known(node, node, index, last, last_index, ground, near)
             node = following
         if node.asked:
-            return _Known(None, len(messages), last, last_index, ground, node.asked[0])
-        return _Known(node, len(messages), last, last_index, ground, near)
+            return _Known(node, None, len(messages), last, last_index, ground, node.asked[0])
+        return _Known(node, node, len(messages), last, last_index, ground, near)
 
-    def _grow(self, root: _Node, messages: Sequence[WireMessage]) -> _Node:
-        """The node of a conversation, made where it is not there yet."""
-        node = root
-        for index, message in enumerate(messages):
-            recognised = self._at(node, message)
-            if recognised is not None:
-                node = recognised[0].after
-                continue
+    def _grow(self, known: _Known, messages: Sequence[WireMessage]) -> _Node:
+        """The node of a conversation, made from where it is not known any more."""
+        node = known.reached
+        for index in range(known.index, len(messages)):
             key = self._key(messages, index)
-            node.messages.setdefault(key, message)
+            node.messages.setdefault(key, messages[index])
             node = node.children.setdefault(key, _Node())
         return node
 
@@ -413,9 +412,7 @@ class CallTree:
         base: TreeCall | None,
     ) -> tuple[list[tuple[Span, TreeCall | None]], tuple[Message, ...]]:
         """The tokens behind `base` (None: from the beginning), and the messages that they show."""
-        names = _names_of(asked.messages)
-        ids = self._issued_ids(asked.messages, base, again)
-        messages = [self._message(message, names, ids) for message in rest]
+        messages = self._messages(asked, rest, base, again)
         cuts = [*sorted(again), len(rest)]
         first = messages[: cuts[0]]
         if base is None:
@@ -433,6 +430,19 @@ class CallTree:
             spans += self._appended(messages[place + 1 : following], call, later=later)
         return spans, tuple(messages)
 
+    def _messages(
+        self,
+        asked: AskedCall,
+        rest: Sequence[WireMessage],
+        base: TreeCall | None,
+        again: Mapping[int, TreeCall],
+    ) -> list[Message]:
+        """What `rest` says, as templates take it."""
+        names = _names_of(asked.messages)
+        ids = self._issued_ids(asked.messages, rest, base, again)
+        form = form_for(self.format, asked.tools)
+        return [_message(message, names, ids, form) for message in rest]
+
     def _appended(
         self, messages: Sequence[Message], call: TreeCall, later: bool
     ) -> list[tuple[Span, TreeCall | None]]:
@@ -440,39 +450,19 @@ class CallTree:
         spans = self.chat.append(Observation(tuple(messages)), turn=0, last_id=last_id, later=later)
         return [(span, call) for span in spans]
 
-    def _message(
-        self, message: WireMessage, names: Mapping[str, str], ids: Mapping[str, str]
-    ) -> Message:
-        """A message as plain text: calls of an assistant that is not ours are written as the policy writes them."""
-        text = message.text or ""
-        if message.role == "assistant":
-            written = [self._written(call.name, call.arguments) for call in message.calls]
-            text = "\n".join(filter(None, (text, *written)))
-        call_id = message.call_id
-        return Message(
-            message.role,
-            text,
-            names.get(call_id or ""),
-            ids.get(call_id or "", call_id) if message.role == "tool" else None,
-        )
-
-    def _written(self, name: str, arguments: str) -> str:
-        try:
-            return self.format.write_call(name, json.loads(arguments or "{}"))
-        except Exception:  # no call of ours: whatever it says is shown
-            return f"{name} {arguments}"
-
     def _issued_ids(
         self,
         messages: Sequence[WireMessage],
+        rest: Sequence[WireMessage],
         base: TreeCall | None,
         again: Mapping[int, TreeCall],
     ) -> dict[str, str]:
-        """A program's own id of a call -> ours, for the turns that are recognised."""
+        """A program's own id of a call -> ours, for the turns that are recognised and the calls that `rest` answers."""
         ours = [call for call in (base, *again.values()) if call is not None]
+        wanted = {message.call_id for message in rest if message.role == "tool"}
         issued: dict[str, str] = {}
         for message in messages:
-            if message.role != "assistant" or not message.calls:
+            if wanted.isdisjoint(call.id for call in message.calls):
                 continue
             best = _best(message, ours)
             if best is not None:
@@ -504,8 +494,10 @@ class CallTree:
         call.ids = span.token_ids
         call.end = row.length
         call.finish = completion.finish
-        call.text = self.chat.decode(span.token_ids)
+        call.text = self.chat.action_text(span.token_ids)
         call.given = self._given(call)
+        if call.asked.logprobs:
+            call.given = replace(call.given, logprobs=sampled_texts(self.chat, completion))
         call.facts["tokens"] = len(call.ids)
         call.node.sampled.append(call)
         self._by_id[call.given.mark] = call
@@ -517,11 +509,15 @@ class CallTree:
     def _given(self, call: TreeCall) -> GivenAnswer:
         text = call.text
         calls = ()
-        if call.asked.tools:
-            text, calls = read_action(
-                text, self.format, lambda index: f"call_{self.id_of(call.number, str(index))}"
+        stop = first_stop(text, call.asked.stops)
+        if stop is not None:
+            text = text[: stop[0]]
+        if call.asked.tools and call.asked.reads_calls:
+            form = form_for(self.format, call.asked.tools)
+            text, calls, bad = read_action(
+                text, form, lambda index: f"call_{self.id_of(call.number, str(index))}"
             )
-            self._note_calls(call, len(calls))
+            _note_calls(call, len(calls), bad)
         thought = ""
         if self.thoughts_apart:
             thought, text = _thought_apart(text)
@@ -530,20 +526,12 @@ class CallTree:
             text,
             calls,
             f"msg_{self.id_of(call.number, 'message')}",
-            finish if call.finish == "stop" else "length",
+            "length" if call.finish == "length" and stop is None else finish,
             thought,
             len(call.prompt_ids),
             len(call.ids),
+            "" if stop is None else stop[1],
         )
-
-    def _note_calls(self, call: TreeCall, read: int) -> None:
-        """How many calls of tools were read in an answer, and how many could not be, with what is wrong with the first."""
-        bad = self.format.parse(call.text).bad_calls
-        if read:
-            call.facts["calls"] = read
-        if bad:
-            call.facts["unread"] = len(bad)
-            call.facts["complaint"] = bad[0].complaint
 
     # -------------------------------------------------------------------------------------------- the end
 
@@ -597,8 +585,44 @@ class CallTree:
 # ------------------------------------------------------------------------------------------------ small parts
 
 
+def _note_calls(call: TreeCall, read: int, bad: Sequence[BadCall]) -> None:
+    """How many calls of tools were read in an answer, and how many could not be, with what is wrong with the first."""
+    if read:
+        call.facts["calls"] = read
+    if bad:
+        call.facts["unread"] = len(bad)
+        call.facts["complaint"] = bad[0].complaint
+
+
+def _message(
+    message: WireMessage, names: Mapping[str, str], ids: Mapping[str, str], form: CallFormat
+) -> Message:
+    """A message as plain text: calls of an assistant that is not ours are written as the policy writes them."""
+    text = message.text or ""
+    if message.role == "assistant":
+        written = [_written(call.name, call.arguments, form) for call in message.calls]
+        text = "\n".join(filter(None, (text, *written)))
+    call_id = message.call_id
+    return Message(
+        message.role,
+        text,
+        names.get(call_id or ""),
+        ids.get(call_id or "", call_id) if message.role == "tool" else None,
+    )
+
+
+def _written(name: str, arguments: str, form: CallFormat) -> str:
+    try:
+        return form.write_call(name, json.loads(arguments or "{}"))
+    except Exception:  # no call of ours: whatever it says is shown
+        return f"{name} {arguments}"
+
+
 def _best(message: WireMessage, calls: Sequence[TreeCall]) -> tuple[TreeCall, Ground] | None:
     """The call whose answer a message is, and by what: one that it names first, then by how much is equal, then the newest."""
+    if len(calls) == 1:
+        ground = ground_of(message, calls[0].given)
+        return None if ground is None else (calls[0], ground)
     ids = {call.id for call in message.calls} | {message.mark}
     candidates = []
     for call in calls:

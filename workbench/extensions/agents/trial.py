@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.extensions.agents.gateway import HttpCall
-from workbench.extensions.agents.messages import GivenAnswer, RefusedCall
-from workbench.extensions.agents.reading import read_action
+from workbench.extensions.agents.messages import AskedCall, GivenAnswer, RefusedCall, SampledText
+from workbench.extensions.agents.reading import form_for, read_action
 from workbench.extensions.agents.runner import BegunAttempt, EndedAttempt, ProgramRunner
+from workbench.extensions.agents.stopping import first_stop
 from workbench.tools.formats import Hermes
 from workbench.values import Task
 from workbench.values.seeds import rng_at
@@ -106,16 +107,32 @@ def try_program(family: Any, task: Task) -> ProgramTrial:
 
 def _answer(call: HttpCall, family: Any, env: Any, style: Any, tried: ProgramTrial) -> None:
     number = tried.calls
-    if number >= family.max_turns:
+    if number + call.asked.choices > family.max_turns:
         words = f"a trajectory has at most {family.max_turns} calls (env.most_calls)"
         call.answer.set_exception(RefusedCall(400, "most_calls", words))
         return
-    tried.calls += 1
+    tried.calls += call.asked.choices
+    numbers = range(number, tried.calls)
+    first, *others = [
+        _given(call.asked, family, env, style, tried.task, number) for number in numbers
+    ]
+    call.answer.set_result(replace(first, others=tuple(others)))
+
+
+def _given(
+    asked: AskedCall, family: Any, env: Any, style: Any, task: str, number: int
+) -> GivenAnswer:
+    """One answer, as the fields of the request want it. What it says is no policy's, so its logprobs are nobody's: one, of 0."""
     text = style.write_answer("nothing") if hasattr(style, "write_answer") else "nothing"
     if number < CALLS and hasattr(family, "random_action"):
-        text = family.random_action(env, rng_at("try a program", tried.task, number))
+        text = family.random_action(env, rng_at("try a program", task, number))
+    stop = first_stop(text, asked.stops)
+    if stop is not None:
+        text = text[: stop[0]]
+    logprobs = (SampledText(text, tuple(text.encode()), 0.0),) if asked.logprobs else None
     calls = ()
-    if call.asked.tools:
-        text, calls = read_action(text, style, lambda index: f"call_{number}_{index}")
+    if asked.tools and asked.reads_calls:
+        form = form_for(style, asked.tools)
+        text, calls, _ = read_action(text, form, lambda index: f"call_{number}_{index}")
     finish = "calls" if calls else "stop"
-    call.answer.set_result(GivenAnswer(text, calls, f"msg_{number}", finish))
+    return GivenAnswer(text, calls, f"msg_{number}", finish, logprobs=logprobs)

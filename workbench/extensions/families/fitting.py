@@ -27,22 +27,24 @@ def fit_calls(family: Any, chat: ChatFormat) -> tuple[Any, Sequence[str]]:
     if not isinstance(calls, CallSettings):
         return family, ()
     asked = asked_form(chat)
+    setting = getattr(family, "calls_setting", "env.calls.format")
     if calls.format == TEMPLATE:
         if asked is None:
-            raise ConfigError(f"env.calls.format = 'template': {_unread(chat)}. {_as_tags()}")
-        fitted = replace(family, calls=replace(calls, format=asked))
-        return fitted, [f"calls are read in the form {asked!r}, as the chat template asks for them"]
+            raise ConfigError(f"{setting} = 'template': {_unread(chat)}. {_as_tags(setting)}")
+        return _with_form(family, asked), [
+            f"calls are read in the form {asked!r}, as the chat template asks for them"
+        ]
     if calls.format in ("tags", asked) or not calls.show_schemas or not _offers_tools(family):
         return family, ()
     if asked is None:
         raise ConfigError(
-            f"env.calls.format = {calls.format!r}, but the tools are shown as the chat template shows them, and "
-            f"{_unread(chat)}, so that right calls would be refused. {_as_tags()}"
+            f"{setting} = {calls.format!r}, but the tools are shown as the chat template shows them, and "
+            f"{_unread(chat)}, so that right calls would be refused. {_as_tags(setting)}"
         )
     raise ConfigError(
-        f"env.calls.format = {calls.format!r}, but the chat template shows the tools itself and asks for calls in the "
-        f"form {asked!r}, so that right calls would be refused. Set env.calls.format = 'template' to read calls as the "
-        "template asks for them. Or env.calls.format = 'tags', which shows the tools as our own text"
+        f"{setting} = {calls.format!r}, but the chat template shows the tools itself and asks for calls in the "
+        f"form {asked!r}, so that right calls would be refused. Set {setting} = 'template' to read calls as the "
+        f"template asks for them. Or {setting} = 'tags', which shows the tools as our own text"
     )
 
 
@@ -52,8 +54,17 @@ def _unread(chat: ChatFormat) -> str:
     return "it has calls written in a form that nobody here reads"
 
 
-def _as_tags() -> str:
-    return "Set env.calls.format = 'tags', which shows the tools as our own text and reads <tool>...</tool>"
+def _as_tags(setting: str) -> str:
+    return (
+        f"Set {setting} = 'tags', which shows the tools as our own text and reads <tool>...</tool>"
+    )
+
+
+def _with_form(family: Any, form: str) -> Any:
+    """The family with this form of calls; one that holds another environment says itself how it takes it."""
+    if hasattr(family, "with_form"):
+        return family.with_form(form)
+    return replace(family, calls=replace(family.calls, format=form))
 
 
 def _offers_tools(family: Any) -> bool:

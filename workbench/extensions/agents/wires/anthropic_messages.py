@@ -26,6 +26,7 @@ PATH = "/messages"
 FINISH = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
 ERRORS = {
     401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     410: "not_found_error",
     413: "request_too_large",
@@ -39,24 +40,18 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     model = fields.take("model", "")
     system = text_of(fields.take("system"), "system", "\n")
     messages = [WireMessage("system", system)] if system else []
-    entries = fields.take("messages")
-    if not isinstance(entries, list) or not entries:
-        raise RefusedCall(
-            400, "invalid_value", "'messages' is a list of at least one message", "messages"
-        )
-    for index, entry in enumerate(entries):
-        messages += _messages(entry, f"messages[{index}]")
+    messages += _all_messages(fields.take("messages"))
     offered = fields.take("tools", [])
     tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
-    most = fields.number("max_tokens", whole=True)
-    if most is None or most < 1:
+    most = fields.number("max_tokens", whole=True, least=1)
+    if most is None and "max_tokens" not in rules.not_followed:
         raise RefusedCall(
             400, "invalid_value", "'max_tokens' is a number, at least 1", "max_tokens"
         )
     temperature = fields.sampling("temperature")
     top_p = fields.sampling("top_p")
-    fields.only("tool_choice", {"type": "auto"})
-    fields.only("stop_sequences", [])
+    reads_calls = fields.reads_calls("tool_choice", {"type": "auto"}, {"type": "none"})
+    stops = fields.stops("stop_sequences")
     fields.only("thinking", {"type": "disabled"})
     fields.harmless("metadata", "service_tier", "cache_control")
     stream = fields.flag("stream")
@@ -67,10 +62,23 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
         most_tokens=most,
         temperature=temperature,
         top_p=top_p,
+        stops=stops,
+        reads_calls=reads_calls,
         stream=stream,
         model=str(model),
         noted=fields.noted,
     )
+
+
+def _all_messages(entries: Any) -> list[WireMessage]:
+    if not isinstance(entries, list) or not entries:
+        raise RefusedCall(
+            400, "invalid_value", "'messages' is a list of at least one message", "messages"
+        )
+    messages: list[WireMessage] = []
+    for index, entry in enumerate(entries):
+        messages += _messages(entry, f"messages[{index}]")
+    return messages
 
 
 def _messages(entry: Any, where: str) -> list[WireMessage]:
@@ -131,15 +139,14 @@ def answer(given: GivenAnswer, asked: AskedCall) -> dict[str, Any]:
         "role": "assistant",
         "model": asked.model,
         "content": _blocks(given),
-        "stop_reason": FINISH[given.finish],
-        "stop_sequence": None,
+        **_ending(given),
         "usage": {"input_tokens": given.prompt_tokens, "output_tokens": given.sampled_tokens},
     }
 
 
 def chunks(given: GivenAnswer, asked: AskedCall) -> Iterator[str]:
     """The same as server-sent events."""
-    begun = answer(given, asked) | {"content": [], "stop_reason": None}
+    begun = answer(given, asked) | {"content": [], "stop_reason": None, "stop_sequence": None}
     yield _event("message_start", {"message": begun})
     for index, block in enumerate(_blocks(given)):
         is_text = block["type"] == "text"
@@ -153,11 +160,16 @@ def chunks(given: GivenAnswer, asked: AskedCall) -> Iterator[str]:
                 delta = {"type": "text_delta", "text": piece}
             yield _event("content_block_delta", {"index": index, "delta": delta})
         yield _event("content_block_stop", {"index": index})
-    delta = {"stop_reason": FINISH[given.finish], "stop_sequence": None}
     yield _event(
-        "message_delta", {"delta": delta, "usage": {"output_tokens": given.sampled_tokens}}
+        "message_delta", {"delta": _ending(given), "usage": {"output_tokens": given.sampled_tokens}}
     )
     yield _event("message_stop", {})
+
+
+def _ending(given: GivenAnswer) -> dict[str, Any]:
+    """Why it ended, in their words."""
+    reason = "stop_sequence" if given.stopped and not given.calls else FINISH[given.finish]
+    return {"stop_reason": reason, "stop_sequence": given.stopped or None}
 
 
 def error(refused: RefusedCall) -> dict[str, Any]:

@@ -12,6 +12,32 @@ from typing import Any
 
 from workbench.extensions.agents.messages import RefusedCall
 
+MOST_STOPS = 16  # texts that may end an answer
+MOST_CHOICES = 16  # answers to one call
+
+_JSON = "nothing here holds an answer to a grammar; ask for JSON in the prompt and check it in the program"
+_EFFORT = "how much is thought is the template's, for the whole run (policy.template_flags)"
+_MEMORY = "nothing is remembered from one call to the next; send the whole conversation"
+# Why a field is not followed, where its name alone does not say it.
+REASONS: Mapping[str, str] = {
+    "response_format": _JSON,
+    "text": _JSON,
+    "output_config": _JSON,
+    "output_format": _JSON,
+    "tool_choice": "a call cannot be forced; 'auto' and 'none' are followed",
+    "parallel_tool_calls": "a turn may hold several calls; the program may take the first alone",
+    "seed": "the noise has the addresses of the run; with a seed of the program's all attempts at a task would be alike",
+    "reasoning_effort": _EFFORT,
+    "reasoning": _EFFORT,
+    "thinking": _EFFORT,
+    "top_logprobs": "engines give the logprobs of sampled tokens, and of no others",
+    "top_k": "the sampler knows temperature and top_p",
+    "previous_response_id": _MEMORY,
+    "conversation": _MEMORY,
+    "prompt": _MEMORY,
+    "background": "an answer is waited for",
+}
+
 
 @dataclass(frozen=True)
 class FieldRules:
@@ -42,16 +68,61 @@ class RequestFields:
         value = self.body.get(name)
         return default if value is None else value
 
-    def number(self, name: str, *, whole: bool = False) -> float | None:
+    def followed(self, name: str) -> Any:
+        """The value of a field that is followed; None where it is not there, or where the run only notes it."""
         value = self.take(name)
+        if value is not None and name in self.rules.not_followed:
+            self.noted[name] = value
+            return None
+        return value
+
+    def number(self, name: str, *, whole: bool = False, least: int | None = None) -> float | None:
+        value = self.followed(name)
         wanted = int if whole else (int, float)
         if value is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
             kind = "a whole number" if whole else "a number"
             raise RefusedCall(400, "invalid_type", f"{name!r} is {kind}, got {value!r:.80}", name)
+        if value is not None and least is not None and value < least:
+            raise RefusedCall(
+                400, "invalid_value", f"{name!r} is at least {least}, got {value!r:.80}", name
+            )
         return value
 
+    def stops(self, name: str) -> tuple[str, ...]:
+        """Texts that end an answer: one, or a list of them."""
+        value = self.followed(name)
+        if value is None:
+            return ()
+        stops = [value] if isinstance(value, str) else value
+        is_list = isinstance(stops, list) and len(stops) <= MOST_STOPS
+        if not is_list or not all(isinstance(stop, str) and stop for stop in stops):
+            raise RefusedCall(
+                400,
+                "invalid_value",
+                f"{name!r} is a text, or a list of at most {MOST_STOPS} texts, got {value!r:.80}",
+                name,
+            )
+        return tuple(stops)
+
+    def choices(self, name: str) -> int:
+        """How many answers are asked for."""
+        value = self.number(name, whole=True, least=1)
+        if value is not None and value > MOST_CHOICES:
+            raise RefusedCall(
+                400, "invalid_value", f"{name!r} is at most {MOST_CHOICES}, got {value!r:.80}", name
+            )
+        return 1 if value is None else int(value)
+
+    def reads_calls(self, name: str, auto: Any, none: Any) -> bool:
+        """Whether calls are read out of the text; what would force one is refused. With `none` the tools stand in the prompt
+        all the same."""
+        self.only(name, auto, none)
+        return self.body.get(name) != none
+
     def flag(self, name: str) -> bool:
-        value = self.take(name, False)
+        value = self.followed(name)
+        if value is None:
+            return False
         if not isinstance(value, bool):
             raise RefusedCall(
                 400, "invalid_type", f"{name!r} is true or false, got {value!r:.80}", name
@@ -66,7 +137,8 @@ class RequestFields:
         """A field of which these values ask for what is done anyway."""
         value = self.take(name)
         if value is not None and value not in accepted:
-            self.refuse(name, value, f"only {' or '.join(map(repr, accepted))} is done")
+            only = f"only {' or '.join(map(repr, accepted))} is done"
+            self.refuse(name, value, REASONS.get(name, only))
 
     def sampling(self, name: str) -> float | None:
         """A setting of the sampler: the program's where it decides, else it must be the run's."""
@@ -99,7 +171,7 @@ class RequestFields:
         """Whatever is left is not known here."""
         for name, value in self.body.items():
             if name not in self.taken and value is not None:
-                self.refuse(name, value, "it is not known here")
+                self.refuse(name, value, REASONS.get(name, "it is not known here"))
 
 
 def text_of(content: Any, where: str, glue: str) -> str | None:

@@ -11,6 +11,7 @@ from workbench.extensions.agents.messages import (
     AskedCall,
     GivenAnswer,
     RefusedCall,
+    SampledText,
     WireCall,
     WireMessage,
 )
@@ -33,15 +34,12 @@ ROLES = {
 }
 # Fields of which one value asks for what is done anyway.
 ACCEPTED = {
-    "n": 1,
     "parallel_tool_calls": True,
     "response_format": {"type": "text"},
     "frequency_penalty": 0,
     "presence_penalty": 0,
     "logit_bias": {},
-    "logprobs": False,
     "top_logprobs": 0,
-    "stop": [],
     "modalities": ["text"],
 }
 PIECE = 24  # characters of a text in one piece of a stream
@@ -65,13 +63,15 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     offered = fields.take("tools", [])
     tools = loose_tools(fields, offered, tools_of(offered))
     options = fields.take("stream_options", {})
-    most = [fields.number(name, whole=True) for name in ("max_tokens", "max_completion_tokens")]
+    limits = ("max_tokens", "max_completion_tokens")
+    most = [fields.number(name, whole=True, least=1) for name in limits]
     asked = [number for number in most if number is not None]
-    if any(number < 1 for number in asked):
-        raise RefusedCall(400, "invalid_value", "'max_tokens' is at least 1", "max_tokens")
     temperature = fields.sampling("temperature")
     top_p = fields.sampling("top_p")
-    fields.only("tool_choice", "auto", *([] if tools else ["none"]))
+    stops = fields.stops("stop")
+    choices = fields.choices("n")
+    logprobs = fields.flag("logprobs")
+    reads_calls = fields.reads_calls("tool_choice", "auto", "none")
     for name, value in ACCEPTED.items():
         fields.only(name, value)
     fields.harmless(*HARMLESS)
@@ -83,6 +83,10 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
         most_tokens=min(asked, default=None),
         temperature=temperature,
         top_p=top_p,
+        stops=stops,
+        choices=choices,
+        reads_calls=reads_calls,
+        logprobs=logprobs,
         stream=stream,
         wants_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
         model=str(model),
@@ -99,7 +103,7 @@ def _messages(value: Any) -> tuple[WireMessage, ...]:
 
 
 def _message(entry: Any, where: str) -> WireMessage:
-    role = entry.get("role") if isinstance(entry, Mapping) else None
+    role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ROLES:
         raise RefusedCall(
             400,
@@ -123,8 +127,8 @@ def _message(entry: Any, where: str) -> WireMessage:
 
 
 def _call(call: Any, where: str) -> WireCall:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
+    function = call.get("function") if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
         raise RefusedCall(
             400, "invalid_value", f"{where} holds a tool call without a function's name", "messages"
@@ -154,6 +158,12 @@ def tools_of(value: Any) -> tuple[Mapping[str, Any], ...]:
 
 def answer(given: GivenAnswer, asked: AskedCall) -> dict[str, Any]:
     """The body of an answer."""
+    choices = [_choice(index, choice) for index, choice in enumerate(given.choices)]
+    head = _head(given, asked, "chat.completion")
+    return {**head, "choices": choices, "usage": _usage(given)}
+
+
+def _choice(index: int, given: GivenAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": given.text,
@@ -164,35 +174,56 @@ def answer(given: GivenAnswer, asked: AskedCall) -> dict[str, Any]:
         message["reasoning_content"] = given.thought
     if given.calls:
         message["tool_calls"] = [_wire_call(call) for call in given.calls]
-    choice = {
-        "index": 0,
+    return {
+        "index": index,
         "message": message,
-        "logprobs": None,
+        "logprobs": _logprobs(given),
         "finish_reason": FINISH[given.finish],
     }
-    return {**_head(given, asked, "chat.completion"), "choices": [choice], "usage": _usage(given)}
 
 
 def chunks(given: GivenAnswer, asked: AskedCall) -> Iterator[str]:
-    """The same as server-sent events."""
+    """The same as server-sent events, one choice after the other."""
     head = _head(given, asked, "chat.completion.chunk")
-
-    def event(delta: Mapping[str, Any], finish: str | None = None) -> str:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return _event({**head, "choices": [choice]})
-
-    yield event({"role": "assistant", "content": "", "id": given.mark})
-    if given.thought:
-        yield event({"reasoning_content": given.thought})
-    for start in range(0, len(given.text), PIECE):
-        yield event({"content": given.text[start : start + PIECE]})
-    for index, call in enumerate(given.calls):
-        for piece in _call_pieces(index, call):
-            yield event({"tool_calls": [piece]})
-    yield event({}, FINISH[given.finish])
+    for index, choice in enumerate(given.choices):
+        for delta, finish in _deltas(choice):
+            piece = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+            if finish is not None:  # all of them with the last piece: tokens are no pieces of ours
+                piece["logprobs"] = _logprobs(choice)
+            yield _event({**head, "choices": [piece]})
     if asked.wants_usage:
         yield _event({**head, "choices": [], "usage": _usage(given)})
     yield "data: [DONE]\n\n"
+
+
+def _deltas(given: GivenAnswer) -> Iterator[tuple[dict[str, Any], str | None]]:
+    """(what a piece adds, why the answer ended: None before its end)"""
+    yield {"role": "assistant", "content": "", "id": given.mark}, None
+    if given.thought:
+        yield {"reasoning_content": given.thought}, None
+    for start in range(0, len(given.text), PIECE):
+        yield {"content": given.text[start : start + PIECE]}, None
+    for index, call in enumerate(given.calls):
+        for piece in _call_pieces(index, call):
+            yield {"tool_calls": [piece]}, None
+    yield {}, FINISH[given.finish]
+
+
+def _logprobs(given: GivenAnswer) -> dict[str, Any] | None:
+    if given.logprobs is None:
+        return None
+    return {"content": [token_entry(token) for token in given.logprobs], "refusal": None}
+
+
+def token_entry(token: SampledText) -> dict[str, Any]:
+    """A sampled token as OpenAI's forms write it."""
+    as_bytes = None if token.bytes is None else list(token.bytes)
+    return {
+        "token": token.text,
+        "logprob": token.logprob,
+        "bytes": as_bytes,
+        "top_logprobs": [],
+    }
 
 
 def _call_pieces(index: int, call: WireCall) -> Iterator[dict[str, Any]]:
@@ -231,8 +262,9 @@ def _wire_call(call: WireCall) -> dict[str, Any]:
 
 
 def _usage(given: GivenAnswer) -> dict[str, int]:
+    sampled = sum(choice.sampled_tokens for choice in given.choices)
     return {
         "prompt_tokens": given.prompt_tokens,
-        "completion_tokens": given.sampled_tokens,
-        "total_tokens": given.prompt_tokens + given.sampled_tokens,
+        "completion_tokens": sampled,
+        "total_tokens": given.prompt_tokens + sampled,
     }

@@ -27,7 +27,17 @@ from workbench.extensions.agents.wires.fields import (
 
 PATH = "/responses"
 PIECE = 24  # characters of a text in one piece of a stream
-HARMLESS = (*openai_chat.HARMLESS, "include", "stream_options", "background")
+# Fields of which these values ask for what is done anyway.
+ACCEPTED: Mapping[str, tuple[Any, ...]] = {
+    "parallel_tool_calls": (True,),
+    "text": ({"format": {"type": "text"}}, {}),
+    "reasoning": ({},),
+    "truncation": ("disabled",),
+    "top_logprobs": (0,),
+    "background": (False,),
+}
+HARMLESS = (*openai_chat.HARMLESS, "stream_options")
+LOGPROBS = "message.output_text.logprobs"  # what `include` asks for; its other values name what no answer here has
 error = openai_chat.error
 
 
@@ -40,15 +50,14 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     messages += _messages(fields.take("input"))
     offered = fields.take("tools", [])
     tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
-    most = fields.number("max_output_tokens", whole=True)
+    most = fields.number("max_output_tokens", whole=True, least=1)
     temperature = fields.sampling("temperature")
     top_p = fields.sampling("top_p")
-    fields.only("tool_choice", "auto", *([] if tools else ["none"]))
-    fields.only("parallel_tool_calls", True)
-    fields.only("text", {"format": {"type": "text"}}, {})
-    fields.only("reasoning", {})
-    fields.only("truncation", "disabled")
-    fields.only("top_logprobs", 0)
+    reads_calls = fields.reads_calls("tool_choice", "auto", "none")
+    included = fields.followed("include")
+    logprobs = isinstance(included, list) and LOGPROBS in included
+    for name, values in ACCEPTED.items():
+        fields.only(name, *values)
     fields.harmless(*HARMLESS)
     stream = fields.flag("stream")
     fields.finish()
@@ -58,6 +67,8 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
         most_tokens=most,
         temperature=temperature,
         top_p=top_p,
+        reads_calls=reads_calls,
+        logprobs=logprobs,
         stream=stream,
         model=str(model),
         noted=fields.noted,
@@ -150,7 +161,8 @@ def _items(given: GivenAnswer) -> list[dict[str, Any]]:
     text = given.with_thought
     items: list[dict[str, Any]] = []
     if text or not given.calls:
-        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        tokens = [openai_chat.token_entry(token) for token in given.logprobs or ()]
+        part = {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
         items.append(
             {
                 "id": given.mark,
@@ -203,7 +215,8 @@ def _item_events(index: int, item: Mapping[str, Any]) -> Iterator[tuple[str, dic
         yield "response.content_part.added", {**place, "part": {**part, "text": ""}}
         for piece in _pieces(part["text"]):
             yield "response.output_text.delta", {**place, "delta": piece, "logprobs": []}
-        yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
+        done = {**place, "text": part["text"], "logprobs": part["logprobs"]}
+        yield "response.output_text.done", done
         yield "response.content_part.done", {**place, "part": part}
     else:
         for piece in _pieces(item["arguments"]):
