@@ -42,11 +42,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids hostile attack bench bench-gpu test-vllm test-readers test-agents test-trl resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
-=======
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
->>>>>>> main
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'

@@ -25,10 +25,10 @@ from workbench.basics.findings import Answer, Checked, Finding, LintReport, NotC
 from workbench.extensions.trl_live import credit, probe, sampling, tokens, update
 from workbench.extensions.trl_live.declared import loss_settings
 from workbench.extensions.trl_live.hearing import hearing
-from workbench.extensions.trl_live.journal import Authorship, Journal, authorship
+from workbench.extensions.trl_live.journal import AnswerJournal, SampledTokens, authorship
 from workbench.extensions.trl_live.rows import (
-    Generated,
-    Settings,
+    SampledRows,
+    StepSettings,
     array_of,
     arrays_of,
     float_arrays,
@@ -80,7 +80,7 @@ def attach_trl(
         raise ConfigError(f"on_error is one of {', '.join(ON_ERROR)}; got {on_error!r}")
     if not isinstance(every, int) or every < 1:
         raise ConfigError(f"every is a whole number from 1 on; got {every!r}")
-    options = Options(on_error == "stop", every, ask_rewards, say)
+    options = LintSettings(on_error == "stop", every, ask_rewards, say)
     lint = trainer.__dict__.get(ATTACHED)
     if lint is None:
         lint = LiveLint(trainer, options)
@@ -91,10 +91,11 @@ def attach_trl(
 
 
 ATTACHED = "workbench_lint"
+RowChecks = dict[str, list[Iterable[RuleResult]]]  # by rule
 
 
 @dataclass(frozen=True)
-class Options:
+class LintSettings:
     """The arguments of `attach_trl`."""
 
     stops: bool
@@ -104,23 +105,23 @@ class Options:
 
 
 @dataclass(eq=False)
-class Look:
+class WatchedStep:
     """One generation while it is looked at: what was heard of it so far."""
 
     number: int
     at_step: int  # updates made before it
-    journal: Journal = field(default_factory=Journal)
+    journal: AnswerJournal = field(default_factory=AnswerJournal)
     made: Any = None  # what `_generate` returned
     prompts: Sequence[Any] = ()
     environments: Sequence[Any] = ()  # while rows were made, one a row
     paid_by: Sequence[Any] = ()  # while they were scored
     rewards_NK: np.ndarray | None = None
-    returned: list[credit.Returned] = field(default_factory=list)
-    generated: Generated | None = None
-    authors: list[Authorship] = field(default_factory=list)
+    returned: list[credit.RewardsReturned] = field(default_factory=list)
+    generated: SampledRows | None = None
+    authors: list[SampledTokens] = field(default_factory=list)
     sequences: tuple[Any, ...] = ()
-    finder: update.RowFinder | None = None
-    batches: list[update.MicroBatch] = field(default_factory=list)
+    finder: update.SampledRowTable | None = None
+    batches: list[update.LossMicroBatch] = field(default_factory=list)
 
 
 @dataclass(eq=False, repr=False)
@@ -132,18 +133,18 @@ class LiveLint(HasView):
     """
 
     trainer: Any
-    options: Options
+    options: LintSettings
     report: LintReport = LintReport(())
     seconds: float = 0.0
     step_seconds: float = 0.0
     generations: int = 0
-    look: Look | None = None
-    forward: update.Forward | None = None
+    look: WatchedStep | None = None
+    forward: update.LossLogprobs | None = None
     in_loss: bool = False
     generating: bool = False
     failures: list[str] = field(default_factory=list)
     clock: Callable[[], float] = time.perf_counter
-    said: Counter[tuple[str, str]] = field(default_factory=Counter)
+    times: Counter[tuple[str, str]] = field(default_factory=Counter)
     replaced: dict[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=all_rules)
     raw_checks: Mapping[str, Check] = field(default_factory=partial(service, "raw_checks", NEEDED))
@@ -219,7 +220,7 @@ class LiveLint(HasView):
         self.look = None
         if (self.generations - 1) % self.options.every:
             return method(inputs)
-        look = self.look = Look(self.generations, self.trainer.state.global_step)
+        look = self.look = WatchedStep(self.generations, self.trainer.state.global_step)
         self.generating = True
         try:
             with hearing(self.trainer, look.journal):
@@ -278,7 +279,7 @@ class LiveLint(HasView):
     def _forward(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
         result = method(*args, **named)
         if self.in_loss and getattr(result[0], "requires_grad", False):
-            self.forward = update.Forward(result[0], result[1])
+            self.forward = update.LossLogprobs(result[0], result[1])
         return result
 
     def _loss(
@@ -287,7 +288,8 @@ class LiveLint(HasView):
         look = self.look
         if look is None or not self.trains or look.generated is None or look.finder is None:
             return method(model, inputs, *args, **named)
-        self.in_loss, self.forward = True, None
+        self.in_loss = True
+        self.forward = None
         try:
             loss = method(model, inputs, *args, **named)
         finally:
@@ -298,55 +300,65 @@ class LiveLint(HasView):
 
     # -------------------------------------------------------------------------------------------- looking
 
-    def _look_before(self, look: Look, output: Any) -> None:
+    def _look_before(self, look: WatchedStep, output: Any) -> None:
         """All that can be asked before the first update of a generation."""
         generated = look.generated = self._generated(look, output)
         if generated is None:
             raise LookupError("_generate and _calculate_rewards of the trainer were not called")
         trainer = self.trainer
-        shares = credit.Shares(
-            generated.settings.group,
-            trainer.args.scale_rewards,
-            trainer.args.multi_objective_aggregation,
-            tuple(array_of(trainer.reward_weights).tolist()),
-        )
         text = self._text_of
         look.authors = authorship(generated, look.journal.exchanges)
-        checks: dict[str, list[Iterable[RuleResult]]] = {
+        checks: RowChecks = {
             "R1": [tokens.answers_kept(generated, look.authors, text)],
             "R4": [tokens.padding(generated, tokenizer_of(trainer).pad_token_id)],
             "R7": [tokens.prompts_of_rows(generated, text)],
-            "R12": [
-                sampling.samples_as_declared(
-                    generated.step,
-                    sampling.declared_by(trainer.args),
-                    [used for author in look.authors for used in author.samplings],
-                    generated.settings.own_rollout,
-                )
-            ],
+            "R12": [self._sampling_check(look, generated)],
             "R14": [environments_apart(generated, look.environments, look.paid_by)],
             "R17": [sampling.weights_are_current(generated.step, trainer)],
         }
         if generated.fits:
-            look.finder = update.RowFinder(generated)
+            look.finder = update.SampledRowTable(generated)
             checks["R3"] = [tokens.mask_is_authorship(generated, look.authors, text)]
             checks["R11"] = [tokens.cut_rows(generated, look.authors)]
-        earned = None
-        if look.rewards_NK is not None:
-            expected = credit.expected_credit(look.rewards_NK, shares)
-            earned = expected.earned
-            own = _of_a_subclass(trainer, "_generate_and_score_completions")
-            checks["R6"] = [credit.advantages_follow(generated, expected, own)]
-            checks["R16"] = [credit.rewards_arrive(generated, look.rewards_NK, look.returned)]
-            if self.options.ask_rewards and look.number == 1:
-                checks["R29"] = [credit.rewards_by_row(generated, look.returned)]
-        look.sequences = self._sequences(generated, earned)
+        expected = credit.expected_credit(look.rewards_NK, self._credit_settings())
+        checks |= self._credit_checks(look, generated, expected)
+        look.sequences = self._sequences(generated, expected.earned)
         asked = (*BEFORE, "R29") if "R29" in checks else BEFORE
         self._ask(generated, asked, checks, look.sequences)
 
-    def _look_at_loss(self, look: Look, inputs: Any, loss: Any) -> None:
+    def _sampling_check(self, look: WatchedStep, generated: SampledRows) -> Iterator[RuleResult]:
+        samplings = chain.from_iterable(author.samplings for author in look.authors)
+        return sampling.samples_as_declared(
+            generated.step,
+            sampling.declared_by(self.trainer.args),
+            list(samplings),
+            generated.settings.own_rollout,
+        )
+
+    def _credit_settings(self) -> credit.CreditSettings:
+        trainer = self.trainer
+        return credit.CreditSettings(
+            trainer.num_generations,
+            trainer.args.scale_rewards,
+            trainer.args.multi_objective_aggregation,
+            tuple(array_of(trainer.reward_weights).tolist()),
+        )
+
+    def _credit_checks(
+        self, look: WatchedStep, generated: SampledRows, expected: credit.RowCredit
+    ) -> RowChecks:
+        own = _of_a_subclass(self.trainer, "_generate_and_score_completions")
+        checks: RowChecks = {
+            "R6": [credit.advantages_follow(generated, expected, own)],
+            "R16": [credit.rewards_arrive(generated, look.rewards_NK, look.returned)],
+        }
+        if self.options.ask_rewards and look.number == 1:
+            checks["R29"] = [credit.rewards_by_row(generated, look.returned)]
+        return checks
+
+    def _look_at_loss(self, look: WatchedStep, inputs: Any, loss: Any) -> None:
         """A micro-batch, before its update."""
-        generated, trainer = look.generated, self.trainer
+        generated = look.generated
         if self.forward is None:
             unheard = "the trainer's own log-probabilities (its loss does not ask for them as GRPOTrainer's does)"
             checks = {rule: [_unheard(unheard)] for rule in IN_LOSS}
@@ -354,19 +366,19 @@ class LiveLint(HasView):
             return
         batch = update.micro_batch(
             look.finder,
-            loss_settings(trainer),
+            loss_settings(self.trainer),
             inputs,
             self.forward,
             loss,
-            look.at_step == trainer.state.global_step,
+            look.at_step == self.trainer.state.global_step,
         )
-        has_dropout = _has_dropout(trainer.model)
-        found, reason = self._probe(look, batch)
+        has_dropout = _has_dropout(self.trainer.model)
+        row_probe, reason = self._probe(look, batch)
         checks = {
             "R4": [update.rows_arrive(generated, batch)],
             "R6": [update.credit_arrives(generated, batch)],
             "R10": [update.only_sampled_count(generated, batch, look.authors)],
-            "R12": [probe.trainer_agrees(generated, batch, found, reason, has_dropout)],
+            "R12": [probe.trainer_agrees(generated, batch, row_probe, reason, has_dropout)],
             "R18": [
                 update.loss_is_declared(generated, batch),
                 update.old_is_old(generated, batch, has_dropout),
@@ -375,16 +387,22 @@ class LiveLint(HasView):
         }
         look.batches.append(replace(batch, gradient_NC=None, declared=None))
         self._ask(generated, IN_LOSS, checks, look.sequences[:1], raw=False)
-        whole = trainer.args.steps_per_generation
-        if len(look.batches) == min(whole, trainer.args.gradient_accumulation_steps):
-            self._look_after(look)
+        self._look_after(look)
+
+    def _look_after(self, look: WatchedStep) -> None:
+        """What needs several micro-batches: those before the first update, or all of a generation."""
+        generated = look.generated
+        whole = self.trainer.args.steps_per_generation
+        if len(look.batches) == min(whole, self.trainer.args.gradient_accumulation_steps):
+            self._look_at_sampler(look)
         if len(look.batches) == whole:
             checks = {"R4": [update.all_rows_came(generated, look.batches)]}
             self._ask(generated, ("R4",), checks, look.sequences[:1], raw=False)
 
-    def _look_after(self, look: Look) -> None:
-        """What needs all micro-batches before the first update."""
-        generated, trainer = look.generated, self.trainer
+    def _look_at_sampler(self, look: WatchedStep) -> None:
+        """The trainer's log-probabilities of all rows before the first update, beside what was sampled."""
+        generated = look.generated
+        trainer = self.trainer
         declared = sampling.declared_by(trainer.args)
         plain = declared.is_plain and not getattr(
             trainer.args, "vllm_structured_outputs_regex", None
@@ -407,7 +425,9 @@ class LiveLint(HasView):
         self._ask(generated, ("R22",), {}, sequences)
         self._ask(generated, ("R23",), checks, look.sequences[:1], raw=False)
 
-    def _probe(self, look: Look, batch: update.MicroBatch) -> tuple[probe.Probe | None, str]:
+    def _probe(
+        self, look: WatchedStep, batch: update.LossMicroBatch
+    ) -> tuple[probe.RowProbe | None, str]:
         """A row once more through the model, and why there is none."""
         trainer = self.trainer
         if (look.number - 1) % probe.PROBE_EVERY or look.batches:
@@ -422,12 +442,12 @@ class LiveLint(HasView):
             return None, "a pass of the model without images"
         model = trainer.accelerator.unwrap_model(trainer.model)
         with trainer.accelerator.autocast():
-            found = probe.probe_row(model, look.generated, batch, trainer.args.temperature)
-        return found, "a row with trained tokens"
+            row_probe = probe.probe_row(model, look.generated, batch, trainer.args.temperature)
+        return row_probe, "a row with trained tokens"
 
     # -------------------------------------------------------------------------------------------- evidence
 
-    def _generated(self, look: Look, output: Any) -> Generated | None:
+    def _generated(self, look: WatchedStep, output: Any) -> SampledRows | None:
         if look.made is None or look.rewards_NK is None:
             return None
         trainer = self.trainer
@@ -435,7 +455,7 @@ class LiveLint(HasView):
         stops = getattr(trainer, "eos_token_ids", None) or [tokenizer_of(trainer).eos_token_id]
         pad = tokenizer_of(trainer).pad_token_id
         known = {int(stop) for stop in (*stops, pad) if stop is not None}
-        settings = Settings(
+        settings = StepSettings(
             trainer.num_generations,
             trainer.args.max_completion_length,
             bool(trainer.args.mask_truncated_completions),
@@ -443,7 +463,7 @@ class LiveLint(HasView):
             getattr(trainer, "rollout_func", None) is not None,
             trainer.accelerator.process_index * len(completion_ids),
         )
-        return Generated(
+        return SampledRows(
             look.at_step + 1,
             settings,
             look.prompts,
@@ -454,11 +474,11 @@ class LiveLint(HasView):
             arrays_of(output),
         )
 
-    def _sequences(self, generated: Generated, earned: np.ndarray | None) -> tuple[Any, ...]:
+    def _sequences(self, generated: SampledRows, earned: np.ndarray) -> tuple[Any, ...]:
         """The rows as the values that the lint of a file of rollouts looks at."""
         return tuple(self._sequence(generated, row, earned) for row in range(len(generated)))
 
-    def _sequence(self, generated: Generated, row: int, earned: np.ndarray | None) -> Any:
+    def _sequence(self, generated: SampledRows, row: int, earned: np.ndarray | None) -> Any:
         credits = generated.padded.get("advantages")
         mask = generated.tool_mask[row] if generated.tool_mask is not None else None
         if generated.fits and (mask is None or len(mask) == len(generated.completion_ids[row])):
@@ -487,9 +507,9 @@ class LiveLint(HasView):
 
     def _ask(
         self,
-        generated: Generated,
+        generated: SampledRows,
         rules: Sequence[str],
-        checks: dict[str, list[Iterable[RuleResult]]],
+        checks: RowChecks,
         sequences: tuple[Any, ...],
         raw: bool = True,
     ) -> None:
@@ -524,14 +544,14 @@ class LiveLint(HasView):
             f"TRL {version('trl')}, {type(self.trainer).__name__}: {self.generations} generations"
         )
 
-    def _say(self, generated: Generated, report: LintReport) -> None:
+    def _say(self, generated: SampledRows, report: LintReport) -> None:
         for answer in report.answers:
             kinds = (("error", answer.errors, answer.further_errors), ("note", answer.notes, 0))
             for kind, findings, further in kinds:
                 if not findings:
                     continue
-                self.said[answer.rule, kind] += 1
-                if self.said[answer.rule, kind] == 1:
+                self.times[answer.rule, kind] += 1
+                if self.times[answer.rule, kind] == 1:
                     self.options.say(_in_full(answer, kind, findings, further))
                 elif kind == "error":
                     self.options.say(
@@ -561,7 +581,7 @@ def _in_full(answer: Answer, kind: str, findings: Sequence[Finding], further: in
 
 
 def environments_apart(
-    generated: Generated, played: Sequence[Any], paid_by: Sequence[Any]
+    generated: SampledRows, played: Sequence[Any], paid_by: Sequence[Any]
 ) -> Iterator[RuleResult]:
     """R14: every row has an environment of its own, and the one that it was played in scores it."""
     if not played:
@@ -597,7 +617,7 @@ def _where(finding: Finding) -> str:
     return words if place.position is None else f"{words}, token {place.position}"
 
 
-def _placed(answer: Answer, generated: Generated) -> Answer:
+def _placed(answer: Answer, generated: SampledRows) -> Answer:
     return replace(answer, findings=tuple(map(generated.in_their_words, answer.findings)))
 
 
@@ -618,7 +638,7 @@ def _unheard(missing: str) -> Iterator[RuleResult]:
     yield NotChecked(missing)
 
 
-def _real_logprobs(generated: Generated, row: int) -> np.ndarray | None:
+def _real_logprobs(generated: SampledRows, row: int) -> np.ndarray | None:
     """What the sampler gave; None where it gave none, or a number in their place for all tokens."""
     if generated.logprobs is None:
         return None

@@ -18,7 +18,7 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
 from workbench.basics.tensors import torch
-from workbench.extensions.trl_live.rows import Generated
+from workbench.extensions.trl_live.rows import SampledRows
 from workbench.linting.rule import RuleResult
 
 TINY = 1e-4  # TRL adds it to a standard deviation before it divides
@@ -27,7 +27,7 @@ SOON = 0.2  # seconds that a reward function may take to be asked again
 
 
 @dataclass(frozen=True)
-class Shares:
+class CreditSettings:
     """How rewards become advantages."""
 
     group: int
@@ -37,7 +37,7 @@ class Shares:
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class RowCredit:
     """What the rewards come to [rows of all processes]. NaN: no reward function scored it.
 
     earned      the weighted sum, in the order of which advantages lie
@@ -48,21 +48,17 @@ class Expected:
     advantages: np.ndarray | None
 
 
-def expected_credit(rewards_NK: np.ndarray, shares: Shares) -> Expected:
+def expected_credit(rewards_NK: np.ndarray, shares: CreditSettings) -> RowCredit:
     """Rewards of all rows by reward function -> what each row earned and is credited with."""
-    weights = np.array(shares.weights, np.float64)
-    unscored = np.isnan(rewards_NK).all(axis=1)
+    rewards_NK = rewards_NK.astype(np.float64)
     if shares.together == "normalize_then_sum":
-        parts = np.stack(
-            [_normalized(column, shares.group) for column in rewards_NK.T.astype(np.float64)],
-            axis=1,
-        )
-        earned = np.where(unscored, np.nan, np.nansum(parts * weights, axis=1))
+        parts = [_normalized(column, shares.group) for column in rewards_NK.T]
+        earned = _weighted(np.stack(parts, axis=1), shares.weights)
         credit = (earned - _mean(earned)) / (_spread(earned) + TINY)
-        return Expected(earned, np.nan_to_num(credit))
-    earned = np.where(unscored, np.nan, np.nansum(rewards_NK.astype(np.float64) * weights, axis=1))
+        return RowCredit(earned, np.nan_to_num(credit))
+    earned = _weighted(rewards_NK, shares.weights)
     if shares.together != "sum_then_normalize" or len(earned) % shares.group:
-        return Expected(earned, None)
+        return RowCredit(earned, None)
     groups = earned.reshape(-1, shares.group)
     credit = groups - np.array([[_mean(group)] for group in groups])
     if shares.scale == "group":
@@ -70,8 +66,14 @@ def expected_credit(rewards_NK: np.ndarray, shares: Shares) -> Expected:
     elif shares.scale == "batch":
         credit = credit / (_spread(earned) + TINY)
     elif shares.scale != "none":
-        return Expected(earned, None)
-    return Expected(earned, np.nan_to_num(credit.reshape(-1)))
+        return RowCredit(earned, None)
+    return RowCredit(earned, np.nan_to_num(credit.reshape(-1)))
+
+
+def _weighted(rewards_NK: np.ndarray, weights: Sequence[float]) -> np.ndarray:
+    """The weighted sum of those that are known; NaN where none is."""
+    earned = np.nansum(rewards_NK * np.array(weights, np.float64), axis=1)
+    return np.where(np.isnan(rewards_NK).all(axis=1), np.nan, earned)
 
 
 def _normalized(column: np.ndarray, group: int) -> np.ndarray:
@@ -94,7 +96,7 @@ def _spread(values: np.ndarray) -> float:
 
 
 def advantages_follow(
-    generated: Generated, expected: Expected, own_method: bool
+    generated: SampledRows, expected: RowCredit, own_method: bool
 ) -> Iterator[RuleResult]:
     """R6: the advantages are those that rewards and settings come to. `own_method`: a class of the user's own computes
     them, so another number may be meant."""
@@ -128,7 +130,7 @@ def advantages_follow(
 
 
 @dataclass(frozen=True, eq=False)
-class Returned:
+class RewardsReturned:
     """What one reward function returned [rows of this process], and what it was asked with."""
 
     name: str
@@ -148,7 +150,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 
 
 def rewards_arrive(
-    generated: Generated, rewards_NK: np.ndarray, returned: Sequence[Returned]
+    generated: SampledRows, rewards_NK: np.ndarray, returned: Sequence[RewardsReturned]
 ) -> Iterator[RuleResult]:
     """R16: what a reward function returned for a row is what the trainer has for it."""
     first = generated.settings.first
@@ -176,7 +178,9 @@ def rewards_arrive(
         )
 
 
-def rewards_by_row(generated: Generated, returned: Sequence[Returned]) -> Iterator[RuleResult]:
+def rewards_by_row(
+    generated: SampledRows, returned: Sequence[RewardsReturned]
+) -> Iterator[RuleResult]:
     """R29: a row's reward is its own: asked again with the rows in reverse order, a function pays each row the same.
 
     Functions that took longer than 0.2 s are not asked again; those that return other numbers when asked again as they
@@ -223,7 +227,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     )
 
 
-def ask_again(one: Returned, order: Sequence[int]) -> np.ndarray | None:
+def ask_again(one: RewardsReturned, order: Sequence[int]) -> np.ndarray | None:
     """What the function returns for the rows in this order; None where it raises. Random states are put back, and nothing
     is logged."""
     count = len(one.values)
@@ -253,7 +257,7 @@ def _log_nothing(*args: Any, **named: Any) -> None:
 
 
 def listening(
-    function: Callable[..., Any], column: int, name: str, heard: list[Returned]
+    function: Callable[..., Any], column: int, name: str, heard: list[RewardsReturned]
 ) -> Callable[..., Any]:
     """The reward function, which notes in `heard` what it is asked and returns."""
 
@@ -262,7 +266,7 @@ def listening(
         values = function(**given)
         seconds = time.perf_counter() - began
         if isinstance(values, (list, tuple, np.ndarray)):
-            heard.append(Returned(name, column, function, given, list(values), seconds))
+            heard.append(RewardsReturned(name, column, function, given, list(values), seconds))
         return values
 
     return asked

@@ -4,54 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
-from workbench.extensions.trl_live.journal import Journal, Sampling, settings_of
+from workbench.extensions.trl_live.journal import AnswerJournal, AnswerSampling, settings_of
 
 
 @contextmanager
-def hearing(trainer: Any, journal: Journal) -> Iterator[None]:
+def hearing(trainer: Any, journal: AnswerJournal) -> Iterator[None]:
     """Note every exchange with the trainer's model, or with its vLLM, in the journal."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    used: list[Any] = []  # the settings of the call that is being made
-
-    def prepared(original, *args, **named):
-        result = original(*args, **named)
-        used.append(result[0])
-        return result
-
-    def generated(original, *args, **named):
-        used.clear()
-        result = original(*args, **named)
-        ids = named.get("input_ids", named.get("inputs", args[0] if args else None))
-        if ids is not None:
-            sampling = settings_of(used[-1]) if used else None
-            journal.note_generate(ids, named.get("attention_mask"), result, sampling)
-        return result
-
-    def batch_generated(original, inputs, *args, **named):
-        result = original(inputs, *args, **named)
-        outputs = list(result.values())
-        prompts = [getattr(output, "prompt_ids", ids) for output, ids in zip(outputs, inputs)]
-        config = named.get("generation_config")
-        sampling = None if config is None else settings_of(config)
-        journal.note_lists(prompts, [output.generated_tokens for output in outputs], sampling)
-        return result
-
-    def served(original, prompts, *args, **named):
-        result = original(prompts, *args, **named)
-        journal.note_lists(prompts, result[1], _of_vllm(vllm))
-        return result
-
     vllm = getattr(trainer, "vllm_generation", None)
+    used: list[Any] = []  # the settings of the call that is being made
     with ExitStack() as stack:
-        stack.enter_context(around(inner, "_prepare_generation_config", prepared))
-        stack.enter_context(around(model, "generate", generated))
-        stack.enter_context(around(model, "generate_batch", batch_generated))
+        stack.enter_context(around(inner, "_prepare_generation_config", partial(_prepared, used)))
+        stack.enter_context(around(model, "generate", partial(_generated, journal, used)))
+        stack.enter_context(around(model, "generate_batch", partial(_batch_generated, journal)))
         if vllm is not None:
-            stack.enter_context(around(vllm, "generate", served))
+            stack.enter_context(around(vllm, "generate", partial(_served, journal, vllm)))
         yield
+
+
+def _prepared(used: list[Any], original: Any, *args: Any, **named: Any) -> Any:
+    """Of `model._prepare_generation_config`: the settings with all defaults filled in."""
+    result = original(*args, **named)
+    used.append(result[0])
+    return result
+
+
+def _generated(
+    journal: AnswerJournal, used: list[Any], original: Any, *args: Any, **named: Any
+) -> Any:
+    used.clear()
+    result = original(*args, **named)
+    ids = named.get("input_ids", named.get("inputs", args[0] if args else None))
+    if ids is not None:
+        sampling = settings_of(used[-1]) if used else None
+        journal.note_generate(ids, named.get("attention_mask"), result, sampling)
+    return result
+
+
+def _batch_generated(
+    journal: AnswerJournal, original: Any, inputs: Any, *args: Any, **named: Any
+) -> Any:
+    result = original(inputs, *args, **named)
+    outputs = list(result.values())
+    prompts = [getattr(output, "prompt_ids", ids) for output, ids in zip(outputs, inputs)]
+    config = named.get("generation_config")
+    sampling = None if config is None else settings_of(config)
+    journal.note_lists(prompts, [output.generated_tokens for output in outputs], sampling)
+    return result
+
+
+def _served(
+    journal: AnswerJournal, vllm: Any, original: Any, prompts: Any, *args: Any, **named: Any
+) -> Any:
+    result = original(prompts, *args, **named)
+    journal.note_lists(prompts, result[1], _of_vllm(vllm))
+    return result
 
 
 @contextmanager
@@ -76,13 +87,13 @@ def around(owner: Any, name: str, listener: Any) -> Iterator[None]:
             setattr(owner, name, own)
 
 
-def _of_vllm(vllm: Any) -> Sampling:
+def _of_vllm(vllm: Any) -> AnswerSampling:
     def number(name: str, usual: float) -> float:
         value = getattr(vllm, name, None)
         return usual if value is None else float(value)
 
     top_k = int(number("top_k", 0))
-    return Sampling(
+    return AnswerSampling(
         True,
         number("temperature", 1.0),
         number("top_p", 1.0),

@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from workbench.extensions.trl_live.rows import Generated, array_of
+from workbench.extensions.trl_live.rows import SampledRows, array_of
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class SampledAnswer:
     """One sequence that the sampler was asked with, and its answer."""
 
     prompt: np.ndarray
     answer: np.ndarray
     ended: bool | None = None  # by a stop token; None where that is not known
-    sampling: Sampling | None = None
+    sampling: AnswerSampling | None = None
 
 
 @dataclass(frozen=True)
-class Sampling:
+class AnswerSampling:
     """How a call sampled."""
 
     do_sample: bool
@@ -41,12 +41,14 @@ class Sampling:
 
 
 @dataclass
-class Journal:
+class AnswerJournal:
     """All exchanges of one generation."""
 
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[SampledAnswer] = field(default_factory=list)
 
-    def note_generate(self, ids: Any, seen: Any, result: Any, sampling: Sampling | None) -> None:
+    def note_generate(
+        self, ids: Any, seen: Any, result: Any, sampling: AnswerSampling | None
+    ) -> None:
         """A call of `model.generate`: padded prompts, and prompts with answers behind them."""
         result = getattr(result, "sequences", result)
         prompts = array_of(ids)
@@ -60,7 +62,7 @@ class Journal:
             if len(ends):
                 answer = answer[: ends[0] + 1]
             self.exchanges.append(
-                Exchange(
+                SampledAnswer(
                     prompts[asked][mask[asked]],
                     answer,
                     bool(len(ends)) if stops else None,
@@ -69,23 +71,25 @@ class Journal:
             )
 
     def note_lists(
-        self, prompts: Sequence[Any], answers: Sequence[Any], sampling: Sampling | None
+        self, prompts: Sequence[Any], answers: Sequence[Any], sampling: AnswerSampling | None
     ) -> None:
         """A call that takes and returns lists of ids without padding."""
         for prompt, answer in zip(prompts, answers):
             self.exchanges.append(
-                Exchange(np.asarray(prompt, np.int64), np.asarray(answer, np.int64), None, sampling)
+                SampledAnswer(
+                    np.asarray(prompt, np.int64), np.asarray(answer, np.int64), None, sampling
+                )
             )
 
 
-def settings_of(config: Any) -> Sampling:
+def settings_of(config: Any) -> AnswerSampling:
     """How a `GenerationConfig`, with all defaults filled in, samples."""
     stops = config.eos_token_id
     if stops is None:
         stops = ()
     elif not isinstance(stops, (list, tuple)):
         stops = np.atleast_1d(array_of(stops)).tolist()
-    return Sampling(
+    return AnswerSampling(
         bool(config.do_sample),
         _or(config.temperature, 1.0),
         _or(config.top_p, 1.0),
@@ -104,7 +108,7 @@ def _or(value: float | None, usual: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Departure:
+class AnswerEdit:
     """A row goes on otherwise than the answer that it took up.
 
     start   token of the completion at which the answer begins
@@ -123,7 +127,7 @@ class Departure:
 
 
 @dataclass(frozen=True, eq=False)
-class Authorship:
+class SampledTokens:
     """Of one row: which tokens an answer put there [tokens of the completion], and where answers were departed from.
 
     `ended`: whether its last answer ended by a stop token. `known`: whether the sampler was heard to make this row.
@@ -131,10 +135,10 @@ class Authorship:
 
     sampled: np.ndarray
     starts: tuple[int, ...]
-    departures: tuple[Departure, ...]
+    departures: tuple[AnswerEdit, ...]
     known: bool
     ended: bool | None = None
-    samplings: tuple[Sampling, ...] = ()  # of its answers, as far as they are known
+    samplings: tuple[AnswerSampling, ...] = ()  # of its answers, as far as they are known
 
     def stretches(self) -> Iterator[tuple[int, int]]:
         """(first, last + 1) of each answer's tokens in the row."""
@@ -147,17 +151,16 @@ class Authorship:
             yield start, stop
 
 
-def authorship(generated: Generated, exchanges: Sequence[Exchange]) -> list[Authorship]:
+def authorship(generated: SampledRows, exchanges: Sequence[SampledAnswer]) -> list[SampledTokens]:
     """Who wrote each row: every exchange is laid to the row that its prompt begins."""
     whole = [np.concatenate(pair) for pair in zip(generated.prompt_ids, generated.completion_ids)]
     by_prompt: dict[bytes, list[int]] = defaultdict(list)
     for row, ids in enumerate(generated.prompt_ids):
         by_prompt[ids.tobytes()].append(row)
     lengths = sorted({len(ids) for ids in generated.prompt_ids})
-    taken: dict[int, dict[int, Exchange]] = defaultdict(
-        dict
-    )  # row -> length of history -> exchange
-    left: list[tuple[Exchange, list[int]]] = []
+    # row -> length of its history -> exchange
+    taken: dict[int, dict[int, SampledAnswer]] = defaultdict(dict)
+    left: list[tuple[SampledAnswer, list[int]]] = []
     for exchange in exchanges:
         rows = _rows_that_begin_so(exchange.prompt, by_prompt, lengths, whole)
         free = [row for row in rows if len(exchange.prompt) not in taken[row]]
@@ -166,15 +169,25 @@ def authorship(generated: Generated, exchanges: Sequence[Exchange]) -> list[Auth
             left.append((exchange, rows))
         else:
             taken[whose][len(exchange.prompt)] = exchange
-    for exchange, rows in left:  # answers that no row has as they were
-        free = [row for row in rows if len(exchange.prompt) not in taken[row]]
-        if free:
-            agreed = [_agreed(whole[row], exchange) for row in free]
-            taken[free[int(np.argmax(agreed))]][len(exchange.prompt)] = exchange
+    for exchange, rows in left:
+        _lay_to_nearest(exchange, rows, whole, taken)
     return [
         _of_row(len(prompt), ids, taken[row])
         for row, (prompt, ids) in enumerate(zip(generated.prompt_ids, whole))
     ]
+
+
+def _lay_to_nearest(
+    exchange: SampledAnswer,
+    rows: Sequence[int],
+    whole: Sequence[np.ndarray],
+    taken: dict[int, dict[int, SampledAnswer]],
+) -> None:
+    """An answer that no row has as it was goes to the free row that has most of it."""
+    free = [row for row in rows if len(exchange.prompt) not in taken[row]]
+    if free:
+        agreed = [_agreed(whole[row], exchange) for row in free]
+        taken[free[int(np.argmax(agreed))]][len(exchange.prompt)] = exchange
 
 
 def _rows_that_begin_so(
@@ -195,7 +208,7 @@ def _rows_that_begin_so(
     ]
 
 
-def _agreed(whole: np.ndarray, exchange: Exchange) -> int:
+def _agreed(whole: np.ndarray, exchange: SampledAnswer) -> int:
     """Tokens of the answer that the row has."""
     rest = whole[len(exchange.prompt) :]
     shared = min(len(rest), len(exchange.answer))
@@ -203,11 +216,11 @@ def _agreed(whole: np.ndarray, exchange: Exchange) -> int:
     return int(differ[0]) if len(differ) else shared
 
 
-def _goes_on_so(whole: np.ndarray, exchange: Exchange) -> bool:
+def _goes_on_so(whole: np.ndarray, exchange: SampledAnswer) -> bool:
     return _agreed(whole, exchange) == len(exchange.answer)
 
 
-def _of_row(before: int, whole: np.ndarray, taken: dict[int, Exchange]) -> Authorship:
+def _of_row(before: int, whole: np.ndarray, taken: dict[int, SampledAnswer]) -> SampledTokens:
     sampled = np.zeros(len(whole) - before, bool)
     starts = []
     departures = []
@@ -220,6 +233,8 @@ def _of_row(before: int, whole: np.ndarray, taken: dict[int, Exchange]) -> Autho
         starts.append(start)
         ended = exchange.ended
         if agreed < len(exchange.answer):
-            departures.append(Departure(start, start + agreed, exchange.answer))
+            departures.append(AnswerEdit(start, start + agreed, exchange.answer))
     heard = [exchange.sampling for exchange in taken.values() if exchange.sampling is not None]
-    return Authorship(sampled, tuple(starts), tuple(departures), bool(taken), ended, tuple(heard))
+    return SampledTokens(
+        sampled, tuple(starts), tuple(departures), bool(taken), ended, tuple(heard)
+    )

@@ -17,8 +17,8 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
 from workbench.basics.tensors import torch
-from workbench.extensions.trl_live.rows import Generated
-from workbench.extensions.trl_live.update import MicroBatch
+from workbench.extensions.trl_live.rows import SampledRows
+from workbench.extensions.trl_live.update import LossMicroBatch
 from workbench.linting.rule import RuleResult
 
 PROBE_EVERY = 10  # generations
@@ -28,7 +28,7 @@ LIMIT = {"float32": 5e-3}  # mean difference in nats that rounding makes; in hal
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class RowProbe:
     """logp of the first tokens of a completion [K], at the declared temperature and at 1."""
 
     row: int
@@ -40,18 +40,13 @@ class Probe:
 
 
 def probe_row(
-    model: Any, generated: Generated, batch: MicroBatch, temperature: float
-) -> Probe | None:
+    model: Any, generated: SampledRows, batch: LossMicroBatch, temperature: float
+) -> RowProbe | None:
     """A short row with enough trained tokens through the model; None where nothing is trained."""
-    rows = []
-    for here, row in enumerate(batch.rows):
-        trained = 0 if row is None else int(generated.trained(row).sum())
-        if trained:
-            length = len(generated.prompt_ids[row]) + len(generated.completion_ids[row])
-            rows.append((-min(trained, ENOUGH), length, here, row))
+    rows = _by_worth(generated, batch)
     if not rows:
         return None
-    _, _, here, row = min(rows)
+    _, _, here, row = rows[0]
     prompt = generated.prompt_ids[row]
     completion = generated.completion_ids[row][:MOST_TOKENS]
     device = next(model.parameters()).device
@@ -65,9 +60,20 @@ def probe_row(
         torch.log_softmax(logits / divisor, -1).gather(1, targets)[:, 0].cpu().numpy()
         for divisor in (temperature, 1.0)
     ]
-    return Probe(
+    return RowProbe(
         row, here, at[0].astype(np.float64), at[1].astype(np.float64), temperature, precise
     )
+
+
+def _by_worth(generated: SampledRows, batch: LossMicroBatch) -> list[tuple[int, int, int, int]]:
+    """(..., row of the micro-batch, row of the generation): with enough trained tokens first, of these the shortest."""
+    rows = []
+    for here, row in enumerate(batch.rows):
+        trained = 0 if row is None else int(generated.trained(row).sum())
+        if trained:
+            length = len(generated.prompt_ids[row]) + len(generated.completion_ids[row])
+            rows.append((-min(trained, ENOUGH), length, here, row))
+    return sorted(rows)
 
 
 @contextmanager
@@ -83,9 +89,9 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 
 def trainer_agrees(
-    generated: Generated,
-    batch: MicroBatch,
-    probe: Probe | None,
+    generated: SampledRows,
+    batch: LossMicroBatch,
+    probe: RowProbe | None,
     reason: str,
     has_dropout: bool,
 ) -> Iterator[RuleResult]:
@@ -100,7 +106,7 @@ def trainer_agrees(
 
 
 def _compared(
-    generated: Generated, probe: Probe, own: np.ndarray, counted: np.ndarray, has_dropout: bool
+    generated: SampledRows, probe: RowProbe, own: np.ndarray, counted: np.ndarray, has_dropout: bool
 ) -> Iterator[RuleResult]:
     limit = LIMIT["float32"] if probe.precise and not has_dropout else 0.1
     gap = np.abs(own - probe.declared)
@@ -119,7 +125,7 @@ def _compared(
     )
 
 
-def _cause(probe: Probe, own: np.ndarray, counted: np.ndarray, limit: float) -> str:
+def _cause(probe: RowProbe, own: np.ndarray, counted: np.ndarray, limit: float) -> str:
     """What makes them agree; "" where nothing that is tried does."""
     limit = 2 * limit
     if probe.temperature != 1 and np.abs(own - probe.plain)[counted].mean() < limit:

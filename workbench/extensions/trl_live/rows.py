@@ -35,7 +35,7 @@ def arrays_of(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 @dataclass(frozen=True, eq=False)
-class Settings:
+class StepSettings:
     """What the trainer was told, as far as a check needs it."""
 
     group: int  # completions of a prompt
@@ -47,7 +47,7 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Generated:
+class SampledRows:
     """One generation: what the sampler's loop handed over (lists), and what training will use (padded arrays).
 
     prompts         as the reward functions see them
@@ -59,7 +59,7 @@ class Generated:
     """
 
     step: int
-    settings: Settings
+    settings: StepSettings
     prompts: Sequence[Any]
     prompt_ids: tuple[np.ndarray, ...]
     completion_ids: tuple[np.ndarray, ...]
@@ -134,9 +134,7 @@ def int_arrays(rows: Sequence[Any]) -> tuple[np.ndarray, ...]:
 
 def float_arrays(rows: Sequence[Any]) -> tuple[np.ndarray, ...]:
     """Numbers of each row; None becomes NaN."""
-    return tuple(
-        np.array([np.nan if value is None else value for value in row], np.float64) for row in rows
-    )
+    return tuple(np.array(list(row), np.float64) for row in rows)  # of None numpy makes NaN
 
 
 TokenText = Callable[[int], str]

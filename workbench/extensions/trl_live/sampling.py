@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
-from workbench.extensions.trl_live.journal import Sampling
+from workbench.extensions.trl_live.journal import AnswerSampling
 from workbench.linting.rule import RuleResult
 
 # What bends the distribution beside the temperature, and the value at which it does not.
@@ -15,7 +15,7 @@ BENDING: Mapping[str, float] = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetit
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredSampling:
     """What the trainer's arguments say. `temperature` is what its log-probabilities are divided by."""
 
     temperature: float
@@ -26,18 +26,18 @@ class Declared:
         return all(self.bending[name] == usual for name, usual in BENDING.items())
 
 
-def declared_by(args: Any) -> Declared:
+def declared_by(args: Any) -> DeclaredSampling:
     """From a GRPOConfig; its `generation_kwargs` have the last word on what bends."""
     given = args.generation_kwargs or {}
     bending = {}
     for name, usual in BENDING.items():
         value = given.get(name, getattr(args, name, usual))
         bending[name] = usual if value is None else value
-    return Declared(float(args.temperature), bending)
+    return DeclaredSampling(float(args.temperature), bending)
 
 
 def samples_as_declared(
-    step: int, declared: Declared, samplings: Sequence[Sampling], own_rollout: bool
+    step: int, declared: DeclaredSampling, samplings: Sequence[AnswerSampling], own_rollout: bool
 ) -> Iterator[RuleResult]:
     """R12: the sampler's settings are those that log-probabilities are computed for.
 
@@ -66,14 +66,14 @@ def samples_as_declared(
 
 
 def _bent(
-    used: Sampling, declared: Declared, own_rollout: bool, place: Place
+    used: AnswerSampling, declared: DeclaredSampling, own_rollout: bool, place: Place
 ) -> Iterator[RuleResult]:
     for name, usual in BENDING.items():
         value = getattr(used, name)
-        said = declared.bending[name]
-        if value != said:
+        declared_value = declared.bending[name]
+        if value != declared_value:
             yield Finding(
-                f"{used.by} sampled with {name}={value:g}, and the trainer says {name}={said:g}: another default won, "
+                f"{used.by} sampled with {name}={value:g}, and the trainer says {name}={declared_value:g}: another default won, "
                 "as a model's own generation_config does over what is not set",
                 place,
                 NOTE if own_rollout else ERROR,

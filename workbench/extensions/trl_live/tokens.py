@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
-from workbench.extensions.trl_live.journal import Authorship, Departure
-from workbench.extensions.trl_live.rows import Generated
+from workbench.extensions.trl_live.journal import AnswerEdit, SampledTokens
+from workbench.extensions.trl_live.rows import SampledRows
 from workbench.linting.messages import many
 from workbench.linting.rule import RuleResult
 from workbench.look.escape import visible
@@ -34,7 +34,7 @@ def _quoted(ids: Sequence[int], text_of: TextOf) -> str:
 
 
 def answers_kept(
-    generated: Generated, authors: Sequence[Authorship], text_of: TextOf
+    generated: SampledRows, authors: Sequence[SampledTokens], text_of: TextOf
 ) -> Iterator[RuleResult]:
     """R1: a row has the sampler's answers as they were, token for token."""
     looked = 0
@@ -52,7 +52,7 @@ def answers_kept(
 
 
 def _departure(
-    generated: Generated, row: int, departure: Departure, text_of: TextOf
+    generated: SampledRows, row: int, departure: AnswerEdit, text_of: TextOf
 ) -> Finding | None:
     ids = generated.completion_ids[row]
     rest = ids[departure.at :]
@@ -88,7 +88,7 @@ def _departure(
 
 
 def mask_is_authorship(
-    generated: Generated, authors: Sequence[Authorship], text_of: TextOf
+    generated: SampledRows, authors: Sequence[SampledTokens], text_of: TextOf
 ) -> Iterator[RuleResult]:
     """R3: the loss counts what the sampler answered, and nothing else."""
     looked = 0
@@ -117,7 +117,7 @@ def mask_is_authorship(
 
 
 def _lost(
-    generated: Generated, row: int, author: Authorship, trained: np.ndarray, text_of: TextOf
+    generated: SampledRows, row: int, author: SampledTokens, trained: np.ndarray, text_of: TextOf
 ) -> Iterator[RuleResult]:
     """Sampled tokens that are not trained. A whole answer that is left out may be meant; a part of one is a mask that does
     not lie on its tokens."""
@@ -146,7 +146,7 @@ def _lost(
 # ------------------------------------------------------------------------------------------------ R4
 
 
-def padding(generated: Generated, pad_id: int | None) -> Iterator[RuleResult]:
+def padding(generated: SampledRows, pad_id: int | None) -> Iterator[RuleResult]:
     """R4: padded arrays hold the rows, and masks are 1 where a row is and 0 where padding is."""
     if not generated.fits:
         shape = generated.padded.get("completion_ids", np.zeros(0)).shape
@@ -163,7 +163,7 @@ def padding(generated: Generated, pad_id: int | None) -> Iterator[RuleResult]:
     yield Checked(2 * len(generated))
 
 
-def _prompt_padding(generated: Generated, row: int) -> Iterator[Finding]:
+def _prompt_padding(generated: SampledRows, row: int) -> Iterator[Finding]:
     ids = generated.prompt_ids[row]
     padded = generated.padded["prompt_ids"][row]
     mask = generated.padded["prompt_mask"][row] != 0
@@ -186,7 +186,7 @@ def _prompt_padding(generated: Generated, row: int) -> Iterator[Finding]:
         yield Finding("prompt_ids are not the prompt that was sampled from", generated.place(row))
 
 
-def _completion_padding(generated: Generated, row: int, pad_id: int | None) -> Iterator[Finding]:
+def _completion_padding(generated: SampledRows, row: int, pad_id: int | None) -> Iterator[Finding]:
     ids = generated.completion_ids[row]
     padded = generated.padded["completion_ids"][row]
     mask = generated.padded["completion_mask"][row] != 0
@@ -220,7 +220,7 @@ def _completion_padding(generated: Generated, row: int, pad_id: int | None) -> I
     yield Finding(what, generated.place(row, first), ERROR, len(differ))
 
 
-def _tool_padding(generated: Generated, row: int) -> Iterator[Finding]:
+def _tool_padding(generated: SampledRows, row: int) -> Iterator[Finding]:
     if generated.tool_mask is None or "tool_mask" not in generated.padded:
         return
     given = generated.tool_mask[row] != 0
@@ -241,7 +241,7 @@ def _tool_padding(generated: Generated, row: int) -> Iterator[Finding]:
 # ------------------------------------------------------------------------------------------------ R7
 
 
-def prompts_of_rows(generated: Generated, text_of: TextOf) -> Iterator[RuleResult]:
+def prompts_of_rows(generated: SampledRows, text_of: TextOf) -> Iterator[RuleResult]:
     """R7: a row goes on from its own prompt: `prompts[i]`, whose columns its reward function gets, is in `prompt_ids[i]`."""
     asked = [_last_words(prompt) for prompt in generated.prompts]
     if len(asked) != len(generated):
@@ -289,7 +289,7 @@ def _last_words(prompt: Any) -> str:
 # ------------------------------------------------------------------------------------------------ R11
 
 
-def cut_rows(generated: Generated, authors: Sequence[Authorship]) -> Iterator[RuleResult]:
+def cut_rows(generated: SampledRows, authors: Sequence[SampledTokens]) -> Iterator[RuleResult]:
     """R11: what the trainer takes for cut was cut, and its masks agree about it."""
     settings = generated.settings
     severity = ERROR if settings.leaves_out_cut else NOTE
@@ -317,7 +317,7 @@ def cut_rows(generated: Generated, authors: Sequence[Authorship]) -> Iterator[Ru
     yield Checked(len(generated))
 
 
-def _masks_of_cut(generated: Generated, row: int, is_cut: bool) -> Iterator[Finding]:
+def _masks_of_cut(generated: SampledRows, row: int, is_cut: bool) -> Iterator[Finding]:
     flag = f"mask_truncated_completions={generated.settings.leaves_out_cut}"
     alive = bool((generated.padded["completion_mask"][row] != 0).any())
     if "tool_mask" in generated.padded:

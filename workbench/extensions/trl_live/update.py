@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ from workbench.extensions.trl_live.declared import (
     declared_loss,
     not_known,
 )
-from workbench.extensions.trl_live.journal import Authorship
-from workbench.extensions.trl_live.rows import Generated, array_of, arrays_of
+from workbench.extensions.trl_live.journal import SampledTokens
+from workbench.extensions.trl_live.rows import SampledRows, array_of, arrays_of
 from workbench.linting.messages import many
 from workbench.linting.rule import RuleResult
 
@@ -33,7 +34,7 @@ ABSENT = "a row of the generation that it was taken from"
 
 
 @dataclass(frozen=True, eq=False)
-class Forward:
+class LossLogprobs:
     """The trainer's own pass in its loss: log-probabilities and entropies [N, C], with their graph."""
 
     logp_NC: Tensor
@@ -41,7 +42,7 @@ class Forward:
 
 
 @dataclass(frozen=True, eq=False)
-class MicroBatch:
+class LossMicroBatch:
     """A micro-batch in the loss.
 
     rows      of the generation that its rows are; None where one is none of them
@@ -61,10 +62,10 @@ class MicroBatch:
 
 
 @dataclass(eq=False)
-class RowFinder:
+class SampledRowTable:
     """Finds the rows of a generation again after they were shuffled and split."""
 
-    generated: Generated
+    generated: SampledRows
     by_content: dict[bytes, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -90,13 +91,13 @@ def _content(arrays: Mapping[str, np.ndarray], row: int) -> bytes:
 
 
 def micro_batch(
-    finder: RowFinder,
+    finder: SampledRowTable,
     settings: LossSettings,
     inputs: Mapping[str, Any],
-    forward: Forward,
+    forward: LossLogprobs,
     loss: Tensor,
     first: bool,
-) -> MicroBatch:
+) -> LossMicroBatch:
     """What there is to look at, taken while the graph is there."""
     gradient = None
     unknown = not_known(settings)
@@ -107,7 +108,7 @@ def micro_batch(
         if gradient is None:
             gradient = torch.zeros_like(forward.logp_NC)
     arrays = arrays_of(inputs)
-    return MicroBatch(
+    return LossMicroBatch(
         finder.find(arrays),
         arrays,
         array_of(forward.logp_NC).astype(np.float64),
@@ -123,7 +124,7 @@ def micro_batch(
 # ------------------------------------------------------------------------------------------------ R4, R6
 
 
-def rows_arrive(generated: Generated, batch: MicroBatch) -> Iterator[RuleResult]:
+def rows_arrive(generated: SampledRows, batch: LossMicroBatch) -> Iterator[RuleResult]:
     """R4: the rows in the loss are rows of the generation, with their own masks and logprobs."""
     looked = 0
     for here, row in enumerate(batch.rows):
@@ -138,7 +139,8 @@ def rows_arrive(generated: Generated, batch: MicroBatch) -> Iterator[RuleResult]
             if name not in batch.arrays or name not in generated.padded:
                 continue
             looked += 1
-            now, made = batch.arrays[name][here], generated.padded[name][row]
+            now = batch.arrays[name][here]
+            made = generated.padded[name][row]
             if not np.array_equal(now, made, equal_nan=now.dtype.kind == "f"):
                 token = int((now != made).argmax())
                 yield Finding(
@@ -148,9 +150,10 @@ def rows_arrive(generated: Generated, batch: MicroBatch) -> Iterator[RuleResult]
     yield Checked(looked)
 
 
-def credit_arrives(generated: Generated, batch: MicroBatch) -> Iterator[RuleResult]:
+def credit_arrives(generated: SampledRows, batch: LossMicroBatch) -> Iterator[RuleResult]:
     """R6: each row has its own advantage in the loss."""
-    used, made = batch.arrays.get("advantages"), generated.padded.get("advantages")
+    used = batch.arrays.get("advantages")
+    made = generated.padded.get("advantages")
     if used is None or made is None or used.shape[1:] != made.shape[1:]:
         yield NotChecked("advantages in the loss")
         return
@@ -173,7 +176,7 @@ def credit_arrives(generated: Generated, batch: MicroBatch) -> Iterator[RuleResu
 
 
 def only_sampled_count(
-    generated: Generated, batch: MicroBatch, authors: Sequence[Authorship]
+    generated: SampledRows, batch: LossMicroBatch, authors: Sequence[SampledTokens]
 ) -> Iterator[RuleResult]:
     """R10: the loss moves no token that the policy did not sample."""
     if batch.gradient_NC is None:
@@ -205,12 +208,13 @@ def only_sampled_count(
     yield Checked(looked)
 
 
-def loss_is_declared(generated: Generated, batch: MicroBatch) -> Iterator[RuleResult]:
+def loss_is_declared(generated: SampledRows, batch: LossMicroBatch) -> Iterator[RuleResult]:
     """R18: the loss's value is that of the declared loss."""
     if batch.declared is None or batch.declared.value is None:
         yield NotChecked(batch.unknown or "the entropy bonus or the auxiliary loss by itself")
         return
-    wanted, value = batch.declared.value, batch.value
+    wanted = batch.declared.value
+    value = batch.value
     size = max(abs(wanted), float(np.abs(batch.declared.gradient_NC).sum()), 1e-9)
     yield Checked(1)
     if abs(value - wanted) > SLACK * size:
@@ -221,14 +225,15 @@ def loss_is_declared(generated: Generated, batch: MicroBatch) -> Iterator[RuleRe
         )
 
 
-def gradient_is_declared(generated: Generated, batch: MicroBatch) -> Iterator[RuleResult]:
+def gradient_is_declared(generated: SampledRows, batch: LossMicroBatch) -> Iterator[RuleResult]:
     """R19: what the loss does to each log-probability is what the declared loss does."""
     if batch.declared is None or batch.gradient_NC is None:
         yield NotChecked(
             batch.unknown or "the gradient by the log-probabilities of the trainer's own pass"
         )
         return
-    wanted, gradient = batch.declared.gradient_NC, batch.gradient_NC
+    wanted = batch.declared.gradient_NC
+    gradient = batch.gradient_NC
     yield Checked(wanted.size)
     scale = float(np.abs(wanted).max(initial=0.0))
     wrong = np.abs(gradient - wanted) > SLACK * max(scale, 1e-9)
@@ -237,7 +242,8 @@ def gradient_is_declared(generated: Generated, batch: MicroBatch) -> Iterator[Ru
     here, token = (
         int(n) for n in np.unravel_index(np.abs(gradient - wanted).argmax(), wanted.shape)
     )
-    has, should = gradient[here, token], wanted[here, token]
+    has = gradient[here, token]
+    should = wanted[here, token]
     counted = np.abs(wanted) > SLACK * scale
     ratios = gradient[counted] / wanted[counted] if counted.any() else np.zeros(0)
     words = (
@@ -258,7 +264,7 @@ def _times(value: float, wanted: float) -> str:
     return f", {value / wanted:.4g} times as much" if abs(wanted) > 1e-9 else ""
 
 
-def _place_of(generated: Generated, batch: MicroBatch) -> Any:
+def _place_of(generated: SampledRows, batch: LossMicroBatch) -> Any:
     rows = [row for row in batch.rows if row is not None]
     return generated.place(rows[0] if rows else 0)
 
@@ -266,7 +272,9 @@ def _place_of(generated: Generated, batch: MicroBatch) -> Any:
 # ------------------------------------------------------------------------------------------------ R18: old logprobs
 
 
-def old_is_old(generated: Generated, batch: MicroBatch, has_dropout: bool) -> Iterator[RuleResult]:
+def old_is_old(
+    generated: SampledRows, batch: LossMicroBatch, has_dropout: bool
+) -> Iterator[RuleResult]:
     """R18: before the first update, the old log-probabilities are those of the policy as it is."""
     old = batch.arrays.get("old_per_token_logps")
     if old is None or not batch.first:
@@ -289,7 +297,7 @@ def old_is_old(generated: Generated, batch: MicroBatch, has_dropout: bool) -> It
         )
 
 
-def _counted(generated: Generated, batch: MicroBatch) -> np.ndarray:
+def _counted(generated: SampledRows, batch: LossMicroBatch) -> np.ndarray:
     """bool [N, C]: tokens that the loss counts."""
     mask = batch.arrays["completion_mask"] != 0
     if "tool_mask" in batch.arrays:
@@ -301,7 +309,7 @@ def _counted(generated: Generated, batch: MicroBatch) -> np.ndarray:
 
 
 def sampler_agrees(
-    generated: Generated, batches: Sequence[MicroBatch], heard: bool, plain: bool
+    generated: SampledRows, batches: Sequence[LossMicroBatch], heard: bool, plain: bool
 ) -> Iterator[RuleResult]:
     """R23: the sampler's log-probabilities are the trainer's, before the first update; where the sampler gave none, what was
     sampled looks drawn from the trainer's distribution (the mean of log p + entropy is 0).
@@ -331,7 +339,7 @@ def sampler_agrees(
 
 
 def _gaps(
-    generated: Generated, gaps: Sequence[tuple[float, int, np.ndarray, np.ndarray]]
+    generated: SampledRows, gaps: Sequence[tuple[float, int, np.ndarray, np.ndarray]]
 ) -> Iterator[RuleResult]:
     mean = float(np.average([gap[0] for gap in gaps], weights=[len(gap[2]) for gap in gaps]))
     yield Checked(sum(len(gap[2]) for gap in gaps))
@@ -345,7 +353,9 @@ def _gaps(
     yield Finding(words, generated.place(row), ERROR if mean > 0.1 else NOTE, len(gaps))
 
 
-def _drawn_from_it(generated: Generated, batches: Sequence[MicroBatch]) -> Iterator[RuleResult]:
+def _drawn_from_it(
+    generated: SampledRows, batches: Sequence[LossMicroBatch]
+) -> Iterator[RuleResult]:
     parts = []
     for batch in batches:
         if batch.first and batch.entropy_NC is not None:
@@ -372,9 +382,11 @@ def _drawn_from_it(generated: Generated, batches: Sequence[MicroBatch]) -> Itera
         )
 
 
-def all_rows_came(generated: Generated, batches: Sequence[MicroBatch]) -> Iterator[RuleResult]:
+def all_rows_came(
+    generated: SampledRows, batches: Sequence[LossMicroBatch]
+) -> Iterator[RuleResult]:
     """R4: every row of a generation comes into the loss once."""
-    times = Counter(row for batch in batches for row in batch.rows if row is not None)
+    times = Counter(chain.from_iterable(batch.rows for batch in batches))
     yield Checked(len(generated))
     alike = Counter(
         _content(generated.padded, row) for row in range(len(generated))
