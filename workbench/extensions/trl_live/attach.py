@@ -43,6 +43,7 @@ from workbench.values.errors import ConfigError, DataError, LintError, where_rai
 from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")
+MANY = 200  # reports that wait to be joined
 NEEDED = "the lint of a trainer's rows"
 BEFORE = ("R1", "R3", "R4", "R5", "R6", "R7", "R8", "R11", "R12", "R14", "R16", "R17")
 IN_LOSS = ("R4", "R6", "R10", "R12", "R18", "R19")
@@ -128,13 +129,13 @@ class WatchedStep:
 class LiveLint(HasView):
     """What was found so far in the steps of a trainer. Shows itself.
 
-    report   the answers of all rules over all steps; `ok`, `named` and `text` are its
+    parts    reports that were not joined yet
     seconds  that looking took, and `step_seconds` of all steps with it
     """
 
     trainer: Any
     options: LintSettings
-    report: LintReport = LintReport(())
+    parts: list[LintReport] = field(default_factory=list)
     seconds: float = 0.0
     step_seconds: float = 0.0
     generations: int = 0
@@ -152,6 +153,11 @@ class LiveLint(HasView):
         default_factory=partial(service, "raw_sequence", NEEDED)
     )
     version: str = field(default_factory=partial(installed_version, "trl"))
+
+    @property
+    def report(self) -> LintReport:
+        """The answers of all rules over all steps so far."""
+        return together(self.parts, self._about())
 
     @property
     def ok(self) -> bool:
@@ -527,7 +533,9 @@ class LiveLint(HasView):
         known = [self.rules[rule] for rule in rules if rule in self.rules]
         report = check(evidence, known, asked)
         report = LintReport(tuple(_placed(answer, generated) for answer in report.answers))
-        self.report = together([self.report, report], self._about())
+        self.parts.append(report)
+        if len(self.parts) > MANY:
+            self.parts = [together(self.parts)]
         self._say(generated, report)
         if self.options.stops and not report.ok:
             error = LintError(
@@ -538,11 +546,7 @@ class LiveLint(HasView):
             raise error
 
     def _about(self) -> str:
-        from importlib.metadata import version
-
-        return (
-            f"TRL {version('trl')}, {type(self.trainer).__name__}: {self.generations} generations"
-        )
+        return f"TRL {self.version}, {type(self.trainer).__name__}: {self.generations} generations"
 
     def _say(self, generated: SampledRows, report: LintReport) -> None:
         for answer in report.answers:
@@ -560,7 +564,8 @@ class LiveLint(HasView):
 
     def ended(self) -> None:
         """Say what all of it came to."""
-        lines = [f"workbench lint, {self._about()}: {self.report.verdict}", *self.report.unchecked]
+        report = self.report
+        lines = [f"workbench lint, {report.about}: {report.verdict}", *report.unchecked]
         lines += (
             [f"failed itself {len(self.failures)} times: {self.failures[0]}"]
             if self.failures
