@@ -276,10 +276,19 @@ def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
 # ------------------------------------------------------------------------------------------------ finding
 
 
+def is_folder(name: str) -> bool:
+    """Raises PolicyError for what nothing can be called."""
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PolicyError(f"no policy can be called {name[:80]!r}: {error!s:.80}") from error
+
+
 def _find(name: str, download: bool) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
+    there = is_folder(name)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if there:
         return path
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name

@@ -77,7 +77,8 @@ def test_who_trusts_the_run_has_it_fetched(made, fetched):
 def test_what_is_here_and_what_can_be_no_name_is_left_to_the_loader(tmp_path, monkeypatch):
     assert fetching.why_not_fetched("bandit-tiny") == ""
     assert fetching.why_not_fetched(str(tmp_path)) == ""
-    assert fetching.why_not_fetched("../x/y/z") == ""
+    for no_name in ("../x/y/z", "x" * 5_000, "~nobody/x", "a\0b"):
+        assert fetching.why_not_fetched(no_name) == ""
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: str(tmp_path))
     assert fetching.why_not_fetched("owner/model") == ""
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)

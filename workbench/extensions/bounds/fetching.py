@@ -12,18 +12,18 @@ from workbench.basics.shipped import shipped_folder
 
 def why_not_fetched(name: str) -> str:
     """In words; "" for what is here, and for what can be no name on the hub: loading it says what is wrong."""
-    if Path(name).expanduser().is_dir() or (shipped_folder() / name).is_dir():
-        return ""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        here = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
+        if Path(name).expanduser().is_dir() or (shipped_folder() / name).is_dir():
+            return ""
+        cached = try_to_load_from_cache(name, "config.json")
+    except (HFValidationError, OSError, RuntimeError, ValueError):
         return ""
-    if isinstance(here, str):
+    if isinstance(cached, str):
         return ""
     return (
-        f"{name!r} is no folder here, no shipped policy and not in the local cache, and what a run names is not fetched unasked. Fetch it once "
-        f"(hf download {name}), or open the run with --trust"
+        f"{name!r} is no folder here, no shipped policy and not in the local cache, and what a run names is not fetched "
+        f"unasked. Fetch it once (hf download {name}), or open the run with --trust"
     )
