@@ -131,8 +131,9 @@ soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must
 
 MUTATIONS ?= 5000
 BAD_CALLS ?= 2000
-hostile: setup-test  ## strangers: every command on 65 bent run folders, 5,000 changed runs, 2,000 bad calls, 24 servers (MUTATIONS=, BAD_CALLS=)
+hostile: setup-test  ## strangers: every command on 65 bent run folders and from inside one, 5,000 changed runs, 2,000 bad calls, 24 servers (MUTATIONS=, BAD_CALLS=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.sweep
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.standing
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.soak --mutations $(MUTATIONS) --calls $(BAD_CALLS)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.test_misbehaving_servers
 

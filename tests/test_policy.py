@@ -135,7 +135,7 @@ def test_a_missing_folder_names_its_neighbours(shelf):
         load_policy(shelf / "bandit-tny")
 
 
-@pytest.mark.parametrize("name", ["", "two words", "a/b/c", "owner/"])
+@pytest.mark.parametrize("name", ["", "two words", "a/b/c", "owner/", "x" * 5_000, "~nobody/x"])
 def test_names_that_can_be_nothing(shelf, name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolicyError):

@@ -138,14 +138,16 @@ def _by_loader(loader: str, name: str, dtype: torch.dtype, device: str) -> Polic
     return Policy(name, model.to(dtype).to(device).eval(), tokenizer, made, None, files)
 
 
-def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, to read stored tokens without loading weights (a loader of the user's own loads both). Raises
-    PolicyError like `load_policy`."""
+def load_tokenizer(
+    name_or_path: str | Path, loader: str | None = None, *, download: bool = True
+) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, to read stored tokens without loading weights (a loader of the user's own loads both).
+    `download`: whether a name on the hub may be fetched. Raises PolicyError like `load_policy`."""
     if loader:
         model, tokenizer = loaded_by(loader, str(name_or_path))
         return _note_stops(tokenizer, getattr(model.generation_config, "eos_token_id", None))
     name = str(name_or_path)
-    folder = open_folder(name, weights=False)
+    folder = open_folder(name, weights=False, download=download)
     return _note_stops(_tokenizer_in(folder, name), _generation_stops(folder, name))
 
 
@@ -274,10 +276,19 @@ def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
 # ------------------------------------------------------------------------------------------------ finding
 
 
+def is_folder(name: str) -> bool:
+    """Raises PolicyError for what nothing can be called."""
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PolicyError(f"no policy can be called {name[:80]!r}: {error!s:.80}") from error
+
+
 def _find(name: str, download: bool) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
+    there = is_folder(name)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if there:
         return path
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name

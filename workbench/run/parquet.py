@@ -32,9 +32,10 @@ _PARQUET = {
 # may lie; what is written here is checked against the same bounds.
 MOST_UNPACKED = 2 << 30  # bytes of all columns
 MOST_VALUES = 500_000_000  # of all columns, absent ones too: they take no bytes in a file
-LARGE_FILE = (
-    64 << 20
-)  # bytes; a smaller one may unpack to less in proportion, and to an eighth at least
+# Bytes of a file; a smaller one may unpack to less in proportion: to an eighth of the values at least, and of the bytes, which
+# no file of ours has eight times more of than it takes, to a quarter.
+LARGE_FILE = 64 << 20
+LARGE_UNPACKED = 256 << 20
 COUNT = "unpacked_size"  # of an extension
 MOST_TEXT = 256 << 20  # bytes of all columns of text
 LONGEST_TEXT = 64 << 20  # bytes of one value
@@ -94,10 +95,9 @@ def too_much(
     if file is not None and has_service(COUNT):
         measure = partial(service(COUNT, "reading"), file)
     unpacked, values, text = measure(about, rows)
-    share = min(1.0, max(1 / 8, size / LARGE_FILE))
     sizes = (
-        ("bytes when unpacked", unpacked, MOST_UNPACKED * max(share, 1 / 4)),
-        ("values", values, MOST_VALUES * share),
+        ("bytes when unpacked", unpacked, MOST_UNPACKED * _share(size, LARGE_UNPACKED, 1 / 4)),
+        ("values", values, MOST_VALUES * _share(size, LARGE_FILE, 1 / 8)),
         ("bytes of text", text, MOST_TEXT),
     )
     return "; ".join(
@@ -105,6 +105,10 @@ def too_much(
         for what, amount, most in sizes
         if amount > most
     )
+
+
+def _share(size: int, large: int, least: float) -> float:
+    return min(1.0, max(least, size / large))
 
 
 def _stated(about: pq.FileMetaData, rows: int | None) -> tuple[int, int, int]:
