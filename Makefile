@@ -42,7 +42,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -131,8 +131,9 @@ soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must
 
 MUTATIONS ?= 5000
 BAD_CALLS ?= 2000
-hostile: setup-test  ## strangers: every command on 65 bent run folders, 5,000 changed runs, 2,000 bad calls, 24 servers (MUTATIONS=, BAD_CALLS=)
+hostile: setup-test  ## strangers: every command on 65 bent run folders and from inside one, 5,000 changed runs, 2,000 bad calls, 24 servers (MUTATIONS=, BAD_CALLS=)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.sweep
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.standing
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.soak --mutations $(MUTATIONS) --calls $(BAD_CALLS)
 	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.hostile.test_misbehaving_servers
 
@@ -178,6 +179,10 @@ test-readers: setup-test setup-readers  ## exports read by Inspect and verifiers
 test-agents: setup-test setup-agents  ## the guide's agents by the packages themselves (openai-agents, smolagents, langgraph, pydantic-ai): each trains as it is
 	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(AGENTS)/bin/python -m pytest --durations=5 $(PYTEST_ARGS) \
 		tests/extensions/agents/test_agent_packages.py
+
+test-trl: setup-test  ## the lint live in TRL's GRPOTrainer: silent bugs planted one by one, legitimate twins, the same weights to the bit (ten minutes of one core)
+	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_TRL=1 $(VENV)/bin/python -m pytest --durations=5 -m "full or not full" $(PYTEST_ARGS) \
+		tests/extensions/trl_live
 
 # uv, in an environment of its own, because pip would fetch packages whole to ask them what they need.
 RESOLVE_ARGS ?=

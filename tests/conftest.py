@@ -12,6 +12,7 @@ import atexit
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -53,6 +54,15 @@ hypothesis.settings.register_profile(
     phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(autouse=True)
+def no_import_from_the_folder_one_stands_in():
+    """A command that a test calls in this process finds modules there that the user named; later tests do not."""
+    yield
+    beside = sys.modules.get("workbench.basics.beside")
+    if beside is not None:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not beside._Beside]
 
 
 @pytest.fixture(autouse=True, scope="session")

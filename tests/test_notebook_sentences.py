@@ -542,8 +542,8 @@ CLAIMS = [
         "12_your_agent",
         "each call begins a segment of its own",
         lambda page: (
-            page.output('turn.info["call"] for turn in forked').count("'way': 'fork'") >= 1
-            and "'way': 'extends'" not in page.output('turn.info["call"] for turn in forked')
+            page.output("wb.conversations(forked)").count("fork from turn") >= 1
+            and "extends" not in page.output("wb.conversations(forked)")
         ),
     ),
     Claim(

@@ -657,7 +657,7 @@ ALLOWED = {
             "(made / STATED).write_text",
             "made.rename",
             "plain.save_pretrained",
-            "AutoTokenizer.from_pretrained(gguf.parent, **place).save_pretrained",
+            "read(AutoTokenizer).save_pretrained",
         )
     },
     **{
@@ -760,7 +760,7 @@ ALLOWED = {
         "workbench/engines/adapter_route.py",
         "shutil.rmtree",
     ): "the same, once newer ones have arrived, or where they found no room",
-    ("workbench/engines/trial.py", "os.write"): "a pipe, from the child to this process",
+    ("workbench/extensions/bounds/trial.py", "os.write"): "a pipe, from the child to this process",
     ("workbench/extensions/vllm_server/core.py", "shutil.rmtree"): "the folder that they lie in",
     (
         "workbench/extensions/vllm_server/keeper.py",

@@ -703,8 +703,44 @@ def grid_tables(result: Result) -> dict[str, Table]:
     }
 
 
+def trl_live_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.trl_live`: bugs planted into TRL runs, legitimate settings, and the cost of looking."""
+    bugs, twins = result["bugs"], result["twins"]
+    threads = {bug["thread"] for bug in bugs if bug["thread"]}
+    missed = [bug["name"] for bug in bugs if not bug["right"]]
+    return {
+        "main": Table(
+            ["what", "measured"],
+            [
+                [f"silent bugs planted into runs of TRL ({len(threads)} threads)", str(len(bugs))],
+                [
+                    "named live by a rule that must, in the words that it must",
+                    str(len(bugs) - len(missed)) + (f" (not {', '.join(missed)})" * bool(missed)),
+                ],
+                ["legitimate runs and settings", str(len(twins))],
+                ["errors in these", str(sum(len(twin["named"]) for twin in twins))],
+            ],
+        ),
+        "cost": Table(
+            ["a step of", "completions", "CPU time", "without", "of it looking", "share"],
+            [
+                [
+                    row["what"],
+                    str(row["rows"]),
+                    _ms(row["step_s"]),
+                    _ms(row["bare_s"]),
+                    _ms(row["look_s"]),
+                    f"{100 * row['share']:.1f} %",
+                ]
+                for row in result["costs"]
+            ],
+        ),
+    }
+
+
 KINDS = {
     "imported": imported_tables,
+    "trl-live": trl_live_tables,
     "audit": audit_tables,
     "credit-editor": credit_tables,
     "clean": clean_tables,

@@ -339,6 +339,70 @@ def _both_ways(facts: Result) -> list[str]:
     return [*cells, f"{share} of {facts['compared']} turns", f"{facts['gap']:.0e}"]
 
 
+def attention_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.attention`: both ways of `learner.attention`, in turns."""
+    rows = []
+    for name, facts in result["updates"].items():
+        size = f"{name}, {facts['parameters'] / 1e6:,.1f} million parameters"
+        cells = [f"{size}, {facts['tokens']:,} tokens"]
+        for way, seconds in facts["seconds"].items():
+            shares = facts["shares"][way]
+            share = 100 * sum(shares) / len(shares)
+            cells.append(f"{sum(seconds) / len(seconds):.2f} s, {share:.0f} %")
+        ratio = facts["ratio"]
+        cells.append(f"**{ratio['mean']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]")
+        rows.append([*cells, f"{facts['apart'] / facts['moved']:.0e}"])
+    head = [
+        "an update: CPU seconds, and attention's share of them",
+        "torch",
+        "native",
+        "times as fast [95 %]",
+        "weights apart, of the way they went",
+    ]
+    return {"main": Table(head, rows)}
+
+
+def draft_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.drafts`: the fused way of decoding without drafts and with them, in turns."""
+    rows = []
+    for preset, loads in result["rollouts"].items():
+        for load in loads:
+            rows.append(_draft_row(preset, load))
+    head = [
+        "whole rollouts, groups of 8",
+        "tokens a pass",
+        "drafts accepted",
+        "passes, without / with",
+        "tokens per CPU second, ratio [95 %]",
+        "of the engine alone",
+        "tokens that differ in a bit",
+    ]
+    passes = []
+    for name, loads in result["passes"].items():
+        for load in loads:
+            passes.append(
+                [f"{name}, {load['rows']} rows", f"{load['alone']:.2f}", f"{load['wider']:.2f}"]
+            )
+    widths = ["CPU milliseconds of a pass", "one position a row", "five"]
+    return {"main": Table(head, rows), "passes": Table(widths, passes)}
+
+
+def _draft_row(preset: str, load: Result) -> list[str]:
+    ratio = load["ratio"]
+    own = load["engine_ratio"]
+    without, drafted = load["passes"].values()
+    share = load["accepted"] / load["drafted"]
+    return [
+        f"{preset}, {load['groups']} {'group' if load['groups'] == 1 else 'groups'}",
+        f"{load['tokens_per_pass']:.2f}",
+        f"{100 * share:.0f} % of {load['drafted']:,}",
+        f"{without:,} / {drafted:,}",
+        f"**{ratio['mean']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+        f"{own['mean']:.2f} [{own['low']:.2f}, {own['high']:.2f}]",
+        f"{load['unequal']} of {load['tokens']:,}",
+    ]
+
+
 KINDS = {
     "bench": bench_tables,
     "search": search_tables,
@@ -348,4 +412,6 @@ KINDS = {
     "adapters": adapter_tables,
     "sums": sums_tables,
     "decode": decode_tables,
+    "attention": attention_tables,
+    "drafts": draft_tables,
 }

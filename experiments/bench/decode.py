@@ -74,7 +74,7 @@ def _facts(rates: Mapping[str, list[float]], sampled: Mapping[str, list]) -> dic
     return {
         "rates": dict(rates),
         "ratio": asdict(paired_ratio(rates[fused], rates[plain])),
-        **_compared(sampled[fused], sampled[plain]),
+        **compared(sampled[fused], sampled[plain]),
     }
 
 
@@ -91,7 +91,7 @@ def rollouts(preset: str, tasks: int, turns: int) -> dict[str, Any]:
             began = time.process_time()
             groups = wb.rollout(sessions[way], tasks, step=turn)
             spent = time.process_time() - began
-            spans = _sampled_spans(groups)
+            spans = sampled_spans(groups)
             if turn:  # the first one is a warm-up
                 sampled[way] += spans
                 rates[way].append(sum(len(ids) for ids, _ in spans) / spent)
@@ -99,7 +99,7 @@ def rollouts(preset: str, tasks: int, turns: int) -> dict[str, Any]:
     return {"tasks": tasks, "notes": notes} | _facts(rates, sampled)
 
 
-def _sampled_spans(groups: Sequence[Group]) -> list[tuple[np.ndarray, np.ndarray]]:
+def sampled_spans(groups: Sequence[Group]) -> list[tuple[np.ndarray, np.ndarray]]:
     """(ids, logprobs) of every span that the policy sampled."""
     return [
         (span.token_ids, span.logprobs)
@@ -146,7 +146,7 @@ def _finish(engine: Engine, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(completion.token_ids, completion.logprobs) for completion in done]
 
 
-def _compared(own: list, other: list) -> dict[str, float]:
+def compared(own: list, other: list) -> dict[str, float]:
     """Share of the rows (turns) that are the same tokens in both, and the largest difference of a logprob among them."""
     same = [np.array_equal(a[0], b[0]) for a, b in zip(own, other)]
     gaps = [float(np.abs(a[1] - b[1]).max()) for a, b, alike in zip(own, other, same) if alike]

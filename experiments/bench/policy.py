@@ -52,6 +52,17 @@ class BenchPolicy:
 
 SHAPES = {
     "3m": BenchPolicy(),
+    # between both
+    "32m": BenchPolicy(
+        embeddings=4096,
+        hidden=512,
+        layers=8,
+        heads=8,
+        kv_heads=4,
+        head_dim=64,
+        intermediate=1536,
+        steps=0,
+    ),
     # SmolLM2-135M's
     "135m": BenchPolicy(
         family="llama",

@@ -64,7 +64,7 @@ class Mine:
         (bool, [True], [1, "true"]),
         (int | None, [None, 3], ["x"]),
         (Sequence[int], [[1, 2], (1,), range(3)], ["12", [None], {1}, 5, {1: 2}]),
-        (Sequence[str], [["x"], "x"], [[5], 5]),
+        (Sequence[str], [["x"], "x"], [[5], 5, b"x"]),
         (Mapping[str, Any], [{}, {"x": object()}], [{5: 1}, [], "x", None]),
         (Path | str, [Path("x"), "x"], [5, "a\0b", Path("a\0b"), b"x"]),
         (Callable[[str], None], [print, Mine], ["x", 5]),

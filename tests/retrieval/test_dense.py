@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 
@@ -198,3 +200,54 @@ def test_dense_search_runs_on_it_and_a_wrong_name_is_an_error(tiny_bert):
         encoder(str(tiny_bert / "nothing"))
     with pytest.raises(ConfigError, match="cls or mean"):
         TextEncoder(None, None, "max")
+
+
+@pytest.mark.parametrize(
+    ("bend", "words"),
+    [
+        ({"auto_map": {"AutoModel": "evil.Evil"}}, "trust_remote_code is off"),
+        ({"num_hidden_layers": 10**9}, "was tried in a process of its own"),
+        ({"vocab_size": 9_000_000}, "describes [0-9,]+ weights"),
+        ({"model_type": 3}, "cannot be loaded"),
+        ({"attn_implementation": "evil/kernel"}, "asks for the kernel"),
+    ],
+)
+def test_an_encoder_is_looked_at_like_any_model(tiny_bert, tmp_path, bend, words, monkeypatch):
+    """A stranger's run may name one by a folder: nothing asks, runs, or goes on for ever."""
+    from workbench.extensions.bounds import trial
+    from workbench.extensions.servers.encoder import encoder
+
+    monkeypatch.setattr(trial, "SECONDS", 3.0)
+    folder = tmp_path / "bge"
+    shutil.copytree(tiny_bert, folder)
+    mark = tmp_path / "mark"
+    (folder / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nclass Evil: pass\n")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | bend))
+    with pytest.raises(PolicyError, match=words):
+        encoder(str(folder))
+    assert not mark.exists()
+
+
+def test_an_encoder_of_pickles_or_of_the_hub_is_refused(tiny_bert, tmp_path, monkeypatch):
+    import huggingface_hub
+    import torch
+
+    from workbench.extensions.servers.encoder import encoder
+
+    folder = tmp_path / "bge"
+    shutil.copytree(tiny_bert, folder)
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(PolicyError, match="Pickled weights can run code"):
+        encoder(str(folder))
+    asked = []
+    fetch = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub, "snapshot_download", lambda *a, **k: (asked.append(k), fetch(*a, **k))[1]
+    )
+    with pytest.raises(
+        PolicyError, match="not fetched unasked. Fetch it once: hf download nobody/x"
+    ):
+        encoder("nobody/x")
+    assert [words["local_files_only"] for words in asked] == [True]

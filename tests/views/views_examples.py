@@ -9,6 +9,7 @@ import grid_examples
 import numpy as np
 
 from workbench.basics.findings import NOTE, Answer, Finding, LintReport, Place
+from workbench.extensions.agents.call_table import conversations
 from workbench.extensions.engine_audit.view import show_mismatch
 from workbench.extensions.interop.dumps import Imported, RawSequence
 from workbench.extensions.interop.view import imported_view
@@ -154,6 +155,26 @@ def trajectory(
         success=success,
         error=error,
     )
+
+
+def of_a_program(text: str = "go on") -> Trajectory:
+    """Two calls of a program: the second one tells the past in other words, in a conversation of its own."""
+    began = {"number": 0, "way": "root", "conversation": text}
+    differs = {"message": 1, "role": "assistant", "character": 2, "was": text, "is": f"{text}!"}
+    forked = {
+        "number": 1,
+        "way": "fork",
+        "from": 0,
+        "conversation": f"sums {text}",
+        "differs": differs,
+        "temperature": 0.5,
+    }
+    made = trajectory(text, segments=rewritten())
+    calls = (began, forked)
+    turns = tuple(
+        replace(turn, info={"call": call}) for turn, call in zip(made.turns, calls, strict=True)
+    )
+    return replace(made, turns=turns)
 
 
 def no_grid(text: str = "go on") -> Trajectory:
@@ -525,6 +546,8 @@ VIEWS: dict[str, Callable[[str], View]] = {
     "lint": lint_example,
     "imported": imported_example,
     "mismatch": mismatch_view,
+    "conversations": lambda x: conversations(of_a_program(x)).view(),
+    "calls": lambda x: conversations([Group((of_a_program(x),))]).view(),
     "groups": lambda x: groups_view([group(x), group("another")]),
     "task": lambda x: task_view(Task(x, x, 3, {x: x, "b": {"c": [x]}}, {x: x})),
     "turn": lambda x: turn_view(trajectory(x).turns[0]),

@@ -19,13 +19,21 @@ from zlib import crc32
 
 import numpy as np
 
-from workbench.basics.regular_files import MOST_NESTING, open_regular, parse_json, read_regular
+from workbench.basics.regular_files import (
+    MOST_JSON_MEMORY,
+    MOST_NESTING,
+    json_memory,
+    open_regular,
+    parse_json,
+    read_regular,
+)
 from workbench.values.errors import StoreError
 
 MANIFEST = "MANIFEST.json"
 MOST_DOCUMENT = 32 << 20  # bytes of a JSON document
 MOST_LINES = 512 << 20  # bytes of a file of lines: some 100,000 steps
 MOST_RECORDS = 500_000  # lines of it
+TIMES_LINES = 6  # so much more memory do lines take than they have bytes; those that are written here take 4 times more
 MOST_FILE = 16 << 30  # bytes of any other file that is read whole
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -310,6 +318,11 @@ def read_lines(
     Any other line that fails its checksum is damage: StoreError names it.
     """
     data = read_file(path, start=start, below=below, most=MOST_LINES)
+    if json_memory(data) > max(MOST_JSON_MEMORY, TIMES_LINES * len(data)):
+        raise StoreError(
+            f"{path} is not read: its lines would take more than {TIMES_LINES} times their size in memory; they were not "
+            "written here"
+        )
     records: list[dict[str, Any]] = []
     ends: list[int] = []
     at = 0

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from workbench.basics.beside import give
 from workbench.values.errors import ConfigError, did_you_mean, own_line
 
 NAMED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -70,6 +71,7 @@ def load_named(reference: str, what: str) -> Any:
             f"{what} is package.module:Name, such as my_module:MyClass; got {reference!r}"
         )
     module, _, attribute = MOVED.get(reference, reference).partition(":")
+    give(module)
     try:
         return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
     except ModuleNotFoundError as error:
@@ -165,6 +167,7 @@ def origin_of(value: Any, name: str = "") -> Origin:
     only that, or a value that does not know its module. Nothing is imported but the packages that a module is in."""
     name = name or name_of(value)
     module = name.partition(":")[0]
+    give(module)
     return Origin(name, _version_of(module), _checksum(module))
 
 

@@ -23,6 +23,8 @@ from typing import Any, BinaryIO
 
 MOST_NESTING = 100
 MOST_SETTINGS_BYTES = 4 << 20  # of a file of settings that a person wrote
+MOST_JSON_MEMORY = 512 << 20  # bytes of the values of one JSON text
+SMALL_JSON = 2 << 20  # bytes of text that cannot take so much
 MOST_ENTRIES = 20_000  # files and folders that are looked at below one folder
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -102,18 +104,29 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(_TOO_DEEP) from error
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, *, most: int = MOST_SETTINGS_BYTES) -> Any:
     """Read a JSON file that the user named. Raises OSError, and ValueError for what is no JSON."""
-    return parse_json(_settings(path))
+    return parse_json(_settings(path, most))
 
 
-def _settings(path: Path) -> str:
+def _settings(path: Path, most: int = MOST_SETTINGS_BYTES) -> str:
     """The text of a file that the user named, by whatever link."""
-    return read_regular(Path(path).resolve(), most=MOST_SETTINGS_BYTES).decode("utf-8")
+    return read_regular(Path(path).resolve(), most=most).decode("utf-8")
+
+
+def json_memory(data: bytes | str) -> int:
+    """The most bytes that the values of JSON text take in memory, each counted as the smallest of its kind: `[],` is a list
+    of 64 bytes in three characters."""
+    marks = (("{", 240), ("[", 64), (",", 40))
+    return len(data) + sum(
+        size * data.count(mark if isinstance(data, str) else mark.encode()) for mark, size in marks
+    )
 
 
 def parse_json(data: bytes | str) -> Any:
-    """A JSON value. Raises ValueError for what is none, and for one that is nested too deep."""
+    """A JSON value. Raises ValueError for what is none, and for one that is nested too deep or would fill the memory."""
+    if len(data) > SMALL_JSON and json_memory(data) > MOST_JSON_MEMORY:
+        raise ValueError(f"it holds more values than {MOST_JSON_MEMORY >> 20} MB have room for")
     try:
         value = json.loads(data)
     except RecursionError as error:

@@ -14,7 +14,10 @@ import signal
 import sys
 from collections.abc import Iterator
 
+from workbench.basics.beside import leave_working_folder, look_here
 from workbench.cli.parser import make_parser
+from workbench.cli.terminal import spell_controls
+from workbench.look.escape import visible
 
 # Tiny models lose most of their speed to thread barriers; more threads are a choice, not an accident.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,6 +27,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 def main(argv: list[str] | None = None) -> int:
     """The exit status. Called for a process of its own (no `argv`), also make sure that the process ends."""
     status = 3
+    if argv is None:
+        leave_working_folder()
+        for stream in (sys.stdout, sys.stderr):
+            spell_controls(stream)
     try:
         status = run(argv)
     finally:
@@ -48,12 +55,10 @@ def run(argv: list[str] | None) -> int:
             if rank != "0":
                 stack.enter_context(_quiet())
             stack.enter_context(stop_on_signals(signal.SIGTERM, signal.SIGINT))
-            # `workbench` finds my_env.py where `python -m workbench.cli` does
-            if not {"", os.getcwd()} & set(sys.path):
-                sys.path.append(os.getcwd())
+            look_here()  # for my_env.py
             return args.run(args)
     except WorkbenchError as error:
-        print(f"workbench{where}: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"workbench{where}: {type(error).__name__}: {visible(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         if rank == "0":

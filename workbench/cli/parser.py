@@ -105,6 +105,7 @@ def _add_training(command: AddCommand) -> None:
     sub.add_argument(
         "--out", type=Path, help="run folder to make (default: runs/<config>-<seed>-<time>)"
     )
+    sub.add_argument("--profile", action="store_true", help="print where the time of steps went")
     add_track(sub)
     add_set(sub)
     add_trust(sub)

@@ -19,7 +19,10 @@ def train_command(args: argparse.Namespace) -> int:
     config = config_of(args.config, args.settings, trust=args.trust)
     name = Path(args.config).stem.replace(":", ".")  # my_env:Guess
     out = args.out or Path("runs") / f"{name}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _print_summary(train_with_progress(config, out, args.track))
+    train = train_with_progress
+    if args.profile:
+        train = service("profiled_training", "--profile")(train)
+    _print_summary(train(config, out, args.track))
     return 0
 
 

@@ -57,6 +57,8 @@ def open_engine(
         from workbench.engines.vllm_engine import open_vllm_engine
 
         return open_vllm_engine(model, config)
+    if config.drafts:
+        return service("drafting_engine", "engine.drafts")(model, config)
     from workbench.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(model, config)

@@ -97,5 +97,5 @@ class Engine(Protocol):
         """Copy new weights in (by state-dict name), drop every cache. Refused while requests are running."""
 
     # Optional, found by hasattr: partial(request_id: int) -> tuple[int, ...], the ids sampled so far for a request in
-    # flight, for whoever watches; () where there are none yet, or no such request. And rest() -> None: nothing is asked for
-    # while weights are learned.
+    # flight, for whoever watches; () where there are none yet, or no such request. rest() -> None: nothing is asked for
+    # while weights are learned. work() -> dict[str, float]: counts since it was asked last, for the clock of a step.

@@ -43,6 +43,12 @@ class TransformersEngineConfig:
         "plain: by the model's own modules; fused: all layers in one call of a kernel built on this "
         "machine, the same numbers up to rounding (llama and qwen models in float32 on a CPU)",
     ] = "plain"
+    drafts: Annotated[
+        int,
+        at_least(0, most=64),
+        "most tokens of a turn that are proposed and pass at once; those that would have been sampled stay, "
+        "so that ids and logprobs are the same; 0: none",
+    ] = 0
     max_context: Annotated[
         int | None,
         at_least(2, most=100_000_000, why="it holds a prompt and an answer"),
@@ -56,6 +62,11 @@ class TransformersEngineConfig:
             raise ConfigError(
                 "engine.decode = 'fused' is for a kept cache in float32 on a CPU; got engine.device = "
                 f"{self.device!r}, dtype = {self.dtype!r}, cache = {self.cache!r}"
+            )
+        if self.drafts and self.decode != "fused":
+            raise ConfigError(
+                "engine.drafts needs engine.decode = 'fused': elsewhere a pass over several tokens rounds otherwise "
+                f"than one over each, and drafts would not be exact; got {self.decode!r}"
             )
 
 

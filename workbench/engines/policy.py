@@ -6,8 +6,10 @@
     load_policy("mine", loader="my:load")    whatever a function of the user's own makes of the name (policy_loader)
 
 Shipped policies are there in a checkout, in an editable install and in a wheel (basics/shipped.py).
-Weights are read from safetensors only, code and kernels that come with a model are never run, and a folder that does not
-ship with the project is tried in a process of its own first (trial).
+Weights are read from safetensors only, code and kernels that come with a model are never run, nothing is read that lies
+outside its folder, and a folder that does not ship with the project is looked at and tried first (`extensions/bounds`). Other
+loaders of the package (`extensions/servers/encoder.py`) come through the same two functions: `open_folder`, which looks at
+the files, and `read_pretrained`, which reads them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,6 @@ from workbench.basics.extensions import has_service, service
 from workbench.basics.regular_files import read_json
 from workbench.basics.shipped import shipped_folder
 from workbench.engines.policy_loader import files_in_memory, loaded_by
-from workbench.engines.trial import try_folder
 from workbench.values.errors import PolicyError, did_you_mean
 from workbench.values.tokens import GENERATION_STOPS
 
@@ -41,9 +42,13 @@ SHIPPED = shipped_folder()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 PRETRAINED = 20_000_000  # parameters from which a model is taken for a pretrained one
 ROUND_TRIP = "refuse_damaged_tokenizer"  # of an extension
+BOUND_TEMPLATE = "bound_template"  # likewise
+CHECK_MODEL = "check_model"  # likewise
 # What a policy needs from a repository on the hub; subfolders and other formats of the same weights stay there.
 WANTED = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 UNWANTED = ["*/*", "consolidated*"]
+MOST_JSON = 32 << 20  # bytes of a file: the index of a large model has ten million
+INDEX = ".safetensors.index.json"
 # What decides what a policy does, beside its weights: the names that transformers reads.
 DECIDING = [
     "config.json",
@@ -56,6 +61,8 @@ DECIDING = [
     "added_tokens.json",
     "special_tokens_map.json",
     "chat_template*",
+    "additional_chat_templates/*.jinja",
+    f"*{INDEX}",
 ]
 
 
@@ -76,7 +83,10 @@ class Policy:
         """Name -> content of `files`."""
         if self.folder is None:
             return files_in_memory(self.model, self.tokenizer)
-        return {name: (self.folder / name).read_bytes() for name in other_files(self.folder)}
+        names = [name for name in other_files(self.folder) if "/" not in name]
+        return {
+            name: (self.folder / name).read_bytes() for name in names if not name.endswith(INDEX)
+        }
 
 
 def num_parameters(model: torch.nn.Module) -> int:
@@ -109,34 +119,10 @@ def load_policy(
         return replace(whole, model=four_bit_base(whole.model, name).to(device))
     if loader:
         return _by_loader(loader, name, DTYPES[dtype], device)
-    folder = _find(name)
-    config = _read_json(folder / "config.json", name)
-    _check_files(folder, config, name)
-    _try(folder, name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        with _no_loading_bar():
-            model, loading = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=DTYPES[dtype],
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-    except Exception as error:  # whatever transformers raises for what somebody else wrote
-        raise PolicyError(
-            f"{name}: transformers could not load this as a causal language model (model_type "
-            f"{config.get('model_type')!r}): "
-            f"{error}. Check that the download is complete and that this version of transformers knows the architecture"
-        ) from error
-    if missing := sorted(loading["missing_keys"]):
-        raise PolicyError(
-            f"{name}: the weight files lack {len(missing)} of the model's tensors "
-            f"({', '.join(missing[:3])} ...), which "
-            "would be filled with random numbers. Finish the download, or convert the checkpoint again"
-        )
+    folder = open_folder(name)
+    tokenizer = _tokenizer_in(folder, name)
+    model = load_weights(AutoModelForCausalLM, folder, name, dtype=DTYPES[dtype])
     _check_fit(model, tokenizer, name)
-    _check_numbers(model, name)
     _note_stops(tokenizer, _generation_stops(folder, name))
     model = model.to(device).eval()
     return Policy(name, model, tokenizer, fingerprint(folder), folder, other_files(folder))
@@ -152,31 +138,81 @@ def _by_loader(loader: str, name: str, dtype: torch.dtype, device: str) -> Polic
     return Policy(name, model.to(dtype).to(device).eval(), tokenizer, made, None, files)
 
 
-def load_tokenizer(name_or_path: str | Path, loader: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, to read stored tokens without loading weights (a loader of the user's own loads both). Raises
-    PolicyError like `load_policy`."""
+def load_tokenizer(
+    name_or_path: str | Path, loader: str | None = None, *, download: bool = True
+) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, to read stored tokens without loading weights (a loader of the user's own loads both).
+    `download`: whether a name on the hub may be fetched. Raises PolicyError like `load_policy`."""
     if loader:
         model, tokenizer = loaded_by(loader, str(name_or_path))
         return _note_stops(tokenizer, getattr(model.generation_config, "eos_token_id", None))
     name = str(name_or_path)
-    folder = _find(name)
-    if (folder / "config.json").is_file():  # without one it is a folder of a tokenizer alone
-        config = _read_json(folder / "config.json", name)
-        _check_files(folder, config, name, weights=False)
-        _try(folder, name)
+    folder = open_folder(name, weights=False, download=download)
+    return _note_stops(_tokenizer_in(folder, name), _generation_stops(folder, name))
+
+
+def open_folder(
+    name: str, *, weights: bool = True, reader: Any = AutoModelForCausalLM, download: bool = True
+) -> Path:
+    """The folder of a model, after a look at its files and a trial: before anything of it is read.
+
+    weights   False: its tokenizer is all that will be read
+    reader    the class of transformers that will read it
+    download  whether a name on the hub may be fetched; else it must be in the local cache
+
+    Raises PolicyError."""
+    folder = _find(name, download)
+    config = None
+    if weights or (folder / "config.json").is_file():  # without one it is of a tokenizer alone
+        config = read_object(folder / "config.json", name)
+    if not _is_shipped(folder):
+        check_model = service(CHECK_MODEL, f"{name}, which does not ship with the project,")
+        check_model(folder, name, config, reader, weights=weights)
+    return folder
+
+
+def read_pretrained(reader: Any, folder: Path, name: str, **options: Any) -> Any:
+    """What `reader`, a class of transformers, makes of a folder that `open_folder` gave. Raises PolicyError."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        with _no_loading_bar():
+            return reader.from_pretrained(folder, trust_remote_code=False, **options)
     except Exception as error:  # whatever transformers raises for what somebody else wrote
         raise PolicyError(
-            f"{name_or_path}: transformers found no tokenizer in {folder}: {error}"
+            f"{name}: transformers could not load {folder} as {reader.__name__}: {error}. Check that the download is "
+            "complete and that this version of transformers knows the architecture"
         ) from error
-    return _note_stops(tokenizer, _generation_stops(folder, name))
+
+
+def load_weights(
+    reader: Any, folder: Path, name: str, *, spare: str = "\0", **options: Any
+) -> PreTrainedModel:
+    """A model with all its weights, which are numbers. `spare`: how the names of those begin that may be missing."""
+    model, loading = read_pretrained(
+        reader, folder, name, use_safetensors=True, output_loading_info=True, **options
+    )
+    missing = sorted(key for key in loading["missing_keys"] if not key.startswith(spare))
+    if missing:
+        raise PolicyError(
+            f"{name}: the weight files lack {len(missing)} of the model's tensors "
+            f"({', '.join(missing[:3])} ...), which "
+            "would be filled with random numbers. Finish the download, or convert the checkpoint again"
+        )
+    _check_numbers(model, name)
+    return model
+
+
+def _tokenizer_in(folder: Path, name: str) -> PreTrainedTokenizerBase:
+    """Its template is called under limits from now on, unless it ships with the project."""
+    tokenizer = read_pretrained(AutoTokenizer, folder, name)
+    if not _is_shipped(folder) and has_service(BOUND_TEMPLATE):
+        service(BOUND_TEMPLATE, "loading a tokenizer")(tokenizer)
+    return tokenizer
 
 
 def _generation_stops(folder: Path, name: str) -> Any:
     """`eos_token_id` of generation_config.json, as it stands there; None where there is none."""
     path = folder / "generation_config.json"
-    return _read_json(path, name).get("eos_token_id") if path.is_file() else None
+    return read_object(path, name).get("eos_token_id") if path.is_file() else None
 
 
 def _note_stops(tokenizer: PreTrainedTokenizerBase, stops: Any) -> PreTrainedTokenizerBase:
@@ -188,9 +224,8 @@ def _note_stops(tokenizer: PreTrainedTokenizerBase, stops: Any) -> PreTrainedTok
     return tokenizer
 
 
-def _try(folder: Path, name: str) -> None:
-    if not folder.resolve().is_relative_to(SHIPPED):
-        try_folder(folder, name, other_files(folder))
+def _is_shipped(folder: Path) -> bool:
+    return folder.resolve().is_relative_to(SHIPPED.resolve())
 
 
 @contextmanager
@@ -222,7 +257,10 @@ def other_files(folder: str | Path) -> dict[str, str]:
     paths: set[Path] = set()
     for pattern in DECIDING:
         paths |= {path for path in Path(folder).glob(pattern) if path.is_file()}
-    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(paths)}
+    return {
+        path.relative_to(folder).as_posix(): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(paths)
+    }
 
 
 def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
@@ -238,18 +276,19 @@ def weights_fingerprint(weights: Mapping[str, torch.Tensor]) -> str:
 # ------------------------------------------------------------------------------------------------ finding
 
 
-def _find(name: str) -> Path:
+def is_folder(name: str) -> bool:
+    """Raises PolicyError for what nothing can be called."""
+    try:
+        return Path(name).expanduser().is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PolicyError(f"no policy can be called {name[:80]!r}: {error!s:.80}") from error
+
+
+def _find(name: str, download: bool) -> Path:
     """A folder as it stands, a shipped name, else a name on the hub: its snapshot folder, downloaded or cached."""
+    there = is_folder(name)
     path = Path(name).expanduser()
-    if path.is_dir():
-        present = [inside for inside in path.iterdir() if inside.exists()]
-        strange = sorted(
-            inside.name for inside in present if not (inside.is_file() or inside.is_dir())
-        )
-        if strange:
-            raise PolicyError(
-                f"{name}: {strange[0]} in {path} is not a regular file; a model's folder holds nothing else"
-            )
+    if there:
         return path
     if (SHIPPED / name / "config.json").is_file():
         return SHIPPED / name
@@ -261,10 +300,10 @@ def _find(name: str) -> Path:
             f"config.json, a shipped policy ({', '.join(shipped_policies()) or 'none found'}) or a name "
             "on the hub"
         )
-    return _download(name)
+    return _download(name, download)
 
 
-def _download(name: str) -> Path:
+def _download(name: str, download: bool) -> Path:
     from huggingface_hub import snapshot_download  # comes with transformers
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -273,8 +312,20 @@ def _download(name: str) -> Path:
     if close := did_you_mean(name, shipped, most=3, cutoff=0.4):
         known += f"; {close}"
     try:
-        return Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+        return Path(
+            snapshot_download(
+                name,
+                allow_patterns=WANTED,
+                ignore_patterns=UNWANTED,
+                local_files_only=not download,
+            )
+        )
     except LocalEntryNotFoundError as error:
+        if not download:
+            raise PolicyError(
+                f"{name!r} is no folder and not in the local cache; what a configuration names here is not fetched "
+                f"unasked. Fetch it once: hf download {name}"
+            ) from error
         offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
         why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
         raise PolicyError(
@@ -301,9 +352,9 @@ def _folders(parent: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------ checking
 
 
-def _read_json(path: Path, name: str) -> dict[str, Any]:
+def read_object(path: Path, name: str) -> dict[str, Any]:
     try:
-        value = read_json(path)
+        value = read_json(path, most=MOST_JSON)
         if not isinstance(value, dict):
             raise ValueError(f"it holds {type(value).__name__}, not an object")
         return value
@@ -316,39 +367,6 @@ def _read_json(path: Path, name: str) -> dict[str, Any]:
         raise PolicyError(
             f"{name}: {path} is not valid JSON ({error}); the download or copy is damaged"
         ) from error
-
-
-def _check_files(
-    folder: Path, config: Mapping[str, Any], name: str, *, weights: bool = True
-) -> None:
-    if "auto_map" in config:
-        raise PolicyError(
-            f"{name}: this model brings its own Python code (auto_map in config.json), and code from a "
-            "model is never run here (trust_remote_code is off). Use a model whose architecture is part "
-            "of transformers"
-        )
-    for key, value in _entries(config):
-        names_kernel = key.strip("_").endswith(("attn_implementation", "experts_implementation"))
-        if names_kernel and "/" in str(value):
-            raise PolicyError(
-                f"{name}: config.json asks for the kernel {str(value)[:80]!r} ({key}), which would be downloaded "
-                f"and run; nothing of that kind is. Take {key} out of config.json"
-            )
-    if weights and not any(folder.glob("*.safetensors")):
-        pickled = (".bin", ".pt", ".pth", ".gguf")
-        others = sorted(path.name for path in folder.iterdir() if path.suffix in pickled)
-        raise PolicyError(
-            f"{name}: expected weights as *.safetensors in {folder}, found {', '.join(others) or 'none'}. Pickled weights can "
-            "run code when they are opened, so they are refused; convert them once with save_pretrained"
-        )
-
-
-def _entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every entry of a config and of those within it."""
-    for key, value in config.items():
-        yield key, value
-        if isinstance(value, dict):
-            yield from _entries(value)
 
 
 def _check_numbers(model: PreTrainedModel, name: str) -> None:

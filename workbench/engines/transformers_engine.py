@@ -48,6 +48,7 @@ class TransformersEngine:
     """
 
     name = "transformers"
+    runner_kind = SlotRunner
 
     def __init__(
         self, model: torch.nn.Module, config: TransformersEngineConfig = TransformersEngineConfig()
@@ -149,7 +150,7 @@ class TransformersEngine:
                 forward, note = fuse(self._model, forward)
                 self.notes += [note] if note else []
             cache_tokens = self.config.cache_tokens
-            return SlotRunner(forward, self._device, cache_tokens=cache_tokens, **limits)
+            return self.runner_kind(forward, self._device, cache_tokens=cache_tokens, **limits)
         if self.config.decode == "fused":
             self.notes.append(f"engine.decode = 'fused' does nothing here: {self.cache_reason}")
         use_cache = self._verdict.mode == "turn"

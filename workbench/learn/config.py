@@ -41,6 +41,11 @@ class LearnerConfig:
         "auto: packed end to end where a probe proves it right (on a GPU: "
         "with precision bf16); padded: rows",
     ] = "auto"
+    attention: Annotated[
+        str,
+        one_of("torch", "native"),
+        "of packed segments on a CPU; native: by a kernel that is compiled when first used, equal up to rounding",
+    ] = "torch"
     activation_checkpointing: Annotated[
         bool,
         "decoder layers keep their inputs only and are computed once more in the backward "
@@ -96,6 +101,11 @@ class LearnerConfig:
                 not self.lora_rank,
                 "without adapters all weights are trained; set learner.lora_rank",
             )
+        yield Inert(
+            "attention",
+            self.attention == "native" and self.layout == "padded",
+            "padded rows attend by torch; set learner.layout = 'auto'",
+        )
         yield Inert(
             "sharding",
             self.sharding == "full" and self.num_processes == 1,

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.basics.extensions import service
 from workbench.learn.adapters import adapted, merged
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, Credit, demand_facts, missing_facts, needs_critic
@@ -28,7 +29,7 @@ from workbench.learn.handed import HandedWeights
 from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, trained_logits
 from workbench.learn.ops.loss import logprobs_of
 from workbench.learn.optimizer import TrainedWeights, refuse_other
-from workbench.learn.packing import make_packable
+from workbench.learn.packing import PACKED, make_packable
 from workbench.learn.pieces import scores_in_pieces
 from workbench.learn.privileged import Reader
 from workbench.learn.recompute import recompute_layers
@@ -65,14 +66,17 @@ class Learner:
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
         self.algorithm = algorithm
         self.config = config
-        packed = config.layout == "auto" and make_packable(bare, config.precision)
+        name = PACKED
+        if config.attention == "native":
+            name = service("native_packing", "learner.attention = 'native'")()
+        packed = config.layout == "auto" and make_packable(bare, config.precision, name)
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
         # by a spread of nothing but rounding would train on it.
         self._reference = None if reference is None else _reading(reference)
         if (
             packed
             and self._reference is not None
-            and not make_packable(self._reference, config.precision)
+            and not make_packable(self._reference, config.precision, name)
         ):
             raise LearnerError(
                 "the policy is packed end to end, the reference cannot be: with two layouts they would "

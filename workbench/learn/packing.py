@@ -216,9 +216,11 @@ def packed_forward(
     sliding_window=None,
     softcap=None,
     is_causal=None,
+    attention=None,
     **others,
 ):
-    """The attention that a model calls: query [1, H, T, D]. Returns ([1, T, H, D], None).
+    """The attention that a model calls: query [1, H, T, D]. Returns ([1, T, H, D], None). `attention`: what computes it, None: what
+    there is for the device.
 
     Raises LearnerError where a model asks for something that the packed form does not have; the probe turns that into
     padded rows.
@@ -244,20 +246,21 @@ def packed_forward(
         raise LearnerError(
             f"its attention sees {sliding_window} tokens back, and a sequence has {longest}"
         )
-    attention = packed_attention if query.device.type == "cpu" else varlen_attention
+    if attention is None:
+        attention = packed_attention if query.device.type == "cpu" else varlen_attention
     out_HTE = attention(query[0], key[0], value[0], parts, scaling)
     return out_HTE.transpose(0, 1)[None], None
 
 
-def _mask(*args, **kwargs):
+def packed_mask(*args, **kwargs):
     """No mask in a packed pass; outside of one, the mask that transformers' own attention gets."""
     return None if _PARTS.get() is not None else sdpa_mask(*args, **kwargs)
 
 
-def make_packable(model: nn.Module, precision: str = "fp32") -> bool:
+def make_packable(model: nn.Module, precision: str = "fp32", name: str = PACKED) -> bool:
     """Let this model (a learner's own) attend to packed segments, if a probe finds its logits unchanged; else leave it
     as it is and return False. In transformers' terms only its attention implementation changes. `precision`: the
-    learner's ("bf16": under autocast)."""
+    learner's ("bf16": under autocast). `name`: of the attention; another one begins with PACKED, too."""
     config = getattr(model, "config", None)
     if (
         config is None
@@ -269,10 +272,10 @@ def make_packable(model: nn.Module, precision: str = "fp32") -> bool:
     device = next(model.parameters()).device.type
     if device != "cpu" and (device, precision) != ("cuda", "bf16"):
         return False
-    model.set_attn_implementation(PACKED)
+    model.set_attn_implementation(name)
     try:
         # On a CPU attention is computed in float32 also under autocast: there the sharper comparison can be had.
-        if model.config._attn_implementation == PACKED and _agrees(model, bf16=device != "cpu"):
+        if is_packable(model) and _agrees(model, bf16=device != "cpu"):
             return True
     except Exception:  # whatever a model does with it, the answer is the same: it gets padded rows
         pass
@@ -283,7 +286,7 @@ def make_packable(model: nn.Module, precision: str = "fp32") -> bool:
 def is_packable(model: nn.Module) -> bool:
     """True for a model that `make_packable` prepared, wrapped (DDP) or not."""
     config = getattr(getattr(model, "module", model), "config", None)
-    return getattr(config, "_attn_implementation", None) == PACKED
+    return str(getattr(config, "_attn_implementation", None)).startswith(PACKED)
 
 
 def _agrees(model: nn.Module, *, bf16: bool = False) -> bool:
@@ -357,4 +360,4 @@ class _Probe:
 
 # The name is global in transformers; a model uses it only if its own config names it, and only prepared ones do.
 AttentionInterface.register(PACKED, packed_forward)
-AttentionMaskInterface.register(PACKED, _mask)
+AttentionMaskInterface.register(PACKED, packed_mask)

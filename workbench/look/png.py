@@ -69,12 +69,16 @@ def palette_png(pixels_YX: np.ndarray, palette: Sequence[str]) -> bytes:
 def figure(width: float, height: float, layout: str | None = "constrained") -> Any:
     """A matplotlib figure with white paper, drawn without pyplot: no global state, no window."""
     try:
+        import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise WorkbenchError(
             "pictures need matplotlib: pip install matplotlib; the text form needs nothing"
         ) from error
+    # matplotlib reads the settings of the folder one stands in; a stranger's would have TeX run, of his own words.
+    if matplotlib.matplotlib_fname() == "matplotlibrc":
+        matplotlib.rcParams["text.usetex"] = False
     drawing = Figure(figsize=(width, height), dpi=DOTS, facecolor="#ffffff", layout=layout)
     FigureCanvasAgg(drawing)
     return drawing

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from workbench.basics.canonical_json import check_format, plain
+from workbench.basics.extensions import has_service, service
 from workbench.basics.regular_files import parse_json
 from workbench.values.errors import StoreError
 
@@ -25,9 +28,15 @@ _PARQUET = {
 }
 
 # What is read at most of one file. A few kilobytes of an untrusted file can ask for all memory there is, so sizes are
-# checked before anything is unpacked; what is written here is checked against the same bounds.
+# checked before anything is unpacked, by what stands before each page (an extension counts them), since the end of a file
+# may lie; what is written here is checked against the same bounds.
 MOST_UNPACKED = 2 << 30  # bytes of all columns
 MOST_VALUES = 500_000_000  # of all columns, absent ones too: they take no bytes in a file
+# Bytes of a file; a smaller one may unpack to less in proportion: to an eighth of the values at least, and of the bytes, which
+# no file of ours has eight times more of than it takes, to a quarter.
+LARGE_FILE = 64 << 20
+LARGE_UNPACKED = 256 << 20
+COUNT = "unpacked_size"  # of an extension
 MOST_TEXT = 256 << 20  # bytes of all columns of text
 LONGEST_TEXT = 64 << 20  # bytes of one value
 
@@ -42,7 +51,8 @@ def parquet_bytes(
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **_PARQUET, **options)
     data = sink.getvalue()
-    if reason := too_much(pq.read_metadata(pa.BufferReader(data))) or _too_long(table):
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    if reason := too_much(metadata, len(data)) or _too_long(table):
         raise StoreError(
             f"a {kind[0]} cannot be kept in one file: {reason}; take fewer trajectories a step, or keep less of each"
         )
@@ -55,7 +65,7 @@ def read_parquet(
     """Columns (`only` these, if named) and facts of a file; StoreError names the file and what is wrong with it."""
     try:
         with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
-            if reason := too_much(file.metadata):
+            if reason := too_much(file.metadata, len(data), file=io.BytesIO(data)):
                 raise StoreError(f"{path} is not read: {reason}")
             facts = parse_json(file.schema_arrow.metadata[b"workbench"])
             check_format(path, found=(facts["kind"], facts["format"]), expected=kind)
@@ -72,9 +82,37 @@ def read_parquet(
     return {name: table[name].combine_chunks() for name in table.column_names}, facts
 
 
-def too_much(about: pq.FileMetaData, *, rows: int | None = None) -> str:
-    """In words, which bounds a file is over, by its metadata, before anything is unpacked; "" where it is over none.
-    `rows`: how many are in memory at a time, where it is not all of them."""
+def too_much(
+    about: pq.FileMetaData, size: int, *, rows: int | None = None, file: BinaryIO | None = None
+) -> str:
+    """In words, which bounds a file is over, before anything is unpacked; "" where it is over none.
+
+    size  bytes of the file
+    rows  how many are in memory at a time, where it is not all of them
+    file  whose pages are counted, where it may be untrusted; else its end is believed. Raises ValueError for a damaged one.
+    """
+    measure = _stated
+    if file is not None and has_service(COUNT):
+        measure = partial(service(COUNT, "reading"), file)
+    unpacked, values, text = measure(about, rows)
+    sizes = (
+        ("bytes when unpacked", unpacked, MOST_UNPACKED * _share(size, LARGE_UNPACKED, 1 / 4)),
+        ("values", values, MOST_VALUES * _share(size, LARGE_FILE, 1 / 8)),
+        ("bytes of text", text, MOST_TEXT),
+    )
+    return "; ".join(
+        f"it has up to {amount:,} {what}, and {most:,.0f} is the most that is read"
+        for what, amount, most in sizes
+        if amount > most
+    )
+
+
+def _share(size: int, large: int, least: float) -> float:
+    return min(1.0, max(least, size / large))
+
+
+def _stated(about: pq.FileMetaData, rows: int | None) -> tuple[int, int, int]:
+    """(bytes of all columns, values, bytes of text), by the end of the file."""
     unpacked = 0
     values = about.num_rows
     text = 0
@@ -85,16 +123,7 @@ def too_much(about: pq.FileMetaData, *, rows: int | None = None) -> str:
             values += column.num_values
             if column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
                 text += _text_bytes(column, rows)
-    sizes = (
-        ("bytes when unpacked", unpacked, MOST_UNPACKED),
-        ("values", values, MOST_VALUES),
-        ("bytes of text", text, MOST_TEXT),
-    )
-    return "; ".join(
-        f"it has up to {size:,} {what}, and {most:,} is the most that is read"
-        for what, size, most in sizes
-        if size > most
-    )
+    return unpacked, values, text
 
 
 def _text_bytes(column: pq.ColumnChunkMetaData, rows: int | None) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.engines.policy import INDEX
 from workbench.learn.rounding import machine_facts
 from workbench.rollouts.evaluate import Score, report
 from workbench.rollouts.metrics import rollout_metrics
@@ -187,7 +188,12 @@ def check_policy(session: Session, stored: Run) -> None:
         differ.append(f"its weights had the fingerprint {fingerprint}, now {policy.fingerprint}")
     files = known.get("files", policy.files)  # a run of an earlier version noted the weights alone
     every = sorted({*files, *policy.files})
-    names = [name for name in every if files.get(name) != policy.files.get(name)]
+    names = [
+        name
+        for name in every
+        # Earlier versions did not note the index of weight files, which their fingerprint depends on.
+        if files.get(name) != policy.files.get(name) and (name in files or not name.endswith(INDEX))
+    ]
     differ += [f"changed, new or gone since: {', '.join(names)}"] if names else []
     if differ:
         raise PolicyError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.rollouts.config import CollectConfig
@@ -90,14 +89,10 @@ def refuse_config_without_room(config: Config) -> None:
     if config.collect.max_context is None and holds is None:
         return
     from workbench.chat import ChatFormat
-    from workbench.engines.policy import load_tokenizer, shipped_policies
+    from workbench.engines.policy import is_folder, load_tokenizer, shipped_policies
 
     name = config.policy.name
-    if (
-        config.policy.loader
-        or name not in shipped_policies()
-        and not Path(name).expanduser().is_dir()
-    ):
+    if config.policy.loader or name not in shipped_policies() and not is_folder(name):
         return  # to be made or downloaded: by the process that trains
     chat = ChatFormat.from_tokenizer(
         load_tokenizer(name), template_flags=dict(config.policy.template_flags)

@@ -30,6 +30,7 @@ from workbench.training.session import Session, check_prompts, first_process, op
 from workbench.training.signals import stop_on_signals_if_alone
 from workbench.training.starting import refuse_unstartable
 from workbench.training.step import StepOutcome
+from workbench.training.stored import why_unfetched
 from workbench.training.train import explain_interruption
 from workbench.values.errors import ConfigError, PolicyError
 
@@ -179,6 +180,8 @@ def resumption(
             f"the configuration of {stored.path} is not one of this version of the workbench: {error}. "
             "Resume the run with the version that it was made with"
         ) from error
+    if "policy.name" not in changed and (reason := why_unfetched(stored, config)):
+        raise PolicyError(f"run {stored.name} is not gone on with: {reason}")
     allowed = FREE | MOVED | ROUNDING
     refused = [
         f"{key} ({old!r}, now {new!r})" for key, (old, new) in changed.items() if key not in allowed

@@ -98,6 +98,8 @@ def train_step(
         sampled = StepRollout(groups, watches, clock.seconds)
     groups = sampled.groups
     clock.lap("collect")
+    if hasattr(session.engine, "work"):
+        clock.laps |= session.engine.work()
     if ahead is not None:
         ahead.begin(step + 1)
         clock.laps["sampling_s"] = sampled.seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from workbench.basics.extensions import has_service, service
 from workbench.basics.plugins import load_named
 from workbench.run.code import changed_code, named_code, why_foreign
 from workbench.run.store import Run
@@ -12,6 +13,7 @@ from workbench.training.config import KINDS, Config, from_dict
 from workbench.values.errors import ConfigError, WorkbenchError
 
 LOADER = "policy.loader"
+FETCHED = "why_not_fetched"  # of an extension
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,10 @@ def stored_config(run: Run) -> RunConfig:
     loader = {"policy"} if LOADER in named else set()
     if foreign := why_foreign(run):
         kept = sorted(parts & set(KINDS))
-        return RunConfig(
-            from_dict(run.config, without=kept),
-            dict.fromkeys({*kept, *loader}, f"not imported: {foreign}"),
-        )
-    missing: dict[str, str] = {}
+        config = from_dict(run.config, without=kept)
+        missing = dict.fromkeys({*kept, *loader}, f"not imported: {foreign}")
+        return RunConfig(config, _with_policy(run, config, missing))
+    missing = {}
     for part in sorted(parts & set(KINDS)):
         try:
             from_dict(run.config, without=set(KINDS) - {part})
@@ -48,7 +49,20 @@ def stored_config(run: Run) -> RunConfig:
             load_named(named[LOADER], LOADER)
     except ConfigError as error:
         missing["policy"] = str(error)
+    missing = _with_policy(run, config, missing)
     return RunConfig(config, missing, tuple(changed_code(run, without=missing)))
+
+
+def _with_policy(run: Run, config: Config, missing: dict[str, str]) -> dict[str, str]:
+    reason = why_unfetched(run, config)
+    return missing | {"policy": reason} if reason else missing
+
+
+def why_unfetched(run: Run, config: Config) -> str:
+    """Why the policy that a run names cannot be had without a download that nobody asked for; "" where it can."""
+    if run.trust or config.policy.loader or not has_service(FETCHED):
+        return ""
+    return service(FETCHED, "the policy of a run")(config.policy.name)
 
 
 def config_of_run(run: Run, needs: Collection[str] = (*KINDS, "policy")) -> Config:

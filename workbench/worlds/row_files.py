@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from workbench.basics.canonical_json import json_bytes
+from workbench.basics.extensions import has_service, service
 from workbench.basics.regular_files import open_stream
 from workbench.values.errors import DataError, StoreError
 from workbench.worlds.qa.records import records
@@ -148,17 +149,28 @@ def _columnar(path: Path) -> Iterator[dict[str, Any]]:
                         f"{path}: {about.num_rows:,} rows of {size:,} bytes; at most {MOST_ROWS:,} and "
                         f"{MOST_BYTES:,} are taken: cut it into several files"
                     )
-                for batch in file.iter_batches(_BATCH):
+                for batch in file.iter_batches(_rows_at_once(stream, about)):
                     yield from batch.to_pylist()
         else:
-            with open_stream(path) as stream, pa.ipc.open_stream(stream) as batches:
-                for batch in batches:
-                    for start in range(0, batch.num_rows, _BATCH):
-                        yield from batch.slice(start, _BATCH).to_pylist()
-    except (pa.ArrowException, OSError) as error:
+            with open_stream(path) as stream:
+                rows = _rows_at_once(stream, None)
+                for batch in pa.ipc.open_stream(stream):
+                    for start in range(0, batch.num_rows, rows):
+                        yield from batch.slice(start, rows).to_pylist()
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
             f"{path}: no whole {path.suffix[1:]} file ({str(error)[:200]}); was it fetched whole?"
         ) from error
+
+
+def _rows_at_once(stream: BinaryIO, about: Any) -> int:
+    """How many rows are unpacked at a time: an extension counts what a file would take, whatever its end says. Raises
+    ValueError for too much."""
+    if not has_service("rows_at_once"):
+        return _BATCH
+    return service("rows_at_once", "reading rows")(stream, about, _BATCH)
 
 
 def _as_json(fields: Mapping[str, Any], where: str) -> bytes:

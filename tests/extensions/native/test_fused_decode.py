@@ -374,18 +374,23 @@ def test_it_is_compiled_once(monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("what", ["SOURCE", "FLAGS"])
+@pytest.mark.parametrize("what", ["SOURCE", "SHARED", "FLAGS"])
 def test_another_source_or_other_flags_are_another_kernel(what, monkeypatch, tmp_path):
-    before = kernel._key("g++")
-    if what == "SOURCE":
-        (tmp_path / "other.cpp").write_text("int one;")
-        monkeypatch.setattr(kernel, "SOURCE", tmp_path / "other.cpp")
-    else:
+    source = kernel.SOURCE
+    before = kernel._key(source, "g++")
+    if what == "FLAGS":
         monkeypatch.setattr(kernel, "FLAGS", (*kernel.FLAGS, "-g"))
-    assert kernel._key("g++") != before
+    else:
+        (tmp_path / "other.cpp").write_text("int one;")
+        other = tmp_path / "other.cpp"
+        if what == "SHARED":
+            monkeypatch.setattr(kernel, "SHARED", other)
+        else:
+            source = other
+    assert kernel._key(source, "g++") != before
     monkeypatch.undo()
     monkeypatch.setattr(kernel, "_processor", lambda: "another processor")
-    assert kernel._key("g++") != before
+    assert kernel._key(kernel.SOURCE, "g++") != before
 
 
 @needs_compiler

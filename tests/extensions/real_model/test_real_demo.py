@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -94,7 +95,10 @@ def test_the_command_measures_every_policy_on_the_same_tasks(beside, tmp_path, m
     assert set(greedy) == {"solver", "untrained", "warm start", "more fine-tuning", "trained"}
     assert {row["n"] for row in seed["rows"]} == {4}
     assert all("skill" in row for name, row in greedy.items() if name != "solver")
-    assert [pair["a"].rsplit(" ", 1)[0] for pair in seed["paired"]] == list(demo.OTHERS)
+    assert [pair["a"].rsplit(" ", 1)[0] for pair in seed["paired"]] == [
+        *demo.CLEAR_OF,
+        "more fine-tuning",
+    ]
     assert seed["games"] == 8 and set(seed["cpu_seconds"]) == {
         "warm start",
         "reinforcement",
@@ -118,14 +122,30 @@ def rows(**won: int) -> list[dict]:
     return [one.row() for one in (score("random", 25, "sampled"), *scores)]
 
 
-def test_learned_is_clear_of_every_other():
+def test_learned_is_clear_of_chance_and_of_where_it_began():
     assert demo.judged(rows())["learned"]
-    for name, count in (("warm start", 88), ("more fine-tuning", 90), ("untrained", 95)):
+    for name, count in (("warm start", 88), ("untrained", 95)):
         judged = demo.judged(rows(**{name: count}))
         assert not judged["learned"]
         [failed] = [check for check, held in judged["checks"].items() if not held]
         assert name in failed
     assert not demo.judged(rows(trained=26))["learned"]
+
+
+def test_more_fine_tuning_is_shown_beside_and_decides_nothing():
+    judged = demo.judged(rows(**{"more fine-tuning": 95}))
+    assert judged["learned"] and len(judged["checks"]) == len(demo.CLEAR_OF)
+    assert judged["paired"][-1]["a"] == "more fine-tuning greedy"
+    assert judged["paired"][-1]["difference"] == pytest.approx(-0.05)
+
+
+def test_a_control_that_fails_is_heard_of_at_once():
+    heard = []
+    for failed in (None, StoreError("no room")):
+        control = Future()
+        control.add_done_callback(partial(demo._say_failure, heard.append))
+        control.set_exception(failed) if failed else control.set_result(())
+    assert len(heard) == 1 and "no room" in heard[0]
 
 
 def test_a_seed_shows_its_figures(config):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.basics.beside import look_here
 from workbench.values.errors import WorkbenchError
 
 LOCAL = "local"
@@ -35,6 +36,7 @@ class Lost:
 def do_assigned(gpus: int, by: str, do: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function where a cluster runs it, with one thread, on the GPUs that it was assigned."""
     os.environ.update(ONE_THREAD | OFFLINE)
+    look_here()
     check_assigned(gpus, by)
     return do(*arguments)
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.beside import KERNEL, safe_children
 from workbench.run.writer import make_folder, write_file
 from workbench.values.errors import ConfigError, WorkbenchError, nearest
 
 # How long a finished cell is waited for until its output is here. nbclient gives it 4 s, too little on a busy machine.
 OUTPUT_WAIT_S = 120
-
 
 ERROR = "failed"
 DEAD = "dead kernel"
@@ -66,7 +66,7 @@ def run_notebook(
     from papermill.exceptions import PapermillException, PapermillExecutionError
 
     try:
-        with _transport() as config:
+        with safe_children(), _transport() as config:
             papermill.execute_notebook(
                 str(notebook),
                 str(output),
@@ -76,8 +76,7 @@ def run_notebook(
                 execution_timeout=cell_limit_s,
                 iopub_timeout=OUTPUT_WAIT_S,
                 config=config,
-                # Its log would say of every kernel that it was interrupted: to be shut down.
-                extra_arguments=["--IPKernelApp.log_level=50"],
+                extra_arguments=KERNEL,
             )
         return None
     except PapermillExecutionError as error:

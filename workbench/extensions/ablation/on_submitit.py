@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import submitit
 
+from workbench.basics.beside import PYTHON, look_here
 from workbench.extensions.ablation.gpus import gpus_here
 from workbench.extensions.ablation.jobs import (
     AFTERLIFE_S,
@@ -81,7 +82,7 @@ class LocalProcesses(_Submitit):
     def __init__(self, _: Path, name: str, gpus_per_job: int, options: Mapping[str, Any]):
         self._files = tempfile.TemporaryDirectory(prefix="jobs-", ignore_cleanup_errors=True)
         self.folder = Path(self._files.name)
-        self.executor = submitit.LocalExecutor(self.folder)
+        self.executor = submitit.LocalExecutor(self.folder, python=PYTHON)
         self.executor.update_parameters(timeout_min=YEAR)
         self.gpus_per_job = gpus_per_job
         self._free_gpus = list(gpus_here()) if gpus_per_job else []
@@ -134,6 +135,7 @@ def do_beside(
         os._exit(1)  # what is under way is abandoned; what was committed stays
 
     threading.Thread(target=watch, daemon=True).start()
+    look_here()
     return do(*arguments)
 
 
@@ -149,7 +151,7 @@ class Slurm(_Submitit):
         make_folder(folder)
         self.folder = folder
         self.gpus_per_job = gpus_per_job
-        self.executor = submitit.AutoExecutor(folder, cluster=SLURM)
+        self.executor = submitit.AutoExecutor(folder, cluster=SLURM, slurm_python=PYTHON)
         parameters: dict[str, Any] = {"name": name, "timeout_min": DAY, "cpus_per_task": 1}
         if gpus_per_job:
             parameters["gpus_per_node"] = gpus_per_job

@@ -28,7 +28,19 @@ from workbench.extensions.agents.conversations import BEFORE
 from workbench.look import doc, words
 from workbench.look.escape import capped
 from workbench.look.html import view_from
-from workbench.look.looks import BLUE, GREEN, GREY, INK, MUTED, ORANGE, PURPLE, RED, Look
+from workbench.look.looks import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    LILAC_INK,
+    LILAC_PAPER,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    RED,
+    Look,
+)
 from workbench.values import Trajectory, View
 from workbench.values.view import HasView
 
@@ -232,7 +244,7 @@ def _marked(text: str, difference: HistoryDifference) -> tuple[doc.Inline, ...]:
     """The text with all from the first character that differs on in bold."""
     at = difference.character
     begin = at if at <= BEFORE else BEFORE + 1  # a mark stands for what is left out
-    return (text[:begin], doc.Styled(text[begin:], Look(foreground=RED, bold=True)))
+    return (text[:begin], doc.Styled(text[begin:], Look(LILAC_PAPER, LILAC_INK, bold=True)))
 
 
 def _hidden(tree: ConversationTree) -> Iterator[doc.Part]:

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from workbench.basics.beside import VARIABLE, look_here
 from workbench.basics.extensions import has_service, service
 from workbench.look.cells.credit import with_rewards
 from workbench.look.doc import Heading, Note, Table, ViewDocument, WarningLine, numbers
@@ -178,7 +179,11 @@ def _measure_beside(config: Config, peaks: dict[str, dict[str, int]], words: dic
         "-m",
         "workbench.extensions.doctor.plan",
     ]
-    settings = {"HF_HUB_OFFLINE": "1", "WORKBENCH_PLAN": json.dumps(to_dict(config))}
+    settings = {
+        "HF_HUB_OFFLINE": "1",
+        "WORKBENCH_PLAN": json.dumps(to_dict(config)),
+        VARIABLE: "1",
+    }
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | settings
@@ -254,6 +259,7 @@ def _print_peak(phase: str) -> None:
 
 
 if __name__ == "__main__":
+    look_here()
     try:
         measure(from_dict(json.loads(os.environ["WORKBENCH_PLAN"])))
     except WorkbenchError as error:

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from workbench.basics.beside import VARIABLE
 from workbench.basics.extensions import has_service, service
 from workbench.extensions.doctor.report import MachineFact
 
@@ -227,7 +228,7 @@ def two_processes() -> list[MachineFact]:
         "workbench.extensions.doctor.probes",
         "rank",
     ]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", VARIABLE: "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=variables)
     if done.returncode == 0 and "sum 3" in done.stdout:
         return [device_found("two processes", "ok", "torchrun, gloo: the sum over both is right")]

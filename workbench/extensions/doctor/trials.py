@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from workbench.basics.beside import VARIABLE
 from workbench.extensions.doctor.packages import CHECKOUT, how_to_install, installed_version
 from workbench.extensions.doctor.report import MachineFact
 
@@ -60,7 +61,7 @@ def run_probe(name: str, *arguments: str, command: Sequence[str] = ()) -> list[M
             text=True,
             timeout=PROBE_SECONDS,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", VARIABLE: "1"},
         )
     except subprocess.TimeoutExpired:
         return [failed(f"gave no answer within {PROBE_SECONDS} s")]

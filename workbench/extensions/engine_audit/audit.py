@@ -42,6 +42,7 @@ from workbench.values.errors import ConfigError, DataError, WorkbenchError
 TASKS = 4
 TRAJECTORIES = 4
 SYNCS = 3
+MOST = 10_000  # tasks, trajectories of each, syncs
 LARGE = 20_000_000  # parameters of a policy whose control takes minutes
 
 
@@ -76,9 +77,10 @@ def audit(
     of weights that the engine may hold instead of the learner's, by name; those that the session can work out (opened,
     one update ago, checkpoints) are known already. Raises DataError where nothing was sampled.
     """
-    if tasks < 1 or attempts < 1 or syncs < 1:
+    if min(tasks, attempts, syncs) < 1 or max(tasks, attempts, syncs) > MOST:
         raise ConfigError(
-            f"an audit needs at least one task, attempt and sync, got {tasks}, {attempts} and {syncs}"
+            f"an audit needs at least one task, attempt and sync, and at most {MOST:,} of each, got {tasks}, {attempts} "
+            f"and {syncs}"
         )
     on_note("opening the policy, its engine and its learner")
     session, run, own = _opened(what, step)

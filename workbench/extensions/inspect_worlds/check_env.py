@@ -16,7 +16,7 @@ from workbench.basics.findings import Finding, LintReport
 from workbench.basics.plugins import is_named
 from workbench.chat import ChatFormat, Conversation
 from workbench.engines.intake import model_context
-from workbench.engines.policy import load_tokenizer
+from workbench.engines.policy import load_tokenizer, read_pretrained
 from workbench.extensions.inspect_worlds.checks import EnvReport, check_family
 from workbench.extensions.inspect_worlds.view import env_check_view
 from workbench.extensions.inspect_worlds.words import TextPath
@@ -149,7 +149,7 @@ def _token_limits(policy: str, config: Config | None) -> dict[str, Any]:
     chat = ChatFormat.from_tokenizer(tokenizer, template_flags=dict(flags))
     count: Callable[[Observation], int] = partial(_tokens, chat)
     model = SimpleNamespace(
-        config=AutoConfig.from_pretrained(tokenizer.name_or_path, trust_remote_code=False)
+        config=read_pretrained(AutoConfig, Path(tokenizer.name_or_path), policy)
     )
     held = model_context(
         model, getattr(config.engine, "max_context", None) if config is not None else None

@@ -1,4 +1,4 @@
-"""`step.cpp`, compiled by this machine's C++ compiler and loaded; kept for the next process.
+"""`step.cpp` and `attention.cpp`, each compiled by this machine's C++ compiler and loaded; kept for the next process.
 
 Where: below XDG_CACHE_HOME, or ~/.cache, in agent-rl-workbench/native, under a hash of what the result depends on: the
 source, the flags, the compiler and the processor (whose own instructions are used).
@@ -19,7 +19,9 @@ from pathlib import Path
 from workbench.values.errors import EngineError
 
 SOURCE = Path(__file__).with_name("step.cpp")
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
+ATTENTION = SOURCE.with_name("attention.cpp")
+SHARED = SOURCE.with_name("vectors.h")  # what both include
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 SECONDS = 120  # that a compiler may take; it takes one or two
 
 
@@ -30,28 +32,30 @@ def kept_at() -> Path:
 
 
 @functools.cache
-def kernel() -> ctypes.CDLL:
-    """The kernel: from the folder, or compiled now. Raises EngineError where there is no compiler, or it cannot."""
+def kernel(source: Path = SOURCE) -> ctypes.CDLL:
+    """The kernel of this source: from the folder, or compiled now. Raises EngineError where there is no compiler, or it
+    cannot."""
     compiler = os.environ.get("CXX") or "g++"
     if shutil.which(compiler) is None:
         raise EngineError(
             f"there is no C++ compiler {compiler!r} (apt install g++, or name another one in CXX)"
         )
     folder = kept_at()
-    built = folder / f"step-{_key(compiler)}.so"
+    built = folder / f"{source.stem}-{_key(source, compiler)}.so"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _refuse_foreign(folder)
         if not built.exists():
-            _build(compiler, built)
+            _build(source, compiler, built)
         return ctypes.CDLL(str(built))
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(f"the kernel cannot be built or loaded at {folder}: {error}") from error
 
 
-def _key(compiler: str) -> str:
+def _key(source: Path, compiler: str) -> str:
     version = _run(compiler, "-dumpfullversion", "-dumpmachine").stdout
-    parts = (SOURCE.read_text(encoding="utf-8"), *FLAGS, compiler, version, _processor())
+    texts = [path.read_text(encoding="utf-8") for path in (source, SHARED)]
+    parts = (*texts, *FLAGS, compiler, version, _processor())
     return blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -75,11 +79,11 @@ def _refuse_foreign(folder: Path) -> None:
         )
 
 
-def _build(compiler: str, built: Path) -> None:
+def _build(source: Path, compiler: str, built: Path) -> None:
     """Compile beside it and rename: two processes that build at once leave one whole file."""
     with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
-        out = Path(scratch) / "step.so"
-        done = _run(compiler, *FLAGS, "-o", str(out), str(SOURCE))
+        out = Path(scratch) / "kernel.so"
+        done = _run(compiler, *FLAGS, "-o", str(out), str(source))
         if done.returncode:
             raise EngineError(f"{compiler} cannot compile the kernel: {done.stderr.strip()[:600]}")
         out.replace(built)

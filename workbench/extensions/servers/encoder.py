@@ -1,6 +1,6 @@
 """Vectors of texts from any encoder that transformers can load: what dense search (envs/search/dense.py) asks for.
 
-    encode = encoder("BAAI/bge-large-en-v1.5")
+    encode = encoder("BAAI/bge-large-en-v1.5")      # hf download BAAI/bge-large-en-v1.5 fetches it, once
     encode(["who built the mill"], True)        # [1, width]; True: these are queries
 
 A query and a passage are prefixed as the model was trained: BGE takes an instruction before queries, E5 a word before
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from workbench.engines.policy import load_weights, open_folder, read_pretrained
 from workbench.values.errors import ConfigError, PolicyError
 
 BGE_QUERY = "Represent this sentence for searching relevant passages: "
@@ -77,14 +78,16 @@ class TextEncoder:
 
 @cache
 def encoder(name: str) -> TextEncoder:
-    """The encoder of this name or folder, on CUDA where there is one, with the pooling and prefixes of its family (told by
-    the name: bge, e5). Raises PolicyError where it cannot be loaded."""
+    """The encoder in this folder or of this name in the local cache of the hub, on CUDA where there is one, with the pooling
+    and prefixes of its family (told by the name: bge, e5). A run that somebody else made may name it: it is looked at like
+    any model, and nothing is downloaded. Raises PolicyError where it cannot be loaded."""
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModel.from_pretrained(name)
-    except (OSError, ValueError) as error:
+        folder = open_folder(name, reader=AutoModel, download=False)
+        tokenizer = read_pretrained(AutoTokenizer, folder, name)
+        model = load_weights(AutoModel, folder, name, spare="pooler.")
+    except PolicyError as error:
         raise PolicyError(f"the encoder {name!r} cannot be loaded: {error}") from error
     if tokenizer.padding_side != "right" or tokenizer.pad_token is None:
         raise PolicyError(

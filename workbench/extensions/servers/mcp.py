@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -108,7 +108,7 @@ class Mount:
 
 
 def mount(
-    command: Any = (),
+    command: str | Sequence[str] = (),
     url: str = "",
     *,
     environment: Mapping[str, str] | None = None,

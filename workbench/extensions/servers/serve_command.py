@@ -13,6 +13,10 @@ from workbench.cli.numbers import whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
+UNBOUNDED = (
+    "vLLM renders the chat template that came with the policy by itself, without a limit of time or memory: serve one that "
+    "you know, or take --engine embedded"
+)
 KEY = "WORKBENCH_SERVE_KEY"  # the variable that clients are told to put the key into
 
 
@@ -122,6 +126,7 @@ def _serve_by_vllm(args: argparse.Namespace) -> int:
     from workbench.extensions.servers.vllm_serving import serve
 
     print(f"exporting {args.source} and starting vLLM ...", flush=True)
+    print(f"! {UNBOUNDED}", file=sys.stderr, flush=True)
     with serve(args.source, step=args.step, port=args.port) as served:
         print(
             f"serving {served.name} at {served.url}; every request carries the key; Ctrl-C ends it. Talk to it:\n"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workbench.basics.beside import SAFE
 from workbench.extensions.track.trackers import check_tracker
 from workbench.look import text_view
 from workbench.run.store import Run, open_run
@@ -51,7 +52,7 @@ def track(
 def _start(path: Path, words: list[str], to: str) -> str:
     check_tracker(to)
     log_path = Path(f"{path}.track-{to}.log")
-    command = [sys.executable, "-m", "workbench.cli", "track", str(path), *words]
+    command = [sys.executable, SAFE, "-m", "workbench.cli", "track", str(path), *words]
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(log_path, "ab") as log:

@@ -39,6 +39,8 @@ TRIALS: Mapping[str, Mapping[str, Any]] = {
 NO_THOUGHT = ("env.think", "env.calls.think")
 AS_IT_IS = "as it is"
 
+MOST = 10_000  # tasks, and trajectories of each
+
 
 @dataclass(frozen=True)
 class RefusedTurns:
@@ -152,9 +154,10 @@ def tune_in(
     Raises ConfigError and PolicyError where nothing can be opened; settings that an environment refuses are a row that
     says why.
     """
-    if min(tasks, attempts, turns) < 1:
+    if min(tasks, attempts, turns) < 1 or max(tasks, attempts) > MOST:
         raise ConfigError(
-            f"tune-in plays at least one task, once, for one turn; got {tasks}, {attempts}, {turns}"
+            f"tune-in plays at least one task, once, for one turn, and at most {MOST:,} tasks, as often each; got {tasks}, "
+            f"{attempts}, {turns}"
         )
     session = _opened(policy, env, settings)
     base = session.config

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench.basics.beside import SAFE
 from workbench.engines.adapter_route import ALLOW
 from workbench.engines.vllm_words import BACKEND, EXTENSION
 from workbench.extensions.vllm_server.guard import KEY, PLACE
@@ -85,6 +86,7 @@ class ServerProcess:
         self._end(keep=True)
         command = [
             sys.executable,
+            SAFE,
             "-m",
             "vllm.entrypoints.openai.api_server",
             "--model",
@@ -103,6 +105,7 @@ class ServerProcess:
         ]
         keeper = [
             sys.executable,
+            SAFE,
             "-m",
             "workbench.extensions.vllm_server.keeper",
             os.pathsep.join([self._folder.name, self._weights]),

@@ -166,6 +166,6 @@ def _parts_fit(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
     if issubclass(origin, tuple) or not issubclass(origin, Sequence) or not inner:
         return True
     if isinstance(value, (str, bytes)):
-        return inner[0] is str
+        return isinstance(value, str) and inner[0] is str
     # Sequences of other classes may make their parts when they are asked for.
     return not isinstance(value, (list, tuple)) or all(fits(part, inner[0]) for part in value)

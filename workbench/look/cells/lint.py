@@ -311,10 +311,9 @@ class _OfRun:
         if "policy" in self.missing:
             return None
         try:
-            tokenizer = load_tokenizer(self.config.policy.name, self.config.policy.loader)
-            return ChatFormat.from_tokenizer(
-                tokenizer, template_flags=dict(self.config.policy.template_flags)
-            )
+            policy = self.config.policy
+            tokenizer = load_tokenizer(policy.name, policy.loader, download=False)
+            return ChatFormat.from_tokenizer(tokenizer, template_flags=dict(policy.template_flags))
         except WorkbenchError:  # a run opens where its policy is not
             return None
 

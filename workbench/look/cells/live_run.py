@@ -25,6 +25,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+from workbench.basics.beside import SAFE
 from workbench.basics.regular_files import MOST_SETTINGS_BYTES, parse_json, read_regular
 from workbench.look import progress, text_view
 from workbench.look.cells.processes import (
@@ -363,7 +364,7 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
     nobody could find it again."""
     log.write(f"{PROMPT}{' '.join(arguments)}\n".encode())
     child = subprocess.Popen(
-        [sys.executable, "-m", "workbench.cli", *arguments],
+        [sys.executable, SAFE, "-m", "workbench.cli", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -385,8 +386,11 @@ def _environment() -> dict[str, str]:
     """Ours, but its progress goes into a log: a notebook's way of showing it is not for there. It looks for modules where
     this process does, so that code by name which was imported here is found there."""
     asked = os.environ.get("WORKBENCH_PROGRESS")
+    own = str(Path(__file__).resolve().parents[3])
     added = [
-        entry for entry in sys.path if entry and not entry.startswith((sys.prefix, sys.base_prefix))
+        entry
+        for entry in (*sys.path, own)
+        if entry and not entry.startswith((sys.prefix, sys.base_prefix))
     ]
     return {
         **os.environ,

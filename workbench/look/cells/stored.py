@@ -206,16 +206,20 @@ def token_texts(run: Run) -> TokenTexts:
     loader = run.setting("policy", dict).get("loader")
     if loader and why_foreign(run):
         return ids_as_texts
-    return texts_of_tokenizer(run.setting("policy.name", str), loader)
+    return texts_of_tokenizer(run.setting("policy.name", str), loader, download=False)
 
 
 @lru_cache(maxsize=4)
-def texts_of_tokenizer(policy: str, loader: str | None = None) -> TokenTexts:
+def texts_of_tokenizer(
+    policy: str, loader: str | None = None, *, download: bool = True
+) -> TokenTexts:
     try:
         from workbench.chat import ChatFormat
         from workbench.engines.policy import load_tokenizer
 
-        return ChatFormat.from_tokenizer(load_tokenizer(policy, loader)).token_texts
+        return ChatFormat.from_tokenizer(
+            load_tokenizer(policy, loader, download=download)
+        ).token_texts
     except (ImportError, PolicyError):
         # a laptop without transformers, or without the policy, still shows who wrote what
         return ids_as_texts

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
+from workbench.basics.beside import SAFE, look_here
 from workbench.tools.workers.values import import_named, import_path
 from workbench.tools.workers.variables import passed_on
 
@@ -60,7 +61,7 @@ def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, sock
     }
     hash_seed = os.environ.get("PYTHONHASHSEED", "0")
     numbers = (theirs.fileno(), os.getpid(), *settings)
-    command = [sys.executable, "-c", _START, json.dumps(import_path()), serve]
+    command = [sys.executable, SAFE, "-c", _START, json.dumps(import_path()), serve]
     with theirs:
         process = subprocess.Popen(
             [*command, *map(str, numbers)],
@@ -75,6 +76,7 @@ def start_supervisor(serve: str, *settings: int) -> tuple[subprocess.Popen, sock
 
 def supervise(serve: str, control_fd: int, trainer: int, *settings: int) -> None:
     """Follow orders until the trainer is gone; then kill what is left and go too."""
+    look_here()
     work = import_named(serve)
     control = socket.socket(fileno=control_fd)
     os.set_inheritable(control_fd, False)

@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from workbench.basics.regular_files import open_stream
 from workbench.values.errors import DataError
 
 LONGEST_RECORD = 16_000_000  # characters; a question with its paragraphs has some ten thousand
+TIMES_UNPACKED = 50  # of a compressed file's bytes; texts have some five
+SMALL_UNPACKED = 64 << 20  # bytes that any may have
 _PIECE = 1_000_000
 _SHOWN = 80
 _DECODER = json.JSONDecoder()
@@ -123,10 +125,29 @@ def rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
                 yield number, line.rstrip("\r\n").split("\t")
 
 
+class _Unpacked(gzip.GzipFile):
+    """A compressed file that is given up where it unpacks to far more than texts do: a megabyte of zeros may be one of a
+    thousand."""
+
+    def __init__(self, packed: BinaryIO, path: Path) -> None:
+        super().__init__(fileobj=packed)
+        self._path = path
+        self._most = max(SMALL_UNPACKED, TIMES_UNPACKED * path.stat().st_size)
+
+    def read1(self, size: int = -1) -> bytes:
+        if self.tell() > self._most:
+            raise DataError(
+                f"{self._path} unpacks to more than {self._most:,} bytes, {TIMES_UNPACKED} times its size, as no text does; "
+                "unpack it yourself, if you trust it"
+            )
+        return super().read1(size)
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
     try:
-        with open_stream(path) as file, gzip.open(file) if path.suffix == ".gz" else file as raw:
+        with open_stream(path) as file:
+            raw = _Unpacked(file, path) if path.suffix == ".gz" else file
             yield io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(

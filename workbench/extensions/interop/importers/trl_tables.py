@@ -69,7 +69,8 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
     try:
         with open_stream(path) as stream, parquet.ParquetFile(stream) as file:
-            reason = too_much(file.metadata, rows=ROWS)
+            size = path.stat().st_size
+            reason = too_much(file.metadata, size, rows=ROWS, file=stream)
             if reason:
                 raise DataError(f"{path.name} is not read: {reason}")
             for batch in file.iter_batches(ROWS):

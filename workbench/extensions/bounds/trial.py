@@ -1,12 +1,12 @@
 """A model folder that somebody else made is tried in a process of its own before this one loads it (invariant 16).
 
-    try_folder(folder, "mine")      raises PolicyError for what would hang, take all memory, or bring down the loader
+    try_folder(folder, "mine", files, AutoModelForCausalLM)      raises PolicyError for what would hang, take all memory, or bring down the loader
 
 `config.json`, tokenizer and chat template decide how much work loading is: layers without end, a vocabulary of any size, a
 template whose loops never stop. So a child of this process builds the model without memory for its weights, loads the
 tokenizer and writes a conversation, with SECONDS and MEMORY to do it in; weights are not read. The child is forked: it has
 what it needs imported already. Where processes cannot be forked (Windows) nothing is tried. What a template does with
-conversations that the trial does not show it, is not known.
+other conversations shows when it is called: under limits each time (templates).
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from workbench.values.errors import PolicyError
 
-SECONDS = 30.0
-MEMORY = 2 << 30  # bytes beyond what this process has
+SECONDS = 15.0
+MEMORY = (1 << 30, 2 << 30, 1 << 29)  # bytes beyond what this process has, for each of _WHAT
+WEIGHTS_A_BYTE = 4  # of a weight file: with four bits each there are two
+FEW_WEIGHTS = 10_000_000  # are made whatever the files hold
 _MOST_WORDS = 600  # of what a library says
 _TALK = [
     {"role": "user", "content": "Say yes."},
@@ -51,23 +53,32 @@ _TOOLS = [
 _WHAT = ("config.json", "the tokenizer", "the chat template")
 
 
-def try_folder(
-    folder: Path, name: str, files: dict[str, str], *, seconds: float | None = None
-) -> None:
-    """Raises PolicyError for a folder whose config, tokenizer or template does not come through the trial. `files`: name ->
-    SHA-256 of what decides; a folder with the same ones is not tried again in this process."""
-    if hasattr(os, "fork"):
-        deadline_s = SECONDS if seconds is None else seconds
-        _try(str(folder), name, tuple(sorted(files.items())), deadline_s)
+def try_folder(folder: Path, name: str, files: dict[str, str], reader: Any) -> None:
+    """Raises PolicyError for a folder whose config, tokenizer or template does not come through the trial, and for a config
+    of far more weights than the files hold: those would be made up. `files`: name -> SHA-256 of what decides; a folder
+    with the same ones is not tried again in this process. `reader`: the class that will read the model; None: nothing but the
+    tokenizer is read."""
+    if not hasattr(os, "fork"):
+        return
+    weights = _try(str(folder), name, tuple(sorted(files.items())), reader, SECONDS)
+    held = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    if held and weights > FEW_WEIGHTS + WEIGHTS_A_BYTE * held:
+        raise PolicyError(
+            f"{name}: config.json describes {weights:,} weights, but the weight files have {held:,} bytes together. Finish "
+            "the download, or take the model from where it was first published"
+        )
 
 
 @lru_cache(maxsize=64)  # nothing is kept of a trial that raised
-def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: float) -> None:
+def _try(
+    folder: str, name: str, files: tuple[tuple[str, str], ...], reader: Any, seconds: float
+) -> int:
+    """How many weights the model has."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _run_parts(folder, writing)
+        _run_parts(folder, reader, writing)
     os.close(writing)
     try:
         reports, ended = _reports(reading, seconds)
@@ -89,9 +100,10 @@ def _try(folder: str, name: str, files: tuple[tuple[str, str], ...], seconds: fl
         )
     if len(reports) < len(_WHAT):
         raise PolicyError(
-            f"{tried} and took more than {MEMORY >> 30} GB, or brought its loader down. It is refused; take the "
-            "model from where it was first published"
+            f"{tried} and took more than {MEMORY[len(reports)] >> 20:,} MB, or brought its loader down. It is refused; take "
+            "the model from where it was first published"
         )
+    return reports[0]
 
 
 def _reports(reading: int, seconds: float) -> tuple[list[Any], bool]:
@@ -107,7 +119,7 @@ def _reports(reading: int, seconds: float) -> tuple[list[Any], bool]:
     return [json.loads(line) for line in text.split(b"\n")[:-1]], False
 
 
-def _run_parts(folder: str, writing: int) -> None:
+def _run_parts(folder: str, reader: Any, writing: int) -> None:
     """In the child: a line for each part that was done; the last one says what was wrong. Never returns."""
     status = 1
     try:
@@ -118,14 +130,12 @@ def _run_parts(folder: str, writing: int) -> None:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        with open("/proc/self/statm") as file:
-            own = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (own + MEMORY, own + MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        made: Any = folder
-        for part in (_build, _tokenize, _write):
-            made = part(made)
-            os.write(writing, b"1\n")
+        made: Any = (folder, reader)
+        for part, memory in zip((_build, _tokenize, _write), MEMORY, strict=True):
+            limit_memory(memory)
+            count, made = part(made)
+            os.write(writing, b"%d\n" % count)
         status = 0
     except MemoryError:
         pass
@@ -136,20 +146,31 @@ def _run_parts(folder: str, writing: int) -> None:
         os._exit(status)
 
 
-def _build(folder: str) -> str:
+def limit_memory(more: int) -> None:
+    """This process gets at most so many bytes beyond what it has (Linux tells how many)."""
+    with open("/proc/self/statm") as file:
+        own = int(file.read().split()[0]) * resource.getpagesize()
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (own + more, most))
+
+
+def _build(named: tuple[str, Any]) -> tuple[int, str]:
+    folder, reader = named
+    if reader is None:
+        return 0, folder
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     with torch.device("meta"):
-        AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    return folder
+        model = reader.from_config(config, trust_remote_code=False)
+    return sum(weight.numel() for weight in model.parameters()), folder
 
 
-def _tokenize(folder: str) -> Any:
+def _tokenize(folder: str) -> tuple[int, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     tokenizer.decode(tokenizer.encode("Say yes.")[:8])
-    return tokenizer
+    return 1, tokenizer
 
 
-def _write(tokenizer: Any) -> None:
+def _write(tokenizer: Any) -> tuple[int, None]:
     if tokenizer.chat_template:  # that there is none is said elsewhere
         for tools in (None, _TOOLS):
             try:
@@ -160,3 +181,4 @@ def _write(tokenizer: Any) -> None:
                 raise
             except Exception:  # a template that takes other messages or no tools is proven, or refused, by the chat format
                 continue
+    return 1, None

@@ -1,0 +1,422 @@
+// Attention of packed sequences, forward and backward, in float32.
+//
+// softmax(scale * q k^T) v for every token over its part's prefix and its own part up to itself. A block of queries (the
+// heads that share a key are further queries of it) goes over its keys a tile at a time; of the scores no more than one
+// tile is ever there. The forward pass keeps the logarithm of each row's sum, and the backward pass makes the weights from it
+// again.
+//
+// Threads share out whole blocks (forward) and, of each key head, whole trees of sequences (backward): the order of
+// every sum is the same whatever their number.
+//
+// A name of a shape in brackets: T tokens of the pass, H heads, K heads of keys, D numbers of a query or key, E of a value.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "vectors.h"
+
+constexpr int64_t ROWS = 96;  // queries of a block: a multiple of what any stripe has
+constexpr int64_t TILE = 64;  // keys of a tile
+
+// ------------------------------------------------------------------------------------------ what Python hands over
+
+extern "C" {
+
+struct States {
+  float* numbers;
+  int64_t head, token;  // strides; the numbers of a head lie side by side
+};
+
+struct Part {
+  int64_t start, stop, prefix_start, prefix_stop;
+};
+
+struct Work {
+  int64_t tokens, heads, key_heads, size, value_size;
+  int64_t parts, trees, threads;
+  float scale;
+  const Part* part;      // of each tree one after the other
+  const int64_t* tree;   // [trees + 1]: the first part of each; what different trees look at is disjoint
+  States query, key, value, out;
+  float* log_sum;  // [H, T]: logarithm of the sum of a row's exponentials
+  States grad_out, grad_query, grad_key, grad_value;
+};
+}
+
+// ------------------------------------------------------------------------------------------ helpers
+
+static int64_t rounded(int64_t count) { return (count + WIDTH - 1) / WIDTH * WIDTH; }
+
+// Room for numbers, as they come, on a border of the processor's lines.
+class Room {
+ public:
+  explicit Room(int64_t count) : held_(new float[count + 16]) {
+    numbers = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(held_.get()) + 63) & ~63ull);
+  }
+  float* numbers;
+
+ private:
+  std::unique_ptr<float[]> held_;
+};
+
+template <typename Task>
+static void share_out(int64_t count, int64_t threads, Task task) {
+  std::atomic<int64_t> next{0};
+  auto work = [&] {
+    for (int64_t i; (i = next++) < count;) task(i);
+  };
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < std::min(threads, count); i++) others.emplace_back(work);
+  work();
+  for (auto& other : others) other.join();
+}
+
+template <int HALF = WIDTH / 2>
+static inline float largest_of(Vector numbers) {
+  Whole other;
+  for (int i = 0; i < WIDTH; i++) other[i] = i ^ HALF;
+  const Vector swapped = swap(numbers, numbers, other);
+  numbers = swapped > numbers ? swapped : numbers;
+  if constexpr (HALF > 1)
+    return largest_of<HALF / 2>(numbers);
+  else
+    return numbers[0];
+}
+
+// ------------------------------------------------------------------------------------------ products
+
+// One factor of a product: number (row, k) of it.
+struct Left {
+  const float* numbers;
+  int64_t row, k;  // strides
+};
+
+enum class How { set, add };
+
+// c [R, V vectors] = left [R, depth] b [depth, V vectors], or added to what is there
+template <int R, int V>
+static inline void block(const Left& left, const float* b, int64_t b_row, float* c, int64_t c_row,
+                         int64_t depth, How how) {
+  Vector sum[R][V] = {};
+  const float* numbers = left.numbers;
+  for (int64_t k = 0; k < depth; k++, b += b_row, numbers += left.k) {
+    Vector row[V];
+    for (int v = 0; v < V; v++) row[v] = load(b + v * WIDTH);
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) sum[r][v] += numbers[r * left.row] * row[v];
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) {
+      float* to = c + r * c_row + v * WIDTH;
+      store(to, how == How::add ? load(to) + sum[r][v] : sum[r][v]);
+    }
+}
+
+template <int R, int V>
+static void stripe(Left left, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t rows,
+                   int64_t depth, How how) {
+  for (; rows >= R; rows -= R, left.numbers += R * left.row, c += R * c_row)
+    block<R, V>(left, b, b_row, c, c_row, depth, how);
+  if constexpr (R > 1)
+    if (rows) stripe<(R > 4 ? 4 : R / 2), V>(left, b, b_row, c, c_row, rows, depth, how);
+}
+
+// c [rows, columns] = left [rows, depth] b [depth, columns]; columns: a multiple of WIDTH
+static void product(Left left, const float* b, int64_t b_row, float* c, int64_t c_row, int64_t rows,
+                    int64_t columns, int64_t depth, How how) {
+  for (; columns >= 4 * WIDTH && WIDTH == 16; columns -= 4 * WIDTH, b += 4 * WIDTH, c += 4 * WIDTH)
+    stripe<6, 4>(left, b, b_row, c, c_row, rows, depth, how);
+  constexpr int HIGH = WIDTH == 16 ? 12 : 6;  // accumulators stay in registers: of 32, or of 16
+  for (; columns >= 2 * WIDTH; columns -= 2 * WIDTH, b += 2 * WIDTH, c += 2 * WIDTH)
+    stripe<HIGH, 2>(left, b, b_row, c, c_row, rows, depth, how);
+  if (columns) stripe<12, 1>(left, b, b_row, c, c_row, rows, depth, how);
+}
+
+// ------------------------------------------------------------------------------------------ states of one head
+
+// A head's numbers token by token [T, padded], and the other way round [padded, T + pad]; zeros fill them up.
+struct Head {
+  int64_t padded, across;
+  Room rows, columns;
+
+  Head(const States& states, int64_t head, int64_t tokens, int64_t size)
+      : padded(rounded(size)),
+        across(rounded(tokens) + 17 * WIDTH),  // not a power of two: the processor's memory would share places
+        rows(tokens * padded),
+        columns(padded * across) {
+    for (int64_t t = 0; t < tokens; t++) {
+      const float* from = states.numbers + head * states.head + t * states.token;
+      float* to = rows.numbers + t * padded;
+      std::memcpy(to, from, size * sizeof(float));
+      std::fill(to + size, to + padded, 0.0f);
+    }
+    for (int64_t first = 0; first < tokens; first += WIDTH)
+      for (int64_t d = 0; d < padded; d++)
+        for (int64_t t = first; t < first + WIDTH; t++)
+          columns.numbers[d * across + t] = t < tokens ? rows.numbers[t * padded + d] : 0.0f;
+    for (int64_t d = 0; d < padded; d++)
+      std::fill_n(columns.numbers + d * across + rounded(tokens), 17 * WIDTH, 0.0f);
+  }
+};
+
+// Queries of a block, token by token and of each the heads that share a key: numbers of such a row.
+struct Block {
+  const Work& work;
+  int64_t head;         // of the keys
+  int64_t shared;       // heads that share it
+  int64_t first, last;  // tokens
+  const Part& part;
+
+  int64_t rows() const { return (last - first) * shared; }
+
+  int64_t token(int64_t row) const { return first + row / shared; }
+
+  float* of(const States& states, int64_t row) const {
+    return states.numbers + (head * shared + row % shared) * states.head +
+           token(row) * states.token;
+  }
+
+  float& log_sum(int64_t row) const {
+    return work.log_sum[(head * shared + row % shared) * work.tokens + token(row)];
+  }
+
+  void gather(const States& states, int64_t size, float factor, float* to) const {
+    const int64_t padded = rounded(size);
+    for (int64_t row = 0; row < rows(); row++, to += padded) {
+      const float* from = of(states, row);
+      for (int64_t d = 0; d < size; d++) to[d] = from[d] * factor;
+      std::fill(to + size, to + padded, 0.0f);
+    }
+  }
+
+  // task(first key, keys, first row that sees any of them) for every tile that the block sees
+  template <typename Task>
+  void tiles(Task task) const {
+    for (int64_t key = part.prefix_start; key < part.prefix_stop; key += TILE)
+      task(key, std::min(TILE, part.prefix_stop - key), int64_t{0});
+    for (int64_t key = part.start; key < last; key += TILE)
+      task(key, std::min(TILE, last - key), std::max(int64_t{0}, key - first) * shared);
+  }
+
+  // How many keys of a tile a row sees.
+  int64_t seen(int64_t row, int64_t key, int64_t keys) const {
+    if (key < part.start || key >= part.stop) return keys;
+    return std::min(keys, token(row) + 1 - key);
+  }
+
+  // Puts `value` where a row of a tile does not see a key, from this row on.
+  void hide(float* tile, int64_t key, int64_t keys, int64_t row, float value) const {
+    const int64_t columns = rounded(keys);
+    for (; row < rows(); row++) {
+      const int64_t sees = seen(row, key, keys);
+      if (sees < columns)
+        std::fill(tile + row * TILE + sees, tile + row * TILE + columns, value);
+      else if (columns == keys)
+        break;  // and so does every later one see them all
+    }
+  }
+};
+
+static int64_t tokens_of_block(const Work& work) {
+  return std::max<int64_t>(1, ROWS * work.key_heads / work.heads);
+}
+
+// The numbers of a tile's tokens, the other way round [padded, TILE]: side by side, so that no load crosses two lines.
+static void copy_tile(const Head& states, int64_t key, int64_t columns, float* to) {
+  for (int64_t d = 0; d < states.padded; d++)
+    std::memcpy(to + d * TILE, states.columns.numbers + d * states.across + key,
+                columns * sizeof(float));
+}
+
+// Scores of a tile, of the rows that see any of it; minus infinity where a row does not see a key.
+static void scores_of(const Block& block, const float* query, const Head& keys, int64_t key,
+                      int64_t count, int64_t row, float* tile, float* scores) {
+  const int64_t columns = rounded(count);
+  copy_tile(keys, key, columns, tile);
+  product({query + row * keys.padded, keys.padded, 1}, tile, TILE, scores + row * TILE, TILE, block.rows() - row, columns, keys.padded, How::set);
+  block.hide(scores, key, count, row, -INFINITY);
+}
+
+// ------------------------------------------------------------------------------------------ forward
+
+static void attend(const Block& block, const Head& keys, const Head& values) {
+  const Work& work = block.work;
+  const int64_t rows = block.rows();
+  const int64_t wide = values.padded;
+  Room room(keys.padded * TILE + rows * (keys.padded + TILE + wide + WIDTH + 1));
+  float* tile = room.numbers;
+  float* query = tile + keys.padded * TILE;
+  float* scores = query + rows * keys.padded;
+  float* mixed = scores + rows * TILE;
+  float* sums = mixed + rows * wide;  // by lane of a vector
+  float* most = sums + rows * WIDTH;
+  block.gather(work.query, work.size, work.scale, query);
+  std::fill(mixed, mixed + rows * wide, 0.0f);
+  std::fill(sums, sums + rows * WIDTH, 0.0f);
+  std::fill(most, most + rows, -INFINITY);
+  block.tiles([&](int64_t key, int64_t count, int64_t first) {
+    const int64_t columns = rounded(count);
+    scores_of(block, query, keys, key, count, first, tile, scores);
+    for (int64_t row = first; row < rows; row++) {
+      float* own = scores + row * TILE;
+      Vector high = load(own);
+      for (int64_t i = WIDTH; i < columns; i += WIDTH) {
+        const Vector next = load(own + i);
+        high = next > high ? next : high;
+      }
+      const float largest = largest_of(high);
+      Vector sum = load(sums + row * WIDTH);
+      if (largest > most[row]) {
+        const Vector factor = exponential_of_small(all(most[row] - largest));
+        most[row] = largest;
+        sum *= factor;
+        for (int64_t e = 0; e < wide; e += WIDTH)
+          store(mixed + row * wide + e, load(mixed + row * wide + e) * factor);
+      }
+      for (int64_t i = 0; i < columns; i += WIDTH) {
+        const Vector weight = exponential_of_small(load(own + i) - most[row]);
+        store(own + i, weight);
+        sum += weight;
+      }
+      store(sums + row * WIDTH, sum);
+    }
+    block.hide(scores, key, count, first, 0.0f);  // almost nothing so far, but times what there is
+    product({scores + first * TILE, TILE, 1}, values.rows.numbers + key * wide, wide,
+            mixed + first * wide, wide, rows - first, wide, count, How::add);
+  });
+  for (int64_t row = 0; row < rows; row++) {
+    const float sum = sum_of(load(sums + row * WIDTH));
+    float* out = block.of(work.out, row);
+    for (int64_t e = 0; e < work.value_size; e++) out[e] = mixed[row * wide + e] / sum;
+    block.log_sum(row) = most[row] + std::log(sum);
+  }
+}
+
+// ------------------------------------------------------------------------------------------ backward
+
+// The gradients of a block's queries; what it adds to those of its keys and values is added.
+static void attend_back(const Block& block, const Head& keys, const Head& values, float* grad_keys,
+                        float* grad_values) {
+  const Work& work = block.work;
+  const int64_t rows = block.rows();
+  const int64_t size = keys.padded;
+  const int64_t wide = values.padded;
+  Room room(std::max(size, wide) * TILE + rows * (2 * size + wide + 2 * TILE + 2));
+  float* tile = room.numbers;
+  float* query = tile + std::max(size, wide) * TILE;
+  float* grad_query = query + rows * size;
+  float* grad = grad_query + rows * size;
+  float* weights = grad + rows * wide;
+  float* grad_weights = weights + rows * TILE;
+  float* common = grad_weights + rows * TILE;
+  float* log_sums = common + rows;
+  block.gather(work.query, work.size, work.scale, query);
+  block.gather(work.grad_out, work.value_size, 1.0f, grad);
+  std::fill(grad_query, grad_query + rows * size, 0.0f);
+  for (int64_t row = 0; row < rows; row++) {
+    const float* out = block.of(work.out, row);
+    float sum = 0.0f;
+    for (int64_t e = 0; e < work.value_size; e++) sum += grad[row * wide + e] * out[e];
+    common[row] = sum;
+    log_sums[row] = block.log_sum(row);
+  }
+  block.tiles([&](int64_t key, int64_t count, int64_t first) {
+    const int64_t columns = rounded(count);
+    const int64_t left = rows - first;
+    scores_of(block, query, keys, key, count, first, tile, weights);
+    copy_tile(values, key, columns, tile);
+    product({grad + first * wide, wide, 1}, tile, TILE, grad_weights + first * TILE, TILE, left,
+            columns, wide, How::set);
+    for (int64_t row = first; row < rows; row++)
+      for (int64_t i = 0; i < columns; i += WIDTH) {
+        float* own = weights + row * TILE + i;
+        float* other = grad_weights + row * TILE + i;
+        const Vector weight = exponential_of_small(load(own) - log_sums[row]);
+        store(own, weight);
+        store(other, weight * (load(other) - common[row]));
+      }
+    block.hide(weights, key, count, first, 0.0f);
+    block.hide(grad_weights, key, count, first, 0.0f);
+    product({weights + first * TILE, 1, TILE}, grad + first * wide, wide, grad_values + key * wide,
+            wide, count, wide, left, How::add);
+    product({grad_weights + first * TILE, 1, TILE}, query + first * size, size,
+            grad_keys + key * size, size, count, size, left, How::add);
+    product({grad_weights + first * TILE, TILE, 1}, keys.rows.numbers + key * size, size,
+            grad_query + first * size, size, left, size, count, How::add);
+  });
+  for (int64_t row = 0; row < rows; row++) {
+    float* to = block.of(work.grad_query, row);
+    for (int64_t d = 0; d < work.size; d++) to[d] = grad_query[row * size + d] * work.scale;
+  }
+}
+
+static void scatter(const float* from, int64_t head, int64_t tokens, int64_t size,
+                    const States& to) {
+  for (int64_t t = 0; t < tokens; t++)
+    std::memcpy(to.numbers + head * to.head + t * to.token, from + t * rounded(size),
+                size * sizeof(float));
+}
+
+// ------------------------------------------------------------------------------------------ the passes
+
+static std::vector<std::unique_ptr<Head>> heads_of(const Work& work, const States& states,
+                                                   int64_t size) {
+  std::vector<std::unique_ptr<Head>> heads(work.key_heads);
+  share_out(work.key_heads, work.threads, [&](int64_t head) {
+    heads[head] = std::make_unique<Head>(states, head, work.tokens, size);
+  });
+  return heads;
+}
+
+extern "C" void attention_forward(const Work* of) {
+  const Work& work = *of;
+  const auto keys = heads_of(work, work.key, work.size);
+  const auto values = heads_of(work, work.value, work.value_size);
+  const int64_t tokens = tokens_of_block(work);
+  std::vector<Block> blocks;
+  for (int64_t head = 0; head < work.key_heads; head++)
+    for (int64_t p = 0; p < work.parts; p++) {
+      const Part& part = work.part[p];
+      for (int64_t first = part.start; first < part.stop; first += tokens)
+        blocks.push_back({work, head, work.heads / work.key_heads, first,
+                          std::min(first + tokens, part.stop), part});
+    }
+  share_out(blocks.size(), work.threads, [&](int64_t i) {
+    attend(blocks[i], *keys[blocks[i].head], *values[blocks[i].head]);
+  });
+}
+
+extern "C" void attention_backward(const Work* of) {
+  const Work& work = *of;
+  const auto keys = heads_of(work, work.key, work.size);
+  const auto values = heads_of(work, work.value, work.value_size);
+  const int64_t tokens = tokens_of_block(work);
+  const int64_t of_keys = work.tokens * rounded(work.size);
+  const int64_t of_values = work.tokens * rounded(work.value_size);
+  Room grad_keys(work.key_heads * of_keys);
+  Room grad_values(work.key_heads * of_values);
+  std::fill_n(grad_keys.numbers, work.key_heads * of_keys, 0.0f);
+  std::fill_n(grad_values.numbers, work.key_heads * of_values, 0.0f);
+  share_out(work.key_heads * work.trees, work.threads, [&](int64_t i) {
+    const int64_t head = i / work.trees;
+    const int64_t tree = i % work.trees;
+    for (int64_t p = work.tree[tree]; p < work.tree[tree + 1]; p++) {
+      const Part& part = work.part[p];
+      for (int64_t first = part.start; first < part.stop; first += tokens)
+        attend_back({work, head, work.heads / work.key_heads, first,
+                     std::min(first + tokens, part.stop), part},
+                    *keys[head], *values[head], grad_keys.numbers + head * of_keys,
+                    grad_values.numbers + head * of_values);
+    }
+  });
+  share_out(work.key_heads, work.threads, [&](int64_t head) {
+    scatter(grad_keys.numbers + head * of_keys, head, work.tokens, work.size, work.grad_key);
+    scatter(grad_values.numbers + head * of_values, head, work.tokens, work.value_size,
+            work.grad_value);
+  });
+}
