@@ -382,17 +382,35 @@ def test_with_tool_choice_none_nothing_is_read_as_a_call(chat):
 # ------------------------------------------------------------------------------------------------ an engine that fails
 
 
+class FailsOne(ScriptedEngine):
+    """Answers nothing before two requests are there, then fails one of them. It is not asked for the other for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            self.script, context_length=1024, delay_ticks=lambda request: 5 * request.id
+        )
+        self.submitted = 0
+        self.polled = 0
+
+    def script(self, request):
+        raise EngineError("out of memory")
+
+    def submit(self, request):
+        super().submit(request)
+        self.submitted += 1
+
+    def poll(self):
+        if self.submitted < 2:
+            return []
+        self.polled += 1
+        assert self.polled < 2000, "what was dropped is waited for"
+        return super().poll()
+
+
 def test_a_failing_engine_ends_all_open_calls_of_its_trajectory(chat):
     """Two calls side by side, one of which the engine cannot answer: the other is not waited for."""
-    asked = []
-
-    def script(request):
-        asked.append(request.id)
-        if len(asked) == 1:
-            raise EngineError("out of memory")
-        return [*chat.foreign_ids("x"), chat.end_of_turn]
-
-    engine = ScriptedEngine(script, context_length=1024, delay_ticks=lambda r: 40 * r.id + 20)
+    engine = FailsOne()
     trajectory, _, _ = collected(chat, "asks_two_at_once", engine=engine)
     assert trajectory.stop_reason is StopReason.ENGINE_ERROR and "out of memory" in trajectory.error
     assert trajectory.reward is None
+    assert engine.submitted == 2 and engine.polled < 5
