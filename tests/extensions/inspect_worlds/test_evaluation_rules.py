@@ -176,6 +176,39 @@ def test_greedy_play_that_is_not_greedy_and_sampled_play_that_is(run):
     )
 
 
+def first_turn_changed(other_prompt: bool):
+    """In greedy play the first token is another, and unlikely; with `other_prompt`, so is the token before it."""
+
+    def changed(trajectory):
+        segment = trajectory.segments[0]
+        spans = list(segment.spans)
+        at = next(number for number, span in enumerate(spans) if span.sampled)
+        ids = spans[at].token_ids.copy()
+        ids[0] += 1
+        logp = spans[at].logprobs.copy()
+        logp[0] = -9.0
+        spans[at] = replace(spans[at], token_ids=ids, logprobs=logp, plain_logprobs=logp)
+        if other_prompt:
+            ids = spans[at - 1].token_ids.copy()
+            ids[-1] += 1
+            spans[at - 1] = replace(spans[at - 1], token_ids=ids)
+        first = replace(segment, spans=tuple(spans))
+        return replace(trajectory, segments=(first, *trajectory.segments[1:]))
+
+    return attempts_changed(changed, "-greedy")
+
+
+def test_first_turns_behind_other_tokens_are_not_compared(run):
+    """Programs that ask side by side: which of their calls comes first is the wall clock's."""
+
+    def not_greedy(other_prompt):
+        found = asked(run, "R25", first_turn_changed(other_prompt)).errors
+        return [finding for finding in found if "it is not greedy" in finding.what]
+
+    assert not not_greedy(other_prompt=True)
+    assert not_greedy(other_prompt=False)  # negative control
+
+
 @pytest.mark.parametrize(
     "name, value",
     [

@@ -254,9 +254,13 @@ def _first_difference(
     greedy: Trajectory, sampled: Trajectory
 ) -> tuple[float | None, float | None, float]:
     """Plain logprobs of the two tokens at which the first turns part, None where they do not; and -logprob of what is
-    the same, as it was sampled."""
-    spans = [next(sampled_spans(t), None) for t in (greedy, sampled)]
+    the same, as it was sampled. Of a program that asks side by side, the first call may be another each time: turns behind
+    other tokens are not compared."""
+    first = [_first_turn(t) for t in (greedy, sampled)]
+    spans = [span for _, span in first]
     if None in spans or greedy.task.id != sampled.task.id:
+        return None, None, 0.0
+    if first[0][0] != first[1][0]:
         return None, None, 0.0
     plain = [
         span.logprobs if span.plain_logprobs is None else span.plain_logprobs for span in spans
@@ -269,6 +273,17 @@ def _first_difference(
         known = spans[0].plain_logprobs is not None
         return (float(plain[0][at]) if known else 0.0), float(plain[1][at]), 0.0
     return None, None, -float(spans[1].logprobs[:length].sum())
+
+
+def _first_turn(trajectory: Trajectory) -> tuple[list[int], Span | None]:
+    """The first sampled span, behind the tokens of its segment that stand before it; None where nothing was sampled."""
+    for segment in trajectory.segments:
+        before: list[int] = []
+        for span in segment.spans:
+            if span.logprobs is not None:
+                return before, span
+            before += span.token_ids.tolist()
+    return [], None
 
 
 # ------------------------------------------------------------------------------------------------ other sides
