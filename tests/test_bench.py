@@ -397,4 +397,4 @@ def test_both_ways_of_decoding_sample_alike_and_are_shown_side_by_side():
     assert row[-2] == "all of 3 turns" and row[0].startswith("decoding alone, tiny, 3 rows")
     other = [(np.array([1, 2]), np.zeros(2, np.float32))]
     own = [(np.array([1, 3]), np.zeros(2, np.float32))]
-    assert decode._compared(own, other)["same"] == 0.0
+    assert decode.compared(own, other)["same"] == 0.0

@@ -212,6 +212,11 @@ def sound(folder: Path) -> dict[str, dict[str, Any]]:
     of_groups = {"groups": groups}
     right: dict[str, dict[str, Any]] = {
         "mount": {"command": ["true"]},
+        "agents": {"program": "my_agent:solve"},
+        "attach_trl": {"trainer": None},  # a right one takes a TRL run: tests/extensions/trl_live
+        "conversations": {"what": groups},
+        "envs": {},
+        "show_planted": {},
         "ablate": {"plan": "no-such-plan", "out": folder / "grid"},
         "assert_clean": {"what": groups, "session": session},
         "audit": {"what": session, "tasks": 1, "attempts": 1, "syncs": 1},

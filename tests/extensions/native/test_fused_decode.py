@@ -77,7 +77,7 @@ SHAPES = {
     "llama, one key for all": (*LLAMA, dict(num_key_value_heads=1)),
     "llama, three queries to a key": (
         *LLAMA,
-        dict(num_attention_heads=6, num_key_value_heads=2, head_dim=16),
+        dict(hidden_size=48, num_attention_heads=6, num_key_value_heads=2, head_dim=16),
     ),
     "llama, biases everywhere": (*LLAMA, dict(attention_bias=True)),
     "llama3's rotations": (*LLAMA, LLAMA3),

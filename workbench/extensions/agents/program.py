@@ -251,7 +251,7 @@ def check_program(program: str) -> None:
     solve = load_named(program, "env.program")
     try:
         inspect.signature(solve).bind(None, None)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: `int` and its like have no signature
         raise ConfigError(
             f"env.program {program!r} is called with a task and with where its model is: solve(task, model); {error}"
         ) from error

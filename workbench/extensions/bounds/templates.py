@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pickle
 import resource
 import signal
 import socket
@@ -105,7 +104,12 @@ class _Keeper:
         theirs.close()
 
     def render(self, request: tuple[tuple, dict]) -> Any:
-        data = pickle.dumps(request)
+        try:
+            data = json.dumps(request).encode()
+        except (TypeError, ValueError) as error:
+            raise PolicyError(
+                f"a chat template is given messages, schemas of tools and settings as JSON values: {error}"
+            ) from error
         with self._lock:
             try:
                 answer = self._asked(data, time.monotonic() + SECONDS)
@@ -195,7 +199,7 @@ def _serve(connection: socket.socket) -> None:
 
 def _answer(request: bytes) -> dict[str, Any]:
     try:
-        arguments, settings = pickle.loads(request)
+        arguments, settings = json.loads(request)
         texts, spans = _ORIGINAL(*arguments, **settings)
         if sum(map(len, texts)) > LONGEST:
             return {"over": f"wrote more than {LONGEST:,} characters"}
