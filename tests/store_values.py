@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import strategies as st
 
+from workbench.run.recording import create_run
+from workbench.training.config import PRESETS, to_dict
 from workbench.values import (
     CreditTable,
     Group,
@@ -106,6 +110,14 @@ def groups(draw):
         for trajectory in trajectories
     )
     return Group(made[:1], made[1]) if len(made) > 1 and draw(st.booleans()) else Group(made)
+
+
+def stored_run(path: Path) -> Path:
+    """A run of one step, as it lies on the disk; nothing was computed."""
+    with create_run(path, to_dict(PRESETS["frozenlake"])) as writer:
+        writer.write_step(1, ordinary_step())
+        writer.commit_step(1, {"reward": 1.0}, {"seconds": 1.0})
+    return path
 
 
 def ordinary_step(

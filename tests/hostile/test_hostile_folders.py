@@ -7,16 +7,15 @@ import shutil
 import time
 
 import pytest
-from store_values import ordinary_step
+from store_values import stored_run
 
 from tests.hostile.bad_calls import NOT_CALLED, commands
 from tests.hostile.folders import HOSTILE
 from tests.hostile.sweep import COMMANDS, OWN_FILES, bend_own_files, waited_for_a_core
 from workbench.cli import run as command
-from workbench.run.recording import create_run, reopen_run
+from workbench.run.recording import reopen_run
 from workbench.run.store import open_run
 from workbench.training import checkpoint
-from workbench.training.config import PRESETS, to_dict
 from workbench.values.errors import StoreError
 
 QUICK = (
@@ -38,11 +37,7 @@ QUICK = (
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """A run of one step, as it lies on the disk; nothing was computed."""
-    path = tmp_path_factory.mktemp("sound") / "run"
-    with create_run(path, to_dict(PRESETS["frozenlake"])) as writer:
-        writer.write_step(1, ordinary_step())
-        writer.commit_step(1, {"reward": 1.0}, {"seconds": 1.0})
-    return path
+    return stored_run(tmp_path_factory.mktemp("sound") / "run")
 
 
 @pytest.fixture

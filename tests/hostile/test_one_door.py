@@ -35,12 +35,6 @@ ALLOWED = {
     ): "weights that the learner beside it wrote",
     ("dumps", "extensions/inspect_worlds/sharing.py", ""): "written to be compared, never read",
     ("dumps", "extensions/inspect_worlds/reachable.py", ""): "likewise",
-    ("dumps", "extensions/bounds/templates.py", ""): "to a child of this very process",
-    (
-        "loads",
-        "extensions/bounds/templates.py",
-        "_answer",
-    ): "in that child; its answers come back as JSON",
 }
 CALLS = (
     "from_pretrained",

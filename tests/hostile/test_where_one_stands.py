@@ -10,15 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from store_values import ordinary_step
+from store_values import stored_run
 
 from tests.hostile import standing
 from tests.hostile.sweep import COMMANDS, lay_out, sound_run
 from workbench.basics import beside
 from workbench.basics.plugins import load_named
-from workbench.run.recording import create_run
 from workbench.tools.workers.supervisor import release, start_supervisor
-from workbench.training.config import PRESETS, to_dict
 from workbench.values.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,11 +129,7 @@ def test_workers_look_for_nothing_where_the_trainer_stands(stranger):
 @pytest.fixture(scope="module")
 def run_here(tmp_path_factory):
     """A run of one step; nothing was computed."""
-    path = tmp_path_factory.mktemp("stored") / "run"
-    with create_run(path, to_dict(PRESETS["frozenlake"])) as writer:
-        writer.write_step(1, ordinary_step())
-        writer.commit_step(1, {"reward": 1.0}, {"seconds": 1.0})
-    return path
+    return stored_run(tmp_path_factory.mktemp("stored") / "run")
 
 
 @pytest.mark.parametrize("before", ["", APPENDED])

@@ -55,11 +55,9 @@ UNSEEDED = (
     "learning, resuming and replaying from what is stored are as exact as ever"
 )
 SMALL = 20_000_000  # parameters of a model whose copy costs nothing
+MOST_ASKED = 1_000_000  # tasks, or trajectories of each, of one call
 LARGE = 1_000_000_000  # parameters of a model that the embedded engine is too slow for on a GPU
 _printed: set[str] = set()  # notes that were already printed in this process
-
-
-MOST_ASKED = 1_000_000  # tasks, or trajectories of each, of one call
 
 
 @dataclass(frozen=True, repr=False)

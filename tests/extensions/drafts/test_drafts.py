@@ -3,8 +3,6 @@ whatever is proposed, wherever a turn stops, whoever else is decoded."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -14,37 +12,25 @@ import torch
 
 import workbench as wb
 from tests.counts import reduced
+from tests.kernel_kit import needs_compiler, own_folder  # noqa: F401
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.policy import load_policy
 from workbench.engines.transformers_engine import TransformersEngine
 from workbench.extensions.drafts import ngrams
 from workbench.extensions.drafts.engine import DraftingEngine
-from workbench.extensions.native import kernel
 from workbench.training.step import train_step
 from workbench.values.errors import ConfigError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engines"))
 from engine_models import STOP, VOCAB, ask, drain, play, prompts, tiny  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler"
-)
+pytestmark = needs_compiler
 CUTS = {
     "as it comes": {},
     "few rows": dict(max_rows=2, prefill_tokens=4),
     "evictions": dict(cache_tokens=150),
     "one token of a draft at most": dict(prefill_tokens=1),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_folder(tmp_path_factory):
-    """The kernel is compiled once for these tests, in a folder of theirs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        kernel.kernel.cache_clear()
-        yield
-    kernel.kernel.cache_clear()
 
 
 def engine_for(model, drafts=0, **settings):

@@ -4,8 +4,6 @@ llama or qwen model; who else is decoded changes no bit; and what it cannot do i
 from __future__ import annotations
 
 import copy
-import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import torch
 import transformers as hf
 
 from tests.counts import reduced
+from tests.kernel_kit import needs_compiler, own_folder  # noqa: F401
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.policy import load_policy, shipped_policies
 from workbench.extensions.native import fused, kernel, layout
@@ -27,19 +26,6 @@ from engine_models import FAMILIES, SHAPE, ask, drain, play, prompts, tiny, wors
 NEAR = 3e-6  # of a logprob, random weights
 # The same of shipped policies on text that they do not know: float32 rounds today's logprobs by up to 9e-6, too.
 NEAR_SHARP = 3e-5
-needs_compiler = pytest.mark.skipif(
-    shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler"
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_folder(tmp_path_factory):
-    """The kernel is compiled once for these tests, in a folder of theirs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        kernel.kernel.cache_clear()
-        yield
-    kernel.kernel.cache_clear()
 
 
 def shaped(make, config, seed=0, **others):

@@ -3,8 +3,6 @@ whatever the lengths, heads and layouts; a learner's step gives the same weights
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernel_kit import needs_compiler, own_folder  # noqa: F401
 from workbench.extensions.native import kernel, packed
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
@@ -24,20 +23,7 @@ from workbench.values.errors import LearnerError
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from learning_data import make_groups, tiny_model  # noqa: E402
 
-needs_compiler = pytest.mark.skipif(
-    shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler"
-)
 HEADS = [(1, 1), (2, 2), (4, 2), (9, 3), (3, 1), (7, 1)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def own_folder(tmp_path_factory):
-    """The kernel is compiled once for these tests, in a folder of theirs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        kernel.kernel.cache_clear()
-        yield
-    kernel.kernel.cache_clear()
 
 
 def states(seed, total, heads, size, value_size, token_first=False):

@@ -9,9 +9,10 @@ import time
 import pytest
 import torch
 
+from workbench.basics.replacing import replaced
 from workbench.cli import main
 from workbench.extensions.profile import training
-from workbench.extensions.profile.sections import Sections, replaced
+from workbench.extensions.profile.sections import Sections
 from workbench.extensions.profile.table import profile_table
 from workbench.extensions.profile.training import profiled_training
 from workbench.learn.learner import Learner

@@ -1,4 +1,4 @@
-"""Seconds of named parts of a program, each without the parts within it; and functions that are replaced for a while.
+"""Seconds of named parts of a program, each without the parts within it.
 
 sections = Sections()
 with sections.within("collect"):
@@ -12,8 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any
 
 
 class Sections:
@@ -68,18 +66,3 @@ class Sections:
             self.count(names[-1], wall - since_wall)
             self.count(f"{names[-1]}_cpu", cpu - since_cpu)
         self._open.since = (wall, cpu)
-
-
-@contextmanager
-def replaced(owner: Any, name: str, make: Callable[[Callable], Callable]) -> Iterator[None]:
-    """For this block, the function `name` of a class or module is what `make` makes of it."""
-    had = name in vars(owner)
-    straight = getattr(owner, name)
-    setattr(owner, name, wraps(straight)(make(straight)))
-    try:
-        yield
-    finally:
-        if had:
-            setattr(owner, name, straight)
-        else:
-            delattr(owner, name)

@@ -22,9 +22,10 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from workbench.basics.replacing import replaced
 from workbench.engines.cohort_runner import CohortRunner
 from workbench.engines.slot_runner import SlotRunner
-from workbench.extensions.profile.sections import Sections, replaced
+from workbench.extensions.profile.sections import Sections
 from workbench.extensions.profile.table import PREFIX, profile_table
 from workbench.learn.learner import Learner
 from workbench.learn.microbatch import output_head

@@ -9,8 +9,8 @@ rule asks for a private name of TRL that it cannot do without: where one is miss
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,11 +21,19 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.extensions import service
-from workbench.basics.findings import Answer, Checked, Finding, LintReport, NotChecked, together
-from workbench.extensions.trl_live import credit, probe, sampling, tokens, update
+from workbench.basics.findings import Answer, Checked, LintReport, NotChecked, together
+from workbench.extensions.trl_live import (
+    credit,
+    environments,
+    probe,
+    sampling,
+    tokens,
+    update,
+)
 from workbench.extensions.trl_live.declared import loss_settings
 from workbench.extensions.trl_live.hearing import hearing
 from workbench.extensions.trl_live.journal import AnswerJournal, SampledTokens, authorship
+from workbench.extensions.trl_live.messages import LintMessages
 from workbench.extensions.trl_live.rows import (
     SampledRows,
     StepSettings,
@@ -145,7 +153,7 @@ class LiveLint(HasView):
     generating: bool = False
     failures: list[str] = field(default_factory=list)
     clock: Callable[[], float] = time.perf_counter
-    times: Counter[tuple[str, str]] = field(default_factory=Counter)
+    messages: LintMessages = field(default_factory=LintMessages)
     replaced: dict[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=all_rules)
     raw_checks: Mapping[str, Check] = field(default_factory=partial(service, "raw_checks", NEEDED))
@@ -319,7 +327,7 @@ class LiveLint(HasView):
             "R4": [tokens.padding(generated, tokenizer_of(trainer).pad_token_id)],
             "R7": [tokens.prompts_of_rows(generated, text)],
             "R12": [self._sampling_check(look, generated)],
-            "R14": [environments_apart(generated, look.environments, look.paid_by)],
+            "R14": [environments.apart(generated, look.environments, look.paid_by)],
             "R17": [sampling.weights_are_current(generated.step, trainer)],
         }
         if generated.fits:
@@ -536,7 +544,7 @@ class LiveLint(HasView):
         self.parts.append(report)
         if len(self.parts) > MANY:
             self.parts = [together(self.parts)]
-        self._say(generated, report)
+        self.messages.say(generated.step, report, self.options.say)
         if self.options.stops and not report.ok:
             error = LintError(
                 f"step {generated.step} of the trainer is not what it is taken for, so it was stopped before the update:\n"
@@ -547,20 +555,6 @@ class LiveLint(HasView):
 
     def _about(self) -> str:
         return f"TRL {self.version}, {type(self.trainer).__name__}: {self.generations} generations"
-
-    def _say(self, generated: SampledRows, report: LintReport) -> None:
-        for answer in report.answers:
-            kinds = (("error", answer.errors, answer.further_errors), ("note", answer.notes, 0))
-            for kind, findings, further in kinds:
-                if not findings:
-                    continue
-                self.times[answer.rule, kind] += 1
-                if self.times[answer.rule, kind] == 1:
-                    self.options.say(_in_full(answer, kind, findings, further))
-                elif kind == "error":
-                    self.options.say(
-                        f"workbench lint: step {generated.step}: {answer.rule} again, {len(findings) + further} errors"
-                    )
 
     def ended(self) -> None:
         """Say what all of it came to."""
@@ -573,53 +567,6 @@ class LiveLint(HasView):
         )
         lines.append(f"looking took {self.seconds:.2f} s, {self.cost:.1%} of the steps")
         self.options.say("\n".join(lines))
-
-
-def _in_full(answer: Answer, kind: str, findings: Sequence[Finding], further: int) -> str:
-    lines = [f"workbench lint: {answer.rule} {kind}: {answer.title}"]
-    lines += [f"  {_where(finding)}: {finding.what}" for finding in findings[:3]]
-    more = len(findings) - 3 + further
-    lines += [f"  and {more} more"] if more > 0 else []
-    if kind == "error":
-        lines += [f"  it means: {answer.means}", f"  fix: {answer.mend}"]
-    return "\n".join(lines)
-
-
-def environments_apart(
-    generated: SampledRows, played: Sequence[Any], paid_by: Sequence[Any]
-) -> Iterator[RuleResult]:
-    """R14: every row has an environment of its own, and the one that it was played in scores it."""
-    if not played:
-        yield NotChecked("environments (environment_factory)")
-        return
-    yield Checked(len(played))
-    rows: dict[int, int] = {}
-    for row, environment in enumerate(played):
-        other = rows.setdefault(id(environment), row)
-        if other != row:
-            yield Finding(
-                f"it is played in the very environment of {generated.name(other)}",
-                generated.place(row),
-            )
-        elif row < len(paid_by) and paid_by[row] is not environment:
-            whose = rows_of(paid_by[row], played)
-            words = f"that of {generated.name(whose[0])}" if whose else "another one"
-            yield Finding(
-                f"it is scored by {words}, not by the environment that it was played in",
-                generated.place(row),
-            )
-
-
-def rows_of(environment: Any, played: Sequence[Any]) -> list[int]:
-    """The rows that were played in it."""
-    return [row for row, other in enumerate(played) if other is environment]
-
-
-def _where(finding: Finding) -> str:
-    place = finding.place
-    words = f"step {place.step}"
-    words += f", {place.trajectory}" if place.trajectory else ""
-    return words if place.position is None else f"{words}, token {place.position}"
 
 
 def _placed(answer: Answer, generated: SampledRows) -> Answer:
@@ -655,8 +602,6 @@ def _real_logprobs(generated: SampledRows, row: int) -> np.ndarray | None:
 
 def _is_plain(function: Any) -> bool:
     """A synchronous function of the user's own."""
-    import inspect
-
     return (
         callable(function)
         and not hasattr(function, "parameters")

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+from workbench.basics.replacing import replaced
 from workbench.extensions.trl_live.journal import AnswerJournal, AnswerSampling, settings_of
 
 
@@ -18,11 +19,11 @@ def hearing(trainer: Any, journal: AnswerJournal) -> Iterator[None]:
     vllm = getattr(trainer, "vllm_generation", None)
     used: list[Any] = []  # the settings of the call that is being made
     with ExitStack() as stack:
-        stack.enter_context(around(inner, "_prepare_generation_config", partial(_prepared, used)))
-        stack.enter_context(around(model, "generate", partial(_generated, journal, used)))
-        stack.enter_context(around(model, "generate_batch", partial(_batch_generated, journal)))
+        _listen(stack, inner, "_prepare_generation_config", partial(_prepared, used))
+        _listen(stack, model, "generate", partial(_generated, journal, used))
+        _listen(stack, model, "generate_batch", partial(_batch_generated, journal))
         if vllm is not None:
-            stack.enter_context(around(vllm, "generate", partial(_served, journal, vllm)))
+            _listen(stack, vllm, "generate", partial(_served, journal, vllm))
         yield
 
 
@@ -65,26 +66,10 @@ def _served(
     return result
 
 
-@contextmanager
-def around(owner: Any, name: str, listener: Any) -> Iterator[None]:
-    """While the block lasts, `owner.name(...)` calls `listener(original, ...)`. Nothing where there is no such method."""
-    original = getattr(owner, name, None)
-    if original is None:
-        yield
-        return
-    own = vars(owner).get(name)
-
-    def listened(*args, **named):
-        return listener(original, *args, **named)
-
-    setattr(owner, name, listened)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)
+def _listen(stack: ExitStack, owner: Any, name: str, listener: Any) -> None:
+    """Until the stack is closed, `owner.name(...)` calls `listener(original, ...)`. Nothing where there is no such method."""
+    if hasattr(owner, name):
+        stack.enter_context(replaced(owner, name, lambda straight: partial(listener, straight)))
 
 
 def _of_vllm(vllm: Any) -> AnswerSampling:

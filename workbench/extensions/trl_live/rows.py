@@ -5,7 +5,7 @@ Axis letters: N rows (completions) of this process, C tokens of the longest comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -135,6 +135,3 @@ def int_arrays(rows: Sequence[Any]) -> tuple[np.ndarray, ...]:
 def float_arrays(rows: Sequence[Any]) -> tuple[np.ndarray, ...]:
     """Numbers of each row; None becomes NaN."""
     return tuple(np.array(list(row), np.float64) for row in rows)  # of None numpy makes NaN
-
-
-TokenText = Callable[[int], str]

@@ -30,6 +30,13 @@ def _quoted(ids: Sequence[int], text_of: TextOf) -> str:
     return f"id {int(ids[0])} {text_of([int(ids[0])])!r}" if len(ids) else "nothing"
 
 
+def _looked_at(count: int, authors: Sequence[SampledTokens]) -> Iterator[RuleResult]:
+    """What was checked, and that the rows which the sampler was not heard to make were not."""
+    yield Checked(count)
+    if not all(author.known for author in authors):
+        yield NotChecked(UNHEARD)
+
+
 # ------------------------------------------------------------------------------------------------ R1, R3
 
 
@@ -46,9 +53,7 @@ def answers_kept(
             finding = _departure(generated, row, departure, text_of)
             if finding is not None:
                 yield finding
-    yield Checked(looked)
-    if not all(author.known for author in authors):
-        yield NotChecked(UNHEARD)
+    yield from _looked_at(looked, authors)
 
 
 def _departure(
@@ -111,9 +116,7 @@ def mask_is_authorship(
             )
         if trained.any():
             yield from _lost(generated, row, author, trained, text_of)
-    yield Checked(looked)
-    if not all(author.known for author in authors):
-        yield NotChecked(UNHEARD)
+    yield from _looked_at(looked, authors)
 
 
 def _lost(

@@ -279,7 +279,7 @@ def old_is_old(
     old = batch.arrays.get("old_per_token_logps")
     if old is None or not batch.first:
         return
-    counted = _counted(generated, batch)
+    counted = _counted(batch)
     if not counted.any():
         return
     gap = np.abs(old - batch.logp_NC)
@@ -297,7 +297,7 @@ def old_is_old(
         )
 
 
-def _counted(generated: SampledRows, batch: LossMicroBatch) -> np.ndarray:
+def _counted(batch: LossMicroBatch) -> np.ndarray:
     """bool [N, C]: tokens that the loss counts."""
     mask = batch.arrays["completion_mask"] != 0
     if "tool_mask" in batch.arrays:
@@ -320,7 +320,7 @@ def sampler_agrees(
     gaps: list[tuple[float, int, np.ndarray, np.ndarray]] = []
     for batch in batches:
         given = batch.arrays.get("sampling_per_token_logps")
-        counted = _counted(generated, batch)
+        counted = _counted(batch)
         if given is None or not batch.first:
             continue
         for here, row in enumerate(batch.rows):
@@ -359,7 +359,7 @@ def _drawn_from_it(
     parts = []
     for batch in batches:
         if batch.first and batch.entropy_NC is not None:
-            counted = _counted(generated, batch)
+            counted = _counted(batch)
             parts.append((batch.logp_NC + batch.entropy_NC)[counted])
     surprise = np.concatenate(parts) if parts else np.zeros(0)
     if len(surprise) < 200:

@@ -161,8 +161,8 @@ def _is_group(value: Any) -> bool:
 
 
 def _evidence(what: Any, given: dict[str, Any]) -> Evidence:
-    if unknown := given.keys() - {field.name for field in fields(Evidence)}:
-        known = [field.name for field in fields(Evidence)]
+    known = [field.name for field in fields(Evidence)]
+    if unknown := given.keys() - set(known):
         raise DataError(f"lint takes no {min(unknown)}; {nearest(min(unknown), known)}")
     if isinstance(what, Evidence):
         return replace(what, **given)
