@@ -25,6 +25,7 @@ from vllm_kit import need_vllm, wide
 
 from workbench import cli
 from workbench.engines.base import Request
+from workbench.extensions.servers.serve_command import KEY
 from workbench.extensions.vllm_server.process import _free_port, is_free
 from workbench.look.cells.train import train_here
 from workbench.run.store import open_run
@@ -358,7 +359,9 @@ def test_two_processes_that_share_the_weights_train_while_one_server_samples_ahe
         assert not any(t.error for t in trajectories)
 
 
-def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tmp_path):
+def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(
+    tmp_path, monkeypatch
+):
     """`workbench serve`: the run's template, greedy ids and logprobs; Ctrl-C ends it, and nothing is left."""
     need_vllm()
     config = load_config(
@@ -394,21 +397,23 @@ def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tm
             for line in done.stdout
             if line.startswith("serving first at ")
         )
+        key = done.stdout.readline().strip().removeprefix(f"export {KEY}=")
+        monkeypatch.setenv(KEY, key)
         session = reopen(run, quiet=True)
         observation = Observation((Message("user", "Go from P to G."),))
         prompt = np.concatenate([piece.token_ids for piece in session.chat.open(observation)])
-        answer = httpx.post(
-            f"{url}/chat/completions",
-            timeout=60,
-            json={
-                "model": "first",
-                "messages": [{"role": "user", "content": "Go from P to G."}],
-                "temperature": 0,
-                "max_tokens": 12,
-                "logprobs": True,
-                "return_token_ids": True,
-            },
-        ).json()
+        asked = {
+            "model": "first",
+            "messages": [{"role": "user", "content": "Go from P to G."}],
+            "temperature": 0,
+            "max_tokens": 12,
+            "logprobs": True,
+            "return_token_ids": True,
+        }
+        completions = f"{url}/chat/completions"
+        assert httpx.post(completions, timeout=60, json=asked).status_code == 401
+        carried = {"Authorization": f"Bearer {key}"}
+        answer = httpx.post(completions, timeout=60, json=asked, headers=carried).json()
         choice = answer["choices"][0]
         assert answer["prompt_token_ids"] == prompt.tolist()
         session.engine.submit(
@@ -436,6 +441,8 @@ def test_a_run_is_served_to_any_client_and_says_what_the_embedded_engine_says(tm
                 "first",
                 "--calls",
                 "text",
+                "--key-env",
+                KEY,
                 "--ask",
                 "7",
             ]
