@@ -16,6 +16,9 @@ from typing import Any
 
 __version__ = "0.1.0"
 
+# Whatever is imported of this package: what it lacks is named with the extra that brings it.
+import_module("workbench.basics.extras").watch()
+
 # The public surface of the core: name -> "module" or "module:attribute". A name must not be that of a submodule unless it
 # *is* that submodule: Python binds a submodule to its package on first import and would silently replace the function.
 PUBLIC: dict[str, str] = {

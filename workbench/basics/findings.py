@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any
 
 from workbench.basics.canonical_json import plain
-from workbench.values.errors import where_raised
+from workbench.values.errors import MissingPackageError, where_raised
 from workbench.values.view import Shown
 
 ERROR = "error"
@@ -252,6 +252,8 @@ def heard_out(
     results: list[RuleResult] = []
     try:
         results.extend(check(given))  # keeps what came before it raised
+    except MissingPackageError as error:
+        results.append(NotChecked(str(error)))
     except Exception as error:
         words = f"{failed}: {type(error).__name__}: {error} ({where_raised(error)})"
         results.append(Finding(words, severity=NOTE))

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.basics.beside import give
-from workbench.values.errors import ConfigError, did_you_mean, own_line
+from workbench.values.errors import ConfigError, MissingPackageError, did_you_mean, own_line
 
 NAMED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 # Names of this package that a stored run may hold from before the modules moved -> where they are now.
@@ -74,6 +74,8 @@ def load_named(reference: str, what: str) -> Any:
     give(module)
     try:
         return functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except MissingPackageError:
+        raise
     except ModuleNotFoundError as error:
         reason = _why_missing(module, error.name)
         cause: BaseException = error

@@ -16,7 +16,6 @@ from workbench.cli.opening import (
     is_config,
     is_run,
     print_or_save,
-    recipes,
     session_of,
 )
 from workbench.values import View
@@ -123,9 +122,10 @@ def _view_of_rollouts(args: argparse.Namespace) -> View:
 
 def lint_command(args: argparse.Namespace) -> int:
     from workbench.look.cells.lint import lint
-    from workbench.training.session import open_session
 
     if is_config(args.source):
+        from workbench.training.session import open_session
+
         if args.step is not None or args.start:
             raise ConfigError(
                 "--step and --start are for run folders; a preset is sampled from, and tried in full"
@@ -163,16 +163,4 @@ def settings_command(args: argparse.Namespace) -> int:
     from workbench.training.listing import settings_text
 
     print(settings_text(args.key))
-    return 0
-
-
-def pretrain_command(args: argparse.Namespace) -> int:
-    pretrain = recipes()
-    if args.check:
-        report = pretrain.check(args.name, quick=args.quick)
-        print(report.text)
-        return 0 if report.passed else 1
-    out = args.out or Path("runs/policies") / args.name
-    pretrain.pretrain(args.name, out, seed=args.seed)
-    print(out)
     return 0

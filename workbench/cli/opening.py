@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from workbench.basics.plugins import is_named
@@ -110,15 +108,3 @@ def print_or_save(view, html: Path | None) -> None:
     page = f'<!doctype html><meta charset="utf-8">{view.html}\n'
     write_file(html, replace=True, content=page.encode("utf-8", "replace"))
     print(html)
-
-
-def recipes() -> ModuleType:
-    """`data/make/pretrain.py` of the checkout: how the shipped policies are made is not part of the package."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / "data" / "make" / "pretrain.py").is_file():
-        raise ConfigError(
-            f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
-            "checkout of the repository, installed with `pip install -e .`"
-        )
-    sys.path.append(str(root))
-    return import_module("data.make.pretrain")

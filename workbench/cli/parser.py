@@ -259,25 +259,6 @@ def _add_looking(command: AddCommand) -> None:
 
 def _add_machine(command: AddCommand) -> None:
     sub = command(
-        "pretrain",
-        commands.pretrain_command,
-        "make a shipped tiny policy again, or check that the shipped one does what it says",
-    )
-    sub.add_argument("name")
-    sub.add_argument("--out", type=Path, help="folder to write (default: runs/policies/NAME)")
-    sub.add_argument("--seed", type=int, default=None)
-    sub.add_argument(
-        "--check",
-        action="store_true",
-        help="reproduce the shipped policy's success within its interval; exit 1 if not",
-    )
-    sub.add_argument(
-        "--quick",
-        action="store_true",
-        help="with --check: evaluate the shipped weights only, do not train anew",
-    )
-
-    sub = command(
         "settings", commands.settings_command, "all settings: key, default, type, range and meaning"
     )
     sub.add_argument(

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import torch
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, Place
+from workbench.basics.tensors import torch
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import RuleResult
-from workbench.plain.engine import distribution
 from workbench.values import Span
 from workbench.values.seeds import rng_at
 
@@ -43,6 +42,8 @@ WHOLE = 0.9  # of what was sampled: where credit chose among trajectories, it ch
 def against_the_model(evidence: Evidence) -> Iterator[RuleResult]:
     """The stored logprobs of bent spans beside those of the plain model, which has the untrained weights, bent as
     `workbench.plain` bends them."""
+    from workbench.plain.engine import distribution
+
     flat = evidence.flat
     where: list[tuple[int, int]] = []
     stored: list[float] = []

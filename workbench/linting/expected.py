@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.base import LossInputs
 from workbench.linting.plain_trajectories import TrajectoryTable
 from workbench.plain.credit import Recipe, TrajectoryCredit, credit_of, updates_per_epoch

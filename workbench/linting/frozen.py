@@ -12,16 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-from workbench.engines.digests import digests
+from workbench.basics.tensors import Tensor, nn, torch
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.config import CriticConfig, LearnerConfig
-from workbench.learn.learner import Learner
+
+if TYPE_CHECKING:
+    from workbench.learn.learner import Learner
 
 HEAD_SPREAD = 0.05  # of the critic's head: values of about one half, so that its bounds can bind
 SEED = 20260731  # of that head, and of the reference
@@ -48,6 +46,8 @@ class FrozenLearner:
         critic: CriticConfig,
         reference: nn.Module,
     ) -> None:
+        from workbench.learn.learner import Learner
+
         self._model = model
         self._config = config
         with torch.random.fork_rng(
@@ -104,7 +104,7 @@ class FrozenLearner:
                 names = [policy[id(parameter)] for parameter in parameters]
             handed.update({name: gradient_of(p) for name, p in zip(names, parameters)})
 
-        hook = register_optimizer_step_pre_hook(listen)
+        hook = torch.optim.optimizer.register_optimizer_step_pre_hook(listen)
         try:
             yield handed
         finally:
@@ -140,6 +140,8 @@ def everybodys(tensors: Mapping[str, Tensor], processes: int) -> Weights:
 
 def same_everywhere(tensors: Mapping[str, Tensor], processes: int) -> bool:
     """Whether every process holds these bits. Every process calls it."""
+    from workbench.engines.digests import digests
+
     if processes == 1:
         return True
     held: list[dict[str, str]] = [{}] * processes

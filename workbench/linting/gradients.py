@@ -23,10 +23,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, Credit
 from workbench.learn.algorithms.plain_recipe import plain_recipe

@@ -14,7 +14,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.basics.findings import Answer, Finding, LintReport, together
-from workbench.engines.digests import digests
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
 from workbench.learn.batch import Batch
@@ -319,6 +318,8 @@ def _replicas(session: LintedSession) -> tuple[str, ...]:
     """A digest of the weights of each process, its critic's among them; none of a single one, and none where each holds a
     part."""
     import torch.distributed as dist
+
+    from workbench.engines.digests import digests
 
     if session.place[1] == 1 or session.config.learner.sharding == "full":
         return ()

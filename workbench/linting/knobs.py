@@ -18,11 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked
 from workbench.basics.settings import settings_of
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.liveness import inert_settings

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import torch
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
-from workbench.engines.gap import TRAINING_LIMITS
+from workbench.basics.tensors import torch
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
 from workbench.linting.evidence import Evidence
 from workbench.linting.flat import plain_logprobs
@@ -383,6 +382,8 @@ def _is_of_a_model(span: Span) -> bool:
 
 def _alarm(evidence: Evidence, sampled: _Sampled) -> tuple[float, float]:
     """The larger of what rounding explains in the engine's and in the trainer's dtype; half precision if not known."""
+    from workbench.engines.gap import TRAINING_LIMITS
+
     dtypes = {span.sampling.dtype for span in sampled.spans if span.sampling is not None}
     dtypes |= {"float32"} if evidence.precision == "fp32" else {"bfloat16"}
     half = TRAINING_LIMITS[torch.bfloat16]

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Credit, LossInputs, needs_critic, shares_of
 from workbench.learn.algorithms.settings import setting_of

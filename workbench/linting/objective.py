@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.base import LossInputs
 from workbench.linting.expected import declares
 from workbench.linting.rule import RuleResult

@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, Credit, needs_critic
 from workbench.learn.algorithms.plain_recipe import plain_recipe

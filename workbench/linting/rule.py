@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from workbench.basics.findings import Answer, LintReport, RuleResult, answered, heard_out
 from workbench.linting.evidence import Evidence
@@ -66,12 +67,14 @@ def _ask(rule: Rule, evidence: Evidence, raw_check: Check | None) -> Answer:
 FAILED = "the rule itself failed, so this was not looked at"
 WORDS = {
     "groups": "trajectories",
-    "batch": "the batch",
+    "batch": "the batch" if find_spec("torch") else "the batch (needs the extra train)",
     "credit": "the credit",
     "algorithm": "the algorithm",
     "updates": "the credit tables of the updates",
     "collect": "the sampling settings",
-    "chat": "the chat format",
+    "chat": "the chat format"
+    if find_spec("transformers")
+    else "the chat format (needs the extra train)",
     "journal": "what the engine was asked and answered",
     "family": "the environment",
     "raw": "sequences",

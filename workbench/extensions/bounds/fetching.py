@@ -8,18 +8,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from workbench.basics.shipped import shipped_folder
+from workbench.values.errors import MissingPackageError
 
 
 def why_not_fetched(name: str) -> str:
     """In words; "" for what is here, and for what can be no name on the hub: loading it says what is wrong."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
     try:
         if Path(name).expanduser().is_dir() or (shipped_folder() / name).is_dir():
             return ""
+        from huggingface_hub import try_to_load_from_cache
+
         cached = try_to_load_from_cache(name, "config.json")
-    except (HFValidationError, OSError, RuntimeError, ValueError):
+    except MissingPackageError as error:
+        return str(error)
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ):  # the hub's own for a name that can be none is a ValueError
         return ""
     if isinstance(cached, str):
         return ""

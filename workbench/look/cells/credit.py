@@ -18,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from workbench.basics.tensors import torch
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, missing_facts, needs_critic

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +43,13 @@ from workbench.look.cells.stored import token_texts as texts_of_run
 from workbench.look.words import count
 from workbench.run.store import Run, open_run
 from workbench.values import Group, Trajectory, View
-from workbench.values.errors import DataError, StoreError, WorkbenchError, nearest
+from workbench.values.errors import (
+    DataError,
+    MissingPackageError,
+    StoreError,
+    WorkbenchError,
+    nearest,
+)
 from workbench.values.view import HasView
 
 if TYPE_CHECKING:
@@ -199,7 +206,7 @@ def _batch_of(
     """The batch that training would make of them; None where an invariant keeps them from becoming one: the rules say which."""
     try:
         return Batch.from_groups([Group(*pair) for pair in zip(groups, greedy, strict=True)])
-    except DataError:
+    except (DataError, MissingPackageError):
         return None
 
 
@@ -305,12 +312,12 @@ class _OfRun:
 
     @cached_property
     def chat(self) -> Any:
-        from workbench.chat import ChatFormat
-        from workbench.engines.policy import load_tokenizer
-
         if "policy" in self.missing:
             return None
         try:
+            from workbench.chat import ChatFormat
+            from workbench.engines.policy import load_tokenizer
+
             policy = self.config.policy
             tokenizer = load_tokenizer(policy.name, policy.loader, download=False)
             return ChatFormat.from_tokenizer(tokenizer, template_flags=dict(policy.template_flags))
@@ -324,9 +331,11 @@ class _OfRun:
         groups = run.groups(step)
         tables = [run.credit(step, update) for update in run.updates(step)]
         skipped = run.skipped(step)
-        batch = Batch.from_groups(groups)
-        if tables:
-            batch = with_facts(batch, facts_of(groups, tables[0]))
+        batch = None
+        with suppress(MissingPackageError):  # without torch, rules over the batch say so
+            batch = Batch.from_groups(groups)
+            if tables:
+                batch = with_facts(batch, facts_of(groups, tables[0]))
         means = run.metrics_line(step)
         metrics = (
             means if len(tables) == 1 else {}

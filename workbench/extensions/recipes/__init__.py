@@ -1,0 +1,1 @@
+"""How the shipped policies are made: the recipes of a checkout, run again or checked."""
