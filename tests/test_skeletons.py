@@ -10,7 +10,7 @@ import pytest
 import workbench as wb
 from tests.counts import reduced
 from workbench import cli
-from workbench.look.skeletons import SKELETONS, write_skeleton
+from workbench.extensions.skeletons.skeletons import SKELETONS, write_skeleton
 from workbench.values.errors import ConfigError, StoreError
 
 

@@ -152,13 +152,6 @@ def diff_command(args: argparse.Namespace) -> int:
     return 0 if diff.equal else 1
 
 
-def new_command(args: argparse.Namespace) -> int:
-    from workbench.look.skeletons import write_skeleton
-
-    print(write_skeleton(args.command.removeprefix("new-"), args.name, args.folder).text)
-    return 0
-
-
 def settings_command(args: argparse.Namespace) -> int:
     from workbench.training.listing import settings_text
 

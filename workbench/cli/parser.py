@@ -66,7 +66,6 @@ def make_parser() -> argparse.ArgumentParser:
 
     _add_training(command)
     _add_questions_about_runs(command)
-    _add_making(command)
     _add_looking(command)
     _add_machine(command)
     _add_demo(command)
@@ -206,25 +205,6 @@ def _add_questions_about_runs(command: AddCommand) -> None:
         help="read every byte, checkpoints too: equal is then to the last bit (default: by checksums)",
     )
     add_html(sub)
-
-
-def _add_making(command: AddCommand) -> None:
-    for kind in ("env", "tool", "algorithm"):
-        sub = command(
-            f"new-{kind}",
-            commands.new_command,
-            f"write a first {'environment' if kind == 'env' else kind} of your own: a module, its test and a file "
-            "of settings that trains with it; nothing is written over",
-        )
-        sub.add_argument("name", metavar="NAME", help=f"of the module, such as my_{kind}")
-        sub.add_argument(
-            "--in",
-            dest="folder",
-            type=Path,
-            default=Path("."),
-            metavar="DIR",
-            help="where to write (default: here)",
-        )
 
 
 def _add_looking(command: AddCommand) -> None:

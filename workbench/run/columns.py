@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from workbench.basics.canonical_json import plain
 from workbench.basics.message_json import (
@@ -34,6 +33,7 @@ from workbench.basics.message_json import (
     observation_to_json,
 )
 from workbench.basics.regular_files import parse_json
+from workbench.run.arrow import pa
 from workbench.run.parquet import parquet_bytes, read_parquet
 from workbench.run.shapes import mapping, numbers_by_name
 from workbench.values import (

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
+from workbench.run.arrow import pa
 from workbench.run.columns import TRAJECTORIES, read_text
 from workbench.run.outcomes import COLUMNS, StoredRun, is_greedy_N, outcomes_N
 from workbench.run.parquet import read_parquet

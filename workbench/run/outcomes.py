@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-import pyarrow as pa
-
+from workbench.run.arrow import pa
 from workbench.run.columns import TRAJECTORIES
 from workbench.run.parquet import read_parquet
 from workbench.values.errors import StoreError

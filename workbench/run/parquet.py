@@ -9,13 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from workbench.basics.canonical_json import check_format, plain
 from workbench.basics.extensions import has_service, service
 from workbench.basics.regular_files import parse_json
+from workbench.run.arrow import pa, pc, pq
 from workbench.values.errors import StoreError
 
 # Measured on a step of 128 trajectories (25 600 tokens): zstd at level 1 costs 1 ms and saves 60 % of the bytes to

@@ -23,6 +23,7 @@ from workbench.extensions.interop.importers.values import (
     prompt_name,
     text_of,
 )
+from workbench.run.arrow import pq
 from workbench.run.parquet import too_much
 from workbench.values.errors import DataError
 
@@ -54,21 +55,17 @@ def is_table(path: Path) -> bool:
 
 def columns_of(path: Path) -> list[str] | None:
     """The names of a parquet file's columns; None where it cannot be read."""
-    import pyarrow.parquet as parquet
-
     try:
         with open_stream(path) as stream:
-            return parquet.read_schema(stream).names
+            return pq.read_schema(stream).names
     except (OSError, ValueError):  # pyarrow's errors are ValueErrors
         return None
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a table, a few at a time. DataError where the file is cut or damaged."""
-    import pyarrow.parquet as parquet
-
     try:
-        with open_stream(path) as stream, parquet.ParquetFile(stream) as file:
+        with open_stream(path) as stream, pq.ParquetFile(stream) as file:
             size = path.stat().st_size
             reason = too_much(file.metadata, size, rows=ROWS, file=stream)
             if reason:
