@@ -15,7 +15,8 @@ from importlib import import_module
 # Extra of pyproject.toml -> the modules that it brings.
 BRINGS = {
     "train": "torch transformers tokenizers huggingface_hub accelerate safetensors peft jinja2 bm25s pydantic httpx",
-    "lab": "pandas scipy matplotlib PIL pyarrow jupyterlab IPython ipywidgets anywidget plotly papermill submitit nbformat "
+    "frames": "pandas scipy matplotlib PIL pyarrow",
+    "lab": "jupyterlab IPython ipywidgets anywidget plotly papermill submitit nbformat "
     "nbclient traitlets tensorboard",
     "quant": "bitsandbytes",
     "smollm2": "gguf",
@@ -42,11 +43,11 @@ class Missing:
         while (importer := frame.f_globals.get("__name__", "")) in IMPORTS:
             frame = frame.f_back
         if importer.startswith("workbench."):
-            error = import_module("workbench.values.errors").MissingPackageError
-            raise error(
-                f"this needs {name}, which is not installed: pip install 'agent-rl-workbench[{EXTRAS[name]}]'",
-                name=name,
+            error = import_module("workbench.values.errors").MissingPackageError(
+                f"this needs {name}, which is not installed: pip install 'agent-rl-workbench[{EXTRAS[name]}]'"
             )
+            error.name = name
+            raise error
 
 
 def watch() -> None:

@@ -26,6 +26,7 @@ from workbench.look.text import text_of
 from workbench.look.text_png import text_png
 from workbench.look.words import display_width
 from workbench.values import View
+from workbench.values.errors import MissingPackageError
 
 SANS = "system-ui,Helvetica,Arial,DejaVu Sans,sans-serif"
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -476,7 +477,10 @@ def _legend(part: doc.Legend) -> Html:
 
 
 def _picture(part: doc.Picture) -> Html:
-    source = {"src": _inlined(_png_of(part.png)), "alt": part.alt}
+    try:
+        source = {"src": _inlined(_png_of(part.png)), "alt": part.alt}
+    except MissingPackageError as error:
+        return tag("pre", f"{part.alt}\n({error})")
     # Beside labels it is not scaled to the window, or they would leave their rows.
     place = "none;margin:0;vertical-align:top" if part.labels else "100%;margin:4px 0"
     dark = ";filter:var(--wf)" if callable(part.png) else ""  # pixels have no paper of their own

@@ -15,7 +15,7 @@ from workbench.look import doc
 from workbench.look.escape import visible
 from workbench.look.figures import LevelLine, Plot, Trace, lines_of_names, plotly_figure
 from workbench.look.looks import CARD, INK, MUTED, THEME
-from workbench.values.errors import DataError, WorkbenchError
+from workbench.values.errors import DataError
 
 DASHES = {
     "solid": "-",
@@ -68,14 +68,10 @@ def palette_png(pixels_YX: np.ndarray, palette: Sequence[str]) -> bytes:
 
 def figure(width: float, height: float, layout: str | None = "constrained") -> Any:
     """A matplotlib figure with white paper, drawn without pyplot: no global state, no window."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WorkbenchError(
-            "pictures need matplotlib: pip install matplotlib; the text form needs nothing"
-        ) from error
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     # matplotlib reads the settings of the folder one stands in; a stranger's would have TeX run, of his own words.
     if matplotlib.matplotlib_fname() == "matplotlibrc":
         matplotlib.rcParams["text.usetex"] = False

@@ -102,12 +102,12 @@ class MissingNameError(WorkbenchError, AttributeError):
     """Something public is asked for by a name that it does not have; the message says which is meant."""
 
 
-class MissingPackageError(WorkbenchError, ModuleNotFoundError):
-    """A package that an extra brings is not installed; the message says which extra."""
-
-
 class ConfigError(WorkbenchError, ValueError):
     """A setting is unknown, contradictory or does nothing (invariant 11)."""
+
+
+class MissingPackageError(ConfigError, ModuleNotFoundError):
+    """A package that an extra brings is not installed; the message says which extra."""
 
 
 class ChatFormatError(WorkbenchError, ValueError):

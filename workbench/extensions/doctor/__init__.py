@@ -22,7 +22,12 @@ from workbench.extensions.doctor.packages import (
     read_requirements,
 )
 from workbench.extensions.doctor.report import AREAS, MachineFact, Report
-from workbench.extensions.doctor.trials import probes_to_run, run_probe, vllm_absent
+from workbench.extensions.doctor.trials import (
+    probes_to_run,
+    run_probe,
+    training_absent,
+    vllm_absent,
+)
 
 __all__ = ["MachineFact", "Report", "doctor"]
 
@@ -40,7 +45,8 @@ def doctor(policy: str | None = None) -> Report:
         machine.python(),
         *package_findings(requirements, installed_versions(requirements)),
         *chain.from_iterable(probed.values()),
-        *vllm_absent(probed["devices"]),
+        *training_absent(),
+        *vllm_absent(probed.get("devices", [])),
         *machine.threads(machine.usable_cores(), os.environ.get("OMP_NUM_THREADS"), load),
         machine.disk(Path.cwd()),
         machine.durable_writes(Path.cwd()),

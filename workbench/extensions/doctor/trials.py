@@ -24,12 +24,10 @@ AREA_OF_PROBE = {
 
 
 def probes_to_run() -> list[str]:
-    """Names of the trials that make sense here: vLLM is tried only where it is installed."""
+    """Names of the trials that make sense here: what computes is tried only where torch is installed, vLLM likewise."""
+    computing = ["devices", "engines", "accelerate", "two_processes"]
     return [
-        "devices",
-        "engines",
-        "accelerate",
-        "two_processes",
+        *(computing if _has_torch() else []),
         "sandboxes",
         *(["vllm"] if _has_vllm() else []),
     ]
@@ -74,6 +72,14 @@ def run_probe(name: str, *arguments: str, command: Sequence[str] = ()) -> list[M
         return [failed(f"ended with {done.returncode}: {reason[:200]}")]
 
 
+def training_absent() -> list[MachineFact]:
+    """What an installation without torch is for."""
+    if _has_torch():
+        return []
+    words = "torch is not installed: runs and rollouts are read, linted, shown and compared; nothing is sampled or trained"
+    return [MachineFact("Engines", "training", "absent", words, how_to_install("train"))]
+
+
 def vllm_absent(devices: list[MachineFact]) -> list[MachineFact]:
     """What to do about an engine that is not there depends on the machine."""
     if _has_vllm():
@@ -88,6 +94,10 @@ def vllm_absent(devices: list[MachineFact]) -> list[MachineFact]:
             "Engines", "vllm", "absent", "not installed; for large models on NVIDIA GPUs", advice
         )
     ]
+
+
+def _has_torch() -> bool:
+    return installed_version("torch") is not None
 
 
 def _has_vllm() -> bool:

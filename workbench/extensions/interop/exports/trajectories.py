@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.extensions.interop.exports import dataset, inspect_log, rows, verifiers
+from workbench.extensions.interop.exports import inspect_log, rows, verifiers
 from workbench.extensions.interop.exports.job import Export
 from workbench.look import text_view
 from workbench.run.store import Run
@@ -38,6 +38,12 @@ class ExportFormat:
     chooses: bool = False
 
 
+def _write_dataset(job: Export) -> None:
+    from workbench.extensions.interop.exports import dataset  # its schema is pyarrow's
+
+    dataset.write(job)
+
+
 FORMATS: Mapping[str, ExportFormat] = {
     "trl-sft": ExportFormat(
         rows.writer_of(rows.sft), "conversations to imitate", ".jsonl", _JSON, chooses=True
@@ -63,7 +69,7 @@ FORMATS: Mapping[str, ExportFormat] = {
         chooses=True,
     ),
     "dataset": ExportFormat(
-        dataset.write, "trajectories", "", "datasets.load_dataset({dest!r}, split='train')"
+        _write_dataset, "trajectories", "", "datasets.load_dataset({dest!r}, split='train')"
     ),
     "verifiers": ExportFormat(
         verifiers.write_traces, "episodes", "", "wb.read_rollouts({dest!r}), or verifiers"
