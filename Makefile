@@ -222,13 +222,13 @@ for stamp in $(1); do echo "$$fingerprint" > $(VENV)/$$stamp; done
 endef
 
 setup-demo:
-	$(call set_up,.ready-demo,,$(BASE_COST))
+	$(call set_up,.ready-demo,[train],$(BASE_COST))
 
 setup-smollm2:
 	$(call set_up,.ready-smollm2 .ready-demo,[smollm2],$(BASE_COST))
 
 setup-lab:
-	$(call set_up,.ready-lab .ready-demo,[lab$(comma)agents],$(LAB_COST))
+	$(call set_up,.ready-lab .ready-demo,[train$(comma)lab$(comma)agents],$(LAB_COST))
 
 setup-docs:
 	$(call set_up,.ready-docs .ready-demo,[docs],$(DOCS_COST))

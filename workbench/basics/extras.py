@@ -14,7 +14,7 @@ from importlib import import_module
 
 # Extra of pyproject.toml -> the modules that it brings.
 BRINGS = {
-    "train": "torch transformers tokenizers huggingface_hub accelerate safetensors peft jinja2 bm25s pydantic httpx",
+    "train": "torch transformers tokenizers huggingface_hub accelerate safetensors peft jinja2 pydantic httpx",
     "frames": "pandas scipy matplotlib PIL pyarrow",
     "lab": "jupyterlab IPython ipywidgets anywidget plotly papermill submitit nbformat "
     "nbclient traitlets tensorboard",

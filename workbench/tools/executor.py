@@ -24,7 +24,7 @@ from workbench.tools.shared_workers import Owner, ToolWorkers, shared_workers
 from workbench.tools.workers.values import describe_task
 from workbench.tools.workers.worker import START_S, Worker, WorkerAnswer, WorkerCall, WorkerFailure
 from workbench.values import Task, ToolCall
-from workbench.values.errors import StoreError, ToolError
+from workbench.values.errors import MissingPackageError, StoreError, ToolError
 
 WAIT_S = 0.02  # how often to ask for a worker, where all are busy for others
 _NUMBERS = itertools.count()
@@ -128,6 +128,8 @@ class ToolExecutor:
                 error="timeout",
             )
         # A tool may raise anything (invariant 10); Ctrl-C is the user's.
+        except MissingPackageError:  # no fault of the tool or of who calls it
+            raise
         except (Exception, SystemExit) as error:
             return raised(call.name, error, self.limits.most_bytes)
 

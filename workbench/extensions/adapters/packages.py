@@ -9,17 +9,17 @@ from typing import Any
 
 from workbench.tools.action_format import refusal
 from workbench.values import Message, Observation, StepResult, Text
-from workbench.values.errors import ConfigError
+from workbench.values.errors import MissingPackageError
 
 SEEDS = 2**31  # of third-party generators
 
 
 def package(module: str, distribution: str) -> ModuleType:
-    """The module, imported. Raises ConfigError that says what to install."""
+    """The module, imported. Raises MissingPackageError that says what to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(
+        raise MissingPackageError(
             f"this environment needs the package {distribution}, and {error.name!r} is not installed "
             f"here; pip install {distribution}"
         ) from error

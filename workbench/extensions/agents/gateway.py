@@ -37,7 +37,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from workbench.extensions.agents.messages import AskedCall, GivenAnswer, RefusedCall
+from workbench.extensions.agents.messages import MODEL, AskedCall, GivenAnswer, RefusedCall
 from workbench.extensions.agents.wires import (
     anthropic_messages,
     openai_chat,
@@ -51,7 +51,6 @@ MOST_OPEN = 64  # calls of one attempt that wait at once
 KNOWN_KEYS = 4096  # attempts that have ended and are still told so
 START_S = 20.0
 WIRES: tuple[ModuleType, ...] = (openai_chat, openai_responses, anthropic_messages)
-MODEL = "policy"
 HOSTS = ("127.0.0.1", "localhost")  # what a program here calls this machine
 
 

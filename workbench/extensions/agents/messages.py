@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Any
 
 END_THINK = "</think>"
+MODEL = "policy"  # as which a program knows it
 
 
 class Ground(StrEnum):

@@ -30,7 +30,7 @@ from typing import Any
 
 from workbench.basics.canonical_json import plain
 from workbench.basics.plugins import load_named
-from workbench.extensions.agents.gateway import MODEL
+from workbench.extensions.agents.messages import MODEL
 from workbench.tools.base import schema_of
 from workbench.values import Message, Observation, StepResult, Task, ToolCall
 from workbench.values.errors import ConfigError, EnvError, WorkbenchError

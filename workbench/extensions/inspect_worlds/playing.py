@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.values import Observation, StepResult, StopReason, Task, Trajectory
-from workbench.values.errors import EnvError
+from workbench.values.errors import EnvError, MissingPackageError
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import trajectory_of, with_its_score
 from workbench.worlds.runners import EnvAnswer, EnvRunner, check_messages
@@ -172,6 +172,8 @@ def play(
                 family.max_turns if most is None else most,
                 past_the_end,
             )
+    except MissingPackageError:  # no fault of the environment
+        raise
     except (Exception, SystemExit) as error:  # anybody's environment
         record.error = f"{type(error).__name__}: {error}"
     after = _global_states()
