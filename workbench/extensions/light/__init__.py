@@ -1,1 +1,1 @@
-"""What the light install has instead of large packages: parquet files read without pyarrow, Student's t without scipy."""
+"""What the light install reads parquet files with, where pyarrow is not installed."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from workbench.extensions.light.thrift import struct_at
 
-WHOLE = "`pip install 'agent-rl-workbench[lab]'` brings pyarrow, which reads it"
+WHOLE = "`pip install 'agent-rl-workbench[frames]'` brings pyarrow, which reads it"
 _DATA, _INDEX, _DICTIONARY, _DATA_2 = range(4)  # kinds of pages
 _PLAIN = 0
 _BY_DICTIONARY = (2, 8)
