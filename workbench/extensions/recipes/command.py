@@ -49,5 +49,7 @@ def recipes() -> ModuleType:
             f"`workbench pretrain` runs the recipes in data/make, which are not in {root}: run it in a "
             "checkout of the repository, installed with `pip install -e .`"
         )
+    import torch  # noqa: F401  the recipes import it, and are no part of the package that names extras
+
     sys.path.append(str(root))
     return import_module("data.make.pretrain")
