@@ -229,8 +229,8 @@ pretrain frozenlake-tiny | demo | ablate OUT/none.toml | audit-notebook OUT/none
 figure RUN -o OUT/f.pdf | conversations RUN | bias | audit RUN | check-env frozenlake
 export RUN --to trl-sft OUT/e.jsonl | export RUN --to dataset OUT/ds | export RUN OUT/policy
 get-model smollm2 | demo-model smollm2 | serve RUN | retriever --corpus OUT/none | chat frozenlake --ask hi
-play frozenlake | track RUN --to trackio | tune-in frozenlake --policy frozenlake-tiny
-warm-start frozenlake --policy frozenlake-tiny --out OUT/w | doctor
+play frozenlake | track RUN --to trackio | tune-in frozenlake-tiny frozenlake
+warm-start frozenlake-tiny frozenlake --out OUT/w | doctor
 """
 NO_ANSWER = ("pretrain", "resume", "track", "get-model")  # they refuse for a reason of their own
 
