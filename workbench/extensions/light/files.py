@@ -159,12 +159,12 @@ class ParquetFile:
         """All rows; of these columns, those that there are."""
         return self._table(self.metadata.groups, columns)
 
-    def iter_batches(self, batch_size: int) -> Iterator[Batch]:
+    def iter_batches(self, batch_size: int) -> Iterator[FewRows]:
         """The rows, so many at a time."""
         for group in self.metadata.groups:
             rows = self._table([group], None).to_pylist()
             for start in range(0, len(rows), batch_size):
-                yield Batch(rows[start : start + batch_size])
+                yield FewRows(rows[start : start + batch_size])
 
     def _table(self, groups: Sequence[RowGroup], names: Sequence[str] | None) -> Table:
         columns = {}
@@ -178,7 +178,7 @@ class ParquetFile:
         return Table(columns)
 
 
-class Batch(NamedTuple):
+class FewRows(NamedTuple):
     """A few rows."""
 
     rows: list[dict[str, Any]]

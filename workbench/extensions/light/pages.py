@@ -102,13 +102,16 @@ def _page(body: memoryview, header: dict[int, Any], codec: int, leaf: Leaf, know
     if header[1] == _DATA:
         about = header[5]
         plain = _unpacked(body, header[2], codec)
-        count, encoding = about[1], about[2]
+        count = about[1]
+        encoding = about[2]
         repetition_L, plain = _levels_before(plain, leaf.repetition, count)
         definition_L, plain = _levels_before(plain, leaf.definition, count)
     else:
         about = header[8]
-        count, encoding = about[1], about[4]
-        cut, after = about[6], about[6] + about[5]
+        count = about[1]
+        encoding = about[4]
+        cut = about[6]
+        after = cut + about[5]
         repetition_L = _levels(body[:cut], leaf.repetition, count)
         definition_L = _levels(body[cut:after], leaf.definition, count)
         plain = body[after:]
