@@ -13,28 +13,28 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Kind:
+class ColumnKind:
     """Of a column. `name`: "number", "bool", "string", "binary", "list" or "struct"."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
-class Column:
+class ReadColumn:
     """Values of one kind. `valid_N`: which of them are there; None where all are."""
 
-    kind: Kind
+    kind: ColumnKind
     valid_N: np.ndarray | None
 
     @property
-    def type(self) -> Kind:
+    def type(self) -> ColumnKind:
         return self.kind
 
     @property
     def null_count(self) -> int:
         return 0 if self.valid_N is None else int((~self.valid_N).sum())
 
-    def combine_chunks(self) -> Column:
+    def combine_chunks(self) -> ReadColumn:
         return self
 
     def _with_gaps(self, values: list) -> list:
@@ -45,7 +45,7 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers(Column):
+class Numbers(ReadColumn):
     """Numbers or flags. What stands at a missing one says nothing."""
 
     values_N: np.ndarray
@@ -72,7 +72,7 @@ class Numbers(Column):
 
 
 @dataclass(frozen=True, eq=False)
-class Texts(Column):
+class Texts(ReadColumn):
     """Texts as bytes of UTF-8, or bytes; None where one is missing."""
 
     encoded_N: list[bytes | None]
@@ -95,7 +95,7 @@ class Texts(Column):
 
 
 @dataclass(frozen=True, eq=False)
-class Lists(Column):
+class Lists(ReadColumn):
     """Lists, end to end. `offsets`: where each begins, and where the last ends [N + 1]."""
 
     offsets: Numbers
@@ -112,7 +112,7 @@ class Lists(Column):
 
 
 @dataclass(frozen=True, eq=False)
-class Structs(Column):
+class Structs(ReadColumn):
     """Structures: a column for each of their fields."""
 
     fields: Mapping[str, Any]
@@ -127,7 +127,7 @@ class Structs(Column):
         return self._with_gaps([dict(zip(self.fields, row)) for row in rows])
 
 
-class Table:
+class ReadTable:
     """Columns by name, of the same length."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:

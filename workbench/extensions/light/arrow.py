@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from workbench.extensions.light import files
-from workbench.extensions.light.arrays import Column, Kind, Lists
+from workbench.extensions.light.arrays import ColumnKind, Lists, ReadColumn
 from workbench.extensions.light.pages import Unreadable
 
 
@@ -26,7 +26,7 @@ class _Reading(SimpleNamespace):
 
 
 def _kind(name: str) -> Any:
-    return lambda: Kind(name)
+    return lambda: ColumnKind(name)
 
 
 def _is(name: str) -> Any:
@@ -37,12 +37,12 @@ def _longest(lengths: int) -> Any:
     return SimpleNamespace(as_py=lambda: lengths)
 
 
-def _flattened(column: Lists) -> Column:
+def _flattened(column: Lists) -> ReadColumn:
     return column.values
 
 
 pa = _Reading(
-    Array=Column,
+    Array=ReadColumn,
     ArrowException=Unreadable,
     ArrowInvalid=Unreadable,
     BufferReader=io.BytesIO,

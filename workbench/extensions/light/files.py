@@ -17,7 +17,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from workbench.extensions.light.arrays import Column, Kind, Lists, Numbers, Structs, Table, Texts
+from workbench.extensions.light.arrays import (
+    ColumnKind,
+    Lists,
+    Numbers,
+    ReadColumn,
+    ReadTable,
+    Structs,
+    Texts,
+)
 from workbench.extensions.light.pages import (
     BOOLEAN,
     BYTES,
@@ -60,18 +68,18 @@ def in_words() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Node:
+class ColumnNode:
     """A column, or a part of one. `leaf`: its number among those that hold values; None for one that has parts."""
 
     name: str
     repetition: int
     physical: int | None
     converted: int | None
-    parts: tuple[Node, ...]
+    parts: tuple[ColumnNode, ...]
     leaf: int | None
 
     @property
-    def leaves(self) -> list[Node]:
+    def leaves(self) -> list[ColumnNode]:
         """The parts that hold values."""
         if self.leaf is not None:
             return [self]
@@ -155,7 +163,7 @@ class ParquetFile:
     def __exit__(self, *error: object) -> None:
         return
 
-    def read(self, columns: Sequence[str] | None = None, use_threads: bool = True) -> Table:
+    def read(self, columns: Sequence[str] | None = None, use_threads: bool = True) -> ReadTable:
         """All rows; of these columns, those that there are."""
         return self._table(self.metadata.groups, columns)
 
@@ -166,7 +174,7 @@ class ParquetFile:
             for start in range(0, len(rows), batch_size):
                 yield FewRows(rows[start : start + batch_size])
 
-    def _table(self, groups: Sequence[RowGroup], names: Sequence[str] | None) -> Table:
+    def _table(self, groups: Sequence[RowGroup], names: Sequence[str] | None) -> ReadTable:
         columns = {}
         with in_words():
             for node in self.metadata.root.parts:
@@ -175,7 +183,7 @@ class ParquetFile:
         rows = sum(group.num_rows for group in groups)
         if any(len(column) != rows for column in columns.values()):
             raise Unreadable("a column has not as many rows as the file says")
-        return Table(columns)
+        return ReadTable(columns)
 
 
 class FewRows(NamedTuple):
@@ -210,14 +218,14 @@ def _end_of(data: memoryview) -> FileMetaData:
         return FileMetaData(fields)
 
 
-def _tree(elements: Sequence[Mapping[int, Any]]) -> Node:
+def _tree(elements: Sequence[Mapping[int, Any]]) -> ColumnNode:
     """The tree of columns, which the file lists from the top, each before its parts."""
     if len(elements) > MOST_COLUMNS:
         raise Unreadable(f"it has more than {MOST_COLUMNS:,} columns")
     rest = iter(elements)
     number = 0
 
-    def node(depth: int) -> Node:
+    def node(depth: int) -> ColumnNode:
         nonlocal number
         if depth > 16:
             raise Unreadable("its columns are nested too deep")
@@ -230,7 +238,7 @@ def _tree(elements: Sequence[Mapping[int, Any]]) -> Node:
             number += 1
         parts = tuple(node(depth + 1) for _ in range(element.get(5, 0)))
         name = element[4].decode("utf-8")
-        return Node(name, element.get(3, 0), element.get(1), _converted(element), parts, leaf)
+        return ColumnNode(name, element.get(3, 0), element.get(1), _converted(element), parts, leaf)
 
     return node(0)
 
@@ -257,11 +265,11 @@ class _Assembly:
         self._checked = checked
         self._chunks: dict[int, Chunk] = {}
 
-    def column(self, node: Node) -> Column:
+    def column(self, node: ColumnNode) -> ReadColumn:
         self._read_leaves(node, 0, 0)
         return self._made(node, Levels(0, 0, 0))
 
-    def _read_leaves(self, node: Node, repetition: int, definition: int) -> None:
+    def _read_leaves(self, node: ColumnNode, repetition: int, definition: int) -> None:
         repetition += node.repetition == REPEATED
         definition += node.repetition != 0
         for part in node.parts:
@@ -273,7 +281,7 @@ class _Assembly:
         parts = [read_chunk(self._data, chunk, leaf, checked=self._checked) for chunk in chunks]
         self._chunks[node.leaf] = joined(parts, leaf)
 
-    def _made(self, node: Node, levels: Levels) -> Column:
+    def _made(self, node: ColumnNode, levels: Levels) -> ReadColumn:
         """A part whose place is at these levels."""
         if node.repetition == REPEATED:  # a list by itself
             return self._list(node, levels, node)
@@ -288,9 +296,9 @@ class _Assembly:
         fields = {part.name: self._made(part, levels) for part in node.parts}
         there_L = self._places(node, levels)
         valid_N = self._definition(node)[there_L] >= levels.valid
-        return Structs(Kind("struct"), _gaps(valid_N), fields, len(valid_N))
+        return Structs(ColumnKind("struct"), _gaps(valid_N), fields, len(valid_N))
 
-    def _list(self, repeated: Node, levels: Levels, whole: Node) -> Lists:
+    def _list(self, repeated: ColumnNode, levels: Levels, whole: ColumnNode) -> Lists:
         """`repeated`: what is in the list; its one part, where that is how the file writes lists."""
         inner = Levels(levels.repetition + 1, levels.valid + 1, levels.valid + 1)
         element = repeated
@@ -304,10 +312,10 @@ class _Assembly:
         inside_L = self._places(repeated, inner)
         before_L = np.cumsum(inside_L) - inside_L
         offsets = np.append(before_L[there_L], inside_L.sum()).astype(np.int32)
-        kind = Kind("number")
-        return Lists(Kind("list"), _gaps(valid_N), Numbers(kind, None, offsets), values)
+        kind = ColumnKind("number")
+        return Lists(ColumnKind("list"), _gaps(valid_N), Numbers(kind, None, offsets), values)
 
-    def _values(self, node: Node, levels: Levels) -> Column:
+    def _values(self, node: ColumnNode, levels: Levels) -> ReadColumn:
         chunk = self._chunks[node.leaf]
         there_L = self._places(node, levels)
         valid_N = chunk.definition_L[there_L] >= levels.valid
@@ -321,28 +329,28 @@ class _Assembly:
         values_N = np.zeros(len(valid_N), values_V.dtype)
         values_N[valid_N] = values_V
         name = "bool" if node.physical == BOOLEAN else "number"
-        return Numbers(Kind(name), _gaps(valid_N), values_N)
+        return Numbers(ColumnKind(name), _gaps(valid_N), values_N)
 
-    def _texts(self, node: Node, valid_N: np.ndarray, values_V: list[bytes]) -> Texts:
+    def _texts(self, node: ColumnNode, valid_N: np.ndarray, values_V: list[bytes]) -> Texts:
         if node.converted is not None and node.converted not in TEXT:
             raise Unreadable(f"column {node.name!r} is of a type that is not read here; {WHOLE}")
-        kind = Kind("binary" if node.converted is None else "string")
+        kind = ColumnKind("binary" if node.converted is None else "string")
         rest = iter(values_V)
         encoded = [next(rest) if there else None for there in valid_N.tolist()]
         return Texts(kind, _gaps(valid_N), encoded)
 
-    def _places(self, node: Node, levels: Levels) -> np.ndarray:
+    def _places(self, node: ColumnNode, levels: Levels) -> np.ndarray:
         """[L] at which levels of its first leaf a place for it begins."""
         chunk = self._chunks[node.leaves[0].leaf]
         return (chunk.repetition_L <= levels.repetition) & (chunk.definition_L >= levels.exists)
 
-    def _definition(self, node: Node) -> np.ndarray:
+    def _definition(self, node: ColumnNode) -> np.ndarray:
         return self._chunks[node.leaves[0].leaf].definition_L
 
 
-def _alone(node: Node) -> Node:
+def _alone(node: ColumnNode) -> ColumnNode:
     """What is repeated, as one of the list."""
-    return Node(node.name, 0, node.physical, node.converted, node.parts, node.leaf)
+    return ColumnNode(node.name, 0, node.physical, node.converted, node.parts, node.leaf)
 
 
 def _gaps(valid_N: np.ndarray) -> np.ndarray | None:
