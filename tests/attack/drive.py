@@ -141,7 +141,8 @@ def _as_child(case: Case, ground: Ground, report: Path, attacking: Callable) -> 
         silent = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(silent, fd)
-        resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS + 5))
+        most = int(2 * SECONDS) + 5
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
         resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.setprofile(look)

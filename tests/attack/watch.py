@@ -62,7 +62,7 @@ class Watch:
             "subprocess.Popen": lambda args: self._started(args[0] or args[1]),
             "os.posix_spawn": lambda args: self._started(args[0]),
             "os.exec": lambda args: self._started(args[0]),
-            "os.system": lambda args: self._say("started", args[0]),
+            "os.system": lambda args: self._say("started", os.fsdecode(args[0])),
             "socket.connect": self._connected,
         }
 
@@ -104,7 +104,8 @@ class Watch:
         first = program if isinstance(program, (str, bytes, os.PathLike)) else program[0]
         path = os.fsdecode(first)
         known = os.path.basename(path) in PROGRAMS or _real(path) == _real(sys.executable)
-        if not known or _below(_real(path), (self._foreign,)):
+        lies_here = "/" in path and _below(_real(path), (self._foreign,))  # else it is on PATH
+        if lies_here or not known:
             self._say("started", path)
 
     def _connected(self, args: tuple) -> None:
