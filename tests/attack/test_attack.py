@@ -131,6 +131,23 @@ def connects(case, ground, begin):
     return 0, ""
 
 
+def replaces_a_pipe(case, ground, begin):
+    """What a command that writes a file anew would do to /dev/null."""
+    work = in_case(ground)
+    os.mkfifo(work / "pipe")
+    (work / "new").write_text("x")
+    begin()
+    os.rename(work / "new", work / "pipe")
+    return 0, ""
+
+
+def takes_away_a_device(case, ground, begin):
+    begin()
+    folder = os.open("/dev", os.O_RDONLY)
+    os.remove("no-such-device", dir_fd=folder)
+    return 0, ""
+
+
 def loses_a_step(case, ground, begin):
     begin()
     return 71, "LOST b'step 17'"
@@ -150,11 +167,22 @@ def loses_a_step(case, ground, begin):
         (starts_a_program, "started 'true'"),
         (starts_by_a_shell, "started 'true'"),
         (connects, "connected to '192.0.2.1'"),
+        (replaces_a_pipe, "replaced 'CASE/pipe'"),
+        (takes_away_a_device, "wrote '/dev/no-such-device'"),
         (loses_a_step, "LOST b'step N'"),
     ],
 )
 def test_whatever_is_wrong_is_noticed(ground, attacking, words):
     assert words in run_case(CASE, ground, attacking).wrong()
+
+
+def test_what_is_forbidden_is_not_done(ground):
+    run_case(CASE, ground, writes_outside)
+    run_case(CASE, ground, changes_what_is_sound)
+    run_case(CASE, ground, replaces_a_pipe)
+    assert not (ground.folder / "case" / "outside" / "x").exists()
+    assert not (ground.run / "x").exists()
+    assert (ground.folder / "case" / "pipe").is_fifo()
 
 
 def test_what_computes_too_long_is_noticed(ground, monkeypatch):

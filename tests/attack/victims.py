@@ -50,6 +50,8 @@ EXPORTS = {
 }
 # Commands that serve until they are ended, train a policy from nothing, fetch one, or have no bound to what is asked of them.
 NOT_ASKED = ("serve", "retriever", "demo", "demo-model", "pretrain", "bias", "get-model")
+# Nothing of the machine's is named where a command may write.
+NAMED = tuple(word for word in WORDS if not word.startswith(("/", "~"))) + ("/dev/null/nowhere",)
 WRITES_RUNS = ("resume",)
 CALLED_S = 60
 
@@ -401,11 +403,11 @@ def _bend_words(words: list[str], rng: random.Random) -> None:
     ]
     at = rng.randrange(1, len(words) + 1)
     if rng.random() < 0.3 and at < len(words):
-        words[at] = rng.choice(WORDS)
+        words[at] = rng.choice(NAMED)
     elif options:
         action = rng.choice(options)
         values = (
-            SETTINGS if action.dest == "settings" else (*WORDS, "1", "2", *(action.choices or ()))
+            SETTINGS if action.dest == "settings" else (*NAMED, "1", "2", *(action.choices or ()))
         )
         words[at:at] = [action.option_strings[0]]
         if action.nargs != 0:

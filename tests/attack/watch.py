@@ -2,13 +2,16 @@
 
     watch = Watch(log, inside, forbidden); watch.begin()        in the child; lines of `log` say what it did
 
-Python tells an audit hook of each import, file, process and connection, and forks of the child have the hook, too. A hook
+Python tells an audit hook of each import, file, process and connection before it is done, and forks of the child have the
+hook, too. What is forbidden is noted and not done: an attack that root runs once took /dev/null from the machine. A hook
 cannot be taken away, so it is for a process that ends.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,19 +32,23 @@ PROGRAMS = (
     "fc-list",
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_CHANGES = {  # event -> which of its arguments are paths that it changes
-    "os.remove": (0,),
-    "os.rmdir": (0,),
-    "os.mkdir": (0,),
-    "os.rename": (0, 1),
-    "os.link": (1,),
-    "os.symlink": (1,),
-    "os.truncate": (0,),
-    "os.chmod": (0,),
-    "os.chown": (0,),
-    "os.utime": (0,),
-    "shutil.rmtree": (0,),
+# Event -> of each path that it changes, the place among its arguments, and that of the folder it is relative to.
+_CHANGES = {
+    "os.remove": ((0, 1),),
+    "os.rmdir": ((0, 1),),
+    "os.mkdir": ((0, 2),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.link": ((1, 3),),
+    "os.symlink": ((1, 2),),
+    "os.truncate": ((0, None),),
+    "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),),
+    "os.utime": ((0, 3),),
+    "shutil.rmtree": ((0, 1),),
 }
+_SINKS = ("/dev/null", b"/dev/null", "/dev/tty")  # to write to, not to change
+_OWN = "/proc/self/"  # what a process sets of itself
+_SHARED = "/dev/shm/"  # semaphores of multiprocessing
 _NEAR = ("127.", "localhost", "::1", "0.0.0.0")
 
 
@@ -62,7 +69,7 @@ class Watch:
             "subprocess.Popen": lambda args: self._started(args[0] or args[1]),
             "os.posix_spawn": lambda args: self._started(args[0]),
             "os.exec": lambda args: self._started(args[0]),
-            "os.system": lambda args: self._say("started", os.fsdecode(args[0])),
+            "os.system": lambda args: self._refuse("started", os.fsdecode(args[0])),
             "socket.connect": self._connected,
         }
 
@@ -73,32 +80,39 @@ class Watch:
         look = self._looks.get(event)
         if look is not None:
             look(args)
-        for place in _CHANGES.get(event, ()):
-            self._changed(args[place])
+        for place, folder in _CHANGES.get(event, ()):
+            within = args[folder] if folder is not None and len(args) > folder else None
+            self._changed(args[place], within)
+        if event == "os.rename" and _is_special(args[1]):
+            self._refuse("replaced", args[1])
 
-    def _say(self, what: str, value: Any) -> None:
+    def _refuse(self, what: str, value: Any) -> None:
+        """Note it. Raises PermissionError, so that it is not done."""
         words = f"{what} {str(value).replace(self._foreign, 'CASE')!r}"
         os.write(self._log, words[:300].encode(errors="replace") + b"\n")
+        raise PermissionError(errno.EPERM, f"not in an attack: {words[:100]}")
 
     def _opened(self, args: tuple) -> None:
         path, mode, flags = args
         writes = bool(flags & _WRITING) if isinstance(flags, int) else False
         if writes or (isinstance(mode, str) and set(mode) & set("wax+")):
-            self._changed(path)
+            if path not in _SINKS:
+                self._changed(path)
 
-    def _changed(self, path: Any) -> None:
+    def _changed(self, path: Any, folder: int | None = None) -> None:
         if isinstance(path, int) or path is None:
             return
-        real = _real(path)
-        if real.startswith(("/dev/", "/proc/", "/sys/")):
+        relative = isinstance(folder, int) and folder >= 0
+        real = _real(f"/proc/self/fd/{folder}/{os.fsdecode(path)}" if relative else path)
+        if real.startswith((f"/proc/{os.getpid()}/", _OWN, _SHARED)):
             return
         if _below(real, self._forbidden) or not _below(real, self._inside):
-            self._say("wrote", real)
+            self._refuse("wrote", real)
 
     def _executed(self, args: tuple) -> None:
         name = getattr(args[0], "co_filename", "")
         if name.startswith("/") and _below(_real(name), (self._foreign,)):
-            self._say("ran", name)
+            self._refuse("ran", name)
 
     def _started(self, program: Any) -> None:
         first = program if isinstance(program, (str, bytes, os.PathLike)) else program[0]
@@ -106,13 +120,13 @@ class Watch:
         known = os.path.basename(path) in PROGRAMS or _real(path) == _real(sys.executable)
         lies_here = "/" in path and _below(_real(path), (self._foreign,))  # else it is on PATH
         if lies_here or not known:
-            self._say("started", path)
+            self._refuse("started", path)
 
     def _connected(self, args: tuple) -> None:
         address = args[1]
         host = address[0] if isinstance(address, tuple) else ""
         if isinstance(host, str) and host and not host.startswith(_NEAR):
-            self._say("connected to", host)
+            self._refuse("connected to", host)
 
 
 def _real(path: Any) -> str:
@@ -120,6 +134,15 @@ def _real(path: Any) -> str:
         return os.path.realpath(os.fsdecode(path))
     except (ValueError, OSError):
         return "/dev/null"  # nothing can be opened by it
+
+
+def _is_special(path: Any) -> bool:
+    """A device, a pipe or a socket."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, TypeError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
 
 
 def _below(path: str, folders: Sequence[str]) -> bool:
