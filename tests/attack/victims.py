@@ -37,7 +37,7 @@ from tests.hostile.mutations import VALUES, mutate, replace_file, reseal, sealed
 from tests.hostile.soak import HEAVY, QUICK, called
 from tests.hostile.sweep import COMMANDS
 from tests.hostile.sweep import SETTINGS as FEW_STEPS
-from tests.hostile.wrong_calls import WrongCall, sound, wrong_values
+from tests.hostile.wrong_calls import CALLED, WrongCall, sound, wrong_values
 from workbench.basics.canonical_json import read_lines
 
 OTHERS = Path(__file__).parents[1] / "imported" / "files"  # rollouts that other frameworks wrote
@@ -355,7 +355,7 @@ def attack_call(case: Case, ground: Ground, work: Path, begin: Callable) -> tupl
     parameters = [
         parameter
         for parameter in inspect.signature(getattr(wb, name)).parameters.values()
-        if not str(parameter.annotation).startswith("Callable")
+        if not str(parameter.annotation).startswith(CALLED)
     ]
     for operation in case.operations if parameters else ():
         rng = random.Random(f"argument {operation}")
