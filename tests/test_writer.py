@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -1011,3 +1012,24 @@ def test_the_check_sees_every_way_to_write(line):
 )
 def test_the_check_lets_reading_pass(line):
     assert not writes_of(line)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder"])
+def test_only_a_file_is_replaced(tmp_path, kind, monkeypatch):
+    """Root, who had a figure written to /dev/null, took it from the whole machine."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "there"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind("there")
+    else:
+        path.mkdir()
+    before = path.lstat().st_mode
+    with pytest.raises(StoreError, match="is there already"):
+        writer.write_file(path, b"x", replace=True)
+    assert path.lstat().st_mode == before and os.listdir(tmp_path) == ["there"]
+    (tmp_path / "file").write_bytes(b"old")  # negative control
+    writer.write_file(tmp_path / "file", b"new", replace=True)
+    assert (tmp_path / "file").read_bytes() == b"new"

@@ -4,10 +4,13 @@
     python -m tests.attack.drive --again attacked/find-001.json
 
 Every case is a child of its own with bounds on time and memory. Wrong is: a traceback, the exit status 3 (an error that nobody expected)
-or one that no command has, more than SECONDS of computing, more than MEGABYTES beyond what this process has. A find is made smaller
-by leaving operations out as long as the same goes wrong, and written down once for each place where it goes wrong.
+or one that no command has, more than SECONDS of computing, more than MEGABYTES, code of the case's
+folder that ran, a byte outside of it, a way to another machine (`watch`), a committed step that is gone, a run that was changed by
+a command that reads. A find is made smaller by leaving operations out as long as the same goes wrong, and written down once for
+each place where it goes wrong.
 
-The same seed draws the same numbers; which cases are taken up again depends on the functions that cases were seen to enter.
+The same seed draws the same numbers; which cases are taken up again depends on the calls of one function by another that cases
+were seen to make: one that made a call which few cases did is changed more often.
 """
 
 from __future__ import annotations
@@ -25,31 +28,40 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.attack.victims import KINDS, Case, Ground, attack, lay_ground
+from tests.attack.watch import Watch
+from tests.hostile.sweep import waited_for_a_core
 
 SECONDS = 20  # of computing
-WALL = 8  # times as many of the wall clock, on a machine that does other work
-MEGABYTES = 1_000  # beyond what this process has
+WALL = 8  # times as many of the wall clock, without those in which another process had the core
+MEGABYTES = 1_000  # with what this process has: a library that is imported, a policy
 OURS = f"{Path(__file__).parents[2]}/workbench/"
-SHARES = {"run": 10, "rollouts": 4, "model": 3, "reply": 2, "call": 3}
+SHARES = {"run": 10, "rollouts": 5, "model": 4, "reply": 4, "call": 5, "words": 5}
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a case ended. `entered`: functions of the package that it entered."""
+    """How a case ended. `entered`: calls of functions of the package, and by which; `did`: what nothing foreign may do."""
 
     status: int
     said: str
     seconds: float
     megabytes: float
     entered: frozenset[str]
+    did: tuple[str, ...] = ()
 
     def wrong(self) -> str:
         """The kind and the place of what is wrong; "": nothing."""
+        if self.did:
+            return self.did[0]
+        if self.status == 71:
+            return re.sub(r"\d+", "N", self.said[:120])
         if self.seconds > SECONDS or self.status in (-signal.SIGXCPU, -signal.SIGKILL):
             return "slow"
         if self.megabytes > MEGABYTES:
@@ -65,66 +77,111 @@ class Ended:
 def run_case(case: Case, ground: Ground, attacking: Callable = attack) -> Ended:
     """In a child of this process."""
     report = ground.folder / "report"
+    log = ground.folder / "watched"
     report.unlink(missing_ok=True)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    log.unlink(missing_ok=True)
     pid = os.fork()
     if not pid:
         _as_child(case, ground, report, attacking)
-    until = time.monotonic() + SECONDS * WALL
+    started = time.monotonic()
+    queued = 0.0
     while True:
+        queued = waited_for_a_core(pid) or queued
         ended, status, used = os.wait4(pid, os.WNOHANG)
         if ended:
             break
-        if time.monotonic() > until:
+        if time.monotonic() - started - queued > SECONDS * WALL:
             os.killpg(pid, signal.SIGKILL)
         time.sleep(0.005)
     told = json.loads(report.read_text()) if report.exists() else {}
     return Ended(
         told.get("status", os.waitstatus_to_exitcode(status) or 70),
         told.get("said", "it ended without a word"),
-        used.ru_utime + used.ru_stime,
-        max(0, used.ru_maxrss - before) / 1024,
+        told.get("seconds", used.ru_utime + used.ru_stime),
+        told.get("kilobytes", used.ru_maxrss) / 1024,
         frozenset(told.get("entered", ())),
+        tuple(log.read_text().splitlines()) if log.exists() else (),
     )
+
+
+class Used:
+    """What a child computes and takes from `begin` on: laying out what is attacked counts for nothing."""
+
+    def begin(self) -> None:
+        self._since = _computed()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak is measured anew
+
+    def taken(self) -> dict[str, float]:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        peak = max(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+        below = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        return {"seconds": _computed() - self._since, "kilobytes": max(peak, below)}
+
+
+def _computed() -> float:
+    """Seconds of this process and of those of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _as_child(case: Case, ground: Ground, report: Path, attacking: Callable) -> None:
     os.setsid()
-    entered: set[str] = set()
+    entered: set[tuple[Any, int]] = set()
+    watch, used = _watch(ground), Used()
+
+    def begin() -> None:
+        watch.begin()
+        used.begin()
 
     def look(frame: Any, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(OURS):
-            entered.add(f"{code.co_filename[len(OURS) :]}:{code.co_firstlineno}")
+            caller = frame.f_back.f_code if frame.f_back else code
+            entered.add((code, caller.co_firstlineno))
 
     try:
         silent = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(silent, fd)
-        resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS + 5))
+        most = int(2 * SECONDS) + 5
+        resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
         resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.setprofile(look)
         try:
-            status, said = attacking(case, ground)
+            used.begin()
+            status, said = attacking(case, ground, begin)
         except BaseException:
             status, said = 70, traceback.format_exc()
         sys.setprofile(None)
-        told = {"status": status, "said": said[-4000:], "entered": sorted(entered)}
+        names = [
+            f"{code.co_filename[len(OURS) :]}:{code.co_firstlineno}<{line}"
+            for code, line in entered
+        ]
+        told = {"status": status, "said": said[-4000:], "entered": sorted(names), **used.taken()}
         report.write_text(json.dumps(told))
     finally:
         os._exit(0)
 
 
+def _watch(ground: Ground) -> Watch:
+    """Writing is allowed into the case's folder, into folders for what is passing, and into the user's own state."""
+    case = ground.folder / "case"
+    inside = (ground.folder, Path(tempfile.gettempdir()), Path(os.environ["XDG_STATE_HOME"]))
+    forbidden = (ground.run, ground.model, case / "outside", case / "sound", ROOT)
+    return Watch(ground.folder / "watched", inside, forbidden, case)
+
+
 @dataclass
 class Attack:
-    """What was tried so far. `kept`: cases that entered functions which none before them had."""
+    """What was tried so far. `kept`: cases that made calls which none before them had; `entered`: how many cases made each."""
 
     ground: Ground
     seed: int
     attacking: Callable = attack
-    kept: list[Case] = field(default_factory=list)
-    entered: set[str] = field(default_factory=set)
+    kept: list[tuple[Case, frozenset[str]]] = field(default_factory=list)
+    entered: Counter = field(default_factory=Counter)
     tried: Counter = field(default_factory=Counter)
     finds: dict[str, tuple[Case, Ended]] = field(default_factory=dict)
 
@@ -132,24 +189,28 @@ class Attack:
         """The case of this number: a new one, or one that reached something, with an operation more."""
         rng = random.Random(f"{self.seed} {number}")
         kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
-        parents = [case for case in self.kept if case.kind == kind]
+        parents = [(case, self.rareness(made)) for case, made in self.kept if case.kind == kind]
         operation = rng.randrange(1 << 32)
         if parents and rng.random() < 0.5:
-            parent = rng.choice(parents)
+            parent = rng.choices(*zip(*parents, strict=True))[0]
             number = parent.number if rng.random() < 0.5 else operation
             return Case(kind, number, (*parent.operations[-5:], operation))
         return Case(
             kind, operation, tuple(rng.randrange(1 << 32) for _ in range(rng.choice((1, 1, 2, 4))))
         )
 
+    def rareness(self, made: frozenset[str]) -> float:
+        """1 for a case that made a call which no other did, less where the rarest of its calls is a frequent one."""
+        return 1 / min(self.entered[call] for call in made)
+
     def step(self, number: int) -> str:
         """Try one; what was found anew, "": nothing."""
         case = self.draw(number)
         ended = run_case(case, self.ground, self.attacking)
         self.tried[case.kind] += 1
-        if new := ended.entered - self.entered:
-            self.entered |= new
-            self.kept.append(case)
+        if new := ended.entered - self.entered.keys():
+            self.kept.append((case, frozenset(new)))
+        self.entered.update(ended.entered)
         wrong = ended.wrong()
         if not wrong or wrong in self.finds:
             return ""
@@ -179,7 +240,7 @@ def write_finds(attack_made: Attack, out: Path) -> None:
     counts = {
         "seed": attack_made.seed,
         "tried": dict(attack_made.tried),
-        "functions entered": len(attack_made.entered),
+        "calls of one function by another": len(attack_made.entered),
         "kept": len(attack_made.kept),
         "finds": list(attack_made.finds),
     }
@@ -203,6 +264,7 @@ def main() -> int:
     out = options.out.absolute()
     with tempfile.TemporaryDirectory() as name:
         os.environ["XDG_STATE_HOME"], os.environ["WORKBENCH_PROGRESS"] = f"{name}/state", "quiet"
+        os.environ["MPLCONFIGDIR"] = f"{name}/state/matplotlib"
         if options.again is not None:
             told = json.loads(options.again.read_text())
         made = Attack(lay_ground(Path(name)), options.seed)
@@ -222,7 +284,7 @@ def main() -> int:
         write_finds(made, out)
     tried = ", ".join(f"{count} {kind}" for kind, count in sorted(made.tried.items()))
     print(
-        f"seed {options.seed}: {sum(made.tried.values())} cases ({tried}), {len(made.entered)} functions entered, "
+        f"seed {options.seed}: {sum(made.tried.values())} cases ({tried}), {len(made.entered)} calls of one function by another, "
         f"{len(made.finds)} found wrong; {out}"
     )
     return 1 if made.finds else 0

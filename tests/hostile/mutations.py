@@ -82,11 +82,11 @@ def mutate(run: Path, number: int) -> str:
         path.suffix
     ]
     words = change(path, rng)
-    _reseal(run, path)
+    reseal(run, path)
     return f"{path.relative_to(run)}: {words}"
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     path.unlink()
     path.write_bytes(data)
 
@@ -98,25 +98,25 @@ def _mutate_document(path: Path, rng: random.Random) -> str:
     document = json.loads(path.read_bytes())
     if "content" not in document:  # it has its seal elsewhere
         document, words = _mutated(document, rng)
-        _replace(path, json.dumps(document).encode())
+        replace_file(path, json.dumps(document).encode())
         return words
     if rng.random() < 0.1:  # of the envelope
         key = rng.choice(list(document))
         document[key] = rng.choice(VALUES)
-        _replace(path, json.dumps(document).encode())
+        replace_file(path, json.dumps(document).encode())
         return f"its {key} is {document[key]!r:.60}"
     document["content"], words = _mutated(document["content"], rng)
     document["sha256"] = sha256(
         json.dumps(document["content"], separators=(",", ":")).encode()
     ).hexdigest()
-    _replace(path, (json.dumps(document, indent=1) + "\n").encode())
+    replace_file(path, (json.dumps(document, indent=1) + "\n").encode())
     return words
 
 
 def _mutate_lines(path: Path, rng: random.Random) -> str:
     records = [dict(record) for record in read_lines(path).records]
     if not records:
-        _replace(path, _line({"kind": rng.choice(VALUES)}))
+        replace_file(path, sealed_line({"kind": rng.choice(VALUES)}))
         return "a line of another kind"
     at = rng.randrange(len(records))
     kind = rng.random()
@@ -131,11 +131,11 @@ def _mutate_lines(path: Path, rng: random.Random) -> str:
         words = "lines in another order"
     else:
         records[at], words = _mutated(records[at], rng)
-    _replace(path, b"".join(map(_line, records)))
+    replace_file(path, b"".join(map(sealed_line, records)))
     return words
 
 
-def _line(record: Any) -> bytes:
+def sealed_line(record: Any) -> bytes:
     body = json.dumps(record, separators=(",", ":")).encode()
     if isinstance(record, dict):
         body = body.removesuffix(b"}") + (b"," if record else b"")
@@ -228,7 +228,7 @@ def _mutate_table(path: Path, rng: random.Random) -> str:
         words = f"{name}[{at}] {words}"
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    _replace(path, sink.getvalue().to_pybytes())
+    replace_file(path, sink.getvalue().to_pybytes())
     return words
 
 
@@ -266,7 +266,7 @@ def _mutate_checkpoint(run: Path, rng: random.Random) -> str:
         header, words = _mutated(json.loads(data[8 : 8 + size]), rng)
         text = json.dumps(header).encode()
         claimed = len(text) if rng.random() < 0.9 else rng.choice((0, 1, 1 << 40, (1 << 64) - 1))
-        _replace(path, struct.pack("<Q", claimed) + text + data[8 + size :])
+        replace_file(path, struct.pack("<Q", claimed) + text + data[8 + size :])
     if path.name != MANIFEST:
         _reseal_checkpoint(folder, path)
     return f"{path.relative_to(run)}: {words}"
@@ -279,7 +279,7 @@ def _seal(data: bytes) -> dict[str, Any]:
     return {"bytes": len(data), "sha256": sha256(data).hexdigest()}
 
 
-def _reseal(run: Path, path: Path) -> None:
+def reseal(run: Path, path: Path) -> None:
     """A file of a step or of an evaluation has its seal elsewhere: in the metrics line, in the evaluation's document."""
     inside, data = path.relative_to(run).as_posix(), path.read_bytes()
     for holder in (run / "metrics.jsonl", *sorted((run / "evaluations").glob("*.json"))):
@@ -298,13 +298,13 @@ def _reseal(run: Path, path: Path) -> None:
             continue
         if documents:
             body = json.dumps(records[0]["content"], separators=(",", ":")).encode()
-            _replace(
+            replace_file(
                 holder,
                 json.dumps({**records[0], "sha256": sha256(body).hexdigest()}, indent=1).encode()
                 + b"\n",
             )
         else:
-            _replace(holder, b"".join(map(_line, records)))
+            replace_file(holder, b"".join(map(sealed_line, records)))
 
 
 def _put_seal(node: Any, name: str, inside: str, seal: dict[str, Any]) -> bool:
@@ -330,7 +330,7 @@ def _reseal_checkpoint(folder: Path, path: Path) -> None:
     document = json.loads((folder / MANIFEST).read_bytes())
     document["content"]["files"][path.name] = _seal(path.read_bytes())
     body = json.dumps(document["content"], separators=(",", ":")).encode()
-    _replace(
+    replace_file(
         folder / MANIFEST,
         json.dumps({**document, "sha256": sha256(body).hexdigest()}, indent=1).encode() + b"\n",
     )

@@ -27,6 +27,7 @@ from workbench.basics.extensions import provided
 from workbench.values.errors import WorkbenchError
 
 SECONDS = 20
+CALLED = ("Callable", "TokenTexts")  # how an annotation begins of what is called
 
 
 def wrong_values() -> dict[str, Any]:
@@ -159,7 +160,7 @@ def calls(right: Mapping[str, Mapping[str, Any]], names: list[str]) -> Iterator[
             for words, value in wrong_values().items():
                 if value is None and parameter.default is None:
                     continue  # what it is without being given
-                if annotation.startswith("Callable") and callable(value):
+                if annotation.startswith(CALLED) and callable(value):
                     continue  # what it raises when it is called is the caller's own
                 rest = {key: part for key, part in given.items() if key != argument}
                 args = {

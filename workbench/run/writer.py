@@ -190,14 +190,15 @@ def make_folder(path: Path, *, within: Path | None = None) -> None:
 
 
 def write_file(path: Path, content: Chunks, *, replace: bool = False) -> Seal:
-    """Put a whole file there, or nothing. `replace=False` refuses a file that exists: records are immutable.
+    """Put a whole file there, or nothing. `replace=False` refuses a file that exists: records are immutable. A device, a
+    pipe or a socket is never replaced: root, who writes to /dev/null, would take it from the whole machine.
 
     The folder must exist (`make_folder`). Returns the seal of what was written; raises StoreError.
     """
     path = Path(path)
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; the store writes through none. Remove it")
-    if not replace and path.exists():
+    if path.exists() and not (replace and path.is_file()):
         raise StoreError(
             f"{path} is there already, and what is written is never changed; choose another name"
         )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from workbench.extensions.bounds import rows
+from workbench.extensions.bounds import pages, rows
 from workbench.extensions.bounds.pages import MOST_CHUNKS, count_pages, unpacked_size
 from workbench.extensions.interop.importers.trl_tables import rows_of
 from workbench.run import parquet
@@ -86,11 +86,11 @@ def test_pages_are_counted_as_the_writer_counted_them(options):
     for group in range(about.num_row_groups):
         for index in range(about.num_columns):
             column = about.row_group(group).column(index)
-            pages = count_pages(column, io.BytesIO(data))
-            assert pages.values == column.num_values
+            counted = count_pages(column, io.BytesIO(data))
+            assert counted.values == column.num_values
             # The writer counts what stands before the pages, too.
-            assert 0 <= column.total_uncompressed_size - pages.bytes < 100 * (pages.values + 10)
-            assert pages.repeats or not pages.dictionary
+            assert 0 <= column.total_uncompressed_size - counted.bytes < 100 * (counted.values + 10)
+            assert counted.repeats or not counted.dictionary
     assert unpacked_size(io.BytesIO(data), about, None)[1] >= 4 * count
 
 
@@ -130,6 +130,46 @@ def test_memory_stays_what_it_was(tmp_path):
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=ROOT
     )
     assert int(done.stdout) < 400_000, done.stderr
+
+
+def test_what_is_read_whole_is_bounded_with_the_file_itself(tmp_path, monkeypatch):
+    """A file of 256 MB could unpack to 2 GB. What is read in pieces is not all in memory."""
+    monkeypatch.setattr(pages, "MOST_TOGETHER", 4 << 20)
+    data = written(pa.table({"number": np.arange(1 << 20)}), use_dictionary=False)
+    about = pq.read_metadata(io.BytesIO(data))
+    for how, is_read in (((None, ""), False), ((None, "1"), True), ((1_000, ""), True)):
+        rows_at_a_time, large = how
+        monkeypatch.setenv(pages.LARGE_STEPS, large)
+        if is_read:
+            assert unpacked_size(io.BytesIO(data), about, rows_at_a_time)[0] > 8 << 20
+        else:
+            with pytest.raises(StoreError, match="set WORKBENCH_LARGE_STEPS=1"):
+                read_parquet(data, tmp_path / "x", ("x", 1))
+    monkeypatch.setenv(pages.LARGE_STEPS, "")
+    monkeypatch.setattr(pages, "MOST_TOGETHER", 64 << 20)  # negative control: within the bound
+    assert unpacked_size(io.BytesIO(data), about, None)[0] > 8 << 20
+
+
+@pytest.mark.full
+def test_a_large_file_takes_less_than_a_gigabyte(tmp_path):
+    """By the system's own account: 260 MB that nothing can be made smaller by, and 1.8 GB of nothing."""
+    path = tmp_path / "large.parquet"
+    noise = np.random.default_rng(0).integers(0, 1 << 62, 33 << 20)
+    nothing = np.zeros(33 << 20, np.int64)
+    columns = {"noise": noise, **dict.fromkeys("abcdef", nothing)}
+    path.write_bytes(written(pa.table(columns), compression="zstd", use_dictionary=False))
+    assert path.stat().st_size > 256 << 20
+    code = (
+        "import sys; from pathlib import Path; from workbench.run.parquet import read_parquet\n"
+        "from workbench.values.errors import StoreError\n"
+        "path = Path(sys.argv[1])\n"
+        "try: read_parquet(path.read_bytes(), path, ('x', 1))\n"
+        "except StoreError: print(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert int(done.stdout) < 1_000_000, done.stderr
 
 
 @pytest.mark.parametrize("end", [b"", b"\x15", b"\x15\x00\x15"])

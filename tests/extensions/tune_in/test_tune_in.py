@@ -150,6 +150,10 @@ def test_the_command_prints_the_table(capsys, monkeypatch):
     assert "as it is" in out and "2 of 2" in out
     with pytest.raises(ConfigError, match="at least one task"):
         wb.tune_in("bandit-tiny", "bandit", tasks=0)
+    with pytest.raises(
+        ConfigError, match="at most 10,000 of each; got 4 tasks, 2 attempts, 10000000"
+    ):
+        wb.tune_in("bandit-tiny", "bandit", turns=10**12)
 
 
 # ------------------------------------------------------------------------------------------------ advice

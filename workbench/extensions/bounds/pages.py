@@ -12,8 +12,15 @@ Source: the format's definition (apache/parquet-format, parquet.thrift), Thrift'
 
 from __future__ import annotations
 
+import os
 from typing import Any, BinaryIO, NamedTuple
 
+from workbench.values.errors import StoreError
+
+# Bytes of a file and of what it unpacks to together, where it is read whole. A step of ours has so many from some thirty million
+# tokens on: whoever makes such steps says so.
+MOST_TOGETHER = 640 << 20
+LARGE_STEPS = "WORKBENCH_LARGE_STEPS"
 MOST_CHUNKS = 100_000  # columns times groups of rows
 MOST_NESTING = 16
 MOST_PAGES = 100_000
@@ -60,7 +67,7 @@ def chunks_of(about: Any) -> list[Any]:
 
 def unpacked_size(file: BinaryIO, about: Any, rows: int | None) -> tuple[int, int, int]:
     """(bytes of all columns, values, bytes of text) that a file may unpack to. `rows`: how many are in memory at a time, where
-    it is not all of them. Raises ValueError for pages that cannot be counted."""
+    it is not all of them. Raises ValueError for pages that cannot be counted, StoreError for more than MOST_TOGETHER."""
     unpacked = 0
     values = about.num_rows
     text = 0
@@ -74,6 +81,12 @@ def unpacked_size(file: BinaryIO, about: Any, rows: int | None) -> tuple[int, in
             # A text that is written once may stand in any number of rows.
             repeats = pages.repeats or column.has_dictionary_page
             text += most * min(entries, rows or entries) if repeats else most
+    together = unpacked + file.seek(0, os.SEEK_END)
+    if rows is None and together > MOST_TOGETHER and os.environ.get(LARGE_STEPS) != "1":
+        raise StoreError(
+            f"a file of steps would take up to {together:,} bytes, and {MOST_TOGETHER:,} are read of one that may be somebody "
+            f"else's. If you made it yourself, set {LARGE_STEPS}=1"
+        )
     return unpacked, values, text
 
 

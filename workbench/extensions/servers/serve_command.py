@@ -13,10 +13,6 @@ from workbench.cli.numbers import whole_number
 from workbench.cli.options import AddCommand
 from workbench.values.errors import ConfigError
 
-UNBOUNDED = (
-    "vLLM renders the chat template that came with the policy by itself, without a limit of time or memory: serve one that "
-    "you know, or take --engine embedded"
-)
 KEY = "WORKBENCH_SERVE_KEY"  # the variable that clients are told to put the key into
 
 
@@ -61,6 +57,11 @@ def add_serve(command: AddCommand) -> None:
     )
     sub.add_argument(
         "--seed", type=int, default=0, help="embedded: of replies to requests without a seed"
+    )
+    sub.add_argument(
+        "--any-template",
+        action="store_true",
+        help="vllm: the policy's chat template is one that you know; vLLM renders it without a limit of time or memory",
     )
 
 
@@ -126,8 +127,8 @@ def _serve_by_vllm(args: argparse.Namespace) -> int:
     from workbench.extensions.servers.vllm_serving import serve
 
     print(f"exporting {args.source} and starting vLLM ...", flush=True)
-    print(f"! {UNBOUNDED}", file=sys.stderr, flush=True)
-    with serve(args.source, step=args.step, port=args.port) as served:
+    asked = {"step": args.step, "port": args.port, "any_template": args.any_template}
+    with serve(args.source, **asked) as served:
         print(
             f"serving {served.name} at {served.url}; every request carries the key; Ctrl-C ends it. Talk to it:\n"
             f"{_of_clients(served.key)}  workbench chat {args.source} --endpoint {served.url} --model {served.name} "

@@ -39,7 +39,7 @@ TRIALS: Mapping[str, Mapping[str, Any]] = {
 NO_THOUGHT = ("env.think", "env.calls.think")
 AS_IT_IS = "as it is"
 
-MOST = 10_000  # tasks, and trajectories of each
+MOST = 10_000  # tasks, trajectories of each, and turns of a trajectory
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ def tune_in(
     Raises ConfigError and PolicyError where nothing can be opened; settings that an environment refuses are a row that
     says why.
     """
-    if min(tasks, attempts, turns) < 1 or max(tasks, attempts) > MOST:
+    if min(tasks, attempts, turns) < 1 or max(tasks, attempts, turns) > MOST:
         raise ConfigError(
-            f"tune-in plays at least one task, once, for one turn, and at most {MOST:,} tasks, as often each; got {tasks}, "
-            f"{attempts}, {turns}"
+            f"tune-in plays at least one task, once, for one turn, and at most {MOST:,} of each; got {tasks} tasks, "
+            f"{attempts} attempts, {turns} turns"
         )
     session = _opened(policy, env, settings)
     base = session.config
