@@ -57,10 +57,10 @@ class TransformersEngineConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "engine")
-        keeps = (self.device, self.dtype, self.cache) == ("cpu", "float32", "auto")
+        keeps = (self.device, self.cache) == ("cpu", "auto") and self.dtype != "float16"
         if self.decode == "fused" and not keeps:
             raise ConfigError(
-                "engine.decode = 'fused' is for a kept cache in float32 on a CPU; got engine.device = "
+                "engine.decode = 'fused' is for a kept cache in float32 or bfloat16 on a CPU; got engine.device = "
                 f"{self.device!r}, dtype = {self.dtype!r}, cache = {self.cache!r}"
             )
         if self.drafts and self.decode != "fused":
