@@ -35,8 +35,8 @@ from workbench.values.errors import EngineError
 # Tokens of each sequence of the trial, pass by pass: prompts, observations that go on from the cache, single tokens.
 TRIAL = ((90, 1, 1, 20, 1, 1, 1), (40, 1, 1, 1, 1), (9, 1, 1), (1, 1, 1))
 TOLERANCE = 1e-4  # of a log-probability; rounding is far below it, another architecture far above
-# The same where factors of the linear layers are rounded to bfloat16. XXX
-HALF_TOLERANCE = 0.3
+# The same where factors of the linear layers are rounded to bfloat16: 0.03 to 0.10 for shipped policies, 0.21 for SmolLM2.
+HALF_TOLERANCE = 0.5
 ROUND = 1024  # positions whose rotations are made together
 
 

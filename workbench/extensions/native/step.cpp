@@ -261,11 +261,15 @@ static void by_outputs(const Number* x, const Matrix& matrix, int64_t tokens, fl
       }
 }
 
+extern "C" void round_all(const float* from, int64_t count, Half* to) {
+  for (int64_t i = 0; i < count; i++) to[i] = rounded(from[i]);
+}
+
 // `narrow`: room for x in bfloat16, where weights are
 static void product(const Model& model, const float* x, const Matrix& matrix, int64_t tokens,
                     Half* narrow, float* y, How how = How::set) {
   if (model.half) {
-    for (int64_t i = 0; i < tokens * matrix.inputs; i++) narrow[i] = rounded(x[i]);
+    round_all(x, tokens * matrix.inputs, narrow);
     by_outputs(static_cast<const Half*>(narrow), matrix, tokens, y, how);
   } else if (matrix.by_inputs) {
     by_inputs(x, matrix, tokens, y, how);
