@@ -145,7 +145,7 @@ def test_without_the_instruction_numbers_are_widened_and_only_sums_round_otherwi
     odd = hf.LlamaForCausalLM(hf.LlamaConfig(**SHAPE | ODD)).eval()
     models = [tiny("qwen3"), odd]
     own = [play(engine_for(model), asked(), turns=1) for model in models]
-    monkeypatch.setattr(kernel, "FLAGS", (*kernel.FLAGS, "-mno-avx512bf16"))
+    monkeypatch.setattr(kernel, "FLAGS", (*kernel.FLAGS, "-O1", "-mno-avx512bf16"))
     kernel.kernel.cache_clear()
     assert kernel.kernel().multiplies_halves() == 0
     for model, sessions in zip(models, own):
