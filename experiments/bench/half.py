@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 import workbench as wb
 from experiments.bench import machine
-from experiments.bench.decode import Load, _begin, _finish, _turn
+from experiments.bench.decode import Load, begin, finish, rate_of_turn
 from experiments.bench.policy import SHAPES, new_model
 from experiments.bench.ratios import paired_ratio
 from workbench.engines import TransformersEngineConfig, open_engine
@@ -43,16 +43,16 @@ def decoding(model: torch.nn.Module, load: Load) -> dict[str, Any]:
     }
     notes = [note for engine in engines.values() for note in engine.notes]
     for engine in engines.values():
-        _begin(engine, load, model.get_input_embeddings().weight.shape[0])
+        begin(engine, load, model.get_input_embeddings().weight.shape[0])
     rates: dict[str, list[float]] = {dtype: [] for dtype in DTYPES}
     for turn in range(load.turns + 1):
         for dtype in DTYPES if turn % 2 == 0 else DTYPES[::-1]:
-            rate = _turn(engines[dtype], load)
+            rate = rate_of_turn(engines[dtype], load)
             if turn:  # the first one is a warm-up
                 rates[dtype].append(rate)
     taken = {dtype: _bytes(engine._model) for dtype, engine in engines.items()}
     for engine in engines.values():
-        _finish(engine, load.rows)
+        finish(engine, load.rows)
     ratio = asdict(paired_ratio(rates["bfloat16"], rates["float32"]))
     return asdict(load) | {"notes": notes, "rates": rates, "ratio": ratio, "bytes": taken}
 

@@ -41,7 +41,8 @@ class TransformersEngineConfig:
         str,
         one_of("plain", "fused"),
         "plain: by the model's own modules; fused: all layers in one call of a kernel built on this "
-        "machine, the same numbers up to rounding (llama and qwen models in float32 on a CPU)",
+        "machine, the same numbers up to rounding (llama and qwen models on a CPU; in bfloat16 all but the "
+        "factors of linear layers is float32)",
     ] = "plain"
     drafts: Annotated[
         int,

@@ -5,6 +5,9 @@ Axis letters: T tokens of a pass · A sequences · V vocabulary.
 It takes the place of `slot_forward`: the same slab, the same tokens, all layers in one call. In float32 its numbers are
 those of the other way up to rounding; and a token's are the same bits whoever else is in the pass. A model that is of
 another kind, and a machine without a compiler, keep the other way, with the reason.
+
+In bfloat16 (`engine.dtype`) weights lie in the memory that the engine has for them, and the factors of a product are rounded
+to it; all else, keys and values as well, is float32. So its numbers are nearer to those of float32 than the other way's.
 """
 
 from __future__ import annotations
