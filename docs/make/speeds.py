@@ -328,6 +328,37 @@ def decode_tables(result: Result) -> dict[str, Table]:
     return {"main": Table(head, rows)}
 
 
+def half_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.half`: the fused way of decoding in bfloat16, beside float32."""
+    rows = []
+    for name, facts in result["decoding"].items():
+        ratio = facts["ratio"]
+        cells = [f"{sum(rates) / len(rates):,.0f}" for rates in facts["rates"].values()]
+        cells.append(f"**{ratio['mean']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]")
+        cells += [f"{taken / 1e6:,.0f} MB" for taken in facts["bytes"].values()]
+        rows.append([f"{name}, {facts['context']} tokens before the first", *cells])
+    head = [
+        "tokens per CPU second, decoding alone",
+        "float32",
+        "bfloat16",
+        "ratio [95 %]",
+        "the engine's weights, float32",
+        "bfloat16",
+    ]
+    gaps = [
+        [f"{preset}, {way}", f"{gap['mean']:.1e}", f"{gap['largest']:.1e}", f"{gap['tokens']:,}"]
+        for preset, ways in result["gaps"].items()
+        for way, gap in ways.items()
+    ]
+    mean, largest = result["limits"]
+    gaps.append(["limits of the lint's R23 for bfloat16", f"{mean:g}", f"{largest:g}", ""])
+    about = "engine and trainer (float32) apart, nats a token"
+    return {
+        "main": Table(head, rows),
+        "gaps": Table([about, "mean", "largest", "sampled tokens"], gaps),
+    }
+
+
 def _both_ways(facts: Result) -> list[str]:
     cells = []
     for rates in facts["rates"].values():
@@ -412,6 +443,7 @@ KINDS = {
     "adapters": adapter_tables,
     "sums": sums_tables,
     "decode": decode_tables,
+    "half": half_tables,
     "attention": attention_tables,
     "drafts": draft_tables,
 }

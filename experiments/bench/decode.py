@@ -57,14 +57,14 @@ def decoding(shape: str, load: Load) -> dict[str, Any]:
     model = new_model(SHAPES[shape], nothing).eval()
     engines = {way: open_engine(TransformersEngineConfig(decode=way), model) for way in WAYS}
     for engine in engines.values():
-        _begin(engine, load, SHAPES[shape].embeddings)
+        begin(engine, load, SHAPES[shape].embeddings)
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     for turn in range(load.turns + 1):
         for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
-            rate = _turn(engines[way], load)
+            rate = rate_of_turn(engines[way], load)
             if turn:  # the first one is a warm-up
                 rates[way].append(rate)
-    sampled = {way: _finish(engine, load.rows) for way, engine in engines.items()}
+    sampled = {way: finish(engine, load.rows) for way, engine in engines.items()}
     notes = [note for engine in engines.values() for note in engine.notes]
     return asdict(load) | {"notes": notes} | _facts(rates, sampled)
 
@@ -110,7 +110,7 @@ def sampled_spans(groups: Sequence[Group]) -> list[tuple[np.ndarray, np.ndarray]
     ]
 
 
-def _begin(engine: Engine, load: Load, vocabulary: int) -> None:
+def begin(engine: Engine, load: Load, vocabulary: int) -> None:
     """Every row asked for, its prompt passed, its first token sampled."""
     rng = np.random.default_rng(0)
     for row in range(load.rows):
@@ -129,7 +129,7 @@ def _begin(engine: Engine, load: Load, vocabulary: int) -> None:
         engine.poll()
 
 
-def _turn(engine: Engine, load: Load) -> float:
+def rate_of_turn(engine: Engine, load: Load) -> float:
     """Tokens per CPU second over some ticks."""
     began = time.process_time()
     for _ in range(load.ticks):
@@ -137,7 +137,7 @@ def _turn(engine: Engine, load: Load) -> float:
     return load.rows * load.ticks / (time.process_time() - began)
 
 
-def _finish(engine: Engine, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def finish(engine: Engine, rows: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """(ids, logprobs) of each row, to its end, in the order of the rows."""
     done = []
     while len(done) < rows:

@@ -41,7 +41,8 @@ class TransformersEngineConfig:
         str,
         one_of("plain", "fused"),
         "plain: by the model's own modules; fused: all layers in one call of a kernel built on this "
-        "machine, the same numbers up to rounding (llama and qwen models in float32 on a CPU)",
+        "machine, the same numbers up to rounding (llama and qwen models on a CPU; in bfloat16 all but the "
+        "factors of linear layers is float32)",
     ] = "plain"
     drafts: Annotated[
         int,
@@ -57,10 +58,10 @@ class TransformersEngineConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "engine")
-        keeps = (self.device, self.dtype, self.cache) == ("cpu", "float32", "auto")
+        keeps = (self.device, self.cache) == ("cpu", "auto") and self.dtype != "float16"
         if self.decode == "fused" and not keeps:
             raise ConfigError(
-                "engine.decode = 'fused' is for a kept cache in float32 on a CPU; got engine.device = "
+                "engine.decode = 'fused' is for a kept cache in float32 or bfloat16 on a CPU; got engine.device = "
                 f"{self.device!r}, dtype = {self.dtype!r}, cache = {self.cache!r}"
             )
         if self.drafts and self.decode != "fused":

@@ -45,6 +45,7 @@ class Model(Structure):
         ("embedding", c_void_p),
         ("last", Norm),
         ("head", Matrix),
+        ("half", c_int64),
     ]
 
 
@@ -67,6 +68,9 @@ class WeightReader:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._seen: set[int] = set()
+        self._dtype = model.dtype
+        if self._dtype not in (torch.float32, torch.bfloat16):
+            raise EngineError(f"its weights are {self._dtype}, not float32 or bfloat16")
 
     def read(self) -> Model:
         """Raises EngineError, or AttributeError with the part that is not there, for a model that is not of this kind."""
@@ -86,6 +90,7 @@ class WeightReader:
             embedding=self._address(body.embed_tokens.weight),
             last=self._norm(body.norm),
             head=self._matrix(self._model.lm_head),
+            half=self._dtype == torch.bfloat16,
         )
         for layer in read_layers:
             _check_shapes(layer, made)
@@ -122,7 +127,7 @@ class WeightReader:
             raise EngineError(f"it has a {type(linear).__name__} where a plain matrix is expected")
         weight = linear.weight
         bias = None if linear.bias is None else self._address(linear.bias)
-        by_inputs = not weight.is_contiguous()
+        by_inputs = not weight.is_contiguous() and weight.dtype == torch.float32
         self._note(weight.t() if by_inputs else weight, weight)
         return Matrix(weight.data_ptr(), bias, *weight.shape, by_inputs)
 
@@ -131,8 +136,10 @@ class WeightReader:
         return weight.data_ptr()
 
     def _note(self, laid_out: Tensor, weight: Tensor) -> None:
-        if weight.dtype != torch.float32 or not laid_out.is_contiguous():
-            raise EngineError(f"its weights are {weight.dtype}, or not laid out side by side")
+        if weight.dtype != self._dtype or not laid_out.is_contiguous():
+            raise EngineError(
+                f"one of its weights is {weight.dtype} beside {self._dtype}, or not laid out side by side"
+            )
         self._seen.add(id(weight))
 
 

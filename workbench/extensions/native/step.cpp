@@ -1,4 +1,6 @@
-// One pass of tokens through a decoder of the llama and qwen kind, on one thread, in float32.
+// One pass of tokens through a decoder of the llama and qwen kind, on one thread, in float32; or with weights in bfloat16,
+// where what is multiplied by a matrix is rounded to bfloat16 as well, and all else (sums, norms, attention, keys, values,
+// logits) is float32 still.
 //
 // Every number of a token is a sum in an order of its own: which other tokens are in the pass changes no bit of it.
 // So rows are handled in blocks, but the sum of each output goes over its inputs in the same order in every block.
@@ -6,6 +8,7 @@
 // Vectors are the compiler's own (GCC's vector extension), as wide as the processor's. A name of a shape in brackets:
 // T tokens of the pass, N outputs of a matrix, K inputs of it, H heads, D numbers of a head.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -20,13 +23,13 @@ constexpr int64_t RUN = 256;  // inputs that are summed up before the sum is add
 extern "C" {
 
 struct Norm {
-  const float* weight;
+  const void* weight;  // float, or Half
   float epsilon;
 };
 
 struct Matrix {
-  const float* weight;
-  const float* bias;  // or null
+  const void* weight;  // float, or Half
+  const void* bias;    // the same, or null
   int64_t outputs;
   int64_t inputs;
   int64_t by_inputs;  // 1: the outputs of one input lie side by side; 0: the inputs of one output do
@@ -45,9 +48,10 @@ struct Layer {
 struct Model {
   int64_t layers, width, heads, kv_heads, size, inner;
   const Layer* layer;
-  const float* embedding;  // [vocabulary, width]
+  const void* embedding;  // [vocabulary, width]
   Norm last;
   Matrix head;
+  int64_t half;  // 1: all weights are bfloat16, and each matrix has the inputs of one output side by side; 0: float32
 };
 
 struct Pass {
@@ -67,14 +71,30 @@ struct Pass {
 
 // ------------------------------------------------------------------------------------------ functions of numbers
 
-static void normalise(const float* from, const Norm& norm, int64_t count, float* to) {
+template <class Number>
+static void normalise_by(const Number* weight, const float* from, float epsilon, int64_t count,
+                         float* to) {
   Vector squares{};
   int64_t i = 0;
   for (; i + WIDTH <= count; i += WIDTH) squares += load(from + i) * load(from + i);
   float sum = sum_of(squares);
   for (; i < count; i++) sum += from[i] * from[i];
-  const float factor = 1.0f / std::sqrt(sum / count + norm.epsilon);
-  for (i = 0; i < count; i++) to[i] = norm.weight[i] * (from[i] * factor);
+  const float factor = 1.0f / std::sqrt(sum / count + epsilon);
+  for (i = 0; i < count; i++) to[i] = widened(weight[i]) * (from[i] * factor);
+}
+
+static void normalise(const Model& model, const float* from, const Norm& norm, int64_t count,
+                      float* to) {
+  if (model.half)
+    normalise_by(static_cast<const Half*>(norm.weight), from, norm.epsilon, count, to);
+  else
+    normalise_by(static_cast<const float*>(norm.weight), from, norm.epsilon, count, to);
+}
+
+template <class Number>
+static void widen(const void* from, int64_t first, int64_t count, float* to) {
+  const Number* numbers = static_cast<const Number*>(from) + first;
+  for (int64_t i = 0; i < count; i++) to[i] = widened(numbers[i]);
 }
 
 // numbers * cosine + (second half negated, first half) * sine, as Hugging Face's models turn them
@@ -96,14 +116,16 @@ template <int ROWS, int VECTORS>
 static inline void block(const float* x, const Matrix& matrix, int64_t first, float* y, How how) {
   const int64_t inputs = matrix.inputs;
   const int64_t outputs = matrix.outputs;
+  const float* weights = static_cast<const float*>(matrix.weight);
+  const float* bias = static_cast<const float*>(matrix.bias);
   Vector total[ROWS][VECTORS];
   for (int r = 0; r < ROWS; r++)
     for (int v = 0; v < VECTORS; v++)
-      total[r][v] = matrix.bias ? load(matrix.bias + first + v * WIDTH) : Vector{};
+      total[r][v] = bias ? load(bias + first + v * WIDTH) : Vector{};
   for (int64_t start = 0; start < inputs; start += RUN) {
     const int64_t end = start + RUN < inputs ? start + RUN : inputs;
     Vector sum[ROWS][VECTORS] = {};
-    const float* weight = matrix.weight + start * outputs + first;
+    const float* weight = weights + start * outputs + first;
     for (int64_t k = start; k < end; k++, weight += outputs) {
       Vector column[VECTORS];
       for (int v = 0; v < VECTORS; v++) column[v] = load(weight + v * WIDTH);
@@ -140,8 +162,9 @@ static void columns(const float* x, const Matrix& matrix, int64_t tokens, int64_
 
 static float single(const float* x, const Matrix& matrix, int64_t output) {
   const int64_t step = matrix.by_inputs ? matrix.outputs : 1;
-  const float* weight = matrix.weight + output * (matrix.by_inputs ? 1 : matrix.inputs);
-  float total = matrix.bias ? matrix.bias[output] : 0.0f;
+  const float* weight = static_cast<const float*>(matrix.weight);
+  weight += output * (matrix.by_inputs ? 1 : matrix.inputs);
+  float total = matrix.bias ? static_cast<const float*>(matrix.bias)[output] : 0.0f;
   for (int64_t start = 0; start < matrix.inputs; start += RUN) {
     const int64_t end = start + RUN < matrix.inputs ? start + RUN : matrix.inputs;
     float sum = 0.0f;
@@ -166,48 +189,93 @@ static void by_inputs(const float* x, const Matrix& matrix, int64_t tokens, floa
     }
 }
 
-// The same where the inputs of one output lie side by side (a head that is the table of embeddings)
-static void by_outputs(const float* x, const Matrix& matrix, int64_t tokens, float* y, How how) {
-  constexpr int WIDE = 4;             // outputs of a block
-  constexpr int HIGH = WIDTH / WIDE;  // tokens of a block
-  constexpr int64_t NEAR = 16;        // outputs whose weights stay in the nearest memory
+constexpr int WIDE = 4;             // outputs of a block of `by_outputs`
+constexpr int HIGH = WIDTH / WIDE;  // tokens of it
+
+// out [HIGH, WIDE]: each row times each column, over the first `whole` inputs. A function of its own, so that all sums
+// stay in registers. `ahead`: how far away the weights lie that are wanted next (they come from far away, and in jumps).
+template <bool FETCH, class Number>
+[[gnu::noinline]] static void dots(const Number* const* rows, const Number* const* columns,
+                                   int64_t whole, int64_t ahead, float* out) {
+  constexpr int64_t STEP = sizeof(Number) == sizeof(Half) ? HALVES : WIDTH;
+  const Number* row[HIGH];
+  const Number* column[WIDE];
+  for (int i = 0; i < HIGH; i++) row[i] = rows[i];
+  for (int j = 0; j < WIDE; j++) column[j] = columns[j];
+  Vector parts[HIGH][WIDE] = {};
+  for (int64_t k = 0; k < whole; k += STEP) {
+    decltype(load(*rows)) weight[WIDE];
+    for (int j = 0; j < WIDE; j++) {
+      weight[j] = load(column[j] + k);
+      if (FETCH) __builtin_prefetch(column[j] + k + ahead);
+    }
+    for (int i = 0; i < HIGH; i++) {
+      const auto number = load(row[i] + k);
+      for (int j = 0; j < WIDE; j++) parts[i][j] = plus(parts[i][j], number, weight[j]);
+    }
+  }
+  Vector all[WIDTH];
+  for (int i = 0; i < WIDTH; i++) all[i] = parts[i / WIDE][i % WIDE];
+  store(out, sums(all));
+}
+
+// The same where the inputs of one output lie side by side (a head that is the table of embeddings; all in bfloat16)
+template <class Number>
+static void by_outputs(const Number* x, const Matrix& matrix, int64_t tokens, float* y, How how) {
+  constexpr int64_t NEAR = 16;  // outputs whose weights stay in the nearest memory
+  constexpr int64_t STEP = sizeof(Number) == sizeof(Half) ? HALVES : WIDTH;
+  const Number* table = static_cast<const Number*>(matrix.weight);
+  const Number* bias = static_cast<const Number*>(matrix.bias);
   const int64_t inputs = matrix.inputs;
   const int64_t outputs = matrix.outputs;
-  const int64_t whole = inputs / WIDTH * WIDTH;
+  const int64_t whole = inputs / STEP * STEP;
+  const bool plain = whole == inputs && !bias;
   for (int64_t near = 0; near < outputs; near += NEAR)
     for (int64_t t = 0; t < tokens; t += HIGH)
       for (int64_t first = near; first < near + NEAR && first < outputs; first += WIDE) {
-        const float* rows[HIGH];
-        const float* weights[WIDE];
+        const Number* rows[HIGH];
+        const Number* weights[WIDE];
         for (int i = 0; i < HIGH; i++) rows[i] = x + (t + i < tokens ? t + i : t) * inputs;
-        for (int i = 0; i < WIDE; i++)
-          weights[i] = matrix.weight + (first + i < outputs ? first + i : first) * inputs;
-        Vector parts[WIDTH] = {};
-        for (int64_t k = 0; k < whole; k += WIDTH) {
-          Vector weight[WIDE];
-          for (int j = 0; j < WIDE; j++) weight[j] = load(weights[j] + k);
-          for (int i = 0; i < HIGH; i++)
-            for (int j = 0; j < WIDE; j++) parts[i * WIDE + j] += load(rows[i] + k) * weight[j];
-        }
+        for (int j = 0; j < WIDE; j++)
+          weights[j] = table + (first + j < outputs ? first + j : first) * inputs;
         float numbers[WIDTH];
-        store(numbers, sums(parts));
+        if (t == 0)
+          dots<true>(rows, weights, whole, NEAR * inputs, numbers);
+        else
+          dots<false>(rows, weights, whole, 0, numbers);
+        float* corner = y + t * outputs + first;
+        if (plain && how == How::set && t + HIGH <= tokens && first + WIDE <= outputs) {
+          for (int i = 0; i < HIGH; i++)
+            std::memcpy(corner + i * outputs, numbers + i * WIDE, WIDE * sizeof(float));
+          continue;
+        }
         for (int i = 0; i < HIGH && t + i < tokens; i++)
           for (int j = 0; j < WIDE && first + j < outputs; j++) {
             float sum = numbers[i * WIDE + j];
-            for (int64_t k = whole; k < inputs; k++) sum += rows[i][k] * weights[j][k];
-            if (matrix.bias) sum += matrix.bias[first + j];
-            float* to = y + (t + i) * outputs + first + j;
+            for (int64_t k = whole; k < inputs; k++)
+              sum += widened(rows[i][k]) * widened(weights[j][k]);
+            if (bias) sum += widened(bias[first + j]);
+            float* to = corner + i * outputs + j;
             *to = how == How::add ? *to + sum : sum;
           }
       }
 }
 
-static void product(const float* x, const Matrix& matrix, int64_t tokens, float* y,
-                    How how = How::set) {
-  if (matrix.by_inputs)
+extern "C" void round_all(const float* from, int64_t count, Half* to) {
+  for (int64_t i = 0; i < count; i++) to[i] = rounded(from[i]);
+}
+
+// `narrow`: room for x in bfloat16, where weights are
+static void product(const Model& model, const float* x, const Matrix& matrix, int64_t tokens,
+                    Half* narrow, float* y, How how = How::set) {
+  if (model.half) {
+    round_all(x, tokens * matrix.inputs, narrow);
+    by_outputs(static_cast<const Half*>(narrow), matrix, tokens, y, how);
+  } else if (matrix.by_inputs) {
     by_inputs(x, matrix, tokens, y, how);
-  else
+  } else {
     by_outputs(x, matrix, tokens, y, how);
+  }
 }
 
 // ------------------------------------------------------------------------------------------ attention
@@ -322,13 +390,13 @@ static void place(const Model& model, const Layer& layer, const Pass& pass, int6
     const float* sine = pass.sine + pass.position[t] * size;
     for (int64_t h = 0; h < model.heads; h++) {
       float* own = query + (t * model.heads + h) * size;
-      if (layer.of_queries.weight) normalise(own, layer.of_queries, size, own);
+      if (layer.of_queries.weight) normalise(model, own, layer.of_queries, size, own);
       turn(own, cosine, sine, size);
       for (int64_t d = 0; d < size; d++) own[d] *= layer.scale;
     }
     for (int64_t h = 0; h < model.kv_heads; h++) {
       float* own = key + (t * model.kv_heads + h) * size;
-      if (layer.of_keys.weight) normalise(own, layer.of_keys, size, own);
+      if (layer.of_keys.weight) normalise(model, own, layer.of_keys, size, own);
       turn(own, cosine, sine, size);
       const int64_t place =
           pass.slot[t] * pass.slot_stride + h * pass.head_stride + pass.position[t] * size;
@@ -351,7 +419,10 @@ static void gated(float* gate, const float* up, int64_t count) {
 
 extern "C" int64_t room_of(const Model* model, int64_t tokens, int64_t longest) {
   const int64_t heads = (2 * model->heads + 2 * model->kv_heads) * model->size;
-  return tokens * (2 * model->width + heads + 2 * model->inner) + 2 * (longest + WIDTH);
+  const int64_t queries = model->heads * model->size;
+  const int64_t widest = std::max({model->width, queries, model->inner});
+  const int64_t narrow = model->half ? (widest + 1) / 2 : 0;
+  return tokens * (2 * model->width + heads + 2 * model->inner + narrow) + 2 * (longest + WIDTH);
 }
 
 extern "C" void run_pass(const Model* of, const Pass* over) {
@@ -368,29 +439,35 @@ extern "C" void run_pass(const Model* of, const Pass* over) {
   float* gate = value + tokens * model.kv_heads * model.size;
   float* up = gate + tokens * model.inner;
   float* scores = up + tokens * model.inner;
+  const int64_t stride = (pass.longest + WIDTH - 1) / WIDTH * WIDTH;
+  Half* narrow = reinterpret_cast<Half*>(scores + 2 * stride);
+  const auto embed = model.half ? widen<Half> : widen<float>;
   for (int64_t t = 0; t < tokens; t++)
-    std::memcpy(hidden + t * width, model.embedding + pass.id[t] * width, width * sizeof(float));
+    embed(model.embedding, pass.id[t] * width, width, hidden + t * width);
   for (int64_t number = 0; number < model.layers; number++) {
     const Layer& layer = model.layer[number];
     for (int64_t t = 0; t < tokens; t++)
-      normalise(hidden + t * width, layer.before_attention, width, normal + t * width);
-    product(normal, layer.query, tokens, query);
-    product(normal, layer.key, tokens, key);
-    product(normal, layer.value, tokens, value);
+      normalise(model, hidden + t * width, layer.before_attention, width, normal + t * width);
+    product(model, normal, layer.query, tokens, narrow, query);
+    product(model, normal, layer.key, tokens, narrow, key);
+    product(model, normal, layer.value, tokens, narrow, value);
     place(model, layer, pass, number, query, key, value);
     for (int64_t t = 0; t < tokens; t++) {
       const int64_t first = t * model.heads * model.size;
       attend(model, pass, number, t, query + first, scores, mixed + first);
     }
-    product(mixed, layer.output, tokens, hidden, How::add);
+    product(model, mixed, layer.output, tokens, narrow, hidden, How::add);
     for (int64_t t = 0; t < tokens; t++)
-      normalise(hidden + t * width, layer.before_mlp, width, normal + t * width);
-    product(normal, layer.gate, tokens, gate);
-    product(normal, layer.up, tokens, up);
+      normalise(model, hidden + t * width, layer.before_mlp, width, normal + t * width);
+    product(model, normal, layer.gate, tokens, narrow, gate);
+    product(model, normal, layer.up, tokens, narrow, up);
     gated(gate, up, tokens * model.inner);
-    product(gate, layer.down, tokens, hidden, How::add);
+    product(model, gate, layer.down, tokens, narrow, hidden, How::add);
   }
   for (int64_t t = 0; t < pass.kept; t++)
-    normalise(hidden + t * width, model.last, width, normal + t * width);
-  product(normal, model.head, pass.kept, pass.logits);
+    normalise(model, hidden + t * width, model.last, width, normal + t * width);
+  product(model, normal, model.head, pass.kept, narrow, pass.logits);
 }
+
+// 1 where products of bfloat16 are the processor's own, 0 where numbers are widened first
+extern "C" int64_t multiplies_halves() { return HALVES > WIDTH; }

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 constexpr int WIDTH = 16;  // numbers of a vector
 constexpr int ACROSS = 4;  // vectors of outputs that one block of a product has
@@ -86,3 +90,51 @@ static inline float sum_of(Vector parts) {
     for (int i = 0; i < half; i++) numbers[i] += numbers[i + half];
   return numbers[0];
 }
+
+// ------------------------------------------------------------------------------------------ bfloat16
+
+// The upper half of a float32.
+struct Half {
+  uint16_t bits;
+};
+
+static inline float widened(float number) { return number; }
+static inline float widened(Half half) {
+  const uint32_t bits = uint32_t(half.bits) << 16;
+  float number;
+  std::memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
+// To the nearest, of two equally near ones to the even one; NaN stays NaN.
+static inline Half rounded(float number) {
+  uint32_t bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  const uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return {uint16_t(number == number ? nearest : bits >> 16 | 0x40)};
+}
+
+// Sums of products of bfloat16, in float32: by the processor's own instruction where it has one (it adds two products to
+// each sum at once), else by widening.
+#if defined(__AVX512BF16__)
+constexpr int64_t HALVES = 2 * WIDTH;  // inputs of one step
+typedef __m512bh Halves;
+static inline Halves load(const Half* from) { return (Halves)_mm512_loadu_si512(from); }
+static inline Vector plus(Vector sum, Halves a, Halves b) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, a, b);
+}
+#else
+constexpr int64_t HALVES = WIDTH;
+typedef Vector Halves;
+static inline Halves load(const Half* from) {
+  typedef uint16_t Narrow __attribute__((vector_size(WIDTH * 2)));
+  typedef uint32_t Wide __attribute__((vector_size(WIDTH * 4)));
+  Narrow bits;
+  std::memcpy(&bits, from, sizeof bits);
+  const Wide wide = __builtin_convertvector(bits, Wide) << 16;
+  Vector numbers;
+  std::memcpy(&numbers, &wide, sizeof numbers);
+  return numbers;
+}
+#endif
+static inline Vector plus(Vector sum, Vector a, Vector b) { return sum + a * b; }
