@@ -96,11 +96,11 @@ def earned():
 
 
 @solver
-def begin(rollouts):
+def begin():
     """Lays ready what the model and the tool say in this sample."""
 
     async def solve(state, generate):
-        rollout = rollouts[(state.sample_id, state.epoch)]
+        rollout = Recorded.rollouts[(state.sample_id, state.epoch)]
         Recorded.playing = [(rollout, turn) for turn in range(len(rollout["turns"]))]
         Recorded.playing.append((rollout, None))
         Recorded.replies = replies_of(rollout)
@@ -114,18 +114,20 @@ def main(recorded_file, out):
         (f"lake {r['task']}", r["attempt"] + 1): r
         for r in json.loads(Path(recorded_file).read_text())["rollouts"]
     }
+    Recorded.rollouts = rollouts
     Recorded.rewards = {place: r["reward"] for place, r in rollouts.items()}
     samples = [
         Sample(id=name, input=rollouts[(name, 1)]["turns"][0]["messages"][0]["content"])
         for name in dict.fromkeys(name for name, _ in rollouts)
     ]
-    for kind in ("eval", "json"):
+    # .json takes ten times as much room: one attempt at each task
+    for kind, epochs in (("eval", 3), ("json", 1)):
         with tempfile.TemporaryDirectory() as folder:
             task = Task(
                 dataset=samples,
-                solver=[begin(rollouts), use_tools(move()), generate()],
+                solver=[begin(), use_tools(move()), generate()],
                 scorer=earned(),
-                epochs=3,
+                epochs=epochs,
                 name="lakes",
             )
             (log,) = eval(

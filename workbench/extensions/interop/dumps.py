@@ -46,6 +46,7 @@ class RawSequence:
     fork         True where the framework itself says that this sequence does not go on from the one before it; False where
                  it says that it does, so that whatever else is found is an error
     prompt_text  the prompt for people; says which task this is where there are no token ids
+    one_prompt_one_task  False where tasks may differ in more than their prompts: hidden states, files, seeds
     grouped      False where no group was written and `group` was made up from equal prompts
     failed       why the trajectory broke off, if it did: such a trajectory has no reward worth the name
     identity     what the framework calls this trajectory, where no two may be called the same
@@ -70,6 +71,7 @@ class RawSequence:
     completion_text: str | None = None
     grouped: bool = True
     failed: str | None = None
+    one_prompt_one_task: bool = True
     identity: str | None = None
     compared: tuple[Compared, ...] = ()
 

@@ -62,7 +62,6 @@ def calls(evidence: Evidence) -> Iterator[RuleResult]:
     yield NotChecked("calls and their answers")
 
 
-
 def once(evidence: Evidence) -> Iterator[RuleResult]:
     """R37: no trajectory is there twice, and what was sampled is there, as far as the file says what was."""
     named = {

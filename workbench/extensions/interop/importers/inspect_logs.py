@@ -142,6 +142,7 @@ def sequences_of(row: Row, where: str) -> list[RawSequence]:
             truncated=_truncated(sample),
             failed=name(error.get("message", "error")) if error else None,
             identity=_place(sample),
+            one_prompt_one_task=False,
             prompt_text=text_of(sample.get("input")),
             completion_text=text_of(answers),
             compared=(*compared_in(sample, messages), *_against_summary(row, scores)),

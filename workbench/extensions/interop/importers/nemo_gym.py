@@ -94,7 +94,7 @@ def _turns_of(output: Sequence[dict[str, Any]]) -> list[_Turn]:
             is_open = False
             continue
         has_holder = is_open and turns[-1].holder is not None
-        holds = item.get("generation_token_ids") is not None
+        holds = bool(item.get("generation_token_ids"))  # some agents write empty lists
         if not is_open or (has_holder and (holds or item.get("type") not in CALLS)):
             turns.append(_Turn())
             is_open = True
@@ -119,18 +119,19 @@ def _words(item: Mapping[str, Any]) -> str:
 def _common(row: Row, response: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The fields that all sequences of a rollout share."""
     params = mapping(row.get("responses_create_params"), "responses_create_params")
-    prompt_text = text_of(params.get("input"))
+    prompt_text = text_of(params.get("input")) or None
     task = row.get(TASK)
     attempt = row.get(ATTEMPT)
     agent = mapping(row.get("agent_ref"), "agent_ref").get("name")
     is_numbered = task is not None and attempt is not None
     title = f"task {name(task, 12)}, rollout {name(attempt, 12)}, {where}" if is_numbered else where
-    group = f"task {name(task, 24)}" if task is not None else prompt_name(prompt_text)
+    group = f"task {name(task, 24)}" if task is not None else prompt_name(prompt_text or "")
     identity = f"rollout {name(attempt, 12)} of task {name(task, 12)} ({name(agent)})"
     return {
         "attempt": title,
         "group": group,
         "grouped": task is not None,
+        "one_prompt_one_task": False,
         "identity": identity if is_numbered else None,
         "reward": number(row.get("reward"), "reward"),
         "failed": _failure(row, response),
