@@ -90,7 +90,7 @@ def logprobs_are_shifted(rows: Content) -> None:
 
 
 def call_is_dropped(rows: Content) -> None:
-    del items(rows[1])[:3]
+    del items(rows[1])[4:7]
 
 
 def rollout_is_there_twice(rows: Content) -> None:

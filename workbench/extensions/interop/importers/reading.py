@@ -14,6 +14,7 @@ from workbench.extensions.interop.importers import (
     agentcore,
     inspect_logs,
     nemo_gym,
+    pickled,
     prime_exports,
     trl_tables,
     verifiers_results,
@@ -62,6 +63,8 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     files = [file for file, reader in readers.items() if reader is not None]
     kinds = list(dict.fromkeys(readers[file].framework for file in files))
     if not files:
+        if pickled.is_pickle(path):
+            raise DataError(f"{path} {pickled.REFUSED}")
         known = ", ".join(reader.framework for reader in (*READERS, TABLES, *WHOLE))
         raise DataError(
             f"{path} holds no rollouts that can be read here; known are {known}, told by their content"
