@@ -218,7 +218,6 @@ def test_whatever_stands_in_a_row_it_is_read_or_named(file, data, tmp_path_facto
     holder[key] = data.draw(JSON)
     dump = read_rollouts(put(content, file, tmp_path_factory.mktemp("any")))
     assert len(dump.trajectories) + dump.skipped == (2 if file == LOG_JSON else 6)
-    assert wb.lint(dump).text
 
 
 def test_foreign_text_acts_nowhere(tmp_path):
