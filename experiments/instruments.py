@@ -34,6 +34,7 @@ def imported() -> Result:
     """Every planted fault: the rules that named it; and the files as they were written: the rules that complained."""
     import workbench as wb
     from tests.imported.planted import FILES, PLANTED, rows_of, write
+    from tests.imported.planted_dumps import FAULTS, FORKS, LOG_JSON, TREES, content_of, put
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -50,10 +51,25 @@ def imported() -> Result:
                     "named": list(named),
                 }
             )
+        for fault in FAULTS:
+            content = content_of(fault.file)
+            fault.plant(content)
+            report = wb.lint(put(content, fault.file, Path(folder))).report
+            speaks = any(fault.words in f.what for f in report[fault.rule].findings)
+            named = [name for name in report.named if name not in fault.also]
+            rows.append(
+                {
+                    "file": fault.file,
+                    "fault": fault.name,
+                    "thread": "",
+                    "rule": fault.rule,
+                    "named": named if fault.severity == "error" else [fault.rule] * speaks + named,
+                }
+            )
     clean = sorted(
         str(path.relative_to(FILES))
         for path in FILES.rglob("*")
-        if path.suffix in (".jsonl", ".parquet")
+        if path.suffix in (".jsonl", ".parquet", ".eval") or path.name in (TREES, FORKS, LOG_JSON)
     )
     return {
         "planted": rows,

@@ -24,7 +24,7 @@ def imported_tables(result: Result) -> dict[str, Table]:
             ["what", "measured"],
             [
                 [
-                    "faults planted into copies of files that verifiers, TRL and verl wrote",
+                    "faults planted into copies of files that verifiers, TRL, verl, NeMo Gym, agentcore and Inspect wrote",
                     str(len(result["planted"])),
                 ],
                 ["named by their rule and by no other", str(len(alone))],

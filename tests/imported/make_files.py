@@ -25,6 +25,9 @@ WRITERS = {
     "write_verifiers_traces.py": ("verifiers==0.4.0",),
     "write_verifiers_results.py": ("verifiers==0.1.14",),
     "write_trl_tables.py": ("trl==1.16.0", "transformers==5.19.0", "torch==2.13.0", "pyarrow"),
+    "write_inspect_logs.py": ("inspect-ai==0.3.285",),
+    "write_agentcore_rollouts.py": ("agentcore-rl-toolkit==0.2.0", "tinker"),
+    "write_nemo_gym_rollouts.py": ("nemo-gym==0.4.0",),  # asks for Python 3.12
     "write_verl_generations.py": (
         "verl==0.9.1",
         "torch==2.13.0",

@@ -14,6 +14,22 @@ from workbench.values import Trajectory
 from workbench.values.view import Shown
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What a file says twice, or in pairs, as its reader compared it: the answers to calls, a score and its summary.
+
+    rule      the rule that speaks of it
+    count     things that were compared
+    wrong     what does not fit, in words; None where all of it does
+    is_error  False where somebody's convention allows it
+    """
+
+    rule: str
+    count: int
+    wrong: str | None = None
+    is_error: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class RawSequence:
     """One row or turn of a dump. A field that the framework does not write is None: then no rule can speak of it.
@@ -27,10 +43,14 @@ class RawSequence:
     sampled      which tokens the framework itself says a model wrote, where it says so apart from the mask
     logprobs, advantages
     advantage    of the whole row, where there is one number for it
-    fork         True where the framework itself says that this sequence does not go on from the one before it
+    fork         True where the framework itself says that this sequence does not go on from the one before it; False where
+                 it says that it does, so that whatever else is found is an error
     prompt_text  the prompt for people; says which task this is where there are no token ids
+    one_prompt_one_task  False where tasks may differ in more than their prompts: hidden states, files, seeds
     grouped      False where no group was written and `group` was made up from equal prompts
     failed       why the trajectory broke off, if it did: such a trajectory has no reward worth the name
+    identity     what the framework calls this trajectory, where no two may be called the same
+    compared     what the file says twice, as its reader compared it; those of a trajectory's first sequence are enough
     """
 
     attempt: str
@@ -51,6 +71,9 @@ class RawSequence:
     completion_text: str | None = None
     grouped: bool = True
     failed: str | None = None
+    one_prompt_one_task: bool = True
+    identity: str | None = None
+    compared: tuple[Compared, ...] = ()
 
     @property
     def trained(self) -> np.ndarray | None:

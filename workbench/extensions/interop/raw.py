@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
-from workbench.extensions.interop import raw_credit
+from workbench.extensions.interop import raw_credit, raw_said
 from workbench.extensions.interop.dumps import RawSequence
 from workbench.extensions.interop.raw_credit import at, looked_at, turns_of
 from workbench.linting.evidence import Evidence
@@ -90,7 +90,7 @@ def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) ->
             "again: a history that was rewritten, which nobody says here; as one sequence with the turn "
             "before it is wrong, as one of its own it is fine",
             where,
-            NOTE,
+            _severity(after),
         )
     was = old[place : place + gone].tolist()
     now = new[place : place + come].tolist()
@@ -113,9 +113,15 @@ def _prefix_finding(before: RawSequence, after: RawSequence, old: np.ndarray) ->
         "that rewrites the past; as one sequence with the turn before it is wrong, as one of its own it is "
         "fine",
         where,
-        NOTE,
+        _severity(after),
         max(gone, come),
     )
+
+
+def _severity(after: RawSequence) -> str:
+    """An error where the framework says that the sequence goes on from the one before it: then it is trained as one with
+    it."""
+    return ERROR if after.fork is False else NOTE
 
 
 def _difference(old: np.ndarray, new: np.ndarray) -> tuple[int | None, int | None]:
@@ -385,15 +391,17 @@ def _or_no_ids(missing: str, sequences: Sequence[RawSequence]) -> str:
 
 
 RAW_CHECKS: dict[str, Check] = {
-    "R1": exact_prefix,
-    "R3": mask_is_provenance,
-    "R4": lengths,
-    "R5": trained_share,
+    "R1": raw_said.compared_as_well("R1", exact_prefix),
+    "R3": raw_said.compared_as_well("R3", mask_is_provenance, raw_said.after_the_stop),
+    "R4": raw_said.compared_as_well("R4", lengths),
+    "R5": raw_said.compared_as_well("R5", trained_share),
     "R6": raw_credit.credit_of_trajectories,
     "R7": raw_credit.group_identity,
     "R8": raw_credit.groups_that_teach,
     "R11": raw_credit.truncation,
-    "R12": logprobs,
-    "R16": raw_credit.rewards,
+    "R12": raw_said.compared_as_well("R12", logprobs),
+    "R16": raw_said.compared_as_well("R16", raw_credit.rewards),
     "R22": raw_credit.own_noise,
+    "R28": raw_said.compared_as_well("R28", raw_said.calls),
+    "R37": raw_said.compared_as_well("R37", raw_said.once),
 }

@@ -164,8 +164,10 @@ def _order(trajectories: dict[str, list[RawSequence]]) -> tuple[int, list[Findin
 
 
 def group_identity(evidence: Evidence) -> Iterator[RuleResult]:
-    """R7: a group is one task, and the trajectories of one task are a group."""
+    """R7: a group is one task, and the trajectories of one task are a group. Where no two trajectories share a prompt, and
+    tasks may differ in more than that, the environment begins anew each time."""
     groups = groups_of(sequence for sequence in evidence.raw if sequence.grouped)
+    begins_anew = _begins_anew(groups)
     prompts: dict[object, set[str]] = defaultdict(set)
     looked = 0
     for group, trajectories in groups.items():
@@ -179,7 +181,7 @@ def group_identity(evidence: Evidence) -> Iterator[RuleResult]:
                 f"the {len(keys)} trajectories of group {group} start from {len(kinds)} different prompts: a "
                 "baseline over different tasks means nothing",
                 Place(other, segment=0),
-                ERROR,
+                NOTE if begins_anew else ERROR,
                 len(kinds),
             )
         for key in kinds:
@@ -188,23 +190,32 @@ def group_identity(evidence: Evidence) -> Iterator[RuleResult]:
     yield from looked_at(looked, "group ids" if not groups else "prompts to tell tasks apart by")
 
 
+def _begins_anew(groups: dict[str, dict[str, list[RawSequence]]]) -> bool:
+    firsts = [turns[0] for trajectories in groups.values() for turns in trajectories.values()]
+    keys = [prompt_key(first) for first in firsts]
+    return len(set(keys)) == len(keys) and not any(first.one_prompt_one_task for first in firsts)
+
+
 def _ids_that_do_not_group(
     groups: dict[str, dict[str, list[RawSequence]]], prompts: dict[object, set[str]]
 ) -> Iterator[Finding]:
     """Every trajectory is a group of its own, yet prompts come several times. Where all come equally often, each was
-    sampled as a group and its id was lost: an error. Else a data set may repeat itself: a note."""
+    sampled as a group and its id was lost: an error. Else, or where tasks may differ in more than their prompts, a data set
+    may repeat itself: a note."""
     if not prompts or any(len(trajectories) > 1 for trajectories in groups.values()):
         return
     often = {len(names) for names in prompts.values()}
     shared = [sorted(names) for names in prompts.values() if len(names) > 1]
     if shared:
-        first = next(iter(groups[shared[0][0]]))
+        trajectories = groups[shared[0][0]]
+        first = next(iter(trajectories))
+        is_one_task = trajectories[first][0].one_prompt_one_task
         yield Finding(
             f"every trajectory is a group of its own, though {sum(map(len, shared))} of {len(groups)} share "
             f"their prompt with others (groups {', '.join(shared[0][:3])}): the ids do not group, so no "
             "trajectory has another one to be compared with",
             Place(first),
-            ERROR if len(often) == 1 else NOTE,
+            ERROR if len(often) == 1 and is_one_task else NOTE,
             len(shared),
         )
 

@@ -11,6 +11,10 @@ from typing import Any, NamedTuple
 from workbench.basics.regular_files import FileError, files_below, open_stream, parse_json
 from workbench.extensions.interop.dumps import Imported, RawSequence
 from workbench.extensions.interop.importers import (
+    agentcore,
+    inspect_logs,
+    nemo_gym,
+    pickled,
     prime_exports,
     trl_tables,
     verifiers_results,
@@ -31,8 +35,11 @@ READERS = (
     verifiers_results.READER,
     prime_exports.READER,
     verl_generations.READER,
+    nemo_gym.READER,
 )
 TABLES = trl_tables.READER
+WHOLE = (agentcore.READER, inspect_logs.READER)  # no lines: a zip, or one large JSON text
+LINES_AND_TABLES = (".jsonl", ".parquet")
 
 
 def looks_like_rollouts(path: Path | str) -> bool:
@@ -56,7 +63,9 @@ def read_rollouts(path: Path | str, *, max_tokens: int = MOST_TOKENS) -> Importe
     files = [file for file, reader in readers.items() if reader is not None]
     kinds = list(dict.fromkeys(readers[file].framework for file in files))
     if not files:
-        known = ", ".join(reader.framework for reader in (*READERS, TABLES))
+        if pickled.is_pickle(path):
+            raise DataError(f"{path} {pickled.REFUSED}")
+        known = ", ".join(reader.framework for reader in (*READERS, TABLES, *WHOLE))
         raise DataError(
             f"{path} holds no rollouts that can be read here; known are {known}, told by their content"
         )
@@ -129,7 +138,8 @@ class _Reading:
     def note_unreadable(self, folder: Path, known: set[Path]) -> None:
         """Count files beside those that were read in which nothing can be read."""
         for file in _files(folder):
-            if file not in known and file.stat().st_size and not _readable(file):
+            is_meant = file.suffix in LINES_AND_TABLES and file not in known
+            if is_meant and file.stat().st_size and not _readable(file):
                 self._skip(f"{name(file.name)}: nothing in it can be read")
 
 
@@ -151,9 +161,11 @@ def _rows(file: Path, reader: Reader) -> Iterator[tuple[int, Row | None, str | N
         yield from lines_of(file)
         return
     number = 0
+    rows = trl_tables.rows_of if reader.rows is None else reader.rows
     try:
-        for number, row in enumerate(trl_tables.rows_of(file), start=1):
-            yield number, row, None
+        for number, row in enumerate(rows(file), start=1):
+            is_damaged = isinstance(row, Damaged)
+            yield number, None if is_damaged else row, str(row) if is_damaged else None
     except DataError as error:
         yield number + 1, None, str(error)
 
@@ -164,7 +176,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
     elif path.is_dir():
         try:
-            files = list(files_below(path, (".jsonl", ".parquet")))
+            files = list(files_below(path, (*LINES_AND_TABLES, ".eval", ".json")))
         except FileError as error:
             raise DataError(
                 f"{path} is not searched for rollouts: {error.strerror}; name a file, or a folder with little "
@@ -189,6 +201,9 @@ def _reader(file: Path) -> Reader | None:
         ) from error
     if is_parquet:
         return TABLES if trl_tables.is_table(file) else None
+    whole = next((reader for reader in WHOLE if reader.is_file(file)), None)
+    if whole is not None:
+        return whole
     rows = (line.row for line in islice(lines_of(file), LOOK) if line.row is not None)
     return next((reader for row in rows for reader in READERS if reader.is_row(row)), None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -32,6 +32,8 @@ class Reader:
     missing(sequences, first rows): what its files do not hold, in words.
     version(first rows, file): of the framework, where something says it.
     unit: what a row is called.
+    is_file(file), rows(file): of files that are no lines of JSON: whether a file is one of these, and its rows, or why one
+        cannot be read.
     """
 
     framework: str
@@ -40,6 +42,8 @@ class Reader:
     missing: Callable[[Sequence[RawSequence], Sequence[Row]], list[str]]
     version: Callable[[Sequence[Row], Path], str | None] = lambda rows, file: None
     unit: str = "line"
+    is_file: Callable[[Path], bool] = lambda file: False
+    rows: Callable[[Path], Iterator[Row | Damaged]] | None = None
 
 
 def has_columns(*columns: str) -> Callable[[Row], bool]:
