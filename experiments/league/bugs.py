@@ -232,11 +232,9 @@ class PromptCutInTraining(GRPOTrainer):
 # ------------------------------------------------------------------------------------------------ evaluation
 
 
-def evaluated_on_other_rows(trainer) -> None:
-    """What is legitimate: rows that are not trained on."""
-    from datasets import Dataset
-
-    trainer.eval_dataset = Dataset.from_list(rows(24)[16:])
+def evaluated_on_training_rows(trainer) -> None:
+    """Rows of the training's data set are evaluated on."""
+    trainer.eval_dataset = trainer.train_dataset.select(range(8))
 
 
 class EvaluatesBestOfGroup(GRPOTrainer):

@@ -119,7 +119,6 @@ TWINS: Mapping[str, Mapping[str, Any]] = {
     "entropy-bonus": {"policy": GAME, "entropy_coef": 0.01},
     "rollout-dummy-logprobs": {"rollout": rollout_of(logprobs="dummy")},
 }
-AFTER_TWIN = {"game-evaluated": bugs.evaluated_on_other_rows}
 
 
 # ------------------------------------------------------------------------------------------------ bugs
@@ -324,7 +323,7 @@ NEW = (
         "prompt-cut-in-training",
         "tokens",
         "game",
-        "prompt|input|nobody",
+        "prompt|input",
         GAMES | {"kind": bugs.PromptCutInTraining},
     ),
     Bug(
@@ -333,7 +332,7 @@ NEW = (
         "game-evaluated",
         "evaluat|held.?out|split|leak",
         GAMES | CHECKED,
-        marker='CHECKED = {"eval_strategy"',
+        bugs.evaluated_on_training_rows,
     ),
     Bug(
         "evaluated-best-of-group",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.league.bugs import vowel_reward
-from experiments.league.corpus import AFTER_TWIN, BUGS, TWINS
+from experiments.league.corpus import BUGS, TWINS
 from experiments.league.tools import TOOLS, Alarm, Tool
 from tests.extensions.trl_live.trl_trainers import tokenizer_of, trainer_of
 
@@ -41,7 +41,7 @@ def options_of(name: str) -> tuple[Mapping[str, Any], Any]:
     for bug in BUGS:
         if bug.name == name:
             return bug.options, bug.after
-    return TWINS[name], AFTER_TWIN.get(name)
+    return TWINS[name], None
 
 
 def made(name: str, seed: int, steps: int, tools: Sequence[Tool], folder: Path) -> Any:
