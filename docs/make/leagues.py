@@ -22,6 +22,7 @@ def league_tables(result: Result) -> dict[str, Table]:
     return {
         "main": _main(result, tools),
         "seeds": _seeds(result, tools),
+        "origin": _origin(result, tools),
         "classes": _classes(result, tools),
         "clean": _clean(result, tools),
         "cost": _cost(result, tools),
@@ -108,9 +109,33 @@ def _classes(result: Result, tools: Sequence[str]) -> Table:
         cells = []
         for tool in tools:
             noticed, named, _ = counted(result["rows"], tool, kind)
-            cells.append(f"{_share(noticed, total, seeds)}, named {100 * named / total:.0f} %")
+            cells.append(f"{_share(noticed, total, seeds)}, named {_percent(named, total)}")
         rows.append([f"{kind} ({total // seeds})", *cells])
     return Table(["class (bugs)", *tools], rows)
+
+
+ORIGINS = {
+    "tests/": "planted to test our lint, which was written until each was named",
+    "experiments/": "planted for the league",
+}
+
+
+def _origin(result: Result, tools: Sequence[str]) -> Table:
+    """The bugs that our rules were made with, and those that were planted after them."""
+    seeds = len(_seeds_of(result))
+    rows = []
+    for start, words in ORIGINS.items():
+        own = [row for row in result["rows"] if row["planted_at"].startswith(start)]
+        cells = []
+        for tool in tools:
+            noticed, named, total = counted(own, tool)
+            cells.append(f"{_share(noticed, total, seeds)}, named {_percent(named, total)}")
+        rows.append([f"{words} ({len({row['bug'] for row in own})})", *cells])
+    return Table(["bugs", *tools], rows)
+
+
+def _percent(count: int, total: int) -> str:
+    return f"{100 * count / total:.0f} %" if total else "-"
 
 
 def _clean(result: Result, tools: Sequence[str]) -> Table:

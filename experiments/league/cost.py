@@ -14,7 +14,7 @@ from experiments.league.work import _quiet, made
 
 RUNS = ("game", "tools")
 REPEATS = 3
-STEPS = 30
+STEPS = 12
 
 
 def seconds(name: str, tool: str | None, seed: int, steps: int) -> float:
