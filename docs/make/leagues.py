@@ -172,9 +172,10 @@ def _cost(result: Result, tools: Sequence[str]) -> Table:
         for name in names:
             row = by_key[name, tool]
             cells.append(
-                f"{1000 * row['extra_s']:.1f} ms ({100 * row['extra_s'] / row['bare_s']:.0f} %)"
+                f"{1000 * row['extra_s']:.0f} ms [{1000 * min(row['extras']):.0f}, {1000 * max(row['extras']):.0f}]"
             )
         rows.append([tool, *cells])
+    # the median of the repeats, and the smallest and largest
     heads = [f"a step of `{name}`, {1000 * bare[name]:.0f} ms without" for name in names]
     return Table(["CPU time beside", *heads], rows)
 
