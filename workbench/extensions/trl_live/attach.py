@@ -336,9 +336,7 @@ class LiveLint(HasView):
             "R14": [environments.apart(generated, look.environments, look.paid_by)],
             "R17": self._weight_checks(look, generated),
         }
-        if look.number == 1:
-            checks["R13"] = [weights.reference_is_apart(generated.step, trainer)]
-            checks["R24"] = [weights.evaluated_apart(generated.step, trainer)]
+        checks |= self._first_checks(look)
         if generated.fits:
             look.finder = update.SampledRowTable(generated)
             checks["R3"] = [tokens.mask_is_authorship(generated, look.authors, text)]
@@ -348,6 +346,16 @@ class LiveLint(HasView):
         look.sequences = self._sequences(generated, expected.earned)
         asked = [*BEFORE, *(rule for rule in AT_FIRST if rule in checks)]
         self._ask(generated, asked, checks, look.sequences)
+
+    def _first_checks(self, look: WatchedStep) -> RowChecks:
+        """Of the first generation alone."""
+        if look.number != 1:
+            return {}
+        step = look.at_step + 1
+        return {
+            "R13": [weights.reference_is_apart(step, self.trainer)],
+            "R24": [weights.evaluated_apart(step, self.trainer)],
+        }
 
     def _weight_checks(
         self, look: WatchedStep, generated: SampledRows
