@@ -9,6 +9,7 @@ VENV   := .venv
 VLLM_VENV := .venv-vllm
 READERS := .venv-readers
 AGENTS := .venv-agents
+LEAGUE := .venv-league
 SEEDS  ?= 0
 TASK   ?= search-discovery
 MODEL  ?=
@@ -19,6 +20,7 @@ ALGORITHMS_ARGS ?=
 TABLE_ARGS ?=
 BIAS_ARGS ?=
 STATISTICS_ARGS ?=
+LEAGUE_ARGS ?=
 SILENT_BUGS_ARGS ?=
 SHARE ?=
 LAYOUT ?=
@@ -38,11 +40,12 @@ CUDA_COST := 3.9 GB
 VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 READERS_COST := about 2.1 GB of disk and 3 to 6 minutes
 AGENTS_COST := about 0.4 GB of disk and a minute
+LEAGUE_COST := about 0.5 GB of disk and a minute
 DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl league resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents setup-league
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -184,6 +187,15 @@ test-trl: setup-test  ## the lint live in TRL's GRPOTrainer: silent bugs planted
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_TRL=1 $(VENV)/bin/python -m pytest --durations=5 -m "full or not full" $(PYTEST_ARGS) \
 		tests/extensions/trl_live
 
+# What is done stays done: it may be cut off and called again. Runs of all seeds so far are joined.
+league: setup-test setup-league  ## silent bugs planted into TRL runs, every tool as its authors run it: recall, false alarms, cost (SEED=, LEAGUE_ARGS="--only greedy wrong-sign")
+	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league run --seed $(or $(SEED),0) \
+		--json runs/league/seed-$(or $(SEED),0).json $(LEAGUE_ARGS)
+	@[ -e runs/league/cost.json ] || [ -n "$(LEAGUE_ARGS)" ] || $(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) \
+		$(LEAGUE)/bin/python -m experiments.league cost --json runs/league/cost.json
+	@PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league join $$(ls runs/league/*.json | grep -v league.json) \
+		--json runs/league/league.json
+
 # uv, in an environment of its own, because pip would fetch packages whole to ask them what they need.
 RESOLVE_ARGS ?=
 resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is installed (a quarter of an hour; RESOLVE_ARGS="--extras lab")
@@ -191,7 +203,7 @@ resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is
 	@PATH="$(CURDIR)/.venv-resolve/bin:$$PATH" $(PYTHON) -m tests.resolve $(RESOLVE_ARGS)
 
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) $(LEAGUE) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
@@ -281,3 +293,9 @@ setup-readers: setup-test
 	@$(call beside,$(READERS_COST)); \
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
 	make_one $(READERS)-openenv openenv==0.10.0
+
+# Tools that watch training, as they come from PyPI. What they need that we have as well is taken in our versions.
+setup-league: setup-test
+	@$(call beside,$(LEAGUE_COST)); \
+	make_one $(LEAGUE) -c constraints.txt martingale==0.2.0 rlprobe==0.1.0 rldoctor==0.2.0 rlwatch==0.5.1 \
+		diptest==0.12.0 slack-sdk==3.48.0

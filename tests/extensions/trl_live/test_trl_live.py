@@ -59,6 +59,29 @@ def test_what_is_legitimate_has_no_error(name, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("optimizer-of-a-copy", "R17"),
+        ("updates-undone", "R17"),
+        ("sampler-keeps-first-weights", "R17"),
+        ("reference-is-the-policy", "R13"),
+        ("evaluated-on-training-rows", "R24"),
+        ("prompt-cut-in-training", "R1"),
+    ],
+)
+def test_a_bug_of_the_league_is_named(name, rule):
+    from experiments.league.corpus import BUGS
+    from experiments.league.work import Job, done
+
+    bug = next(bug for bug in BUGS if bug.name == name)
+    ours = ("workbench",)
+    run, twin = (done(Job(which, 0, 5, ours)) for which in (name, bug.twin))
+    assert [alarm["kind"] for alarm in run["alarms"]["workbench"]] == [rule]
+    assert not twin["alarms"]["workbench"] and not run["failed"] and not run["error"]
+
+
+@pytest.mark.full
 def test_a_place_is_a_row_and_a_token_of_their_arrays(tmp_path):
     lint, said = trained(tmp_path, "tool-tokens-trained")
     finding = dict(lint.report.errors)["R3"]

@@ -149,7 +149,7 @@ def trainer_of(
             for k, row in enumerate(rows(16))
         ]
     if evaluates:
-        doors["eval_dataset"] = Dataset.from_list(rows(8))
+        doors["eval_dataset"] = Dataset.from_list(rows(24)[16:])  # not among those trained on
     return kind(
         model=model
         or AutoModelForCausalLM.from_pretrained(path or policy_path(policy), dtype=torch.float32),

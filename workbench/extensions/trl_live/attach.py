@@ -29,6 +29,7 @@ from workbench.extensions.trl_live import (
     sampling,
     tokens,
     update,
+    weights,
 )
 from workbench.extensions.trl_live.declared import loss_settings
 from workbench.extensions.trl_live.hearing import hearing
@@ -54,6 +55,7 @@ ON_ERROR = ("say", "stop")
 MANY = 200  # reports that wait to be joined
 NEEDED = "the lint of a trainer's rows"
 BEFORE = ("R1", "R3", "R4", "R5", "R6", "R7", "R8", "R11", "R12", "R14", "R16", "R17")
+AT_FIRST = ("R13", "R24", "R29")
 IN_LOSS = ("R4", "R6", "R10", "R12", "R18", "R19")
 AFTER = ("R4", "R22", "R23")
 MISSING_MODEL = "a pass of the model by itself (it is spread over several processes)"
@@ -153,6 +155,7 @@ class LiveLint(HasView):
     generating: bool = False
     failures: list[str] = field(default_factory=list)
     clock: Callable[[], float] = time.perf_counter
+    weights: weights.WeightHistory = field(default_factory=weights.WeightHistory)
     messages: LintMessages = field(default_factory=LintMessages)
     replaced: dict[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Rule] = field(default_factory=all_rules)
@@ -323,13 +326,17 @@ class LiveLint(HasView):
         text = self._text_of
         look.authors = authorship(generated, look.journal.exchanges)
         checks: RowChecks = {
-            "R1": [tokens.answers_kept(generated, look.authors, text)],
+            "R1": [
+                tokens.answers_kept(generated, look.authors, text),
+                tokens.prompts_kept(generated, look.authors, look.journal.exchanges),
+            ],
             "R4": [tokens.padding(generated, tokenizer_of(trainer).pad_token_id)],
             "R7": [tokens.prompts_of_rows(generated, text)],
             "R12": [self._sampling_check(look, generated)],
             "R14": [environments.apart(generated, look.environments, look.paid_by)],
-            "R17": [sampling.weights_are_current(generated.step, trainer)],
+            "R17": self._weight_checks(look, generated),
         }
+        checks |= self._first_checks(look)
         if generated.fits:
             look.finder = update.SampledRowTable(generated)
             checks["R3"] = [tokens.mask_is_authorship(generated, look.authors, text)]
@@ -337,8 +344,30 @@ class LiveLint(HasView):
         expected = credit.expected_credit(look.rewards_NK, self._credit_settings())
         checks |= self._credit_checks(look, generated, expected)
         look.sequences = self._sequences(generated, expected.earned)
-        asked = (*BEFORE, "R29") if "R29" in checks else BEFORE
+        asked = [*BEFORE, *(rule for rule in AT_FIRST if rule in checks)]
         self._ask(generated, asked, checks, look.sequences)
+
+    def _first_checks(self, look: WatchedStep) -> RowChecks:
+        """Of the first generation alone."""
+        if look.number != 1:
+            return {}
+        step = look.at_step + 1
+        return {
+            "R13": [weights.reference_is_apart(step, self.trainer)],
+            "R24": [weights.evaluated_apart(step, self.trainer)],
+        }
+
+    def _weight_checks(
+        self, look: WatchedStep, generated: SampledRows
+    ) -> list[Iterator[RuleResult]]:
+        trainer = self.trainer
+        now = weights.marks_of(trainer.accelerator.unwrap_model(trainer.model))
+        rate = weights.learning_rate(trainer)
+        return [
+            sampling.weights_are_current(generated.step, trainer),
+            weights.sampled_by_the_policy(generated.step, look.journal.sampled_with, now),
+            weights.updates_move_weights(generated, self.weights, now, look.at_step, rate),
+        ]
 
     def _sampling_check(self, look: WatchedStep, generated: SampledRows) -> Iterator[RuleResult]:
         samplings = chain.from_iterable(author.samplings for author in look.authors)

@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.basics.replacing import replaced
 from workbench.extensions.trl_live.journal import AnswerJournal, AnswerSampling, settings_of
+from workbench.extensions.trl_live.weights import marks_of
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def hearing(trainer: Any, journal: AnswerJournal) -> Iterator[None]:
     used: list[Any] = []  # the settings of the call that is being made
     with ExitStack() as stack:
         _listen(stack, inner, "_prepare_generation_config", partial(_prepared, used))
-        _listen(stack, model, "generate", partial(_generated, journal, used))
+        _listen(stack, model, "generate", partial(_generated, journal, used, model))
         _listen(stack, model, "generate_batch", partial(_batch_generated, journal))
         if vllm is not None:
             _listen(stack, vllm, "generate", partial(_served, journal, vllm))
@@ -35,9 +36,10 @@ def _prepared(used: list[Any], original: Any, *args: Any, **named: Any) -> Any:
 
 
 def _generated(
-    journal: AnswerJournal, used: list[Any], original: Any, *args: Any, **named: Any
+    journal: AnswerJournal, used: list[Any], model: Any, original: Any, *args: Any, **named: Any
 ) -> Any:
     used.clear()
+    journal.sampled_with.append(marks_of(model))
     result = original(*args, **named)
     ids = named.get("input_ids", named.get("inputs", args[0] if args else None))
     if ids is not None:

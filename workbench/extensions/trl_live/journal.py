@@ -42,9 +42,10 @@ class AnswerSampling:
 
 @dataclass
 class AnswerJournal:
-    """All exchanges of one generation."""
+    """All exchanges of one generation, and marks of the weights at each call of `generate`."""
 
     exchanges: list[SampledAnswer] = field(default_factory=list)
+    sampled_with: list[np.ndarray] = field(default_factory=list)
 
     def note_generate(
         self, ids: Any, seen: Any, result: Any, sampling: AnswerSampling | None

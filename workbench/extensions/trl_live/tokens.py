@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked
-from workbench.extensions.trl_live.journal import AnswerEdit, SampledTokens
+from workbench.extensions.trl_live.journal import AnswerEdit, SampledAnswer, SampledTokens
 from workbench.extensions.trl_live.rows import SampledRows
 from workbench.linting.messages import many
 from workbench.linting.rule import RuleResult
@@ -54,6 +54,42 @@ def answers_kept(
             if finding is not None:
                 yield finding
     yield from _looked_at(looked, authors)
+
+
+def prompts_kept(
+    generated: SampledRows, authors: Sequence[SampledTokens], exchanges: Sequence[SampledAnswer]
+) -> Iterator[RuleResult]:
+    """R1: the prompt of a row is the one that its answer was sampled after, and no piece of it.
+
+    Asked of rows that no answer was laid to, where an answer has the row's very tokens.
+    """
+    for row, author in enumerate(authors):
+        prompt = generated.prompt_ids[row]
+        if author.known or not len(prompt):
+            continue
+        longer = next(
+            (
+                len(exchange.prompt)
+                for exchange in exchanges
+                if _is_a_piece(prompt, exchange.prompt)
+                and np.array_equal(exchange.answer, generated.completion_ids[row])
+            ),
+            None,
+        )
+        if longer is not None:
+            yield Finding(
+                f"its completion was sampled after a prompt of {longer} tokens, and {len(prompt)} of these are its prompt "
+                "in training: the loss conditions on another prompt",
+                generated.place(row),
+            )
+
+
+def _is_a_piece(part: np.ndarray, whole: np.ndarray) -> bool:
+    """It begins or ends so, and is longer."""
+    size = len(part)
+    return size < len(whole) and (
+        np.array_equal(whole[:size], part) or np.array_equal(whole[-size:], part)
+    )
 
 
 def _departure(
