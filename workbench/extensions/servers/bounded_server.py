@@ -73,6 +73,7 @@ class BoundedServer(ThreadingHTTPServer):
         *,
         key: str | None,
         danger: str,
+        most_connections: int | None = None,
     ) -> None:
         if key is None and not is_loopback(host):
             raise ConfigError(
@@ -85,7 +86,7 @@ class BoundedServer(ThreadingHTTPServer):
                 f"{len(key)} characters"
             )
         self.key = key
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(most_connections or MOST_CONNECTIONS)
         # Connections that wait for a request, or its rest: since when; the longest first.
         self._waiting: dict[socket.socket, float] = {}
         self._sending: dict[socket.socket, float] = {}  # that are handed a piece: since when

@@ -39,6 +39,7 @@ from workbench.extensions.servers.reply import (
     read_reply,
 )
 from workbench.extensions.servers.sampler import (
+    MOST_TURNS,
     SampledToken,
     Sampler,
     SamplerBusyError,
@@ -98,7 +99,15 @@ class ChatServer(BoundedServer):
         self.created = int(time.time())
         self._numbers = iter(range(1 << 62))
         self._number_lock = threading.Lock()
-        super().__init__(_Handler, host, port, key=key, danger="has the policy compute for them")
+        super().__init__(
+            _Handler,
+            host,
+            port,
+            key=key,
+            danger="has the policy compute for them",
+            # With replies under way on some, there is one for whoever is told to ask again later.
+            most_connections=2 * MOST_TURNS,
+        )
         self.sampler = Sampler(policy.engine, policy.chat.stop_ids)
 
     def number(self) -> int:
