@@ -16,7 +16,7 @@ LOOK_S = 1.0  # between two looks at a connection
 MOST_CONNECTIONS = 512  # at a time, besides those whose calls are being answered
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedLine(H11Protocol):
     """One connection."""
 
     def connection_made(self, transport: Any) -> None:

@@ -42,7 +42,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from workbench.basics.regular_files import json_memory, parse_json
-from workbench.extensions.agents.bounded_protocol import BoundedProtocol
+from workbench.extensions.agents.bounded_protocol import BoundedLine
 from workbench.extensions.agents.messages import AskedCall, GivenAnswer, RefusedCall
 from workbench.extensions.agents.wires import (
     anthropic_messages,
@@ -172,7 +172,7 @@ class Gateway:
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             self._app(),
-            http=BoundedProtocol,
+            http=BoundedLine,
             log_level="critical",
             access_log=False,
             lifespan="off",
