@@ -78,7 +78,7 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("name", FORGED)
+@pytest.mark.parametrize("name", FORGED, ids=lambda name: name.replace(" ", "-"))
 def test_a_forged_record_is_refused_in_words(grid, tmp_path, name):
     plan, folder = grid
     out = copytree(folder / "out", tmp_path / "out")
