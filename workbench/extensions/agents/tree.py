@@ -184,14 +184,7 @@ class CallTree:
                 "another role",
                 "messages",
             )
-        characters = asked.characters
-        if characters > self._most_characters:
-            raise RefusedCall(
-                400,
-                "context_length_exceeded",
-                f"the messages have {characters:,} characters, and a sequence may have {self.context} tokens",
-                "messages",
-            )
+        self._refuse_what_cannot_fit(asked)
         root = self._roots.get(repr(asked.tools)) or _Node()
         known = self._walk(root, asked.messages)
         rest = asked.messages[known.last_index + 1 :]
@@ -224,6 +217,16 @@ class CallTree:
                 "messages",
             )
         return self._begin(asked, root, known, again, extends, before, spans, shown, name)
+
+    def _refuse_what_cannot_fit(self, asked: AskedCall) -> None:
+        characters = asked.characters
+        if characters > self._most_characters:
+            raise RefusedCall(
+                400,
+                "context_length_exceeded",
+                f"the messages have {characters:,} characters, and a sequence may have {self.context} tokens",
+                "messages",
+            )
 
     def _goes_on(self, base: TreeCall, name: str | None) -> bool:
         """Whether a segment may go on behind an answer: nobody has gone on there, and it is of the same conversation."""
