@@ -565,7 +565,7 @@ def lock_holder(folder: Path) -> str | None:
 
 def _has_ended(holder: str) -> bool:
     """Whether the process that wrote `holder` into a lock is known to be gone."""
-    match = re.match(r"process (\d+) on (\S+)", holder)
+    match = re.match(r"process (\d{1,9}) on (\S+)", holder)
     if match is None or match[2] != socket.gethostname():
         return False
     try:

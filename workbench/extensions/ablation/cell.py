@@ -176,7 +176,7 @@ def _finite(name: str, values: Any) -> list[float]:
 
 def result_in(notebook: Path) -> dict[str, Any]:
     """The result in a notebook that was run. DataError where there is none, or several."""
-    results = []
+    results: list[Mapping[str, Any]] = []
     for cell in json.loads(notebook.read_bytes())["cells"]:
         shown = [output.get("data", {}) for output in cell.get("outputs", ())]
         results += [data[RESULT] for data in shown if RESULT in data]
@@ -191,11 +191,16 @@ def result_in(notebook: Path) -> dict[str, Any]:
 def result_said(stored: Mapping[str, Any]) -> JobResult:
     """A result as a notebook holds it: read as data, through the same checks as when it was made."""
     measure = "returns" if stored.get("measure") == "return" else "success"
-    mean = float(np.mean(_finite("per_task", stored["per_task"])))
-    return result(
-        per_task=stored["per_task"],
-        curves=stored["curves"],
-        run=stored["run"],
-        **{measure: mean},
-        **dict(stored["numbers"].items()),
-    )
+    try:
+        mean = float(np.mean(_finite("per_task", stored["per_task"])))
+        return result(
+            per_task=stored["per_task"],
+            curves=stored["curves"],
+            run=stored["run"],
+            **{measure: mean},
+            **dict(stored["numbers"].items()),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"expected a result as `wb.result` makes it, got {type(error).__name__}: {error}"
+        ) from error

@@ -52,6 +52,7 @@ class JobState:
 
 def states(plan: Plan, seeds: Sequence[int], out: Path) -> list[JobState]:
     """Of every job, in the order of the plan: by its record, or by the process that does it."""
+    work.check_folders(out)
     recorded = {path.stem for path in (out / "jobs").glob("*.json")}
     begun = {path.parent.name for path in (out / work.LOCKS).glob(f"*/{work.BUSY}")}
     listed = []

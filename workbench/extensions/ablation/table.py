@@ -74,6 +74,8 @@ def table_of(
     whole = plan
     starts = _starts(plan, ends)
     plan, seeds, ends = by_row(plan, seeds, ends)
+    tasks = {end["tasks"] for end in ends.values() if "failed" not in end}
+    num_tasks = _only_value(tasks, "numbers of held-out tasks")
     arms = {arm.name: _arm(plan, arm, seeds, ends) for arm in plan.arms}
     compared = [_compared(arms, first, second, seeds) for first, second in plan.compare]
     interactions = [_interaction(plan, arms, axes, seeds) for axes in plan.interactions]
@@ -96,7 +98,7 @@ def table_of(
         "remarks": list(plan.remarks),
         "seeds": list(seeds),
         "all": dict(plan.all),
-        "tasks": _only_value({facts["tasks"] for facts in ran}, "numbers of held-out tasks"),
+        "tasks": num_tasks,
         "steps": _steps(plan, ran),
         "starts": starts,
         "arms": arms,

@@ -21,7 +21,7 @@ from typing import Any
 
 from workbench.basics.canonical_json import read_sealed_json, sealed_json
 from workbench.basics.fingerprint import code_fingerprint
-from workbench.extensions.ablation.cell import result_in
+from workbench.extensions.ablation.cell import result_in, result_said
 from workbench.extensions.ablation.jobs import AFTERLIFE_S
 from workbench.extensions.ablation.notebooks import ERROR, Failure, run_notebook
 from workbench.extensions.ablation.plan import (
@@ -32,21 +32,73 @@ from workbench.extensions.ablation.plan import (
     notebook_of,
     parameters_of,
 )
+from workbench.run.shapes import shaped
 from workbench.run.store import open_run
 from workbench.run.writer import FolderLock, claim_file, make_folder, remove_file, write_file
-from workbench.values.errors import WorkbenchError
+from workbench.values.errors import DataError, StoreError, WorkbenchError
 
 KIND = "ablation-job"
 VERSION = 1
 LOCKS = "locks"
 BUSY = "busy"
+FOLDERS = ("jobs", LOCKS, "notebooks", "runs", "sent")
+LONGEST_S = 1e12  # CPU seconds of a job
+_RESULT = {
+    "measure": str,
+    "per_task": [float],
+    "numbers": {"*": float},
+    "curves": {"*": [float]},
+    "run": (str, None),
+}
+RECORD = {
+    "code": str,
+    "cpu_seconds": float,
+    "notebook": str,
+    "tries": int,
+    "run?": str,
+    "result?": _RESULT,
+    "failed?": str,
+    "state?": str,
+    "cell?": str,
+}
 
 
 def ended(plan: Plan, job: Job, out: Path) -> dict[str, Any] | None:
     """How a job ended, by whatever code: {"code", "cpu_seconds", "notebook", "tries"} and "run", "result" (of an own
-    notebook) or "failed" with "state" and "cell". None: not at all."""
+    notebook) or "failed" with "state" and "cell". None: not at all. Raises StoreError for a record that no job wrote."""
     path = record_of(plan, job, out)
-    return read_sealed_json(path, kind=KIND, version=VERSION) if path.is_file() else None
+    if not path.is_file():
+        return None
+    facts = read_sealed_json(path, kind=KIND, version=VERSION)
+    try:
+        return checked_record(facts, path)
+    except (StoreError, DataError) as error:
+        raise StoreError(f"{error}; or remove {path}, and the job is done again") from error
+
+
+def checked_record(facts: Any, path: Path) -> dict[str, Any]:
+    """What a record says, as far as a job could have written it: its seal anybody can make. Raises StoreError and
+    DataError."""
+    shaped(facts, RECORD, path, "the record of a job")
+    if not facts.keys() & {"run", "result", "failed"}:
+        raise StoreError(f"{path} does not say how its job ended; restore the file from a copy")
+    if not 0 <= facts["cpu_seconds"] < LONGEST_S:
+        raise StoreError(f"{path} has {facts['cpu_seconds']} CPU seconds, which no job takes")
+    if Path(facts.get("run", "")).name != facts.get("run", ""):
+        raise StoreError(f"{path} names a run that lies elsewhere: {facts['run']!r:.80}")
+    if "result" in facts:
+        result_said(facts["result"])
+    return facts
+
+
+def check_folders(out: Path) -> None:
+    """Raise StoreError for a folder of a grid that is a link: what is written through it is somebody else's."""
+    links = [name for name in FOLDERS if (out / name).is_symlink()]
+    if links:
+        raise StoreError(
+            f"{out / links[0]} is a symbolic link, and a grid is written below its own folder only: put the whole "
+            "folder where there is room, and name it by --out"
+        )
 
 
 def finished(plan: Plan, job: Job, out: Path) -> dict[str, Any] | None:
@@ -122,6 +174,7 @@ class JobPlace:
 def do_alone(sent: SentJob, where: JobPlace) -> dict[str, Any]:
     """Do a job while no other process does it. One that was killed behind its record, or that an earlier driver had
     sent, may have done it meanwhile: then that is how the job ended, and it is not done twice."""
+    check_folders(where.out)
     with _held(where.out / LOCKS / name_of(where.plan, sent.job)):
         before = ended(where.plan, sent.job, where.out)
         if before is not None and before["tries"] != sent.tries:
@@ -132,6 +185,8 @@ def do_alone(sent: SentJob, where: JobPlace) -> dict[str, Any]:
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Hold a folder, which is waited for. Where its last holder was killed, what that had started is given time to end."""
+    if folder.is_symlink():
+        raise StoreError(f"{folder} is a symbolic link; remove it, and the job is done")
     make_folder(folder)
     lock = FolderLock(folder, wait=True)
     try:

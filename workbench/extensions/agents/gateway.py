@@ -10,6 +10,10 @@ one where it carries the idempotency key of an earlier one, where its client say
 sent before, or where the same body was sent before by a client that went away without its answer. Two equal requests of
 clients that both wait are two calls.
 
+Whatever a client sends, it is answered: what nobody foresaw by status 500. Values are read within bounds of depth and
+memory, and half a surrogate pair in a text, which has no bytes, becomes U+FFFD. Connections have bounds, too
+(`bounded_protocol`).
+
 One server serves all attempts of a process; it ends with the process.
 """
 
@@ -17,9 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import os
 import queue
+import re
 import secrets
 import socket
 import threading
@@ -37,6 +41,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from workbench.basics.regular_files import json_memory, parse_json
+from workbench.extensions.agents.bounded_protocol import BoundedLine
 from workbench.extensions.agents.messages import MODEL, AskedCall, GivenAnswer, RefusedCall
 from workbench.extensions.agents.wires import (
     anthropic_messages,
@@ -44,9 +50,10 @@ from workbench.extensions.agents.wires import (
     openai_responses,
 )
 from workbench.extensions.agents.wires.fields import FieldRules
-from workbench.values.errors import EngineError
+from workbench.values.errors import EngineError, where_raised
 
 MOST_BYTES = 16 << 20  # of a request
+MOST_VALUES_BYTES = 256 << 20  # that the values of a request's JSON may take
 MOST_OPEN = 64  # calls of one attempt that wait at once
 KNOWN_KEYS = 4096  # attempts that have ended and are still told so
 START_S = 20.0
@@ -163,7 +170,12 @@ class Gateway:
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
-            self._app(), log_level="critical", access_log=False, lifespan="off", ws="none"
+            self._app(),
+            http=BoundedLine,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, daemon=True, name="agents' gateway")
@@ -220,6 +232,8 @@ class Gateway:
                 return JSONResponse(wire.error(refused), refused.status)
             except ClientDisconnect:
                 return Response(status_code=499)
+            except Exception as error:
+                return JSONResponse(wire.error(_unforeseen(error)), 500)
             if asked.stream:
                 return StreamingResponse(wire.chunks(given, asked), media_type="text/event-stream")
             return JSONResponse(wire.answer(given, asked))
@@ -271,9 +285,14 @@ class Gateway:
             attempt.active = time.monotonic()
             name = request.path_params["name"]
             text = await asyncio.to_thread(attempt.tools, name, arguments)
-            return Response(text, media_type="text/plain")
+            data = text.encode("utf-8", "replace")
+            return Response(data, media_type="text/plain")
         except RefusedCall as refused:
             return JSONResponse(openai_chat.error(refused), refused.status)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return JSONResponse(openai_chat.error(_unforeseen(error)), 500)
 
     async def _nothing(self, request: Request) -> Response:
         forms = ", ".join(f"/v1{wire.PATH}" for wire in WIRES)
@@ -305,11 +324,36 @@ async def _read(request: Request) -> bytes:
     return bytes(pieces)
 
 
+# Half a surrogate pair, as JSON escapes it; both halves look alike.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
 def _json(body: bytes) -> Any:
+    """The value of a body. Raises RefusedCall for what is no JSON, or more than has room."""
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RefusedCall(400, "invalid_json", f"the body is no JSON: {error}") from error
+        if json_memory(body) > MOST_VALUES_BYTES:
+            raise ValueError(f"more values than {MOST_VALUES_BYTES >> 20} MB have room for")
+        value = parse_json(body)
+    except ValueError as error:
+        words = f"the body is not read as JSON: {str(error)[:200]}"
+        raise RefusedCall(400, "invalid_json", words) from error
+    return _with_bytes(value) if _SURROGATE.search(body) else value
+
+
+def _with_bytes(value: Any) -> Any:
+    """The value with texts that can be encoded."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    if isinstance(value, list):
+        return list(map(_with_bytes, value))
+    if isinstance(value, dict):
+        return {_with_bytes(name): _with_bytes(inner) for name, inner in value.items()}
+    return value
+
+
+def _unforeseen(error: Exception) -> RefusedCall:
+    words = f"the gateway failed: {type(error).__name__} ({where_raised(error)})"
+    return RefusedCall(500, "gateway_error", words)
 
 
 async def _answer(call: HttpCall, request: Request) -> GivenAnswer:

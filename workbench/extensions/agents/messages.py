@@ -84,6 +84,14 @@ class AskedCall:
     model: str = ""
     noted: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def characters(self) -> int:
+        """Of all that the template shows."""
+        texts = [message.text or "" for message in self.messages]
+        for message in self.messages:
+            texts += [call.arguments for call in message.calls]
+        return sum(map(len, [*texts, json.dumps(self.tools)]))
+
 
 @dataclass(frozen=True)
 class SampledText:

@@ -20,6 +20,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from workbench.values import Message, Observation, Segment, Source, Span, Turn
 from workbench.values.errors import ChatFormatError, DataError
 from workbench.values.sequences import first_difference
 
+LEAST_BOUND = 100_000  # characters of a call that are made into tokens whatever the vocabulary is
 RANKS = (Ground.EXACT, Ground.IDS, Ground.EQUAL, Ground.THOUGHT)
 
 
@@ -126,6 +128,12 @@ class _Known:
     near: TreeCall | None  # a call of the same conversation
 
 
+@lru_cache(maxsize=4)
+def _longest_token(encoder: Any) -> int:
+    """Characters of the longest token of a vocabulary."""
+    return max(map(len, encoder.backend.get_vocab()), default=1)
+
+
 class CallTree:
     """All calls of one trajectory.
 
@@ -151,6 +159,8 @@ class CallTree:
         self.rules = rules
         self.format = format
         self.context = context
+        # More cannot fit, and takes minutes to be made into tokens.
+        self._most_characters = max(LEAST_BOUND, context * _longest_token(chat.encoder))
         self.id_of = id_of
         self.thoughts_apart = thoughts_apart
         self.calls: list[TreeCall] = []
@@ -174,6 +184,7 @@ class CallTree:
                 "another role",
                 "messages",
             )
+        self._refuse_what_cannot_fit(asked)
         root = self._roots.get(repr(asked.tools)) or _Node()
         known = self._walk(root, asked.messages)
         rest = asked.messages[known.last_index + 1 :]
@@ -206,6 +217,16 @@ class CallTree:
                 "messages",
             )
         return self._begin(asked, root, known, again, extends, before, spans, shown, name)
+
+    def _refuse_what_cannot_fit(self, asked: AskedCall) -> None:
+        characters = asked.characters
+        if characters > self._most_characters:
+            raise RefusedCall(
+                400,
+                "context_length_exceeded",
+                f"the messages have {characters:,} characters, and a sequence may have {self.context} tokens",
+                "messages",
+            )
 
     def _goes_on(self, base: TreeCall, name: str | None) -> bool:
         """Whether a segment may go on behind an answer: nobody has gone on there, and it is of the same conversation."""

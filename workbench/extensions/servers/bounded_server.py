@@ -1,8 +1,9 @@
 """What the HTTP servers of this package have in common: who may ask, and how little one client can hold up the others.
 
 Whoever can reach the port is served, so a server listens on the loopback device unless there is a key, which every
-request then carries: `Authorization: Bearer KEY`. Bodies have a bound; a request that does not come in time is not waited
-for. No page in a browser is answered: it says where it comes from (`Origin`), and one whose name was bound to this address
+request then carries: `Authorization: Bearer KEY`. Bodies have a bound, each and all that are held at a time; a request
+that does not come in time is not waited for, nor is a client that does not take its answer while others wait. What nobody
+foresaw is an answer with status 500, and a line on stderr. No page in a browser is answered: it says where it comes from (`Origin`), and one whose name was bound to this address
 meanwhile says that name (`Host`), where whoever means this server says an address or localhost. The content type is
 demanded because a page cannot send it to another origin without being allowed to, which nothing here does. Standard library only.
 """
@@ -16,17 +17,24 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench.values.errors import ConfigError
+from workbench.basics.regular_files import json_memory, parse_json
+from workbench.values.errors import ConfigError, where_raised
 
 IDLE_S = 30.0  # for a request as a whole, and without one, before a connection is given up
 MOST_CONNECTIONS = 256  # at a time; for one beyond, the one that has been waiting longest for its request is closed
-ROOM_S = 1.0  # that a new connection waits until there is room
+ROOM_S = 1.5  # that a new connection waits until there is room
+TAKEN_S = 1.0  # in which a client takes a piece of its answer, where another one waits for room
+LARGEST_HELD = 4  # bodies of the largest kind at a time: the memory of all requests under way
+MOST_VALUES_BYTES = 128 << 20  # that the values of one body's JSON may take
+REST_BYTES = (
+    64_000  # of a body that will be refused: so much is read first, so that the refusal arrives
+)
 SHORTEST_KEY = 12
 
 
@@ -65,6 +73,7 @@ class BoundedServer(ThreadingHTTPServer):
         *,
         key: str | None,
         danger: str,
+        most_connections: int | None = None,
     ) -> None:
         if key is None and not is_loopback(host):
             raise ConfigError(
@@ -77,9 +86,11 @@ class BoundedServer(ThreadingHTTPServer):
                 f"{len(key)} characters"
             )
         self.key = key
-        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(most_connections or MOST_CONNECTIONS)
         # Connections that wait for a request, or its rest: since when; the longest first.
         self._waiting: dict[socket.socket, float] = {}
+        self._sending: dict[socket.socket, float] = {}  # that are handed a piece: since when
+        self._held = 0  # bytes of bodies
         self._guard = threading.Lock()
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -108,10 +119,8 @@ class BoundedServer(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread for this connection. Where all are taken, one that keeps its client's request waiting is freed: many
         slow clients close each other out, and none that asks at once."""
-        if not self._free.acquire(blocking=False):
-            self._give_up(longest=True)
-            if not self._free.acquire(timeout=ROOM_S):
-                return self.shutdown_request(request)
+        if not self._free.acquire(blocking=False) and not self._make_room():
+            return self.shutdown_request(request)
         self.waits(request)
         super().process_request(request, client_address)
 
@@ -121,6 +130,15 @@ class BoundedServer(ThreadingHTTPServer):
         finally:
             self.has_asked(request)
             self._free.release()
+
+    def _make_room(self) -> bool:
+        """Whether another connection could be ended for a new one."""
+        tries = 3
+        for _ in range(tries):
+            self._give_up(longest=True)
+            if self._free.acquire(timeout=ROOM_S / tries):
+                return True
+        return False
 
     def service_actions(self) -> None:
         """Between connections, and ten times a second: a request that is not there in time will not be waited for."""
@@ -137,15 +155,39 @@ class BoundedServer(ThreadingHTTPServer):
         with self._guard:
             self._waiting.pop(connection, None)
 
-    def _give_up(self, *, longest: bool = False) -> None:
-        """Break the connections that have waited IDLE_S, and that which waited `longest`."""
+    @contextmanager
+    def sends(self, connection: socket.socket) -> Iterator[None]:
+        """Within the block a piece of an answer is handed over, as soon as the client takes it."""
         with self._guard:
-            late = time.monotonic() - IDLE_S
-            over = [connection for connection, since in self._waiting.items() if since < late]
+            self._sending[connection] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._sending.pop(connection, None)
+
+    def hold(self, size: int, most: int) -> bool:
+        """Whether there is room for a body of `size` bytes among the `most` of all; then it counts until it is let go."""
+        with self._guard:
+            has_room = self._held + size <= most
+            self._held += size if has_room else 0
+        return has_room
+
+    def let_go(self, size: int) -> None:
+        with self._guard:
+            self._held -= size
+
+    def _give_up(self, *, longest: bool = False) -> None:
+        """Break the connections that have waited IDLE_S. `longest`: else that which waited longest for its request, else those
+        whose clients do not take their answers."""
+        with self._guard:
+            now = time.monotonic()
+            over = _before(now - IDLE_S, self._waiting)
             if longest and not over:
-                over = list(self._waiting)[:1]
+                over = list(self._waiting)[:1] or _before(now - TAKEN_S, self._sending)
             for connection in over:
-                del self._waiting[connection]
+                self._waiting.pop(connection, None)
+                self._sending.pop(connection, None)
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
@@ -153,6 +195,11 @@ class BoundedServer(ThreadingHTTPServer):
         """A client that went away in the middle is no news; anything else is said on stderr by the base class."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
+
+
+def _before(moment: float, connections: Mapping[socket.socket, float]) -> list[socket.socket]:
+    """Those that have been at it since before `moment`."""
+    return [connection for connection, since in connections.items() if since < moment]
 
 
 def _is_key(key: str) -> bool:
@@ -175,8 +222,31 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.answer(status, {"error": words})
 
     def handle_one_request(self) -> None:
+        """One request. What nobody foresaw is an answer, and a line for whoever runs the server."""
         self.server.waits(self.connection)
-        super().handle_one_request()
+        self._has_begun = False
+        self._held = 0
+        try:
+            super().handle_one_request()
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:
+            words = f"the server failed: {type(error).__name__} ({where_raised(error)})"
+            print(f"workbench: {words}", file=sys.stderr, flush=True)
+            self.close_connection = True
+            if not self._has_begun:
+                self.refuse(500, words)
+        finally:
+            self.server.let_go(self._held)
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        self._has_begun = True
+        super().send_response(code, message)
+
+    def send(self, data: bytes) -> None:
+        """Hand over a piece of the answer."""
+        with self.server.sends(self.connection):
+            self.wfile.write(data)
 
     def body(self) -> bytes | None:
         """The request's body; None where it was refused, and the connection with it: its rest was not read."""
@@ -186,30 +256,41 @@ class BoundedHandler(BaseHTTPRequestHandler):
         if not is_number or len(lengths) > 1 or "Transfer-Encoding" in self.headers:
             self.close_connection = True
             return self.refuse(411, "expected one Content-Length, and no Transfer-Encoding")
-        if int(length) > self.most_body_bytes:
+        size = int(length)
+        refusal = self._refusal() if size > REST_BYTES else None
+        if size > self.most_body_bytes:
+            refusal = 413, f"expected at most {self.most_body_bytes} bytes, got {size}"
+        elif refusal is None and not self.server.hold(size, LARGEST_HELD * self.most_body_bytes):
+            refusal = 503, "too many large requests are under way; ask again later"
+        if refusal is not None:
             self.close_connection = True
-            words = f"expected at most {self.most_body_bytes} bytes, got {int(length)}"
-            return self.refuse(413, words)
-        return self.rfile.read(int(length))
+            return self.refuse(*refusal)
+        self._held = size
+        return self.rfile.read(size)
 
     def may_ask(self) -> bool:
         """Whether the request carries the key, and no page sent it; if not, it was refused."""
+        refusal = self._refusal()
+        if refusal is not None:
+            self.refuse(*refusal)
+        return refusal is None
+
+    def _refusal(self) -> tuple[int, str] | None:
+        """(status, words) for a request that may not be sent."""
         key = self.server.key
         if "Origin" in self.headers:
-            self.refuse(403, "pages of a browser are not answered (the request has an Origin)")
-            return False
+            return 403, "pages of a browser are not answered (the request has an Origin)"
         if key is None:
             hosts = self.headers.get_all("Host", ["localhost"])
             if all(map(is_plain_host, hosts)):
-                return True
-            self.refuse(403, "expected an address or localhost as Host: there is no key")
-            return False
+                return None
+            return 403, "expected an address or localhost as Host: there is no key"
         authorization = self.headers.get("Authorization", "").encode("utf-8", "replace")
         if hmac.compare_digest(authorization, f"Bearer {key}".encode()):
-            return True
-        words = "expected the key that the server was started with, as Authorization: Bearer KEY"
-        self.refuse(401, words)
-        return False
+            return None
+        return 401, (
+            "expected the key that the server was started with, as Authorization: Bearer KEY"
+        )
 
     def is_json(self) -> bool:
         """Whether the body is declared as JSON; if not, it was refused."""
@@ -226,7 +307,14 @@ class BoundedHandler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(data)
+        self.send(data)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: what is asked is the users' own."""
+
+
+def json_of(body: bytes) -> Any:
+    """The value of a body, within bounds of depth and memory. Raises ValueError, whatever is wrong."""
+    if json_memory(body) > MOST_VALUES_BYTES:
+        raise ValueError(f"it holds more values than {MOST_VALUES_BYTES >> 20} MB have room for")
+    return parse_json(body)

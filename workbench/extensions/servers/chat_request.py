@@ -9,15 +9,19 @@ platform.openai.com/docs/api-reference/chat.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.basics.regular_files import parse_json
+from workbench.extensions.servers.bounded_server import json_of
 from workbench.values.errors import EngineError
 
 MOST_CHOICES = 16  # of one request
 MOST_TOP_LOGPROBS = 20
 MOST_STOPS = 16
+LONGEST_STOP = 1_000  # characters: the end of a reply is held against each of them at every token
 MOST_MESSAGES = 2_000
 MOST_TOOLS = 128
 ROLES = {"developer": "system", "system": "system", "user": "user", "tool": "tool"}
@@ -117,12 +121,20 @@ class ChatRequest:
     stream: bool = False
     usage_at_end: bool = False
 
+    @property
+    def characters(self) -> int:
+        """Of all that the template shows, tools and calls as JSON."""
+        shown = [message.text for message in self.messages]
+        for message in self.messages:
+            shown += [json.dumps(call.arguments) for call in message.calls]
+        return sum(map(len, [*shown, json.dumps(self.tools)]))
+
 
 def read_request(body: bytes, *, models: Sequence[str]) -> ChatRequest:
     """The request in a body. Raises RequestError, which names the parameter and says what was expected and what came."""
     try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        asked = json_of(body)
+    except ValueError as error:
         raise RequestError(400, f"expected a body of JSON, got {_short(error)}") from error
     if not isinstance(asked, dict):
         raise RequestError(400, f"expected a JSON object, got {_short(asked)}")
@@ -251,8 +263,11 @@ class _Fields:
             return ()
         stops = [value] if isinstance(value, str) else value
         is_right = isinstance(stops, list) and len(stops) <= MOST_STOPS
-        if not is_right or not all(isinstance(stop, str) and stop for stop in stops):
-            raise self.wrong("stop", f"a text, or at most {MOST_STOPS} of them")
+        if not is_right or not all(map(_is_stop, stops)):
+            words = (
+                f"a text of at most {LONGEST_STOP:,} characters, or at most {MOST_STOPS} of them"
+            )
+            raise self.wrong("stop", words)
         return tuple(stops)
 
     def top_logprobs(self) -> int | None:
@@ -277,6 +292,10 @@ class _Fields:
         if not isinstance(value, list) or not 0 < len(value) <= MOST_MESSAGES:
             raise self.wrong("messages", f"a list of 1 to {MOST_MESSAGES} messages")
         return value
+
+
+def _is_stop(stop: Any) -> bool:
+    return isinstance(stop, str) and 0 < len(stop) <= LONGEST_STOP
 
 
 # ------------------------------------------------------------------------------------------------ tools
@@ -367,7 +386,7 @@ def _message(message: Any, where: str) -> PastMessage:
             _text(message.get("content"), f"{where}.content", may_miss=True),
             tuple(_past_call(call, where) for call in calls),
         )
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise _wrong(where, "role", f"{', '.join(ROLES)} or assistant", role)
     name = message.get("name")
     call_id = message.get("tool_call_id")
@@ -383,8 +402,8 @@ def _past_call(call: Any, where: str) -> PastCall:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise _wrong(where, "tool_calls", '{"function": {"name": ..., "arguments": ...}}', call)
     try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError):
+        arguments = parse_json(function.get("arguments") or "{}")
+    except (ValueError, TypeError):
         arguments = None
     if not isinstance(arguments, dict):
         raise _wrong(where, "arguments", "a JSON object, as text", function.get("arguments"))
@@ -416,7 +435,12 @@ def _wrong(where: str, field: str, expected: str, value: Any) -> RequestError:
     return RequestError(400, words, parameter=f"{where}.{field}")
 
 
+# Never the whole of it: a value may have megabytes.
+_IN_SHORT = reprlib.Repr()
+_IN_SHORT.maxstring = _IN_SHORT.maxother = _IN_SHORT.maxlong = 120
+
+
 def _short(value: Any) -> str:
-    make: Callable[[Any], str] = str if isinstance(value, Exception) else repr
-    text = " ".join(make(value).split())
+    text = str(value) if isinstance(value, Exception) else _IN_SHORT.repr(value)
+    text = " ".join(text.split())
     return text if len(text) <= 120 else f"{text[:120]}..."

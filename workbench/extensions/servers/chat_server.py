@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import queue
 import select
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +39,7 @@ from workbench.extensions.servers.reply import (
     read_reply,
 )
 from workbench.extensions.servers.sampler import (
+    MOST_TURNS,
     SampledToken,
     Sampler,
     SamplerBusyError,
@@ -98,7 +99,15 @@ class ChatServer(BoundedServer):
         self.created = int(time.time())
         self._numbers = iter(range(1 << 62))
         self._number_lock = threading.Lock()
-        super().__init__(_Handler, host, port, key=key, danger="has the policy compute for them")
+        super().__init__(
+            _Handler,
+            host,
+            port,
+            key=key,
+            danger="has the policy compute for them",
+            # With replies under way on some, there is one for whoever is told to ask again later.
+            most_connections=2 * MOST_TURNS,
+        )
         self.sampler = Sampler(policy.engine, policy.chat.stop_ids)
 
     def number(self) -> int:
@@ -189,17 +198,18 @@ class _Handler(BoundedHandler):
             self._send_event("[DONE]")
         except EngineError as error:  # the head is sent: the error is an event
             self._send_event(json.dumps(RequestError(500, str(error)).as_dict()))
-        self.wfile.write(b"0\r\n\r\n")
+        self.send(b"0\r\n\r\n")
 
     def _send_event(self, data: str) -> None:
         event = f"data: {data}\n\n".encode()
-        self.wfile.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
-        self.wfile.flush()
+        self.send(f"{len(event):x}\r\n".encode() + event + b"\r\n")
 
     def _client_is_there(self) -> None:
         """Raises ConnectionError where the client has closed its side: nobody would read the rest."""
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        if readable and not self.connection.recv(1, socket.MSG_PEEK):
+        # Whatever else it has sent meanwhile: what is not read yet hides an end from `recv`.
+        looked = select.poll()
+        looked.register(self.connection, select.POLLRDHUP)
+        if looked.poll(0):
             raise ConnectionError("the client went away")
 
 
@@ -216,15 +226,12 @@ class _Completion:
         self.created = int(time.time())
         style = self.policy.call_format(asked.tools)
         self.style = style if asked.reads_calls else None
+        context = self.policy.engine.context_length
+        if asked.characters > self.history.most_characters(context):
+            raise _too_long(f"{asked.characters:,} characters", context)
         self.prompt = self.history.prompt(asked.messages, asked.tools, style)
-        if len(self.prompt) >= self.policy.engine.context_length:
-            raise RequestError(
-                400,
-                f"the conversation has {len(self.prompt)} tokens, and the policy has positions for "
-                f"{self.policy.engine.context_length}, with at least one for the reply",
-                parameter="messages",
-                code="context_length_exceeded",
-            )
+        if len(self.prompt) >= context:
+            raise _too_long(f"{len(self.prompt)} tokens", context)
         self.replies = [GrowingReply(self.policy.chat, asked.stops) for _ in range(asked.n)]
         self.sampled: list[list[SampledToken]] = [[] for _ in range(asked.n)]
         self.finishes: list[str | None] = [None] * asked.n
@@ -258,15 +265,17 @@ class _Completion:
 
     def _pieces(self, is_there: Any) -> Iterator[tuple[int, str, list[SampledToken]]]:
         """(number of the reply, text that is new, tokens that made it), until all are over."""
+        looked = time.monotonic()
         while None in self.finishes:
-            try:
+            event = None
+            with suppress(queue.Empty):
                 event = self.events.get(timeout=WAIT_S)
-            except queue.Empty:
+            if time.monotonic() - looked > WAIT_S:  # also while tokens come, one after the other
                 is_there()
+                looked = time.monotonic()
+            if event is None or self.finishes[event.index] is not None:
                 continue
             index = event.index
-            if self.finishes[index] is not None:
-                continue
             reply = self.replies[index]
             if isinstance(event, TurnEnd):
                 if event.finish == "error":
@@ -389,6 +398,15 @@ class _Completion:
         if tokens and self.asked.top_logprobs is not None:
             choice["logprobs"] = logprobs_of(self.policy.chat, tokens)
         return self._object("chat.completion.chunk", [choice])
+
+
+def _too_long(has: str, context: int) -> RequestError:
+    return RequestError(
+        400,
+        f"the conversation has {has}, and the policy has positions for {context} tokens, with at least one for the reply",
+        parameter="messages",
+        code="context_length_exceeded",
+    )
 
 
 def _written(call: PastCall) -> dict[str, Any]:

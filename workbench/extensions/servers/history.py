@@ -23,6 +23,7 @@ from workbench.values import Message, Observation
 from workbench.values.errors import WorkbenchError
 
 MOST_REMEMBERED = 1_024  # replies
+LEAST_BOUND = 100_000  # characters that are made into tokens whatever the vocabulary is
 
 
 class History:
@@ -30,8 +31,14 @@ class History:
 
     def __init__(self, chat: ChatFormat) -> None:
         self.chat = chat
+        self._longest = max(map(len, chat.encoder.backend.get_vocab()), default=1)
         self._said: OrderedDict[bytes, np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
+
+    def most_characters(self, context: int) -> int:
+        """Of a conversation that fits into `context` tokens: more are refused before they are made into tokens, which may
+        take minutes."""
+        return max(LEAST_BOUND, context * self._longest)
 
     def prompt(
         self,

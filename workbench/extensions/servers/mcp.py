@@ -35,7 +35,7 @@ from workbench.tools.results import MOST_VALUE_BYTES
 from workbench.tools.schema import checked_parameters
 from workbench.tools.shared_workers import shared_workers
 from workbench.values import Task, ToolCall
-from workbench.values.errors import ToolError
+from workbench.values.errors import StoreError, ToolError
 
 MOST_LISTED = 2_000_000  # bytes that the names, words and schemas of a server's tools may take
 MOST_DESCRIPTION = 2_000  # characters of a tool's description that are kept
@@ -150,7 +150,17 @@ def mount(
         raise ToolError(
             f"the MCP server {str(server)!r} has several tools that would be called {', '.join(twice)} here"
         )
+    for tool in tools:
+        _check_can_be_sent(tool)
     return Mount(server, tools)
+
+
+def _check_can_be_sent(tool: McpTool) -> None:
+    """Raise ToolError for what cannot be handed to a worker: a schema that is nested too deep."""
+    try:
+        describe_tool(tool).key
+    except StoreError as error:
+        raise ToolError(f"the tool {tool.name!r} of an MCP server is refused: {error}") from error
 
 
 def _offered(

@@ -10,12 +10,11 @@ Whoever can reach the port can read the corpus: who may ask, and the bounds, are
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.extensions.servers.bounded_server import BoundedHandler, BoundedServer
+from workbench.extensions.servers.bounded_server import BoundedHandler, BoundedServer, json_of
 from workbench.tools.retrieval.base import MOST_QUERY_CHARACTERS, Hit, Searcher
 from workbench.values.errors import ConfigError
 
@@ -87,8 +86,8 @@ class _Handler(BoundedHandler):
 
     def _question(self, body: bytes) -> tuple[str | None, int]:
         try:
-            asked = json.loads(body)
-        except (ValueError, RecursionError):
+            asked = json_of(body)
+        except ValueError:
             asked = None
         if not isinstance(asked, dict):
             asked = {}

@@ -140,7 +140,8 @@ def clear_left_over(within: Path) -> None:
     """Take away what was left where a learner and its server's keeper were killed together: folders that nobody has locked."""
     for folder in within.glob(f"{PREFIX}*"):
         try:
-            if time.time() - folder.stat().st_mtime < JUST_MADE_S:
+            # Whichever way the clock was set meanwhile: what is in use is locked.
+            if abs(time.time() - folder.stat().st_mtime) < JUST_MADE_S:
                 continue
             with (folder / OWNER).open("rb+") as owner:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)

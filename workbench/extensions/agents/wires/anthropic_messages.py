@@ -18,6 +18,7 @@ from workbench.extensions.agents.wires.fields import (
     RequestFields,
     body_of,
     function_tool,
+    list_of,
     loose_tools,
     text_of,
 )
@@ -41,7 +42,7 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     system = text_of(fields.take("system"), "system", "\n")
     messages = [WireMessage("system", system)] if system else []
     messages += _all_messages(fields.take("messages"))
-    offered = fields.take("tools", [])
+    offered = list_of(fields.take("tools"), "tools")
     tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
     most = fields.number("max_tokens", whole=True, least=1)
     if most is None and "max_tokens" not in rules.not_followed:

@@ -13,11 +13,14 @@ from typing import Any
 from workbench.extensions.agents.messages import RefusedCall
 
 MOST_STOPS = 16  # texts that may end an answer
+LONGEST_STOP = 1_000  # characters: an answer is searched for each of them
 MOST_CHOICES = 16  # answers to one call
 
 _JSON = "nothing here holds an answer to a grammar; ask for JSON in the prompt and check it in the program"
 _EFFORT = "how much is thought is the template's, for the whole run (policy.template_flags)"
 _MEMORY = "nothing is remembered from one call to the next; send the whole conversation"
+# The least and the most of each setting of the sampler.
+SAMPLED: Mapping[str, tuple[float, float]] = {"temperature": (0.0, 100.0), "top_p": (1e-6, 1.0)}
 # Why a field is not followed, where its name alone does not say it.
 REASONS: Mapping[str, str] = {
     "response_format": _JSON,
@@ -95,11 +98,12 @@ class RequestFields:
             return ()
         stops = [value] if isinstance(value, str) else value
         is_list = isinstance(stops, list) and len(stops) <= MOST_STOPS
-        if not is_list or not all(isinstance(stop, str) and stop for stop in stops):
+        if not is_list or not all(map(_is_stop, stops)):
             raise RefusedCall(
                 400,
                 "invalid_value",
-                f"{name!r} is a text, or a list of at most {MOST_STOPS} texts, got {value!r:.80}",
+                f"{name!r} is a text of at most {LONGEST_STOP:,} characters, or a list of at most {MOST_STOPS}, got "
+                f"{value!r:.80}",
                 name,
             )
         return tuple(stops)
@@ -143,7 +147,13 @@ class RequestFields:
     def sampling(self, name: str) -> float | None:
         """A setting of the sampler: the program's where it decides, else it must be the run's."""
         value = self.number(name)
-        if value is None or name in self.rules.decides:
+        if value is None:
+            return None
+        lowest, highest = SAMPLED[name]
+        if not lowest <= value <= highest:  # so is what is no number
+            words = f"{name!r} is from {lowest:g} to {highest:g}, got {value!r:.80}"
+            raise RefusedCall(400, "invalid_value", words, name)
+        if name in self.rules.decides:
             return value
         own = getattr(self.rules, name)
         if value != own:
@@ -172,6 +182,17 @@ class RequestFields:
         for name, value in self.body.items():
             if name not in self.taken and value is not None:
                 self.refuse(name, value, REASONS.get(name, "it is not known here"))
+
+
+def _is_stop(stop: Any) -> bool:
+    return isinstance(stop, str) and 0 < len(stop) <= LONGEST_STOP
+
+
+def list_of(value: Any, what: str) -> list[Any]:
+    """A list; an absent one is empty. Raises RefusedCall."""
+    if value is not None and not isinstance(value, list):
+        raise RefusedCall(400, "invalid_type", f"{what!r} is a list, got {value!r:.80}", what)
+    return value or []
 
 
 def text_of(content: Any, where: str, glue: str) -> str | None:

@@ -19,6 +19,7 @@ from workbench.extensions.agents.wires.fields import (
     FieldRules,
     RequestFields,
     body_of,
+    list_of,
     loose_tools,
     text_of,
 )
@@ -104,7 +105,7 @@ def _messages(value: Any) -> tuple[WireMessage, ...]:
 
 def _message(entry: Any, where: str) -> WireMessage:
     role = entry.get("role") if isinstance(entry, dict) else None
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         raise RefusedCall(
             400,
             "invalid_value",
@@ -119,7 +120,7 @@ def _message(entry: Any, where: str) -> WireMessage:
     return WireMessage(
         ROLES[role],
         text,
-        tuple(_call(call, where) for call in calls or ()),
+        tuple(_call(call, where) for call in list_of(calls, "tool_calls")),
         call_id if isinstance(call_id, str) else None,
         mark if isinstance(mark, str) else None,
         thought if isinstance(thought, str) else None,

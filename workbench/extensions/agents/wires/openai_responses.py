@@ -21,6 +21,7 @@ from workbench.extensions.agents.wires.fields import (
     RequestFields,
     body_of,
     function_tool,
+    list_of,
     loose_tools,
     text_of,
 )
@@ -48,7 +49,7 @@ def read(value: Any, rules: FieldRules) -> AskedCall:
     instructions = text_of(fields.take("instructions"), "instructions", "\n")
     messages = [WireMessage("system", instructions)] if instructions else []
     messages += _messages(fields.take("input"))
-    offered = fields.take("tools", [])
+    offered = list_of(fields.take("tools"), "tools")
     tools = loose_tools(fields, offered, tuple(_tool(tool) for tool in offered))
     most = fields.number("max_output_tokens", whole=True, least=1)
     temperature = fields.sampling("temperature")
@@ -99,7 +100,7 @@ def _messages(items: Any) -> list[WireMessage]:
         elif kind == "function_call_output":
             text = text_of(item.get("output"), where, "\n")
             messages.append(WireMessage("tool", text, call_id=str(item.get("call_id") or "")))
-        elif kind == "message" and item.get("role") in openai_chat.ROLES:
+        elif kind == "message" and item.get("role") in tuple(openai_chat.ROLES):
             messages.append(_message(item, where))
         elif kind != "reasoning":  # of somebody else: no thought of ours is sent as such an item
             raise RefusedCall(

@@ -79,7 +79,7 @@ def numbers(value: Any, what: str) -> np.ndarray | None:
     for number in values:
         if number is not None and not isinstance(number, (int, float)):
             raise Damaged(f"{what} holds {_short(number)}, which is no number")
-    floats = [math.nan if number is None else float(number) for number in values]
+    floats = [math.nan if number is None else _float(number, what) for number in values]
     return np.array(floats, np.float64)
 
 
@@ -101,7 +101,14 @@ def number(value: Any, what: str) -> float | None:
         return None
     if not isinstance(value, (int, float)):
         raise Damaged(f"{what} is {_short(value)}, which is no number")
-    return float(value)
+    return _float(value, what)
+
+
+def _float(value: float, what: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise Damaged(f"{what} is {_short(value)}, which is larger than any float") from None
 
 
 def mapping(value: Any, what: str) -> dict[str, Any]:
