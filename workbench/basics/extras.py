@@ -10,7 +10,6 @@ a library that tries whether another is there still learns that it is not.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 # Extra of pyproject.toml -> the modules that it brings.
 BRINGS = {
@@ -28,7 +27,9 @@ BRINGS = {
     "ray": "ray",
     "vllm": "vllm",
 }
-EXTRAS = {module: extra for extra, modules in BRINGS.items() for module in modules.split()}
+EXTRAS: dict[str, str] = {}
+for _extra, _modules in BRINGS.items():
+    EXTRAS |= dict.fromkeys(_modules.split(), _extra)
 IMPORTS = ("importlib", "importlib._bootstrap", "importlib._bootstrap_external")
 
 
@@ -43,7 +44,9 @@ class Missing:
         while (importer := frame.f_globals.get("__name__", "")) in IMPORTS:
             frame = frame.f_back
         if importer.startswith("workbench."):
-            error = import_module("workbench.values.errors").MissingPackageError(
+            from workbench.values.errors import MissingPackageError
+
+            error = MissingPackageError(
                 f"this needs {name}, which is not installed: pip install 'agent-rl-workbench[{EXTRAS[name]}]'"
             )
             error.name = name

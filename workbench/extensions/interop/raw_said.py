@@ -99,12 +99,10 @@ class _Stretch(NamedTuple):
 def after_the_stop(evidence: Evidence) -> Iterator[RuleResult]:
     """R3: within one stretch of trained tokens nothing follows the token that ends a turn, least of all tokens with a
     logprob of exactly 0: those are a reply that counts as the policy's."""
-    stretches = [
-        stretch
-        for sequence in evidence.raw
-        if sequence.sampled is None
-        for stretch in _stretches(sequence)
-    ]
+    stretches: list[_Stretch] = []
+    for sequence in evidence.raw:
+        if sequence.sampled is None:
+            stretches += _stretches(sequence)
     stop = _stop_of(stretches)
     if stop is None:
         return

@@ -13,6 +13,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -50,7 +51,8 @@ PHYSICAL = (
     "BYTE_ARRAY",
     "FIXED_LEN_BYTE_ARRAY",
 )
-OPTIONAL, REPEATED = 1, 2
+OPTIONAL = 1
+REPEATED = 2
 # Converted types that leave a value what it is: text, JSON, enumerations, whole numbers of 8 to 64 bits.
 TEXT = (0, 4, 19)
 LIST = (3,)
@@ -83,7 +85,7 @@ class ColumnNode:
         """The parts that hold values."""
         if self.leaf is not None:
             return [self]
-        return [leaf for part in self.parts for leaf in part.leaves]
+        return list(chain.from_iterable(part.leaves for part in self.parts))
 
 
 class Levels(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ def joined(parts: list[Chunk], leaf: Leaf) -> Chunk:
     levels = np.zeros(0, np.uint8)
     values = [part.values_V for part in parts]
     if leaf.physical == BYTES:
-        joined_V: Any = [value for part in values for value in part]
+        joined_V: Any = list(chain.from_iterable(values))
     else:
         joined_V = np.concatenate([np.zeros(0, DTYPES.get(leaf.physical, "?")), *values])
     return Chunk(

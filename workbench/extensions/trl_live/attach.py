@@ -322,7 +322,6 @@ class LiveLint(HasView):
         generated = look.generated = self._generated(look, output)
         if generated is None:
             raise LookupError("_generate and _calculate_rewards of the trainer were not called")
-        trainer = self.trainer
         text = self._text_of
         look.authors = authorship(generated, look.journal.exchanges)
         checks: RowChecks = {
@@ -330,13 +329,12 @@ class LiveLint(HasView):
                 tokens.answers_kept(generated, look.authors, text),
                 tokens.prompts_kept(generated, look.authors, look.journal.exchanges),
             ],
-            "R4": [tokens.padding(generated, tokenizer_of(trainer).pad_token_id)],
+            "R4": [tokens.padding(generated, tokenizer_of(self.trainer).pad_token_id)],
             "R7": [tokens.prompts_of_rows(generated, text)],
             "R12": [self._sampling_check(look, generated)],
             "R14": [environments.apart(generated, look.environments, look.paid_by)],
-            "R17": self._weight_checks(look, generated),
         }
-        checks |= self._first_checks(look)
+        checks |= self._weight_checks(look, generated)
         if generated.fits:
             look.finder = update.SampledRowTable(generated)
             checks["R3"] = [tokens.mask_is_authorship(generated, look.authors, text)]
@@ -344,30 +342,25 @@ class LiveLint(HasView):
         expected = credit.expected_credit(look.rewards_NK, self._credit_settings())
         checks |= self._credit_checks(look, generated, expected)
         look.sequences = self._sequences(generated, expected.earned)
-        asked = [*BEFORE, *(rule for rule in AT_FIRST if rule in checks)]
-        self._ask(generated, asked, checks, look.sequences)
+        at_first = [rule for rule in AT_FIRST if rule in checks]
+        self._ask(generated, [*BEFORE, *at_first], checks, look.sequences)
 
-    def _first_checks(self, look: WatchedStep) -> RowChecks:
-        """Of the first generation alone."""
-        if look.number != 1:
-            return {}
-        step = look.at_step + 1
-        return {
-            "R13": [weights.reference_is_apart(step, self.trainer)],
-            "R24": [weights.evaluated_apart(step, self.trainer)],
-        }
-
-    def _weight_checks(
-        self, look: WatchedStep, generated: SampledRows
-    ) -> list[Iterator[RuleResult]]:
+    def _weight_checks(self, look: WatchedStep, generated: SampledRows) -> RowChecks:
+        """Of the policy's weights; at the first generation, of what else there is from the beginning."""
         trainer = self.trainer
         now = weights.marks_of(trainer.accelerator.unwrap_model(trainer.model))
         rate = weights.learning_rate(trainer)
-        return [
-            sampling.weights_are_current(generated.step, trainer),
-            weights.sampled_by_the_policy(generated.step, look.journal.sampled_with, now),
-            weights.updates_move_weights(generated, self.weights, now, look.at_step, rate),
-        ]
+        checks: RowChecks = {
+            "R17": [
+                sampling.weights_are_current(generated.step, trainer),
+                weights.sampled_by_the_policy(generated.step, look.journal.sampled_with, now),
+                weights.updates_move_weights(generated, self.weights, now, look.at_step, rate),
+            ]
+        }
+        if look.number == 1:
+            checks["R13"] = [weights.reference_is_apart(look.at_step + 1, trainer)]
+            checks["R24"] = [weights.evaluated_apart(look.at_step + 1, trainer)]
+        return checks
 
     def _sampling_check(self, look: WatchedStep, generated: SampledRows) -> Iterator[RuleResult]:
         samplings = chain.from_iterable(author.samplings for author in look.authors)

@@ -32,7 +32,7 @@ from workbench.extensions.interop.importers.values import (
 
 BEGINNING = re.compile(rb'\s*\[\s*(?:\[\s*\]\s*,\s*)*\[\s*\{\s*"rollout_id"\s*:')
 LOOK = 4096  # bytes of a file that tell whose it is
-GROUP, EPISODE = 2, 2  # depth: [group][episode]
+GROUP = EPISODE = 2  # depth: [group][episode]
 NO_ADVANTAGES = "advantages: they are computed behind this file, rewards minus the mean of a group, so R6 cannot be checked"
 NO_TEXT = "texts: the messages of the tree are not written, and `response` is empty in this loop; show them with a tokenizer"
 
@@ -123,10 +123,10 @@ def _compared(
                 f"record {k} is of {name(owner)}, and stands in {name(episode.get('rollout_id'))}"
             )
         yield Compared("R37", 1, words)
-        said = number(record.get("response_length"), f"response_length of record {k}")
+        length = number(record.get("response_length"), f"response_length of record {k}")
         mask = rows_of(record.get("loss_mask"), "loss_mask")
-        words = f"record {k} is said to have {said} tokens behind its prompt, and its mask has {len(mask)}"
-        yield Compared("R4", 1, words if said is not None and said != len(mask) else None)
+        words = f"record {k} is said to have {length} tokens behind its prompt, and its mask has {len(mask)}"
+        yield Compared("R4", 1, words if length is not None and length != len(mask) else None)
 
 
 def _trained_once(sequences: Sequence[RawSequence]) -> Compared:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ NO_ADVANTAGES = "advantages: the trainer computes them, so R6 cannot be checked"
 NO_GROUPS = "task indices: rows of old versions have none; equal prompts are taken as a group, so R7 cannot be checked"
 CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 ANSWERS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
-TASK, ATTEMPT = "_ng_task_index", "_ng_rollout_index"
+TASK = "_ng_task_index"
+ATTEMPT = "_ng_rollout_index"
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
@@ -66,7 +68,8 @@ def sequences_of(row: Row, where: str) -> list[RawSequence]:
     common = _common(row, response, where)
     held = [turn for turn in turns if turn.holder is not None]
     if not held:
-        written = text_of([_words(item) for turn in turns for item in turn.items])
+        items = chain.from_iterable(turn.items for turn in turns)
+        written = text_of([_words(item) for item in items])
         compared = (_calls(output),)
         return [
             RawSequence(
@@ -255,7 +258,7 @@ def _captured(row: Row) -> list[int]:
 def _against_calls(sizes: Sequence[int], calls: Sequence[int]) -> Compared:
     """Turns in the order of calls: each must be one of them. Calls beside them are sub-agents, or retries."""
     left = iter(calls)
-    strange = [size for size in sizes if not any(call == size for call in left)]
+    strange = [size for size in sizes if size not in left]  # what is looked at is used up
     if strange:
         return Compared(
             "R3",
