@@ -1,0 +1,207 @@
+"""Scorers that fail and pay zero (E21): what they ask is made to fail while the solver's right words are played.
+
+A handler of everything (`except Exception`, a bare `except`) around a call may take a server that does not answer for a wrong
+answer. The first line of such a block that calls something is made to raise, as a connection does that is refused. What then
+raises, pays None or tells the policy that something failed is right; what pays less without a word is not.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.own_code import own_modules, tree_of
+from workbench.extensions.inspect_worlds.playing import (
+    PlayedTrajectory,
+    replay,
+    text_of,
+    unplayable,
+)
+
+MESSAGE = "refused: what is asked here does not answer"
+TELLS = re.compile(
+    r"refused|error|fail|unavailable|exception|try again|could not|cannot|timed? ?out",
+    re.IGNORECASE,
+)
+BROAD = ("Exception", "BaseException")
+# Calls that read a text or a value, and fail by what the policy wrote alone.
+READS = frozenset(
+    """parse loads literal_eval match search fullmatch findall finditer group groups groupdict split rsplit splitlines strip
+    lstrip rstrip lower upper casefold removeprefix removesuffix replace partition rpartition startswith endswith join
+    format get items keys values index count append extend pop sub fromisoformat strptime Fraction Decimal decode encode
+    simplify sympify isdigit isnumeric translate find rfind title""".split()
+)
+# Names by which something outside is asked.
+OUTSIDE = frozenset(
+    """requests httpx urllib urlopen http socket subprocess openai anthropic aiohttp post client connect open read_text
+    read_bytes run Popen check_output sleep wait fetch query execute recv send communicate judge grade verify""".split()
+)
+RAISES = ("ConnectionError", "TimeoutError", "OSError", "RuntimeError", "IOError", "EnvError")
+
+
+class Guard(NamedTuple):
+    """A block whose every failure is caught."""
+
+    path: str
+    line: int  # of the first statement in it that calls something
+    handler: int  # line
+    catches: str  # in words
+    severe: bool  # it asks something outside, or code that raises such errors
+
+
+def check_swallowed(given: CheckInput) -> Iterator[RuleResult]:
+    """A score that could not be computed is none, and not zero."""
+    family = given.family
+    if (why := unplayable(family)) is not None:
+        yield NotChecked(why)
+        return
+    paid = [
+        played
+        for played in given.own.get("solver", ())
+        if not played.error and played.reward is not None and played.reward > 0
+    ]
+    guards = list(_guards(family))
+    if not guards:
+        yield Checked(1)  # nothing is caught that should not be
+        return
+    if not paid:
+        yield NotChecked("a solver that is paid, whose words are played while something fails")
+        return
+    example = min(paid, key=lambda played: len(played.texts))
+    base = replay(family, example.script)
+    for guard in guards:
+        with _failing(guard) as raised:
+            played = replay(family, example.script)
+            reward = played.reward  # a score afterwards is asked here
+        yield Checked(1)
+        if raised and _without_a_word(base, played, reward):
+            where = f"{guard.path.rpartition('/')[2]} line {guard.line}"
+            yield Finding(
+                f"where what {where} asks does not answer (ConnectionError), the solver's right words at "
+                f"{example.task.id!r} are paid {reward:g} in place of {base.reward:g}, and nobody is told: {guard.catches} "
+                f"in line {guard.handler} takes the failure for a wrong answer. Expected that it raises, or that the reward "
+                "is None: then the trajectory is left out. Catch what a wrong answer raises (ValueError), and nothing else",
+                severity=ERROR if guard.severe else NOTE,
+            )
+
+
+def _without_a_word(base: PlayedTrajectory, played: PlayedTrajectory, reward: float | None) -> bool:
+    if played.error or reward is None or base.reward is None or reward >= base.reward:
+        return False
+    shown = " ".join(map(text_of, played.shown))
+    before = " ".join(map(text_of, base.shown))
+    told = TELLS.search(shown) is not None and TELLS.search(before) is None
+    noted = [repr(dict(result.info)) for result in played.results]
+    return not told and MESSAGE not in " ".join(noted)
+
+
+# ------------------------------------------------------------------------------------------------ making it fail
+
+
+@contextmanager
+def _failing(guard: Guard) -> Iterator[list[int]]:
+    """For a while, the guarded line raises. Yields how often it did."""
+    raised: list[int] = []
+
+    def of_line(frame: FrameType, event: str, value: Any) -> Any:
+        if event == "line" and frame.f_lineno == guard.line:
+            raised.append(frame.f_lineno)
+            sys.settrace(watch)  # a trace that raises is taken away
+            raise ConnectionError(MESSAGE)
+        return of_line
+
+    def watch(frame: FrameType, event: str, value: Any) -> Any:
+        return of_line if frame.f_code.co_filename == guard.path else None
+
+    before = sys.gettrace(), threading.gettrace()
+    threading.settrace(watch)  # a score may have a thread of its own
+    sys.settrace(watch)
+    try:
+        yield raised
+    finally:
+        sys.settrace(before[0])
+        threading.settrace(before[1])
+
+
+# ------------------------------------------------------------------------------------------------ what is guarded
+
+
+def _guards(family: Any) -> Iterator[Guard]:
+    functions: dict[str, ast.AST] = {}
+    trees: dict[str, ast.Module] = {}
+    for module in own_modules(family):
+        tree = tree_of(module)
+        if tree is not None:
+            trees[module.__file__] = tree
+            for node in ast.walk(tree):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    functions[node.name] = node
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Try):
+                yield from _guard(path, node, functions)
+
+
+def _guard(path: str, node: ast.Try, functions: Mapping[str, ast.AST]) -> Iterator[Guard]:
+    broad = next((handler for handler in node.handlers if _is_broad(handler)), None)
+    if broad is None or any(isinstance(part, ast.Raise) for part in ast.walk(broad)):
+        return
+    calling = next((part for part in node.body if _asks(part, functions)), None)
+    if calling is None:
+        return
+    caught = "a bare except" if broad.type is None else f"except {ast.unparse(broad.type)}"
+    severe = any(_asks_outside(part, functions) for part in node.body)
+    yield Guard(path, calling.lineno, broad.lineno, caught, severe)
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or ast.unparse(kind).split(".")[-1] in BROAD for kind in kinds)
+
+
+def _calls(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call):
+            yield ast.unparse(part.func).split(".")[-1]
+
+
+def _asks(
+    node: ast.AST, functions: Mapping[str, ast.AST], seen: frozenset[str] = frozenset()
+) -> bool:
+    """Whether something is called that does more than read a text."""
+    for name in _calls(node):
+        if name in functions and name not in seen:
+            if _asks_outside(functions[name], functions, seen | {name}):
+                return True
+            if _asks(functions[name], functions, seen | {name}):
+                return True
+        elif name not in functions and name not in READS and not hasattr(builtins, name):
+            return True
+    return _asks_outside(node, functions, seen)
+
+
+def _asks_outside(
+    node: ast.AST, functions: Mapping[str, ast.AST], seen: frozenset[str] = frozenset()
+) -> bool:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Raise) and part.exc is not None:
+            kind = part.exc.func if isinstance(part.exc, ast.Call) else part.exc
+            if ast.unparse(kind).split(".")[-1] in RAISES:
+                return True
+        if isinstance(part, ast.Call):
+            names = ast.unparse(part.func).split(".")
+            if OUTSIDE.intersection(names) and names[-1] not in functions:
+                return True
+            if names[-1] in functions and names[-1] not in seen:
+                if _asks_outside(functions[names[-1]], functions, seen | {names[-1]}):
+                    return True
+    return False
