@@ -18,13 +18,17 @@ from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.playing import (
     CUT_OFF,
     Script,
+    Spent,
     parting,
+    play,
     played_at_once,
     same,
     text_of,
     unplayable,
 )
+from workbench.values import Task
 from workbench.values.errors import WorkbenchError
+from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.shared import made
 from workbench.worlds.tool_env import ToolEnv
 from workbench.worlds.workers.env_runner import ProcessRunner
@@ -33,6 +37,8 @@ from workbench.worlds.workers.env_wire import reset_call
 SCRIPTS = 16
 LONGEST = 12  # actions of each
 CALLS = 4  # made up for each tool
+DRAWN = 200  # tasks among which pairs are looked for
+DRAWING_S = 0.5
 WORKER_S = 20.0
 POLLS = int(2 * WORKER_S / 0.2)  # for an answer that does not come
 
@@ -90,20 +96,45 @@ def _played_in_turn(family: Any, scripts: Sequence[Script]) -> list[list[Any]]:
 
 
 def _played_scripts(given: CheckInput) -> list[Script]:
-    """Trajectories of the family's own play, each at another task as far as there are some."""
-    scripts: list[Script] = []
+    """Trajectories of the family's own play: at tasks that agree in part of their payload, and at others."""
+    scripts = list(_at_related_tasks(given))
     for trajectories in given.own.values() or [given.played[:SCRIPTS]]:
-        for played in trajectories[: SCRIPTS // 2]:
+        for played in trajectories[: SCRIPTS // 4]:
             if played.texts and not played.error:
                 scripts.append(played.script._replace(texts=played.texts[:LONGEST]))
     return scripts[:SCRIPTS]
+
+
+def _at_related_tasks(given: CheckInput) -> Iterator[Script]:
+    """The solver's words, or random play's, at pairs of tasks that have one value in common and another one not."""
+    family: Any = given.family
+    if not given.baselines or hasattr(family, "task_seeds"):
+        return
+    act = getattr(family, f"{given.baselines[-1]}_action")
+    pairs = 0
+    first: dict[tuple[str, str], Task] = {}
+    spent = Spent()
+    for number in range(DRAWN):
+        if pairs == SCRIPTS // 4 or spent.seconds > DRAWING_S:
+            return
+        task = family.task(seed_of("check-env", "related", number))
+        for name, value in task.payload.items():
+            other = first.setdefault((name, repr(value)), task)
+            if other is not task and dict(other.payload) != dict(task.payload):
+                pairs += 1
+                for one in (other, task):
+                    rng = rng_at("check-env", "related", one.id)
+                    played = play(family, one, 0, lambda env, rng=rng: act(env, rng), most=LONGEST)
+                    if not played.error:
+                        yield played.script
+                break
 
 
 # ------------------------------------------------------------------------------------------------ calls made up
 
 
 def _tool_scripts(given: CheckInput) -> list[Script]:
-    """Calls of each tool, one trajectory a call, at two tasks; then all of them in one."""
+    """Calls of each tool, one trajectory a call."""
     env = made(given.family)
     if not isinstance(env, ToolEnv) or not env.tools:
         return []
@@ -112,10 +143,7 @@ def _tool_scripts(given: CheckInput) -> list[Script]:
     for tool in env.tools:
         for arguments in _arguments(tool.parameters, words):
             texts.append(env.format.write_call(tool.name, arguments))
-    scripts: list[Script] = []
-    for text in texts:
-        scripts += [Script(task, 0, (text, text)) for task in given.tasks[:2]]
-    return [*scripts, Script(given.tasks[0], 0, tuple(texts[:LONGEST]))][: 2 * SCRIPTS]
+    return [Script(given.tasks[0], 0, (text,)) for text in texts[:SCRIPTS]]
 
 
 def _words(given: CheckInput) -> list[str]:

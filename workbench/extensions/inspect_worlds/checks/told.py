@@ -60,8 +60,9 @@ def check_told(given: CheckInput) -> Iterator[RuleResult]:
         at_once = _replies_to(given, text, 0)
         later = _replies_to(given, text, TURNS)
         for name, values in secrets.items():
-            constant = _is_told(later, values) if len(later) >= LEAST_TASKS else True
-            if constant and _is_told(at_once, values) and not _is_told(ordinary, values, often=0.5):
+            constant = len(later) < LEAST_TASKS or _is_told(later, values)
+            known = name != SOLUTION and _is_told(ordinary, values, often=0.5)
+            if constant and _is_told(at_once, values) and not known:
                 yield _finding(given, f"the reply to {words}", name, values, at_once)
                 return
 
@@ -93,7 +94,8 @@ def _values(given: CheckInput) -> dict[str, dict[str, str]]:
             if value != task.task_seed and path.lower() not in SEEDLIKE and str(value).strip():
                 values.setdefault(path, {})[task.id] = str(value).strip()
     for played in given.own.get("solver", ()):
-        words = inside(played.texts[-1]) if played.texts and played.success else ""
+        # Of one turn: it needed no reply.
+        words = inside(played.texts[0]) if len(played.texts) == 1 and played.success else ""
         if words and len(words) < 200:
             values.setdefault(SOLUTION, {})[played.task.id] = words
     return values
