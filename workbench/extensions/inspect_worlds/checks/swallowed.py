@@ -12,7 +12,7 @@ import builtins
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -136,30 +136,29 @@ def _failing(guard: Guard) -> Iterator[list[int]]:
 
 
 def _guards(family: Any) -> Iterator[Guard]:
-    functions: dict[str, ast.AST] = {}
     trees: dict[str, ast.Module] = {}
+    code = Code()
     for module in own_modules(family):
         tree = tree_of(module)
         if tree is not None:
             trees[module.__file__] = tree
-            for node in ast.walk(tree):
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    functions[node.name] = node
+            code.add(tree)
+    code.settle()
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Try):
-                yield from _guard(path, node, functions)
+                yield from _guard(path, node, code)
 
 
-def _guard(path: str, node: ast.Try, functions: Mapping[str, ast.AST]) -> Iterator[Guard]:
+def _guard(path: str, node: ast.Try, code: Code) -> Iterator[Guard]:
     broad = next((handler for handler in node.handlers if _is_broad(handler)), None)
     if broad is None or any(isinstance(part, ast.Raise) for part in ast.walk(broad)):
         return
-    calling = next((part for part in node.body if _asks(part, functions)), None)
+    calling = next((part for part in node.body if Summary.of(part).asks(code)), None)
     if calling is None:
         return
     caught = "a bare except" if broad.type is None else f"except {ast.unparse(broad.type)}"
-    severe = any(_asks_outside(part, functions) for part in node.body)
+    severe = any(Summary.of(part).asks_outside(code) for part in node.body)
     yield Guard(path, calling.lineno, broad.lineno, caught, severe)
 
 
@@ -168,40 +167,61 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
     return any(kind is None or ast.unparse(kind).split(".")[-1] in BROAD for kind in kinds)
 
 
-def _calls(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call):
-            yield ast.unparse(part.func).split(".")[-1]
+class Summary(NamedTuple):
+    """What a piece of code calls, each as the names of its path, and whether it raises an error of something outside."""
+
+    calls: tuple[tuple[str, ...], ...]
+    raises: bool
+
+    @classmethod
+    def of(cls, node: ast.AST) -> Summary:
+        calls: list[tuple[str, ...]] = []
+        raises = False
+        for part in ast.walk(node):
+            if isinstance(part, ast.Call):
+                calls.append(tuple(ast.unparse(part.func).split(".")))
+            elif isinstance(part, ast.Raise) and part.exc is not None:
+                kind = part.exc.func if isinstance(part.exc, ast.Call) else part.exc
+                raises = raises or ast.unparse(kind).split(".")[-1] in RAISES
+        return cls(tuple(calls), raises)
+
+    def asks_outside(self, code: Code) -> bool:
+        """Whether it asks something outside, or calls own code that does."""
+        for path in self.calls:
+            if path[-1] in code.outside or path[-1] not in code.own and OUTSIDE.intersection(path):
+                return True
+        return self.raises
+
+    def asks(self, code: Code) -> bool:
+        """Whether it does more than read a text."""
+        for path in self.calls:
+            name = path[-1]
+            known = name in code.own or name in READS or hasattr(builtins, name)
+            if not known or name in code.asking:
+                return True
+        return self.asks_outside(code)
 
 
-def _asks(
-    node: ast.AST, functions: Mapping[str, ast.AST], seen: frozenset[str] = frozenset()
-) -> bool:
-    """Whether something is called that does more than read a text."""
-    for name in _calls(node):
-        if name in functions and name not in seen:
-            if _asks_outside(functions[name], functions, seen | {name}):
-                return True
-            if _asks(functions[name], functions, seen | {name}):
-                return True
-        elif name not in functions and name not in READS and not hasattr(builtins, name):
-            return True
-    return _asks_outside(node, functions, seen)
+class Code:
+    """Functions of somebody's own by name, and those of them that ask something."""
 
+    def __init__(self) -> None:
+        self.own: dict[str, list[Summary]] = {}
+        self.outside: set[str] = set()
+        self.asking: set[str] = set()
 
-def _asks_outside(
-    node: ast.AST, functions: Mapping[str, ast.AST], seen: frozenset[str] = frozenset()
-) -> bool:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Raise) and part.exc is not None:
-            kind = part.exc.func if isinstance(part.exc, ast.Call) else part.exc
-            if ast.unparse(kind).split(".")[-1] in RAISES:
-                return True
-        if isinstance(part, ast.Call):
-            names = ast.unparse(part.func).split(".")
-            if OUTSIDE.intersection(names) and names[-1] not in functions:
-                return True
-            if names[-1] in functions and names[-1] not in seen:
-                if _asks_outside(functions[names[-1]], functions, seen | {names[-1]}):
-                    return True
-    return False
+    def add(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                self.own.setdefault(node.name, []).append(Summary.of(node))
+
+    def settle(self) -> None:
+        """Go on until no function is added for what it calls."""
+        before = -1
+        while before < len(self.outside) + len(self.asking):
+            before = len(self.outside) + len(self.asking)
+            for name, bodies in self.own.items():
+                if any(body.asks_outside(self) for body in bodies):
+                    self.outside.add(name)
+                if any(body.asks(self) for body in bodies):
+                    self.asking.add(name)
