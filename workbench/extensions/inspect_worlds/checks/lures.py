@@ -199,7 +199,8 @@ def _waits(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterator[Ru
         pairs = []
         for played in later:
             other = at_once.get((played.task.id, played.seed))
-            if other is not None and _both_solved(played, other):
+            # A solver that does something else when it begins late is no comparison.
+            if other is not None and _both_solved(played, other) and _alike(played, other):
                 pairs.append((played.reward, other.reward, played))
         yield Checked(len(pairs))
         if len(pairs) >= LEAST and (gain := _clear_gain(pairs)) is not None:
@@ -237,6 +238,10 @@ def _after(
 def _both_solved(one: PlayedTrajectory, other: PlayedTrajectory) -> bool:
     solved = one.success is True and other.success is True
     return solved and None not in (one.reward, other.reward)
+
+
+def _alike(later: PlayedTrajectory, at_once: PlayedTrajectory) -> bool:
+    return later.texts[WAITED : WAITED + 1] == at_once.texts[:1]
 
 
 def _clear_gain(pairs: Sequence[tuple[float, float, PlayedTrajectory]]) -> float | None:
