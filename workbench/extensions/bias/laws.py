@@ -155,14 +155,18 @@ def _turns(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> It
             stays = abs(moved) <= near
             if stays or moved < -near and not declares(algorithm, "against_rewards"):
                 yield Checked(asked, "a turn's own reward")
-                yield Finding(
-                    f"turn {turn} of a trajectory with {lengths[n]} turns is paid {more:.3g} more, and its credit "
-                    f"{'stays' if stays else f'goes down by {-moved:.4g}'}; expected that it goes up: the estimator of "
-                    f"{algorithm.name} leaves out what this turn earned, or puts it on another turn. Look at how rewards "
-                    "are laid onto turns (inputs.reward_A, inputs.reward_P)"
-                )
+                yield _stray_turn(algorithm.name, turn, lengths[n], more, 0.0 if stays else moved)
                 return
     yield Checked(asked, "a turn's own reward")
+
+
+def _stray_turn(name: str, turn: int, turns: int, more: float, moved: float) -> Finding:
+    goes = f"goes down by {-moved:.4g}" if moved else "stays"
+    return Finding(
+        f"turn {turn} of a trajectory with {turns} turns is paid {more:.3g} more, and its credit {goes}; expected that it "
+        f"goes up: the estimator of {name} leaves out what this turn earned, or puts it on another turn. Look at how "
+        "rewards are laid onto turns (inputs.reward_A, inputs.reward_P)"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ the rule

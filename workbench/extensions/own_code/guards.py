@@ -30,7 +30,7 @@ OUTSIDE = frozenset(
 RAISES = ("ConnectionError", "TimeoutError", "OSError", "RuntimeError", "IOError", "EnvError")
 
 
-class Guard(NamedTuple):
+class CaughtCall(NamedTuple):
     """A block whose every failure is caught."""
 
     path: str
@@ -44,7 +44,7 @@ class Guard(NamedTuple):
 
 
 @contextmanager
-def failing(guard: Guard) -> Iterator[list[int]]:
+def failing(guard: CaughtCall) -> Iterator[list[int]]:
     """For a while, the guarded line raises. Yields how often it did."""
     raised: list[int] = []
 
@@ -71,10 +71,10 @@ def failing(guard: Guard) -> Iterator[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is guarded
 
 
-def guards_of(family: Any) -> Iterator[Guard]:
+def guards_of(family: Any) -> Iterator[CaughtCall]:
     """Blocks in the author's own modules that catch everything around a call which does more than read a text."""
     trees: dict[str, ast.Module] = {}
-    code = Code()
+    code = AuthoredCode()
     for module in own_modules(family):
         tree = tree_of(module)
         if tree is not None:
@@ -87,16 +87,16 @@ def guards_of(family: Any) -> Iterator[Guard]:
                 yield from _guard(path, node, code)
 
 
-def _guard(path: str, node: ast.Try, code: Code) -> Iterator[Guard]:
+def _guard(path: str, node: ast.Try, code: AuthoredCode) -> Iterator[CaughtCall]:
     broad = next((handler for handler in node.handlers if _is_broad(handler)), None)
     if broad is None or any(isinstance(part, ast.Raise) for part in ast.walk(broad)):
         return
-    calling = next((part for part in node.body if Summary.of(part).asks(code)), None)
+    calling = next((part for part in node.body if CallSummary.of(part).asks(code)), None)
     if calling is None:
         return
     caught = "a bare except" if broad.type is None else f"except {ast.unparse(broad.type)}"
-    severe = any(Summary.of(part).asks_outside(code) for part in node.body)
-    yield Guard(path, calling.lineno, broad.lineno, caught, severe)
+    severe = any(CallSummary.of(part).asks_outside(code) for part in node.body)
+    yield CaughtCall(path, calling.lineno, broad.lineno, caught, severe)
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
@@ -104,14 +104,14 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
     return any(kind is None or ast.unparse(kind).split(".")[-1] in BROAD for kind in kinds)
 
 
-class Summary(NamedTuple):
+class CallSummary(NamedTuple):
     """What a piece of code calls, each as the names of its path, and whether it raises an error of something outside."""
 
     calls: tuple[tuple[str, ...], ...]
     raises: bool
 
     @classmethod
-    def of(cls, node: ast.AST) -> Summary:
+    def of(cls, node: ast.AST) -> CallSummary:
         calls: list[tuple[str, ...]] = []
         raises = False
         for part in ast.walk(node):
@@ -122,14 +122,14 @@ class Summary(NamedTuple):
                 raises = raises or ast.unparse(kind).split(".")[-1] in RAISES
         return cls(tuple(calls), raises)
 
-    def asks_outside(self, code: Code) -> bool:
+    def asks_outside(self, code: AuthoredCode) -> bool:
         """Whether it asks something outside, or calls own code that does."""
         for path in self.calls:
             if path[-1] in code.outside or path[-1] not in code.own and OUTSIDE.intersection(path):
                 return True
         return self.raises
 
-    def asks(self, code: Code) -> bool:
+    def asks(self, code: AuthoredCode) -> bool:
         """Whether it does more than read a text."""
         for path in self.calls:
             name = path[-1]
@@ -139,18 +139,18 @@ class Summary(NamedTuple):
         return self.asks_outside(code)
 
 
-class Code:
+class AuthoredCode:
     """Functions of somebody's own by name, and those of them that ask something."""
 
     def __init__(self) -> None:
-        self.own: dict[str, list[Summary]] = {}
+        self.own: dict[str, list[CallSummary]] = {}
         self.outside: set[str] = set()
         self.asking: set[str] = set()
 
     def add(self, tree: ast.Module) -> None:
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self.own.setdefault(node.name, []).append(Summary.of(node))
+                self.own.setdefault(node.name, []).append(CallSummary.of(node))
 
     def settle(self) -> None:
         """Go on until no function is added for what it calls."""

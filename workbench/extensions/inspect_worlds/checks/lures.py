@@ -139,14 +139,19 @@ def _never_ends(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
         return
     yield Checked(len(pairs))
     if all(got > most + GAIN * abs(most) for got, most in pairs):
-        got, most = (float(np.mean(values)) for values in zip(*pairs))
-        last = ", ".join(repr(text) for text in example.texts[-3:])
-        yield Finding(
-            f"whoever takes the action that pays most in each turn and never ends the task earns {got:.3g} at "
-            f"{len(pairs)} tasks and succeeds at none; expected less than the solver, which solves them for {most:.3g}. At "
-            f"{example.task.id!r} the last of {len(example.texts)} actions are {last}: what they pay can be had again and "
-            "again. Pay it once, or as a difference that comes back when it is undone"
-        )
+        yield _paid_without_end(pairs, example)
+
+
+def _paid_without_end(pairs: Sequence[tuple[float, float]], example: PlayedTrajectory) -> Finding:
+    got = float(np.mean([pair[0] for pair in pairs]))
+    most = float(np.mean([pair[1] for pair in pairs]))
+    last = ", ".join(repr(text) for text in example.texts[-3:])
+    return Finding(
+        f"whoever takes the action that pays most in each turn and never ends the task earns {got:.3g} at "
+        f"{len(pairs)} tasks and succeeds at none; expected less than the solver, which solves them for {most:.3g}. At "
+        f"{example.task.id!r} the last of {len(example.texts)} actions are {last}: what they pay can be had again and "
+        "again. Pay it once, or as a difference that comes back when it is undone"
+    )
 
 
 def _actions(given: CheckInput) -> list[str]:
@@ -204,19 +209,28 @@ def _waits(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterator[Ru
                 pairs.append((played.reward, other.reward, played))
         yield Checked(len(pairs))
         if len(pairs) >= LEAST and (gain := _clear_gain(pairs)) is not None:
-            mean = float(np.mean([reward for _, reward, _ in pairs]))
-            part, theirs, ours = _most_apart(
-                [played for _, _, played in pairs],
-                [at_once[played.task.id, played.seed] for _, _, played in pairs],
-            )
-            most = f" (mostly {part!r}: {theirs:.3g} instead of {ours:.3g})" if part else ""
-            yield Finding(
-                f"{WAITED} turns of {name} before the solver's earn {gain:+.3g} more at {len(pairs)} tasks, all of them "
-                f"solved; expected no more than the {mean:.3g} of solving at once{most}. The sign of what is paid for "
-                "turns may be turned: let turns cost, or pay nothing for them",
-                severity=NOTE if name != EMPTY and gain < 0.05 * abs(mean) else "error",
-            )
+            yield _waiting_pays(name, gain, pairs, at_once)
             return
+
+
+def _waiting_pays(
+    name: str,
+    gain: float,
+    pairs: Sequence[tuple[float, float, PlayedTrajectory]],
+    at_once: Mapping[tuple[str, int], PlayedTrajectory],
+) -> Finding:
+    mean = float(np.mean([reward for _, reward, _ in pairs]))
+    part, theirs, ours = _most_apart(
+        [played for _, _, played in pairs],
+        [at_once[played.task.id, played.seed] for _, _, played in pairs],
+    )
+    most = f" (mostly {part!r}: {theirs:.3g} instead of {ours:.3g})" if part else ""
+    return Finding(
+        f"{WAITED} turns of {name} before the solver's earn {gain:+.3g} more at {len(pairs)} tasks, all of them "
+        f"solved; expected no more than the {mean:.3g} of solving at once{most}. The sign of what is paid for "
+        "turns may be turned: let turns cost, or pay nothing for them",
+        severity=NOTE if name != EMPTY and gain < 0.05 * abs(mean) else "error",
+    )
 
 
 def _after(

@@ -153,8 +153,8 @@ def _words(given: CheckInput) -> list[str]:
         for task in given.tasks[:6]
     )
     shown = shown.strip() or " ".join(map(text_of, given.openings.values()))[:4000]
-    found = re.findall(r"\b(?:[A-Z]\w+|\d+|\w{5,})\b", shown)
-    return list(dict.fromkeys(found)) or ["one", "two", "three", "four"]
+    words = re.findall(r"\b(?:[A-Z]\w+|\d+|\w{5,})\b", shown)
+    return list(dict.fromkeys(words)) or ["one", "two", "three", "four"]
 
 
 def _arguments(schema: Mapping[str, Any], words: Sequence[str]) -> Iterator[dict[str, Any]]:

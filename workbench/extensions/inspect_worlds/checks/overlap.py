@@ -80,10 +80,10 @@ def _as_many_as_time_allows(given: CheckInput) -> int:
     for task in given.tasks[:4]:
         given.family.task(task.task_seed)
         opening_of(given.family, task, 0)
-    each = (time.perf_counter() - began) / max(len(given.tasks[:4]), 1)
+    per_task = (time.perf_counter() - began) / max(len(given.tasks[:4]), 1)
     least, most = DRAWN
     # A held-out task takes five draws, on average.
-    return int(np.clip(SECONDS / max(6 * each, 1e-9), least, most))
+    return int(np.clip(SECONDS / max(6 * per_task, 1e-9), least, most))
 
 
 def _by_opening(given: CheckInput, drawn: list[Task]) -> dict[str, list[Task]]:

@@ -73,6 +73,6 @@ def _without_a_word(base: PlayedTrajectory, played: PlayedTrajectory, reward: fl
         return False
     shown = " ".join(map(text_of, played.shown))
     before = " ".join(map(text_of, base.shown))
-    told = TELLS.search(shown) is not None and TELLS.search(before) is None
+    policy_knows = TELLS.search(shown) is not None and TELLS.search(before) is None
     noted = [repr(dict(result.info)) for result in played.results]
-    return not told and REFUSED not in " ".join(noted)
+    return not policy_knows and REFUSED not in " ".join(noted)
