@@ -15,10 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import workbench
 from workbench.worlds.shared import made
 
-PACKAGE = Path(workbench.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def own_modules(family: Any) -> list[ModuleType]:
