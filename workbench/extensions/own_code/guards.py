@@ -30,7 +30,7 @@ OUTSIDE = frozenset(
 RAISES = ("ConnectionError", "TimeoutError", "OSError", "RuntimeError", "IOError", "EnvError")
 
 
-class CaughtCall(NamedTuple):
+class CallGuard(NamedTuple):
     """A block whose every failure is caught."""
 
     path: str
@@ -44,7 +44,7 @@ class CaughtCall(NamedTuple):
 
 
 @contextmanager
-def failing(guard: CaughtCall) -> Iterator[list[int]]:
+def failing(guard: CallGuard) -> Iterator[list[int]]:
     """For a while, the guarded line raises. Yields how often it did."""
     raised: list[int] = []
 
@@ -71,7 +71,7 @@ def failing(guard: CaughtCall) -> Iterator[list[int]]:
 # ------------------------------------------------------------------------------------------------ what is guarded
 
 
-def guards_of(family: Any) -> Iterator[CaughtCall]:
+def guards_of(family: Any) -> Iterator[CallGuard]:
     """Blocks in the author's own modules that catch everything around a call which does more than read a text."""
     trees: dict[str, ast.Module] = {}
     code = AuthoredCode()
@@ -87,7 +87,7 @@ def guards_of(family: Any) -> Iterator[CaughtCall]:
                 yield from _guard(path, node, code)
 
 
-def _guard(path: str, node: ast.Try, code: AuthoredCode) -> Iterator[CaughtCall]:
+def _guard(path: str, node: ast.Try, code: AuthoredCode) -> Iterator[CallGuard]:
     broad = next((handler for handler in node.handlers if _is_broad(handler)), None)
     if broad is None or any(isinstance(part, ast.Raise) for part in ast.walk(broad)):
         return
@@ -96,7 +96,7 @@ def _guard(path: str, node: ast.Try, code: AuthoredCode) -> Iterator[CaughtCall]
         return
     caught = "a bare except" if broad.type is None else f"except {ast.unparse(broad.type)}"
     severe = any(CallSummary.of(part).asks_outside(code) for part in node.body)
-    yield CaughtCall(path, calling.lineno, broad.lineno, caught, severe)
+    yield CallGuard(path, calling.lineno, broad.lineno, caught, severe)
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:

@@ -53,17 +53,17 @@ def check_lures(given: CheckInput) -> Iterator[RuleResult]:
 # ------------------------------------------------------------------------------------------------ another way to play
 
 
-class Earned(NamedTuple):
+class RewardEstimate(NamedTuple):
     reward: Estimate
     success: float | None
 
 
-def _earned(trajectories: Sequence[PlayedTrajectory]) -> Earned | None:
+def _earned(trajectories: Sequence[PlayedTrajectory]) -> RewardEstimate | None:
     paid = [played.reward for played in trajectories if played.reward is not None]
     known = [played.success for played in trajectories if played.success is not None]
     if len(paid) < LEAST:
         return None
-    return Earned(mean_interval(paid), float(np.mean(known)) if known else None)
+    return RewardEstimate(mean_interval(paid), float(np.mean(known)) if known else None)
 
 
 def _earns_more(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
