@@ -7,6 +7,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from learning_data import FIRST, VOCAB, make_groups, tiny_model, token_logprobs, unscore
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -726,3 +728,14 @@ def test_negative_control_an_engine_with_old_weights_is_noticed():
     batch = Batch.from_groups(sampled_groups(a_learner, synced=False))
     (report,) = a_learner.update(batch, GRPO().credit(batch), step=2)
     assert report.metrics["logp_gap_max"] > 1e-2 and report.metrics["stale_share"] == 1.0
+
+
+def test_a_precision_that_another_trainer_set_for_the_process_is_said_in_words():
+    AcceleratorState._reset_state()
+    Accelerator(cpu=True, mixed_precision="bf16")
+    try:
+        with pytest.raises(LearnerError, match="another trainer of this Python process .*restart"):
+            learner()
+    finally:
+        AcceleratorState._reset_state()
+    assert learner().is_main  # once nothing is left of it, one is made

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 import workbench as wb
 from tests.hostile.wrong_calls import WrongCall, calls, cheap, functions, sound
@@ -75,6 +78,39 @@ class Mine:
 def test_an_argument_fits_or_does_not(hint, right, wrong):
     assert [value for value in right if not fits(value, hint)] == []
     assert [value for value in wrong if fits(value, hint)] == []
+
+
+ARRAYS = [np.array([0.5, 1.0]), pd.Series([0.5, 1.0], index=[7, 3]), torch.tensor([0.5, 1.0])]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: type(array).__name__)
+def test_arrays_and_columns_are_taken_as_the_lists_they_hold(array):
+    def function(values: Sequence[float] | None, curves: Mapping[str, Sequence[float]]) -> tuple:
+        return values, curves
+
+    door = checked("function", function)
+    values, curves = door(array, {"success": array})
+    assert values == [0.5, 1.0] and curves["success"] is array
+    for wrong in (array > 2, pd.Series(["a"]), np.zeros((2, 2)), np.array([np.nan])):
+        with pytest.raises(DataError, match=r"wb\.function takes values as Sequence\[float\]"):
+            door(wrong, {})
+    with pytest.raises(DataError, match=r"wb\.function takes curves as "):
+        door(array, {"success": array > 2})
+    assert wb.result(per_task=array, curves={"success": array}).facts["per_task"] == [0.5, 1.0]
+
+
+def test_scalars_of_arrays_are_taken_as_python_s_own_and_arrays_stay_where_they_are_asked_for():
+    def function(flag: bool, number: float, count: int, array: np.ndarray, rest: Any) -> tuple:
+        return flag, number, count, array, rest
+
+    door = checked("function", function)
+    array = np.arange(2)
+    flag, number, *_, as_asked, rest = door(
+        np.bool_(True), torch.tensor(0.5), np.int64(3), array, array
+    )
+    assert flag is True and type(number) is float and as_asked is array and rest is array
+    with pytest.raises(DataError, match=r"wb\.function takes flag as bool"):
+        door(np.int64(1), 0.5, 3, array, None)
 
 
 def test_what_binds_is_handed_on_as_it_came():

@@ -69,12 +69,18 @@ class Ranks:
         handlers: list[Any] = [DistributedDataParallelKwargs(broadcast_buffers=False)]
         if offload and device.type == "cuda":  # norms are of tensors in the host's memory then
             handlers.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
-        self.accelerator = Accelerator(
-            cpu=device.type == "cpu",
-            mixed_precision="no",
-            gradient_accumulation_steps=1,
-            kwargs_handlers=handlers,
-        )
+        try:
+            self.accelerator = Accelerator(
+                cpu=device.type == "cpu",
+                mixed_precision="no",
+                gradient_accumulation_steps=1,
+                kwargs_handlers=handlers,
+            )
+        except ValueError as error:
+            raise LearnerError(
+                "another trainer of this Python process has set accelerate's precision or device, which are one for the "
+                "whole process: restart the kernel, or train in a process of its own (wb.train, workbench train)"
+            ) from error
         os.environ.update(held)
         self.count = self.accelerator.num_processes
         self.device = self.accelerator.device

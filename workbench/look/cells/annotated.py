@@ -3,7 +3,8 @@ is done with it.
 
 An annotation is read as far as it can be here: a name that was imported for type checkers only is that of one of our
 classes if it was imported elsewhere, else anything. Whatever is of a class of the user's may stand in for one of ours; a
-plain value of Python's may not.
+plain value of Python's may not. An array, a column of a table or a scalar of numpy, pandas or torch is taken as the list or
+the number that it holds (its `tolist()`), where that is what fits.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ def checked(name: str, function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        for parameter, value in _given(signature, args, kwargs):
+        bound = signature.bind(*args, **kwargs)
+        for parameter, value in _given(signature, dict(bound.arguments)):
             annotation = signature.parameters[parameter].annotation
             hint = _hint(function, annotation)
             if not fits(value, hint):
                 raise DataError(
                     f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
                 )
-        return function(*args, **kwargs)
+            if bound.arguments[parameter] is value and not _fits_as_it_is(value, hint):
+                bound.arguments[parameter] = value.tolist()
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
@@ -58,11 +62,9 @@ def shown(value: Any) -> str:
     return f"{words} ({type(value).__name__})"
 
 
-def _given(
-    signature: inspect.Signature, args: tuple, kwargs: dict[str, Any]
-) -> Iterable[tuple[str, Any]]:
+def _given(signature: inspect.Signature, arguments: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     """(parameter, value) of what was handed over; of those that take several, one by one."""
-    for parameter, value in signature.bind(*args, **kwargs).arguments.items():
+    for parameter, value in arguments.items():
         kind = signature.parameters[parameter].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
             yield from ((parameter, one) for one in value)
@@ -100,11 +102,19 @@ def _words(annotation: Any) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says. Of what is inside of lists, tuples and mappings the first level is looked at."""
+    """Whether a value is what an annotation says, or holds it (`tolist()`). Of what is inside of lists, tuples and mappings
+    the first level is looked at."""
+    if _fits_as_it_is(value, hint):
+        return True
+    return hasattr(value, "tolist") and _fits_as_it_is(value.tolist(), hint)
+
+
+def _fits_as_it_is(value: Any, hint: Any) -> bool:
     origin = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if origin in _UNIONS:
-        return any(fits(value, choice) for choice in inner) and _may_be_a_name(value, inner)
+        some = any(_fits_as_it_is(value, choice) for choice in inner)
+        return some and _may_be_a_name(value, inner)
     if origin is types.NoneType or origin is None:
         return value is None
     if origin in _ANYTHING or not isinstance(origin, type):
