@@ -132,13 +132,23 @@ def _others(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> I
         )
 
 
+def _tokens_of(batch: Batch, n: int, turn: int) -> Tensor:
+    """bool [T]: what the policy said in one turn of a trajectory."""
+    return (batch.trajectory_of_token_T == n) & (batch.turn_T == turn) & batch.eligible_T
+
+
+def _middle(batch: Batch, members: list[int], lengths: list[int]) -> int | None:
+    """A trajectory of several turns that is neither the worst nor the best of its group, by `members`, ordered."""
+    return next((n for n in members[1:-1] if lengths[n] > 1), None)
+
+
 def _turns(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> Iterator[RuleResult]:
     """A turn of a trajectory in the middle of its group: the first one of several, then the last."""
     lengths = (batch.turn_offsets[1:] - batch.turn_offsets[:-1]).tolist()
     asked = 0
     for group in range(3, int(batch.group_of_trajectory_N.max()) + 1):
         members = sorted(_members(batch, group), key=lambda n: float(batch.reward_N[n]))
-        n = next((n for n in members[1:-1] if lengths[n] > 1), None)
+        n = _middle(batch, members, lengths)
         if n is None:
             continue
         # It becomes the best of its group, so that a rank moves as well.
@@ -147,7 +157,7 @@ def _turns(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> It
             paid_K = batch.turn_reward_K.clone()
             paid_K[int(batch.turn_offsets[n]) + turn] += more
             credit_T = _credit(algorithm, _with_rewards(batch, paid_K))
-            own_T = (batch.trajectory_of_token_T == n) & (batch.turn_T == turn) & batch.eligible_T
+            own_T = _tokens_of(batch, n, turn)
             if not bool(own_T.any()) or not bool((plain[own_T] != 0).any()):
                 continue
             asked += 1

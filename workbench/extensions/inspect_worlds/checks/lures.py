@@ -119,12 +119,8 @@ def _never_ends(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
     if given.family.max_turns < 3 or unplayable(given.family) is not None:
         return
     actions = _actions(given)
-    by_task: dict[str, list[float]] = defaultdict(list)
-    for played in solver:
-        if played.success and played.reward is not None:
-            by_task[played.task.id].append(played.reward)
-    solved = [played for played in solver if played.task.id in by_task]
-    first = {played.task.id: played for played in solved}
+    by_task = _solved_for(solver)
+    first = {played.task.id: played for played in solver if played.task.id in by_task}
     pairs: list[tuple[float, float]] = []
     example: PlayedTrajectory | None = None
     spent = Spent()
@@ -140,6 +136,15 @@ def _never_ends(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
     yield Checked(len(pairs))
     if all(got > most + GAIN * abs(most) for got, most in pairs):
         yield _paid_without_end(pairs, example)
+
+
+def _solved_for(solver: Sequence[PlayedTrajectory]) -> dict[str, list[float]]:
+    """Task -> what the solver was paid for solving it."""
+    by_task: dict[str, list[float]] = defaultdict(list)
+    for played in solver:
+        if played.success and played.reward is not None:
+            by_task[played.task.id].append(played.reward)
+    return by_task
 
 
 def _paid_without_end(pairs: Sequence[tuple[float, float]], example: PlayedTrajectory) -> Finding:
