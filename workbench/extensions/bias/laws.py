@@ -137,6 +137,10 @@ def _tokens_of(batch: Batch, n: int, turn: int) -> Tensor:
     return (batch.trajectory_of_token_T == n) & (batch.turn_T == turn) & batch.eligible_T
 
 
+def _runs_against(algorithm: Algorithm, moved: float) -> bool:
+    return moved < 0 and not declares(algorithm, "against_rewards")
+
+
 def _middle(batch: Batch, members: list[int], lengths: list[int]) -> int | None:
     """A trajectory of several turns that is neither the worst nor the best of its group, by `members`, ordered."""
     return next((n for n in members[1:-1] if lengths[n] > 1), None)
@@ -163,7 +167,7 @@ def _turns(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> It
             asked += 1
             moved = float((credit_T - plain)[own_T].mean())
             stays = abs(moved) <= near
-            if stays or moved < -near and not declares(algorithm, "against_rewards"):
+            if stays or _runs_against(algorithm, moved):
                 yield Checked(asked, "a turn's own reward")
                 yield _stray_turn(algorithm.name, turn, lengths[n], more, 0.0 if stays else moved)
                 return
