@@ -11,7 +11,7 @@ import re
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -780,6 +780,261 @@ class PaysEverything(Numbers):
 
         def info(self, right):
             return {"success": True}
+
+
+# ------------------------------------------------------------------------------------------------ what earns more, and what is told
+
+
+class Shaping(NumberEnv):
+    """Guess, and be paid a little in every turn, too."""
+
+    def step(self, action_text):
+        before = self.distance
+        result = super().step(action_text)
+        extra = self.extra(before, self.distance, bool(result.info["success"]))
+        return replace(
+            result,
+            reward=result.reward + extra,
+            reward_parts={"right": result.reward, "extra": extra},
+        )
+
+    def reset(self, task, dynamics_seed):
+        self.distance = 90
+        return super().reset(task, dynamics_seed)
+
+    def guess(self, action_text):
+        guess = super().guess(action_text)
+        self.distance = self.distance if guess is None else abs(guess - self.number)
+        return guess
+
+    def extra(self, before, after, right):
+        return 0.0
+
+
+@dataclass(frozen=True)
+class LongNumbers(Numbers):
+    max_turns: int = 12
+
+
+@mistake("E12", "earns")
+class PaysForComingNearer(LongNumbers):
+    class env(Shaping):
+        def extra(self, before, after, right):
+            return 0.5 * (after < before or before == 90)
+
+
+@mistake("E12", "turns of the empty answer before the solver's earn")
+class PaysForWaiting(LongNumbers):
+    class env(Shaping):
+        def extra(self, before, after, right):
+            return 0.02
+
+
+class PotentialShaping(LongNumbers):
+    """Right: what is paid for coming nearer is taken back for going away."""
+
+    class env(Shaping):
+        def extra(self, before, after, right):
+            return 0.001 * (before - after)
+
+
+class WaitingCosts(LongNumbers):
+    """Right: a turn costs a little."""
+
+    class env(Shaping):
+        def extra(self, before, after, right):
+            return -0.02
+
+
+class PlacesEnv(NumberEnv):
+    """Walk from the lowest place to one that has to be found."""
+
+    def prompt(self):
+        return (
+            f"Find the place, up or down. You have {self.family.max_turns} turns. Say up or down."
+        )
+
+    def reset(self, task, dynamics_seed):
+        self.at = task.payload["low"]
+        return super().reset(task, dynamics_seed)
+
+    def guess(self, action_text):
+        word = action_text.strip()
+        self.at += {"up": 1, "down": -1}.get(word, 0)
+        return self.at if word in ("up", "down") else None
+
+    def reply(self, guess, right, action_text):
+        return user(self.refused() if guess is None else "You found it." if right else "Not here.")
+
+    def refused(self):
+        return f"Could not read that. You are at {self.at}."
+
+
+@dataclass(frozen=True)
+class Places(Numbers):
+    """Right: a refusal says where one stands, and not what is looked for."""
+
+    max_turns: int = 8
+    env: ClassVar[type] = PlacesEnv
+
+    def task(self, task_seed):
+        low = int(rng_at("places", task_seed).integers(400))
+        payload = {"low": low, "number": low + 3 + task_seed % 3}
+        return Task(f"places/{task_seed}", self.name, task_seed, payload)
+
+    def random_action(self, env, rng):
+        return ["up", "down"][rng.integers(2)]
+
+    def solver_action(self, env, rng):
+        return "up"
+
+
+@mistake("E9", "tells 'number' of the payload")
+class TellsInRefusals(Places):
+    class env(PlacesEnv):
+        def refused(self):
+            return f"Could not read that (at={self.at}, target={self.number})."
+
+
+@mistake("E9", "what stands beside the texts")
+class TellsInAName(Places):
+    class env(PlacesEnv):
+        def reply(self, guess, right, action_text):
+            said = super().reply(guess, right, action_text).messages[0]
+            return Observation((replace(said, name=f"to_{self.number}"),))
+
+
+@mistake("E2", "show the same and answer alike")
+class RunningNumber(Numbers):
+    def task(self, task_seed):
+        task = super().task(task_seed)
+        low = task.payload["low"] % 4
+        payload = {
+            "low": low,
+            "high": low + 90,
+            "number": low + task_seed % 20,
+            "copy": task_seed % 10_007,
+        }
+        return replace(task, payload=payload)
+
+
+class RunningNumberSplit(RunningNumber):
+    """Right: the running number has no part in the split."""
+
+    def split_of(self, task):
+        return content_split(f"{task.payload['low']} {task.payload['number']}")
+
+
+@mistake("E10", "as all")
+class SuccessNearby(Walk):
+    class env(WalkEnv):
+        def step(self, action_text):
+            result = super().step(action_text)
+            near = self.place >= self.task.payload["way"] - 1
+            return replace(result, info={**result.info, "success": near})
+
+
+class PaidByLuck(Numbers):
+    """Right: what is right is right, and pays by luck."""
+
+    class env(NumberEnv):
+        def reward(self, guess, right, action_text):
+            return float(right and self.rng.random() < 0.6)
+
+
+# ------------------------------------------------------------------------------------------------ the clock, failures, the past
+
+
+@mistake("E20", "depends on the clock")
+class PaysForHaste(Numbers):
+    class env(NumberEnv):
+        def reset(self, task, dynamics_seed):
+            self.began = time.monotonic()
+            return super().reset(task, dynamics_seed)
+
+        def reward(self, guess, right, action_text):
+            return float(right) + 0.2 * (time.monotonic() - self.began < 30)
+
+
+class WritesDownTheTime(Numbers):
+    """Right: the time stands in what people read."""
+
+    class env(NumberEnv):
+        def info(self, right):
+            return {"success": right, "at": time.time()}
+
+
+def asked_of_a_server(guess: Any, number: int) -> bool:
+    if number < 0:
+        raise ConnectionError("the server does not answer")
+    return guess == number
+
+
+class JudgedEnv(NumberEnv):
+    def reward(self, guess, right, action_text):
+        return float(self.judged(guess))
+
+    def judged(self, guess):
+        return asked_of_a_server(guess, self.number)
+
+
+@mistake("E21", "are paid 0 in place of 1, and nobody is told")
+class SwallowsFailures(Numbers):
+    class env(JudgedEnv):
+        def judged(self, guess):
+            try:
+                return super().judged(guess)
+            except Exception:
+                return False
+
+
+class RaisesFailures(Numbers):
+    """Right: what fails is raised."""
+
+    env = JudgedEnv
+
+
+class CannotBeRead(Numbers):
+    """Right: everything is caught, around what reads the policy's words and nothing else."""
+
+    class env(NumberEnv):
+        def reward(self, guess, right, action_text):
+            try:
+                return float(int(action_text.split(">")[1].split("<")[0]) == self.number)
+            except Exception:
+                return 0.0
+
+
+_ANSWERS: dict = {}
+_ALL_ANSWERS: dict = {}
+
+
+@mistake("E22", "depends on what was played before it")
+class CoarseKey(Numbers):
+    class env(NumberEnv):
+        def reward(self, guess, right, action_text):
+            return float(guess == _ANSWERS.setdefault(self.task.payload["low"] // 40, self.number))
+
+
+class WholeKey(Numbers):
+    """Right: the key holds all that the answer depends on."""
+
+    class env(NumberEnv):
+        def reward(self, guess, right, action_text):
+            return float(guess == _ALL_ANSWERS.setdefault(self.task.id, self.number))
+
+
+TWINS = {
+    PotentialShaping: "E12",
+    WaitingCosts: "E12",
+    Places: "E9",
+    RunningNumberSplit: "E2",
+    PaidByLuck: "E10",
+    WritesDownTheTime: "E20",
+    RaisesFailures: "E21",
+    CannotBeRead: "E21",
+    WholeKey: "E22",
+}  # legitimate ones that touch the same lines, and the check that must pass them by
 
 
 def clear() -> None:

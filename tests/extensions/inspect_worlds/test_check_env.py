@@ -38,6 +38,13 @@ QUICK = (
     "Raises",
     "LeavesThreads",
     "HoldsAFunction",
+    "PaysForComingNearer",
+    "PaysForWaiting",
+    "TellsInRefusals",
+    "RunningNumber",
+    "SuccessNearby",
+    "PaysForHaste",
+    "SwallowsFailures",
 )
 # What is noted of shipped environments, and is true: one text solves a bandit whose arms are always the same two.
 NOTED = {
@@ -73,6 +80,15 @@ def test_a_planted_mistake_is_named_by_the_check_meant_for_it(name):
     finally:
         mistakes.clear()
     assert any(words in what and how == severity for _, how, what in found), found
+
+
+@pytest.mark.parametrize(
+    "cls",
+    reduced(mistakes.TWINS, [mistakes.PotentialShaping, mistakes.Places]),
+    ids=lambda cls: cls.__name__,
+)
+def test_a_legitimate_twin_is_passed_by(cls):
+    assert found_in(cls(), only=(mistakes.TWINS[cls],)) == []
 
 
 def test_no_check_is_without_a_mistake():

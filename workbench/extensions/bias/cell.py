@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from workbench.basics.findings import Finding
+from workbench.basics.plugins import is_named
 from workbench.extensions.bias.bench import ERROR, BiasReport
 from workbench.extensions.bias.bench import bias_bench as _bias_bench
 from workbench.extensions.bias.claims import CLAIMS, Claim
+from workbench.extensions.bias.laws import laws_of
 from workbench.extensions.bias.tasks import TASKS
 from workbench.learn.algorithms import ALGORITHMS
+from workbench.learn.algorithms.algorithm import Algorithm
+from workbench.learn.algorithms.own import algorithm_named
 from workbench.values.errors import ConfigError
 
 Names = Sequence[str] | str | None
@@ -25,7 +31,8 @@ def bias_bench(
 ) -> BiasReport:
     """What the credit of each algorithm is worth as a gradient, on tasks where the true gradient is a formula.
 
-    algorithms: names; None: all of them. One that is in no table yet comes as {"name": Class}.
+    algorithms: names; None: all of them. One of your own by "my_module:MINE", or {"name": MINE}; of it what holds of any
+        estimator is asked as well, and that it does not point the wrong way on half of the tasks.
     tasks: names; None: all of them.
     claims: what is claimed of each algorithm; without a claim it is measured as it is, and the report says that none
         is there.
@@ -39,15 +46,47 @@ def bias_bench(
             f"error is a relative standard error above zero, such as {ERROR}; got {error!r}"
         )
     if not isinstance(algorithms, Mapping):
-        names = _chosen(algorithms, ALGORITHMS, "algorithm")
-        algorithms = {name: ALGORITHMS[name] for name in names}
-    return _bias_bench(
+        names = [algorithms] if isinstance(algorithms, str) else algorithms
+        own = {name: algorithm_named(name) for name in names or () if is_named(name)}
+        listed = None if names is None else [name for name in names if name not in own]
+        if listed or not own:
+            own |= {name: ALGORITHMS[name] for name in _chosen(listed, ALGORITHMS, "algorithm")}
+        algorithms = own
+    report = _bias_bench(
         algorithms=algorithms,
         claims={name: claims[name] for name in algorithms if name in claims},
         tasks={name: TASKS[name] for name in _chosen(tasks, TASKS, "task")},
         error=error,
         traps=traps,
     )
+    own = {
+        name: made for name, made in algorithms.items() if is_named(name) or name not in ALGORITHMS
+    }
+    return replace(report, faults=(*_kept(report, own, claims), *_faults_of_own(report, own)))
+
+
+def _kept(
+    report: BiasReport, own: Mapping[str, Any], claims: Mapping[str, Sequence[Claim]]
+) -> list[str]:
+    """The faults, but for those that one's own algorithm, by its name on the command line, has no claim."""
+    silent = [f"{name} does not say" for name in own if is_named(name) and name not in claims]
+    return [fault for fault in report.faults if not fault.startswith(tuple(silent))]
+
+
+def _faults_of_own(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
+    faults: list[str] = []
+    for name, algorithm in own.items():
+        made = algorithm() if isinstance(algorithm, type) else algorithm
+        laws = list(laws_of(made)) if isinstance(made, Algorithm) else []
+        faults += [f"{name}: {result.what}" for result in laws if isinstance(result, Finding)]
+        rows = [row for row in report.rows if row.algorithm == name and row.says == "nothing"]
+        wrong = [row.task for row in rows if row.cosine is None or row.scale <= 0]
+        if rows and 2 * len(wrong) >= len(rows):
+            faults.append(
+                f"{name} points the wrong way, or nowhere, on {len(wrong)} of {len(rows)} tasks (so {wrong[0]}): expected "
+                "a gradient along the true one; look at the sign and at which rewards a token is worth"
+            )
+    return faults
 
 
 def _chosen(names: Names, known: Mapping[str, Any], what: str) -> list[str]:

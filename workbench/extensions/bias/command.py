@@ -17,7 +17,7 @@ def add_bias(command: AddCommand) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only this algorithm; may be repeated",
+        help="only this algorithm, or my_module:MINE of your own; may be repeated",
     )
     sub.add_argument(
         "--json", type=Path, metavar="FILE", help="also write every number to this file"

@@ -18,6 +18,7 @@ from workbench.extensions.inspect_worlds.checks.chance import (
     check_isolation,
     check_replays,
 )
+from workbench.extensions.inspect_worlds.checks.clock import check_clock
 from workbench.extensions.inspect_worlds.checks.earned import check_rewards, check_success
 from workbench.extensions.inspect_worlds.checks.ends import (
     check_bad_texts,
@@ -30,12 +31,14 @@ from workbench.extensions.inspect_worlds.checks.farm import (
     check_farming,
 )
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.shown import (
     check_context,
     check_leaks,
     check_messages_said,
     check_text,
 )
+from workbench.extensions.inspect_worlds.checks.swallowed import check_swallowed
 from workbench.extensions.inspect_worlds.checks.tasks import check_splits, check_tasks
 from workbench.extensions.inspect_worlds.checks.upkeep import (
     StepCost,
@@ -211,6 +214,28 @@ CHECKS: tuple[EnvCheck, ...] = (
         "Read answers by searching for them, white space stripped; or say what may vary: may_vary = ('spaces', 'line "
         "breaks', 'full stop', 'case', 'prose'), those that the world accepts, () for none. Plain words are always paid.",
         check_solver_words,
+    ),
+    EnvCheck(
+        "E20",
+        "rewards do not go by the clock",
+        "a busy machine teaches something else, and no reward can be had again",
+        "Pay for turns, moves or tokens in place of seconds; where the time belongs to the task, draw it in task(task_seed).",
+        check_clock,
+    ),
+    EnvCheck(
+        "E21",
+        "a score that could not be computed is none",
+        "right answers are taught to be wrong while a server is down or a program crashes, and a curve shows a dip",
+        "Let score or step raise, or return None as the reward: the trajectory is left out (invariant 5). Catch what a wrong "
+        "answer raises, and nothing else.",
+        check_swallowed,
+    ),
+    EnvCheck(
+        "E22",
+        "what was played before changes nothing",
+        "replies and rewards depend on who asked before, so a group compares what cannot be compared",
+        "Make what changes in reset, or in the __init__ of a tool's class; a cache's key holds all that the answer depends on.",
+        check_order,
     ),
 )
 

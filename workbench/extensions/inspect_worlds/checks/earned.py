@@ -22,11 +22,20 @@ from workbench.extensions.inspect_worlds.paid import (
     success_disagrees,
     success_unpaid,
 )
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, is_number, text_of
+from workbench.extensions.inspect_worlds.playing import (
+    PlayedTrajectory,
+    Spent,
+    is_number,
+    play,
+    text_of,
+)
+from workbench.values.seeds import seed_of
 from workbench.worlds.shared import made
 from workbench.worlds.tool_env import ToolEnv
 
 ENOUGH = 8  # trajectories of either kind, where chance decides
+SOME = 3  # that are paid, and that are not
+CHANCES = 4  # dynamics seeds at which actions are played once more
 BOUNDS = ("reward_range", "reward_bounds")
 STATED = re.compile(
     r"rewards?\b[^.\n]{0,60}?(?:between|from|in|within)\s*\[?\s*(-?\d+(?:\.\d+)?)\s*(?:to|and|,|\.\.)\s*"
@@ -73,7 +82,10 @@ def check_success(given: CheckInput) -> Iterator[RuleResult]:
             )
         return
     yield from _constant_success(given, trajectories)
-    yield from _disagree(trajectories, given.by_chance)
+    results = list(_disagree(trajectories, given.by_chance))
+    yield from results
+    if given.by_chance and not results:
+        yield from _paid_as_failures_are(given)
 
 
 def _constant_success(
@@ -139,6 +151,62 @@ def _pair(won: Sequence[PlayedTrajectory], lost: Sequence[PlayedTrajectory]) -> 
         f"at {len(wrong)} of {len(compared)} tasks a trajectory that fails earns as much as one that succeeds: at "
         f"{a.task.id!r} {b.policy} fails and earns {b.reward:g}, {a.policy} succeeds and earns {a.reward:g}"
     )
+
+
+def _paid_as_failures_are(given: CheckInput) -> Iterator[RuleResult]:
+    """Where chance decides, too: of as many turns, some successes pay what every failure pays, and others more. Not where
+    the same actions succeed under every chance and are paid by luck, as arms of a bandit are."""
+    played: list[PlayedTrajectory] = []
+    spent = Spent()
+    for one in [one for trajectories in given.own.values() for one in trajectories]:
+        if spent.seconds < given.budget_s and not one.error:
+            played += _at_chances(given, one)
+    won, lost = by_success(played)
+    if min(len(won), len(lost)) < ENOUGH:
+        return
+    yield Checked(len(won), "success and reward where chance decides")
+    most = max(one.reward for one in lost)
+    by_turns: dict[int, set[float]] = defaultdict(set)
+    for one in lost:
+        by_turns[len(one.results)].add(round(one.reward, 9))
+    like = [one for one in won if by_turns[len(one.results)] == {round(one.reward, 9)}]
+    paid = [one for one in won if one.reward > most + NEAR]
+    if len(like) < SOME or len(paid) < SOME or len(like) + len(paid) < len(won):
+        return
+    unpaid = [one for one in like if not _by_luck(given, one)]
+    if len(unpaid) < SOME:
+        return
+    one = unpaid[0]
+    yield Finding(
+        f"{len(unpaid)} of {len(won)} trajectories that succeed are paid {one.reward:g}, as all {len(lost)} that fail are "
+        f"after as many turns, and the others more, up to {max(one.reward for one in paid):g}; expected that success is "
+        f"paid. So at {one.task.id!r} ({one.policy}) after {len(one.results)} turns: info['success'] and the reward ask "
+        "for different things. Compute both from one and the same test"
+    )
+
+
+def _at_chances(given: CheckInput, one: PlayedTrajectory) -> list[PlayedTrajectory]:
+    """The same actions at several dynamics seeds, until the environment says that it is over."""
+    again = [one]
+    for number in range(CHANCES):
+        texts = iter(one.texts)
+        seed = seed_of("check-env", "success", one.seed, number)
+        played = play(
+            given.family,
+            one.task,
+            seed,
+            lambda env, texts=texts: next(texts),
+            policy=one.policy,
+            most=len(one.texts),
+        )
+        again += [] if played.error else [played]
+    return [other for other in again if other.ended or len(other.texts) == given.family.max_turns]
+
+
+def _by_luck(given: CheckInput, one: PlayedTrajectory) -> bool:
+    """Whether these actions succeed under every chance, and are not always paid alike."""
+    again = _at_chances(given, one)
+    return all(known_success(again)) and len({other.reward for other in again}) > 1
 
 
 # ------------------------------------------------------------------------------------------------ numbers

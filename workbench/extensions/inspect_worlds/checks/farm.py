@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, EVERYTHING, CheckInput
+from workbench.extensions.inspect_worlds.checks.lures import check_lures
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, is_number
 from workbench.values.stats import Estimate, mean_interval, share
 
@@ -75,6 +76,7 @@ def check_farming(given: CheckInput) -> Iterator[RuleResult]:
         *_by_length(given, solver),
     ]
     yield from findings
+    yield from check_lures(given)
 
 
 def _no_signal(given: CheckInput, made: Mapping[str, PolicyEstimate]) -> Iterator[RuleResult]:

@@ -10,6 +10,7 @@ from itertools import islice
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.told import check_told
 from workbench.extensions.inspect_worlds.leaks import (
     Probe,
     always_there,
@@ -193,9 +194,13 @@ def check_leaks(given: CheckInput) -> Iterator[RuleResult]:
                 yield Finding(f"at {played.task.id!r} ({played.policy}), {leak[1]}")
                 return
     answers = _answers(given)
+    results = list(check_told(given))
+    yield from results
+    if any(isinstance(result, Finding) for result in results):
+        return
     if len(answers) >= LEAST_TASKS:
         yield from _answers_shown(given, answers)
-    elif not has_gold:
+    elif not has_gold and not sum(result.count for result in results):
         yield NotChecked(
             "a gold answer in the payload of a task, or a solver whose last action is a value of it"
         )

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from workbench.basics.canonical_json import plain
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, problem_of
+from workbench.extensions.inspect_worlds.checks.overlap import check_overlap
 from workbench.extensions.inspect_worlds.playing import (
     Script,
     Spent,
@@ -105,6 +106,7 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
     family = given.family
     if not hasattr(family, "split_of") and not hasattr(family, "task_seeds"):
         yield NotChecked("split_of(task): one payload in five is held out, by its hash")
+        yield from check_overlap(given)
         return
     for task in given.tasks:
         one = split_of(family, task)
@@ -126,7 +128,10 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
     except WorkbenchError as error:
         yield Finding(str(error))
         return
-    yield from _problems_in_both(problems)
+    results = list(_problems_in_both(problems))
+    yield from results
+    if not any(isinstance(result, Finding) for result in results):
+        yield from check_overlap(given)
 
 
 def _problems(given: CheckInput, drawn: list[Task]) -> dict[str, Task]:

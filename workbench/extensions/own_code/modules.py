@@ -1,0 +1,70 @@
+"""The code of an environment: the modules that its author wrote, as far as they are imported.
+
+modules = own_modules(family)       of the family, its environment, its reward and tools, and what lies beside them
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from workbench.worlds.shared import made
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def own_modules(family: Any) -> list[ModuleType]:
+    """Modules that are neither Python's nor installed; of the workbench's own those alone that define the family or its
+    environment."""
+    env = made(family)
+    named = {kind.__module__ for part in (family, env) for kind in type(part).__mro__}
+    for part in _functions_of(family, env):
+        named.add(getattr(inspect.unwrap(part), "__module__", "") or "")
+    modules = []
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or not path or not path.endswith(".py"):
+            continue
+        place = Path(path)
+        if name in named and not _is_below(place, _pythons()):
+            modules.append(module)
+        elif not _is_below(place, (*_pythons(), str(PACKAGE))) and not name.startswith("tests."):
+            modules.append(module)
+    return modules
+
+
+def _functions_of(family: Any, env: Any) -> Iterator[Any]:
+    """The reward function and the tools, where an environment has them."""
+    reward = getattr(env, "reward", None)
+    if callable(reward):
+        yield reward
+    tools = getattr(env, "tools", ())
+    for tool in tools if isinstance(tools, (list, tuple)) else ():
+        if callable(function := getattr(tool, "function", None)):
+            yield function
+    if callable(score := getattr(family, "score", None)):
+        yield getattr(score, "__func__", score)
+
+
+def _pythons() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return (paths["stdlib"], paths["platstdlib"], paths["purelib"], *site.getsitepackages())
+
+
+def _is_below(place: Path, folders: tuple[str, ...]) -> bool:
+    return any(str(place).startswith(f"{folder}/") for folder in folders)
+
+
+def tree_of(module: ModuleType) -> ast.Module | None:
+    """Its source as a tree; None where it cannot be read."""
+    try:
+        return ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
