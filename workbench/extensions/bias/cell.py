@@ -11,7 +11,7 @@ from workbench.basics.plugins import is_named
 from workbench.extensions.bias.bench import ERROR, BiasReport
 from workbench.extensions.bias.bench import bias_bench as _bias_bench
 from workbench.extensions.bias.claims import CLAIMS, Claim
-from workbench.extensions.bias.laws import laws_of
+from workbench.extensions.bias.properties import properties_of
 from workbench.extensions.bias.tasks import TASKS
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
@@ -77,8 +77,8 @@ def _faults_of_own(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
     faults: list[str] = []
     for name, algorithm in own.items():
         made = algorithm() if isinstance(algorithm, type) else algorithm
-        laws = list(laws_of(made)) if isinstance(made, Algorithm) else []
-        faults += [f"{name}: {result.what}" for result in laws if isinstance(result, Finding)]
+        results = list(properties_of(made)) if isinstance(made, Algorithm) else []
+        faults += [f"{name}: {result.what}" for result in results if isinstance(result, Finding)]
         rows = [row for row in report.rows if row.algorithm == name and row.says == "nothing"]
         wrong = [row.task for row in rows if row.cosine is None or row.scale <= 0]
         if rows and 2 * len(wrong) >= len(rows):

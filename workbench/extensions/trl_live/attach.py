@@ -324,7 +324,7 @@ class LiveLint(HasView):
             raise LookupError("_generate and _calculate_rewards of the trainer were not called")
         text = self._text_of
         look.authors = authorship(generated, look.journal.exchanges)
-        checks: RowChecks = {
+        checks = {
             "R1": [
                 tokens.answers_kept(generated, look.authors, text),
                 tokens.prompts_kept(generated, look.authors, look.journal.exchanges),

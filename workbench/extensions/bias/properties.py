@@ -36,7 +36,7 @@ SHIFT = 1.0
 MEANS = "Tokens are pushed by what no reward says: a task on which nobody was better teaches, or a turn's own reward does not."
 
 
-def laws_of(algorithm: Algorithm) -> Iterator[RuleResult]:
+def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
     """Ask an algorithm, as it is set. Raises whatever its estimator raises."""
     batch = made_up(np.arange(TOKENS), algorithm=algorithm)
     plain = _credit(algorithm, batch)
@@ -162,7 +162,7 @@ def _turns(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> It
             paid_K[int(batch.turn_offsets[n]) + turn] += more
             credit_T = _credit(algorithm, _with_rewards(batch, paid_K))
             own_T = _tokens_of(batch, n, turn)
-            if not bool(own_T.any()) or not bool((plain[own_T] != 0).any()):
+            if not (plain[own_T] != 0).any():
                 continue
             asked += 1
             moved = float((credit_T - plain)[own_T].mean())
@@ -192,7 +192,7 @@ def _of_ones_own(evidence: Evidence) -> bool:
 
 
 def _check(evidence: Evidence) -> Iterator[RuleResult]:
-    yield from laws_of(evidence.algorithm)
+    yield from properties_of(evidence.algorithm)
 
 
 RULES: tuple[Rule, ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.basics.findings import Finding
-from workbench.extensions.bias.laws import laws_of
+from workbench.extensions.bias.properties import properties_of
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import Advantages
@@ -34,7 +34,7 @@ def of_nothing(inputs):
 
 
 def found(algorithm):
-    return [each.what for each in laws_of(algorithm) if isinstance(each, Finding)]
+    return [each.what for each in properties_of(algorithm) if isinstance(each, Finding)]
 
 
 @pytest.mark.parametrize("name", ["grpo", "remax", "gigpo", "ppo"])
