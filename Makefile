@@ -11,6 +11,7 @@ READERS := .venv-readers
 AGENTS := .venv-agents
 LEAGUE := .venv-league
 SEEDS  ?= 0
+SEED   ?= 0
 TASK   ?= search-discovery
 MODEL  ?=
 PYTEST_ARGS ?=
@@ -130,7 +131,7 @@ SERVER_KILLS ?= 200
 GRID_KILLS ?= 80
 DAMAGED ?= 5000
 soak: setup-test  ## kill training 500 times, damage 5,000 checkpoints; all must come out right (KILLS=, DAMAGED=, SEED=)
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(or $(SEED),0)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.soak --kills $(KILLS) --damaged $(DAMAGED) --seed $(SEED)
 
 MUTATIONS ?= 5000
 BAD_CALLS ?= 2000
@@ -142,18 +143,18 @@ hostile: setup-test  ## strangers: every command on 65 bent run folders and from
 
 MINUTES ?= 60
 attack: setup-test  ## an attack that makes itself up, for an hour: runs, rollouts, models, replies, calls; counts and small finds (SEED=, MINUTES=, OUT=)
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.attack.drive --seed $(or $(SEED),0) --minutes $(MINUTES) --out $(or $(OUT),attacked)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.attack.drive --seed $(SEED) --minutes $(MINUTES) --out $(or $(OUT),attacked)
 
 soak-servers: setup-vllm  ## kill vLLM servers and the learners beside them 200 times; nothing may be lost (SERVER_KILLS=, SEED=)
-	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(or $(SEED),0)
+	@$(NO_HUB) $(ONE_THREAD) $(VLLM_VENV)/bin/python -m tests.faults.server_soak --kills $(SERVER_KILLS) --seed $(SEED)
 
 # On SLURM and Ray: as root, with Debian's slurm-wlm and munge, and `pip install -c constraints.txt '.[ray]'`.
 soak-grids: setup-test  ## kill workers, drivers and kernels of grids of 60 jobs; none may be lost or done twice (GRID_KILLS=, ON=slurm or ray, SEED=)
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.grid_soak --on $(or $(ON),local) --kills $(GRID_KILLS) --seed $(or $(SEED),0)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.faults.grid_soak --on $(or $(ON),local) --kills $(GRID_KILLS) --seed $(SEED)
 
 AGENT_KILLS ?= 200
 soak-agents: setup-test  ## kill agents and the trainers that answer them 200 times; no call may be lost or doubled (AGENT_KILLS=, SEED=)
-	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.extensions.agents.agent_soak --kills $(AGENT_KILLS) --seed $(or $(SEED),0)
+	@$(NO_HUB) $(ONE_THREAD) $(VENV)/bin/python -m tests.extensions.agents.agent_soak --kills $(AGENT_KILLS) --seed $(SEED)
 
 # The first time it makes its policy (two minutes); then both cores work for about a quarter of an hour.
 bench: setup-test  ## our step against TRL's, in turns, and what our own parts cost; BENCH_ARGS="--steps 10"
@@ -189,8 +190,8 @@ test-trl: setup-test  ## the lint live in TRL's GRPOTrainer: silent bugs planted
 
 # What is done stays done: it may be cut off and called again. Runs of all seeds so far are joined.
 league: setup-test setup-league  ## silent bugs planted into TRL runs, every tool as its authors run it: recall, false alarms, cost (SEED=, LEAGUE_ARGS="--only greedy wrong-sign")
-	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league run --seed $(or $(SEED),0) \
-		--json runs/league/seed-$(or $(SEED),0).json $(LEAGUE_ARGS)
+	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league run --seed $(SEED) \
+		--json runs/league/seed-$(SEED).json $(LEAGUE_ARGS)
 	@[ -e runs/league/cost.json ] || [ -n "$(LEAGUE_ARGS)" ] || $(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) \
 		$(LEAGUE)/bin/python -m experiments.league cost --json runs/league/cost.json
 	@PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league join $$(ls runs/league/*.json | grep -v league.json) \

@@ -92,6 +92,8 @@ class FrozenLearner:
     @contextmanager
     def listening(self) -> Iterator[Weights]:
         """While open, the gradients that the learner's optimizers are handed are written down, by name."""
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
         policy = {id(parameter): name for name, parameter in self._model.named_parameters()}
         critics = [name for name in self.names if name.startswith("critic.")]
         handed: Weights = {}
@@ -104,7 +106,7 @@ class FrozenLearner:
                 names = [policy[id(parameter)] for parameter in parameters]
             handed.update({name: gradient_of(p) for name, p in zip(names, parameters)})
 
-        hook = torch.optim.optimizer.register_optimizer_step_pre_hook(listen)
+        hook = register_optimizer_step_pre_hook(listen)
         try:
             yield handed
         finally:

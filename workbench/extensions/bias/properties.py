@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from workbench.basics.findings import Checked, Finding, RuleResult
+from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch

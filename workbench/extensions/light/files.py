@@ -31,8 +31,8 @@ from workbench.extensions.light.pages import (
     BOOLEAN,
     BYTES,
     WHOLE,
-    Chunk,
     Leaf,
+    PackedColumn,
     Unreadable,
     joined,
     read_chunk,
@@ -265,7 +265,7 @@ class _Assembly:
         self._data = data
         self._groups = groups
         self._checked = checked
-        self._chunks: dict[int, Chunk] = {}
+        self._chunks: dict[int, PackedColumn] = {}
 
     def column(self, node: ColumnNode) -> ReadColumn:
         self._read_leaves(node, 0, 0)

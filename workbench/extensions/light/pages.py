@@ -1,6 +1,6 @@
 """The pages of one column of a parquet file, unpacked: levels and values.
 
-    read_chunk(data, chunk, leaf, checked=True)      Chunk(repetition, definition, values)
+    read_chunk(data, chunk, leaf, checked=True)      PackedColumn(repetition, definition, values)
 
 Read are plain values and those that stand in a dictionary, which is what pyarrow, pandas, polars and DuckDB write unless they
 are told otherwise; unpacked are snappy, zstd, gzip and brotli. Anything else is refused, with what reads it.
@@ -36,7 +36,7 @@ class Unreadable(ValueError):
     """A file that is damaged, or written in a way that is not read here."""
 
 
-class Chunk(NamedTuple):
+class PackedColumn(NamedTuple):
     """Of one column: repetition and definition levels [L], and the values that are there [V]."""
 
     repetition_L: np.ndarray
@@ -52,7 +52,9 @@ class Leaf(NamedTuple):
     definition: int
 
 
-def read_chunk(data: memoryview, chunk: Mapping[int, Any], leaf: Leaf, *, checked: bool) -> Chunk:
+def read_chunk(
+    data: memoryview, chunk: Mapping[int, Any], leaf: Leaf, *, checked: bool
+) -> PackedColumn:
     """`chunk`: the column's metadata. `checked`: the checksums of its pages are compared. Raises ValueError."""
     at = chunk[9]
     if 0 < chunk.get(11, 0) < at:
@@ -60,7 +62,7 @@ def read_chunk(data: memoryview, chunk: Mapping[int, Any], leaf: Leaf, *, checke
     end = at + chunk[7]
     if end > len(data) or at < 0:
         raise Unreadable("a column lies outside the file")
-    parts: list[Chunk] = []
+    parts: list[PackedColumn] = []
     dictionary: Any = None
     left = chunk[5]
     while left > 0 and at < end:
@@ -83,7 +85,7 @@ def read_chunk(data: memoryview, chunk: Mapping[int, Any], leaf: Leaf, *, checke
     return joined(parts, leaf)
 
 
-def joined(parts: list[Chunk], leaf: Leaf) -> Chunk:
+def joined(parts: list[PackedColumn], leaf: Leaf) -> PackedColumn:
     """Pages, or columns of several groups of rows, end to end."""
     levels = np.zeros(0, np.uint8)
     values = [part.values_V for part in parts]
@@ -91,14 +93,16 @@ def joined(parts: list[Chunk], leaf: Leaf) -> Chunk:
         joined_V: Any = list(chain.from_iterable(values))
     else:
         joined_V = np.concatenate([np.zeros(0, DTYPES.get(leaf.physical, "?")), *values])
-    return Chunk(
+    return PackedColumn(
         np.concatenate([levels, *(part.repetition_L for part in parts)]),
         np.concatenate([levels, *(part.definition_L for part in parts)]),
         joined_V,
     )
 
 
-def _page(body: memoryview, header: dict[int, Any], codec: int, leaf: Leaf, known: Any) -> Chunk:
+def _page(
+    body: memoryview, header: dict[int, Any], codec: int, leaf: Leaf, known: Any
+) -> PackedColumn:
     """A page of data, of either version."""
     if header[1] == _DATA:
         about = header[5]
@@ -119,7 +123,9 @@ def _page(body: memoryview, header: dict[int, Any], codec: int, leaf: Leaf, know
         if about.get(7, True):
             plain = _unpacked(plain, header[2] - after, codec)
     there = int((definition_L == leaf.definition).sum())
-    return Chunk(repetition_L, definition_L, _values(plain, there, encoding, leaf.physical, known))
+    return PackedColumn(
+        repetition_L, definition_L, _values(plain, there, encoding, leaf.physical, known)
+    )
 
 
 def _values(plain: memoryview, count: int, encoding: int, physical: int, known: Any) -> Any:
