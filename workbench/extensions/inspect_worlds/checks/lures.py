@@ -243,14 +243,12 @@ def _after(
     then: Callable[[Any, np.random.Generator], str],
 ) -> Callable[[Any, np.random.Generator], str]:
     """Play `first` for some turns of each trajectory, and `then` to its end."""
-    turns: Counter[int] = Counter()
+    turns: Counter[np.random.Generator] = Counter()  # each trajectory is played with one of its own
 
     def act(env: Any, rng: np.random.Generator) -> str:
-        turns[id(rng)] += 1
-        kept.append(rng)  # so that no other one gets its id
-        return first(env, rng) if turns[id(rng)] <= WAITED else then(env, rng)
+        turns[rng] += 1
+        return first(env, rng) if turns[rng] <= WAITED else then(env, rng)
 
-    kept: list[np.random.Generator] = []
     return act
 
 
