@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 
 from workbench.basics.extras import BRINGS
 from workbench.cli.parser import make_parser
-from workbench.extensions.light.files import ParquetFile
-from workbench.extensions.light.pages import Unreadable
+from workbench.extensions.parquet.files import ParquetFile
+from workbench.extensions.parquet.pages import Unreadable
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN = ROOT / "tests/golden_runs/old/window"

@@ -7,7 +7,7 @@ The end of a file says how large its columns are, and may lie: 39 kB that claim 
 reader allocates is the size that stands before each page; one that is too small is an error of the reader. So the pages are
 walked from the first to the last, and only what stands before them is read.
 
-Source: the format's definition (apache/parquet-format, parquet.thrift), Thrift's compact protocol.
+Source: the format's definition (apache/parquet-format, parquet.thrift).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from typing import Any, BinaryIO, NamedTuple
 
+from workbench.extensions.parquet.thrift import struct_at
 from workbench.values.errors import StoreError
 
 # Bytes of a file and of what it unpacks to together, where it is read whole. A step of ours has so many from some thirty million
@@ -22,7 +23,6 @@ from workbench.values.errors import StoreError
 MOST_TOGETHER = 640 << 20
 LARGE_STEPS = "WORKBENCH_LARGE_STEPS"
 MOST_CHUNKS = 100_000  # columns times groups of rows
-MOST_NESTING = 16
 MOST_PAGES = 100_000
 _AT_ONCE = 4096
 _LONGEST_HEADER = 1 << 20  # statistics of a page hold its smallest and largest value
@@ -137,76 +137,10 @@ def _header(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
         file.seek(at)
         data = file.read(size)
         try:
-            return _Compact(data).struct(0)
+            return struct_at(data, 0)
         except IndexError:  # it goes on
             if len(data) < size or size >= _LONGEST_HEADER:
                 raise ValueError("what stands before a page is cut off") from None
             size *= 16
-
-
-class _Compact:
-    """Bytes of Thrift's compact protocol. Raises IndexError where they end too soon."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def struct(self, depth: int) -> tuple[dict[int, Any], int]:
-        """(number of each field -> its value, where the bytes end)."""
-        if depth > MOST_NESTING:
-            raise ValueError("what stands before a page is nested too deep")
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._signed()
-            fields[number] = self._value(head & 15, depth)
-        return fields, self._at
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in (1, 2):
-            return kind == 1
-        if kind == 3:
-            return self._byte()
-        if kind in (4, 5, 6):
-            return self._signed()
-        if kind == 7:
-            return self._skip(8)
-        if kind == 8:
-            return self._skip(self._varint())
-        if kind in (9, 10):
-            return self._items(depth)
-        if kind == 12:
-            return self.struct(depth + 1)[0]
-        raise ValueError("what stands before a page is none of Thrift's compact protocol")
-
-    def _items(self, depth: int) -> None:
-        head = self._byte()
-        count = self._varint() if head >> 4 == 15 else head >> 4
-        for _ in range(count):
-            if head & 15 in (1, 2):
-                self._byte()
-            else:
-                self._value(head & 15, depth + 1)
-
-    def _byte(self) -> int:
-        byte = self._data[self._at]
-        self._at += 1
-        return byte
-
-    def _skip(self, count: int) -> None:
-        self._at += count
-        if self._at > len(self._data):
-            raise IndexError
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number before a page has no end")
-
-    def _signed(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        except ValueError as error:
+            raise ValueError(f"what stands before a page is damaged: {error}") from error

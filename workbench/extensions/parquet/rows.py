@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
-from workbench.extensions.bounds.arrow import refuse_compressed
-from workbench.extensions.bounds.pages import chunks_of, count_pages
+from workbench.extensions.parquet.compressed import refuse_compressed
+from workbench.extensions.parquet.page_sizes import chunks_of, count_pages
 
 MOST_PAGE_BYTES = 128 << 20  # of one page, unpacked; pages of usual files have one megabyte
 MOST_BYTES = 2 << 30  # of all pages

@@ -11,9 +11,9 @@ import io
 from types import SimpleNamespace
 from typing import Any
 
-from workbench.extensions.light import files
-from workbench.extensions.light.arrays import ColumnKind, Lists, ReadColumn
-from workbench.extensions.light.pages import Unreadable
+from workbench.extensions.parquet import files
+from workbench.extensions.parquet.arrays import ColumnKind, Lists, ReadColumn
+from workbench.extensions.parquet.pages import Unreadable
 
 
 class _Reading(SimpleNamespace):

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.extensions.light.thrift import struct_at
+from workbench.extensions.parquet.thrift import struct_at, varint_at
 
 WHOLE = "`pip install 'agent-rl-workbench[frames]'` brings pyarrow, which reads it"
 _DATA, _INDEX, _DICTIONARY, _DATA_2 = range(4)  # kinds of pages
 _PLAIN = 0
 _BY_DICTIONARY = (2, 8)
 _RUNS = 3
+LONGEST_RUN = 35  # bits of the number that says how long a run is
 # Number of a type -> how numpy calls its values.
 DTYPES: Mapping[int, str] = {1: "<i4", 2: "<i8", 4: "<f4", 5: "<f8"}
 BOOLEAN = 0
@@ -191,7 +192,7 @@ def _runs(plain: memoryview, width: int, count: int) -> np.ndarray:
     size = (width + 7) // 8
     done = at = 0
     while done < count:
-        head, at = _varint(plain, at)
+        head, at = varint_at(plain, at, LONGEST_RUN)
         if head & 1:
             packed = plain[at : at + (head >> 1) * width]
             at += (head >> 1) * width
@@ -219,17 +220,6 @@ def _unpacked_bits(packed: memoryview, width: int) -> np.ndarray:
     bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
     whole = len(bits) // width
     return bits[: whole * width].reshape(whole, width) @ (1 << np.arange(width, dtype=np.int64))
-
-
-def _varint(plain: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = plain[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise Unreadable("a number has no end")
 
 
 # ------------------------------------------------------------------------------------------------ unpacking

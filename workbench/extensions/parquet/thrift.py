@@ -21,6 +21,18 @@ def struct_at(data: bytes | memoryview, start: int) -> tuple[dict[int, Any], int
     return reader.struct(0), reader.at
 
 
+def varint_at(data: bytes | memoryview, at: int, bits: int = 70) -> tuple[int, int]:
+    """A number of at most so many bits, in pieces of seven, and where it ends. Raises as `struct_at`."""
+    value = 0
+    for shift in range(0, bits, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise ValueError("a number has no end")
+
+
 class _Reader:
     def __init__(self, data: bytes | memoryview, at: int) -> None:
         self._data = data
@@ -74,13 +86,8 @@ class _Reader:
         return bytes(self._data[start : self.at])
 
     def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number has no end")
+        value, self.at = varint_at(self._data, self.at)
+        return value
 
     def _signed(self) -> int:
         value = self._varint()

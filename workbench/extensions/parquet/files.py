@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from workbench.extensions.light.arrays import (
+from workbench.extensions.parquet.arrays import (
     ColumnKind,
     Lists,
     Numbers,
@@ -27,7 +27,7 @@ from workbench.extensions.light.arrays import (
     Structs,
     Texts,
 )
-from workbench.extensions.light.pages import (
+from workbench.extensions.parquet.pages import (
     BOOLEAN,
     BYTES,
     WHOLE,
@@ -37,7 +37,7 @@ from workbench.extensions.light.pages import (
     joined,
     read_chunk,
 )
-from workbench.extensions.light.thrift import struct_at
+from workbench.extensions.parquet.thrift import struct_at
 
 MAGIC = b"PAR1"
 MOST_COLUMNS = 10_000
