@@ -6,8 +6,8 @@
 begun anew, with `--retry`: a job whose kernel was killed ends as a `dead kernel`, as the guide says, and waits for that.
 Where a grid is done before all kills are, another one begins. Held against every grid at its end: each job done once, by a
 ledger that every try writes before and after; every notebook readable, whole and the one of its record; results.tsv
-equal to that of a run that nobody disturbed; no process left. Notebooks and records are read after every kill, too. Exit
-status: 0 all held, 1 something did not.
+equal to that of a run that nobody disturbed; no process left. Notebooks and records are read after every kill, too. A grid
+without a word, or of jobs that fail without end, is given up, which is a fault. Exit status: 0 all held, 1 something did not.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ KINDS = ("driver", "kernel", "worker")
 MARK = "WORKBENCH_GRID_SOAK"  # in the environment of all that a soak starts
 PAUSE_S = (2.0, 6.0, 20.0)  # the longest wait before the next kill: some come close upon another
 LONGEST_S = 400.0  # without a word in the ledger
+MOST_TRIES = (
+    8  # of one job, and one more for every kill: jobs that fail by themselves fail for ever
+)
 GONE_S = 15.0  # within which everything that a grid had started is gone
 NOTHING_TO_KILL_S = 30.0
 
@@ -152,10 +155,13 @@ class Grid:
             time.sleep(0.5)
             if (now := len(ledger_of(self.out))) != words:
                 words, since = now, time.monotonic()
-            if time.monotonic() - since > LONGEST_S or len(self.faults) > 20:
+            found = self.states()
+            most = max((one.tries for one in found), default=0)
+            silent_s = time.monotonic() - since
+            if silent_s > LONGEST_S or most > MOST_TRIES + kills or len(self.faults) > 20:
                 self.faults.append(
-                    f"given up, with no word for {time.monotonic() - since:.0f} s: {tally(self.states())}; "
-                    f"{tail(self.log)}"
+                    f"given up, with no word for {silent_s:.0f} s and a job tried {most} times: "
+                    f"{tally(found)}; {tail(self.log)}"
                 )
                 return
 

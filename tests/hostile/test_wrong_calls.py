@@ -91,12 +91,25 @@ def test_arrays_and_columns_are_taken_as_the_lists_they_hold(array):
     door = checked("function", function)
     values, curves = door(array, {"success": array})
     assert values == [0.5, 1.0] and curves["success"] is array
-    for wrong in (array > 2, pd.Series(["a"]), np.zeros((2, 2)), np.array([np.nan])):
+    for wrong in (pd.Series(["a"]), np.zeros((2, 2)), np.array([np.nan])):
         with pytest.raises(DataError, match=r"wb\.function takes values as Sequence\[float\]"):
             door(wrong, {})
     with pytest.raises(DataError, match=r"wb\.function takes curves as "):
-        door(array, {"success": array > 2})
+        door(array, {"success": pd.Series(["a"])})
     assert wb.result(per_task=array, curves={"success": array}).facts["per_task"] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "solved",
+    [[True, False], (True, np.bool_(False)), *(array > 0.6 for array in ARRAYS)],
+    ids=lambda solved: type(solved).__name__,
+)
+def test_true_and_false_are_numbers_among_several_and_alone_they_are_none(solved):
+    assert sorted(wb.result(per_task=solved).facts["per_task"]) == [0.0, 1.0]
+    with pytest.raises(DataError, match=r"wb\.result takes success as "):
+        wb.result(success=True)
+    with pytest.raises(DataError, match=r"wb\.result takes per_task as "):
+        wb.result(per_task=["True"])
 
 
 def test_scalars_of_arrays_are_taken_as_python_s_own_and_arrays_stay_where_they_are_asked_for():

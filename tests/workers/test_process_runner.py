@@ -240,7 +240,7 @@ def test_five_hundred_trajectories_of_which_one_in_ten_hangs():
         f"50 of 500 hung: freed after {min(late):.2f} to {max(late):.2f} s, batch in {seconds:.2f} s"
     )
     assert len(late) == 50 and sum(answer.result is not None for answer in got.values()) == 450
-    assert seconds < 10.0 * 1.3
+    assert seconds < 10.0 * 4  # 11 on an idle machine; one after the other they would be 250
     runner.shutdown()
 
 

@@ -54,7 +54,9 @@ class ${Name}Env:
     def step(self, action_text):
         if self.over:
             raise EnvError("this trajectory is over")
-        right = self.over = action_text.strip() == f"<answer>{self.number}</answer>"  # not "in": it would pay for all numbers at once
+        answer, closed, rest = action_text.partition("<answer>")[2].partition("</answer>")
+        once = bool(closed) and "<answer>" not in rest  # who may answer often is paid for all numbers at once
+        right = self.over = once and answer.strip() == str(self.number)
         reply = () if right else (Message("user", "Wrong, guess again."),)
         return StepResult(Observation(reply), float(right), {"answer": float(right)}, terminated=right, info={"success": right})
 

@@ -172,10 +172,17 @@ def _is_ours(kind: type) -> bool:
 
 def _parts_fit(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
     if issubclass(origin, Mapping) and len(inner) == 2:
-        return all(fits(key, inner[0]) and fits(part, inner[1]) for key, part in value.items())
+        return all(
+            fits(key, inner[0]) and _part_fits(part, inner[1]) for key, part in value.items()
+        )
     if issubclass(origin, tuple) or not issubclass(origin, Sequence) or not inner:
         return True
     if isinstance(value, (str, bytes)):
         return isinstance(value, str) and inner[0] is str
     # Sequences of other classes may make their parts when they are asked for.
-    return not isinstance(value, (list, tuple)) or all(fits(part, inner[0]) for part in value)
+    return not isinstance(value, (list, tuple)) or all(_part_fits(part, inner[0]) for part in value)
+
+
+def _part_fits(value: Any, hint: Any) -> bool:
+    """As `fits`; among several numbers true and false are 1 and 0, as a success of each task is."""
+    return fits(value, hint) or (hint is float and fits(value, bool))
