@@ -97,7 +97,9 @@ def test_no_check_is_without_a_mistake():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "family", reduced(mistakes.CORRECT, mistakes.CORRECT[:1]), ids=lambda family: family.__name__
+    "family",
+    reduced(mistakes.CORRECT, [mistakes.Numbers, mistakes.Timed]),
+    ids=lambda family: family.__name__,
 )
 def test_correct_ones_are_clean(family):
     fits = {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64}
