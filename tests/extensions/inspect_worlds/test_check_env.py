@@ -114,10 +114,10 @@ def test_shipped_environments_have_no_error_and_only_the_notes_that_are_known(na
 
 
 ADAPTED = {
-    "lake": ("gymnasium", "gymnasium", {"success_reward": 1.0, "max_turns": 20}, set()),
-    "blackjack": ("gymnasium", "gymnasium", {"id": "Blackjack-v1"}, {"E10"}),
+    "lake": ("gymnasium", "gymnasium", {"success_reward": 1.0, "max_turns": 20}, {"E2"}),
+    "blackjack": ("gymnasium", "gymnasium", {"id": "Blackjack-v1"}, {"E2", "E10"}),
     "chain_sum": ("reasoning_gym", "reasoning_gym", {}, set()),
-    "crosses": ("textarena", "textarena", {"id": "TicTacToe-v0", "players": 2, "seat": 1}, set()),
+    "crosses": ("textarena", "textarena", {"id": "TicTacToe-v0", "players": 2, "seat": 1}, {"E2"}),
     "guess": ("textarena", "textarena", {"id": "GuessTheNumber-v0"}, set()),
 }
 
