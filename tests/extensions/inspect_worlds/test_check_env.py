@@ -279,3 +279,20 @@ def test_the_command_exits_1_on_an_error_and_0_on_notes(capsys, tmp_path):
 def test_the_cost_of_a_step_is_measured():
     cost = check_family(mistakes.Numbers(), budget_s=0.3, only=("E16",)).cost
     assert 0 < cost.step_s <= cost.longest_s < 1 and 0 < cost.peak_bytes < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"env": None}, "got None .NoneType., which has no name and no task and no make"),
+        ({"env": 5}, "its name or a config; got 5"),
+        ({"env": mistakes.Numbers}, "got its class: make one of it, Numbers"),
+        ({"env": Nim}, "got its class"),
+        ({"env": mistakes.Numbers().make()}, "which has no name"),
+        ({"env": mistakes.Numbers(), "tasks": 0}, "tasks is 0: expected how many"),
+        ({"env": "bandit", "tasks": -1}, "tasks is -1"),
+    ],
+)
+def test_what_is_no_environment_is_refused_in_words(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        wb.check_env(**wrong)
