@@ -36,8 +36,8 @@ from workbench.extensions.native import fused
 WAYS = ("own", "once")
 GROUP = 8  # sequences
 PRESETS = ("frozenlake", "search", "sokoban")
-OWN = (Load(turns=6), Load(turns=6, context=100))
-PRETRAINED = (Load(context=256, ticks=2, turns=4),)
+OWN = (Load(turns=8), Load(turns=8, context=100))
+PRETRAINED = (Load(context=256, ticks=2, turns=3),)
 MORE = 300  # tokens that a sequence has of its own, where it has some before it is decoded
 
 
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m experiments.bench.groups", description=__doc__.splitlines()[0]
     )
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
-    parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
