@@ -92,9 +92,7 @@ class FusedForward:
         if longest > len(self._rotations[0]):
             self._rotations = self._rotations_to(longest)
         cosine, sine = self._rotations
-        tokens_3T = [ids_1T[0].contiguous(), step.slot_T.contiguous(), step.position_T.contiguous()]
-        leader_S, common_S = prompts_read_once(step.cache)
-        tokens_5T = [*tokens_3T, leader_S[step.slot_T], common_S[step.slot_T]]
+        tokens_5T = _tokens(step, ids_1T)  # kept until the pass is over
         ids, slots, positions, leaders, commons = (tensor.data_ptr() for tensor in tokens_5T)
         count = ids_1T.shape[1]
         logits = torch.empty(count if keep is None else keep, self._layout.head.outputs)
@@ -147,6 +145,13 @@ class FusedForward:
             if table.shape != (count, self._layout.size):
                 raise EngineError("it turns only a part of each head by its position")
         return made
+
+
+def _tokens(step: ForwardStep, ids_1T: Tensor) -> list[Tensor]:
+    """Of each token its id, slot and position, the slot that its prompt is read from, and how much of it: int64 [T] each."""
+    leader_S, common_S = prompts_read_once(step.cache)
+    own = [ids_1T[0].contiguous(), step.slot_T.contiguous(), step.position_T.contiguous()]
+    return [*own, leader_S[step.slot_T], common_S[step.slot_T]]
 
 
 def prompts_read_once(cache: SlotCache) -> tuple[Tensor, Tensor]:
