@@ -359,6 +359,61 @@ def half_tables(result: Result) -> dict[str, Table]:
     }
 
 
+def nuclei_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.nuclei`: top-p at large vocabularies, searched and sorted."""
+    rows = []
+    for name, facts in result["loads"].items():
+        times = [f"{facts['ms'][way]:,.1f}" for way in ("softmax", "sorted", "searched")]
+        rows.append(
+            [
+                name,
+                f"{facts['kept']:,.0f}",
+                *times,
+                _limits(facts["faster"], 1),
+                _limits(facts["softmaxes"], 1),
+                "yes" if facts["same_bits"] else "no",
+            ]
+        )
+    head = [
+        "sample_rows, rows x vocabulary",
+        "tokens kept of a row",
+        "a softmax, ms",
+        "sorted, ms",
+        "searched, ms",
+        "times as fast [95 %]",
+        "in softmaxes",
+        "the same bits",
+    ]
+    return {"main": Table(head, rows)}
+
+
+def group_tables(result: Result) -> dict[str, Table]:
+    """`python -m experiments.bench.groups`: a group's prompt read from one slot, or from each."""
+    names = {f"decoding alone, {name}": facts for name, facts in result["decoding"].items()}
+    names |= {
+        f"whole rollouts, preset {preset}, {facts['tasks']} groups": facts
+        for preset, facts in result["rollouts"].items()
+    }
+    rows = []
+    for name, facts in names.items():
+        means = [f"{sum(rates) / len(rates):,.0f}" for rates in facts["rates"].values()]
+        same = "yes" if facts["same_bits"] else "no"
+        rows.append([name, *means, _limits(facts["ratio"], 2), same])
+    head = [
+        "tokens per CPU second",
+        "each its own copy",
+        "one for all",
+        "ratio [95 %]",
+        "the same bits",
+    ]
+    return {"main": Table(head, rows)}
+
+
+def _limits(ratio: Result, digits: int) -> str:
+    mean, low, high = (f"{ratio[name]:.{digits}f}" for name in ("mean", "low", "high"))
+    return f"**{mean}** [{low}, {high}]"
+
+
 def _both_ways(facts: Result) -> list[str]:
     cells = []
     for rates in facts["rates"].values():
@@ -446,4 +501,6 @@ KINDS = {
     "half": half_tables,
     "attention": attention_tables,
     "drafts": draft_tables,
+    "nuclei": nuclei_tables,
+    "groups": group_tables,
 }

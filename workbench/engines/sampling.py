@@ -10,11 +10,13 @@ uniform picks the same token as long as the logits agree (batched matrix product
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.basics.extensions import has_service, service
 from workbench.engines.base import Request
 
 LARGE = 8192  # tokens of a vocabulary from which on it is searched in blocks
@@ -140,11 +142,13 @@ def _draw(
 ) -> Tensor:
     """[4, R]: token, its log-probability, the same of the unbent softmax, and the total probability, which is NaN where a
     row is no distribution."""
+    if draw := _for_large("draw_in_nuclei", logits_RV):
+        return draw(logits_RV, temperature_R, top_p_R, uniform_R)
     plain_RV = torch.log_softmax(logits_RV, dim=-1)
     logp_RV = plain_RV
     if ((temperature_R != 1.0) | (top_p_R < 1.0)).any():
         logp_RV = bend(logits_RV, temperature_R, top_p_R)
-    token_R, _, total_R = _inverse_cdf(logp_RV.exp(), uniform_R)
+    token_R, _, total_R = inverse_cdf(logp_RV.exp(), uniform_R)
     token_R1 = _or_most_likely(token_R, logits_RV, greedy_R)[:, None]
     plain_R = plain_RV.gather(1, token_R1)[:, 0]
     logp_R = plain_R if logp_RV is plain_RV else logp_RV.gather(1, token_R1)[:, 0]
@@ -171,11 +175,11 @@ def _draw_in_blocks(
     blocks_RNB = p_RV[:, :whole].unflatten(1, (-1, BLOCK))
     last_R1 = p_RV[:, whole:].sum(dim=-1, keepdim=True)
     sum_RN = torch.cat([blocks_RNB.sum(dim=-1), last_R1], dim=-1)
-    block_R, rest_R, total_R = _inverse_cdf(sum_RN, uniform_R)
+    block_R, rest_R, total_R = inverse_cdf(sum_RN, uniform_R)
     place_RB = block_R[:, None] * BLOCK + torch.arange(BLOCK, device=p_RV.device)
     beyond_RB = place_RB >= p_RV.shape[1]
     block_RB = p_RV.gather(1, place_RB.masked_fill(beyond_RB, 0)).masked_fill(beyond_RB, 0.0)
-    within_R, _, _ = _inverse_cdf(block_RB, rest_R)
+    within_R, _, _ = inverse_cdf(block_RB, rest_R)
     token_R = (block_R * BLOCK + within_R).clamp(max=p_RV.shape[1] - 1)  # rows of NaN again
     token_R1 = _or_most_likely(token_R, logits_RV, greedy_R)[:, None]
     logp_R1 = p_RV.gather(1, token_R1).log()
@@ -208,10 +212,14 @@ def bend(logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> T
     # Rows without top-p keep their very bits.
     nucleus = torch.from_numpy(np.flatnonzero(top_p_R < 1.0)).to(device)
     cut_RV = logp_RV[nucleus]
+    top_p_R = top_p_R[top_p_R < 1.0]
+    if cut := _for_large("cut_to_nuclei", cut_RV):
+        logp_RV[nucleus] = cut(cut_RV, top_p_R)
+        return logp_RV
     sorted_RV, order_RV = cut_RV.sort(dim=-1, descending=True, stable=True)
     probability_RV = sorted_RV.double().exp()
     before_RV = probability_RV.cumsum(dim=-1) - probability_RV
-    limit = torch.from_numpy(top_p_R[top_p_R < 1.0].astype(np.float64)).to(device)[:, None]
+    limit = torch.from_numpy(top_p_R.astype(np.float64)).to(device)[:, None]
     outside_RV = torch.zeros_like(cut_RV, dtype=torch.bool)
     outside_RV.scatter_(1, order_RV, before_RV >= limit)
     cut_RV = cut_RV.masked_fill(outside_RV, -torch.inf)
@@ -219,7 +227,13 @@ def bend(logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> T
     return logp_RV
 
 
-def _inverse_cdf(p_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _for_large(name: str, logits_RV: Tensor) -> Any:
+    """The way of an extension, with the same bits, for a large vocabulary on a CPU, where sorting is slow; else None."""
+    is_large = logits_RV.device.type == "cpu" and logits_RV.shape[1] >= LARGE
+    return service(name, "top-p") if is_large and has_service(name) else None
+
+
+def inverse_cdf(p_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(token [R], how far into its own probability the uniform number reaches, 0 to 1 [R], total probability [R], which is
     NaN where the row is no distribution)"""
     cdf_RV = p_RV.cumsum(dim=-1, dtype=torch.float64)

@@ -146,6 +146,7 @@ class SlotRunner:
                 rows = [session.row for session in slab.active]
                 takes, budget = _tokens_to_pass(rows, budget)
                 decoded += sum(bool(row.tokens) for row in rows)
+                slab.cache.prompts = [session.first_prompt for session in slab.active]
                 logits_AV = self._pass(slab, rows, takes)
                 passes.append(self._note_pass(slab, takes, logits_AV))
         self._counters.decode_steps += decoded > 0

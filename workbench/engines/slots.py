@@ -30,6 +30,7 @@ class SlotCache:
         self.length = 0
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
+        self.prompts: list[bytes | None] = []  # that the first slots begin with, each: its ids
         self._room = (0, 0)  # slots and length that the memory is laid out for
         self._key_memory: dict[int, Tensor] = {}  # as `keys`, of the size of the room
         self._value_memory: dict[int, Tensor] = {}

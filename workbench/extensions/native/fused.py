@@ -1,10 +1,13 @@
 """The forward pass of the embedded engine by the kernel (`engine.decode = "fused"`), and the trial that it must pass.
 
-Axis letters: T tokens of a pass · A sequences · V vocabulary.
+Axis letters: T tokens of a pass · A sequences · S slots of the slab · V vocabulary.
 
 It takes the place of `slot_forward`: the same slab, the same tokens, all layers in one call. In float32 its numbers are
 those of the other way up to rounding; and a token's are the same bits whoever else is in the pass. A model that is of
 another kind, and a machine without a compiler, keep the other way, with the reason.
+
+The first prompt of a group lies in the slot of each of its sequences; it is read from one of them, so that for the others it is
+still near. The numbers are the same ones in the same order, so no bit changes.
 
 In bfloat16 (`engine.dtype`) weights lie in the memory that the engine has for them, and the factors of a product are rounded
 to it; all else, keys and values as well, is float32. So its numbers are nearer to those of float32 than the other way's.
@@ -40,6 +43,7 @@ TRIAL = ((90, 1, 1, 20, 1, 1, 1), (40, 1, 1, 1, 1), (9, 1, 1), (1, 1, 1))
 TOLERANCE = 1e-4  # of a log-probability; rounding is far below it, another architecture far above
 # The same where factors of the linear layers are rounded to bfloat16: 0.03 to 0.10 for shipped policies, 0.21 for SmolLM2.
 HALF_TOLERANCE = 0.5
+ID_BYTES = np.dtype(np.int64).itemsize  # of a token of a prompt
 ROUND = 1024  # positions whose rotations are made together
 
 
@@ -88,8 +92,8 @@ class FusedForward:
         if longest > len(self._rotations[0]):
             self._rotations = self._rotations_to(longest)
         cosine, sine = self._rotations
-        tokens_3T = [ids_1T[0].contiguous(), step.slot_T.contiguous(), step.position_T.contiguous()]
-        ids, slots, positions = (tensor.data_ptr() for tensor in tokens_3T)
+        tokens_5T = _tokens(step, ids_1T)  # kept until the pass is over
+        ids, slots, positions, leaders, commons = (tensor.data_ptr() for tensor in tokens_5T)
         count = ids_1T.shape[1]
         logits = torch.empty(count if keep is None else keep, self._layout.head.outputs)
         slot_stride, head_stride, *_ = step.cache.keys[0].stride()
@@ -100,6 +104,8 @@ class FusedForward:
             id=ids,
             slot=slots,
             position=positions,
+            leader=leaders,
+            common=commons,
             cosine=cosine.data_ptr(),
             sine=sine.data_ptr(),
             keys=self._addresses(step.cache.keys),
@@ -139,6 +145,26 @@ class FusedForward:
             if table.shape != (count, self._layout.size):
                 raise EngineError("it turns only a part of each head by its position")
         return made
+
+
+def _tokens(step: ForwardStep, ids_1T: Tensor) -> list[Tensor]:
+    """Of each token its id, slot and position, the slot that its prompt is read from, and how much of it: int64 [T] each."""
+    leader_S, common_S = prompts_read_once(step.cache)
+    own = [ids_1T[0].contiguous(), step.slot_T.contiguous(), step.position_T.contiguous()]
+    return [*own, leader_S[step.slot_T], common_S[step.slot_T]]
+
+
+def prompts_read_once(cache: SlotCache) -> tuple[Tensor, Tensor]:
+    """(the slot that the beginning of each slot is read from [S], how many positions of it [S]): the first one that begins
+    with the same prompt, and all of that; elsewhere the slot itself, and none."""
+    leader_S = torch.arange(cache.slots)
+    common_S = torch.zeros_like(leader_S)
+    first: dict[bytes, int] = {}
+    for slot, prompt in enumerate(cache.prompts):
+        if prompt is not None and (leader := first.setdefault(prompt, slot)) != slot:
+            leader_S[slot] = leader
+            common_S[slot] = len(prompt) // ID_BYTES
+    return leader_S, common_S
 
 
 # ------------------------------------------------------------------------------------------------ the trial

@@ -59,6 +59,8 @@ struct Pass {
   const int64_t* id;        // [T]
   const int64_t* slot;      // [T]
   const int64_t* position;  // [T]
+  const int64_t* leader;    // [T]: the slot that the first `common` positions of a token's sequence are read from; they
+  const int64_t* common;    // [T]: hold the same numbers in its own
   const float* cosine;      // [positions, D]
   const float* sine;
   float* const* keys;    // of each layer: [slots, kv heads, length, D]
@@ -280,10 +282,10 @@ static void product(const Model& model, const float* x, const Matrix& matrix, in
 
 // ------------------------------------------------------------------------------------------ attention
 
-static void scores_of(const float* query, const float* keys, int64_t end, int64_t size,
-                      float* scores) {
+static void scores_of(const float* query, const float* keys, int64_t begin, int64_t end,
+                      int64_t size, float* scores) {
   const int64_t whole = size / WIDTH * WIDTH;
-  for (int64_t first = 0; first < end; first += WIDTH) {
+  for (int64_t first = begin; first < end; first += WIDTH) {
     const float* key[WIDTH];
     for (int i = 0; i < WIDTH; i++) key[i] = keys + (first + i < end ? first + i : first) * size;
     Vector parts[WIDTH] = {};
@@ -318,39 +320,53 @@ static float weights_of(float* scores, int64_t end) {
   return sum_of(sum);
 }
 
+// The values of one sequence: those of positions before `common` lie with its leader's, in the same places.
+struct Values {
+  const float* led;
+  const float* own;
+  int64_t common, end;
+};
+
 // out = sum over positions of weight * value, of HEADS queries that share the values
 template <int HEADS, int VECTORS>
-static void mix(const float* weights, int64_t stride, const float* values, int64_t end,
-                int64_t size, const float* divisor, float* out) {
+static void mix(const float* weights, int64_t stride, const Values& values, int64_t size,
+                const float* divisor, float* out) {
   Vector sum[HEADS][VECTORS] = {};
-  for (int64_t i = 0; i < end; i++, values += size)
-    for (int v = 0; v < VECTORS; v++) {
-      const Vector value = load(values + v * WIDTH);
-      for (int h = 0; h < HEADS; h++) sum[h][v] += weights[h * stride + i] * value;
-    }
+  const auto add = [&](const float* from, int64_t begin, int64_t end) {
+    from += begin * size;
+    for (int64_t i = begin; i < end; i++, from += size)
+      for (int v = 0; v < VECTORS; v++) {
+        const Vector value = load(from + v * WIDTH);
+        for (int h = 0; h < HEADS; h++) sum[h][v] += weights[h * stride + i] * value;
+      }
+  };
+  add(values.led, 0, values.common);
+  add(values.own, values.common, values.end);
   for (int h = 0; h < HEADS; h++)
     for (int v = 0; v < VECTORS; v++) store(out + h * size + v * WIDTH, sum[h][v] / divisor[h]);
 }
 
-static void mix_plainly(const float* weights, const float* values, int64_t end, int64_t first,
-                        int64_t size, float divisor, float* out) {
-  for (int64_t d = first; d < size; d++) out[d] = 0.0f;
-  for (int64_t i = 0; i < end; i++)
-    for (int64_t d = first; d < size; d++) out[d] += weights[i] * values[i * size + d];
-  for (int64_t d = first; d < size; d++) out[d] /= divisor;
+static void mix_plainly(const float* weights, const Values& values, int64_t size, float divisor,
+                        float* out) {
+  for (int64_t d = 0; d < size; d++) out[d] = 0.0f;
+  for (int64_t i = 0; i < values.end; i++) {
+    const float* value = (i < values.common ? values.led : values.own) + i * size;
+    for (int64_t d = 0; d < size; d++) out[d] += weights[i] * value[d];
+  }
+  for (int64_t d = 0; d < size; d++) out[d] /= divisor;
 }
 
 template <int HEADS>
-static void mix_heads(const float* weights, int64_t stride, const float* values, int64_t end,
-                      int64_t size, const float* divisor, float* out) {
+static void mix_heads(const float* weights, int64_t stride, const Values& values, int64_t size,
+                      const float* divisor, float* out) {
   switch (size) {
-    case WIDTH: return mix<HEADS, 1>(weights, stride, values, end, size, divisor, out);
-    case 2 * WIDTH: return mix<HEADS, 2>(weights, stride, values, end, size, divisor, out);
-    case 4 * WIDTH: return mix<HEADS, 4>(weights, stride, values, end, size, divisor, out);
-    case 8 * WIDTH: return mix<HEADS, 8>(weights, stride, values, end, size, divisor, out);
+    case WIDTH: return mix<HEADS, 1>(weights, stride, values, size, divisor, out);
+    case 2 * WIDTH: return mix<HEADS, 2>(weights, stride, values, size, divisor, out);
+    case 4 * WIDTH: return mix<HEADS, 4>(weights, stride, values, size, divisor, out);
+    case 8 * WIDTH: return mix<HEADS, 8>(weights, stride, values, size, divisor, out);
   }
   for (int h = 0; h < HEADS; h++)
-    mix_plainly(weights + h * stride, values, end, 0, size, divisor[h], out + h * size);
+    mix_plainly(weights + h * stride, values, size, divisor[h], out + h * size);
 }
 
 // One token over the first `end` keys of its slot. query, out [H, D]
@@ -359,23 +375,27 @@ static void attend(const Model& model, const Pass& pass, int64_t layer, int64_t 
   const int64_t shared = model.heads / model.kv_heads;
   const int64_t size = model.size;
   const int64_t end = pass.position[token] + 1;
+  const int64_t common = std::min(pass.common[token], end) / WIDTH * WIDTH;
   const int64_t stride = (pass.longest + WIDTH - 1) / WIDTH * WIDTH;
   for (int64_t k = 0; k < model.kv_heads; k++) {
     const int64_t place = pass.slot[token] * pass.slot_stride + k * pass.head_stride;
-    const float* keys = pass.keys[layer] + place;
-    const float* values = pass.values[layer] + place;
+    const int64_t led = pass.leader[token] * pass.slot_stride + k * pass.head_stride;
+    const float* keys = pass.keys[layer];
+    const Values values = {pass.values[layer] + led, pass.values[layer] + place, common, end};
     for (int64_t h = 0; h < shared; h += 2) {
       const int count = h + 1 < shared ? 2 : 1;
       const int64_t head = k * shared + h;
       float divisor[2];
       for (int i = 0; i < count; i++) {
-        scores_of(query + (head + i) * size, keys, end, size, scores + i * stride);
+        const float* own = query + (head + i) * size;
+        scores_of(own, keys + led, 0, common, size, scores + i * stride);
+        scores_of(own, keys + place, common, end, size, scores + i * stride);
         divisor[i] = weights_of(scores + i * stride, end);
       }
       if (count == 2)
-        mix_heads<2>(scores, stride, values, end, size, divisor, out + head * size);
+        mix_heads<2>(scores, stride, values, size, divisor, out + head * size);
       else
-        mix_heads<1>(scores, stride, values, end, size, divisor, out + head * size);
+        mix_heads<1>(scores, stride, values, size, divisor, out + head * size);
     }
   }
 }
