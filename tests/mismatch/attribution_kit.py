@@ -39,7 +39,15 @@ SMALL = {
     "lint.start": False,
     "learner.lr": 1e-3,
 }
-PRESETS = ("frozenlake", "sokoban", "bandit", "frozenlake-ppo")
+PRESETS = (
+    "bandit",
+    "bandit",
+    "bandit",
+    "bandit",
+    "frozenlake",
+    "sokoban",
+    "frozenlake-ppo",
+)  # as often
 ALGORITHMS = ("grpo", "rloo", "reinforce_pp", "gspo", "dapo", "cispo", "dr_grpo")
 WITHHELD = ("journal", "versions", "weights")
 CLEAN = "clean"
@@ -105,9 +113,9 @@ def _trained(session: Session, case: Case, asked: list[Any]) -> str:
         if step == case.before + 1:
             case.plant(session)
         report = training_step.train_step(session, step, instruments=[lint]).lint
-        findings = [finding.what for finding in report["R23"].findings] if "R23" in report else []
         if asked:
-            return " ".join(findings)
+            findings = [answer.findings for answer in report.answers if answer.rule == "R23"]
+            return " ".join(finding.what for finding in findings[0])
     return ""
 
 
@@ -389,7 +397,7 @@ def _clean(number: int, rng: Any) -> Case:
         {"learner.layout": "padded"},
         {"engine.cache": "off"},
         {"collect.history": "window"},
-        {"learner.minibatches": 2},
+        {"train.group_size": 8},
         {"collect.temperature": 1.4, "collect.top_p": 0.9},
     ]
     settings = rows[number % len(rows)]
