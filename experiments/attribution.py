@@ -3,7 +3,7 @@
     python -m experiments.attribution --json FILE [--count 25] [--seed 0]
 
 `count` cases of each cause and as many clean runs, kinds in turn; presets, algorithms, strengths and seeds are drawn
-(`tests/mismatch/attribution_kit.py`). The file is written after each case, and a file that is there is gone on with. Every sixth case
+(`tests/mismatch/attribution_kit.py`). The file is written after each case, and a file that is there is gone on with. Every twelfth case
 is asked again with evidence withheld.
 """
 
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "mismatch
 
 import attribution_kit as kit
 
-WITHHELD_EVERY = 6
+WITHHELD_EVERY = 12
 
 
 def in_turn(count: int, seed: int) -> list[kit.Case]:

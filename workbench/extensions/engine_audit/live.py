@@ -22,7 +22,7 @@ from workbench.training.session import Session
 from workbench.values import Trajectory
 
 MOST_SETS = 8  # of weights that are kept
-MOST_BYTES = 64 << 20  # of one set; nothing is kept of a larger policy
+MOST_BYTES = 32 << 20  # of one set; nothing is kept of a larger policy
 WORST = 6  # trajectories with the largest gaps that are looked at
 BEST = 2  # ... and of those that agree best
 ASK = "`workbench audit` tries out why"
