@@ -15,7 +15,7 @@ from workbench.extensions.bias.lagged import (
     BY_TOKEN,
     CORRECTIONS,
     WHOLE,
-    Moved,
+    PolicyPair,
     correction_rows,
     kl_gradient,
     kl_rows,
@@ -124,11 +124,11 @@ def test_lags_along_a_path_are_steps_of_one_length():
 def test_an_estimator_that_forgets_the_ratio_is_a_fault():
     """Negative control: called unbiased, and a bench that enumerates under the new policy would not see it."""
     task = bandit(0.1)
-    moved = Moved(templates(task), SoftmaxPolicy(path(task, 4, reward_gradient)[4]))
-    truth_D = reward_gradient(with_logits(task, moved.now.logits_D))
-    forgetful = replace(moved, old=templates(task))
+    pair = PolicyPair(templates(task), SoftmaxPolicy(path(task, 4, reward_gradient)[4]))
+    truth_D = reward_gradient(with_logits(task, pair.now.logits_D))
+    forgetful = replace(pair, old=templates(task))
     estimator = lagged.loss_of(lagged._rloo(), forgetful, recomputed=True)
-    row = lagged._row("correction", "planted", 4, "unbiased", moved, truth_D, estimator)
+    row = lagged._row("correction", "planted", 4, "unbiased", pair, truth_D, estimator)
     assert row.bias > 0.1 and not row.holds
     assert "planted on bandit-0.1, 4 updates later: NOT unbiased" in lag_faults([row])[0]
 

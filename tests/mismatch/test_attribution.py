@@ -117,7 +117,7 @@ def test_drawn_cases_are_never_called_by_another_name(case):
 
 
 def known(labels, *, of, trainer=3, complete=False, journal=True):
-    """Witnesses of one turn a token, with these labels."""
+    """Facts of one turn a token, with these labels."""
     turns = np.arange(len(labels))
     claims = SimpleNamespace(
         trajectory_M=turns, segment_M=0 * turns, turn_M=0 * turns, version_M=np.array(labels)
@@ -141,13 +141,13 @@ def test_the_number_that_turns_say_decides_between_staleness_and_delivery():
 
 
 def test_turns_belong_to_older_weights_only_where_these_leave_clearly_less():
-    witnesses = known([3, 3, 1], of={"now": 3, "version 1": 1, "version 2": 2})
+    facts = known([3, 3, 1], of={"now": 3, "version 1": 1, "version 2": 2})
     gaps = {
         "now": np.array([1e-7, 0.1, 0.1]),
         "version 2": np.array([0.9e-7, 1e-7, 1.0e-7]),
         "version 1": np.array([0.2, 0.2, 1.2e-7]),
     }
-    chosen = attributing._weights_of_turns(witnesses, gaps)
+    chosen = attributing._weights_of_turns(facts, gaps)
     assert chosen == ["now", "version 2", "version 1"], (
         "of two that fit, the one that the turn names"
     )

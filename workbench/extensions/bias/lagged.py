@@ -109,7 +109,7 @@ class LagRow:
 
 
 @dataclass(frozen=True)
-class Moved:
+class PolicyPair:
     """A policy and the older one that sampled: `old` has the probabilities, `now` the scores; `reference_V` logprobs by
     token id of what the KL is taken to, None: there is none."""
 
@@ -181,25 +181,25 @@ def kl_gradient(task: ExactTask, reference_V: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------------ estimators
 
 
-def loss_of(algorithm: Any, moved: Moved, *, recomputed: bool) -> Estimator:
+def loss_of(algorithm: Any, pair: PolicyPair, *, recomputed: bool) -> Estimator:
     """Batch -> -N d loss / d logp of every token [T] at the newer policy. `recomputed`: old_logp is the newer policy's own, as at
     the first update on a batch that an older policy sampled; else the older one's, as at a later update."""
 
     def estimator(batch: Batch) -> Tensor:
         ids_T = batch.token_ids_T
-        held = replace(batch, old_logp_T=moved.old_V[ids_T])
-        if moved.reference_V is not None:
-            held = replace(held, ref_logp_T=moved.reference_V[ids_T])
+        held = replace(batch, old_logp_T=pair.old_V[ids_T])
+        if pair.reference_V is not None:
+            held = replace(held, ref_logp_T=pair.reference_V[ids_T])
         credit = algorithm.credit(held)
         shares = shares_of(algorithm, held, credit, credit.trained_T)
-        logp_T = moved.now_V[ids_T].requires_grad_()
-        old_T = moved.now_V[ids_T] if recomputed else moved.old_V[ids_T]
+        logp_T = pair.now_V[ids_T].requires_grad_()
+        old_T = pair.now_V[ids_T] if recomputed else pair.old_V[ids_T]
         inputs = LossInputs(
             logp_T,
             torch.zeros_like(old_T),
             old_T,
             credit.advantage_T.double(),
-            moved.old_V[ids_T],
+            pair.old_V[ids_T],
             held.segment_of_token_T,
             held.ref_logp_T,
             credit.trained_T,
@@ -215,12 +215,12 @@ def loss_of(algorithm: Any, moved: Moved, *, recomputed: bool) -> Estimator:
     return estimator
 
 
-def whole_ratio(moved: Moved, price: Callable[[Tensor], Tensor] | None = None) -> Estimator:
+def whole_ratio(pair: PolicyPair, price: Callable[[Tensor], Tensor] | None = None) -> Estimator:
     """Each token: the trajectory's return, times the ratio of the whole trajectory. Not shipped: its variance grows with every turn.
     `price`: token ids -> what each pays [T], in place of rewards."""
 
     def estimator(batch: Batch) -> Tensor:
-        log_ratio_T = (moved.now_V - moved.old_V)[batch.token_ids_T]
+        log_ratio_T = (pair.now_V - pair.old_V)[batch.token_ids_T]
         row_T = batch.trajectory_of_token_T
         empty_N = torch.zeros(batch.num_trajectories, dtype=torch.float64)
         ratio_N = empty_N.index_add(0, row_T, log_ratio_T).exp()
@@ -275,14 +275,14 @@ def correction_rows(lags: Sequence[int] = LAGS) -> Iterator[LagRow]:
         tasks = path(task, max(lags), reward_gradient)
         old = templates(task)
         for lag in lags:
-            moved = Moved(old, SoftmaxPolicy(tasks[lag]))
+            pair = PolicyPair(old, SoftmaxPolicy(tasks[lag]))
             truth_D = reward_gradient(tasks[lag])
             for label, (settings, recomputed) in CORRECTIONS.items():
                 exact = lag == 0 or (label in BY_TOKEN and task.name in ONE_DECISION)
-                estimator = loss_of(_rloo(**settings), moved, recomputed=recomputed)
+                estimator = loss_of(_rloo(**settings), pair, recomputed=recomputed)
                 says = UNBIASED if exact else BIASED
-                yield _row("correction", label, lag, says, moved, truth_D, estimator)
-            yield _row("correction", WHOLE, lag, UNBIASED, moved, truth_D, whole_ratio(moved))
+                yield _row("correction", label, lag, says, pair, truth_D, estimator)
+            yield _row("correction", WHOLE, lag, UNBIASED, pair, truth_D, whole_ratio(pair))
 
 
 def kl_rows(updates: Sequence[int] = UPDATES) -> Iterator[LagRow]:
@@ -293,28 +293,28 @@ def kl_rows(updates: Sequence[int] = UPDATES) -> Iterator[LagRow]:
         reference_V = policy.logp_V(reference_D)
         tasks = path(task, max(updates), lambda there: -kl_gradient(there, reference_V))
         for lag in updates:
-            moved = Moved(templates(task), SoftmaxPolicy(tasks[lag]), reference_V)
+            pair = PolicyPair(templates(task), SoftmaxPolicy(tasks[lag]), reference_V)
             truth_D = -kl_gradient(tasks[lag], reference_V)
-            for label, says, estimator in _kl_estimators(moved, lag):
-                yield _row("kl", label, lag, says, moved, truth_D, estimator)
+            for label, says, estimator in _kl_estimators(pair, lag):
+                yield _row("kl", label, lag, says, pair, truth_D, estimator)
 
 
-def _kl_estimators(moved: Moved, lag: int) -> Iterator[tuple[str, str, Estimator]]:
+def _kl_estimators(pair: PolicyPair, lag: int) -> Iterator[tuple[str, str, Estimator]]:
     """(label, what is claimed, estimator) of every KL term."""
     for place in PLACES:
         for name in KL_ESTIMATORS:
             term = ReferenceKL(kl_coef=1.0, kl_estimator=name, kl_in=place)
             exact = (name, place) == ("k1", "reward") or (
-                (name, place) == ("k2", "loss") and moved.old.task.name in ONE_DECISION
+                (name, place) == ("k2", "loss") and pair.old.task.name in ONE_DECISION
             )
             says = UNBIASED if exact and lag == 0 else BIASED
             algorithm = _rloo(reference=term, objective=FREE)
-            yield f"{name} in the {place}", says, loss_of(algorithm, moved, recomputed=False)
+            yield f"{name} in the {place}", says, loss_of(algorithm, pair, recomputed=False)
 
     def price(ids_T: Tensor) -> Tensor:
-        return (moved.now_V - moved.reference_V)[ids_T]
+        return (pair.now_V - pair.reference_V)[ids_T]
 
-    yield AS_IT_IS, UNBIASED, whole_ratio(moved, price)
+    yield AS_IT_IS, UNBIASED, whole_ratio(pair, price)
 
 
 def _unpaid(task: ExactTask) -> ExactTask:
@@ -330,11 +330,11 @@ def _row(
     label: str,
     lag: int,
     says: str,
-    moved: Moved,
+    pair: PolicyPair,
     truth: Tensor,
     estimator: Estimator,
 ) -> LagRow:
-    source = moved.source
+    source = pair.source
     truth_D = truth.numpy()
     demand_alone(source, estimator, PAIR)
     mean = enumerated(source, estimator, PAIR)
@@ -350,7 +350,7 @@ def _row(
         label,
         lag,
         says,
-        moved.drift,
+        pair.drift,
         tuple(truth_D.tolist()),
         tuple(mean.mean_D.tolist()),
         along / length**2,

@@ -90,7 +90,7 @@ class Attribution:
 
 
 @dataclass(frozen=True, eq=False)
-class Witnesses:
+class MismatchEvidence:
     """Everything that can be asked. `left`: engine less trainer [2, M]; `others`: how the trained ids differ from the
     journal's; `has_journal`: whether all of these turns stand in it; `recovered`: other ids of a turn that give the recorded
     logprobs, in words, where there is no journal; `explained`: the audit's search."""
@@ -105,16 +105,16 @@ class Witnesses:
     explained: Callable[[], Explained] | None = None
 
 
-def attribute(witnesses: Witnesses) -> Attribution | None:
+def attribute(facts: MismatchEvidence) -> Attribution | None:
     """Name the cause of a gap; None: there is none that rounding does not explain."""
-    left = difference(witnesses.forward, witnesses.claims, Hypothesis())
-    if within(left, witnesses.limits):
+    left = difference(facts.forward, facts.claims, Hypothesis())
+    if within(left, facts.limits):
         return None
     gap_M = _sizes(left)
-    evidence = (_pattern(witnesses, left),)
-    if witnesses.others is not None:
-        return _of_other_ids(witnesses, gap_M, evidence)
-    return _of_same_ids(witnesses, gap_M, evidence)
+    evidence = (_pattern(facts, left),)
+    if facts.others is not None:
+        return _of_other_ids(facts, gap_M, evidence)
+    return _of_same_ids(facts, gap_M, evidence)
 
 
 # ------------------------------------------------------------------------------------------------ the pattern
@@ -143,14 +143,14 @@ def off_turns(gap_M: np.ndarray, turn_M: np.ndarray, limits: tuple[float, float]
     return (_by_turn(gap_M, turn_M) >= limits[0]) | (largest_U >= limits[1])
 
 
-def _pattern(witnesses: Witnesses, left: np.ndarray) -> str:
+def _pattern(facts: MismatchEvidence, left: np.ndarray) -> str:
     """Where the disagreement is: in which turns, at how many tokens, and to which side."""
-    turn_M = turn_of_tokens(witnesses.claims)
+    turn_M = turn_of_tokens(facts.claims)
     gap_M = _sizes(left)
-    off_U = off_turns(gap_M, turn_M, witnesses.limits)
+    off_U = off_turns(gap_M, turn_M, facts.limits)
     signed = left[0] if not np.isnan(left[0]).all() else left[1]
     return (
-        f"{int(off_U.sum())} of {len(off_U)} turns and {np.mean(gap_M >= witnesses.limits[0]):.0%} of their tokens disagree, "
+        f"{int(off_U.sum())} of {len(off_U)} turns and {np.mean(gap_M >= facts.limits[0]):.0%} of their tokens disagree, "
         f"by {gap_M.mean():.2g} nats on average, {np.nanmean(signed):+.2g} with the sign"
     )
 
@@ -172,25 +172,23 @@ def _touched(claims: Claims, others: OtherIds) -> np.ndarray:
 
 
 def _of_other_ids(
-    witnesses: Witnesses, gap_M: np.ndarray, evidence: tuple[str, ...]
+    facts: MismatchEvidence, gap_M: np.ndarray, evidence: tuple[str, ...]
 ) -> Attribution:
     """The journal has other ids than are trained: it is that, and what is off besides is looked at by itself."""
-    claims = witnesses.claims
-    others = witnesses.others
+    claims = facts.claims
+    others = facts.others
     touched_M = _touched(claims, others)
-    by_journal = difference(witnesses.forward, claims, Hypothesis(journal=True))
+    by_journal = difference(facts.forward, claims, Hypothesis(journal=True))
     rest_M = np.where(touched_M, 0.0, gap_M)
     words = f"other ids are trained than were sampled: {others.words}"
     numbers = (
         f"{int(touched_M.sum())} of {len(claims)} tokens are other ids or stand after other ids; the engine's own ids leave "
         f"{_sizes(by_journal)[touched_M].mean():.2g} nats there, and {gap_M[touched_M].mean():.2g} without them",
     )
-    if not (
-        rest_M.max() >= witnesses.limits[1] or _mean(rest_M, ~touched_M) >= witnesses.limits[0]
-    ):
+    if not (rest_M.max() >= facts.limits[1] or _mean(rest_M, ~touched_M) >= facts.limits[0]):
         agreeing = f"everywhere else they agree to {_mean(rest_M, ~touched_M):.1g} nats"
         return Attribution((TOKENS,), words, (*evidence, *numbers, agreeing))
-    further = _of_same_ids(witnesses, np.where(touched_M, 0.0, gap_M), (), Hypothesis(journal=True))
+    further = _of_same_ids(facts, np.where(touched_M, 0.0, gap_M), (), Hypothesis(journal=True))
     causes = (TOKENS, *(cause for cause in further.causes if cause != TOKENS))
     words = f"{words}; and where the ids are the same, {further.words}"
     return Attribution(causes, words, (*evidence, *numbers, *further.evidence))
@@ -204,39 +202,39 @@ def _mean(values_M: np.ndarray, which_M: np.ndarray) -> float:
 
 
 def _of_same_ids(
-    witnesses: Witnesses,
+    facts: MismatchEvidence,
     gap_M: np.ndarray,
     evidence: tuple[str, ...],
     now: Hypothesis = Hypothesis(),
 ) -> Attribution:
-    whole = _by_weights(witnesses, gap_M, now)
+    whole = _by_weights(facts, gap_M, now)
     if whole is not None:
         return replace(whole, evidence=(*evidence, *whole.evidence))
-    if not witnesses.has_journal:
-        words = witnesses.recovered(gap_M)
+    if not facts.has_journal:
+        words = facts.recovered(gap_M)
         if words is not None:
             return Attribution((TOKENS,), words, evidence)
-    searched = _by_search(witnesses)
+    searched = _by_search(facts)
     if searched is not None:
         return replace(searched, evidence=(*evidence, *searched.evidence))
-    return _by_exclusion(witnesses, gap_M, evidence)
+    return _by_exclusion(facts, gap_M, evidence)
 
 
-def _by_weights(witnesses: Witnesses, gap_M: np.ndarray, now: Hypothesis) -> Attribution | None:
+def _by_weights(facts: MismatchEvidence, gap_M: np.ndarray, now: Hypothesis) -> Attribution | None:
     """Weights of other versions, tried turn by turn; None where they do not reproduce what was recorded."""
-    turn_M = turn_of_tokens(witnesses.claims)
+    turn_M = turn_of_tokens(facts.claims)
     gaps = {NOW: gap_M}
-    for name in witnesses.forward.known:
+    for name in facts.forward.known:
         if name != NOW:
-            left = difference(witnesses.forward, witnesses.claims, replace(now, weights=name))
+            left = difference(facts.forward, facts.claims, replace(now, weights=name))
             gaps[name] = np.where(gap_M > 0, _sizes(left), 0.0)
-    name_U = _weights_of_turns(witnesses, {name: _by_turn(gaps[name], turn_M) for name in gaps})
+    name_U = _weights_of_turns(facts, {name: _by_turn(gaps[name], turn_M) for name in gaps})
     left_M = np.array([gaps[name_U[turn]][m] for m, turn in enumerate(turn_M.tolist())])
-    mean, largest = witnesses.limits
+    mean, largest = facts.limits
     allowed = mean if mean > ROUGH else SHARP * mean
     if set(name_U) == {NOW} or left_M.mean() >= allowed or left_M.max() >= largest:
         return None
-    return _named_by_label(witnesses, name_U, float(gap_M.mean()), float(left_M.mean()))
+    return _named_by_label(facts, name_U, float(gap_M.mean()), float(left_M.mean()))
 
 
 def _labels(claims: Claims) -> np.ndarray:
@@ -247,13 +245,13 @@ def _labels(claims: Claims) -> np.ndarray:
     return label_U
 
 
-def _weights_of_turns(witnesses: Witnesses, gaps: Mapping[str, np.ndarray]) -> list[str]:
+def _weights_of_turns(facts: MismatchEvidence, gaps: Mapping[str, np.ndarray]) -> list[str]:
     """The weights that reproduce each turn [U]: the learner's where they do as well as any, then those of the version that
     the turn names, then those that leave least."""
-    by_version = {version: name for name, version in witnesses.versions.of.items()}
-    closer = CLOSER[witnesses.limits[0] > ROUGH]
+    by_version = {version: name for name, version in facts.versions.of.items()}
+    closer = CLOSER[facts.limits[0] > ROUGH]
     chosen: list[str] = []
-    for turn, label in enumerate(_labels(witnesses.claims).tolist()):
+    for turn, label in enumerate(_labels(facts.claims).tolist()):
         left = {name: float(values_U[turn]) for name, values_U in gaps.items()}
         best = min(left, key=left.__getitem__)
         named = by_version.get(label)
@@ -266,14 +264,14 @@ def _weights_of_turns(witnesses: Witnesses, gaps: Mapping[str, np.ndarray]) -> l
 
 
 def _named_by_label(
-    witnesses: Witnesses, name_U: Sequence[str], before: float, after: float
+    facts: MismatchEvidence, name_U: Sequence[str], before: float, after: float
 ) -> Attribution:
     """Older weights, by what the turns say of themselves: honest ones are stale, others were not delivered."""
-    versions = witnesses.versions
+    versions = facts.versions
     honest: set[int] = set()
     wrong: set[tuple[str, int]] = set()
     silent: set[str] = set()
-    for name, label in zip(name_U, _labels(witnesses.claims).tolist()):
+    for name, label in zip(name_U, _labels(facts.claims).tolist()):
         version = versions.of.get(name)
         if name == NOW or label == versions.trainer == version:
             continue
@@ -289,7 +287,7 @@ def _named_by_label(
         f"{after:.1g} nats are left of {before:.2g}",
     )
     if silent:
-        missing = (VERSIONS,) if -1 in _labels(witnesses.claims) else (OLDER,)
+        missing = (VERSIONS,) if -1 in _labels(facts.claims) else (OLDER,)
         return Attribution((), "", evidence, (STALENESS, DELIVERY), missing)
     causes: list[str] = []
     words: list[str] = []
@@ -315,14 +313,14 @@ def _listed(values: set) -> str:
     return ", ".join(str(value) for value in sorted(values))
 
 
-def _by_search(witnesses: Witnesses) -> Attribution | None:
+def _by_search(facts: MismatchEvidence) -> Attribution | None:
     """What the audit's search closes the gap with: settings and arithmetic of the engine, or a part of older weights."""
-    explained = witnesses.explained()
+    explained = facts.explained()
     kinds = {cause.kind for cause in explained.causes}
     closed = [cause for cause in explained.causes if cause.kind not in (UNEXPLAINED, STALE)]
     # A gap of the size of rounding may be that of weights that are not known.
-    by_size = DTYPE in kinds and not within(explained.left_M, witnesses.limits)
-    if not closed or UNEXPLAINED in kinds or (by_size and not witnesses.versions.complete):
+    by_size = DTYPE in kinds and not within(explained.left_M, facts.limits)
+    if not closed or UNEXPLAINED in kinds or (by_size and not facts.versions.complete):
         return None
     causes: dict[str, None] = {}
     for cause in closed:
@@ -338,29 +336,29 @@ def _by_search(witnesses: Witnesses) -> Attribution | None:
 
 
 def _by_exclusion(
-    witnesses: Witnesses, gap_M: np.ndarray, evidence: tuple[str, ...]
+    facts: MismatchEvidence, gap_M: np.ndarray, evidence: tuple[str, ...]
 ) -> Attribution:
     """Nothing closes the gap. Where ids and weights are all known, the engine is what is left; else it cannot be told."""
-    versions = witnesses.versions
-    missing = [JOURNAL] * (not witnesses.has_journal) + [OLDER] * (not versions.complete)
+    versions = facts.versions
+    missing = [JOURNAL] * (not facts.has_journal) + [OLDER] * (not versions.complete)
     if not missing:
         words = "it computes or samples in a way that no hypothesis repeats, from the learner's weights and on the same ids"
         tried = "the ids are the engine's, and no weights that it was given reproduce a turn"
         return Attribution((ENGINE,), words, (*evidence, tried))
-    stale = _stale_by_label(witnesses, gap_M)
+    stale = _stale_by_label(facts, gap_M)
     if stale is not None:
         return Attribution((STALENESS,), stale, evidence)
     candidates = [ENGINE]
     candidates += [STALENESS, DELIVERY] * (not versions.complete)
-    candidates += [TOKENS] * (not witnesses.has_journal)
+    candidates += [TOKENS] * (not facts.has_journal)
     return Attribution((), "", evidence, tuple(candidates), tuple(missing))
 
 
-def _stale_by_label(witnesses: Witnesses, gap_M: np.ndarray) -> str | None:
+def _stale_by_label(facts: MismatchEvidence, gap_M: np.ndarray) -> str | None:
     """The turns that disagree are those that say they are older, and no others: in words; None: they are not."""
-    label_U = _labels(witnesses.claims)
-    off_U = off_turns(gap_M, turn_of_tokens(witnesses.claims), witnesses.limits)
-    trainer = witnesses.versions.trainer
+    label_U = _labels(facts.claims)
+    off_U = off_turns(gap_M, turn_of_tokens(facts.claims), facts.limits)
+    trainer = facts.versions.trainer
     older_U = (label_U >= 0) & (label_U != trainer)
     if trainer is None or not off_U.any() or not np.array_equal(off_U, older_U) or off_U.all():
         return None

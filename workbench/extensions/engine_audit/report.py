@@ -17,7 +17,7 @@ from workbench.engines.recorder import Exchange
 from workbench.extensions.engine_audit.attribution import (
     Attribution,
     KnownVersions,
-    Witnesses,
+    MismatchEvidence,
     attribute,
     off_turns,
     turn_of_tokens,
@@ -216,7 +216,7 @@ def measure(
         hidden = hidden_weights(forward, claims, recorded, explained.now, older)
         causes += [] if hidden is None else [hidden]
     causes = _with_other_ids(causes, others) or _older_version(claims, trainer)
-    witnesses = _witnesses(
+    facts = _mismatch_evidence(
         forward,
         claims,
         limits,
@@ -225,7 +225,7 @@ def measure(
         _in_journal(claims, trajectories, exchanges),
         tokenizer,
     )
-    attribution = attribute(replace(witnesses, explained=lambda: explained))
+    attribution = attribute(replace(facts, explained=lambda: explained))
     return MismatchReport(
         about,
         _gap(gap_M),
@@ -264,14 +264,14 @@ def attribution_of(
     forward = Forward(trainer.model, trainer.known, claims.sequences, journal, bf16=trainer.bf16)
     limits = limits_for(claims.dtypes, trainer.bf16)
     has_journal = _in_journal(claims, trajectories, exchanges)
-    witnesses = _witnesses(forward, claims, limits, trainer, others, has_journal, tokenizer)
+    facts = _mismatch_evidence(forward, claims, limits, trainer, others, has_journal, tokenizer)
 
     def explained() -> Explained:
         return _explain(
             forward, claims, trainer, limits, temperature, top_p, others, lambda words: None
         )
 
-    return attribute(replace(witnesses, explained=explained))
+    return attribute(replace(facts, explained=explained))
 
 
 def _in_journal(
@@ -283,7 +283,7 @@ def _in_journal(
     return all(key in by_turn for key in zip(*(column_M.tolist() for column_M in columns)))
 
 
-def _witnesses(
+def _mismatch_evidence(
     forward: Forward,
     claims: Claims,
     limits: tuple[float, float],
@@ -291,7 +291,7 @@ def _witnesses(
     others: OtherIds | None,
     has_journal: bool,
     tokenizer: Any,
-) -> Witnesses:
+) -> MismatchEvidence:
     def recovered(gap_M: np.ndarray) -> str | None:
         if tokenizer is None:
             return None
@@ -300,7 +300,7 @@ def _witnesses(
         return recovered_ids(forward, claims, tokenizer, turn_M, off_U)
 
     versions = KnownVersions(trainer.versions, trainer.version, trainer.complete)
-    return Witnesses(forward, claims, limits, versions, others, has_journal, recovered)
+    return MismatchEvidence(forward, claims, limits, versions, others, has_journal, recovered)
 
 
 def _with_other_ids(causes: list[Cause], others: OtherIds | None) -> list[Cause]:
