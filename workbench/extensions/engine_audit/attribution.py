@@ -91,7 +91,7 @@ class Attribution:
 
 @dataclass(frozen=True, eq=False)
 class MismatchEvidence:
-    """Everything that can be asked. `left`: engine less trainer [2, M]; `others`: how the trained ids differ from the
+    """Everything that can be asked. `others`: how the trained ids differ from the
     journal's; `has_journal`: whether all of these turns stand in it; `recovered`: other ids of a turn that give the recorded
     logprobs, in words, where there is no journal; `explained`: the audit's search."""
 
@@ -246,8 +246,8 @@ def _labels(claims: Claims) -> np.ndarray:
 
 
 def _weights_of_turns(facts: MismatchEvidence, gaps: Mapping[str, np.ndarray]) -> list[str]:
-    """The weights that reproduce each turn [U]: the learner's where they do as well as any, then those of the version that
-    the turn names, then those that leave least."""
+    """The weights that reproduce each turn [U]: the learner's where they leave no more than rounding or do as well as any, then those
+    of the version that the turn names, then those that leave least."""
     by_version = {version: name for name, version in facts.versions.of.items()}
     closer = CLOSER[facts.limits[0] > ROUGH]
     chosen: list[str] = []
@@ -255,7 +255,7 @@ def _weights_of_turns(facts: MismatchEvidence, gaps: Mapping[str, np.ndarray]) -
         left = {name: float(values_U[turn]) for name, values_U in gaps.items()}
         best = min(left, key=left.__getitem__)
         named = by_version.get(label)
-        if left[best] > closer * left[NOW]:
+        if left[best] > closer * left[NOW] or left[NOW] < SHARP * facts.limits[0]:
             best = NOW
         elif named in left and left[named] <= ALIKE * left[best]:
             best = named
@@ -327,7 +327,8 @@ def _by_search(facts: MismatchEvidence) -> Attribution | None:
         name = DELIVERY if cause.kind in OF_PARTS else ENGINE
         causes[TOKENS if cause.kind == IDS else name] = None
     if STALE in kinds:
-        causes[DELIVERY] = None
+        labels = set(_labels(facts.claims).tolist())
+        causes[DELIVERY if labels == {facts.versions.trainer} else STALENESS] = None
     return Attribution(
         tuple(causes),
         "; ".join(cause.words for cause in explained.causes),
