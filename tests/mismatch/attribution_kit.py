@@ -15,7 +15,6 @@ import torch
 from mismatch_kit import (
     add_adapter,
     half_precision,
-    ignore_settings,
     keep_back,
     lie_about_sampling,
     shift_logprobs,
@@ -160,6 +159,13 @@ def cap_logits(session: Session, cap: float) -> None:
     """Its logits are squeezed, as by a soft cap that the trainer does not have."""
     session.engine._model.lm_head.register_forward_hook(
         lambda module, args, output: cap * torch.tanh(output / cap)
+    )
+
+
+def scale_logits(session: Session, factor: float) -> None:
+    """Its logits are multiplied, as where a model's own scale of them is left out."""
+    session.engine._model.lm_head.register_forward_hook(
+        lambda module, args, output: output * factor
     )
 
 
@@ -357,7 +363,6 @@ def _other_engine(number: int, rng: Any) -> Case:
         (
             "temperature not applied",
             f"{heated:g}",
-            ignore_settings,
             {"collect.temperature": heated},
         ),
         ("temperature that nobody asked for", f"{heated:g}", _bound(heat, heated), {}),
