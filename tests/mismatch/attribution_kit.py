@@ -360,11 +360,7 @@ def _other_engine(number: int, rng: Any) -> Case:
             {"collect.temperature": heated},
         ),
         ("top-p not said", f"{nucleus:g}", lie_about_sampling, {"collect.top_p": nucleus}),
-        (
-            "temperature not applied",
-            f"{heated:g}",
-            {"collect.temperature": heated},
-        ),
+        ("logits scaled", f"{factor:g}", _bound(scale_logits, factor), {}),
         ("temperature that nobody asked for", f"{heated:g}", _bound(heat, heated), {}),
         ("head in bfloat16", "", _bound(half_precision, True), {}),
         ("bfloat16, called float32", "", say_float32, {"engine.dtype": "bfloat16"}),
