@@ -90,8 +90,10 @@ def _by_lag(rows: list[Result], kind: str) -> Table:
 def _bias(row: Result) -> str:
     if row["bias"] <= 1e-9:
         return "0"
-    percent = f"{100 * row['bias']:.2g} %"
-    return f"**{percent}**" if row["scale"] < 0 else percent
+    percent = 100 * row["bias"]
+    words = f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+    points_back = row["cosine"] is not None and row["scale"] < 0
+    return f"**{words}**" if points_back else words
 
 
 def _lag_claims(rows: list[Result]) -> Table:

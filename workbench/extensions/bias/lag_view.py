@@ -53,7 +53,7 @@ def _table(task: str, rows: Sequence[Any]) -> doc.Table:
 def _cell(row: Any) -> doc.Cell:
     exact = row.bias <= EXACT
     kind = "good" if exact else "biased"
-    if row.scale < 0 or not row.holds:
+    if row.points_back or not row.holds:
         kind = "wrong"
     text = "0" if exact else words.percent(row.bias)
     return doc.Cell(

@@ -101,10 +101,15 @@ class LagRow:
         return self.says != UNBIASED or self.bias <= ROUNDING
 
     @property
+    def points_back(self) -> bool:
+        """Whether the mean estimate points the wrong way; one of zero points nowhere."""
+        return self.cosine is not None and self.scale < 0
+
+    @property
     def verdict(self) -> str:
         if self.bias <= ROUNDING:
             return "unbiased, exactly"
-        way = ": the WRONG WAY" if self.scale < 0 else ""
+        way = ": the WRONG WAY" if self.points_back else ""
         return f"biased by {100 * self.bias:.3g} % of the true gradient{way}"
 
 
