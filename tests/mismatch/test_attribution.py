@@ -30,7 +30,7 @@ from workbench.extensions.engine_audit.attribution import (
     ENGINE,
     STALENESS,
     TOKENS,
-    KnownVersions,
+    WeightVersions,
     off_turns,
 )
 from workbench.extensions.engine_audit.recovery import _spelled
@@ -122,7 +122,7 @@ def known(labels, *, of, trainer=3, complete=False, journal=True):
     claims = SimpleNamespace(
         trajectory_M=turns, segment_M=0 * turns, turn_M=0 * turns, version_M=np.array(labels)
     )
-    versions = KnownVersions(of, trainer, complete)
+    versions = WeightVersions(of, trainer, complete)
     return SimpleNamespace(
         claims=claims, versions=versions, limits=(1e-4, 0.01), has_journal=journal
     )

@@ -59,7 +59,7 @@ OLDER = "the weights of all versions that the engine was given"
 
 
 @dataclass(frozen=True)
-class KnownVersions:
+class WeightVersions:
     """What is known of weights. `of`: set of weights -> its version, where that is known; `trainer`: the learner's version;
     `complete`: whether every set that the engine may hold is among them."""
 
@@ -98,7 +98,7 @@ class MismatchEvidence:
     forward: Forward
     claims: Claims
     limits: tuple[float, float]
-    versions: KnownVersions
+    versions: WeightVersions
     others: OtherIds | None
     has_journal: bool
     recovered: Callable[[np.ndarray], str | None]
@@ -304,7 +304,7 @@ def _named_by_label(
     return Attribution(tuple(causes), "; ".join(words), evidence)
 
 
-def _words_of(versions: KnownVersions, name: str) -> str:
+def _words_of(versions: WeightVersions, name: str) -> str:
     version = versions.of.get(name)
     return f"the weights of {name}" if version is None else f"the weights of version {version}"
 

@@ -16,7 +16,7 @@ from workbench.engines.gap import Gap
 from workbench.engines.recorder import Exchange
 from workbench.extensions.engine_audit.attribution import (
     Attribution,
-    KnownVersions,
+    WeightVersions,
     MismatchEvidence,
     attribute,
     off_turns,
@@ -299,7 +299,7 @@ def _mismatch_evidence(
         off_U = off_turns(gap_M, turn_M, limits)
         return recovered_ids(forward, claims, tokenizer, turn_M, off_U)
 
-    versions = KnownVersions(trainer.versions, trainer.version, trainer.complete)
+    versions = WeightVersions(trainer.versions, trainer.version, trainer.complete)
     return MismatchEvidence(forward, claims, limits, versions, others, has_journal, recovered)
 
 
