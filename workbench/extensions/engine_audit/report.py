@@ -16,8 +16,8 @@ from workbench.engines.gap import Gap
 from workbench.engines.recorder import Exchange
 from workbench.extensions.engine_audit.attribution import (
     Attribution,
-    WeightVersions,
     MismatchEvidence,
+    WeightVersions,
     attribute,
     off_turns,
     turn_of_tokens,
