@@ -66,21 +66,21 @@ def _spelled(
 ) -> list[int] | None:
     """Ids of the text of `own`, not `own` itself, that have the recorded logprobs after `before`; None: there are none."""
     text = "".join(texts[token] for token in own)
-    found: list[int] = []
+    spelled: list[int] = []
     telling = 0
     for place, number in enumerate(recorded.tolist()):
         if not text:
             break
-        logp_V = _next(forward, [*before, *found])
+        logp_V = _next(forward, [*before, *spelled])
         near = np.flatnonzero(np.abs(logp_V - number) < CLOSE).tolist()
         fitting = [token for token in near if texts[token] and text.startswith(texts[token])]
         if not fitting:
             return None
         token = min(fitting, key=lambda candidate: abs(logp_V[candidate] - number))
         telling += number < SURE
-        found.append(token)
+        spelled.append(token)
         text = text[len(texts[token]) :]
-    return found if found != own[: len(found)] and telling >= LEAST else None
+    return spelled if spelled != own[: len(spelled)] and telling >= LEAST else None
 
 
 def _next(forward: Forward, ids: Sequence[int]) -> np.ndarray:

@@ -279,8 +279,8 @@ def _in_journal(
 ) -> bool:
     """Whether every turn that is looked at stands in the journal."""
     by_turn = exchanges_by_turn(trajectories, exchanges)
-    columns = (claims.trajectory_M, claims.segment_M, claims.turn_M)
-    return all(key in by_turn for key in zip(*(column_M.tolist() for column_M in columns)))
+    columns_3M = np.stack([claims.trajectory_M, claims.segment_M, claims.turn_M])
+    return all(tuple(key) in by_turn for key in columns_3M.T.tolist())
 
 
 def _mismatch_evidence(
