@@ -68,7 +68,7 @@ def _spelled(
     text = "".join(texts[token] for token in own)
     spelled: list[int] = []
     telling = 0
-    for place, number in enumerate(recorded.tolist()):
+    for number in recorded.tolist():
         if not text:
             break
         logp_V = _next(forward, [*before, *spelled])
