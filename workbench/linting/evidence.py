@@ -141,6 +141,7 @@ class Evidence:
         str, ...
     ] = ()  # the trajectories that the step was to have, as "task id#trajectory"
     probe: LearnerProbe | None = None
+    session: Any = None  # the open one whose step this is
     steps: tuple[StepFacts, ...] = ()  # the run so far, in the order in which steps were committed
     claims: RunClaims | None = None  # what the run says of itself beside them
     evaluations: tuple[EvaluationFacts, ...] = ()  # of the run

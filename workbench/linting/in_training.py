@@ -13,6 +13,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
+from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import Answer, Finding, LintReport, together
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit
@@ -95,6 +96,8 @@ class LintWatch:
 
         self.found = asked(self.start and not again)
         self.weights = _some_of(self.session)
+        if has_service("remember_step"):
+            service("remember_step", "R23")(self.session, self.step, self.engine.exchanges)
         if self.session.config.lint.mode != "assert":
             return
         for report in (self.found, asked(True)) if again else (self.found,):
@@ -395,6 +398,7 @@ def given_by(session: LintedSession | None) -> dict[str, Any]:
         "precision": config.learner.precision,
         "staleness": config.train.staleness,
         "context_length": getattr(session.engine, "context_length", None),
+        "session": session,
     }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, Place
 from workbench.basics.tensors import torch
 from workbench.linting.bending import WHOLE, against_the_model, drawn_as_said, drawn_from_the_model
@@ -358,11 +359,17 @@ def _too_far(
     return Finding(
         f"engine and trainer differ by {mean_gap:.2g} nats per sampled token, the most by {gap_T[worst]:.2g} "
         f"({sampled.plain_T[worst]:.4f} and {new_T[worst]:.4f}); rounding explains a mean of {mean:g} and "
-        f"{largest:g} at most. `workbench audit` tries out why",
+        f"{largest:g} at most. {_cause(evidence)}",
         sampled.at(worst),
         NOTE if alone else ERROR,
         int(here_T.sum()),
     )
+
+
+def _cause(evidence: Evidence) -> str:
+    if not has_service("mismatch_cause"):
+        return "`workbench audit` tries out why"
+    return service("mismatch_cause", "R23")(evidence)
 
 
 def _is_unbent_float32(span: Span) -> bool:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from workbench.extensions.bias.claims import CLAIMS, SCALES, Claim
+from workbench.extensions.bias.lagged import LagRow, correction_rows, kl_rows, lag_faults
 from workbench.extensions.bias.measure import (
     Estimator,
     Measured,
@@ -113,12 +114,14 @@ class BiasRow:
 
 @dataclass(frozen=True, repr=False)
 class BiasReport(HasView):
-    """What was measured. `faults` are sentences; without any the bench has passed."""
+    """What was measured. `faults` are sentences; without any the bench has passed. `lagged`: gradients under a policy that has moved
+    on since it sampled, and those of the KL term."""
 
     rows: tuple[BiasRow, ...]
     traps: tuple[Trap, ...]
     curves: tuple[SignCurve, ...]
     faults: tuple[str, ...]
+    lagged: tuple[LagRow, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -142,8 +145,9 @@ def bias_bench(
     algorithms: Mapping[str, type] = ALGORITHMS,
     error: float = ERROR,
     traps: bool = True,
+    lags: bool = False,
 ) -> BiasReport:
-    """Measure what `claims` say of `algorithms`, on `tasks`; show the traps.
+    """Measure what `claims` say of `algorithms`, on `tasks`; show the traps, and with `lags` what a lag and a KL term do.
 
     `error`: relative standard error that is sampled to (a larger one is quicker and sees less).
     An algorithm without a claim is measured as it is, and a fault. Raises ConfigError for a claim without an algorithm.
@@ -169,7 +173,9 @@ def bias_bench(
     ]
     faults += _row_faults(tuple(rows))
     faults += [f"trap not shown: {trap.title}" for trap in measured_traps if not trap.shown]
-    return BiasReport(tuple(rows), measured_traps, curves, tuple(faults))
+    lagged = (*correction_rows(), *kl_rows()) if lags else ()
+    faults += lag_faults(lagged)
+    return BiasReport(tuple(rows), measured_traps, curves, tuple(faults), lagged)
 
 
 def _no_claim(name: str, algorithm: type) -> Claim:

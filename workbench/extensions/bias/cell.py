@@ -37,7 +37,8 @@ def bias_bench(
     claims: what is claimed of each algorithm; without a claim it is measured as it is, and the report says that none
         is there.
     error: relative standard error of what is sampled (0.02), above zero; a larger one is quicker.
-    traps: False leaves out the traps, which do not depend on the choice.
+    traps: False leaves out the traps, which do not depend on the choice; nor do off-policy corrections by lag and KL terms, which
+        are measured where all algorithms and tasks are asked for.
 
     Raises ConfigError for a name that is not there, and for an empty list of them.
     """
@@ -45,6 +46,7 @@ def bias_bench(
         raise ConfigError(
             f"error is a relative standard error above zero, such as {ERROR}; got {error!r}"
         )
+    everything = algorithms is None and tasks is None
     if not isinstance(algorithms, Mapping):
         names = [algorithms] if isinstance(algorithms, str) else algorithms
         own = {name: algorithm_named(name) for name in names or () if is_named(name)}
@@ -58,6 +60,7 @@ def bias_bench(
         tasks={name: TASKS[name] for name in _chosen(tasks, TASKS, "task")},
         error=error,
         traps=traps,
+        lags=traps and everything,
     )
     own = {
         name: made for name, made in algorithms.items() if is_named(name) or name not in ALGORITHMS

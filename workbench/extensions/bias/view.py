@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.extensions.bias.lag_view import lag_parts
 from workbench.look import doc, words
 from workbench.look.figures import Trace
 from workbench.look.html import shown
@@ -72,7 +73,7 @@ def show_bias(report: Any) -> View:
 
     You will see the traps and what they rest on, a picture of the mean estimates and of the bandit's sign, a table of
     estimators and tasks (the size of the mean estimate in units of the true gradient, and its direction where that is
-    off), and, folded, every measurement with its standard error and z-score.
+    off), and, folded, every measurement with its standard error and z-score; below, off-policy corrections by lag and KL terms.
     """
     if report.passed:
         title = "✓ bias bench: every claim holds and every trap is shown"
@@ -88,6 +89,7 @@ def show_bias(report: Any) -> View:
         mark = doc.Badge(_mark(trap), GREEN if trap.shown else ORANGE, plain=f"{_mark(trap)}: ")
         lines = "\n".join(f"  {line}" for line in trap.lines)
         parts += [doc.BlankLine(), doc.Note((mark, trap.title)), doc.Block(lines)]
+    parts += lag_parts(report.lagged)
     return shown(doc.ViewDocument((*parts, *map(doc.WarningLine, report.faults))))
 
 

@@ -104,6 +104,7 @@ def audit(
         claims=claims,
         about=_about(session, run),
         token_texts=session.chat.token_texts,
+        tokenizer=session.chat.encoder.backend,
         on_note=on_note,
     )
     return _with_control(report, session, groups, control, syncs, own, on_note)
@@ -260,13 +261,16 @@ def _trainer(
     names = WeightNames.of(session.policy.model)
     sets: dict[str, Weights | None] = {NOW: learner.weights()}
     words = {NOW: ""}
+    versions = {NOW: learner.version}
     if learner.version:
+        versions |= {"before": learner.version - 1, "opened": 0}
         sets["before"] = learner.before_last_update()
         words["before"] = "the weights of one update ago"
         sets["opened"] = session.policy.model.state_dict()
         words["opened"] = "the weights that the policy was opened with"
-    for name, saved in _checkpoints(learner, run):
+    for name, version, saved in _checkpoints(learner, run):
         sets[name] = _with_tied_names(saved, names)
+        versions[name] = version
         words[name] = f"the weights of the {name}"
     for name, weights in known.items():
         sets[name] = _with_tied_names(weights, names)
@@ -279,11 +283,13 @@ def _trainer(
         _trainer_logp(learner, groups, claims),
         learner.config.precision == "bf16",
         learner.version,
+        versions,
+        run is None and learner.version < 2,
     )
 
 
-def _checkpoints(learner: Learner, run: Run | None) -> Iterator[tuple[str, Weights]]:
-    """Saved weights that are neither the untrained ones nor those of now, with a name."""
+def _checkpoints(learner: Learner, run: Run | None) -> Iterator[tuple[str, int, Weights]]:
+    """Saved weights that are neither the untrained ones nor those of now, with a name and their version."""
     for step in checkpoint.steps(run.path) if run is not None else ():
         try:
             saved = checkpoint.load(run.path, step)
@@ -291,8 +297,10 @@ def _checkpoints(learner: Learner, run: Run | None) -> Iterator[tuple[str, Weigh
             WorkbenchError
         ):  # a damaged one is told by whoever resumes; here it is one hypothesis less
             continue
-        if saved.state["learner"]["version"] not in (learner.version, 0):
-            yield f"checkpoint of step {step}", learner.saved_weights(saved.tensors["model"])
+        version = saved.state["learner"]["version"]
+        if version not in (learner.version, 0):
+            weights = learner.saved_weights(saved.tensors["model"])
+            yield f"checkpoint of step {step}", version, weights
 
 
 def _trainer_logp(learner: Learner, groups: Sequence[Group], claims: Claims) -> np.ndarray:

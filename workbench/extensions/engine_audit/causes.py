@@ -55,6 +55,7 @@ MEND = {
     UNEXPLAINED: "compare the two layer by layer on the worst token; the model may be computed differently (attention "
     "kernel, a soft cap, a window)",
 }
+ROUGH = 1e-3  # an alarm above this is one of half precision: older weights may hide under it
 CERTAIN = 8.0  # standard errors that the share along a line to older weights must stand above zero
 HALF = 0.5  # a cause takes away at least this share of the gap
 ALIKE = (

@@ -6,7 +6,7 @@ Axis letters: M sampled tokens that are looked at · T tokens of the batch (flat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,16 @@ import torch
 
 from workbench.engines.gap import Gap
 from workbench.engines.recorder import Exchange
+from workbench.extensions.engine_audit.attribution import (
+    Attribution,
+    MismatchEvidence,
+    WeightVersions,
+    attribute,
+    off_turns,
+    turn_of_tokens,
+)
 from workbench.extensions.engine_audit.causes import (
+    ROUGH,
     Cause,
     Explained,
     WaterfallStep,
@@ -30,12 +39,14 @@ from workbench.extensions.engine_audit.claims import (
     OtherIds,
     RecordedLogits,
     claims_of,
+    exchanges_by_turn,
     other_ids,
     recorded_logits,
 )
 from workbench.extensions.engine_audit.control import Control
 from workbench.extensions.engine_audit.figures import BIN_NAMES, Ratios, Whole
 from workbench.extensions.engine_audit.forward import NOW, Forward, Hypothesis, Weights, bent
+from workbench.extensions.engine_audit.recovery import recovered_ids
 from workbench.extensions.engine_audit.toggles import (
     IDS,
     STALE,
@@ -53,7 +64,6 @@ from workbench.values.view import HasView
 
 ALARM_KL = 0.015  # nats: the bar that prime-rl sets for a new model, over 20 steps
 ALARM_MULT = 1.05  # mean exp|difference|: above it NeMo-RL speaks of a bug
-ROUGH = 1e-3  # an alarm above this is one of half precision: older weights may hide under it
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +99,7 @@ class MismatchReport(HasView):
     known: Mapping[str, str]
     tokens: PerToken
     control: Control | None = None
+    attribution: Attribution | None = None  # None: nothing that rounding does not explain
     engine: str = ""
     trajectories: tuple[Trajectory, ...] = ()
     token_texts: Any = None
@@ -148,6 +159,7 @@ class MismatchReport(HasView):
                 "hypotheses_tried": self.tried,
                 "known_weights": dict(self.known),
                 "control": control,
+                "attribution": None if self.attribution is None else asdict(self.attribution),
             }
         )
 
@@ -156,7 +168,8 @@ class MismatchReport(HasView):
 class Trainer:
     """What is known of the trainer. `known`: sets of weights by name, `NOW` the ones it holds; `words` says what the
     others are. `logp`: its own numbers for these claims [M], by its own way of computing; None: by a plain pass.
-    `bf16`: under autocast. `version` of its weights."""
+    `bf16`: under autocast. `version` of its weights; `versions` of the sets that are known; `complete`: whether these are all that
+    the engine may hold."""
 
     model: torch.nn.Module
     known: Mapping[str, Weights]
@@ -164,6 +177,8 @@ class Trainer:
     logp_M: np.ndarray | None = None
     bf16: bool = False
     version: int | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+    complete: bool = False
 
 
 def measure(
@@ -177,6 +192,7 @@ def measure(
     claims: Claims | None = None,
     about: str = "",
     token_texts: Any = None,
+    tokenizer: Any = None,
     on_note: Callable[[str], None] = lambda words: None,
 ) -> MismatchReport:
     """Hold what an engine said while it sampled `trajectories` against the trainer.
@@ -200,6 +216,16 @@ def measure(
         hidden = hidden_weights(forward, claims, recorded, explained.now, older)
         causes += [] if hidden is None else [hidden]
     causes = _with_other_ids(causes, others) or _older_version(claims, trainer)
+    facts = _mismatch_evidence(
+        forward,
+        claims,
+        limits,
+        trainer,
+        others,
+        _in_journal(claims, trajectories, exchanges),
+        tokenizer,
+    )
+    attribution = attribute(replace(facts, explained=lambda: explained))
     return MismatchReport(
         about,
         _gap(gap_M),
@@ -215,10 +241,66 @@ def measure(
         explained.tried,
         {name: words for name, words in trainer.words.items() if name != NOW},
         _per_token(claims, gap_M),
+        attribution=attribution,
         engine=", ".join(claims.engines),
         trajectories=tuple(trajectories),
         token_texts=token_texts,
     )
+
+
+def attribution_of(
+    trajectories: Sequence[Trajectory],
+    trainer: Trainer,
+    *,
+    exchanges: Sequence[Exchange] = (),
+    temperature: float | None = None,
+    top_p: float | None = None,
+    tokenizer: Any = None,
+) -> Attribution | None:
+    """Which of the four causes a gap has, by itself: arguments as of `measure`. None: rounding explains it."""
+    claims = claims_of(trajectories)
+    others = other_ids(claims, trajectories, exchanges)
+    journal = None if others is None else others.journal
+    forward = Forward(trainer.model, trainer.known, claims.sequences, journal, bf16=trainer.bf16)
+    limits = limits_for(claims.dtypes, trainer.bf16)
+    has_journal = _in_journal(claims, trajectories, exchanges)
+    facts = _mismatch_evidence(forward, claims, limits, trainer, others, has_journal, tokenizer)
+
+    def explained() -> Explained:
+        return _explain(
+            forward, claims, trainer, limits, temperature, top_p, others, lambda words: None
+        )
+
+    return attribute(replace(facts, explained=explained))
+
+
+def _in_journal(
+    claims: Claims, trajectories: Sequence[Trajectory], exchanges: Sequence[Exchange]
+) -> bool:
+    """Whether every turn that is looked at stands in the journal."""
+    by_turn = exchanges_by_turn(trajectories, exchanges)
+    columns_3M = np.stack([claims.trajectory_M, claims.segment_M, claims.turn_M])
+    return all(tuple(key) in by_turn for key in columns_3M.T.tolist())
+
+
+def _mismatch_evidence(
+    forward: Forward,
+    claims: Claims,
+    limits: tuple[float, float],
+    trainer: Trainer,
+    others: OtherIds | None,
+    has_journal: bool,
+    tokenizer: Any,
+) -> MismatchEvidence:
+    def recovered(gap_M: np.ndarray) -> str | None:
+        if tokenizer is None:
+            return None
+        turn_M = turn_of_tokens(claims)
+        off_U = off_turns(gap_M, turn_M, limits)
+        return recovered_ids(forward, claims, tokenizer, turn_M, off_U)
+
+    versions = WeightVersions(trainer.versions, trainer.version, trainer.complete)
+    return MismatchEvidence(forward, claims, limits, versions, others, has_journal, recovered)
 
 
 def _with_other_ids(causes: list[Cause], others: OtherIds | None) -> list[Cause]:

@@ -23,7 +23,8 @@ LOUD = 0.5  # share of the scale above which a token is marked without colour to
 def show_mismatch(report: Any) -> View:
     """Whether engine and trainer agree, and what the difference is made of.
 
-    You will see the verdict and how to fix it; the gap per sampled token with its alarm level and why it stands there;
+    You will see the verdict and how to fix it, and which of four causes it is (staleness, weights not delivered, engine mismatch,
+    re-tokenisation); the gap per sampled token with its alarm level and why it stands there;
     divergences over the whole vocabulary; the waterfall: what is left of the gap after each cause; raw ratios before
     any mask or cap; the control; and the tokens of the trajectory with the largest gap, red where the engine finds a
     token less likely than the trainer, blue where more (▼ and ▲ at the larger ones).
@@ -51,6 +52,7 @@ def show_mismatch(report: Any) -> View:
                 if report.clean
                 else doc.WarningLine(report.verdict, mark=""),
                 *(doc.Note(f"  fix: {cause.mend} ({cause.evidence})") for cause in report.causes),
+                None if report.attribution is None else doc.Note(str(report.attribution)),
                 doc.BlankLine(),
                 doc.Table((doc.Column("", look=BOLD), "", ""), _figures(report), header=False),
                 doc.Note(f"alarm: {report.alarm_words}"),
