@@ -142,6 +142,17 @@ class TokenPath:
                 f"the prompt ends in <{opened[1]}>, so the policy does not write this tag"
             )
         after["template"] = written
+        reads_ids = not isinstance(row.get(prompt), str)
+        return self._walk_on(written, prompt_ids if reads_ids else None, after, why)
+
+    def _walk_on(
+        self,
+        written: Any,
+        prompt_ids: list[int] | None,
+        after: dict[str, Any],
+        why: dict[str, str],
+    ) -> WalkedWords:
+        """The steps behind the template. `prompt_ids`: None where the prompt is text, of which TRL reads no messages."""
         after["tokenizer"] = _each_changed(written, self._there_and_back)
         why["tokenizer"] = self._what_tokens_did(text_of(written), text_of(after["tokenizer"]))
         after["stop"] = _each_changed(written, lambda text: self.until_stop(text).text)
@@ -196,8 +207,9 @@ class TokenPath:
             answer, text=kept, why=f"the stop text {stop!r} ends the completion and is {what}"
         )
 
-    def _read(self, words: Any, ids: list[int], prompt_ids: list[int]) -> Any:
-        if self.parse_ids is not None and (isinstance(words, str) or len(words) == 1):
+    def _read(self, words: Any, ids: list[int], prompt_ids: list[int] | None) -> Any:
+        is_one = isinstance(words, str) or len(words) == 1
+        if self.parse_ids is not None and prompt_ids is not None and is_one:
             return [self.parse_ids(ids, prompt_ids)]
         if self.parser is None:
             return words
