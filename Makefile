@@ -10,6 +10,7 @@ VLLM_VENV := .venv-vllm
 READERS := .venv-readers
 AGENTS := .venv-agents
 LEAGUE := .venv-league
+VERL := .venv-verl
 SEEDS  ?= 0
 SEED   ?= 0
 TASK   ?= search-discovery
@@ -46,7 +47,7 @@ DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl league resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents setup-league
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl test-verl league resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents setup-league setup-verl
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -188,6 +189,10 @@ test-trl: setup-test  ## the lint live in TRL's GRPOTrainer: silent bugs planted
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_TRL=1 $(VENV)/bin/python -m pytest --durations=5 -m "full or not full" $(PYTEST_ARGS) \
 		tests/extensions/trl_live
 
+test-verl: setup-test setup-verl  ## the lint of verl's batches by verl's own code: its DataProto, its advantage step, its agent loop's output (no GPU)
+	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_VERL=1 PYTHONPATH=$(CURDIR) $(VERL)/bin/python -m pytest --durations=5 -m "full or not full" $(PYTEST_ARGS) \
+		tests/extensions/verl_live
+
 # What is done stays done: it may be cut off and called again. Runs of all seeds so far are joined.
 league: setup-test setup-league  ## silent bugs planted into TRL runs, every tool as its authors run it: recall, false alarms, cost (SEED=, LEAGUE_ARGS="--only greedy wrong-sign")
 	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league run --seed $(SEED) \
@@ -204,7 +209,7 @@ resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is
 	@PATH="$(CURDIR)/.venv-resolve/bin:$$PATH" $(PYTHON) -m tests.resolve $(RESOLVE_ARGS)
 
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) $(LEAGUE) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) $(LEAGUE) $(VERL) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up

@@ -70,7 +70,8 @@ def grpo(batch: dict[str, torch.Tensor], uids: np.ndarray) -> torch.Tensor:
     credit = torch.zeros_like(earned)
     for uid in set(uids):
         rows = torch.tensor([row for row, own in enumerate(uids) if own == uid])
-        credit[rows] = (earned[rows] - earned[rows].mean()) / (earned[rows].std() + 1e-6)
+        if len(rows) > 1:
+            credit[rows] = (earned[rows] - earned[rows].mean()) / (earned[rows].std() + 1e-6)
     return credit[:, None] * batch["response_mask"]
 
 
@@ -141,7 +142,8 @@ def _positions_by_column(batch, beside):
 
 
 def _credit_everywhere(batch, beside):
-    batch["advantages"] = batch["advantages"].amax(1, keepdim=True).expand(-1, RESPONSE).clone()
+    of_row = batch["advantages"].sum(1) / batch["response_mask"].sum(1)
+    batch["advantages"] = of_row[:, None].expand(-1, RESPONSE).clone()
 
 
 def _no_logprobs(batch, beside):

@@ -37,8 +37,8 @@ from workbench.extensions.silent_zeros.trainers import (
 )
 from workbench.extensions.silent_zeros.trial import (
     FORMS,
+    RewardOutcome,
     RewardTrial,
-    RightAndWrong,
     Words,
     compare,
     in_form,
@@ -283,8 +283,8 @@ def _demanded(trial: RewardTrial) -> RewardTrial:
     for form in FORMS:
         tried = in_form(few, form)
         outcome = compare(tried, None)
-        told = (outcome.tells_NF & outcome.pays_NF).any(axis=1).sum()
-        paid.append((int(told > 0), int(outcome.pays_NF.sum())))
+        apart = (outcome.tells_NF & outcome.pays_NF).any(axis=1).sum()
+        paid.append((int(apart > 0), int(outcome.pays_NF.sum())))
     return in_form(trial, FORMS[paid.index(max(paid))])
 
 
@@ -298,7 +298,7 @@ def _asked(
     if wrong is not None:
         pairs = zip(trial.rows, trial.numbers)
         declared = [words_of(row, wrong, number) or "" for row, number in pairs]
-    outcome: RightAndWrong = compare(trial, declared)
+    outcome: RewardOutcome = compare(trial, declared)
     yield from (("scorer", result) for result in scorer_results(trial, outcome))
     yield from _template_results(trial, leaves_out_cut)
     if not outcome.pays_NF.any():

@@ -11,10 +11,10 @@ import numpy as np
 
 from workbench.basics.extensions import has_service, service
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.silent_zeros.rewards import RewardsOfBatch
+from workbench.extensions.silent_zeros.rewards import BatchRewards
 from workbench.extensions.silent_zeros.scorer import quoted
-from workbench.extensions.silent_zeros.token_path import STEPS, TOO_LONG, WalkedWords
-from workbench.extensions.silent_zeros.trial import RewardTrial, RightAndWrong
+from workbench.extensions.silent_zeros.token_path import STEPS, TOO_LONG, PathText
+from workbench.extensions.silent_zeros.trial import RewardOutcome, RewardTrial
 
 StepResult = tuple[str, RuleResult]  # (step, what was found of it)
 
@@ -31,7 +31,7 @@ class PathOutcome:
     kept_NF: np.ndarray
 
 
-def walk_words(trial: RewardTrial, outcome: RightAndWrong) -> PathOutcome:
+def walk_words(trial: RewardTrial, outcome: RewardOutcome) -> PathOutcome:
     """Walk the words of all rows, ask functions after each step, and name the first step that loses them."""
     walks = [trial.path.walk(row, words) for row, words in zip(trial.rows, trial.words)]
     paid = outcome.pays_NF.copy()
@@ -53,7 +53,7 @@ def walk_words(trial: RewardTrial, outcome: RightAndWrong) -> PathOutcome:
     return PathOutcome(results, paid)
 
 
-def _failed_steps(trial: RewardTrial, walks: Sequence[WalkedWords]) -> Iterator[StepResult]:
+def _failed_steps(trial: RewardTrial, walks: Sequence[PathText]) -> Iterator[StepResult]:
     for step in STEPS:
         rows = [row for row, walk in enumerate(walks) if step in walk.failed]
         if rows:
@@ -72,10 +72,10 @@ def _failed_steps(trial: RewardTrial, walks: Sequence[WalkedWords]) -> Iterator[
 
 def _losses(
     trial: RewardTrial,
-    outcome: RightAndWrong,
-    walks: Sequence[WalkedWords],
+    outcome: RewardOutcome,
+    walks: Sequence[PathText],
     step: str,
-    rewards: RewardsOfBatch,
+    rewards: BatchRewards,
     lost_NF: np.ndarray,
 ) -> Iterator[StepResult]:
     """One finding a function that pays no longer behind this step."""
@@ -107,7 +107,7 @@ def _severity(why: str, lost: int, paid: int) -> str:
 
 
 def vary_words(
-    trial: RewardTrial, outcome: RightAndWrong, kept_NF: np.ndarray, may_vary: Sequence[str] | None
+    trial: RewardTrial, outcome: RewardOutcome, kept_NF: np.ndarray, may_vary: Sequence[str] | None
 ) -> Iterator[RuleResult]:
     """Harmless variations of the words, walked: a note where one is not paid; an error where it was declared harmless."""
     if not has_service("variations_of"):
@@ -122,7 +122,7 @@ def vary_words(
 
 def _varied(
     trial: RewardTrial,
-    outcome: RightAndWrong,
+    outcome: RewardOutcome,
     kept_NF: np.ndarray,
     what: str,
     vary: Callable[[str], str],

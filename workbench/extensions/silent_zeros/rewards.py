@@ -19,6 +19,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,10 @@ class CompletionBatch:
     rows: Sequence[Mapping[str, Any]]
     completions: Sequence[Any]
     ids: Sequence[Sequence[int]]
+
+    def column(self, name: str) -> list[Any]:
+        """A column of the rows; None where one has none."""
+        return [row.get(name) for row in self.rows]
 
     def only(self, row: int) -> CompletionBatch:
         """This row alone."""
@@ -81,12 +86,13 @@ class RewardFunction:
         return [self._ask_one(batch.only(row)) for row in range(len(batch.rows))]
 
     def _ask_together(self, batch: CompletionBatch) -> Any:
-        columns = {name for row in batch.rows for name in row} - {*KEPT}
+        names = set().union(*batch.rows) - {*KEPT}
+        columns = {name: batch.column(name) for name in sorted(names)}
         return self._call(
-            prompts=[row.get("prompt") for row in batch.rows],
+            prompts=batch.column("prompt"),
             completions=list(batch.completions),
             completion_ids=[list(ids) for ids in batch.ids],
-            **{name: [row.get(name) for row in batch.rows] for name in sorted(columns)},
+            **columns,
             **self.given,
         )
 
@@ -113,9 +119,10 @@ class RewardFunction:
 
     def _call(self, *args: Any, **named: Any) -> Any:
         result = self.function(*args, **named)
-        if inspect.isawaitable(result):
-            return asyncio.run(_awaited(result))
-        return result
+        if not inspect.isawaitable(result):
+            return result
+        with ThreadPoolExecutor(1) as pool:  # a notebook's own thread runs a loop already
+            return pool.submit(asyncio.run, _awaited(result)).result()
 
 
 async def _awaited(result: Any) -> Any:
@@ -211,6 +218,11 @@ def reward_functions(rewards: Any) -> list[RewardFunction]:
     return [RewardFunction(name_of(function), function, form_of(function)) for function in several]
 
 
+def asks_for(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has an argument of this name."""
+    return name in _parameters(function)
+
+
 def name_of(function: Any) -> str:
     return getattr(_inner(function), "__name__", type(function).__name__)
 
@@ -237,7 +249,7 @@ def text_of(completion: Any) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class RewardsOfBatch:
+class BatchRewards:
     """What functions paid for a batch.
 
     values_NF    NaN: nothing that is a number
@@ -258,7 +270,7 @@ class RewardsOfBatch:
         return f"pays {self.values_NF[row, column]:.4g}"
 
 
-def pay(functions: Sequence[RewardFunction], batch: CompletionBatch) -> RewardsOfBatch:
+def pay(functions: Sequence[RewardFunction], batch: CompletionBatch) -> BatchRewards:
     """Ask all functions about all rows together. Where one raises, it is asked about each row alone."""
     shape = (len(batch.rows), len(functions))
     values_NF = np.full(shape, np.nan)
@@ -273,7 +285,7 @@ def pay(functions: Sequence[RewardFunction], batch: CompletionBatch) -> RewardsO
             if fault or wrong[row]:
                 unscored_NF[row, column] = False
                 faults[row, column] = wrong[row] or fault
-    return RewardsOfBatch(values_NF, unscored_NF, faults)
+    return BatchRewards(values_NF, unscored_NF, faults)
 
 
 def _returned(

@@ -9,17 +9,17 @@ import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
 from workbench.extensions.silent_zeros.rewards import (
+    BatchRewards,
     RewardFunction,
-    RewardsOfBatch,
     column_of,
     text_of,
 )
-from workbench.extensions.silent_zeros.trial import TINY, RewardTrial, RightAndWrong, compare
+from workbench.extensions.silent_zeros.trial import TINY, RewardOutcome, RewardTrial, compare
 
 SHOWN = 60  # characters of words in a message
 
 
-def scorer_results(trial: RewardTrial, outcome: RightAndWrong) -> Iterator[RuleResult]:
+def scorer_results(trial: RewardTrial, outcome: RewardOutcome) -> Iterator[RuleResult]:
     """All that is asked of the functions."""
     yield Checked(len(trial) * len(trial.functions), "words handed over directly")
     for column in np.flatnonzero(~outcome.stable):
@@ -43,9 +43,9 @@ def quoted(words: object) -> str:
 
 def _faults(
     trial: RewardTrial,
-    rewards: RewardsOfBatch,
+    rewards: BatchRewards,
     whose: str,
-    right: RewardsOfBatch | None = None,
+    right: BatchRewards | None = None,
 ) -> Iterator[Finding]:
     """One finding a function: it raises, or returns what is no number. With `right`: what it did there is not said again."""
     for column, function in enumerate(trial.functions):
@@ -69,7 +69,7 @@ def _columns(trial: RewardTrial, fault: str) -> str:
     return f"; the row has the columns {', '.join(map(str, trial.rows[0]))}"
 
 
-def _unscored(trial: RewardTrial, outcome: RightAndWrong) -> Iterator[Finding]:
+def _unscored(trial: RewardTrial, outcome: RewardOutcome) -> Iterator[Finding]:
     """Rows that no function scores: None is no zero, it leaves the row out."""
     right = outcome.right
     unscored = right.unscored_NF.all(axis=1)
@@ -96,7 +96,7 @@ def _all_places(functions: Sequence[RewardFunction]) -> str:
 # ------------------------------------------------------------------------------------------------ right from wrong
 
 
-def _told_apart(trial: RewardTrial, outcome: RightAndWrong) -> Iterator[RuleResult]:
+def _told_apart(trial: RewardTrial, outcome: RewardOutcome) -> Iterator[RuleResult]:
     known = np.isfinite(outcome.right.values_NF) & outcome.stable
     rows = known.any(axis=1)
     if not rows.any():
@@ -110,7 +110,7 @@ def _told_apart(trial: RewardTrial, outcome: RightAndWrong) -> Iterator[RuleResu
     yield from _together(trial, outcome)
 
 
-def _never(trial: RewardTrial, outcome: RightAndWrong, rows: np.ndarray) -> Finding:
+def _never(trial: RewardTrial, outcome: RewardOutcome, rows: np.ndarray) -> Finding:
     """No function pays right words more than wrong ones, at any row."""
     row = int(rows[0])
     parts = []
@@ -129,7 +129,7 @@ def _never(trial: RewardTrial, outcome: RightAndWrong, rows: np.ndarray) -> Find
     )
 
 
-def _why_never(trial: RewardTrial, outcome: RightAndWrong) -> str:
+def _why_never(trial: RewardTrial, outcome: RewardOutcome) -> str:
     """What makes the functions pay, where something that is tried does."""
     turned = replace(trial, conversational=not trial.conversational)
     if _tells(turned):
@@ -159,7 +159,7 @@ def _tells(trial: RewardTrial) -> bool:
 
 
 def _rows_unpaid(
-    trial: RewardTrial, outcome: RightAndWrong, known: np.ndarray
+    trial: RewardTrial, outcome: RewardOutcome, known: np.ndarray
 ) -> Iterator[Finding]:
     """Rows at which a function does not pay the right words, while it pays them at others."""
     right = outcome.right.values_NF
@@ -193,7 +193,7 @@ def _rows_unpaid(
 
 
 def _same_for_all(
-    trial: RewardTrial, outcome: RightAndWrong, known: np.ndarray
+    trial: RewardTrial, outcome: RewardOutcome, known: np.ndarray
 ) -> Iterator[Finding]:
     """A function, one of several, that pays everything alike."""
     if len(trial.functions) < 2:
@@ -211,7 +211,7 @@ def _same_for_all(
             )
 
 
-def _together(trial: RewardTrial, outcome: RightAndWrong) -> Iterator[Finding]:
+def _together(trial: RewardTrial, outcome: RewardOutcome) -> Iterator[Finding]:
     """By the trainer's weights, right words must not earn less than all wrong ones."""
     weights = np.array([function.weight for function in trial.functions])
     right = np.nansum(outcome.right.values_NF * weights, axis=1)

@@ -27,7 +27,7 @@ TOO_LONG = "a completion has at most"
 
 
 @dataclass(frozen=True, eq=False)
-class WalkedWords:
+class PathText:
     """One row's words on their way.
 
     after    step -> the words behind it: text, or messages
@@ -43,7 +43,7 @@ class WalkedWords:
 
 
 @dataclass(frozen=True, eq=False)
-class CutAnswer:
+class AnswerEnd:
     """An answer up to its stop: token ids, their text, and what cut it ("": nothing)."""
 
     ids: list[int]
@@ -126,7 +126,7 @@ class TokenPath:
 
     # -------------------------------------------------------------------------------------------- the way
 
-    def walk(self, row: Mapping[str, Any], words: Any, prompt: str = "prompt") -> WalkedWords:
+    def walk(self, row: Mapping[str, Any], words: Any, prompt: str = "prompt") -> PathText:
         """The words of one row, step by step. Nothing is raised: what a step raises is in `failed`."""
         after: dict[str, Any] = {}
         why: dict[str, str] = {}
@@ -134,7 +134,7 @@ class TokenPath:
             prompt_ids = self.prompt_ids(row.get(prompt))
             opened = OPENED.search(self.decoded(prompt_ids[-TAIL:], keeps_special=True))
         except Exception as error:  # anybody's template
-            return WalkedWords(after, (), why, {"template": f"{type(error).__name__}: {error}"})
+            return PathText(after, (), why, {"template": f"{type(error).__name__}: {error}"})
         written = words
         if opened is not None:
             written = _first_changed(words, lambda text: continued(text, opened[1]))
@@ -151,7 +151,7 @@ class TokenPath:
         prompt_ids: list[int] | None,
         after: dict[str, Any],
         why: dict[str, str],
-    ) -> WalkedWords:
+    ) -> PathText:
         """The steps behind the template. `prompt_ids`: None where the prompt is text, of which TRL reads no messages."""
         after["tokenizer"] = _each_changed(written, self._there_and_back)
         why["tokenizer"] = self._what_tokens_did(text_of(written), text_of(after["tokenizer"]))
@@ -166,12 +166,12 @@ class TokenPath:
         else:
             if after["parser"] is None:
                 failed["parser"] = "it returns None"
-        return WalkedWords(after, tuple(last.ids), why, failed)
+        return PathText(after, tuple(last.ids), why, failed)
 
     def _there_and_back(self, text: str) -> str:
         return self.decoded(self.encoded(text))
 
-    def until_stop(self, text: str) -> CutAnswer:
+    def until_stop(self, text: str) -> AnswerEnd:
         """One answer with the stop token behind it, cut at the first stop and at the most tokens."""
         ids = self.encoded(text)
         written = len(ids)
@@ -186,13 +186,13 @@ class TokenPath:
         if self.most_tokens is not None and len(ids) > self.most_tokens:
             why = f"{TOO_LONG} {self.most_tokens} tokens, and the answer has {len(ids)} with its stop token"
             ids = ids[: self.most_tokens]
-        cut = self._without_stop_text(CutAnswer(ids, self.decoded(ids), why))
+        cut = self._without_stop_text(AnswerEnd(ids, self.decoded(ids), why))
         if cut.why or cut.text == self._there_and_back(text):
             return cut
         last = self.decoded([self.last_id], keeps_special=True)
         return replace(cut, why=f"the stop token {last!r} stays in the text: decoding keeps it")
 
-    def _without_stop_text(self, answer: CutAnswer) -> CutAnswer:
+    def _without_stop_text(self, answer: AnswerEnd) -> AnswerEnd:
         """Cut at the first of the texts that end a completion."""
         places = [answer.text.find(stop) for stop in self.stop_texts]
         known = [(place, stop) for place, stop in zip(places, self.stop_texts) if place >= 0]

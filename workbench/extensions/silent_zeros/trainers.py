@@ -9,7 +9,12 @@ from itertools import islice
 from typing import Any
 
 from workbench.basics.findings import shortened
-from workbench.extensions.silent_zeros.rewards import RewardFunction, name_of, reward_functions
+from workbench.extensions.silent_zeros.rewards import (
+    RewardFunction,
+    asks_for,
+    name_of,
+    reward_functions,
+)
 from workbench.extensions.silent_zeros.token_path import TokenPath
 from workbench.values.errors import ConfigError, DataError
 
@@ -81,6 +86,8 @@ def _functions_of(trainer: Any, unseen: dict[str, str]) -> list[RewardFunction]:
     for function, name, weight in zip(trainer.reward_funcs, names, weights):
         if hasattr(function, "parameters") and hasattr(function, "forward"):
             unseen[name] = f"what the model {name} pays: it compares nothing with known words"
+        elif asks_for(function, "environments"):
+            unseen[name] = f"what {name} pays: it asks for environments that were played"
         else:
             functions.append(RewardFunction(name, function, "trl", weight, given))
     return functions

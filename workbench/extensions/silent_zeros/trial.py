@@ -15,9 +15,9 @@ import numpy as np
 
 from workbench.basics.findings import Place
 from workbench.extensions.silent_zeros.rewards import (
+    BatchRewards,
     CompletionBatch,
     RewardFunction,
-    RewardsOfBatch,
     as_messages,
     column_of,
     pay,
@@ -71,9 +71,7 @@ class RewardTrial:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def pay(
-        self, words: Sequence[Any], ids: Sequence[Sequence[int]] | None = None
-    ) -> RewardsOfBatch:
+    def pay(self, words: Sequence[Any], ids: Sequence[Sequence[int]] | None = None) -> BatchRewards:
         """What functions pay for these words, handed over as they are."""
         return pay(self.functions, self.batch(words, ids))
 
@@ -160,7 +158,7 @@ def in_form(trial: RewardTrial, form: str) -> RewardTrial:
 
 
 @dataclass(frozen=True, eq=False)
-class RightAndWrong:
+class RewardOutcome:
     """What functions pay for the words known to be paid, and for wrong ones.
 
     right    for the words, handed over directly
@@ -168,8 +166,8 @@ class RightAndWrong:
     stable   [F] it returned the same when it was asked again
     """
 
-    right: RewardsOfBatch
-    wrong: Sequence[RewardsOfBatch]
+    right: BatchRewards
+    wrong: Sequence[BatchRewards]
     stable: np.ndarray
 
     @cached_property
@@ -200,7 +198,7 @@ class RightAndWrong:
         right = self.right.values_NF
         return ((right > empty + TINY) | self.tells_NF) & self.stable
 
-    def lost_NF(self, other: RewardsOfBatch) -> np.ndarray:
+    def lost_NF(self, other: BatchRewards) -> np.ndarray:
         """bool: the words were paid, and `other`, which is the same on its way, is at most half as far above a wrong answer."""
         low = np.where(np.isfinite(self.lowest_NF), self.lowest_NF, 0.0)
         half = low + (self.right.values_NF - low) / 2
@@ -212,10 +210,10 @@ def _most(answers: Sequence[np.ndarray]) -> np.ndarray:
     return np.max([np.where(np.isnan(values), -np.inf, values) for values in answers], axis=0)
 
 
-def compare(trial: RewardTrial, wrong: Sequence[Any] | None) -> RightAndWrong:
+def compare(trial: RewardTrial, wrong: Sequence[Any] | None) -> RewardOutcome:
     """Ask for the words twice, and for wrong answers."""
     right = trial.pay(trial.words)
     again = trial.pay(trial.words)
     same = np.isclose(right.values_NF, again.values_NF, atol=1e-5, equal_nan=True).all(axis=0)
     answers = [trial.pay(words) for words in trial.wrong_words(wrong)]
-    return RightAndWrong(right, answers, same)
+    return RewardOutcome(right, answers, same)

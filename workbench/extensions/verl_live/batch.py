@@ -101,6 +101,8 @@ class VerlBatch:
     def _sequence(self, row: int, raw_sequence: Callable[..., Any]) -> Any:
         responses = self.attended_NR[row]
         prompts = self.arrays["attention_mask"][row, : self.arrays["prompts"].shape[1]] != 0
+        trained = self.trained_NR
+        left_out = trained is not None and trained.any() and not trained[row].any()
         scores = self.get("token_level_scores")
         scores = self.get("token_level_rewards") if scores is None else scores
         return raw_sequence(
@@ -113,6 +115,7 @@ class VerlBatch:
             logprobs=self._of(row, "rollout_log_probs", responses),
             advantages=self._of(row, "advantages", responses),
             reward=None if scores is None else float(scores[row].sum()),
+            truncated=True if left_out else None,  # by a limit, or by rejection sampling: meant
         )
 
     def _of(self, row: int, name: str, tokens: np.ndarray) -> np.ndarray | None:
@@ -174,34 +177,34 @@ def _of_outputs(outputs: Sequence[Any], step: int | None) -> VerlBatch:
     """What the agent loop returned, row by row, padded as verl pads it."""
     widest = max(len(output.prompt_ids) for output in outputs)
     longest = max(len(output.response_ids) for output in outputs)
+    prompts = [np.asarray(output.prompt_ids) for output in outputs]
+    responses = [np.asarray(output.response_ids) for output in outputs]
+    attended = [
+        np.concatenate([_left(np.ones_like(prompt), widest), _right(np.ones_like(own), longest)])
+        for prompt, own in zip(prompts, responses)
+    ]
     arrays = {
-        "prompts": np.stack([_left(output.prompt_ids, widest) for output in outputs]),
-        "responses": np.stack([_right(output.response_ids, longest) for output in outputs]),
+        "prompts": np.stack([_left(prompt, widest) for prompt in prompts]),
+        "responses": np.stack([_right(own, longest) for own in responses]),
         "response_mask": np.stack([_right(output.response_mask, longest) for output in outputs]),
-        "attention_mask": np.stack(
-            [
-                np.concatenate(
-                    [
-                        _left(np.ones(len(output.prompt_ids), int), widest),
-                        _right(np.ones(len(output.response_ids), int), longest),
-                    ]
-                )
-                for output in outputs
-            ]
-        ),
+        "attention_mask": np.stack(attended),
     }
+    turns = np.array([output.num_turns for output in outputs])
+    _add_optional(arrays, outputs, longest)
+    return VerlBatch(arrays, {"__num_turns__": turns}, step)
+
+
+def _add_optional(arrays: dict[str, np.ndarray], outputs: Sequence[Any], longest: int) -> None:
+    """Logprobs and rewards, where all outputs have them."""
     logprobs = [output.response_logprobs for output in outputs]
     if all(values is not None for values in logprobs):
         arrays["rollout_log_probs"] = np.stack([_right(values, longest) for values in logprobs])
     scores = [output.reward_score for output in outputs]
     if all(score is not None for score in scores):
         rewards = np.zeros(arrays["responses"].shape)
-        rewards[np.arange(len(outputs)), [len(output.response_ids) - 1 for output in outputs]] = (
-            scores
-        )
+        lengths = np.array([len(output.response_ids) for output in outputs])
+        rewards[np.arange(len(outputs)), lengths - 1] = scores
         arrays["token_level_scores"] = rewards
-    turns = np.array([output.num_turns for output in outputs])
-    return VerlBatch(arrays, {"__num_turns__": turns}, step)
 
 
 def _left(values: Sequence[Any], width: int) -> np.ndarray:

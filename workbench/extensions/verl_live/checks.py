@@ -114,27 +114,32 @@ def _misplaced(batch: VerlBatch, attended: np.ndarray) -> Mapping[str, np.ndarra
     """What is wrong -> bool, [N, tokens]."""
     wrong: dict[str, np.ndarray] = {}
     trained = batch.trained_NR
-    responses = batch.arrays["responses"]
     if trained is not None and trained.shape == attended.shape:
         wrong["response_mask counts padding"] = trained & ~attended
     wrong["attention_mask goes on behind padding of the response"] = (
         attended[:, 1:] & ~attended[:, :-1]
     )
+    return wrong | _misplaced_ids(batch, attended)
+
+
+def _misplaced_ids(batch: VerlBatch, attended: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Of ids and positions over prompt and response."""
+    wrong: dict[str, np.ndarray] = {}
+    responses = batch.arrays["responses"]
     ids = batch.get("input_ids")
     prompts = batch.get("prompts")
+    mask = batch.arrays["attention_mask"] != 0
     if ids is not None and ids.shape[1] >= responses.shape[1]:
         tail = ids[:, ids.shape[1] - responses.shape[1] :]
         wrong["input_ids end in other ids than responses"] = (tail != responses) & attended
     if ids is not None and prompts is not None and ids.shape[1] >= prompts.shape[1]:
-        mask = batch.arrays["attention_mask"][:, : prompts.shape[1]] != 0
-        wrong["input_ids begin with other ids than prompts"] = (
-            ids[:, : prompts.shape[1]] != prompts
-        ) & mask
+        width = prompts.shape[1]
+        ahead = mask[:, :width]
+        wrong["input_ids begin with other ids than prompts"] = (ids[:, :width] != prompts) & ahead
         wrong["attention_mask has padding inside or behind the prompt"] = (
-            ~mask[:, 1:] & mask[:, :-1]
+            ~ahead[:, 1:] & ahead[:, :-1]
         )
     places = batch.get("position_ids")
-    mask = batch.arrays["attention_mask"] != 0
     if places is not None and places.shape == mask.shape:
         counted = np.cumsum(mask, axis=1) - 1
         wrong["position_ids do not count the tokens"] = (places != counted) & mask
@@ -235,6 +240,8 @@ def sampler_agrees(batch: VerlBatch) -> Iterator[RuleResult]:
             "log-probabilities of sampler and trainer (actor_rollout_ref.rollout.calculate_log_probs=True)"
         )
         return
+    # R3 and R12 speak of trained tokens without a logprob of the sampler.
+    trained = trained & ~((given == 0) & (own < -SURE))
     gap = np.abs(given - own)
     yield Checked(int(trained.sum()))
     if not trained.any() or gap[trained].mean() <= NATS:
@@ -243,10 +250,16 @@ def sampler_agrees(batch: VerlBatch) -> Iterator[RuleResult]:
     by_row = (gap * trained).sum(axis=1) / np.maximum(trained.sum(axis=1), 1)
     row = int(by_row.argmax())
     words = f"rollout_log_probs differ from old_log_probs by {mean:.3g} nats a token, here by {by_row[row]:.3g}"
+    words += _shifted(given, own, trained, mean)
+    yield Finding(words, batch.place(row), ERROR if mean > 0.1 else NOTE, len(batch))
+
+
+def _shifted(given: np.ndarray, own: np.ndarray, trained: np.ndarray, mean: float) -> str:
+    """Whether the two agree one token apart; "" where they do not."""
     for shift, what in ((1, "one token late"), (-1, "one token early")):
         moved = np.roll(given, -shift, axis=1)
         both = trained & np.roll(trained, -shift, axis=1)
         both[:, [0, -1]] = False
         if both.sum() > 8 and np.abs(moved - own)[both].mean() < 0.2 * mean:
-            words += f"; they agree where rollout_log_probs are {what}"
-    yield Finding(words, batch.place(row), ERROR if mean > 0.1 else NOTE, len(batch))
+            return f"; they agree where rollout_log_probs are {what}"
+    return ""
