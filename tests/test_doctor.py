@@ -30,7 +30,7 @@ def test_this_machine_can_train_and_everything_is_tried():
     found = states(report.findings)
     for name in (
         "version",
-        "torch",
+        "torch [train]",
         "cpu",
         "scripted",
         "transformers on cpu",

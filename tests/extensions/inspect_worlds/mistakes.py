@@ -186,6 +186,14 @@ class Bounded(Numbers):
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
 
+class Timed(Numbers):
+    """A correct one that notes in `info` how long it took."""
+
+    class env(NumberEnv):
+        def info(self, right):
+            return {**super().info(right), "seconds": time.perf_counter()}
+
+
 @dataclass(frozen=True)
 class Cutting(Numbers):
     """A correct one with a limit of its own, which the prompt states."""
@@ -213,7 +221,7 @@ class Threaded(Numbers):
             self.stop.set()
 
 
-CORRECT = (Numbers, Walk, AnyNumbers, SplitNumbers, Bounded, Cutting, Threaded)
+CORRECT = (Numbers, Walk, AnyNumbers, SplitNumbers, Bounded, Timed, Cutting, Threaded)
 MISTAKES: dict[type, tuple[str, str, str]] = {}
 
 
@@ -956,14 +964,6 @@ class PaysForHaste(Numbers):
             return float(right) + 0.2 * (time.monotonic() - self.began < 30)
 
 
-class WritesDownTheTime(Numbers):
-    """Right: the time stands in what people read."""
-
-    class env(NumberEnv):
-        def info(self, right):
-            return {"success": right, "at": time.time()}
-
-
 def asked_of_a_server(guess: Any, number: int) -> bool:
     if number < 0:
         raise ConnectionError("the server does not answer")
@@ -1030,7 +1030,7 @@ TWINS = {
     Places: "E9",
     RunningNumberSplit: "E2",
     PaidByLuck: "E10",
-    WritesDownTheTime: "E20",
+    Timed: "E20",
     RaisesFailures: "E21",
     CannotBeRead: "E21",
     WholeKey: "E22",

@@ -97,7 +97,9 @@ def test_no_check_is_without_a_mistake():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "family", reduced(mistakes.CORRECT, mistakes.CORRECT[:1]), ids=lambda family: family.__name__
+    "family",
+    reduced(mistakes.CORRECT, [mistakes.Numbers, mistakes.Timed]),
+    ids=lambda family: family.__name__,
 )
 def test_correct_ones_are_clean(family):
     fits = {"count_tokens": count_tokens, "max_context": 2048, "max_turn_tokens": 64}
@@ -112,10 +114,10 @@ def test_shipped_environments_have_no_error_and_only_the_notes_that_are_known(na
 
 
 ADAPTED = {
-    "lake": ("gymnasium", "gymnasium", {"success_reward": 1.0, "max_turns": 20}, set()),
-    "blackjack": ("gymnasium", "gymnasium", {"id": "Blackjack-v1"}, {"E10"}),
+    "lake": ("gymnasium", "gymnasium", {"success_reward": 1.0, "max_turns": 20}, {"E2"}),
+    "blackjack": ("gymnasium", "gymnasium", {"id": "Blackjack-v1"}, {"E2", "E10"}),
     "chain_sum": ("reasoning_gym", "reasoning_gym", {}, set()),
-    "crosses": ("textarena", "textarena", {"id": "TicTacToe-v0", "players": 2, "seat": 1}, set()),
+    "crosses": ("textarena", "textarena", {"id": "TicTacToe-v0", "players": 2, "seat": 1}, {"E2"}),
     "guess": ("textarena", "textarena", {"id": "GuessTheNumber-v0"}, set()),
 }
 
@@ -277,3 +279,20 @@ def test_the_command_exits_1_on_an_error_and_0_on_notes(capsys, tmp_path):
 def test_the_cost_of_a_step_is_measured():
     cost = check_family(mistakes.Numbers(), budget_s=0.3, only=("E16",)).cost
     assert 0 < cost.step_s <= cost.longest_s < 1 and 0 < cost.peak_bytes < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"env": None}, "got None .NoneType., which has no name and no task and no make"),
+        ({"env": 5}, "its name or a config; got 5"),
+        ({"env": mistakes.Numbers}, "got its class: make one of it, Numbers"),
+        ({"env": Nim}, "got its class"),
+        ({"env": mistakes.Numbers().make()}, "which has no name"),
+        ({"env": mistakes.Numbers(), "tasks": 0}, "tasks is 0: expected how many"),
+        ({"env": "bandit", "tasks": -1}, "tasks is -1"),
+    ],
+)
+def test_what_is_no_environment_is_refused_in_words(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        wb.check_env(**wrong)

@@ -20,6 +20,7 @@ from workbench.engines.policy import load_tokenizer, read_pretrained
 from workbench.extensions.inspect_worlds.checks import EnvReport, check_family
 from workbench.extensions.inspect_worlds.view import env_check_view
 from workbench.extensions.inspect_worlds.words import TextPath
+from workbench.look.cells.annotated import shown
 from workbench.rollouts.config import CollectConfig
 from workbench.training.config import PRESETS, Config, load_config
 from workbench.training.sections import PolicyConfig
@@ -30,6 +31,7 @@ from workbench.worlds import ENVS
 from workbench.worlds import PRESETS as ENV_PRESETS
 
 TASKS = 12  # tasks that are played
+FAMILY = ("name", "task", "make")  # what every family has
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,12 +100,28 @@ def check_env(
     `env`: a family; the name of a preset, of a kind (`frozenlake`), of a class of yours (`my_env:Guess`), or a .toml file; a
     config. `settings`: dotted overrides, as in `load_config`. `policy`: whose tokenizer says whether prompts fit; of a config or
     a file, that which it names. `tasks`: how many are played; `budget_s`: seconds for each way to play. Raises ConfigError for
-    a name that is none of these.
+    what is none of these, and for less than one task.
     """
+    if tasks < 1:
+        raise ConfigError(f"tasks is {tasks}: expected how many tasks are played, at least 1")
     family, config = _family_and_config(env, settings or {})
     policy = policy or (config.policy.name if config is not None else None)
     fits = {} if policy is None else _token_limits(policy, config)
     return CheckedEnv(check_family(family, tasks=tasks, budget_s=budget_s, **fits))
+
+
+def _family_itself(env: Any) -> Any:
+    """What was handed over, if it is a family. Raises ConfigError for anything else."""
+    if isinstance(env, type):
+        raise ConfigError(
+            f"expected an environment's family, got its class: make one of it, {env.__name__}(...)"
+        )
+    if missing := [part for part in FAMILY if not hasattr(env, part)]:
+        raise ConfigError(
+            f"expected an environment's family (with name, task(seed) and make()), its name or a config; got {shown(env)}, "
+            f"which has no {' and no '.join(missing)}"
+        )
+    return env
 
 
 def _family_and_config(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Config | None]:
@@ -115,7 +133,7 @@ def _family_and_config(env: Any, settings: Mapping[str, Any]) -> tuple[Any, Conf
             raise ConfigError(
                 "settings change what is named; set the fields of a family itself: dataclasses.replace(family, ...)"
             )
-        return env, None
+        return _family_itself(env), None
     name = str(env)
     if name.endswith(".toml") or name in PRESETS and name not in ENV_PRESETS:
         config = load_config(name, settings)

@@ -30,6 +30,7 @@ from workbench.worlds.scoring import scores_after
 from workbench.worlds.shared import opened
 
 CUT_OFF = "no answer within the deadline"  # in the place of an answer
+READ_OF_INFO = ("success", "valid_format", "moves", "calls", "answer", "documents", "complaint")
 WAIT_S = 0.2  # for a runner's answers, at a time; a runner has its own deadlines
 
 
@@ -358,6 +359,8 @@ def _of_a_runner(answer: EnvAnswer) -> Any:
 
 
 def plain_answer(reply: Observation | StepResult | Any) -> Any:
+    """What two plays of a trajectory are compared by. Of `info`, which is for people and may hold seconds or a host's name,
+    the values that something else depends on (READ_OF_INFO)."""
     if not isinstance(reply, StepResult):
         return reply
     return (
@@ -366,7 +369,7 @@ def plain_answer(reply: Observation | StepResult | Any) -> Any:
         dict(reply.reward_parts),
         reply.terminated,
         reply.truncated,
-        dict(reply.info),
+        {name: reply.info[name] for name in READ_OF_INFO if name in reply.info},
     )
 
 

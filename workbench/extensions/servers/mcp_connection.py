@@ -22,6 +22,7 @@ from workbench.values.errors import ToolError
 
 LINE_S = 30.0  # in which a line of a server's must end: a call's own deadline is mostly shorter
 # Bytes of what a server last printed on stderr, for the error that says why it failed.
+MOST_PAGES_BYTES = 16 << 20  # of all that a server lists of a kind
 LAST_WORDS = 1_000
 
 
@@ -165,10 +166,19 @@ class _Connection:
 
 
 async def _all_of(client: Any, what: str) -> list[Any]:
+    """The entries of all pages. Raises ConnectionError for more than MOST_PAGES_BYTES of them: a list may be endless, and
+    a deadline alone would let it grow as fast as the server writes."""
     entries = []
     cursor = None
-    while True:  # an endless list ends at the caller's deadline
+    listed_bytes = 0
+    while True:
         page = await getattr(client, f"list_{what}")(cursor=cursor)
+        listed_bytes += len(page.model_dump_json())
+        if listed_bytes > MOST_PAGES_BYTES:
+            raise ConnectionError(
+                f"it lists {what.replace('_', ' ')} without end: {len(entries):,} and more than "
+                f"{MOST_PAGES_BYTES >> 20} MB; expected at most so much"
+            )
         entries += getattr(page, what)
         cursor = page.next_cursor
         if not cursor:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, CheckInput
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     Script,
@@ -65,13 +65,16 @@ def check_overlap(given: CheckInput) -> Iterator[RuleResult]:
         # Where nothing is hidden, what is shown is the problem.
         few = len(train.keys() | held_out.keys()) <= FEW_PROBLEMS and len(alike) == len(held_out)
         one, other = alike[0]
-        only = _only_in_payload(one, other)
+        differ = _different_fields(one, other)
+        only = " and ".join(map(repr, differ)) or "nothing"
+        # A simulator of others' that is told a seed: where it begins is all that there is to split.
+        seeds = bool(differ) and all(name.lower() in SEEDLIKE for name in differ)
         yield Finding(
             f"{len(alike)} of {compared} held-out tasks that were compared are training tasks: {one.id!r} (held out) and "
             f"{other.id!r} (trained on) show the same and answer alike to the words of every way to play; expected that "
             f"what is held out is never trained on. Their payloads differ in {only}, which the problem does not depend "
             "on. Give the family split_of(task) that goes by what makes the problem: content_split(text of it)",
-            severity=NOTE if few else "error",
+            severity=NOTE if few or seeds else "error",
         )
 
 
@@ -121,7 +124,6 @@ def _outcome(played: PlayedTrajectory) -> list[Any]:
     ]
 
 
-def _only_in_payload(one: Task, other: Task) -> str:
+def _different_fields(one: Task, other: Task) -> list[str]:
     names = {*one.payload, *other.payload}
-    differ = sorted(name for name in names if one.payload.get(name) != other.payload.get(name))
-    return " and ".join(map(repr, differ)) or "nothing"
+    return sorted(name for name in names if one.payload.get(name) != other.payload.get(name))

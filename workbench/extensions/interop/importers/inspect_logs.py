@@ -177,7 +177,7 @@ def _against_summary(row: Row, scores: Mapping[str, float | None]) -> Iterator[C
 def missing(sequences: Sequence[RawSequence], rows: Sequence[Row]) -> list[str]:
     """What these logs do not tell. `rows` are the first samples."""
     lacking = [NO_IDS, NO_ADVANTAGES]
-    several = [row for row in rows if len(row["sample"].get("scores") or ()) > 1]
+    several = [row for row in rows if len(scores_of(row["sample"])) > 1]
     if several and all(sequence.reward is None for sequence in sequences):
         lacking.append(SCORES)
     return lacking

@@ -28,6 +28,8 @@ from workbench.values.errors import DataError
 MOST_TOKENS = 4_000_000  # about 150 MB of arrays
 LOOK = 20  # lines of a file that are looked at to tell whose it is
 NAMED = 12  # damaged places that are named; all are counted
+# Of a row that no reader foresaw: a list where an object stands, a name that is a list.
+UNEXPECTED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 KEPT_ROWS = 4  # rows of which the reader of a framework is shown what is in them
 
 READERS = (
@@ -125,6 +127,9 @@ class _Reading:
             except Damaged as error:
                 self._skip(f"{where}: {error}")
                 continue
+            except UNEXPECTED as error:
+                self._skip(f"{where}: not as {reader.framework} writes it ({_where_it_was(error)})")
+                continue
             self.sequences += sequences
             self.tokens += sum(map(_length, sequences))
             if len(self.rows) < KEPT_ROWS:
@@ -141,6 +146,14 @@ class _Reading:
             is_meant = file.suffix in LINES_AND_TABLES and file not in known
             if is_meant and file.stat().st_size and not _readable(file):
                 self._skip(f"{name(file.name)}: nothing in it can be read")
+
+
+def _where_it_was(error: Exception) -> str:
+    """An error of the reader itself, in words, with its line: whoever has a sound file can say where it went wrong."""
+    while (inner := error.__traceback__) is not None and inner.tb_next is not None:
+        error.__traceback__ = inner.tb_next
+    place = inner and f"{Path(inner.tb_frame.f_code.co_filename).name} line {inner.tb_lineno}"
+    return f"{name(f'{type(error).__name__}: {error}', 120)}, at {place}"
 
 
 def _length(sequence: RawSequence) -> int:

@@ -35,13 +35,13 @@ NO_TOKENS = (
     "R4, R5, R12 and R22 cannot be checked; sample with verifiers' train client (type 'train', an inference "
     "server that returns token ids), as prime-rl does"
 )
-LIMITS = {
+LIMITS = (
     "max_turns",
     "max_input_tokens",
     "max_output_tokens",
     "max_total_tokens",
     "compaction_failed",
-}
+)
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
@@ -56,7 +56,7 @@ def _is_trace(row: Mapping[str, Any]) -> bool:
 def version(rows: Sequence[Row], file: Path) -> str | None:
     """The verifiers version that the first trace with one names."""
     for row in rows:
-        for trace in [row] if _is_trace(row) else row.get("traces") or ():
+        for trace in [row] if _is_trace(row) else rows_of(row.get("traces"), "traces"):
             build = trace.get("verifiers") if isinstance(trace, dict) else None
             if isinstance(build, dict) and isinstance(build.get("version"), str):
                 return name(build["version"], 24)
@@ -219,7 +219,7 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
 def _truncated(trace: Mapping[str, Any]) -> bool:
     if trace.get("stop_condition") in LIMITS:
         return True
-    calls = [call for call in trace.get("calls") or () if isinstance(call, dict)]
+    calls = [call for call in rows_of(trace.get("calls"), "calls") if isinstance(call, dict)]
     answered = [call for call in calls if call.get("error") is None]
     return bool(answered) and answered[-1].get("finish_reason") == "length"
 
