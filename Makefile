@@ -43,6 +43,7 @@ VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 READERS_COST := about 2.1 GB of disk and 3 to 6 minutes
 AGENTS_COST := about 0.4 GB of disk and a minute
 LEAGUE_COST := about 0.5 GB of disk and a minute
+VERL_COST := about 0.4 GB of disk and a minute
 DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
@@ -299,6 +300,14 @@ setup-readers: setup-test
 	@$(call beside,$(READERS_COST)); \
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
 	make_one $(READERS)-openenv openenv==0.10.0
+
+# verl without what it needs on a GPU: its batches, its advantage step and its agent loop are imported on any machine.
+setup-verl: setup-test
+	@$(call beside,$(VERL_COST)); \
+	make_one $(VERL) --no-deps verl==0.9.1 ray==2.60.0 tensordict==0.10.0 pyvers==0.2.3 codetiming==1.4.0 hydra-core==1.3.8 \
+		omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 torchdata==0.11.0 TransferQueue==0.1.11 msgpack==1.2.4 msgspec==0.22.0 \
+		cachetools==8.0.2 fastapi==0.165.0 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0 frozenlist==1.8.0 \
+		multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 orjson==3.13.0 pydantic-settings==2.16.3 pylatexenc==2.11 nvtx==0.2.17
 
 # Tools that watch training, as they come from PyPI. What they need that we have as well is taken in our versions.
 setup-league: setup-test

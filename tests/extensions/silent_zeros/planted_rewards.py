@@ -222,6 +222,10 @@ def inner(text: str) -> str | None:
     return match[1] if match else None
 
 
+def behind_the_thought(text: str) -> str:
+    return text.rpartition("</think>")[2].strip()
+
+
 def last_line(text: str) -> str:
     return text.rpartition("\n")[2]
 
@@ -367,6 +371,13 @@ PLANTED = (
         "the prompt ends in <think>",
         Scene([tagged, whole_form], boxed, tokenizer=opened),
         Scene([tagged, form_behind_an_opened_thought], boxed, tokenizer=opened),
+    ),
+    Planted(
+        "answer-behind-an-opened-thought",
+        "template",
+        "the prompt ends in <think>",
+        Scene(exact, tokenizer=opened),
+        Scene(exact, tokenizer=opened, options={"parser": behind_the_thought}),
     ),
     Planted(
         "template-raises",

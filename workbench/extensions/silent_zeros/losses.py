@@ -31,26 +31,58 @@ class PathOutcome:
     kept_NF: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class PathRewards:
+    """What functions paid behind one step.
+
+    rewards   None where the step altered nothing
+    paid_NF   bool: the words are paid as before, or nearly
+    alive_N   bool: rows whose words the step gave something for
+    """
+
+    step: str
+    rewards: BatchRewards | None
+    paid_NF: np.ndarray
+    alive_N: np.ndarray
+
+
 def walk_words(trial: RewardTrial, outcome: RewardOutcome) -> PathOutcome:
-    """Walk the words of all rows, ask functions after each step, and name the first step that loses them."""
+    """Walk the words of all rows, ask functions after each step, and name the step behind which words are never paid again.
+    What a later step puts right (a parser that leaves a thought out) is lost nowhere."""
     walks = [trial.path.walk(row, words) for row, words in zip(trial.rows, trial.words)]
-    paid = outcome.pays_NF.copy()
     results: list[StepResult] = [*_failed_steps(trial, walks)]
+    steps = list(_step_outcomes(trial, outcome, walks))
+    later = np.zeros_like(outcome.pays_NF)
+    for number in reversed(range(len(steps))):
+        here = steps[number]
+        before = steps[number - 1].paid_NF if number else outcome.pays_NF
+        lost = before & ~here.paid_NF & ~later & here.alive_N[:, None]
+        results.append(
+            (here.step, Checked(int((before & here.alive_N[:, None]).any(axis=1).sum())))
+        )
+        if here.rewards is not None:
+            results += _losses(trial, outcome, walks, here.step, here.rewards, lost)
+        later |= here.paid_NF
+    return PathOutcome(results, steps[-1].paid_NF)
+
+
+def _step_outcomes(
+    trial: RewardTrial, outcome: RewardOutcome, walks: Sequence[PathText]
+) -> Iterator[PathRewards]:
     before: list[Any] = list(trial.words)
+    paid = outcome.pays_NF
     for step in STEPS:
-        alive = [step in walk.after and step not in walk.failed for walk in walks]
-        paid &= np.array(alive)[:, None]
+        alive = np.array([step in walk.after and step not in walk.failed for walk in walks])
         texts = [
             walk.after[step] if here else words for walk, here, words in zip(walks, alive, before)
         ]
-        results.append((step, Checked(int(paid.any(axis=1).sum()))))
+        rewards = None
         if texts != before:
             rewards = trial.pay(texts, [walk.ids for walk in walks])
-            lost = outcome.lost_NF(rewards) & paid
-            results += _losses(trial, outcome, walks, step, rewards, lost)
-            paid &= ~lost
+            paid = outcome.pays_NF & ~outcome.lost_NF(rewards)
+        paid = paid & alive[:, None]
+        yield PathRewards(step, rewards, paid, alive)
         before = texts
-    return PathOutcome(results, paid)
 
 
 def _failed_steps(trial: RewardTrial, walks: Sequence[PathText]) -> Iterator[StepResult]:

@@ -200,6 +200,9 @@ class TokenPath:
             return answer
         place, stop = min(known)
         kept = answer.text[: place + len(stop) if self.keeps_stop_text else place]
+        lengths = range(1, len(answer.ids) + 1)
+        last = next(n for n in lengths if stop in self.decoded(answer.ids[:n]))
+        answer = replace(answer, ids=answer.ids[:last])
         if kept == answer.text:
             return answer
         what = "kept" if self.keeps_stop_text else "left out"
