@@ -301,13 +301,15 @@ setup-readers: setup-test
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
 	make_one $(READERS)-openenv openenv==0.10.0
 
-# verl without what it needs on a GPU: its batches, its advantage step and its agent loop are imported on any machine.
+# verl without what it needs on a GPU: its batches, its advantage step and its agent loop are imported on any machine. Its
+# wheel brings a package `tests`, which would stand in the place of ours.
 setup-verl: setup-test
 	@$(call beside,$(VERL_COST)); \
 	make_one $(VERL) --no-deps verl==0.9.1 ray==2.60.0 tensordict==0.10.0 pyvers==0.2.3 codetiming==1.4.0 hydra-core==1.3.8 \
 		omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 torchdata==0.11.0 TransferQueue==0.1.11 msgpack==1.2.4 msgspec==0.22.0 \
 		cachetools==8.0.2 fastapi==0.165.0 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0 frozenlist==1.8.0 \
-		multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 orjson==3.13.0 pydantic-settings==2.16.3 pylatexenc==2.11 nvtx==0.2.17
+		multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 orjson==3.13.0 pydantic-settings==2.16.3 pylatexenc==2.11 nvtx==0.2.17; \
+	rm -rf $(VERL)/lib/python3*/site-packages/tests
 
 # Tools that watch training, as they come from PyPI. What they need that we have as well is taken in our versions.
 setup-league: setup-test
