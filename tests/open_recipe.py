@@ -33,6 +33,7 @@ class StandInProcess:
 
     lives = True
     last_words = ""
+    key = ""
 
     def __init__(self, write, arguments, *, devices="", port=0, weights="", renewed=dict):
         from server_kit import StandInServer

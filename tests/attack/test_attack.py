@@ -13,10 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 
-from tests.attack import victims
+from tests.attack import drive, victims
 from tests.attack.drive import SHARES, Attack, run_case
 from tests.attack.grammar import LONGEST, TEXTS, made, made_table, shape_of, text
 from tests.attack.victims import Case, Ground
@@ -261,6 +262,8 @@ def test_cases_of_every_kind_are_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
+    here_mb = psutil.Process().memory_info().rss / 2**20  # of other tests, and a child's, too
+    monkeypatch.setattr(drive, "MEGABYTES", drive.MEGABYTES + here_mb)
     ground = victims.lay_ground(tmp_path)
     assert len(ground.rollouts) > 8 and len(ground.shapes) > 20
     attack = Attack(ground, 0)

@@ -84,7 +84,9 @@ def test_published_architectures_have_one(kind):
         model = AutoModelForCausalLM.from_config(config)
     small = small_stand_in(model)
     assert type(small) is type(model) and not any(p.is_meta for p in small.parameters())
-    assert sum(p.numel() for p in small.parameters()) < 1_000_000 < MOST
+    # Mamba's layers do not become narrow: 1.3 million in a jamba, 1.9 in a nemotron_h.
+    most = 2_500_000 if kind in ("nemotron_h", "jamba") else 1_000_000
+    assert sum(p.numel() for p in small.parameters()) < most < MOST
     assert PUBLISHED[kind] <= set(getattr(small.config, "layer_types", None) or ())
 
 

@@ -125,6 +125,8 @@ class CallSummary(NamedTuple):
     def asks_outside(self, code: AuthoredCode) -> bool:
         """Whether it asks something outside, or calls own code that does."""
         for path in self.calls:
+            if _reads_a_value(path):
+                continue
             if path[-1] in code.outside or path[-1] not in code.own and OUTSIDE.intersection(path):
                 return True
         return self.raises
@@ -133,10 +135,19 @@ class CallSummary(NamedTuple):
         """Whether it does more than read a text."""
         for path in self.calls:
             name = path[-1]
+            if _reads_a_value(path):
+                continue
             known = name in code.own or name in READS or hasattr(builtins, name)
             if not known or name in code.asking:
                 return True
         return self.asks_outside(code)
+
+
+def _reads_a_value(path: tuple[str, ...]) -> bool:
+    """Whether it is a method that reads a text or a value, as in `text.split(">")`: a function of one's own that is called
+    `split`, too, is another one."""
+    is_method = len(path) > 1 and path[0] not in ("self", "cls", "super()")
+    return is_method and path[-1] in READS and not OUTSIDE.intersection(path)
 
 
 class AuthoredCode:
