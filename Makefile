@@ -10,6 +10,7 @@ VLLM_VENV := .venv-vllm
 READERS := .venv-readers
 AGENTS := .venv-agents
 LEAGUE := .venv-league
+VERL := .venv-verl
 SEEDS  ?= 0
 SEED   ?= 0
 TASK   ?= search-discovery
@@ -42,11 +43,12 @@ VLLM_COST := about 3.8 GB of disk and 3 to 6 minutes
 READERS_COST := about 2.1 GB of disk and 3 to 6 minutes
 AGENTS_COST := about 0.4 GB of disk and a minute
 LEAGUE_COST := about 0.5 GB of disk and a minute
+VERL_COST := about 0.4 GB of disk and a minute
 DOCS_COST := about 1.7 GB of disk (with the demo) and 3 to 5 minutes
 LAB_COST  := about 1.8 GB of disk (with the demo) and 3 to 5 minutes
 
 .DEFAULT_GOAL := help
-.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl league resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents setup-league
+.PHONY: help format lint demo test test-full lab docs pictures bias algorithms collapse search-methods search-masks statistics mutants silent-bugs silent-bugs-server soak soak-servers soak-grids soak-agents hostile attack bench bench-gpu bench-agents test-vllm test-readers test-agents test-trl test-verl league resolve clean setup-demo setup-smollm2 setup-test setup-lab setup-docs setup-vllm setup-readers setup-agents setup-league setup-verl
 
 help:  ## this list
 	@printf 'Agent RL Workbench. The first time a command sets itself up in %s with pip:\n' '$(VENV)'
@@ -188,6 +190,10 @@ test-trl: setup-test  ## the lint live in TRL's GRPOTrainer: silent bugs planted
 	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_TRL=1 $(VENV)/bin/python -m pytest --durations=5 -m "full or not full" $(PYTEST_ARGS) \
 		tests/extensions/trl_live
 
+test-verl: setup-test setup-verl  ## the lint of verl's batches by verl's own code: its DataProto, its advantage step, its agent loop's output (no GPU)
+	@$(NO_HUB) $(ONE_THREAD) WORKBENCH_VERL=1 PYTHONPATH=$(CURDIR) $(VERL)/bin/python -m pytest --durations=5 -m "full or not full" $(PYTEST_ARGS) \
+		tests/extensions/verl_live
+
 # What is done stays done: it may be cut off and called again. Runs of all seeds so far are joined.
 league: setup-test setup-league  ## silent bugs planted into TRL runs, every tool as its authors run it: recall, false alarms, cost (SEED=, LEAGUE_ARGS="--only greedy wrong-sign")
 	@$(NO_HUB) $(ONE_THREAD) PYTHONPATH=$(CURDIR) $(LEAGUE)/bin/python -m experiments.league run --seed $(SEED) \
@@ -204,7 +210,7 @@ resolve:  ## do the extras resolve on every Python from 3.11 to 3.13? nothing is
 	@PATH="$(CURDIR)/.venv-resolve/bin:$$PATH" $(PYTHON) -m tests.resolve $(RESOLVE_ARGS)
 
 clean:  ## remove .venv and what tests leave; runs and data stay
-	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) $(LEAGUE) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(READERS) $(READERS)-openenv $(AGENTS) $(LEAGUE) $(VERL) .venv-resolve build dist *.egg-info .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------------------------ set-up
@@ -294,6 +300,16 @@ setup-readers: setup-test
 	@$(call beside,$(READERS_COST)); \
 	make_one $(READERS) inspect-ai==0.3.285 verifiers==0.4.0 'transformers<5.20'; \
 	make_one $(READERS)-openenv openenv==0.10.0
+
+# verl without what it needs on a GPU: its batches, its advantage step and its agent loop are imported on any machine. Its
+# wheel brings a package `tests`, which would stand in the place of ours.
+setup-verl: setup-test
+	@$(call beside,$(VERL_COST)); \
+	make_one $(VERL) --no-deps verl==0.9.1 ray==2.60.0 tensordict==0.10.0 pyvers==0.2.3 codetiming==1.4.0 hydra-core==1.3.8 \
+		omegaconf==2.4.0 antlr4-python3-runtime==4.9.3 torchdata==0.11.0 TransferQueue==0.1.11 msgpack==1.2.4 msgspec==0.22.0 \
+		cachetools==8.0.2 fastapi==0.165.0 aiohttp==3.14.5 aiohappyeyeballs==2.7.1 aiosignal==1.4.0 frozenlist==1.8.0 \
+		multidict==7.2.1 propcache==0.5.4 yarl==1.25.1 orjson==3.13.0 pydantic-settings==2.16.3 pylatexenc==2.11 nvtx==0.2.17; \
+	rm -rf $(VERL)/lib/python3*/site-packages/tests
 
 # Tools that watch training, as they come from PyPI. What they need that we have as well is taken in our versions.
 setup-league: setup-test

@@ -215,6 +215,9 @@ def sound(folder: Path) -> dict[str, dict[str, Any]]:
         "mount": {"command": ["true"]},
         "agents": {"program": "my_agent:solve"},
         "attach_trl": {"trainer": None},  # a right one takes a TRL run: tests/extensions/trl_live
+        "attach_verl": {},  # ... verl: tests/extensions/verl_live
+        "check_rewards": {"policy": None, "words": "answer"},  # tests/extensions/silent_zeros
+        "lint_verl": {"data": None},
         "conversations": {"what": groups},
         "envs": {},
         "show_planted": {},
