@@ -109,7 +109,7 @@ def start_demo(out: Path) -> None:
     def train(config: Config, path: Path) -> Run:
         # The engine that was opened before the fork serves one run.
         train_module.open_session = forked if config.seed == SEEDS[0] else anew
-        return train_module.train_here(config, path, on_note=None)
+        return killing.calls.train_here(config, path, on_note=None)
 
     demo_cell.demo(killing.config_of(CASE, **TINY), SEEDS, out, train, lambda words: None)
 
