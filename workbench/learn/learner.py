@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workbench.basics.extensions import service
+from workbench.basics.extensions import has_service, service
 from workbench.learn.adapters import adapted, merged
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import TERMS, Credit, demand_facts, missing_facts, needs_critic
@@ -240,6 +240,8 @@ class Learner:
             raise LearnerError(
                 f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}"
             )
+        if has_service("check_state"):
+            service("check_state", "resume")(tensors, state, self.models)
         refuse_other(policy.module, tensors["model"], list(state["trainable"]), "model")
         if critic is not None:
             critic.refuse_other(tensors, state.get("critic"))

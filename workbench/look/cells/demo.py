@@ -135,12 +135,16 @@ def demo(
     The table holds every row of the last evaluation of every seed, its verdict, and the CPU and wall seconds of its
     steps (evaluations apart); `wall_seconds` of a seed are all of it, rivals and evaluations included. A run that ends
     because nothing could be learned has failed like any other. Raises ConfigError for a seed that stands twice,
-    StoreError where a table lies in `out` already.
+    StoreError where `out` is not empty.
     """
     if len(set(seeds)) != len(seeds):
         raise ConfigError(f"every seed is a run of its own, but one occurs twice in {list(seeds)}")
-    if (out / "table.json").exists():
-        raise StoreError(f"{out / 'table.json'} is there already; choose another folder")
+    if any(out.glob("*")):
+        first = shlex.quote(f"{out}/seed-{seeds[0]}")
+        raise StoreError(
+            f"{out} is there already and not empty. What a demo that was broken off left in it goes on by `workbench "
+            f"resume {first}`; for another demo choose another folder"
+        )
     results = []
     for seed in seeds:
         began = time.monotonic()
@@ -207,13 +211,12 @@ def rival_config(config: Config, name: str) -> Config:
 
 @contextmanager
 def _rivals(config: Config, out: Path) -> Iterator[dict[str, RunningRun]]:
-    """The rivals at work, by name; whichever still is at the end of this block is stopped."""
+    """The rivals at work, by name; whichever still is at the end of this block is stopped, or where this process is killed."""
     working: dict[str, RunningRun] = {}
     try:
         for name in rivals_of(config):
-            working[name] = start(
-                rival_config(config, name), out / f"seed-{config.seed}-{name.replace(' ', '-')}"
-            )
+            path = out / f"seed-{config.seed}-{name.replace(' ', '-')}"
+            working[name] = start(rival_config(config, name), path, outlives=False)
         yield working
     finally:
         for running in working.values():

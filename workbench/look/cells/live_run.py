@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,6 +49,7 @@ from workbench.look.watch import follow
 from workbench.run.follow import RunFollower
 from workbench.run.store import Run, open_run, with_name
 from workbench.run.writer import write_file
+from workbench.tools.workers.supervisor import PR_SET_PDEATHSIG, prctl
 from workbench.training.config import Config, to_dict
 from workbench.values import View
 from workbench.values.errors import LearnerError, MissingNameError, StoreError, nearest
@@ -239,11 +240,12 @@ def fresh_path(path: str | Path) -> Path:
     return free
 
 
-def train(config: Config, path: str | Path) -> RunningRun:
+def train(config: Config, path: str | Path, *, outlives: bool = True) -> RunningRun:
     """Start training in a process of its own and return at once; `.wait()` gives the finished `Run`.
 
-    Raises StoreError where the run exists or is being trained already, and where nothing can be written; ConfigError
-    where that process could not import what the config names, and where a first prompt leaves no room for an answer.
+    Not `outlives`: it is asked to stop once the thread that calls this is gone, also by a kill (Linux). Raises
+    StoreError where the run exists or is being trained already, and where nothing can be written; ConfigError where that
+    process could not import what the config names, and where a first prompt leaves no room for an answer.
     """
     path = Path(path)
     _refuse_existing(path)
@@ -254,7 +256,8 @@ def train(config: Config, path: str | Path) -> RunningRun:
         # one may lie there of a failed try, and so may its log
         write_file(settings, json.dumps(to_dict(config), indent=1).encode(), replace=True)
         log.truncate(0)
-        return _start(["train", str(settings), "--out", str(path)], path, config.train.steps, log)
+        words = ["train", str(settings), "--out", str(path)]
+        return _start(words, path, config.train.steps, log, outlives)
 
 
 def _refuse_existing(path: Path) -> None:
@@ -358,7 +361,9 @@ def _claimed(path: Path) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) -> RunningRun:
+def _start(
+    arguments: list[str], path: Path, steps: int | None, log: IO[bytes], outlives: bool = True
+) -> RunningRun:
     """One `workbench` command in a session of its own, so that no signal to the kernel reaches it. The log begins with
     it: what an earlier process said last is not said by this one. A process that cannot be noted is not left running:
     nobody could find it again."""
@@ -370,6 +375,7 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
         stderr=subprocess.STDOUT,
         start_new_session=True,
         env=_environment(),
+        preexec_fn=None if outlives else partial(_end_with, os.getpid()),
     )
     try:
         process = Process.of_child(child)
@@ -380,6 +386,13 @@ def _start(arguments: list[str], path: Path, steps: int | None, log: IO[bytes]) 
         child.wait()
         raise
     return RunningRun(path, process, steps)
+
+
+def _end_with(parent: int) -> None:
+    """In a child: it gets a SIGTERM where the thread that started it is gone."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _environment() -> dict[str, str]:

@@ -123,7 +123,7 @@ def _become_supervisor() -> tuple[int, int]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()  # the collector would touch, and so copy, every page in every worker
     return woken, wake
@@ -137,9 +137,9 @@ def _fork_worker(fd: int, work: Callable[[socket.socket], None], unneeded: list[
     status = 1
     try:
         os.setsid()  # a group of its own: what it starts is killed with it
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         # What it lets loose stays its own, and falls to the supervisor at its end.
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         if os.getppid() != supervisor:
             os._exit(status)
         signal.set_wakeup_fd(-1)
@@ -244,7 +244,7 @@ def release(owner: int, process: subprocess.Popen, control: socket.socket) -> No
         process.wait()
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     """Linux only: elsewhere workers still go with the supervisor, unless that is killed first."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
