@@ -748,17 +748,20 @@ ALLOWED = {
         "self._older.unlink",
     ): "the same, once newer ones have arrived",
     (
-        "workbench/engines/adapter_route.py",
+        "workbench/extensions/vllm_server/adapters.py",
         "path.mkdir",
     ): "adapters on their way to a server, in the same place",
-    ("workbench/engines/adapter_route.py", "(path / 'adapter_config.json').write_text"): "the same",
-    ("workbench/engines/adapter_route.py", "save_file"): "the same",
+    (
+        "workbench/extensions/vllm_server/adapters.py",
+        "(path / 'adapter_config.json').write_text",
+    ): "the same",
+    ("workbench/extensions/vllm_server/adapters.py", "save_file"): "the same",
     (
         "workbench/extensions/agents/command.py",
         "calls.to_frame().to_csv",
     ): "a table as text for the terminal: no file is named",
     (
-        "workbench/engines/adapter_route.py",
+        "workbench/extensions/vllm_server/adapters.py",
         "shutil.rmtree",
     ): "the same, once newer ones have arrived, or where they found no room",
     ("workbench/extensions/bounds/trial.py", "os.write"): "a pipe, from the child to this process",

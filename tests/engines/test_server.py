@@ -281,7 +281,7 @@ def test_an_adapter_that_finds_no_room_is_refused_before_the_server_is_touched(s
     def full(tensors, path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("workbench.engines.adapter_route.save_file", full)
+    monkeypatch.setattr("workbench.extensions.vllm_server.adapters.save_file", full)
     with pytest.raises(EngineError, match=":1 does not fit into .*No space left.*layout.folder"):
         engine.sync_adapter(*an_adapter(1), 1)
     assert not server.paused

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from workbench.engines.adapter_route import Adapter, AdapterTransfer
+from workbench.engines.adapter_route import Adapter
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.vllm_core import WHOLE, VllmOutput
+from workbench.extensions.vllm_server.adapters import AdapterTransfer
 from workbench.extensions.vllm_server.client import ServerClient, ServerDeadlineError, ServerError
 from workbench.extensions.vllm_server.process import ServerProcess
 from workbench.extensions.vllm_server.ranks import ServerRanks

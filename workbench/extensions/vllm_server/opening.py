@@ -14,11 +14,11 @@ from typing import IO
 
 import torch
 
-from workbench.engines.adapter_route import AdapterTransfer, adapter_arguments
 from workbench.engines.config import VllmEngineConfig
 from workbench.engines.layout import LayoutConfig
 from workbench.engines.vllm_core import check_vllm, renewed_arguments, server_arguments
 from workbench.engines.vllm_engine import VllmEngine, check_model, context_for
+from workbench.extensions.vllm_server.adapters import AdapterTransfer, adapter_arguments
 from workbench.extensions.vllm_server.core import ServerCore
 from workbench.extensions.vllm_server.guard import KEY
 from workbench.extensions.vllm_server.process import CONTROL, ServerProcess

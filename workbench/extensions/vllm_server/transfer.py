@@ -1,6 +1,6 @@
 """Bringing weights into a server, and holding what arrived against what was sent. The server stays paused: `core` resumes it.
 
-By which way they go (`ways`) makes no difference here; adapters that go alone have their own (`adapter_route`)."""
+By which way they go (`ways`) makes no difference here; adapters that go alone have their own (`adapters`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workbench.engines.adapter_route import Adapter, AdapterTransfer
+from workbench.engines.adapter_route import Adapter
 from workbench.engines.digests import digests, unequal
 from workbench.engines.layout import LayoutConfig
+from workbench.extensions.vllm_server.adapters import AdapterTransfer
 from workbench.extensions.vllm_server.client import ServerClient
 from workbench.extensions.vllm_server.ways import transfer_by
 from workbench.values.errors import EngineError

@@ -64,18 +64,22 @@ def check_overlap(given: CheckInput) -> Iterator[RuleResult]:
     if alike:
         # Where nothing is hidden, what is shown is the problem.
         few = len(train.keys() | held_out.keys()) <= FEW_PROBLEMS and len(alike) == len(held_out)
-        one, other = alike[0]
-        differ = _different_fields(one, other)
-        only = " and ".join(map(repr, differ)) or "nothing"
-        # A simulator of others' that is told a seed: where it begins is all that there is to split.
-        seeds = bool(differ) and all(name.lower() in SEEDLIKE for name in differ)
-        yield Finding(
-            f"{len(alike)} of {compared} held-out tasks that were compared are training tasks: {one.id!r} (held out) and "
-            f"{other.id!r} (trained on) show the same and answer alike to the words of every way to play; expected that "
-            f"what is held out is never trained on. Their payloads differ in {only}, which the problem does not depend "
-            "on. Give the family split_of(task) that goes by what makes the problem: content_split(text of it)",
-            severity=NOTE if few or seeds else "error",
-        )
+        yield _finding(alike, compared, few)
+
+
+def _finding(alike: list[tuple[Task, Task]], compared: int, few: bool) -> Finding:
+    one, other = alike[0]
+    differ = _different_fields(one, other)
+    only = " and ".join(map(repr, differ)) or "nothing"
+    # A simulator of others' that is told a seed: where it begins is all that there is to split.
+    seeds = bool(differ) and all(name.lower() in SEEDLIKE for name in differ)
+    return Finding(
+        f"{len(alike)} of {compared} held-out tasks that were compared are training tasks: {one.id!r} (held out) and "
+        f"{other.id!r} (trained on) show the same and answer alike to the words of every way to play; expected that "
+        f"what is held out is never trained on. Their payloads differ in {only}, which the problem does not depend "
+        "on. Give the family split_of(task) that goes by what makes the problem: content_split(text of it)",
+        severity=NOTE if few or seeds else "error",
+    )
 
 
 def _as_many_as_time_allows(given: CheckInput) -> int:
