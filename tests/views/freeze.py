@@ -88,7 +88,35 @@ def bias_report(text: str) -> SimpleNamespace:
         SimpleNamespace(safe_payout=0.5, attempts=2, risky_P=(0.1, 0.5), difference_P=(-0.2, 0.1)),
     )
     return SimpleNamespace(
-        rows=tuple(rows), traps=traps, faults=(f"a fault {text}",), curves=curves, passed=False
+        rows=tuple(rows),
+        traps=traps,
+        faults=(f"a fault {text}",),
+        curves=curves,
+        lagged=lagged_rows(text),
+        passed=False,
+    )
+
+
+def lagged_rows(text: str) -> tuple[SimpleNamespace, ...]:
+    """Two corrections at two lags, and a term of KL that points back."""
+    row = dict(
+        kind="correction",
+        task=f"chain {text}",
+        label=f"per token {text}",
+        lag=0,
+        says="unbiased",
+        drift=0.02,
+        scale=1.0,
+        bias=0.0,
+        noise=1.5,
+        verdict=f"exact {text}",
+        points_back=False,
+        holds=True,
+    )
+    return (
+        SimpleNamespace(**row),
+        SimpleNamespace(**{**row, "lag": 8, "bias": 0.3, "says": "biased", "drift": 0.4}),
+        SimpleNamespace(**{**row, "kind": "kl", "bias": 1.7, "points_back": True, "scale": -0.7}),
     )
 
 
@@ -125,7 +153,7 @@ def other_views(text: str) -> dict[str, Callable[[], object]]:
         "arm curves": lambda: show_arm_curves(arms.table()),
         "bias": lambda: show_bias(bias_report(text)),
         "bias, empty": lambda: show_bias(
-            SimpleNamespace(rows=(), traps=(), faults=(), curves=(), passed=True)
+            SimpleNamespace(rows=(), traps=(), faults=(), curves=(), lagged=(), passed=True)
         ),
         "status": lambda: status.view(),
         "live": lambda: live_view(status, rows, beside, hint=f"hint {text}"),

@@ -442,6 +442,7 @@ def imported_example(text: str = "go on") -> View:
 def mismatch_view(text: str = "go on") -> View:
     """One cause named, one declared, a control that failed, tokens with a gap."""
     from workbench.engines.gap import Gap
+    from workbench.extensions.engine_audit.attribution import Attribution
     from workbench.extensions.engine_audit.causes import Cause, WaterfallStep
     from workbench.extensions.engine_audit.control import Control
     from workbench.extensions.engine_audit.figures import Ratios, Whole
@@ -486,6 +487,7 @@ def mismatch_view(text: str = "go on") -> View:
             text,
             (trajectory(text),),
             lambda ids: [text for _ in ids],
+            Attribution(("staleness",), f"an older version {text}", (f"4 turns {text}",)),
         )
     )
 

@@ -41,11 +41,20 @@ def _check_part(
     for part in (name, optimizer_of(name)):
         if part not in tensors:
             raise _refused(f"{part}.safetensors", "a file", "none")
+    if _is_another(weights, tensors[name]):
+        return  # the learner says whose it is
     for key, own in named_tensors(weights.module).items():
         if key in tensors[name]:
             is_trained = isinstance(own, nn.Parameter)
             _check_tensor(f"{name} {key}", tensors[name][key], (own.dtype,), is_trained)
     _check_moments(optimizer_of(name), weights, tensors[optimizer_of(name)])
+
+
+def _is_another(weights: TrainedWeights, given: Mapping[str, Tensor]) -> bool:
+    """Whether these are the weights of another model: a shape is another one, or no name is the same."""
+    own = named_tensors(weights.module)
+    common = own.keys() & given.keys()
+    return not common or any(given[key].shape != own[key].shape for key in common)
 
 
 def _check_moments(name: str, weights: TrainedWeights, tensors: Mapping[str, Tensor]) -> None:

@@ -99,10 +99,10 @@ class MismatchReport(HasView):
     known: Mapping[str, str]
     tokens: PerToken
     control: Control | None = None
-    attribution: Attribution | None = None  # None: nothing that rounding does not explain
     engine: str = ""
     trajectories: tuple[Trajectory, ...] = ()
     token_texts: Any = None
+    attribution: Attribution | None = None  # None: nothing that rounding does not explain
 
     @property
     def clean(self) -> bool:
