@@ -189,6 +189,21 @@ def test_the_promised_chance_is_what_a_simulation_finds(seed, runs, tasks, effec
     ) == pytest.approx(0.8, abs=1e-3)
 
 
+def test_where_nothing_varies_every_difference_is_found():
+    """Two seeds that came out alike, as those of a game that is always lost."""
+    made = table()
+    still = made | {"power": made["power"] | {"seed": 0.0, "task": 0.0, "rest": 0.0, "few": 2}}
+    row = next(
+        line
+        for line in show_power(still).text.splitlines()
+        if line.startswith("8 points, detected")
+    )
+    assert set(row.split("detected")[1].split()) == {"100"}
+    assert chance_found(0.0, 0.0, 0.0, 0.0, 3, 8) == 0.0 == detectable(0.0, 0.0, 0.0, 3, 8)
+    assert chance_equal(0.1, 0.0, 0.0, 0.0, 3, 8) == 1.0 == chance_found(0.1, 0.0, 0.0, 0.0, 3, 8)
+    assert chance_found(0.1, 0.0, 0.0, 0.0, 1, 8) == 0.0
+
+
 def test_power_rises_with_seeds_tasks_and_effect_and_few_seeds_have_none():
     made = table()
     known = made["power"]

@@ -63,6 +63,7 @@ RIVALS = [
     "train.steps=2",
     "train.tasks_per_step=1",
     "train.group_size=2",
+    "algorithm.minibatches=1",
     "train.evaluate_every=0",
     "train.checkpoint_every=1",
     "evaluation.num_tasks=2",

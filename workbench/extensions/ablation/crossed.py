@@ -219,6 +219,8 @@ def detectable(
 
     if runs < 2:
         return float("inf")
+    if seed + task + rest == 0:
+        return 0.0
     error, freedom, limit = _test_of(seed, task, rest, runs, tasks, level)
 
     def power_above_target(noncentrality: float) -> float:
@@ -252,6 +254,8 @@ def chance_found(
     single run. As `detectable`, the other way round."""
     if runs < 2:
         return 0.0
+    if seed + task + rest == 0:
+        return float(effect != 0)  # without any variance the smallest difference is seen
     error, freedom, limit = _test_of(seed, task, rest, runs, tasks, level)
     return float(1 - special.nctdtr(freedom, abs(effect) / error, limit))
 
@@ -263,5 +267,7 @@ def chance_equal(
     interval to be as wide as it is on average."""
     if runs < 2:
         return 0.0
+    if seed + task + rest == 0:
+        return float(margin > 0)
     error, freedom, limit = _test_of(seed, task, rest, runs, tasks, level)
     return float(max(2 * special.stdtr(freedom, margin / error - limit) - 1, 0.0))
