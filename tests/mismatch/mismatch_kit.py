@@ -94,9 +94,8 @@ def keep_back(session: Session, part: Callable[[str], bool]) -> None:
     engine = session.engine
     sync = engine.sync
     model = engine._model
-    if part(
-        "lm_head.weight"
-    ):  # no longer one tensor with the embedding, as where a head was packed
+    # No longer one tensor with the embedding, as where a head was packed.
+    if part("lm_head.weight") or part("model.embed_tokens.weight"):
         model.lm_head.weight = torch.nn.Parameter(
             model.lm_head.weight.detach().clone(), requires_grad=False
         )
