@@ -186,3 +186,13 @@ def test_ids_of_the_same_text_are_found_by_their_logprobs(monkeypatch):
 
 def test_a_stored_step_says_where_the_cause_is_told():
     assert "workbench audit" in live.mismatch_cause(Evidence())
+
+
+@pytest.mark.parametrize(("engine", "shows"), [({"dtype": "float32"}, True), ({}, False)])
+def test_an_engine_of_the_users_need_not_say_in_what_it_computes(engine, shows):
+    config = SimpleNamespace(
+        engine=SimpleNamespace(**engine),
+        learner=SimpleNamespace(precision="fp32"),
+        train=SimpleNamespace(staleness=0),
+    )
+    assert live._shows_all(SimpleNamespace(config=config)) is shows
