@@ -42,7 +42,10 @@ class OurStepper:
         policy = load_policy(model, device=side.device) if isinstance(model, Path) else model
         self.chat = ChatFormat.from_tokenizer(policy.tokenizer)
         engine = engine or TransformersEngineConfig(
-            dtype=side.engine_dtype, device=side.device, decode=side.decode
+            dtype=side.engine_dtype,
+            device=side.device,
+            decode=side.decode,
+            drafts=side.drafts,
         )
         self.engine = open_engine(engine, policy.model, layout)
         self.algorithm = GRPO()
@@ -53,6 +56,7 @@ class OurStepper:
                 lr=work.lr,
                 precision=side.precision,
                 layout=side.layout,
+                attention=side.attention,
                 micro_batch_tokens=work.micro_batch_tokens,
                 **learner,
             ),

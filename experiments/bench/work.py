@@ -32,8 +32,8 @@ class Work:
 
 @dataclass(frozen=True)
 class OurSide:
-    """One configuration of ours. `engine_dtype`: of the sampler's copy, `decode`: its way; `precision`: of training ("bf16":
-    autocast)."""
+    """One configuration of ours. `engine_dtype`: of the sampler's copy, `decode`: its way, `drafts`: tokens proposed at
+    once (0: none); `precision`: of training ("bf16": autocast), `attention`: its way."""
 
     name: str
     engine_dtype: str = "float32"
@@ -41,6 +41,8 @@ class OurSide:
     layout: str = "auto"  # of micro-batches: LearnerConfig.layout
     device: str = "cpu"
     decode: str = "plain"
+    drafts: int = 0
+    attention: str = "torch"
 
 
 @dataclass(frozen=True)
