@@ -15,6 +15,7 @@ from typing import Any
 
 from workbench.basics.canonical_json import plain
 from workbench.values.errors import MissingPackageError, where_raised
+from workbench.values.errors import shortened as shortened
 from workbench.values.view import Shown
 
 ERROR = "error"

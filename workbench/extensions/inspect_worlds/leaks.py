@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from workbench.basics.findings import Checked, Finding
+from workbench.basics.findings import Checked, Finding, shortened
 from workbench.values import Observation, Task, Trajectory
-from workbench.values.errors import shortened
 from workbench.worlds.base import EnvFamily
 
 GOLD = frozenset(

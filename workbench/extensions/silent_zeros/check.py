@@ -25,6 +25,7 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
     answered,
+    shortened,
 )
 from workbench.extensions.silent_zeros.losses import StepResult, vary_words, walk_words
 from workbench.extensions.silent_zeros.rewards import untouched_chance
@@ -44,7 +45,7 @@ from workbench.extensions.silent_zeros.trial import (
     words_of,
 )
 from workbench.values import View
-from workbench.values.errors import ConfigError, DataError, LintError, shortened
+from workbench.values.errors import ConfigError, DataError, LintError
 from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")

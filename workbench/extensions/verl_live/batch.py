@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import Finding, Place
-from workbench.values.errors import DataError, shortened
+from workbench.basics.findings import Finding, Place, shortened
+from workbench.values.errors import DataError
 
 # What a DataProto may hold, one entry a token of the response.
 BY_TOKEN = (
