@@ -355,12 +355,6 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     )
 
 
-def shortened(value: Any, most: int = 60) -> str:
-    """A value as Python writes it, cut."""
-    words = repr(value)
-    return words if len(words) <= most else words[: most - 3] + "..."
-
-
 # ------------------------------------------------------------------------------------------------ to and from JSON
 
 

@@ -26,7 +26,6 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
     answered,
-    shortened,
 )
 from workbench.extensions.silent_zeros.losses import StepResult, vary_words, walk_words
 from workbench.extensions.silent_zeros.rewards import untouched_chance
@@ -45,7 +44,7 @@ from workbench.extensions.silent_zeros.trial import (
     in_form,
     words_of,
 )
-from workbench.values.errors import ConfigError, DataError, LintError
+from workbench.values.errors import ConfigError, DataError, LintError, shortened
 
 ON_ERROR = ("say", "stop")
 ROWS = 64  # that are asked about, at most
