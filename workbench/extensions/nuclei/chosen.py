@@ -80,14 +80,14 @@ def nuclei_of(logp_RV: Tensor, top_p_R: np.ndarray, nucleus: Nucleus) -> tuple[T
     logp = np.empty(rows * vocabulary, np.float32)
     sizes = _whole(rows, vocabulary)
     top_p = np.ascontiguousarray(top_p_R, np.float64)
-    found = place.ctypes, logp.ctypes
-    built.nuclei(_at(logp_RV), *sizes, top_p.ctypes, _at(kept_R), *found)
+    arrays = place.ctypes, logp.ctypes
+    built.nuclei(_at(logp_RV), *sizes, top_p.ctypes, _at(kept_R), *arrays)
     if (kept_R < 0).any():
         return _undecided(logp_RV, top_p_R, nucleus, kept_R.tolist(), place)
     longest = int(kept_R.max())
     place_RK = torch.empty(rows, longest, dtype=torch.long)
     logp_RK = torch.empty(rows, longest)
-    built.lay_out(_at(kept_R), *_whole(rows, longest), *found, _at(place_RK), _at(logp_RK))
+    built.lay_out(_at(kept_R), *_whole(rows, longest), *arrays, _at(place_RK), _at(logp_RK))
     return place_RK, logp_RK
 
 
