@@ -1,8 +1,9 @@
-"""Top-p at large vocabularies, searched and sorted, beside a softmax: `python -m experiments.bench.nuclei [FOLDER] [--json FILE]`.
+"""Sampling at large vocabularies, with the kernel and without, beside a softmax: `python -m experiments.bench.nuclei [FOLDER] [--json FILE]`.
 
 Each turn draws a token for every row in both ways and makes a softmax of the same logits, one after the other; CPU time. Logits: of a
 pretrained model, at the places of a text (repeated up to a vocabulary of 151,936, with noise); and normal numbers, which have
-no likely tokens and are the worst case of a search. What both ways drew is compared to the bit.
+no likely tokens and are the worst case of top-p. What both ways drew is compared to the bit, with top-p also to what sorting
+all tokens gives.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from experiments.bench import machine
 from experiments.bench.ratios import paired_ratio
 from workbench.engines import sampling
-from workbench.extensions.nuclei import search
+from workbench.extensions.nuclei import chosen, search
 
 TEXT = (
     "The old house by the lake was built in 1893, when a group of fishermen needed a place to keep their nets. "
     "Question: Anna has 12 apples and gives 5 of them to Ben. How many are left? Answer: 12 - 5 = 7, so she has 7."
 )
 SIZES = ((8, 49_152), (32, 49_152), (8, 151_936), (32, 151_936))
-TOP_P = (0.9, 0.99)
-SETTLED = 0.02  # CPU seconds of a turn of one way, at least
+TOP_P = (1.0, 0.9, 0.99)
+SETTLED = 0.01  # CPU seconds of a turn of one way, at least
 
 
 def loads(folder: Path | None) -> Iterator[tuple[str, torch.Tensor]]:
@@ -59,16 +60,20 @@ def measured(logits_RV: torch.Tensor, top_p: float, turns: int) -> dict[str, Any
     rows = len(logits_RV)
     arguments = (np.ones(rows), np.full(rows, top_p), np.random.default_rng(0).random(rows))
 
-    def searched() -> sampling.Sampled:
+    def kernel() -> sampling.Sampled:
         return sampling.sample_rows(logits_RV, *arguments)
+
+    def without() -> sampling.Sampled:
+        with mock.patch.object(chosen, "kernel", lambda: None):
+            return kernel()
 
     def sorted_all() -> sampling.Sampled:
         with mock.patch.object(sampling, "has_service", lambda name: False):
-            return searched()
+            return kernel()
 
     ways = {
-        "searched": searched,
-        "sorted": sorted_all,
+        "kernel": kernel,
+        "without": without,
         "softmax": lambda: torch.softmax(logits_RV, -1),
     }
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -78,12 +83,16 @@ def measured(logits_RV: torch.Tensor, top_p: float, turns: int) -> dict[str, Any
             if turn:  # the first one is a warm-up
                 taken[name].append(took)
     kept = [len(search._nucleus(row, top_p)) for row in logits_RV.log_softmax(-1).numpy()]
-    own, other = searched(), sorted_all()
-    alike = all(np.array_equal(getattr(own, name), getattr(other, name)) for name in vars(own))
+    own, *others = kernel(), without(), sorted_all()
+    alike = all(
+        np.array_equal(getattr(own, name), getattr(other, name))
+        for other in others
+        for name in vars(own)
+    )
     return {
         "ms": {name: 1e3 * float(np.mean(seconds)) for name, seconds in taken.items()},
-        "faster": asdict(paired_ratio(taken["sorted"], taken["searched"])),
-        "softmaxes": asdict(paired_ratio(taken["searched"], taken["softmax"])),
+        "faster": asdict(paired_ratio(taken["without"], taken["kernel"])),
+        "softmaxes": asdict(paired_ratio(taken["kernel"], taken["softmax"])),
         "kept": float(np.mean(kept)),
         "same_bits": alike,
     }
@@ -108,6 +117,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    if chosen.kernel() is None:
+        raise SystemExit("there is no C++ compiler here, so there is nothing to compare")
     facts: dict[str, Any] = {"machine": machine.facts(), "loads": {}}
     for name, logits_RV in loads(options.folder):
         for top_p in TOP_P:

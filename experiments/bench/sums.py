@@ -1,11 +1,12 @@
 """A step of a pretrained model, ours and TRL's, beside each other: time of the CPU and peak memory.
 
 The work: sums of two numbers from 1 to 20, judged by the last number of the answer; GRPO, 4 sums x 8 trajectories of at
-most 12 tokens, one AdamW update over all weights in float32. Both sides run in a process of their own and step in turns.
+most 12 tokens, one AdamW update over all weights, which are float32. Each side (SIDES) runs in a process of its own, and
+they step in turns.
 
-    python -m experiments.bench.sums FOLDER --steps 8 --seeds 0 1 --out data.json
+    python -m experiments.bench.sums FOLDER --steps 8 --seeds 0 1 --sides ours fused trl --out data.json
 
-FOLDER is a Hugging Face model with a chat template. Both draw their sums alike, not the same ones.
+FOLDER is a Hugging Face model with a chat template. Ours and TRL draw their sums alike, not the same ones.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
@@ -32,6 +33,23 @@ GROUP_SIZE = 8
 TOKENS = 12
 LR = 3e-5
 LARGEST = 20
+FUSED = {"engine.decode": "fused"}
+NATIVE = {**FUSED, "learner.attention": "native"}
+# What each side asks for beyond the defaults: ours by its settings, TRL by its own. Sides of TRL are named so.
+SIDES: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "fused": FUSED,
+    "drafts": {**FUSED, "engine.drafts": 8},
+    "native": NATIVE,
+    "bf16": {**NATIVE, "engine.dtype": "bfloat16", "learner.precision": "bf16"},
+    "trl": {},
+    "trl-bf16": {"bf16": True},
+    "trl-bf16-32": {
+        "bf16": True,
+        "per_device_train_batch_size": GROUPS * GROUP_SIZE,
+        "gradient_accumulation_steps": 1,
+    },
+}
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -107,7 +125,7 @@ def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def ours(folder: str, seed: int, steps: int, may_go, say) -> None:
+def ours(folder: str, seed: int, steps: int, more: dict[str, Any], may_go, say) -> None:
     """The workbench's own step, as `train` makes it but for what is written to disk."""
     from workbench.training.config import load_config
     from workbench.training.session import open_session
@@ -120,9 +138,10 @@ def ours(folder: str, seed: int, steps: int, may_go, say) -> None:
         "train.group_size": GROUP_SIZE,
         "collect.max_turn_tokens": TOKENS,
         "learner.lr": LR,
+        **more,
     }
     session = open_session(load_config(Sums(), settings), quiet=True, keeps_first=False)
-    say({"ready": True, "peak_gb": peak_gb()})
+    say({"ready": True, "peak_gb": peak_gb(), "notes": list(session.engine.notes)})
     for step in range(1, steps + 1):
         may_go()
         wall, cpu = time.perf_counter(), time.process_time()
@@ -142,7 +161,7 @@ def ours(folder: str, seed: int, steps: int, may_go, say) -> None:
         )
 
 
-def trl(folder: str, seed: int, steps: int, may_go, say) -> None:
+def trl(folder: str, seed: int, steps: int, more: dict[str, Any], may_go, say) -> None:
     """GRPOTrainer on the same sums, with the same settings of GRPO and AdamW."""
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
@@ -183,10 +202,14 @@ def trl(folder: str, seed: int, steps: int, may_go, say) -> None:
 
     watch = Steps()
     with tempfile.TemporaryDirectory() as out:
+        asked = {
+            "per_device_train_batch_size": GROUP_SIZE,
+            "gradient_accumulation_steps": GROUPS,
+            "bf16": False,
+            **more,
+        }
         config = GRPOConfig(
             output_dir=out,
-            per_device_train_batch_size=GROUP_SIZE,
-            gradient_accumulation_steps=GROUPS,
             num_generations=GROUP_SIZE,
             max_steps=steps,
             max_completion_length=TOKENS,
@@ -200,7 +223,6 @@ def trl(folder: str, seed: int, steps: int, may_go, say) -> None:
             adam_beta2=0.95,
             max_grad_norm=1.0,
             lr_scheduler_type="constant",
-            bf16=False,
             use_cpu=True,
             gradient_checkpointing=False,
             report_to=[],
@@ -210,6 +232,7 @@ def trl(folder: str, seed: int, steps: int, may_go, say) -> None:
             shuffle_dataset=False,
             disable_tqdm=True,
             model_init_kwargs={"dtype": "float32"},
+            **asked,
         )
         watch.trainer = Timed(
             model=folder,
@@ -270,14 +293,17 @@ def as_side(name: str, folder: str, seed: int, steps: int) -> None:
         if not sys.stdin.readline():
             raise SystemExit(0)
 
-    {"ours": ours, "trl": trl}[name](folder, seed, steps, may_go, say)
+    way = trl if name.startswith("trl") else ours
+    way(folder, seed, steps, SIDES[name], may_go, say)
 
 
-def compare(folder: str, seeds: list[int], steps: int) -> dict[str, Any]:
-    """Both sides, a step each in turn; for each seed anew."""
+def compare(folder: str, seeds: list[int], steps: int, names: list[str]) -> dict[str, Any]:
+    """All sides, a step each in turn; for each seed anew."""
     runs = []
     for seed in seeds:
-        sides = [Side(name, folder, seed, steps) for name in ("ours", "trl")]
+        sides = [Side(name, folder, seed, steps) for name in names]
+        for side in sides:
+            print(seed, side.name, json.dumps(side.started), file=sys.stderr, flush=True)
         made: dict[str, list[dict[str, Any]]] = {side.name: [] for side in sides}
         for _ in range(steps):
             for side in sides:
@@ -297,7 +323,8 @@ def compare(folder: str, seeds: list[int], steps: int) -> dict[str, Any]:
             "seeds": seeds,
         },
         "versions": _versions(),
-        "summary": {name: summary_of(name, runs) for name in ("ours", "trl")},
+        "summary": {name: summary_of(name, runs) for name in names},
+        "times_as_fast": times_as_fast(runs),
         "runs": runs,
     }
 
@@ -315,6 +342,23 @@ def summary_of(name: str, runs: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def times_as_fast(runs: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Side of TRL -> side of ours -> how many times as fast its steps are (CPU seconds, with 95 % limits); steps that were
+    made one after the other are compared, each first one left out."""
+    from experiments.bench.ratios import paired_ratio
+
+    seconds: dict[str, list[float]] = {}
+    for run in runs:
+        for name, steps in run["steps"].items():
+            seconds.setdefault(name, []).extend(step["cpu_s"] for step in steps[1:])
+    theirs = [name for name in seconds if name.startswith("trl")]
+    own = [name for name in seconds if name not in theirs]
+    return {
+        other: {name: asdict(paired_ratio(seconds[other], seconds[name])) for name in own}
+        for other in theirs
+    }
+
+
 def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
@@ -326,12 +370,13 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--side", choices=("ours", "trl"))
+    parser.add_argument("--sides", choices=SIDES, nargs="+", default=["ours", "trl"])
+    parser.add_argument("--side", choices=SIDES, help="be this side (started by the others)")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if asked.side:
         return as_side(asked.side, asked.folder, asked.seeds[0], asked.steps)
-    made = compare(asked.folder, asked.seeds, asked.steps)
+    made = compare(asked.folder, asked.seeds, asked.steps, asked.sides)
     print(json.dumps(made["summary"], indent=1))
     if asked.out:
         asked.out.write_text(json.dumps(made, indent=1) + "\n")

@@ -169,18 +169,14 @@ def _draw_in_blocks(
     ]
     bends = (temperature_R != 1.0).any()
     # One piece of memory for all: to get a new one of this size takes as long as to fill it.
-    p_RV = logits_RV / temperature_R1
-    torch.softmax(p_RV, dim=-1, out=p_RV)
+    p_RV = logits_RV / temperature_R1 if bends else logits_RV
+    p_RV = torch.softmax(p_RV, dim=-1, out=p_RV if bends else None)
     whole = p_RV.shape[1] // BLOCK * BLOCK
     blocks_RNB = p_RV[:, :whole].unflatten(1, (-1, BLOCK))
     last_R1 = p_RV[:, whole:].sum(dim=-1, keepdim=True)
     sum_RN = torch.cat([blocks_RNB.sum(dim=-1), last_R1], dim=-1)
-    block_R, rest_R, total_R = inverse_cdf(sum_RN, uniform_R)
-    place_RB = block_R[:, None] * BLOCK + torch.arange(BLOCK, device=p_RV.device)
-    beyond_RB = place_RB >= p_RV.shape[1]
-    block_RB = p_RV.gather(1, place_RB.masked_fill(beyond_RB, 0)).masked_fill(beyond_RB, 0.0)
-    within_R, _, _ = inverse_cdf(block_RB, rest_R)
-    token_R = (block_R * BLOCK + within_R).clamp(max=p_RV.shape[1] - 1)  # rows of NaN again
+    choose = _for_large("choose_of_blocks", p_RV) or choose_of_blocks
+    token_R, total_R = choose(p_RV, sum_RN, uniform_R)
     token_R1 = _or_most_likely(token_R, logits_RV, greedy_R)[:, None]
     logp_R1 = p_RV.gather(1, token_R1).log()
     plain_R1 = logp_R1
@@ -191,6 +187,16 @@ def _draw_in_blocks(
     return torch.stack(
         [token_R1[:, 0].double(), logp_R1[:, 0].double(), plain_R1[:, 0].double(), total_R]
     )
+
+
+def choose_of_blocks(p_RV: Tensor, sum_RN: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
+    """(token [R], total probability [R]) by the sums of blocks, of which the last is shorter, then within one of them."""
+    block_R, rest_R, total_R = inverse_cdf(sum_RN, uniform_R)
+    place_RB = block_R[:, None] * BLOCK + torch.arange(BLOCK, device=p_RV.device)
+    beyond_RB = place_RB >= p_RV.shape[1]
+    block_RB = p_RV.gather(1, place_RB.masked_fill(beyond_RB, 0)).masked_fill(beyond_RB, 0.0)
+    within_R, _, _ = inverse_cdf(block_RB, rest_R)
+    return (block_R * BLOCK + within_R).clamp(max=p_RV.shape[1] - 1), total_R  # rows of NaN again
 
 
 def _or_most_likely(token_R: Tensor, logits_RV: Tensor, greedy_R: np.ndarray) -> Tensor:
@@ -230,7 +236,7 @@ def bend(logits_RV: Tensor, temperature_R: np.ndarray, top_p_R: np.ndarray) -> T
 def _for_large(name: str, logits_RV: Tensor) -> Any:
     """The way of an extension, with the same bits, for a large vocabulary on a CPU, where sorting is slow; else None."""
     is_large = logits_RV.device.type == "cpu" and logits_RV.shape[1] >= LARGE
-    return service(name, "top-p") if is_large and has_service(name) else None
+    return service(name, "sampling") if is_large and has_service(name) else None
 
 
 def inverse_cdf(p_RV: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,6 +5,9 @@ Axis letters: R rows · V vocabulary · K tokens of the largest nucleus (a short
 Exact by construction. Tokens no less likely than some bound are the first ones of the sorted vocabulary, and the running
 sum over them has the bits that it has there. Once it is above top-p by more than rounding, no later token is kept. Where it
 is not, the bound is lowered, at last to nothing.
+
+By a kernel (`chosen`) where this machine can compile it, which sorts less still; what it cannot decide for certain is left to
+the search here.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.engines.sampling import inverse_cdf
+from workbench.extensions.nuclei.chosen import choose, nuclei_of
 
 LEAST = (-9.0, -11.0, -13.0, -np.inf)  # log-probabilities: the bounds, one after the other
 ROUNDING = 1e-9  # of a running sum of float64; a million terms are off by 1e-10 at most
@@ -32,7 +35,7 @@ def draw_in_nuclei(
         torch.div(logits_RV, _column(temperature_R), out=work_RV)
     torch.log_softmax(work_RV if bends else logits_RV, dim=-1, out=work_RV)
     place_RK, unbent_RK, logp_RK = _nuclei(work_RV, top_p_R)
-    index_R, _, total_R = inverse_cdf(logp_RK.exp(), uniform_R)
+    index_R, total_R = choose(logp_RK.exp(), uniform_R)
     index_R1 = index_R[:, None]
     token_R1 = place_RK.gather(1, index_R1)
     plain_R1 = unbent_RK.gather(1, index_R1)
@@ -56,16 +59,7 @@ def _column(numbers_R: np.ndarray) -> Tensor:
 
 def _nuclei(logp_RV: Tensor, top_p_R: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
     """(tokens that are kept, ascending; their log-probabilities; the same renormalised), each [R, K]. `logp_RV` is spent."""
-    rows = logp_RV.numpy()
-    nuclei = [_nucleus(logp_V, top_p) for logp_V, top_p in zip(rows, top_p_R)]
-    shape = len(nuclei), max(map(len, nuclei))
-    place = np.zeros(shape, np.int64)
-    logp = np.full(shape, -np.inf, np.float32)
-    for row, nucleus in enumerate(nuclei):
-        place[row, : len(nucleus)] = nucleus
-        logp[row, : len(nucleus)] = rows[row, nucleus]
-    place_RK = torch.from_numpy(place)
-    logp_RK = torch.from_numpy(logp)
+    place_RK, logp_RK = nuclei_of(logp_RV, top_p_R, _nucleus)
     # As `torch.logsumexp` goes over a row whose other tokens have -inf: a sum in another order would round otherwise.
     most_R1 = logp_RK.amax(dim=-1, keepdim=True)
     logp_RV.zero_().scatter_add_(1, place_RK, (logp_RK - most_R1).exp())
