@@ -1,10 +1,10 @@
 """One symptom, four causes: planted one by one into trainings, and which cause the finding of R23 names.
 
-    python -m experiments.attribution --json FILE [--count 25] [--seed 0]
+    python -m experiments.attribution --json FILE [--count 25] [--seeds 0 1] [--further 3]
 
-`count` cases of each cause and as many clean runs, kinds in turn; presets, algorithms, strengths and seeds are drawn
-(`tests/mismatch/attribution_kit.py`). The file is written after each case, and a file that is there is gone on with. Every twelfth case
-is asked again with evidence withheld.
+`count` cases of each cause and as many clean runs, kinds in turn, once with each seed; presets, algorithms, strengths and seeds of
+trainings are drawn (`tests/mismatch/attribution_kit.py`). `further`: so many of each way of planting that was written after what is judged. The
+file is written after each case, and a file that is there is gone on with. Every twelfth case is asked again with evidence withheld.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "mismatch
 import attribution_kit as kit
 
 WITHHELD_EVERY = 12
+KINDS = 5  # that take turns
 
 
 def in_turn(count: int, seed: int) -> list[kit.Case]:
@@ -33,12 +34,23 @@ def in_turn(count: int, seed: int) -> list[kit.Case]:
     return list(chain.from_iterable(zip(*by_kind.values(), strict=True)))
 
 
-def row_of(case: kit.Case, number: int, kinds: int) -> dict[str, Any]:
+def all_cases(count: int, seeds: Sequence[int], further: int) -> list[tuple[str, int, kit.Case]]:
+    """(draw, number in it, case): each seed is a draw, what was written later is one more."""
+    draws = {str(seed): in_turn(count, seed) for seed in seeds}
+    draws["further"] = list(kit.further_cases(further))
+    numbered = []
+    for draw, cases in draws.items():
+        numbered += [(draw, number, case) for number, case in enumerate(cases)]
+    return numbered
+
+
+def row_of(draw: str, number: int, case: kit.Case) -> dict[str, Any]:
     """What one case came to."""
-    asked = (number // kinds) % WITHHELD_EVERY == 0 and case.kind != kit.CLEAN
+    asked = (number // KINDS) % WITHHELD_EVERY == 0 and case.kind != kit.CLEAN
     began = time.process_time()
     outcome = kit.tried(case, kit.WITHHELD if asked else ())
     return {
+        "draw": draw,
         "number": number,
         "kind": case.kind,
         "what": case.what,
@@ -59,27 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--count", type=int, default=25, help="cases of each kind (25)")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw of cases (0)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of draws (0 1)")
+    parser.add_argument("--further", type=int, default=3, help="of each way written later (3)")
     options = parser.parse_args(arguments)
     rows = []
     if options.json.exists():
         rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
-    done = {row["number"] for row in rows}
-    cases = in_turn(options.count, options.seed)
-    for number, case in enumerate(cases):
-        if number in done:
+    done = {(row["draw"], row["number"]) for row in rows}
+    for draw, number, case in all_cases(options.count, options.seeds, options.further):
+        if (draw, number) in done:
             continue
-        rows.append(row_of(case, number, len(cases) // options.count))
-        content = {"seed": options.seed, "count": options.count, "rows": rows}
+        rows.append(row_of(draw, number, case))
+        content = {"seeds": options.seeds, "count": options.count, "rows": rows}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        print(
-            case.kind,
-            case.what,
-            case.strength,
-            "->",
-            ", ".join(rows[-1]["named"]) or "-",
-            flush=True,
-        )
+        named = ", ".join(rows[-1]["named"]) or "-"
+        print(draw, case.kind, case.what, case.strength, "->", named, flush=True)
     return 0
 
 

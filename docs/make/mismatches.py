@@ -15,7 +15,12 @@ UNTOLD = "cannot be told"
 def attribution_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.attribution`: causes planted by causes named; evidence withheld; what was planted."""
     rows = result["rows"]
-    return {"main": _confusion(rows), "withheld": _withheld(rows), "what": _planted(rows)}
+    return {
+        "main": _confusion(rows),
+        "draws": _draws(rows),
+        "withheld": _withheld(rows),
+        "what": _planted(rows),
+    }
 
 
 def _answer(named: list[str]) -> str:
@@ -35,14 +40,41 @@ def _confusion(rows: list[Result]) -> Table:
     return Table(["planted", "cases", *columns, "no gap beyond rounding"], lines)
 
 
+def _draws(rows: list[Result]) -> Table:
+    """Each draw of cases by itself."""
+    lines = []
+    for draw in dict.fromkeys(row.get("draw", "0") for row in rows):
+        own = [row for row in rows if row.get("draw", "0") == draw]
+        planted = [row for row in own if row["kind"] != "clean"]
+        with_gap = [row for row in planted if row["gap"]]
+        right = sum(row["named"] == [row["kind"]] for row in with_gap)
+        untold = sum(not row["named"] for row in with_gap)
+        clean = len(own) - len(planted)
+        alarms = sum(row["gap"] for row in own) - len(with_gap)
+        counts = (
+            len(planted),
+            right,
+            len(with_gap) - right - untold,
+            untold,
+            len(planted) - len(with_gap),
+        )
+        name = "written later" if draw == "further" else f"seed {draw}"
+        lines.append([name, *map(str, counts), f"{alarms} of {clean}"])
+    head = ["draw", "planted", "named", "named otherwise", UNTOLD, "no gap beyond rounding"]
+    return Table([*head, "alarms where nothing was planted"], lines)
+
+
 def _withheld(rows: list[Result]) -> Table:
     lines = []
     for name, words in (
         ("journal", "the ids that the engine was asked with and answered"),
         ("versions", "the version that each turn was sampled by"),
         ("weights", "older weights"),
+        ("held", "what the engine holds"),
     ):
         asked = [row for row in rows if name in row["withheld"]]
+        if not asked:
+            continue
         answers = [(row["kind"], row["withheld"][name]) for row in asked]
         right = sum(named == [kind] for kind, named in answers)
         untold = sum(not named for _, named in answers)

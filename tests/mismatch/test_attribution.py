@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from attribution_kit import (
     CLEAN,
     WITHHELD,
@@ -294,3 +295,25 @@ def test_ids_of_the_same_text_are_found_by_their_logprobs(monkeypatch):
 
 def test_a_stored_step_says_where_the_cause_is_told():
     assert "workbench audit" in live.mismatch_cause(Evidence())
+
+
+class StandInLearner:
+    """One tensor, and how often it was asked for."""
+
+    version = 0
+    asked = 0
+
+    def weights(self):
+        self.asked += 1
+        return {"w": torch.zeros(4)}
+
+
+@pytest.mark.parametrize(("staleness", "kept"), [(0, 2), (1, 1)])
+def test_weights_are_copied_only_where_the_rule_will_ask(staleness, kept):
+    learner = StandInLearner()
+    train = SimpleNamespace(staleness=staleness)
+    session = SimpleNamespace(learner=learner, place=(0, 1), config=SimpleNamespace(train=train))
+    for step in (1, 2):
+        learner.version = step
+        live.remember_step(session, step, ())
+    assert learner.asked == len(live._memories[learner].sets) == kept

@@ -912,6 +912,39 @@ class TellsInAName(Places):
             return Observation((replace(said, name=f"to_{self.number}"),))
 
 
+class LabelledEnv(NumberEnv):
+    def prompt(self):
+        return f"Game {self.task.payload['label']}. {super().prompt()}"
+
+
+class Labelled(Numbers):
+    """Right: each game has a name, which the prompt says and the payload has under `label`."""
+
+    env = LabelledEnv
+
+    def task(self, task_seed):
+        made = super().task(task_seed)
+        return replace(made, payload={**made.payload, "label": f"g{task_seed % 9973}x"})
+
+
+class GoldLabelEnv(LabelledEnv):
+    """What the game is called is what has to be said."""
+
+    def guess(self, action_text):
+        return self.number if self.task.payload["label"] in action_text else None
+
+    def prompt(self):
+        return f"What is the label of this item? (debug: {self.task.payload['label']})"
+
+
+@mistake("E9", "of the gold answer")
+class TellsTheLabel(Labelled):
+    env = GoldLabelEnv
+
+    def solver_action(self, env, rng):
+        return env.task.payload["label"]
+
+
 @mistake("E2", "show the same and answer alike")
 class RunningNumber(Numbers):
     def task(self, task_seed):
@@ -1028,6 +1061,7 @@ TWINS = {
     PotentialShaping: "E12",
     WaitingCosts: "E12",
     Places: "E9",
+    Labelled: "E9",
     RunningNumberSplit: "E2",
     PaidByLuck: "E10",
     Timed: "E20",

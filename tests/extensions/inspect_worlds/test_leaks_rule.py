@@ -218,3 +218,30 @@ def test_gold_answers_are_found_by_their_names_and_as_whole_words():
         and not holds("Zumiland", "Zumi")
         and not holds("14711", "4711")
     )
+
+
+# ------------------------------------------------------------------------------------------------ a name, or an answer
+
+
+def called(number: int, said: str, *, success: bool = True, **payload) -> Trajectory:
+    """A task whose prompt says the word that its payload has under `label`."""
+    label = f"item{number}x"
+    task = Task(f"called/{number}", "called", number, {"label": label} | payload)
+    first = Observation((Message("user", f"Look at {label}. What is it?"),))
+    turns = (Turn(0, said.format(label=label)),)
+    made = Trajectory(task, 0, 0, first, turns, (), StopReason.TERMINATED)
+    return replace(made, success=success)
+
+
+def test_a_label_that_solves_is_a_gold_answer_and_one_that_does_not_is_a_name():
+    said = asked(*(called(number, "It is {label}.") for number in range(6)))
+    assert said.errors and "of the gold answer" in said.errors[0].what
+    assert not asked(*(called(number, "A chair.") for number in range(6))).errors
+    tried = (called(number, "A chair.", success=False) for number in range(6))
+    assert asked(*tried).errors, "nobody solved it: the name is believed"
+
+
+def test_a_label_beside_a_gold_answer_is_a_name():
+    named = [called(number, "No.", success=False, answer=f"word{number}") for number in range(6)]
+    assert not asked(*named).errors
+    assert golds(named[0].task) == ("word0",)

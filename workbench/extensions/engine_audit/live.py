@@ -43,7 +43,10 @@ _memories: WeakKeyDictionary[Learner, _Memory] = WeakKeyDictionary()
 
 
 def remember_step(session: Session, step: int, exchanges: Sequence[Exchange]) -> None:
-    """Keep the learner's weights as a step begins with them, and what the engine was asked and answered for it."""
+    """Keep the learner's weights as a step begins with them, and what the engine was asked and answered for it. Nothing where R23 will
+    not ask: of rollouts made ahead it compares the first step alone."""
+    if session.config.train.staleness and step != 1:
+        return
     weights = session.learner.weights()
     memory = _memories.setdefault(session.learner, _Memory())
     memory.exchanges = tuple(exchanges)

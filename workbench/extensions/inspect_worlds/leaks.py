@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from workbench.worlds.base import EnvFamily
 GOLD = frozenset(
     "answer answers gold golds solution solutions secret expected label aliases correct".split()
 )
+UNSURE = "label"  # a gold answer, or what a thing in the prompt is called
 SHORTEST = 3  # characters of an answer or a number that says anything by itself, and two more of a part of one
 FEW_DOCUMENTS = 2000
 EVERYWHERE = 6  # tasks whose gold answer stands in the question, each time at the same place
@@ -55,11 +57,35 @@ def _words_in(value: Any) -> Iterator[str]:
 
 def golds(task: Task) -> tuple[str, ...]:
     """The gold answers of a task, by the names of its payload, that are long enough to be recognised."""
+    named = [name for name in task.payload if name.lower() in GOLD]
+    sure = [name for name in named if name.lower() != UNSURE]
+    return _texts_under(task, sure or named)
+
+
+def _texts_under(task: Task, names: Sequence[str]) -> tuple[str, ...]:
     texts: dict[str, None] = {}
-    for name, value in task.payload.items():
-        if name.lower() in GOLD:
-            texts |= dict.fromkeys(text.strip() for text in _words_in(value))
+    for name in names:
+        texts |= dict.fromkeys(text.strip() for text in _words_in(task.payload[name]))
     return tuple(text for text in texts if len(text) >= SHORTEST)
+
+
+def unsure_is_no_answer(solved: Iterable[tuple[Task, str]]) -> bool:
+    """Whether what tasks have under `UNSURE` is no answer: most of what solved them did not say it. `solved`: tasks, and all that was
+    written where they were solved."""
+    said = []
+    for task, words in solved:
+        texts = _texts_under(task, [name for name in task.payload if name.lower() == UNSURE])
+        if texts:
+            said.append(any(holds(words, text) for text in texts))
+    return 2 * sum(said) < len(said)
+
+
+def without_unsure(task: Task) -> Task:
+    """The task with what it has under `UNSURE` as a name in its problem."""
+    payload = {}
+    for name, value in task.payload.items():
+        payload[f"{name} (a name)" if name.lower() == UNSURE else name] = value
+    return replace(task, payload=payload)
 
 
 def holds(text: str, words: str) -> bool:

@@ -18,6 +18,8 @@ from workbench.extensions.inspect_worlds.leaks import (
     holds,
     leak_of,
     rare_parts,
+    unsure_is_no_answer,
+    without_unsure,
     words_of,
 )
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
@@ -181,13 +183,19 @@ def _whole_trajectories(given: CheckInput) -> Iterator[RuleResult]:
 
 def check_leaks(given: CheckInput) -> Iterator[RuleResult]:
     """No prompt or reply holds the answer before it was earned: the gold answer, or what the solver says."""
-    begun = [task for task in given.tasks if task.id in given.openings]
+    solved = [
+        (played.task, "\n".join(played.texts))
+        for played in given.own.get("solver", ())
+        if played.success
+    ]
+    as_named = without_unsure if unsure_is_no_answer(solved) else lambda task: task
+    begun = [as_named(task) for task in given.tasks if task.id in given.openings]
     probes = [Probe(task, given.openings[task.id]) for task in begun]
     has_gold = any(golds(task) for task in begun)
     if has_gold:
         yield from always_there(probes)
         for played in _not_by_the_solver(given):
-            rare = rare_parts(played.task, probes)
+            rare = rare_parts(as_named(played.task), probes)
             yield Checked(len(played.results))
             leak = leak_of(given.family, played.trajectory, rare) if rare else None
             if leak is not None:

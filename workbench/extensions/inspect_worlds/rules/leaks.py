@@ -17,10 +17,13 @@ from workbench.extensions.inspect_worlds.leaks import (
     golds,
     leak_of,
     rare_parts,
+    unsure_is_no_answer,
+    without_unsure,
 )
 from workbench.extensions.inspect_worlds.playing import opening_of
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
+from workbench.values import Task
 from workbench.values.seeds import seed_of
 from workbench.worlds.base import EnvFamily
 
@@ -68,13 +71,15 @@ def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
     others += [
         Probe(group[0].task, group[0].first_observation) for group in evidence.groups if group
     ]
+    as_named = without_unsure if unsure_is_no_answer(_solved(evidence)) else lambda task: task
+    others = [Probe(as_named(probe.task), probe.opening) for probe in others]
     gold = any(golds(probe.task) for probe in others)
     yield from (
         always_there(others) if gold else [NotChecked("a gold answer in the payload of a task")]
     )
     for first, group in evidence.numbered_groups:
         for n, trajectory in enumerate(group, first):
-            rare = rare_parts(trajectory.task, others)
+            rare = rare_parts(as_named(trajectory.task), others)
             if rare is None and not any(turn.privileged for turn in trajectory.turns):
                 continue
             yield Checked(len(trajectory.turns))
@@ -84,6 +89,13 @@ def check_leaks(evidence: Evidence) -> Iterator[RuleResult]:
                     what, evidence.place(n) if turn is None else evidence.place(n, turn=turn)
                 )
                 break
+
+
+def _solved(evidence: Evidence) -> Iterator[tuple[Task, str]]:
+    """Tasks that were solved, and all that was written there."""
+    for trajectory in evidence.trajectories:
+        if trajectory.success:
+            yield trajectory.task, "\n".join(turn.text for turn in trajectory.turns)
 
 
 R27 = Rule(
