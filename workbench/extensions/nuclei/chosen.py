@@ -75,33 +75,17 @@ def nuclei_of(logp_RV: Tensor, top_p_R: np.ndarray, nucleus: Nucleus) -> tuple[T
     if built is None:
         return _laid_out(logp_RV, [nucleus(*row) for row in zip(logp_RV.numpy(), top_p_R)])
     kept_R = torch.empty(rows, dtype=torch.long)
-    # As long as all rows together: what is not written takes no memory.
-    place = np.empty(rows * vocabulary, np.int32)
-    logp = np.empty(rows * vocabulary, np.float32)
-    sizes = _whole(rows, vocabulary)
     top_p = np.ascontiguousarray(top_p_R, np.float64)
-    found = place.ctypes, logp.ctypes
-    built.nuclei(_at(logp_RV), *sizes, top_p.ctypes, _at(kept_R), *found)
-    if (kept_R < 0).any():
-        return _undecided(logp_RV, top_p_R, nucleus, kept_R.tolist(), place)
-    longest = int(kept_R.max())
+    built.nuclei(_at(logp_RV), *_whole(rows, vocabulary), top_p.ctypes, _at(kept_R))
+    longest = max(int(kept_R.max()), 1)
     place_RK = torch.empty(rows, longest, dtype=torch.long)
     logp_RK = torch.empty(rows, longest)
-    built.lay_out(_at(kept_R), *_whole(rows, longest), *found, _at(place_RK), _at(logp_RK))
-    return place_RK, logp_RK
-
-
-def _undecided(
-    logp_RV: Tensor, top_p_R: np.ndarray, nucleus: Nucleus, kept: list[int], place: np.ndarray
-) -> tuple[Tensor, Tensor]:
-    nuclei = []
-    first = 0
-    for count, logp_V, top_p in zip(kept, logp_RV.numpy(), top_p_R):
-        if count < 0:
-            nuclei.append(nucleus(logp_V, top_p))
-            continue
-        nuclei.append(place[first : first + count])
-        first += count
+    built.lay_out(_at(kept_R), *_whole(rows, longest), _at(place_RK), _at(logp_RK))
+    if (kept_R >= 0).all():
+        return place_RK, logp_RK
+    nuclei = [place[:count] for place, count in zip(place_RK.numpy(), kept_R.tolist())]
+    for row in (kept_R < 0).nonzero()[:, 0].tolist():
+        nuclei[row] = nucleus(logp_RV[row].numpy(), top_p[row])
     return _laid_out(logp_RV, nuclei)
 
 
