@@ -137,17 +137,17 @@ def test_unequal_work_is_said():
 
 def test_a_goal_is_reached_by_the_lower_limit():
     record = match.Record(pairs=[("a", "b")], say=lambda line: None)
-    for theirs in (4.2, 8.0):
+    for theirs in (8.4, 16.0):
         record.note("a", a_step(rollout=1.0))
-        record.note("b", a_step(rollout=theirs, train=2.0))
+        record.note("b", a_step(rollout=theirs, train=4.0))
     record.note("a", a_step(rollout=1.0))
-    record.note("b", a_step(rollout=4.4, train=2.0))
+    record.note("b", a_step(rollout=8.8, train=4.0))
     found = report.results(record, 3)
     ratio = found["pairs"][0]["ratios"]["generated tokens per rollout second"]
     assert ratio["low"] < GOALS["generated tokens per rollout second"][0] < ratio["mean"]
     words = report.in_words(found, idle=False)
-    assert any("rollout second" in line and "asked for 4: NOT REACHED" in line for line in words)
-    assert any("training second" in line and "asked for 1.3: reached" in line for line in words)
+    assert any("rollout second" in line and "asked for 8: NOT REACHED" in line for line in words)
+    assert any("training second" in line and "asked for 3.5: reached" in line for line in words)
     assert not any("wall" in line for line in words)
     assert any("wall" in line for line in report.in_words(found, idle=True))
 
@@ -261,11 +261,10 @@ def test_the_whole_command(told, monkeypatch, tmp_path, capsys):
     from experiments.bench import __main__ as bench
 
     Told.speeds = {
-        name: [1.0 + 3 * name.startswith("ours")]
+        name: [1.0 + 6 * name.startswith("ours")]
         for name in (
-            "ours, float32",
-            "ours, bf16 training",
-            "ours, float32 (lane 2)",
+            f"{bench.OURS.name} (lane 2)",
+            *(side.name for side in bench.OUR_SIDES),
             bench.TRL.name,
             *(side.name for side in bench.TRL_OTHERS),
         )
@@ -275,12 +274,12 @@ def test_the_whole_command(told, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench.machine, "cpu_times", lambda: None)
     assert bench.main(["--steps", "2", "--trajectories", "16", "--no-parts"]) == 0
     said = capsys.readouterr().out
-    assert "4.00 times [4.00, 4.00]   asked for 2.5: reached; aimed at 5: not reached" in said
+    assert "7.00 times [7.00, 7.00]   asked for 6: reached; aimed at 8: not reached" in said
     assert "No wall figures: nobody here can say" in said and "WARNING" not in said
     kept = json.loads(next(tmp_path.glob("bench-*.json")).read_text())
     assert (
-        len(kept["pairs"]) == 3
-        and len(kept["steps"]) == 8
+        len(kept["pairs"]) == 5
+        and len(kept["steps"]) == 10
         and kept["pairs"][0]["ours"] == "ours, float32"
     )
     with pytest.raises(SystemExit):

@@ -12,7 +12,7 @@ import pytest
 from workbench import cli
 from workbench.cli import training
 from workbench.cli.opening import overrides
-from workbench.look.cells import demo as demo_cell
+from workbench.extensions.demo import verdict as demo_cell
 from workbench.look.cells import stored as show_cell
 from workbench.run.recording import create_run
 from workbench.run.store import open_run

@@ -26,7 +26,13 @@ from docs.make.plots import PLOTS, digest, draw, drawn_from
 from docs.make.transfers import transfer_tables
 from experiments import discovery, harder_search, transfer
 from workbench.engines.policy import load_policy
-from workbench.look.cells.demo import Discovery, discovered, discovery_of, goal_of, rivals_of
+from workbench.extensions.demo.verdict import (
+    Discovery,
+    discovered,
+    discovery_of,
+    goal_of,
+    rivals_of,
+)
 from workbench.look.task_types import ByKind
 from workbench.training.config import load_config
 from workbench.values.errors import ConfigError

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from tests.envs.guessing import Guessing, WithRandom
+from workbench.extensions.demo.verdict import (
+    RIVALS,
+    Goal,
+    goal_of,
+    rival_config,
+    rivals_of,
+    verdict,
+)
 from workbench.look import curves_view
-from workbench.look.cells.demo import RIVALS, Goal, goal_of, rival_config, rivals_of, verdict
 from workbench.look.evaluation import report_view
 from workbench.rollouts.config import CollectConfig, EvaluationConfig
 from workbench.rollouts.evaluate import (

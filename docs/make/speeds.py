@@ -18,15 +18,10 @@ FIGURES = {
 
 def bench_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench --json`. Wall figures are left out where the machine was not idle."""
-    first, *others = result["pairs"]
+    first = result["pairs"][0]
     rows = [
-        _ratio(first, figure, f"{words}, {first['ours']}; {first['theirs']}")
-        for figure, words in FIGURES.items()
-    ]
-    end_to_end = list(FIGURES)[-1]
-    rows += [
-        _ratio(pair, end_to_end, f"{FIGURES[end_to_end]}, {pair['ours']}; {pair['theirs']}")
-        for pair in others
+        [f"{pair['ours']}; {pair['theirs']}", *(_ratio(pair, figure) for figure in FIGURES)]
+        for pair in result["pairs"]
     ]
     others_took = result["others_took_cores"]
     quiet = others_took is not None and others_took < 0.05
@@ -41,7 +36,7 @@ def bench_tables(result: Result) -> dict[str, Table]:
         ]
     )
     tables = {
-        "main": Table(["per CPU second: ours; TRL's", "ours", "TRL", "ratio [95 %]"], rows),
+        "main": Table(["per CPU second: ours and TRL's, ratio [95 %]", *FIGURES.values()], rows),
         "wall": Table(["wall time of a step", "seconds"], wall),
         "first": Table(
             ["environment steps per CPU second at the first step", ""],
@@ -54,16 +49,15 @@ def bench_tables(result: Result) -> dict[str, Table]:
     return tables | (_parts(result["parts"]) if result["parts"] else {})
 
 
-def _ratio(pair: Result, figure: str, words: str) -> list[str]:
+def _ratio(pair: Result, figure: str) -> str:
+    """Both figures, and the ratio of the first to the second."""
     ours, theirs = pair["figures"][figure]
     digits = 1 if "environment" in figure else 0
     ratio = pair["ratios"][figure]
-    return [
-        words,
-        f"{ours:,.{digits}f}",
-        f"{theirs:,.{digits}f}",
-        f"**{ratio['mean']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]",
-    ]
+    return (
+        f"{ours:,.{digits}f} and {theirs:,.{digits}f}: "
+        f"**{ratio['mean']:.1f}** [{ratio['low']:.1f}, {ratio['high']:.1f}]"
+    )
 
 
 def _parts(parts: Result) -> dict[str, Table]:
@@ -83,9 +77,14 @@ def _parts(parts: Result) -> dict[str, Table]:
             ],
         ),
         "length": Table(
-            ["turns", "tokens", "CPU-seconds"],
+            ["turns", "tokens", "CPU-seconds, defaults", "of it sampling"],
             [
-                [str(row["turns"]), f"{row['tokens']:,.0f}", f"{row['s']:.2f}"]
+                [
+                    str(row["turns"]),
+                    f"{row['tokens']:,.0f}",
+                    f"{row['s']:.2f}",
+                    f"{row['rollout_s']:.2f}",
+                ]
                 for row in parts["turns"]["rows"]
             ],
         ),
@@ -107,26 +106,17 @@ def _parts(parts: Result) -> dict[str, Table]:
         ),
         "parts": Table(
             [
-                "part of a step",
-                "share of its CPU time, float32",
-                *(
-                    f"share of the matrix product, {dtype} ({phase['peak_gflops']:.0f} GFLOP/s)"
-                    for dtype, phase in phases.items()
-                ),
+                "part of a step: share of its CPU time; of this machine's matrix product",
+                *(f"{side} ({phase['peak_gflops']:.0f} GFLOP/s)" for side, phase in phases.items()),
             ],
-            [
-                [
-                    name,
-                    f"{100 * phases['float32']['share'][name]:.1f} %",
-                    *(
-                        f"{100 * phase['of_peak'][name]:.0f} %" if name in phase["of_peak"] else ""
-                        for phase in phases.values()
-                    ),
-                ]
-                for name in names
-            ],
+            [[name, *(_part(phase, name) for phase in phases.values())] for name in names],
         ),
     }
+
+
+def _part(phase: Result, name: str) -> str:
+    share = f"{100 * phase['share'][name]:.1f} %"
+    return f"{share}; {100 * phase['of_peak'][name]:.0f} %" if name in phase["of_peak"] else share
 
 
 # ------------------------------------------------------------------------------------------------ small parts

@@ -32,33 +32,46 @@ OURS = OurSide("ours, float32", decode="fused", drafts=8, attention="native")
 OURS_BF16 = replace(OURS, name="ours, bf16 training", precision="bf16")
 OURS_ALL_BF16 = replace(OURS_BF16, name="ours, bf16", engine_dtype="bfloat16")
 DEFAULTS = OurSide("ours, float32, defaults")  # no kernel of our own, no compiler needed
+OUR_SIDES = (OURS, OURS_BF16, OURS_ALL_BF16, DEFAULTS)
 TRL = PeerSide("TRL environments, float32")
+TRL_ROLLOUT = PeerSide("TRL rollout, float32", route="rollout")
 TRL_OTHERS = (
     PeerSide("TRL environments, bf16", bf16=True),
     PeerSide("TRL environments, bf16, rows 16", bf16=True, micro_rows=16),
     PeerSide("TRL rollout, bf16", route="rollout", bf16=True),
-    PeerSide("TRL rollout, float32", route="rollout"),
+    TRL_ROLLOUT,
 )
 
 
 def on_cpu(
-    record: match.Record, model: Path, work: Work, steps: int, parts: bool, ours: OurSide
+    record: match.Record,
+    model: Path,
+    work: Work,
+    steps: int,
+    parts: bool,
+    ours: OurSide,
+    one_lane: bool = False,
 ) -> dict[str, Any]:
-    """Both lanes at once where there are two cores; the parts after the shorter one. `ours`: our float32 side."""
+    """Both lanes at once where there are two cores; the parts after the shorter one. `ours`: our float32 side; `one_lane`:
+    only at equal dtype, on TRL's own route."""
     found: dict[str, Any] = {}
     kernels = ours != DEFAULTS
+    # Only the rollout route can play with weights that write no calls.
+    peer = TRL_ROLLOUT if work.babble else TRL
 
     def first() -> None:
-        match.equal_dtype(record, model, work, steps, ours, TRL)
+        match.equal_dtype(record, model, work, steps, ours, peer)
         if parts:
             found.update(run_parts(model))
 
     def second() -> None:
         also = replace(ours, name=f"{ours.name} (lane 2)")
-        others = (OURS_BF16, OURS_ALL_BF16, DEFAULTS) if kernels else ()
+        others = OUR_SIDES[1:] if kernels else ()
         match.best_of(record, model, work, steps, (also, *others), TRL_OTHERS)
 
-    if cores() > 1:
+    if one_lane:
+        first()
+    elif cores() > 1:
         match.at_once([first, second])
     else:
         first()
@@ -108,7 +121,9 @@ def main(arguments: Sequence[str]) -> int:
     record = match.Record()
     if options.device == "cpu":
         ours = DEFAULTS if options.defaults else OURS
-        parts = on_cpu(record, model, work, options.steps, not options.no_parts, ours)
+        parts = on_cpu(
+            record, model, work, options.steps, not options.no_parts, ours, options.one_lane
+        )
     else:
         parts = {}
         on_gpu(record, model, work, options.steps)
@@ -119,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
         "machine": machine.facts(),
         "others_took_cores": others,
         "work": vars(work),
-        "sides": {side.name: vars(side) for side in (OURS, OURS_BF16, OURS_ALL_BF16, DEFAULTS)},
+        "sides": {side.name: vars(side) for side in OUR_SIDES},
         "minutes": (time.monotonic() - began) / 60,
     }
     print(*_heading(found), *report.in_words(found, idle=idle), sep="\n")
@@ -175,6 +190,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="where the figures are written besides"
+    )
+    parser.add_argument(
+        "--one-lane",
+        action="store_true",
+        help="on a CPU, only against one route of TRL, in float32",
     )
     parser.add_argument("--no-parts", action="store_true", help="leave out what our own parts cost")
     options = parser.parse_args(arguments)

@@ -142,7 +142,8 @@ def attack_run(case: Case, ground: Ground, work: Path, begin: Callable) -> tuple
         _bend_run(run, operation, work, ground)
     rng = random.Random(f"command {case.number}")
     words = rng.choice(QUICK) if rng.random() < 0.85 else rng.choice(HEAVY)
-    places = {"RUN": str(run), "SOUND": str(ground.run), "OUT": "out", "OUT.html": "out.html"}
+    places = {"RUN": str(run), "SOUND": str(ground.run), "OUT": "out"}
+    places |= {"OUT.html": "out.html", "OUT.jsonl": "out.jsonl"}
     places["RUN/config.json"] = f"{run}/config.json"
     before = _kept_of(run)
     begin()
@@ -391,6 +392,7 @@ def attack_words(case: Case, ground: Ground, work: Path, begin: Callable) -> tup
     for operation in case.operations:
         _bend_words(words, random.Random(f"word {operation}"))
     places = {"RUN": "../run", "SOUND": "../sound", "OUT": "../out", "NOTEBOOK": "book.ipynb"}
+    places["OUT.jsonl"] = "../out.jsonl"
     parts = [word.partition("/") for word in words]
     begin()
     return called([places.get(first, first) + slash + rest for first, slash, rest in parts])

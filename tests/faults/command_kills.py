@@ -39,7 +39,7 @@ from tests.faults import killing
 from tests.faults.grid_soak import ROOT, numbers_in, unreadable
 from workbench.basics import canonical_json
 from workbench.extensions.ablation import declared, door, drive, work
-from workbench.look.cells import demo as demo_cell
+from workbench.extensions.demo import verdict as demo_cell
 from workbench.look.run_diff import compare_runs
 from workbench.run.store import Run, open_run
 from workbench.training import train as train_module

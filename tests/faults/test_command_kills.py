@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults import command_kills, killing
 from tests.faults.command_kills import ROOT, Ground, Kills, bytes_of
-from workbench.look.cells import demo as demo_cell
+from workbench.extensions.demo import verdict as demo_cell
 from workbench.look.cells import live_run
 from workbench.look.cells.processes import Process, process_file
 from workbench.run.processes import Identity

@@ -40,13 +40,13 @@ QUICK = (
     ["replay", "RUN", "1"],
     ["replay", "RUN", "2"],
     ["diff", "SOUND", "RUN", "--exact"],
-    ["export", "RUN", "OUT", "--to", "openai"],
+    ["export", "RUN", "OUT.jsonl", "--to", "openai"],
     ["show", "RUN", "--signals"],
     ["show", "RUN", "--at", "step 2 / task 1 / attempt 1 / token 3"],
     ["export", "RUN", "OUT", "--to", "dataset"],
     ["show", "RUN", "--html", "OUT.html"],
     ["lint", "RUN", "--json"],
-    ["export", "RUN", "OUT", "--to", "trl-grpo"],
+    ["export", "RUN", "OUT.jsonl", "--to", "trl-grpo"],
     ["show", "RUN", "2", "--attempt", "1"],
 )
 HEAVY = (
@@ -80,11 +80,13 @@ def mutation_cases(
         for words in of_mutation(number):
             shutil.rmtree(out, ignore_errors=True)
             out.unlink(missing_ok=True)
+            out.with_suffix(".jsonl").unlink(missing_ok=True)
             places = {
                 "RUN": str(run),
                 "SOUND": str(sound),
                 "OUT": str(out),
                 "OUT.html": f"{out}.html",
+                "OUT.jsonl": f"{out}.jsonl",
                 "RUN/config.json": f"{run}/config.json",
             }
             yield said, [places.get(word, word) for word in words]

@@ -78,7 +78,7 @@ COMMANDS = {
     "chat": ["chat", "RUN", "--ask", "hi"],
     "audit": ["audit", "RUN"],
     "lint --start": ["lint", "RUN", "--start"],
-    "export --to": ["export", "RUN", "OUT", "--to", "openai"],
+    "export --to": ["export", "RUN", "OUT.jsonl", "--to", "openai"],
     "figure": ["figure", "RUN", "-o", "RUN/figure.pdf"],
     "track": ["track", "RUN", "--to", "tensorboard", "--dest", "OUT"],
     "show --signals": ["show", "RUN", "--signals"],
@@ -181,6 +181,7 @@ def placed(words: list[str], run: Path, sound: Path, scratch: Path) -> list[str]
     places = {
         "SOUND": sound,
         "OUT": scratch / "out",
+        "OUT.jsonl": scratch / "out.jsonl",
         "NOTEBOOK": sound.with_suffix(".ipynb"),
         "PORT": port,
     }

@@ -13,7 +13,7 @@ import pytest
 from store_values import stored_run
 
 from tests.hostile import standing
-from tests.hostile.sweep import COMMANDS, lay_out, sound_run
+from tests.hostile.sweep import COMMANDS, REFUSED, lay_out, sound_run
 from workbench.basics import beside
 from workbench.basics.plugins import load_named
 from workbench.tools.workers.supervisor import release, start_supervisor
@@ -135,8 +135,9 @@ def run_here(tmp_path_factory):
 @pytest.mark.parametrize("before", ["", APPENDED])
 def test_a_command_in_a_strangers_folder_runs_nothing_of_it(run_here, tmp_path, before):
     """And with the folder on the path, as it was, something ran: the stubs would have."""
-    ran = standing.ran("show step", list(OPTIONAL), run_here, tmp_path, [], before)
+    ran, answer = standing.ran("show step", list(OPTIONAL), run_here, tmp_path, [], before)
     assert bool(ran) == bool(before), ran
+    assert answer.reached("show step")
 
 
 @pytest.mark.full
@@ -144,8 +145,8 @@ def test_a_command_in_a_strangers_folder_runs_nothing_of_it(run_here, tmp_path, 
 def test_no_name_that_is_looked_for_is_found_there(command, tmp_path):
     sound = sound_run(tmp_path)
     lay_out(sound, tmp_path / "stand-in")
-    names, ran = standing.tried(command, sound, tmp_path / "scratch", [])
-    assert names and not ran
+    one = standing.tried(command, sound, tmp_path / "scratch", [])
+    assert one.names and not one.ran and one.reached, one.answers
 
 
 @pytest.mark.full
@@ -169,5 +170,15 @@ def test_a_notebook_that_is_run_finds_what_its_cells_name_and_no_more(stranger):
     assert not (stranger / "mark").exists()
 
 
-def test_every_command_is_among_those_that_are_tried():
-    assert set(standing.LATE) < set(COMMANDS)
+def test_every_command_is_among_those_that_are_tried_and_none_with_words_that_are_refused():
+    assert set(COMMANDS) <= set(standing.ENTRIES)
+    assert {*standing.LATE, standing.NOTHING_TO_SERVE} <= set(standing.ENTRIES)
+    assert set(REFUSED) - {standing.NOTHING_TO_SERVE} <= set(standing.RIGHT)
+
+
+def test_a_command_that_is_refused_or_ended_here_has_shown_nothing():
+    for status, said in ((2, ""), (3, ""), (None, ""), (1, "Traceback")):
+        assert not standing.Answer(status, 0.0, said).reached("show")
+    assert standing.Answer(1, 0.0, "").reached("show")
+    assert not standing.Answer(None, 0.0, "").reached("retriever")
+    assert standing.Answer(None, 0.0, "serving").reached("retriever")

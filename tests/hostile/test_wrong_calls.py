@@ -13,7 +13,16 @@ import pytest
 import torch
 
 import workbench as wb
-from tests.hostile.wrong_calls import WrongCall, calls, cheap, functions, sound
+from tests.hostile.wrong_calls import (
+    CHEAP,
+    RIGHT,
+    WrongCall,
+    calls,
+    cheap,
+    functions,
+    sound,
+    without_wrong_calls,
+)
 from workbench.look.cells.annotated import checked, fits
 from workbench.values.errors import DataError
 
@@ -33,10 +42,11 @@ def test_all_wrong_calls_end_in_words(tmp_path, monkeypatch):
     assert [wrong for call in calls(right, sorted(right)) if (wrong := call.ended())] == []
 
 
-@pytest.mark.full
-def test_every_public_function_is_called(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert set(functions()) == set(sound(tmp_path)) | {"presets", "environments", "algorithms"}
+def test_every_public_function_that_takes_something_is_called_wrongly(monkeypatch):
+    assert without_wrong_calls() == []
+    assert set(RIGHT) <= set(functions()) and set(CHEAP) < set(RIGHT)
+    monkeypatch.delitem(RIGHT, "tune_in")  # negative control
+    assert without_wrong_calls() == ["tune_in"]
 
 
 def test_negative_control_an_error_out_of_the_depth_is_noticed(monkeypatch):

@@ -6,7 +6,7 @@ finding names, and what is named where evidence is withheld.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,13 @@ from mismatch_kit import (
 )
 
 from workbench.extensions.engine_audit import live
-from workbench.extensions.engine_audit.attribution import DELIVERY, ENGINE, STALENESS, TOKENS
+from workbench.extensions.engine_audit.attribution import (
+    DELIVERY,
+    ENGINE,
+    STALENESS,
+    TOKENS,
+    Attribution,
+)
 from workbench.linting.in_training import TrainingLint
 from workbench.training import step as training_step
 from workbench.training.config import load_config
@@ -48,7 +54,7 @@ PRESETS = (
     "frozenlake-ppo",
 )  # as often
 ALGORITHMS = ("grpo", "rloo", "reinforce_pp", "gspo", "dapo", "cispo", "dr_grpo")
-WITHHELD = ("journal", "versions", "weights")
+WITHHELD = ("journal", "versions", "weights", "held")
 CLEAN = "clean"
 
 
@@ -81,24 +87,26 @@ def tried(case: Case, withheld: Sequence[str] = ()) -> Outcome:
     """Train, plant, train on, until R23 finds a gap or the steps are made."""
     config = load_config(case.preset, SMALL | {"seed": case.seed} | case.settings)
     session = open_session(config, quiet=True)
-    asked: list[Any] = []
+    asked: list[dict[str, Attribution | None]] = []
     real_cause = live.mismatch_cause
     real_rollout = training_step.rollout
 
     def asking(evidence: Any) -> str:
-        asked.append(evidence)
+        # While the engine still holds what it sampled with.
+        withouts = {"": (), **{name: (name,) for name in withheld}}
+        asked.append({name: live.step_attribution(evidence, of) for name, of in withouts.items()})
         return real_cause(evidence)
 
     live.mismatch_cause = asking
     try:
         outcome = _trained(session, case, asked)
-        if not asked or not outcome:
-            return Outcome(False, (), "", {})
-        attribution = live.step_attribution(asked[-1])
-        others = {name: live.step_attribution(asked[-1], (name,)) for name in withheld}
     finally:
         live.mismatch_cause = real_cause
         training_step.rollout = real_rollout
+    if not asked or not outcome:
+        return Outcome(False, (), "", {})
+    others = dict(asked[-1])
+    attribution = others.pop("")
     causes = {name: () if other is None else other.causes for name, other in others.items()}
     assert attribution is None or str(attribution) in outcome, "R23's finding says it"
     named = () if attribution is None else attribution.causes
@@ -152,6 +160,47 @@ def lag(session: Session, steps: int, *, honest: bool, mixed: bool = False) -> N
         training_step.rollout = in_halves
 
 
+Change = Callable[
+    [str, Mapping[str, torch.Tensor]], torch.Tensor
+]  # (name, all weights) -> what arrives under it
+
+
+def change_on_the_way(session: Session, change: Change) -> None:
+    """From now on a sync loads something else than it is given."""
+    sync = session.engine.sync
+
+    def changed(weights: Mapping[str, torch.Tensor], version: int) -> None:
+        # What shares storage stays shared: the engine refuses ties that come with two values.
+        made: dict[int, torch.Tensor] = {}
+        for name, tensor in weights.items():
+            if tensor.data_ptr() not in made:
+                made[tensor.data_ptr()] = change(name, weights)
+        sync({name: made[tensor.data_ptr()] for name, tensor in weights.items()}, version)
+
+    session.engine.sync = changed
+
+
+def _with_noise(size: float) -> Change:
+    def noisy(name: str, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        tensor = weights[name]
+        generator = torch.Generator().manual_seed(len(name))
+        spread = float(tensor.std()) if tensor.numel() > 1 else 0.0
+        return tensor + size * spread * torch.randn(tensor.shape, generator=generator)
+
+    return noisy
+
+
+def _with_layers_swapped(part: str) -> Change:
+    def swapped(name: str, weights: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        other = {"layers.0.": "layers.1.", "layers.1.": "layers.0."}
+        for layer, instead in other.items():
+            if layer in name and part in name:
+                return weights[name.replace(layer, instead)]
+        return weights[name]
+
+    return swapped
+
+
 # ------------------------------------------------------------------------------------------------ engine
 
 
@@ -174,6 +223,44 @@ def scale_attention(session: Session, factor: float) -> None:
     for name, module in session.engine._model.named_modules():
         if name.endswith("q_proj"):
             module.register_forward_hook(lambda module, args, output: output * factor)
+
+
+def set_norm_eps(session: Session, eps: float) -> None:
+    """Its norms have another epsilon than the model's configuration says."""
+    for module in session.engine._model.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = eps
+
+
+def set_activation(session: Session, kind: str) -> None:
+    """Its feed-forward layers have another activation."""
+    kinds = {
+        "gelu": torch.nn.functional.gelu,
+        "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    }
+    for module in session.engine._model.modules():
+        if hasattr(module, "act_fn"):
+            del module.act_fn  # a module is no plain function
+            module.act_fn = kinds[kind]
+
+
+def scale_frequencies(session: Session, factor: float) -> None:
+    """Its rotary positions turn faster or slower."""
+    for module in session.engine._model.modules():
+        if hasattr(module, "inv_freq"):
+            module.inv_freq *= factor
+
+
+def bias_a_logit(session: Session, by: float) -> None:
+    """Some tokens are made likelier or less likely, as by a bias that was left set."""
+
+    def biased(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        output = output.clone()
+        output[..., 20:40] += by
+        return output
+
+    session.engine._model.lm_head.register_forward_hook(biased)
 
 
 def heat(session: Session, temperature: float) -> None:
@@ -249,6 +336,18 @@ def lose_a_token_of_replies(session: Session) -> None:
     _change_rollouts(stripped)
 
 
+def change_prompts(session: Session, at: int) -> None:
+    """A token of every prompt is trained as another one, as where white space is put otherwise."""
+
+    def changed(segment: Segment) -> Segment:
+        first, *others = segment.spans
+        ids = first.token_ids.copy()
+        ids[at % len(ids)] = (ids[at % len(ids)] + 1) % 40
+        return Segment((replace(first, token_ids=ids), *others))
+
+    _change_rollouts(changed)
+
+
 def _in_characters(backend: Any, ids: Sequence[int]) -> list[int]:
     """The ids with the first token that has several characters spelled in single ones."""
     for at, token in enumerate(ids):
@@ -304,19 +403,28 @@ def cases(count: int, seed: int = 0) -> Iterator[Case]:
     }
     for kind, maker in makers.items():
         for number in range(count):
-            rng = rng_at("attribution", seed, kind, number)
-            preset = str(rng.choice(PRESETS))
-            settings: dict[str, Any] = {}
-            if preset != "frozenlake-ppo":
-                settings["algorithm.kind"] = str(rng.choice(ALGORITHMS))
-            settings["learner.lr"] = float(rng.choice([3e-4, 1e-3, 3e-3]))
-            case = maker(number, rng)
-            yield replace(
-                case,
-                preset=preset,
-                seed=int(rng.integers(1000)),
-                settings=settings | case.settings,
-            )
+            yield _drawn(maker, number, rng_at("attribution", seed, kind, number))
+
+
+def further_cases(count: int, seed: int = 0) -> Iterator[Case]:
+    """`count` cases of each way of planting that `cases` does not have: they were written after what they are to judge, and before it was
+    tried on them."""
+    for what, maker in FURTHER.items():
+        for number in range(count):
+            yield _drawn(maker, number, rng_at("attribution", seed, "further", what, number))
+
+
+def _drawn(maker: Callable[[int, Any], Case], number: int, rng: Any) -> Case:
+    """A case in a training that is drawn."""
+    preset = str(rng.choice(PRESETS))
+    settings: dict[str, Any] = {}
+    if preset != "frozenlake-ppo":
+        settings["algorithm.kind"] = str(rng.choice(ALGORITHMS))
+    settings["learner.lr"] = float(rng.choice([3e-4, 1e-3, 3e-3]))
+    case = maker(number, rng)
+    return replace(
+        case, preset=preset, seed=int(rng.integers(1000)), settings=settings | case.settings
+    )
 
 
 def _stale(number: int, rng: Any) -> Case:
@@ -404,6 +512,71 @@ def _clean(number: int, rng: Any) -> Case:
     settings = rows[number % len(rows)]
     words = ", ".join(f"{name} = {value}" for name, value in settings.items()) or "as it is"
     return Case(CLEAN, "nothing", words, lambda session: None, settings=settings, after=3)
+
+
+def _never_synced(number: int, rng: Any) -> Case:
+    plant = _bound(lag, 100, honest=True)
+    return Case(STALENESS, "no sync does anything, and the old number stays", "", plant, after=3)
+
+
+def _noisy(number: int, rng: Any) -> Case:
+    size = float(rng.choice([0.003, 0.01, 0.03]))
+    plant = _bound(change_on_the_way, _with_noise(size))
+    return Case(DELIVERY, "noise on the way", f"{size:g} of a tensor's spread", plant)
+
+
+def _swapped(number: int, rng: Any) -> Case:
+    part = str(rng.choice(["self_attn.o_proj", "mlp.down_proj", "input_layernorm"]))
+    plant = _bound(change_on_the_way, _with_layers_swapped(part))
+    return Case(DELIVERY, "two layers changed places", part, plant)
+
+
+def _scaled(number: int, rng: Any) -> Case:
+    factor = float(rng.choice([0.97, 1.01, 1.03]))
+    plant = _bound(change_on_the_way, lambda name, held: held[name] * factor)
+    return Case(DELIVERY, "all weights scaled on the way", f"{factor:g}", plant)
+
+
+def _other_norm(number: int, rng: Any) -> Case:
+    eps = float(rng.choice([1e-3, 1e-2, 1e-1]))
+    return Case(
+        ENGINE, "norms with another epsilon", f"{eps:g}", _bound(set_norm_eps, eps), after=1
+    )
+
+
+def _other_activation(number: int, rng: Any) -> Case:
+    kind = str(rng.choice(["gelu", "gelu_tanh", "quick_gelu"]))
+    return Case(ENGINE, "another activation", kind, _bound(set_activation, kind), after=1)
+
+
+def _other_base(number: int, rng: Any) -> Case:
+    factor = float(rng.choice([0.5, 0.8, 2.0]))
+    plant = _bound(scale_frequencies, factor)
+    return Case(ENGINE, "rotary positions of another base", f"{factor:g}", plant, after=1)
+
+
+def _biased(number: int, rng: Any) -> Case:
+    by = float(rng.choice([-1.0, 0.3, 1.0]))
+    return Case(ENGINE, "some logits are biased", f"{by:+g}", _bound(bias_a_logit, by), after=1)
+
+
+def _other_prompt(number: int, rng: Any) -> Case:
+    at = int(rng.integers(3, 8))
+    words = f"token {at}"
+    return Case(TOKENS, "a token of prompts is another", words, _bound(change_prompts, at), after=1)
+
+
+FURTHER: dict[str, Callable[[int, Any], Case]] = {
+    "never synced": _never_synced,
+    "noisy": _noisy,
+    "swapped": _swapped,
+    "scaled": _scaled,
+    "norm": _other_norm,
+    "activation": _other_activation,
+    "base": _other_base,
+    "biased": _biased,
+    "prompt": _other_prompt,
+}
 
 
 def _bound(plant: Callable[..., None], *args: Any, **settings: Any) -> Callable[[Session], None]:

@@ -17,12 +17,17 @@ from attribution_kit import (
     cap_logits,
     cases,
     encode_answers_anew,
+    further_cases,
+    heat,
     lag,
     repeat_first_token,
     tried,
 )
-from mismatch_kit import lie_about_sampling
+from mismatch_kit import add_adapter, lie_about_sampling
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from workbench.engines.digests import digests
+from workbench.engines.intake import WeightNames
 from workbench.extensions.engine_audit import attribution as attributing
 from workbench.extensions.engine_audit import live
 from workbench.extensions.engine_audit.attribution import (
@@ -33,7 +38,11 @@ from workbench.extensions.engine_audit.attribution import (
     WeightVersions,
     off_turns,
 )
+from workbench.extensions.engine_audit.causes import Cause, Explained
+from workbench.extensions.engine_audit.forward import HELD, NOW, Hypothesis
+from workbench.extensions.engine_audit.held import HeldWeights, held_by
 from workbench.extensions.engine_audit.recovery import _spelled
+from workbench.extensions.engine_audit.toggles import DTYPE, PART, UNEXPLAINED
 from workbench.linting.evidence import Evidence
 
 FAST = {"learner.lr": 3e-3}
@@ -67,7 +76,14 @@ AGAIN = Case(
 )
 
 
-@pytest.mark.parametrize("case", [STALE, UNDELIVERED, HOT, TWICE], ids=lambda case: case.kind)
+UNMERGED = replace(HOT, kind=DELIVERY, plant=lambda s: add_adapter(s, 1, 0.3), settings=FAST)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [STALE, UNDELIVERED, HOT, TWICE, UNMERGED],
+    ids=["stale", "undelivered", "engine", "tokens", "adapter"],
+)
 def test_a_planted_cause_is_named_in_the_finding(case):
     outcome = tried(case)
     assert outcome.gap and outcome.named == (case.kind,)
@@ -87,7 +103,10 @@ def test_what_is_missing_is_said_and_nothing_is_named_wrongly():
         assert outcome.withheld["versions"] == (), (
             "older weights, and nobody says which they were to be"
         )
-        assert outcome.withheld["weights"] == () and outcome.withheld["journal"] == (case.kind,)
+        assert outcome.withheld["journal"] == outcome.withheld["held"] == (case.kind,)
+        # That they are not the learner's is read from the engine; that they are those of the version it says is not.
+        expected = () if case is STALE else (DELIVERY,)
+        assert outcome.withheld["weights"] == expected
 
 
 @pytest.mark.full
@@ -98,6 +117,22 @@ def test_an_engine_that_no_hypothesis_repeats_is_named_by_exclusion():
 
 
 @pytest.mark.full
+def test_weights_that_no_version_has_are_read_from_the_engine_or_left_open():
+    outcome = tried(UNMERGED, WITHHELD)
+    assert outcome.named == (DELIVERY,) and "no version is known to have" in outcome.words
+    assert outcome.withheld["held"] == outcome.withheld["versions"] == ()
+
+
+@pytest.mark.full
+def test_two_causes_at_once_are_both_named():
+    def both(session):
+        add_adapter(session, 1, 0.3)
+        heat(session, 1.5)
+
+    assert tried(replace(UNMERGED, plant=both)).named == (DELIVERY, ENGINE)
+
+
+@pytest.mark.full
 def test_sampled_ids_are_found_without_a_journal():
     outcome = tried(AGAIN, ("journal",))
     assert outcome.named == (TOKENS,) and outcome.withheld["journal"] in ((TOKENS,), ())
@@ -105,7 +140,9 @@ def test_sampled_ids_are_found_without_a_journal():
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "case", list(cases(3, seed=7)), ids=lambda case: f"{case.kind} {case.what}"
+    "case",
+    [*cases(3, seed=7), *further_cases(1, seed=7)],
+    ids=lambda case: f"{case.kind} {case.what}",
 )
 def test_drawn_cases_are_never_called_by_another_name(case):
     outcome = tried(case)
@@ -116,13 +153,13 @@ def test_drawn_cases_are_never_called_by_another_name(case):
 # ------------------------------------------------------------------------------------------------ parts by themselves
 
 
-def known(labels, *, of, trainer=3, complete=False, journal=True):
+def known(labels, *, of, trainer=3, held=None, journal=True):
     """Facts of one turn a token, with these labels."""
     turns = np.arange(len(labels))
     claims = SimpleNamespace(
         trajectory_M=turns, segment_M=0 * turns, turn_M=0 * turns, version_M=np.array(labels)
     )
-    versions = WeightVersions(of, trainer, complete)
+    versions = WeightVersions(of, trainer, held)
     return SimpleNamespace(
         claims=claims, versions=versions, limits=(1e-4, 0.01), has_journal=journal
     )
@@ -155,14 +192,85 @@ def test_turns_belong_to_older_weights_only_where_these_leave_clearly_less():
 
 def test_the_engine_is_named_by_exclusion_only_where_nothing_is_missing():
     gap_M = np.array([0.1, 0.1])
-    full = attributing._by_exclusion(known([3, 3], of={}, complete=True), gap_M, ())
-    assert full.causes == (ENGINE,)
-    blind = attributing._by_exclusion(known([3, 3], of={}, journal=False), gap_M, ())
+    own = HeldWeights(3, NOW, "")
+    full = attributing._by_exclusion(known([3, 3], of={}, held=own), gap_M, ())
+    assert full.causes == (ENGINE,) and "holds the learner's weights" in str(full)
+    unread = attributing._by_exclusion(known([3, 3], of={}), gap_M, ())
+    assert unread.causes == () and set(unread.candidates) == {ENGINE, DELIVERY}
+    assert attributing.READING in str(unread), "where to look"
+    since = attributing._by_exclusion(known([2, 2], of={}, held=own), gap_M, ())
+    assert since.causes == () and STALENESS in since.candidates, "what it held then is not known"
+    blind = attributing._by_exclusion(known([2, 3], of={}, journal=False), gap_M, ())
     assert blind.causes == () and set(blind.candidates) == set(attributing.FOUR)
     by_label = attributing._by_exclusion(known([1, 3], of={}), np.array([0.1, 0.0]), ())
     assert by_label.causes == (STALENESS,) and "not tried" in by_label.words
     other = attributing._by_exclusion(known([1, 3], of={}), np.array([0.0, 0.1]), ())
     assert other.causes == (), "the turns that say they are older are not those that disagree"
+
+
+def search(kind, left):
+    """What a search took, and what it left of two tokens."""
+    causes = (Cause(kind, "words", "numbers"),)
+    return Explained((), causes, np.full((2, 2), left), 1)
+
+
+def test_a_setting_is_believed_where_little_is_left_or_the_weights_are_read():
+    gap_M = np.array([1e-3, 1e-3])
+    facts = known([3, 3], of={})
+
+    def asked(kind, left, is_read):
+        facts.explained = lambda: search(kind, left)
+        return attributing._by_search(facts, gap_M, is_read)
+
+    assert asked(DTYPE, 1e-7, False).causes == (ENGINE,)
+    assert asked(DTYPE, 2e-4, False) is None, "an adapter of that size looks like it"
+    assert asked(DTYPE, 2e-4, True).causes == (ENGINE,)
+    assert asked(PART, 2e-4, True) is None, "it holds the learner's weights, so no part is older"
+    assert asked(UNEXPLAINED, 1e-7, True) is None
+
+
+def test_what_an_engine_holds_is_known_by_its_bits():
+    config = GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=11, n_positions=8)
+    model = GPT2LMHeadModel(config)
+    now = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    other = {name: tensor + 1 for name, tensor in now.items()}
+    known_sets = {"version 1": other, NOW: now}
+
+    def read(held):
+        engine = SimpleNamespace(held=held, policy_version=3)
+        return held_by(engine, known_sets, model)
+
+    assert (read(now).name, read(now).words) == (NOW, "")
+    half = {name: tensor.bfloat16() for name, tensor in now.items()}
+    assert read(half).name == NOW and "bfloat16" in read(half).words
+    assert read(other).name == "version 1" and read(other).weights is None
+    norm = "transformer.ln_f.bias"
+    damaged = read({**now, norm: now[norm] + 1e-6})
+    assert damaged.name == HELD and f"1 of {len(now)} tensors" in damaged.words
+    assert norm in damaged.words and damaged.weights is not None
+    # A head that has come loose from the embedding that it is tied to.
+    head = "lm_head.weight"
+    assert read({**now, head: now[head] + 1}).name == HELD
+    sent = digests(WeightNames.of(model).choose(now))
+    assert read(sent).name == NOW
+    lost = read({**sent, norm: "float32 8 0"})
+    assert lost.name == HELD and norm in lost.words and lost.weights is None
+    assert read({"an adapter": "float32 8 0"}) is None
+    assert held_by(SimpleNamespace(policy_version=3), known_sets, model) is None
+
+
+def test_digests_that_differ_are_weights_that_did_not_arrive():
+    """They cannot be tried, so nothing is said of what else may be wrong."""
+    facts = known([3, 3], of={NOW: 3})
+    facts.forward = SimpleNamespace(known={NOW: {}})
+    held = HeldWeights(3, HELD, "digests of 2 of 4 tensors")
+    facts.versions = WeightVersions({NOW: 3}, 3, held)
+    gap_M = np.array([0.1, 0.1])
+    told = attributing._other_weights(facts, held, gap_M, (), Hypothesis())
+    assert told.causes == (DELIVERY,) and "digests of 2 of 4" in told.words
+    older = HeldWeights(2, HELD, "digests of 2 of 4 tensors")
+    untold = attributing._other_weights(facts, older, gap_M, (), Hypothesis())
+    assert untold.causes == () and untold.candidates == (STALENESS, DELIVERY)
 
 
 def test_a_turn_is_off_by_its_mean_or_by_one_token():
@@ -186,13 +294,3 @@ def test_ids_of_the_same_text_are_found_by_their_logprobs(monkeypatch):
 
 def test_a_stored_step_says_where_the_cause_is_told():
     assert "workbench audit" in live.mismatch_cause(Evidence())
-
-
-@pytest.mark.parametrize(("engine", "shows"), [({"dtype": "float32"}, True), ({}, False)])
-def test_an_engine_of_the_users_need_not_say_in_what_it_computes(engine, shows):
-    config = SimpleNamespace(
-        engine=SimpleNamespace(**engine),
-        learner=SimpleNamespace(precision="fp32"),
-        train=SimpleNamespace(staleness=0),
-    )
-    assert live._shows_all(SimpleNamespace(config=config)) is shows

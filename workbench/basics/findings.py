@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.basics.canonical_json import plain
 from workbench.values.errors import MissingPackageError, where_raised
-from workbench.values.view import Shown
+from workbench.values.view import HasView, Shown, View, own_view
 
 ERROR = "error"
 NOTE = "note"
@@ -244,6 +244,34 @@ class LintReport(Shown):
         return cls(answers, value.get("about", ""))
 
 
+class HasReport(HasView):
+    """A value about a report, which says what the report says."""
+
+    report: LintReport
+
+    @property
+    def ok(self) -> bool:
+        """No error; notes are none."""
+        return self.report.ok
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The rules with an error."""
+        return self.report.named
+
+    @property
+    def errors(self) -> tuple[tuple[str, Finding], ...]:
+        """(rule, finding) of every error that was kept."""
+        return self.report.errors
+
+    @property
+    def text(self) -> str:
+        return self.report.text
+
+    def view(self) -> View:
+        return own_view(self.report)
+
+
 def heard_out(
     check: Callable[[Any], Iterable[RuleResult]], given: Any, failed: str
 ) -> list[RuleResult]:
@@ -325,12 +353,6 @@ def _joined(answers: Sequence[Answer]) -> Answer:
         missing=tuple(missing),
         checked=tuple(checked),
     )
-
-
-def shortened(value: Any, most: int = 60) -> str:
-    """A value as Python writes it, cut."""
-    words = repr(value)
-    return words if len(words) <= most else words[: most - 3] + "..."
 
 
 # ------------------------------------------------------------------------------------------------ to and from JSON

@@ -27,7 +27,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
-from workbench.values.errors import ConfigError
+from workbench.values.errors import ConfigError, shortened
 
 MOST_WHOLE = (1 << 63) - 1  # of a setting without a range: a seed
 
@@ -46,7 +46,7 @@ class Range:
         """Whether the value is inside; one of another type is not."""
         try:
             return bool(self.holds(value))
-        except TypeError:
+        except (TypeError, ValueError):  # an array is not true or false
             return False
 
 
@@ -130,14 +130,18 @@ class Declared:
         wanted = _number_wanted(self.kinds)
         if wanted and (isinstance(value, bool) or not isinstance(value, wanted)):
             words = "a whole number" if wanted is Integral else "a number"
-            raise ConfigError(f"{where} is {words}, got {value!r}")
+            raise ConfigError(f"{where} is {words}, got {shortened(value)}")
         if wanted is Integral and abs(value) > MOST_WHOLE:
-            raise ConfigError(f"{where} is a whole number of at most 63 bits, got {value!r:.60}")
+            raise ConfigError(
+                f"{where} is a whole number of at most 63 bits, got {shortened(value)}"
+            )
         for allowed in self.ranges:
             if not allowed.accepts(value):
                 or_none = ", or none" if self.optional else ""
                 why = f" ({allowed.why})" if allowed.why else ""
-                raise ConfigError(f"{where} is {allowed.words}{or_none}; got {value!r}{why}")
+                raise ConfigError(
+                    f"{where} is {allowed.words}{or_none}; got {shortened(value)}{why}"
+                )
         return value
 
     def inner(self) -> Any:

@@ -15,9 +15,7 @@ import sys
 from collections.abc import Iterator
 
 from workbench.basics.beside import leave_working_folder, look_here
-from workbench.cli.parser import make_parser
 from workbench.cli.terminal import spell_controls
-from workbench.look.escape import visible
 
 # Tiny models lose most of their speed to thread barriers; more threads are a choice, not an accident.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,6 +31,11 @@ def main(argv: list[str] | None = None) -> int:
             spell_controls(stream)
     try:
         status = run(argv)
+    except (
+        ModuleNotFoundError
+    ) as error:  # of what everything needs, numpy say; else `run` has said it
+        print(f"workbench: {error}", file=sys.stderr)
+        status = 2
     finally:
         if argv is None:
             from workbench.cli.ending import end_in_spite_of_threads
@@ -43,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(argv: list[str] | None) -> int:
     """Parse, call the command, and say what went wrong; returns the exit status."""
+    from workbench.look.escape import visible
     from workbench.training.signals import stop_on_signals
     from workbench.values.errors import WorkbenchError
 
@@ -87,6 +91,8 @@ def _quiet() -> Iterator[None]:
 
 def _parsed(argv: list[str] | None) -> argparse.Namespace:
     """The arguments. Exits with status 2 for those that no command takes."""
+    from workbench.cli.parser import make_parser
+
     parser = make_parser()
     args, unread = parser.parse_known_args(argv)
     if unread:

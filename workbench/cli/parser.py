@@ -68,7 +68,6 @@ def make_parser() -> argparse.ArgumentParser:
     _add_questions_about_runs(command)
     _add_looking(command)
     _add_machine(command)
-    _add_demo(command)
     help_lines = provided("help")
     for name, place in provided("commands").items():
         words = help_lines.get(name, "")
@@ -249,15 +248,3 @@ def _add_machine(command: AddCommand) -> None:
         help="only these: a part (train), a key (train.steps) or its last word (steps); or my_env:Guess, of "
         "your own",
     )
-
-
-def _add_demo(command: AddCommand) -> None:
-    sub = command(
-        "demo",
-        training.demo_command,
-        "train the embedded agent and say whether it learned; exit 1 if a seed did not",
-    )
-    sub.add_argument("--task", default="search-discovery", help="a preset, or a file of settings")
-    sub.add_argument("--seeds", type=int, nargs="+", default=[0])
-    sub.add_argument("--out", type=Path)
-    add_set(sub)

@@ -1,18 +1,16 @@
-"""The commands that train: `train`, `resume`, `demo`, and the summary that they end with."""
+"""The commands that train: `train`, `resume`, and the summary that they end with."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import time
 from pathlib import Path
-from typing import Any
 
 from workbench.basics.extensions import service
 from workbench.cli.opening import config_of, overrides
 from workbench.values import trajectories_of
-from workbench.values.errors import ConfigError, StoreError
+from workbench.values.errors import StoreError
 
 
 def train_command(args: argparse.Namespace) -> int:
@@ -120,20 +118,3 @@ def resume_command(args: argparse.Namespace) -> int:
         )
     _print_summary(run)
     return 0
-
-
-def demo_command(args: argparse.Namespace) -> int:
-    from workbench.look import demo_view
-    from workbench.look.cells.demo import demo
-
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise ConfigError(
-            "the demo runs in one process; for several, torchrun ... -m workbench.cli train"
-        )
-    config = config_of(args.task, args.settings)
-    out = args.out or Path("runs") / f"demo-{Path(args.task).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    table: dict[str, Any] = demo(config, args.seeds, out, train_with_progress)
-    print(demo_view(table).text)
-    first = shlex.quote(f"{out}/seed-{args.seeds[0]}")
-    print(f"\ntable: {out / 'table.json'}\nlook at a run: workbench show {first}")
-    return 0 if table["learned"] else 1

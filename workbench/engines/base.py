@@ -99,3 +99,5 @@ class Engine(Protocol):
     # Optional, found by hasattr: partial(request_id: int) -> tuple[int, ...], the ids sampled so far for a request in
     # flight, for whoever watches; () where there are none yet, or no such request. rest() -> None: nothing is asked for
     # while weights are learned. work() -> dict[str, float]: counts since it was asked last, for the clock of a step.
+    # held: Mapping[str, Tensor | str], what it samples from by state-dict name, to be read and not kept, or digests
+    # (engines/digests) of what arrived with the newest version: tells a mismatch of weights from one of arithmetic.

@@ -84,6 +84,11 @@ class TransformersEngine:
         return self._policy_version
 
     @property
+    def held(self) -> Mapping[str, torch.Tensor]:
+        """The weights that it samples from, by state-dict name: to be read."""
+        return self._model.state_dict()
+
+    @property
     def keeps_cache(self) -> bool:
         """True where keys and values are kept from turn to turn; `cache_reason` says why, or why not."""
         return self._verdict.mode == "slots"

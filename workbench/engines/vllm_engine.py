@@ -302,6 +302,7 @@ class VllmEngine:
         self._counters.loads += 1
         if self._fault is not None:
             raise EngineError(self._fault)
+        self.held = arrived  # digests
         self._policy_version = version
 
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.linting.alignment import differences_of_batch
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.plain.rewards import is_flat
 from workbench.values import Trajectory
+from workbench.values.errors import shortened
 from workbench.values.sequences import first_difference
 
 # ------------------------------------------------------------------------------------------------ R7

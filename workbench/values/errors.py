@@ -72,6 +72,15 @@ def _shown(letter: str) -> str:
     return letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1]
 
 
+def shortened(value: object, most: int = 60) -> str:
+    """A value as Python writes it, cut; its type, where Python cannot write it (nested too deeply)."""
+    try:
+        words = repr(value)
+    except Exception:
+        words = f"a {type(value).__name__}"
+    return words if len(words) <= most else words[: most - 3] + "..."
+
+
 class WorkbenchError(Exception):
     """Base of all errors that this package raises on purpose. A notebook shows one as a sentence below one line of the
     user's code; `%xmode Verbose`, then `%tb`, shows every line that it came through."""

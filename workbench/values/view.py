@@ -67,13 +67,13 @@ class HasView:
 
     @property
     def text(self) -> str:
-        return _own_view(self).text
+        return own_view(self).text
 
     def save(self, path: str | os.PathLike, **drawn: Any) -> Path:
-        return _own_view(self).save(path, **drawn)
+        return own_view(self).save(path, **drawn)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        return _own_view(self)._repr_mimebundle_()
+        return own_view(self)._repr_mimebundle_()
 
     def __str__(self) -> str:
         return self.text
@@ -90,14 +90,14 @@ class Shown:
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        view = _own_view(self)
+        view = own_view(self)
         if view is None:
             display({"text/plain": repr(self)}, raw=True)
         else:
             display(view)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, Any]:
-        view = _own_view(self)
+        view = own_view(self)
         return {"text/plain": repr(self)} if view is None else view._repr_mimebundle_()
 
     def __repr__(self) -> str:
@@ -113,7 +113,7 @@ def make_views_with(maker: Callable[[Any], View]) -> None:
     _view_maker = maker
 
 
-def _own_view(value: Any) -> View | None:
+def own_view(value: Any) -> View | None:
     """The view of a value; None where nobody makes views."""
     view = getattr(value, "view", None)
     if view is None:

@@ -5,9 +5,11 @@
     engine mismatch         the same weights on the same ids: settings or arithmetic of the engine differ
     re-tokenisation         the ids that are trained are not those that were sampled
 
-Each has evidence of its own: ids are compared with what the engine was asked and answered, older weights are tried turn by turn
-and held against the version that the turn says, settings are tried as the audit tries them. What remains when ids and weights
-are all known is the engine. Where evidence is missing, the answer is that it cannot be told, and what is missing.
+Each has evidence of its own: ids are compared with what the engine was asked and answered, older weights and those that the engine
+holds are tried turn by turn and held against the version that the turn says, settings are tried as the audit tries them. A
+setting is believed by itself where it leaves next to nothing: weights that nobody knows can look like one, a little. What remains where
+the ids are the engine's and it holds the learner's weights is its arithmetic. Where evidence is missing, the answer is that it cannot be
+told, and what is missing.
 
 Axis letters: M sampled tokens that are looked at · U turns of them.
 """
@@ -26,7 +28,8 @@ from workbench.extensions.engine_audit.causes import (
     within,
 )
 from workbench.extensions.engine_audit.claims import Claims, OtherIds
-from workbench.extensions.engine_audit.forward import NOW, Forward, Hypothesis
+from workbench.extensions.engine_audit.forward import HELD, NOW, Forward, Hypothesis
+from workbench.extensions.engine_audit.held import HeldWeights
 from workbench.extensions.engine_audit.toggles import (
     ADAPTER,
     DTYPE,
@@ -56,16 +59,17 @@ ALIKE = 1.5  # weights that leave no more than this times the least explain a tu
 VERSIONS = "the version of the weights that each turn was sampled by"
 JOURNAL = "what the engine was asked and answered (its ids)"
 OLDER = "the weights of all versions that the engine was given"
+READING = "the weights that the engine held as it sampled (an engine's `held`; the embedded engine and vLLM have it)"
 
 
 @dataclass(frozen=True)
 class WeightVersions:
     """What is known of weights. `of`: set of weights -> its version, where that is known; `trainer`: the learner's version;
-    `complete`: whether every set that the engine may hold is among them."""
+    `held`: what the engine holds, None: it does not say."""
 
     of: Mapping[str, int]
     trainer: int | None
-    complete: bool = False
+    held: HeldWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -214,10 +218,58 @@ def _of_same_ids(
         words = facts.recovered(gap_M)
         if words is not None:
             return Attribution((TOKENS,), words, evidence)
-    searched = _by_search(facts)
+    held = _held(facts, gap_M)
+    if held is not None and held.name != NOW:
+        return _other_weights(facts, held, gap_M, evidence, now)
+    searched = _by_search(facts, gap_M, held is not None)
     if searched is not None:
-        return replace(searched, evidence=(*evidence, *searched.evidence))
+        return replace(searched, evidence=(*evidence, *searched.evidence, *_reading(held)))
     return _by_exclusion(facts, gap_M, evidence)
+
+
+# ------------------------------------------------------------------------------------------------ what the engine holds
+
+
+def _held(facts: MismatchEvidence, gap_M: np.ndarray) -> HeldWeights | None:
+    """What the engine held as it sampled the turns that disagree; None: not known, as of turns that say another version than it has
+    now."""
+    held = facts.versions.held
+    off_U = off_turns(gap_M, turn_of_tokens(facts.claims), facts.limits)
+    if held is None or (_labels(facts.claims)[off_U] != held.version).any():
+        return None
+    return held
+
+
+def _reading(held: HeldWeights | None) -> tuple[str, ...]:
+    """That the engine holds the learner's weights, in words."""
+    if held is None:
+        return ()
+    return ("the engine holds the learner's weights" + f", {held.words}" * bool(held.words),)
+
+
+def _other_weights(
+    facts: MismatchEvidence,
+    held: HeldWeights,
+    gap_M: np.ndarray,
+    evidence: tuple[str, ...],
+    now: Hypothesis,
+) -> Attribution:
+    """The engine holds other weights than the learner, and these alone do not reproduce what was recorded."""
+    versions = facts.versions
+    evidence = (*evidence, f"read from the engine: {held.words}")
+    if held.version != versions.trainer:
+        return Attribution((), "", evidence, (STALENESS, DELIVERY), (OLDER,))
+    words = (
+        f"the engine holds {_words_of(versions, held.name)} and calls them version {held.version}"
+    )
+    if held.name not in facts.forward.known:
+        return Attribution((DELIVERY,), words, evidence)
+    left = difference(facts.forward, facts.claims, replace(now, weights=held.name))
+    left_M = np.where(gap_M > 0, _sizes(left), 0.0)
+    more = f"; with these weights {left_M.mean():.2g} of {gap_M.mean():.2g} nats are left, so something else is wrong as well"
+    if not facts.has_journal:
+        return Attribution((DELIVERY,), words + more, evidence)
+    return Attribution((DELIVERY, ENGINE), f"{words}{more}: the ids are the engine's", evidence)
 
 
 def _by_weights(facts: MismatchEvidence, gap_M: np.ndarray, now: Hypothesis) -> Attribution | None:
@@ -247,12 +299,17 @@ def _labels(claims: Claims) -> np.ndarray:
 
 def _weights_of_turns(facts: MismatchEvidence, gaps: Mapping[str, np.ndarray]) -> list[str]:
     """The weights that reproduce each turn [U]: the learner's where they leave no more than rounding or do as well as any, then those
-    of the version that the turn names, then those that leave least."""
+    of the version that the turn names, then those that leave least. Under the rounding of half precision weights look alike, so there
+    turns of the version that the engine holds are of what it holds."""
     by_version = {version: name for name, version in facts.versions.of.items()}
-    closer = CLOSER[facts.limits[0] > ROUGH]
+    is_rough = facts.limits[0] > ROUGH
+    closer = CLOSER[is_rough]
+    held = facts.versions.held
     chosen: list[str] = []
     for turn, label in enumerate(_labels(facts.claims).tolist()):
-        left = {name: float(values_U[turn]) for name, values_U in gaps.items()}
+        is_read = is_rough and held is not None and label == held.version
+        names = {NOW, held.name} & gaps.keys() if is_read else gaps
+        left = {name: float(gaps[name][turn]) for name in gaps if name in names}
         best = min(left, key=left.__getitem__)
         named = by_version.get(label)
         if left[best] > closer * left[NOW] or left[NOW] < SHARP * facts.limits[0]:
@@ -306,21 +363,25 @@ def _named_by_label(
 
 def _words_of(versions: WeightVersions, name: str) -> str:
     version = versions.of.get(name)
-    return f"the weights of {name}" if version is None else f"the weights of version {version}"
+    if version is not None:
+        return f"the weights of version {version}"
+    if name == HELD:
+        return f"weights that no version is known to have ({versions.held.words})"
+    return f"the weights of {name}"
 
 
 def _listed(values: set) -> str:
     return ", ".join(str(value) for value in sorted(values))
 
 
-def _by_search(facts: MismatchEvidence) -> Attribution | None:
-    """What the audit's search closes the gap with: settings and arithmetic of the engine, or a part of older weights."""
+def _by_search(facts: MismatchEvidence, gap_M: np.ndarray, is_read: bool) -> Attribution | None:
+    """What the audit's search closes the gap with: settings and arithmetic of the engine, or a part of older weights. Believed
+    where next to nothing is left of the gap; what closes less of it, only of the engine's arithmetic and where it `is_read` to hold the
+    learner's weights."""
     explained = facts.explained()
     kinds = {cause.kind for cause in explained.causes}
     closed = [cause for cause in explained.causes if cause.kind not in (UNEXPLAINED, STALE)]
-    # A gap of the size of rounding may be that of weights that are not known.
-    by_size = DTYPE in kinds and not within(explained.left_M, facts.limits)
-    if not closed or UNEXPLAINED in kinds or (by_size and not facts.versions.complete):
+    if not closed or UNEXPLAINED in kinds:
         return None
     causes: dict[str, None] = {}
     for cause in closed:
@@ -329,6 +390,8 @@ def _by_search(facts: MismatchEvidence) -> Attribution | None:
     if STALE in kinds:
         labels = set(_labels(facts.claims).tolist())
         causes[DELIVERY if labels == {facts.versions.trainer} else STALENESS] = None
+    if not _is_closed(facts, gap_M, explained) and not (is_read and set(causes) == {ENGINE}):
+        return None
     return Attribution(
         tuple(causes),
         "; ".join(cause.words for cause in explained.causes),
@@ -336,21 +399,31 @@ def _by_search(facts: MismatchEvidence) -> Attribution | None:
     )
 
 
+def _is_closed(facts: MismatchEvidence, gap_M: np.ndarray, explained: Explained) -> bool:
+    """Whether a search left so little that nothing but what it took can have made the gap."""
+    mean = facts.limits[0]
+    allowed = mean if mean > ROUGH else SHARP * mean
+    return float(_sizes(explained.left_M).mean()) < min(allowed, SHARP * float(gap_M.mean()))
+
+
 def _by_exclusion(
     facts: MismatchEvidence, gap_M: np.ndarray, evidence: tuple[str, ...]
 ) -> Attribution:
-    """Nothing closes the gap. Where ids and weights are all known, the engine is what is left; else it cannot be told."""
-    versions = facts.versions
-    missing = [JOURNAL] * (not facts.has_journal) + [OLDER] * (not versions.complete)
+    """Nothing closes the gap. Where the ids are the engine's and it holds the learner's weights, its arithmetic is what is left; else it
+    cannot be told."""
+    held = _held(facts, gap_M)
+    missing = [JOURNAL] * (not facts.has_journal) + [READING] * (held is None)
     if not missing:
         words = "it computes or samples in a way that no hypothesis repeats, from the learner's weights and on the same ids"
-        tried = "the ids are the engine's, and no weights that it was given reproduce a turn"
-        return Attribution((ENGINE,), words, (*evidence, tried))
+        tried = "the ids are the engine's"
+        return Attribution((ENGINE,), words, (*evidence, tried, *_reading(held)))
     stale = _stale_by_label(facts, gap_M)
     if stale is not None:
         return Attribution((STALENESS,), stale, evidence)
     candidates = [ENGINE]
-    candidates += [STALENESS, DELIVERY] * (not versions.complete)
+    if held is None:
+        labels = set(_labels(facts.claims).tolist())
+        candidates += [STALENESS] * (labels != {facts.versions.trainer}) + [DELIVERY]
     candidates += [TOKENS] * (not facts.has_journal)
     return Attribution((), "", evidence, tuple(candidates), tuple(missing))
 

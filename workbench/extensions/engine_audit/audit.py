@@ -27,6 +27,7 @@ from workbench.engines.recorder import Exchange, Journal
 from workbench.extensions.engine_audit.claims import Claims, LogitsRecorder, claims_of
 from workbench.extensions.engine_audit.control import Control, zero_control
 from workbench.extensions.engine_audit.forward import NOW, Weights
+from workbench.extensions.engine_audit.held import held_by
 from workbench.extensions.engine_audit.report import MismatchReport, Trainer, measure
 from workbench.learn.batch import Batch
 from workbench.learn.learner import Learner
@@ -276,7 +277,7 @@ def _trainer(
         sets[name] = _with_tied_names(weights, names)
         words[name] = f"the weights {name!r}"
     there = {name: weights for name, weights in sets.items() if weights is not None}
-    return Trainer(
+    trainer = Trainer(
         session.policy.model,
         there,
         {name: words[name] for name in there},
@@ -284,8 +285,8 @@ def _trainer(
         learner.config.precision == "bf16",
         learner.version,
         versions,
-        run is None and learner.version < 2,
     )
+    return trainer.beside(held_by(session.engine, there, session.policy.model))
 
 
 def _checkpoints(learner: Learner, run: Run | None) -> Iterator[tuple[str, int, Weights]]:

@@ -19,6 +19,7 @@ from workbench.engines.gap import PlainForward
 from workbench.engines.sampling import bend
 
 NOW = "now"  # the weights that the trainer holds
+HELD = "held"  # those that the engine holds, where they are none that is known otherwise
 PASS_TOKENS = 4096  # padded tokens of one pass: bounds memory, not results
 LARGEST = 20.0  # nats: further apart than this is "impossible", and one such token must not be all there is
 

@@ -15,6 +15,7 @@ import numpy as np
 from workbench.engines.recorder import Exchange
 from workbench.extensions.engine_audit.attribution import Attribution
 from workbench.extensions.engine_audit.forward import NOW, Weights
+from workbench.extensions.engine_audit.held import held_by
 from workbench.extensions.engine_audit.report import Trainer, attribution_of
 from workbench.learn.learner import Learner
 from workbench.linting.evidence import Evidence
@@ -30,19 +31,12 @@ ASK = "`workbench audit` tries out why"
 
 @dataclass(eq=False)
 class _Memory:
-    """Of one session: weights by version, oldest first; the step that was begun last, its version and its exchanges.
-
-    `agreed`: the newest version by which engine and trainer agreed, as far as float32 shows it; `asked`: the last step whose
-    cause was asked for; `dropped`: the newest version that is no longer kept, -1: none.
-    """
+    """Of one session: weights by version, oldest first; the step that was begun last, its version and its exchanges."""
 
     sets: dict[int, Weights] = field(default_factory=dict)
     step: int = 0
     version: int = 0
     exchanges: tuple[Exchange, ...] = ()
-    agreed: int = -1
-    asked: int = 0
-    dropped: int = -1
 
 
 _memories: WeakKeyDictionary[Learner, _Memory] = WeakKeyDictionary()
@@ -56,23 +50,12 @@ def remember_step(session: Session, step: int, exchanges: Sequence[Exchange]) ->
     if session.place[1] > 1 or sum(held.nbytes for held in weights.values()) > MOST_BYTES:
         memory.step = step
         return
-    if memory.step and memory.asked != memory.step and _shows_all(session):
-        memory.agreed = memory.version
     memory.step = step
     memory.version = session.learner.version
     if memory.version not in memory.sets:
         memory.sets[memory.version] = {n: held.detach().clone() for n, held in weights.items()}
     while len(memory.sets) > MOST_SETS:
-        memory.dropped = min(memory.sets)
-        del memory.sets[memory.dropped]
-
-
-def _shows_all(session: Session) -> bool:
-    """Whether a step without a finding of R23 is one whose engine held the weights that it says."""
-    config = session.config
-    # An engine of the user's says of itself what it likes.
-    exact = getattr(config.engine, "dtype", "") == "float32" and config.learner.precision == "fp32"
-    return exact and not config.train.staleness
+        del memory.sets[min(memory.sets)]
 
 
 def mismatch_cause(evidence: Evidence) -> str:
@@ -81,7 +64,6 @@ def mismatch_cause(evidence: Evidence) -> str:
     memory = _memories.get(session.learner) if session is not None else None
     if memory is None or memory.step != evidence.step:
         return f"Its cause is told while a session trains; of what is stored, {ASK}"
-    memory.asked = memory.step
     if memory.version not in memory.sets:
         return (
             "Its cause was not looked for: the weights of earlier steps are kept of policies up to "
@@ -96,7 +78,8 @@ def mismatch_cause(evidence: Evidence) -> str:
 def step_attribution(evidence: Evidence, without: Collection[str] = ()) -> Attribution | None:
     """The cause of a gap in the step that a session began last; None: rounding explains it.
 
-    `without` evidence of these kinds, as if it were not known: "journal", "versions" of the turns, older "weights".
+    `without` evidence of these kinds, as if it were not known: "journal", "versions" of the turns, older "weights", what the engine
+    has "held".
     """
     session = evidence.session
     memory = _memories[session.learner]
@@ -104,7 +87,9 @@ def step_attribution(evidence: Evidence, without: Collection[str] = ()) -> Attri
     trajectories = _chosen(evidence)
     if "weights" in without:
         now = {NOW: trainer.known[NOW]}
-        trainer = replace(trainer, known=now, words={NOW: ""}, complete=False)
+        trainer = replace(trainer, known=now, words={NOW: ""})
+    if "held" not in without:
+        trainer = trainer.beside(held_by(session.engine, trainer.known, session.policy.model))
     if "versions" in without:
         trajectories = [_without_versions(trajectory) for trajectory in trajectories]
     return attribution_of(
@@ -134,7 +119,6 @@ def _trainer(session: Session, memory: _Memory) -> Trainer:
         if version != memory.version:
             sets[f"version {version}"] = weights
             versions[f"version {version}"] = version
-    complete = memory.dropped < 0 or memory.agreed > memory.dropped
     words = {name: f"the weights of {name}" for name in sets}
     is_bf16 = session.config.learner.precision == "bf16"
     return Trainer(
@@ -144,7 +128,6 @@ def _trainer(session: Session, memory: _Memory) -> Trainer:
         bf16=is_bf16,
         version=memory.version,
         versions=versions,
-        complete=complete,
     )
 
 

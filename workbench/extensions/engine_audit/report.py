@@ -45,7 +45,15 @@ from workbench.extensions.engine_audit.claims import (
 )
 from workbench.extensions.engine_audit.control import Control
 from workbench.extensions.engine_audit.figures import BIN_NAMES, Ratios, Whole
-from workbench.extensions.engine_audit.forward import NOW, Forward, Hypothesis, Weights, bent
+from workbench.extensions.engine_audit.forward import (
+    HELD,
+    NOW,
+    Forward,
+    Hypothesis,
+    Weights,
+    bent,
+)
+from workbench.extensions.engine_audit.held import HeldWeights
 from workbench.extensions.engine_audit.recovery import recovered_ids
 from workbench.extensions.engine_audit.toggles import (
     IDS,
@@ -168,8 +176,8 @@ class MismatchReport(HasView):
 class Trainer:
     """What is known of the trainer. `known`: sets of weights by name, `NOW` the ones it holds; `words` says what the
     others are. `logp`: its own numbers for these claims [M], by its own way of computing; None: by a plain pass.
-    `bf16`: under autocast. `version` of its weights; `versions` of the sets that are known; `complete`: whether these are all that
-    the engine may hold."""
+    `bf16`: under autocast. `version` of its weights; `versions` of the sets that are known; `held`: what the engine holds, None:
+    it does not say."""
 
     model: torch.nn.Module
     known: Mapping[str, Weights]
@@ -178,7 +186,18 @@ class Trainer:
     bf16: bool = False
     version: int | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
-    complete: bool = False
+    held: HeldWeights | None = None
+
+    def beside(self, held: HeldWeights | None) -> Trainer:
+        """With what the engine holds, as one more set of weights where no version has it."""
+        if held is None or held.weights is None:
+            return replace(self, held=held)
+        known = {**self.known, HELD: held.weights}
+        words = {
+            **self.words,
+            HELD: f"what it holds, which no version is known to have: {held.words}",
+        }
+        return replace(self, held=held, known=known, words=words)
 
 
 def measure(
@@ -299,7 +318,7 @@ def _mismatch_evidence(
         off_U = off_turns(gap_M, turn_M, limits)
         return recovered_ids(forward, claims, tokenizer, turn_M, off_U)
 
-    versions = WeightVersions(trainer.versions, trainer.version, trainer.complete)
+    versions = WeightVersions(trainer.versions, trainer.version, trainer.held)
     return MismatchEvidence(forward, claims, limits, versions, others, has_journal, recovered)
 
 
@@ -399,7 +418,8 @@ def _older_weights(forward: Forward, trainer: Trainer) -> tuple[list[Toggle], li
         name for name, weights in trainer.known.items() if name != NOW and is_adapter(now, weights)
     ]
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
-    return weight_toggles(trainer.words, adapters), part_toggles(forward, trainer.words, tied)
+    of_versions = {name: words for name, words in trainer.words.items() if name != HELD}
+    return weight_toggles(trainer.words, adapters), part_toggles(forward, of_versions, tied)
 
 
 def _older_version(claims: Claims, trainer: Trainer) -> list[Cause]:

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from workbench.basics.findings import Checked, Finding, shortened
+from workbench.basics.findings import Checked, Finding
 from workbench.values import Observation, Task, Trajectory
+from workbench.values.errors import shortened
 from workbench.worlds.base import EnvFamily
 
 GOLD = frozenset(

@@ -43,7 +43,7 @@ def choose_in_blocks(p_RV: Tensor, sum_RN: Tensor, uniform_R: Tensor) -> tuple[T
     if built is None or not p_RV.is_contiguous():
         return choose_of_blocks(p_RV, sum_RN, uniform_R)
     token_R, total_R = _answers(len(p_RV))
-    sum_RN = sum_RN.contiguous()
+    sum_RN, uniform_R = sum_RN.contiguous(), uniform_R.contiguous()
     built.pick_of_blocks(
         _at(p_RV),
         *_whole(*p_RV.shape),
@@ -63,6 +63,7 @@ def choose(p_RK: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         place_R, _, total_R = inverse_cdf(p_RK, uniform_R)
         return place_R, total_R
     place_R, total_R = _answers(len(p_RK))
+    p_RK, uniform_R = p_RK.contiguous(), uniform_R.contiguous()
     built.pick(_at(p_RK), *_whole(*p_RK.shape), _at(uniform_R), _at(place_R), _at(total_R))
     return place_R, total_R
 
@@ -71,7 +72,7 @@ def nuclei_of(logp_RV: Tensor, top_p_R: np.ndarray, nucleus: Nucleus) -> tuple[T
     """(tokens that are kept, ascending; their log-probabilities), each [R, K]. `nucleus`: the tokens of one row, asked where
     the kernel cannot say."""
     rows, vocabulary = logp_RV.shape
-    built = kernel() if vocabulary <= MOST else None
+    built = kernel() if vocabulary <= MOST and logp_RV.is_contiguous() else None
     if built is None:
         return _laid_out(logp_RV, [nucleus(*row) for row in zip(logp_RV.numpy(), top_p_R)])
     kept_R = torch.empty(rows, dtype=torch.long)

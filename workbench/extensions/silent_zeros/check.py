@@ -21,11 +21,11 @@ from workbench.basics.findings import (
     NOTE,
     Checked,
     Finding,
+    HasReport,
     LintReport,
     NotChecked,
     RuleResult,
     answered,
-    shortened,
 )
 from workbench.extensions.silent_zeros.losses import StepResult, vary_words, walk_words
 from workbench.extensions.silent_zeros.rewards import untouched_chance
@@ -44,9 +44,7 @@ from workbench.extensions.silent_zeros.trial import (
     in_form,
     words_of,
 )
-from workbench.values import View
-from workbench.values.errors import ConfigError, DataError, LintError
-from workbench.values.view import HasView
+from workbench.values.errors import ConfigError, DataError, LintError, shortened
 
 ON_ERROR = ("say", "stop")
 ROWS = 64  # that are asked about, at most
@@ -112,7 +110,7 @@ STEPS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CheckedRewards(HasView):
+class CheckedRewards(HasReport):
     """What came of the words known to be paid. Shows itself.
 
     report  one answer for each step on their way
@@ -123,26 +121,6 @@ class CheckedRewards(HasView):
     report: LintReport
     words: Any
     rows: int
-
-    @property
-    def ok(self) -> bool:
-        """No error; notes are none."""
-        return self.report.ok
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The steps with an error."""
-        return self.report.named
-
-    @property
-    def errors(self) -> tuple[tuple[str, Finding], ...]:
-        """(step, finding) of every error."""
-        return self.report.errors
-
-    def view(self) -> View:
-        from workbench.look import lint_view
-
-        return lint_view(self.report, (), None)
 
 
 def check_rewards(

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import shortened
-from workbench.values.errors import DataError, where_raised
+from workbench.values.errors import DataError, shortened, where_raised
 
 # What TRL keeps for itself of a row; the other columns are handed to a reward function.
 KEPT = ("prompt", "completion", "completion_ids")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.silent_zeros.rewards import (
     BatchRewards,
     RewardFunction,
@@ -15,6 +15,7 @@ from workbench.extensions.silent_zeros.rewards import (
     text_of,
 )
 from workbench.extensions.silent_zeros.trial import TINY, RewardOutcome, RewardTrial, compare
+from workbench.values.errors import shortened
 
 SHOWN = 60  # characters of words in a message
 

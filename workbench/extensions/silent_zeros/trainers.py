@@ -8,7 +8,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from workbench.basics.findings import shortened
 from workbench.extensions.silent_zeros.rewards import (
     RewardFunction,
     asks_for,
@@ -16,7 +15,7 @@ from workbench.extensions.silent_zeros.rewards import (
     reward_functions,
 )
 from workbench.extensions.silent_zeros.token_path import TokenPath
-from workbench.values.errors import ConfigError, DataError
+from workbench.values.errors import ConfigError, DataError, shortened
 
 
 @dataclass(frozen=True, eq=False)

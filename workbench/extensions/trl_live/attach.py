@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.extensions import service
-from workbench.basics.findings import Answer, Checked, LintReport, NotChecked, together
+from workbench.basics.findings import Answer, Checked, HasReport, LintReport, NotChecked, together
 from workbench.extensions.trl_live import (
     credit,
     environments,
@@ -47,9 +47,7 @@ from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Check, Rule, RuleResult, check
 from workbench.linting.table import all_rules
 from workbench.look.escape import visible
-from workbench.values import View
 from workbench.values.errors import ConfigError, DataError, LintError, where_raised
-from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")
 MANY = 200  # reports that wait to be joined
@@ -136,7 +134,7 @@ class WatchedStep:
 
 
 @dataclass(eq=False, repr=False)
-class LiveLint(HasView):
+class LiveLint(HasReport):
     """What was found so far in the steps of a trainer. Shows itself.
 
     parts    reports that were not joined yet
@@ -171,24 +169,9 @@ class LiveLint(HasView):
         return together(self.parts, self._about())
 
     @property
-    def ok(self) -> bool:
-        """No error so far."""
-        return self.report.ok
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The rules that found an error."""
-        return self.report.named
-
-    @property
     def cost(self) -> float:
         """Seconds of looking for a second of a step without it."""
         return self.seconds / max(self.step_seconds - self.seconds, 1e-9)
-
-    def view(self) -> View:
-        from workbench.look import lint_view
-
-        return lint_view(self.report, (), None)
 
     # -------------------------------------------------------------------------------------------- listening
 

@@ -23,6 +23,7 @@ from workbench.basics.extensions import service
 from workbench.basics.findings import (
     Answer,
     Checked,
+    HasReport,
     LintReport,
     NotChecked,
     RuleResult,
@@ -35,9 +36,7 @@ from workbench.extensions.verl_live.batch import VerlBatch, batch_of
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import FAILED, Check
 from workbench.linting.table import all_rules
-from workbench.values import View
 from workbench.values.errors import ConfigError, LintError, MissingPackageError, where_raised
-from workbench.values.view import HasView
 
 ON_ERROR = ("say", "stop")
 RULES = ("R3", "R4", "R5", "R6", "R7", "R8", "R12", "R16", "R22", "R23")
@@ -105,7 +104,7 @@ def _placed(answer: Answer, batch: VerlBatch) -> Answer:
 
 
 @dataclass(eq=False, repr=False)
-class VerlLint(HasView):
+class VerlLint(HasReport):
     """What was found so far in the batches of a trainer. Shows itself.
 
     stops    the first error ends training
@@ -128,21 +127,6 @@ class VerlLint(HasView):
     def report(self) -> LintReport:
         """The answers of all rules over all batches so far."""
         return together(self.parts, f"verl: {self.batches} batches")
-
-    @property
-    def ok(self) -> bool:
-        """No error so far."""
-        return self.report.ok
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The rules that found an error."""
-        return self.report.named
-
-    def view(self) -> View:
-        from workbench.look import lint_view
-
-        return lint_view(self.report, (), None)
 
     def detach(self) -> None:
         """Put verl's own function back."""

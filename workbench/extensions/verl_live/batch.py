@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import Finding, Place, shortened
-from workbench.values.errors import DataError
+from workbench.basics.findings import Finding, Place
+from workbench.values.errors import DataError, shortened
 
 # What a DataProto may hold, one entry a token of the response.
 BY_TOKEN = (

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.basics.settings import MOST_WHOLE
-from workbench.values.errors import DataError
+from workbench.values.errors import DataError, shortened
 
 _LIBRARY = sys.stdlib_module_names - {"types", "unittest"}
 LONGEST_NAME = 255  # bytes of a file's name
@@ -54,11 +54,7 @@ def checked(name: str, function: Callable) -> Callable:
 
 def shown(value: Any) -> str:
     """Type and value of an argument on one line, without control characters."""
-    try:
-        words = repr(value)
-    except Exception:
-        words = ""
-    words = "".join(letter if letter.isprintable() else "?" for letter in words[:60])
+    words = "".join(letter if letter.isprintable() else "?" for letter in shortened(value))
     return f"{words} ({type(value).__name__})"
 
 
@@ -106,7 +102,8 @@ def fits(value: Any, hint: Any) -> bool:
     the first level is looked at."""
     if _fits_as_it_is(value, hint):
         return True
-    return hasattr(value, "tolist") and _fits_as_it_is(value.tolist(), hint)
+    listed = getattr(value, "tolist", None)
+    return callable(listed) and _fits_as_it_is(listed(), hint)
 
 
 def _fits_as_it_is(value: Any, hint: Any) -> bool:

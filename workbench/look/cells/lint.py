@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.basics.extensions import service
-from workbench.basics.findings import LintReport, together
+from workbench.basics.findings import HasReport, LintReport, together
 from workbench.engines.recorder import Journal
 from workbench.learn.algorithms.base import Credit, needs_greedy
 from workbench.learn.batch import Batch
@@ -50,7 +50,6 @@ from workbench.values.errors import (
     WorkbenchError,
     nearest,
 )
-from workbench.values.view import HasView
 
 if TYPE_CHECKING:
     from workbench.training.session import Session
@@ -79,26 +78,12 @@ OF_TRAJECTORIES = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Linted(HasView):
+class Linted(HasReport):
     """A report with the rollouts it is about, so that it can show the tokens. Shows itself."""
 
     report: LintReport
     trajectories: tuple[Trajectory, ...] = ()
     token_texts: TokenTexts | None = None
-
-    @property
-    def ok(self) -> bool:
-        """True where no rule found an error."""
-        return self.report.ok
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        """The rules that found an error."""
-        return self.report.named
-
-    @property
-    def text(self) -> str:
-        return self.report.text
 
     def view(self, max_findings: int = 4) -> View:
         """The answers of all rules, and the tokens that the first findings point at, marked."""

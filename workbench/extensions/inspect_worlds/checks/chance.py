@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.dice import Draw, draws_of
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.playing import (
@@ -26,6 +26,7 @@ from workbench.extensions.inspect_worlds.sharing import (
     shared_objects,
     snapshots,
 )
+from workbench.values.errors import shortened
 from workbench.values.seeds import seed_of
 from workbench.worlds.runners import InlineRunner
 from workbench.worlds.shared import opened, stands_alone

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
@@ -19,6 +19,7 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
 )
 from workbench.values import Observation
+from workbench.values.errors import shortened
 
 NUMBERS = (
     "zero",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult
 from workbench.basics.plugins import name_of, not_importable
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.playing import (
@@ -27,7 +27,7 @@ from workbench.extensions.inspect_worlds.playing import (
     unplayable,
 )
 from workbench.values import Task
-from workbench.values.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError, shortened
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.shared import made
 from workbench.worlds.tool_env import ToolEnv

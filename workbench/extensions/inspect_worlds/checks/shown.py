@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.told import check_told
 from workbench.extensions.inspect_worlds.leaks import (
@@ -22,7 +22,7 @@ from workbench.extensions.inspect_worlds.leaks import (
 )
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
 from workbench.values import Observation, Task
-from workbench.values.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError, shortened
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

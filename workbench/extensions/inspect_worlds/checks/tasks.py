@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from workbench.basics.canonical_json import plain
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, problem_of
 from workbench.extensions.inspect_worlds.checks.overlap import check_overlap
 from workbench.extensions.inspect_worlds.playing import (
@@ -20,7 +20,7 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
 )
 from workbench.values import Task
-from workbench.values.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError, shortened
 from workbench.worlds.splits import SPLITS, split_of, tasks
 
 DRAWN = 32  # tasks of each split

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import Checked, Finding, RuleResult, shortened
+from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import (
     EMPTY,
     SEEDLIKE,
@@ -23,6 +23,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
 )
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, play, text_of
 from workbench.values import Observation
+from workbench.values.errors import shortened
 
 LEAST_TASKS = 5
 TOLD = 0.8  # share of tasks whose own value stands there

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.basics.plugins import name_of, not_importable
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.playing import (
@@ -29,7 +29,7 @@ from workbench.extensions.inspect_worlds.playing import (
     unplayable,
 )
 from workbench.values import Message, Observation, Task
-from workbench.values.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError, shortened
 from workbench.worlds.workers.env_runner import ProcessRunner
 from workbench.worlds.workers.env_wire import reset_call
 

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place, shortened
+from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, Place
 from workbench.extensions.inspect_worlds.playing import CUT_OFF, play, unplayable, within
 from workbench.linting.evidence import EvaluationFacts, Evidence
 from workbench.linting.facts import MODES, content, problem_of, sampled_spans
 from workbench.linting.rule import Rule, RuleResult
 from workbench.rollouts.config import CollectConfig
 from workbench.values import Span, Task, Trajectory
+from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import BASELINES

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from workbench.basics.findings import Checked, Finding, shortened
+from workbench.basics.findings import Checked, Finding
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
 from workbench.values import StopReason, Trajectory, Turn
+from workbench.values.errors import shortened
 from workbench.worlds.scoring import scores_after
 
 ELEMENT = re.compile(r"<(?!think>)(\w+)>.*?</\1>", re.DOTALL)

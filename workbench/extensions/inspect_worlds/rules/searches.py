@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.basics.findings import Checked, Finding, shortened
+from workbench.basics.findings import Checked, Finding
 from workbench.extensions.inspect_worlds.leaks import Probe, golds, holds, words_of
 from workbench.extensions.inspect_worlds.playing import Script, replay
 from workbench.linting.rule import RuleResult
 from workbench.tools.search import SearchTool
 from workbench.values import Task
+from workbench.values.errors import shortened
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.scoring import scores_after
 from workbench.worlds.shared import made

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from workbench.basics.findings import Checked, Finding, NotChecked, shortened
+from workbench.basics.findings import Checked, Finding, NotChecked
 from workbench.extensions.inspect_worlds.leaks import leaves
 from workbench.extensions.inspect_worlds.rules.searches import not_of_the_searcher
 from workbench.linting.evidence import Evidence
@@ -20,6 +20,7 @@ from workbench.linting.rule import Rule, RuleResult
 from workbench.tools.base import ToolResult, refusal_of
 from workbench.tools.results import cut_mark
 from workbench.values import Message, Task, ToolCall, Trajectory, Turn
+from workbench.values.errors import shortened
 from workbench.worlds.shared import made
 from workbench.worlds.tool_env import ToolEnv
 

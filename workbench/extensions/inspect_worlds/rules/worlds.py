@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from workbench.basics.findings import Checked, Finding, NotChecked, shortened
+from workbench.basics.findings import Checked, Finding, NotChecked
 from workbench.extensions.inspect_worlds.leaks import Probe, problem
 from workbench.extensions.inspect_worlds.paid import (
     by_success,
@@ -35,6 +35,7 @@ from workbench.extensions.inspect_worlds.rules.leaks import probes
 from workbench.extensions.inspect_worlds.rules.searches import check_searches
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
+from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.base import EnvFamily
 
