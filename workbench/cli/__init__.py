@@ -31,10 +31,9 @@ def main(argv: list[str] | None = None) -> int:
             spell_controls(stream)
     try:
         status = run(argv)
-    except (
-        ModuleNotFoundError
-    ) as error:  # of what everything needs, numpy say; else `run` has said it
-        print(f"workbench: {error}", file=sys.stderr)
+    except ImportError as error:  # of what everything needs, numpy say; else `run` has said it
+        mended = "pip install --force-reinstall agent-rl-workbench"
+        print(f"workbench: {error}: {mended}", file=sys.stderr)
         status = 2
     finally:
         if argv is None:

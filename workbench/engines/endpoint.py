@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.basics.deadlines import Deadline
-from workbench.values.errors import ConfigError, EngineError
+from workbench.values.errors import ConfigError, EngineError, shortened
 
 MOST_CHARACTERS = 1_000_000  # of one reply
 
@@ -52,17 +52,17 @@ class Endpoint:
         for name in ("url", "model", "key_env", "calls"):
             value = getattr(self, name)
             if not isinstance(value, str):
-                raise ConfigError(f"an endpoint's {name} is text, got {value!r:.60}")
+                raise ConfigError(f"an endpoint's {name} is text, got {shortened(value)}")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"an endpoint's url begins with http:// or https://, got {self.url!r}; for example "
+                f"an endpoint's url begins with http:// or https://, got {shortened(self.url)}; for example "
                 "http://127.0.0.1:8000/v1"
             )
         if not self.model:
             raise ConfigError("an endpoint needs the name of a model, as its server knows it")
         if not isinstance(self.deadline_s, (int, float)) or not self.deadline_s > 0:
             raise ConfigError(
-                f"an endpoint's deadline_s is a positive number of seconds, got {self.deadline_s!r:.60}"
+                f"an endpoint's deadline_s is a positive number of seconds, got {shortened(self.deadline_s)}"
             )
         if self.calls not in ("native", "text"):
             raise ConfigError(f"an endpoint's calls are 'native' or 'text', got {self.calls!r}")

@@ -51,7 +51,7 @@ from workbench.run.shapes import (
     LINT as LINT_SHAPE,
 )
 from workbench.values import CreditTable, Groups
-from workbench.values.errors import StoreError
+from workbench.values.errors import StoreError, shortened
 from workbench.values.view import Shown
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ def credit_name(update: int) -> str:
 
 def with_name(path: str | os.PathLike) -> Path:
     """`path`, spelled out where its last part is no name: the folder one is in, or the one above."""
-    path = Path(path)
+    try:
+        path = Path(path)
+    except TypeError as error:
+        raise StoreError(f"a run is given by its folder, got {shortened(path)}") from error
     return Path(os.path.abspath(path)) if path.name in ("", "..") else path
 
 

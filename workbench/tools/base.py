@@ -31,7 +31,7 @@ from workbench.tools.rich_types import complaints, read, without_titles
 from workbench.tools.schema import checked_parameters, hints_of, summary_of
 from workbench.tools.signature import Argument, arguments_of, parameters_of
 from workbench.values import Task, ToolCall
-from workbench.values.errors import ConfigError, ToolError
+from workbench.values.errors import ConfigError, ToolError, shortened
 
 ERRORS = ("unknown_tool", "bad_arguments", "bad_call", "raised", "timeout", "died", "too_many")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -165,7 +165,7 @@ def tool(
     if not callable(function) or inspect.isasyncgenfunction(called):
         raise ToolError(
             f"tool {name!r}: expected a function (async or not) or a class, and no async generator, got "
-            f"{function!r}"
+            f"{shortened(function)}"
         )
     if parameters is None:
         parameters = parameters_of(called, is_method=stateful)
@@ -273,7 +273,10 @@ def check_name(name: Any) -> None:
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """The tool as it is shown to a policy: OpenAI's form of function calling."""
+    """The tool as it is shown to a policy: OpenAI's form of function calling. Raises ToolError for parameters that are no
+    schema."""
+    if not isinstance(tool.parameters, Mapping):
+        raise ToolError(f"a tool's parameters are a schema, got {shortened(tool.parameters)}")
     return {
         "type": "function",
         "function": {

@@ -17,7 +17,7 @@ from workbench.basics.canonical_json import json_bytes, plain
 from workbench.extensions.ablation.provenance import made_by
 from workbench.look.records import text_view
 from workbench.values import View
-from workbench.values.errors import ConfigError, DataError, WorkbenchError
+from workbench.values.errors import ConfigError, DataError, WorkbenchError, shortened
 from workbench.values.view import HasView
 
 RESULT = "application/vnd.agent-rl-workbench.result+json"  # kind of the output that a result is, in a notebook
@@ -165,12 +165,16 @@ def result(
 
 
 def _finite(name: str, values: Any) -> list[float]:
+    if hasattr(values, "__len__") and len(values) > LONGEST:
+        raise DataError(f"{name}: expected 1 to {LONGEST:,} finite numbers, got {len(values):,}")
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected numbers, got {values!r:.80}") from error
+        raise DataError(f"{name}: expected numbers, got {shortened(values)}") from error
     if array.ndim != 1 or not 1 <= len(array) <= LONGEST or not np.isfinite(array).all():
-        raise DataError(f"{name}: expected 1 to {LONGEST:,} finite numbers, got {values!r:.80}")
+        raise DataError(
+            f"{name}: expected 1 to {LONGEST:,} finite numbers, got {shortened(values)}"
+        )
     return array.tolist()
 
 

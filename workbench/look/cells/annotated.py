@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.basics.settings import MOST_WHOLE
-from workbench.values.errors import DataError, shortened
+from workbench.values.errors import DataError, own_line, shortened
 
 _LIBRARY = sys.stdlib_module_names - {"types", "unittest"}
 LONGEST_NAME = 255  # bytes of a file's name
@@ -45,9 +45,20 @@ def checked(name: str, function: Callable) -> Callable:
                 raise DataError(
                     f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
                 )
-            if bound.arguments[parameter] is value and not _fits_as_it_is(value, hint):
+            if bound.arguments[parameter] is not value:
+                continue
+            if not _fits_as_it_is(value, hint):
                 bound.arguments[parameter] = value.tolist()
-        return function(*bound.args, **bound.kwargs)
+            elif isinstance(value, str):  # a text of numpy's, say: views know Python's own
+                bound.arguments[parameter] = str.__str__(value)
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except (RecursionError, MemoryError) as error:
+            if own_line(error):
+                raise
+            raise DataError(
+                f"wb.{name} was handed something too large, nested too deeply, or in itself"
+            ) from error
 
     return call
 

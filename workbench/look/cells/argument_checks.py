@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench.basics.plugins import load_named
 from workbench.look.cells.annotated import checked, may_be_a_path, shown
-from workbench.values.errors import DataError
+from workbench.values.errors import DataError, shortened
 
 # Kind -> (its class, the calls that fit it). A class whose module was never imported has no values.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -228,7 +228,7 @@ def _made_into(kind: str, value: Any, opened: ExitStack) -> Any:
 
 def _refusal(name: str, takes: tuple[str, ...], given: str, value: Any) -> str:
     fits = KINDS[given][1] if given in KINDS else ""
-    words = f" ({value!r:.60})" if given in _NAMES or not fits else ""
+    words = f" ({shortened(value)})" if given in _NAMES or not fits else ""
     word = MADE[takes[0]].partition(" =")[0]
     right = (
         f"For a {given}: {fits}" if fits else f"Write wb.{name}({word}, ...), with {MADE[takes[0]]}"
