@@ -385,6 +385,32 @@ def test_the_table_of_sums_takes_the_largest_peak_and_leaves_the_first_step_out(
     assert rows[2][1:] == ["4.00", "5.00", "1.25"]
 
 
+def test_several_sides_of_sums_stand_beside_the_fastest_of_trl():
+    from docs.make.speeds import sums_tables
+    from experiments.bench.sums import SIDES, summary_of, times_as_fast
+
+    def steps(*seconds: float) -> list[dict[str, float]]:
+        return [
+            {"cpu_s": cpu, "rollout_cpu_s": 1.0, "wall_s": 2.0, "peak_gb": 4.0} for cpu in seconds
+        ]
+
+    sides = {
+        "bf16": steps(99, 5, 6, 5),
+        "trl": steps(9, 20, 24, 20),
+        "trl-bf16": steps(9, 40, 48, 40),
+    }
+    assert set(sides) <= set(SIDES)
+    runs = [{"seed": 0, "steps": sides}]
+    result = {
+        "summary": {name: summary_of(name, runs) for name in sides},
+        "times_as_fast": times_as_fast(runs),
+    }
+    assert result["times_as_fast"]["trl"]["bf16"]["mean"] == pytest.approx(4.0), "without the first"
+    table = sums_tables(result)["main"]
+    assert table.head[-1] == "times as fast as trl [95 %]"
+    assert [row[-1] for row in table.rows] == ["**4.00** [4.00, 4.00]", "", ""]
+
+
 def test_both_ways_of_decoding_sample_alike_and_are_shown_side_by_side():
     from docs.make.speeds import decode_tables
     from experiments.bench import decode

@@ -277,6 +277,8 @@ def _time(seconds: float) -> str:
 
 def sums_tables(result: Result) -> dict[str, Table]:
     """`python -m experiments.bench.sums`: a step of a pretrained model, ours and TRL's, in turns."""
+    if set(result["summary"]) != {"ours", "trl"}:
+        return {"main": _sides_table(result)}
     ours = result["summary"]["ours"]
     trl = result["summary"]["trl"]
     wanted = {
@@ -295,6 +297,21 @@ def sums_tables(result: Result) -> dict[str, Table]:
     ]
     counted = f"median of {ours['steps_counted']} steps; memory: largest of all"
     return {"main": Table([counted, "ours", "TRL", "TRL's over ours"], rows)}
+
+
+def _sides_table(result: Result) -> Table:
+    """Several ways of ours and of TRL's: each beside that one of TRL's whose steps are the shortest."""
+    summary = result["summary"]
+    best = min(result["times_as_fast"], key=lambda name: summary[name]["step_cpu_s"])
+    rows = []
+    for name, side in summary.items():
+        ratio = result["times_as_fast"][best].get(name)
+        cells = [f"{side[figure]:.1f}" for figure in ("step_cpu_s", "rollout_cpu_s")]
+        rows.append([name, *cells, f"{side['peak_gb']:.2f}", _limits(ratio, 2) if ratio else ""])
+    counted = f"median of {summary[best]['steps_counted']} steps; memory: largest of all"
+    faster = f"times as fast as {best} [95 %]"
+    head = [counted, "step, CPU seconds", "of it sampling", "most memory, GB", faster]
+    return Table(head, rows)
 
 
 def decode_tables(result: Result) -> dict[str, Table]:

@@ -82,7 +82,9 @@ def measured(logits_RV: torch.Tensor, top_p: float, turns: int) -> dict[str, Any
             took = _seconds(way)
             if turn:  # the first one is a warm-up
                 taken[name].append(took)
-    kept = [len(search._nucleus(row, top_p)) for row in logits_RV.log_softmax(-1).numpy()]
+    kept = [logits_RV.shape[1]]
+    if top_p < 1:
+        kept = [len(search._nucleus(row, top_p)) for row in logits_RV.log_softmax(-1).numpy()]
     own, *others = kernel(), without(), sorted_all()
     alike = all(
         np.array_equal(getattr(own, name), getattr(other, name))

@@ -53,6 +53,8 @@ def fine(case, ground, begin):
     (work / "out").write_text("x")
     (work.parent.parent / "passing" / "x").mkdir()
     Path(os.devnull).write_text("x")
+    with pytest.raises(FileExistsError):
+        os.mkdir(os.devnull)
     subprocess.run([sys.executable, "-c", ""], check=True)
     return 2, "workbench: ConfigError: expected this, got that\n"
 
@@ -195,6 +197,55 @@ def test_what_computes_too_long_is_noticed(ground, monkeypatch):
         return 0, ""
 
     assert run_case(CASE, ground, computes).wrong() == "slow"
+
+
+def test_what_is_late_once_is_tried_by_itself_and_counted_apart(ground, monkeypatch, tmp_path):
+    """A hook is what makes it late here; without one it is quick, unless it is late by itself."""
+    monkeypatch.setattr("tests.attack.drive.SECONDS", 0.2)
+    monkeypatch.setattr("tests.attack.drive.MEGABYTES", 1 << 20)
+
+    def late(always):
+        def computes(case, ground, begin):
+            begin()
+            until = time.process_time() + 0.3
+            while (always or sys.getprofile()) and time.process_time() < until:
+                pass
+            return 0, ""
+
+        return computes
+
+    once, real = (Attack(ground, 3, late(always)) for always in (False, True))
+    assert once.step(1) == "" and real.step(1) == "slow"
+    [(case, (first, again))] = once.passed
+    assert (first.wrong(), again.wrong()) == ("slow", "") and not once.finds
+    assert real.passed == [] and list(real.finds) == ["slow"]
+    drive.write_finds(once, tmp_path / "out")
+    counts = json.loads((tmp_path / "out" / "counts.json").read_text())
+    [passed] = counts["late or large once, and not by itself"]
+    assert passed["tries"][0].startswith("slow: ") and passed["tries"][1].startswith("fine: ")
+
+
+def test_waiting_for_ever_is_late_and_waiting_for_a_core_is_not(ground, monkeypatch):
+    monkeypatch.setattr("tests.attack.drive.SECONDS", 0.05)
+
+    def waits(case, ground, begin):
+        begin()
+        time.sleep(60)
+        return 0, ""
+
+    assert run_case(CASE, ground, waits).wrong() == "slow"
+    assert drive._can_run(os.getpid())
+
+
+def keeps_what_it_was_laid_out_with(case, ground, begin):
+    """As the pool of a library does."""
+    sys.modules["kept"] = b"x" * MUCH
+    begin()
+    return 0, ""
+
+
+def test_what_a_library_keeps_of_the_laying_out_is_not_counted(ground):
+    assert run_case(CASE, ground, keeps_what_it_was_laid_out_with).wrong() == ""
 
 
 def test_a_find_is_made_small_and_the_same_seed_tries_the_same(ground):

@@ -80,6 +80,8 @@ class Watch:
         look = self._looks.get(event)
         if look is not None:
             look(args)
+        if event == "os.mkdir" and os.path.lexists(args[0]):
+            return  # what is there stays as it is: Python asks the system, which refuses
         for place, folder in _CHANGES.get(event, ()):
             within = args[folder] if folder is not None and len(args) > folder else None
             self._changed(args[place], within)

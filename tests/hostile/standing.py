@@ -66,7 +66,6 @@ FEW_GAMES = (
 RIGHT = {
     "warm-start": ["warm-start", TINY, "RUN/settings.toml", "--out", "OUT", "--tasks", "1"],
     "tune-in": ["tune-in", TINY, "RUN/settings.toml", "--tasks", "1", "--attempts", "1"],
-    "chat": ["chat", "RUN", "--ask", "hi", "--set", "collect.max_turn_tokens=8"],
     "get-model": ["get-model", "smollm2"],
     "demo-model": [
         *("demo-model", "smollm2", "--out", "OUT"),

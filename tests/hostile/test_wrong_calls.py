@@ -24,7 +24,7 @@ from tests.hostile.wrong_calls import (
     without_wrong_calls,
 )
 from workbench.look.cells.annotated import checked, fits
-from workbench.values.errors import DataError
+from workbench.values.errors import ConfigError, DataError
 
 
 def test_a_grid_of_wrong_calls_ends_in_words(tmp_path, monkeypatch):
@@ -62,6 +62,23 @@ def test_what_is_refused_is_named_without_control_characters():
     with pytest.raises(DataError) as error:
         wb.show_rows("\x1b]0;t\a")
     assert "\x1b" not in str(error.value) and "rows" in str(error.value)
+
+
+def test_what_python_cannot_write_is_named_by_its_type_and_arrays_are_no_settings():
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+    for value, words in ((deep, "got a list"), (np.zeros(3), "got array")):
+        with pytest.raises(ConfigError, match=f"history is one of .*{words}"):
+            wb.CollectConfig(history=value)
+    with pytest.raises(DataError, match="wb.runs takes folder"):
+        wb.runs(deep)
+
+
+def test_one_of_ours_stands_in_for_no_other_one_of_ours():
+    groups = wb.types.Groups([])
+    assert fits(groups, Sequence[wb.types.Group]) and not fits([groups], Sequence[wb.types.Group])
+    assert fits([Mine()], Sequence[wb.types.Group])  # negative control: a class of the user's may
 
 
 class Mine:

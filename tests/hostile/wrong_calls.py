@@ -34,7 +34,8 @@ import workbench as wb
 from workbench.basics.extensions import provided
 from workbench.values.errors import WorkbenchError
 
-SECONDS = 20
+SECONDS = 20  # of computing
+WAITING = 8  # times as many in all, for what only waits
 MEGABYTES = 1_000
 CALLED = ("Callable", "TokenTexts")  # how an annotation begins of what is called
 
@@ -151,8 +152,9 @@ class WrongCall:
         """What is wrong with how it ended; "": nothing."""
         function = getattr(wb, self.function)
         said = io.StringIO()
-        before = signal.signal(signal.SIGALRM, _late)
-        signal.alarm(seconds)
+        before = [signal.signal(number, _late) for number in (signal.SIGPROF, signal.SIGALRM)]
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.alarm(WAITING * seconds)
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 made = _called(function, self.args)
@@ -162,7 +164,7 @@ class WrongCall:
             words = str(error)
             odd = [letter for letter in words if not letter.isprintable() and letter != "\n"]
             return f"{self}: control characters in {words!r:.200}" if odd else ""
-        except TimeoutError:
+        except Late:
             return f"{self}: went on for {seconds} s"
         except TypeError as error:
             if _depth(error) == 0 and "argument" in str(error):
@@ -171,8 +173,10 @@ class WrongCall:
         except (Exception, SystemExit) as error:
             return f"{self}: {type(error).__name__}: {error!s:.120} at {_place(error)}"
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
-            signal.signal(signal.SIGALRM, before)
+            for number, handler in zip((signal.SIGPROF, signal.SIGALRM), before):
+                signal.signal(number, handler)
         return ""
 
 
@@ -192,8 +196,12 @@ def _called(function: Any, values: Mapping[str, Any]) -> Any:
     return function(*args, **values)
 
 
+class Late(BaseException):
+    """Nothing of what is called takes it for its own."""
+
+
 def _late(*_: Any) -> None:
-    raise TimeoutError
+    raise Late
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -478,13 +486,13 @@ def in_a_child(call: WrongCall) -> str:
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as pipe:
-        ready = select.select([pipe], [], [], 3 * SECONDS)[0]
+        ready = select.select([pipe], [], [], 2 * WAITING * SECONDS)[0]
         said = pipe.read().decode() if ready else ""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     if not said:
-        return f"{call}: its process ended without a word, or went on for {3 * SECONDS} s"
+        return f"{call}: its process ended without a word, or went on for {2 * WAITING * SECONDS} s"
     return "" if said == "fine" else said
 
 

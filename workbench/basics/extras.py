@@ -10,8 +10,6 @@ that it is not.
 from __future__ import annotations
 
 import sys
-from importlib.machinery import ModuleSpec
-from typing import Any
 
 # Extra of pyproject.toml -> the modules that it brings.
 BRINGS = {
@@ -31,10 +29,7 @@ BRINGS = {
 }
 EXTRAS: dict[str, str] = {}
 for _extra, _modules in BRINGS.items():
-    EXTRAS |= dict.fromkeys(_modules.split(), f"[{_extra}]")
-EXTRAS |= dict.fromkeys(
-    "numpy bm25s cramjam jsonschema psutil tqdm".split(), ""
-)  # without an extra
+    EXTRAS |= dict.fromkeys(_modules.split(), _extra)
 IMPORTS = ("importlib", "importlib._bootstrap", "importlib._bootstrap_external")
 
 
@@ -42,49 +37,16 @@ class Missing:
     """The finder that is asked first, where this package imports what an extra brings."""
 
     @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(name: str, *_: object) -> object:
         if name not in EXTRAS:
             return None
         frame = sys._getframe(1)
         while (importer := frame.f_globals.get("__name__", "")) in IMPORTS:
             frame = frame.f_back
-        if not importer.startswith("workbench."):
-            return None
-        finders = [finder for finder in sys.meta_path if finder is not Missing]
-        specs = (finder.find_spec(name, path, target) for finder in finders)
-        spec = next(filter(None, specs), None)
-        if spec is None:
-            raise _mended(name)
-        if spec.loader is not None:
-            _guard(spec.loader, name)
-        return spec
+        if importer.startswith("workbench."):
+            from workbench.basics.extensions import service
 
-
-def _guard(loader: Any, name: str) -> None:
-    """What breaks while the package itself is imported is named, too."""
-
-    def execute(module: object) -> None:
-        del loader.exec_module  # the loader is as it was
-        try:
-            loader.exec_module(module)
-        except Exception as error:
-            raise _mended(name, error.__cause__ or error) from error
-
-    loader.exec_module = execute
-
-
-def _mended(name: str, broken: BaseException | None = None) -> Exception:
-    """An error that says which command mends it."""
-    from workbench.values.errors import MissingPackageError, shortened
-
-    why, how = "is not installed", ""
-    if broken is not None:
-        why = f"cannot be imported ({shortened(broken, 300)})"
-        how = "--force-reinstall "
-    wanted = f"agent-rl-workbench{EXTRAS[name]}"
-    error = MissingPackageError(f"this needs {name}, which {why}: pip install {how}'{wanted}'")
-    error.name = name
-    return error
+            return service("find_package", name)(name, EXTRAS[name])
 
 
 def watch() -> None:

@@ -46,7 +46,7 @@ class Range:
         """Whether the value is inside; one of another type is not."""
         try:
             return bool(self.holds(value))
-        except (TypeError, ValueError):  # an array is not true or false
+        except Exception:  # of whatever kind the value is: an array is not true or false
             return False
 
 

@@ -72,7 +72,11 @@ def _credit_differs(a: Run, b: Run, step: int, name: str) -> str | None:
 
 def _states_differ(a: Path, b: Path) -> str | None:
     """Where two JSON files of a checkpoint first differ."""
-    states = [parse_json(canonical_json.read_file(path, below=path.parents[2])) for path in (a, b)]
+    files = [canonical_json.read_file(path, below=path.parents[2]) for path in (a, b)]
+    try:
+        states = [parse_json(data) for data in files]
+    except ValueError as error:
+        raise StoreError(f"{a.name} of {a.parent} or of {b.parent} is damaged: {error}") from error
     return first_difference(*states, "state")
 
 

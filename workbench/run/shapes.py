@@ -47,14 +47,14 @@ _TENSOR = {"dtype": str, "shape": [int], "data_offsets": [int, int]}
 TENSORS = {"__metadata__?": dict, "*": _TENSOR}
 # The state in a checkpoint.
 _LEARNER = {
-    "version?": int,
-    "empty_updates?": int,
-    "bad_updates?": int,
-    "bad_in_a_row?": int,
-    "trainable?": [str],
+    "version": int,
+    "empty_updates": int,
+    "bad_updates": int,
+    "bad_in_a_row": int,
+    "trainable": [str],
     "*": object,
 }
-STATE = {"*": object, "learner?": _LEARNER}
+STATE = {"*": object, "learner?": _LEARNER, "sampler_version?": int}
 _PLACE = {
     "index?": _WHOLE,
     "segment?": _WHOLE,

@@ -49,6 +49,13 @@ _TYPES = {
 }
 
 
+class _Held(dict):
+    """What a checkpoint holds. Anybody can make a seal, and leave a part out: StoreError says which."""
+
+    def __missing__(self, name: str) -> Any:
+        raise StoreError(f"this checkpoint holds no {name!r}; restore it from a copy")
+
+
 class Checkpoint(NamedTuple):
     """What was saved: unpacks as (step, tensors, state)."""
 
@@ -138,7 +145,7 @@ def load(run: RunWriter | str | os.PathLike, step: int) -> Checkpoint:
         for name in names
         if name.endswith(_SUFFIX)
     }
-    return Checkpoint(step, tensors, state)
+    return Checkpoint(step, _Held(tensors), _Held(state))
 
 
 def damage(run: RunWriter | str | os.PathLike, step: int) -> str | None:

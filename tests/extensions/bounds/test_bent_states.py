@@ -21,7 +21,7 @@ from workbench.look.run_diff import compare_runs
 from workbench.run import writer
 from workbench.run.store import open_run
 from workbench.training import checkpoint
-from workbench.values.errors import LearnerError
+from workbench.values.errors import LearnerError, StoreError
 
 F8 = torch.float8_e4m3fn
 RUN = {
@@ -133,6 +133,25 @@ def test_a_file_too_few_and_versions_that_are_none_are_refused(saved):
             learner.load_state(odd, state)
     with pytest.raises(LearnerError, match="'slowed' of its state"):
         learner.load_state(tensors, state | {"slowed": ["x"]})
+    with pytest.raises(LearnerError, match="the critic of its state.*its trunk"):
+        learner.load_state(tensors, state | {"critic": {"trainable": []}})
+
+
+def test_a_state_without_what_every_learner_keeps_is_refused_when_it_is_read(saved, tmp_path):
+    """By every reader of a checkpoint: to go on, to evaluate, to export, to audit."""
+    _, tensors, state = saved
+    checkpoint.save(tmp_path, 1, tensors, {"learner": state})
+    assert checkpoint.load(tmp_path, 1).state["learner"] == state  # negative control
+    for step, name in enumerate(("version", "bad_in_a_row", "empty_updates", "trainable"), 2):
+        less = {key: value for key, value in state.items() if key != name}
+        checkpoint.save(tmp_path, step, tensors, {"learner": less})
+        with pytest.raises(StoreError, match=f"not what a state looks like, at learner.{name}"):
+            checkpoint.load(tmp_path, step)
+    checkpoint.save(tmp_path, 9, {}, {})
+    empty = checkpoint.load(tmp_path, 9)
+    for held, name in ((empty.state, "learner"), (empty.tensors, "model")):
+        with pytest.raises(StoreError, match=f"holds no '{name}'"):
+            held[name]
 
 
 def test_negative_control_what_a_run_saves_is_taken_over(saved):

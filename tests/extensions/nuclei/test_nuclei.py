@@ -186,6 +186,8 @@ def test_a_token_is_drawn_as_by_a_running_sum(length):
     right_R, _, total_R = sampling.inverse_cdf(p_RK, uniform_R)
     token_R, own_total_R = chosen.choose(p_RK, uniform_R)
     assert torch.equal(token_R, right_R)
+    every_other = torch.stack([uniform_R, 1 - uniform_R], dim=1)[:, 0]  # not side by side in memory
+    assert torch.equal(chosen.choose(p_RK, every_other)[0], right_R)
     torch.testing.assert_close(own_total_R, total_R, rtol=1e-12, atol=0)
 
 

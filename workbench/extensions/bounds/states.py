@@ -30,6 +30,9 @@ def check_state(
     for name in ("slowed", "restored"):
         if not all(type(version) is int for version in state.get(name, ())):
             raise _refused(f"{name!r} of its state", "versions", state[name])
+    critic = state.get("critic")
+    if critic is not None and not {"trunk", "trainable"} <= set(critic):
+        raise _refused("the critic of its state", "its trunk and trained layers", critic)
     _check_part("model", models.policy, tensors)
     if models.critic is not None and "critic" in tensors:
         _check_part("critic", models.critic.weights, tensors)

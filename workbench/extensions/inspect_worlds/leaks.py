@@ -72,12 +72,12 @@ def _texts_under(task: Task, names: Sequence[str]) -> tuple[str, ...]:
 def unsure_is_no_answer(solved: Iterable[tuple[Task, str]]) -> bool:
     """Whether what tasks have under `UNSURE` is no answer: most of what solved them did not say it. `solved`: tasks, and all that was
     written where they were solved."""
-    said = []
+    answered = []
     for task, words in solved:
         texts = _texts_under(task, [name for name in task.payload if name.lower() == UNSURE])
         if texts:
-            said.append(any(holds(words, text) for text in texts))
-    return 2 * sum(said) < len(said)
+            answered.append(any(holds(words, text) for text in texts))
+    return 2 * sum(answered) < len(answered)
 
 
 def without_unsure(task: Task) -> Task:

@@ -19,7 +19,7 @@
 
 constexpr int64_t UNDECIDED = -1;
 constexpr double ROUNDING = 1e-9;  // of a sum of at most a million probabilities; they are off by 2e-10 at most
-constexpr float LEAST[] = {-9.0f, -13.0f, -17.0f, -60.0f};  // log-probabilities: what is below the last one is no more than rounding
+constexpr float LEAST[] = {-9.0f, -11.0f, -13.0f, -17.0f, -60.0f};  // log-probabilities: what is below the last one is no more than rounding
 constexpr int64_t FEW = 48;                         // tokens that are sorted
 constexpr int PIVOTS = 8;
 
@@ -330,12 +330,17 @@ static Edge edge_of(const Likely& likely, double top_p, Likely& left) {
   return edge_among(left, before, top_p);
 }
 
+// What `nuclei` found, for `lay_out`: tokens, ascending, and their log-probabilities, of one row after the other. Kept from call
+// to call, for to get memory takes as long as to fill it.
+static thread_local std::vector<int32_t> found_place;
+static thread_local std::vector<float> found_logp;
+
 extern "C" {
 
-// kept [R]: how many tokens of each row of logp [R, V] top-p keeps, or UNDECIDED; place and chosen: those tokens, ascending,
-// and their log-probabilities, of one row after the other.
-void nuclei(const float* logp, int64_t rows, int64_t vocabulary, const double* top_p, int64_t* kept,
-            int32_t* place, float* chosen) {
+// kept [R]: how many tokens of each row of logp [R, V] top-p keeps, or UNDECIDED.
+void nuclei(const float* logp, int64_t rows, int64_t vocabulary, const double* top_p, int64_t* kept) {
+  found_place.clear();
+  found_logp.clear();
   static thread_local Likely likely, left;
   likely.make_room(vocabulary);
   left.make_room(vocabulary);
@@ -351,24 +356,23 @@ void nuclei(const float* logp, int64_t rows, int64_t vocabulary, const double* t
       return (own > edge.logp) | ((own == edge.logp) & (at <= edge.place));
     });
     kept[row] = left.count;
-    std::copy_n(left.place.begin(), left.count, place);
-    std::copy_n(left.logp.begin(), left.count, chosen);  // they were float32
-    place += left.count;
-    chosen += left.count;
+    found_place.insert(found_place.end(), left.place.begin(), left.place.begin() + left.count);
+    found_logp.insert(found_logp.end(), left.logp.begin(), left.logp.begin() + left.count);
   }
 }
 
-// The same laid out as [R, K]: a shorter row ends in token 0 at -inf.
-void lay_out(const int64_t* kept, int64_t rows, int64_t longest, const int32_t* place,
-             const float* chosen, int64_t* places, float* logps) {
+// The same laid out as [R, K], after it in the same thread: a shorter row, and one that is UNDECIDED, ends in token 0 at -inf.
+void lay_out(const int64_t* kept, int64_t rows, int64_t longest, int64_t* places, float* logps) {
+  const int32_t* place = found_place.data();
+  const float* chosen = found_logp.data();
   for (int64_t row = 0; row < rows; row++, places += longest, logps += longest) {
     for (int64_t i = 0; i < longest; i++) {
       const bool there = i < kept[row];
       places[i] = there ? place[i] : 0;
       logps[i] = there ? chosen[i] : -INFINITY;
     }
-    place += kept[row];
-    chosen += kept[row];
+    place += std::max(kept[row], int64_t(0));
+    chosen += std::max(kept[row], int64_t(0));
   }
 }
 }

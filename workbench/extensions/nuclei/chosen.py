@@ -43,7 +43,7 @@ def choose_in_blocks(p_RV: Tensor, sum_RN: Tensor, uniform_R: Tensor) -> tuple[T
     if built is None or not p_RV.is_contiguous():
         return choose_of_blocks(p_RV, sum_RN, uniform_R)
     token_R, total_R = _answers(len(p_RV))
-    sum_RN = sum_RN.contiguous()
+    sum_RN, uniform_R = sum_RN.contiguous(), uniform_R.contiguous()
     built.pick_of_blocks(
         _at(p_RV),
         *_whole(*p_RV.shape),
@@ -63,6 +63,7 @@ def choose(p_RK: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         place_R, _, total_R = inverse_cdf(p_RK, uniform_R)
         return place_R, total_R
     place_R, total_R = _answers(len(p_RK))
+    p_RK, uniform_R = p_RK.contiguous(), uniform_R.contiguous()
     built.pick(_at(p_RK), *_whole(*p_RK.shape), _at(uniform_R), _at(place_R), _at(total_R))
     return place_R, total_R
 
@@ -71,37 +72,21 @@ def nuclei_of(logp_RV: Tensor, top_p_R: np.ndarray, nucleus: Nucleus) -> tuple[T
     """(tokens that are kept, ascending; their log-probabilities), each [R, K]. `nucleus`: the tokens of one row, asked where
     the kernel cannot say."""
     rows, vocabulary = logp_RV.shape
-    built = kernel() if vocabulary <= MOST else None
+    built = kernel() if vocabulary <= MOST and logp_RV.is_contiguous() else None
     if built is None:
         return _laid_out(logp_RV, [nucleus(*row) for row in zip(logp_RV.numpy(), top_p_R)])
     kept_R = torch.empty(rows, dtype=torch.long)
-    # As long as all rows together: what is not written takes no memory.
-    place = np.empty(rows * vocabulary, np.int32)
-    logp = np.empty(rows * vocabulary, np.float32)
-    sizes = _whole(rows, vocabulary)
     top_p = np.ascontiguousarray(top_p_R, np.float64)
-    arrays = place.ctypes, logp.ctypes
-    built.nuclei(_at(logp_RV), *sizes, top_p.ctypes, _at(kept_R), *arrays)
-    if (kept_R < 0).any():
-        return _undecided(logp_RV, top_p_R, nucleus, kept_R.tolist(), place)
-    longest = int(kept_R.max())
+    built.nuclei(_at(logp_RV), *_whole(rows, vocabulary), top_p.ctypes, _at(kept_R))
+    longest = max(int(kept_R.max()), 1)
     place_RK = torch.empty(rows, longest, dtype=torch.long)
     logp_RK = torch.empty(rows, longest)
-    built.lay_out(_at(kept_R), *_whole(rows, longest), *arrays, _at(place_RK), _at(logp_RK))
-    return place_RK, logp_RK
-
-
-def _undecided(
-    logp_RV: Tensor, top_p_R: np.ndarray, nucleus: Nucleus, kept: list[int], place: np.ndarray
-) -> tuple[Tensor, Tensor]:
-    nuclei = []
-    first = 0
-    for count, logp_V, top_p in zip(kept, logp_RV.numpy(), top_p_R):
-        if count < 0:
-            nuclei.append(nucleus(logp_V, top_p))
-            continue
-        nuclei.append(place[first : first + count])
-        first += count
+    built.lay_out(_at(kept_R), *_whole(rows, longest), _at(place_RK), _at(logp_RK))
+    if (kept_R >= 0).all():
+        return place_RK, logp_RK
+    nuclei = [place[:count] for place, count in zip(place_RK.numpy(), kept_R.tolist())]
+    for row in (kept_R < 0).nonzero()[:, 0].tolist():
+        nuclei[row] = nucleus(logp_RV[row].numpy(), top_p[row])
     return _laid_out(logp_RV, nuclei)
 
 

@@ -12,6 +12,8 @@ the search here.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from workbench.extensions.nuclei.chosen import choose, nuclei_of
 LEAST = (-9.0, -11.0, -13.0, -np.inf)  # log-probabilities: the bounds, one after the other
 ROUNDING = 1e-9  # of a running sum of float64; a million terms are off by 1e-10 at most
 PLACE = 0xFFFFFFFF  # the lower half of a number in which a token is sorted
+_kept = threading.local()  # memory of each thread
 
 
 def draw_in_nuclei(
@@ -29,8 +32,7 @@ def draw_in_nuclei(
     """[4, R]: token, its log-probability, the same of the unbent softmax, and the total probability, which is NaN where a
     row is no distribution. No row is greedy."""
     bends = bool((temperature_R != 1.0).any())
-    # One piece of memory for all: to get a new one of this size takes as long as to fill it.
-    work_RV = torch.empty_like(logits_RV)
+    work_RV = _work_like(logits_RV)
     if bends:
         torch.div(logits_RV, _column(temperature_R), out=work_RV)
     torch.log_softmax(work_RV if bends else logits_RV, dim=-1, out=work_RV)
@@ -51,6 +53,14 @@ def cut_to_nuclei(logp_RV: Tensor, top_p_R: np.ndarray) -> Tensor:
     """Log-probabilities [R, V] after top-p, renormalised; what is cut has -inf. Written over `logp_RV`."""
     place_RK, _, logp_RK = _nuclei(logp_RV, top_p_R)
     return logp_RV.fill_(-torch.inf).scatter_reduce_(1, place_RK, logp_RK, "amax")
+
+
+def _work_like(logits_RV: Tensor) -> Tensor:
+    """One piece of memory for all, and for the next call: to get a new one of this size takes as long as to fill it."""
+    work = getattr(_kept, "work", None)
+    if work is None or work.numel() < logits_RV.numel():
+        work = _kept.work = torch.empty(logits_RV.numel())
+    return work[: logits_RV.numel()].view(logits_RV.shape)
 
 
 def _column(numbers_R: np.ndarray) -> Tensor:

@@ -3,7 +3,7 @@ is done with it.
 
 An annotation is read as far as it can be here: a name that was imported for type checkers only is that of one of our
 classes if it was imported elsewhere, else anything. Whatever is of a class of the user's may stand in for one of ours; a
-plain value of Python's may not. An array, a column of a table or a scalar of numpy, pandas or torch is taken as the list or
+plain value of Python's may not, nor one of ours for another one of ours. An array, a column of a table or a scalar of numpy, pandas or torch is taken as the list or
 the number that it holds (its `tolist()`), where that is what fits.
 """
 
@@ -53,9 +53,8 @@ def checked(name: str, function: Callable) -> Callable:
 
 
 def shown(value: Any) -> str:
-    """Type and value of an argument on one line, without control characters."""
-    words = "".join(letter if letter.isprintable() else "?" for letter in shortened(value))
-    return f"{words} ({type(value).__name__})"
+    """Value and type of an argument, cut."""
+    return f"{shortened(value)} ({type(value).__name__})"
 
 
 def _given(signature: inspect.Signature, arguments: dict[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -131,7 +130,7 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
     if issubclass(origin, os.PathLike):
         return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
     if not isinstance(value, origin):
-        return not _is_plain(value) and _is_ours(origin)
+        return _is_ours(origin) and not (_is_plain(value) or _is_ours(type(value)))
     return _parts_fit(value, origin, inner)
 
 
