@@ -43,7 +43,8 @@ def choose_in_blocks(p_RV: Tensor, sum_RN: Tensor, uniform_R: Tensor) -> tuple[T
     if built is None or not p_RV.is_contiguous():
         return choose_of_blocks(p_RV, sum_RN, uniform_R)
     token_R, total_R = _answers(len(p_RV))
-    sum_RN, uniform_R = sum_RN.contiguous(), uniform_R.contiguous()
+    sum_RN = sum_RN.contiguous()
+    uniform_R = uniform_R.contiguous()
     built.pick_of_blocks(
         _at(p_RV),
         *_whole(*p_RV.shape),
@@ -63,7 +64,8 @@ def choose(p_RK: Tensor, uniform_R: Tensor) -> tuple[Tensor, Tensor]:
         place_R, _, total_R = inverse_cdf(p_RK, uniform_R)
         return place_R, total_R
     place_R, total_R = _answers(len(p_RK))
-    p_RK, uniform_R = p_RK.contiguous(), uniform_R.contiguous()
+    p_RK = p_RK.contiguous()
+    uniform_R = uniform_R.contiguous()
     built.pick(_at(p_RK), *_whole(*p_RK.shape), _at(uniform_R), _at(place_R), _at(total_R))
     return place_R, total_R
 
