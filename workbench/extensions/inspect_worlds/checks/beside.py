@@ -148,7 +148,7 @@ def _of_one_kind(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Itera
             if isinstance(value, (str, bool)):
                 fields[name].add(str(value))
     low, high = KINDS
-    for field, values in fields.items():
+    for field, values in sorted(fields.items(), key=lambda pair: max(map(len, pair[1]))):
         if not low <= len(values) <= high:
             continue
         ours = _by_kind(solver, field)

@@ -134,16 +134,15 @@ def _in_both_orders(given: CheckInput) -> Iterator[RuleResult]:
     spent = Spent()
     unlike: list[tuple[bool, Task]] = []
     for number in range(ORDERED):
-        pair = _scored_unlike(
-            given, family.task(seed_of("check-env", "both orders", number)), spent
-        )
+        task = family.task(seed_of("check-env", "both orders", number))
+        pair = _scored_unlike(given, task, spent)
         if pair is None:
             continue
         one, other = pair
-        first = _scored_in_order(given, one, other, f"a{number}")
-        second = _scored_in_order(given, other, one, f"b{number}")[::-1]
+        first = _scored_at(given, replace(task, id=f"{task.id}/one"), pair)
+        second = _scored_at(given, replace(task, id=f"{task.id}/other"), (other, one))[::-1]
         if None not in (*first, *second):
-            unlike.append((first != second, one.task))
+            unlike.append((first != second, task))
     yield Checked(len(unlike), "two trajectories in both orders")
     if len(unlike) >= 2 and all(differs for differs, _ in unlike):
         yield Finding(
@@ -153,16 +152,11 @@ def _in_both_orders(given: CheckInput) -> Iterator[RuleResult]:
         )
 
 
-def _at_copy(given: CheckInput, played: PlayedTrajectory, name: str) -> float | None:
-    """What it earns at a copy of its task that nobody has played."""
-    task = replace(played.task, id=f"{played.task.id}/{name}")
-    return replay(given.family, played.script._replace(task=task)).reward
-
-
-def _scored_in_order(
-    given: CheckInput, first: PlayedTrajectory, then: PlayedTrajectory, name: str
+def _scored_at(
+    given: CheckInput, task: Task, played: Sequence[PlayedTrajectory]
 ) -> list[float | None]:
-    return [_at_copy(given, played, name) for played in (first, then)]
+    """What trajectories earn, in this order, at a task that nobody has played."""
+    return [replay(given.family, one.script._replace(task=task)).reward for one in played]
 
 
 def _scored_unlike(
