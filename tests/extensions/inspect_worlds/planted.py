@@ -145,8 +145,8 @@ class Sum:
     def task(self, task_seed):
         rng = rng_at("sum.task", task_seed)
         level = int(rng.integers(1, 5))
-        a, b = (int(x) for x in rng.integers(level, 5 * level, 2))
-        name = str(rng.choice(["Ana", "Ben", "Cleo", "Dan", "Eva", "Finn"]))
+        a, b = (int(x) for x in rng.integers(level, level + 6, 2))
+        name = str(rng.choice(["Ana", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Ida", "Jon"]))
         text = f"{name} has {a} marbles and gets {b}. How many are that? Say the number alone."
         payload = {"text": text, "a": a, "b": b, "level": level}
         return Task(f"sum/{task_seed}", "sum", task_seed, payload)

@@ -46,8 +46,9 @@ def check_beside(given: CheckInput) -> Iterator[RuleResult]:
             return
 
 
-def _one_a_task(solver: Sequence[PlayedTrajectory]) -> list[PlayedTrajectory]:
-    return list({played.task.id: played for played in reversed(solver)}.values())[:TASKS]
+def _one_a_task(solver: Sequence[PlayedTrajectory], least_turns: int = 1) -> list[PlayedTrajectory]:
+    long = [played for played in solver if len(played.texts) >= least_turns]
+    return list({played.task.id: played for played in reversed(long)}.values())[:TASKS]
 
 
 # ------------------------------------------------------------------------------------------------ words again and again
@@ -86,9 +87,7 @@ def _paid_again(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
         return
     paid: list[float] = []
     asked = 0
-    for played in _one_a_task(solver):
-        if len(played.texts) < 4:
-            continue
+    for played in _one_a_task(solver, least_turns=4):
         rest = len(played.texts) - 2
         idle = _rewards(given, played, (NONSENSE,) * len(played.texts))
         after = _rewards(given, played, (*played.texts[:2], *(NONSENSE,) * rest))[2:]

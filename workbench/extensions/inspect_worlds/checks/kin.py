@@ -21,7 +21,7 @@ DRAWN = 192  # tasks of each split
 SECONDS = 2.0
 COMPARED = 16  # held-out tasks
 FEW = 8  # different problems: fewer cannot be kept apart
-MUCH = 0.5  # of the held-out tasks that were compared
+MUCH = 0.25  # of the held-out tasks that were compared
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 LEVELS = re.compile(
     r"level|difficulty|depth|size|digits|hops|steps|length|stage|grade", re.IGNORECASE
