@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -63,6 +62,14 @@ def _faded(inputs, from_the_front):
     return Advantages(credit_A)
 
 
+def faded(inputs):
+    return _faded(inputs, from_the_front=False)
+
+
+def from_the_front(inputs):
+    return _faded(inputs, from_the_front=True)
+
+
 @dataclass(frozen=True)
 class Bent:
     """A clipped surrogate, with one thing bent by name."""
@@ -118,7 +125,7 @@ def test_what_holds_of_any_estimator_holds_of_ours(name):
 def test_a_right_estimator_of_ones_own_is_passed_by():
     assert found(Algorithm("mine", Estimator(centred, compares=True, ignores_shifts=True))) == []
     assert found(Algorithm("mine", Estimator(failures_alone, compares=True))) == []
-    late = Estimator(partial(_faded, from_the_front=False), per="token", compares=True)
+    late = Estimator(faded, per="token", compares=True)
     assert found(Algorithm("mine", late)) == []
 
 
@@ -130,7 +137,7 @@ def test_a_right_estimator_of_ones_own_is_passed_by():
         (Estimator(turned, compares=True), "its credit goes down"),
         (Estimator(of_nothing), "its credit stays"),
         (Estimator(by_the_best, compares=True), "no trajectory is credited above zero"),
-        (Estimator(partial(_faded, from_the_front=True), per="token"), "counts from the front"),
+        (Estimator(from_the_front, per="token"), "counts from the front"),
     ],
 )
 def test_a_wrong_one_is_named(estimator, words):

@@ -54,12 +54,16 @@ def _loss(
 
 
 def _pushes(algorithm: Algorithm, moved_M: Tensor, advantage: float) -> Tensor:
-    """bool [M]: the loss has a gradient there, by tokens whose log ratio is `moved_M`, each a segment."""
+    """bool [M]: the advantage has a gradient there, beside what is lost without one, by tokens whose log ratio is `moved_M`,
+    each a segment."""
     old_M = torch.full_like(moved_M, -2.0)
     logp_M = (old_M + moved_M).requires_grad_()
     numbers = torch.arange(len(moved_M))
-    loss_M = _loss(algorithm, logp_M, old_M, torch.full_like(moved_M, advantage), numbers)
-    return torch.autograd.grad(loss_M.sum(), logp_M)[0].abs() > NOTHING
+    losses = [
+        _loss(algorithm, logp_M, old_M, torch.full_like(moved_M, value), numbers)
+        for value in (advantage, 0.0)
+    ]
+    return torch.autograd.grad((losses[0] - losses[1]).sum(), logp_M)[0].abs() > NOTHING
 
 
 def _held(algorithm: Algorithm) -> Iterator[RuleResult]:
