@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult, shortened
 from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.playing import Spent, opening_of, play, text_of
+from workbench.extensions.inspect_worlds.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError
 from workbench.values.seeds import rng_at, seed_of
@@ -141,10 +141,9 @@ def _easiest(train: Sequence[Task], held_out: Sequence[Task]) -> Iterator[Findin
     """By its name a field is a level, and what is held out lies below all that is trained on."""
     names = {name for task in train for name in task.payload if LEVELS.search(name)}
     for name in sorted(names):
-        trained = {task.payload.get(name) for task in train}
-        held = {task.payload.get(name) for task in held_out}
-        numbers = all(isinstance(value, (int, float)) for value in trained | held)
-        if numbers and held and len(trained) > 1 and max(held) < min(trained):
+        trained = _numbers_under(train, name)
+        held = _numbers_under(held_out, name)
+        if held and len(trained) > 1 and max(held) < min(trained):
             yield Finding(
                 f"held-out tasks all have {name!r} {sorted(held)}, and training has {sorted(trained)}: what is held out is "
                 "easier than all that is trained on, so the held-out rate says little of it. Hold out some tasks of every "
@@ -152,6 +151,12 @@ def _easiest(train: Sequence[Task], held_out: Sequence[Task]) -> Iterator[Findin
                 severity=NOTE,
             )
             return
+
+
+def _numbers_under(some: Sequence[Task], name: str) -> set[float]:
+    """The values of a field; none at all where one of them is no number."""
+    values = [task.payload.get(name) for task in some]
+    return set(values) if all(map(is_number, values)) else set()
 
 
 # ------------------------------------------------------------------------------------------------ numbers that tell
