@@ -12,6 +12,7 @@ from tests.counts import reduced
 from tests.envs.served import Awaited
 from tests.envs.test_opponents import Nim, NimFamily, takes_later
 from tests.extensions.inspect_worlds import mistakes
+from tests.extensions.inspect_worlds.test_kinds_planted_blind import KINDS
 from workbench import cli
 from workbench.extensions.inspect_worlds.checks import CHECKS, check_family
 from workbench.extensions.inspect_worlds.checks.ends import stated_limits
@@ -92,7 +93,8 @@ def test_a_legitimate_twin_is_passed_by(cls):
 
 
 def test_no_check_is_without_a_mistake():
-    assert {each.id for each in CHECKS} == {check for check, _, _ in mistakes.MISTAKES.values()}
+    planted = {check for check, _, _ in mistakes.MISTAKES.values()}
+    assert {each.id for each in CHECKS} == planted | {check for check, _ in KINDS.values()}
 
 
 @pytest.mark.full

@@ -4,6 +4,8 @@
     shift     what is added to all rewards of a task has no effect, where the estimator says ignores_shifts
     others    what another task earned has no effect, where trajectories are compared with their group and nothing is whitened
     turn      a turn that is paid more is credited otherwise, and its trajectory not with less
+    best      the best of a group is credited above zero, or nobody above the mean below it
+    later     of a reward at the end, tokens near it do not get less than those far from it, in every trajectory
 
 Asked of made-up trajectories: 8 tasks, 5 trajectories each, of one to three turns. Credit of the algorithm as it is set is
 computed eight times; no model is asked.
@@ -20,6 +22,7 @@ import numpy as np
 
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
+from workbench.extensions.bias.pulls import objective_properties
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.batch import Batch
@@ -32,6 +35,7 @@ TOKENS = 40  # different ones
 NEAR = 1e-6  # relative to the largest credit
 FLAT = 2  # the group that is made flat
 SHIFT = 1.0
+LATER = 4  # trajectories that are paid more at their end
 MEANS = "Tokens are pushed by what no reward says: a task on which nobody was better teaches, or a turn's own reward does not."
 
 
@@ -44,9 +48,12 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
     if own_task_alone:
         yield from _flat(algorithm, batch, near)
         yield from _others(algorithm, batch, plain, near)
+        yield from _best(algorithm, batch, plain, near)
     if algorithm.estimator.says("ignores_shifts"):
         yield from _shift(algorithm, batch, plain, near)
     yield from _turns(algorithm, batch, plain, near)
+    if not algorithm.estimator.says("whitens"):
+        yield from _later(algorithm, batch, plain, near)
 
 
 def _compares(algorithm: Algorithm) -> bool:
@@ -182,6 +189,62 @@ def _stray_turn(name: str, turn: int, turns: int, more: float, moved: float) -> 
     )
 
 
+def _credit_of(batch: Batch, credit_T: Tensor, n: int) -> float:
+    """The mean over the tokens of a trajectory that have any."""
+    own_T = (batch.trajectory_of_token_T == n) & batch.eligible_T & (credit_T != 0)
+    return float(credit_T[own_T].mean()) if own_T.any() else 0.0
+
+
+def _best(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> Iterator[RuleResult]:
+    """Where nobody is credited above zero, who earned more than the mean of its group is not credited below it."""
+    above = 0
+    punished: tuple[float, float, float] | None = None
+    groups = range(int(batch.group_of_trajectory_N.max()) + 1)
+    for group in groups:
+        members = _members(batch, group)
+        paid = [float(batch.reward_N[n]) for n in members]
+        mean = float(np.mean(paid))
+        for n, reward in zip(members, paid):
+            credit = _credit_of(batch, plain, n)
+            above += credit > near
+            if reward > mean + NEAR and credit < -near:
+                punished = reward, mean, credit
+    yield Checked(len(groups), "the best of a group")
+    if above == 0 and punished is not None:
+        reward, mean, credit = punished
+        yield Finding(
+            f"no trajectory is credited above zero, and one that earned {reward:.4g} where its group earned {mean:.4g} on "
+            f"average is credited with {credit:.4g}; expected that the best of a group is credited above zero. The baseline of "
+            f"{algorithm.name} depends on the trajectory's own reward (the best of all with itself among them), which biases "
+            "the gradient: take it over the others of the group"
+        )
+
+
+def _later(algorithm: Algorithm, batch: Batch, plain: Tensor, near: float) -> Iterator[RuleResult]:
+    """More is paid at the end of a trajectory: its credit does not fall from token to token towards that end."""
+    asked = 0
+    falls = 0
+    for n in range(batch.num_trajectories):
+        own_T = (batch.trajectory_of_token_T == n) & batch.eligible_T & (plain != 0)
+        if int(own_T.sum()) < 3:
+            continue
+        paid_K = batch.turn_reward_K.clone()
+        paid_K[_last_turns(batch, [n])] += SHIFT
+        moved = (_credit(algorithm, _with_rewards(batch, paid_K)) - plain)[own_T].abs()
+        steps = moved[1:] - moved[:-1]
+        asked += 1
+        falls += bool((steps < -near).all())
+        if asked == LATER or falls < asked:
+            break
+    yield Checked(asked, "a reward at the end")
+    if asked == LATER and falls == asked:
+        yield Finding(
+            f"of {SHIFT:g} more at the end of a trajectory its first tokens get the most and the last ones the least, token by "
+            f"token, in {asked} of {asked} trajectories; expected that credit does not fall towards the reward: the discount of "
+            f"{algorithm.name} counts from the front, not to the reward. Turn the order of the exponents round"
+        )
+
+
 # ------------------------------------------------------------------------------------------------ the rule
 
 
@@ -194,6 +257,10 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     yield from properties_of(evidence.algorithm)
 
 
+def _check_objective(evidence: Evidence) -> Iterator[RuleResult]:
+    yield from objective_properties(evidence.algorithm)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "R47",
@@ -202,6 +269,16 @@ RULES: tuple[Rule, ...] = (
         "Follow the made-up group by hand; `workbench bias --algorithm my_module:MINE` says what the gradient is worth.",
         ("algorithm",),
         _check,
+        "start",
+        applies=_of_ones_own,
+    ),
+    Rule(
+        "R48",
+        "a loss holds what goes too far",
+        "Updates are held on the wrong side, pushed away from the policy that sampled, or weigh as the batch happens to be cut.",
+        "Follow one token by hand: its ratio, its advantage, the gradient of its loss by its logprob.",
+        ("algorithm",),
+        _check_objective,
         "start",
         applies=_of_ones_own,
     ),

@@ -273,8 +273,20 @@ def _varied(
         heard = hear(reference, texts, way)
         yield Checked(1, "variations")
         if not paid_like(reference, heard.played):
-            yield _unpaid(reference, heard, variation.what, way, severity)
+            told = NOTE if _told_the_form(reference, heard.played) else severity
+            yield _unpaid(reference, heard, variation.what, way, told)
             return
+
+
+def _told_the_form(reference: PlayedTrajectory, played: PlayedTrajectory) -> bool:
+    """Whether the world refuses in words that name the tags, and lets the policy try again: who is strict and says so costs
+    a turn, and no reward in silence."""
+    k = _first_less(reference, played)
+    tags = re.findall(r"</?\w+>", reference.texts[k])
+    if not tags or k >= len(played.results) or is_over(played.results[k]):
+        return False
+    reply = text_of(played.results[k].observation)
+    return all(tag in reply for tag in tags)
 
 
 def _wrong(references: Sequence[PlayedTrajectory], way: TextPath) -> Iterator[RuleResult]:

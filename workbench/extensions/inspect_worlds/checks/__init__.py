@@ -31,7 +31,10 @@ from workbench.extensions.inspect_worlds.checks.farm import (
     check_farming,
 )
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
 from workbench.extensions.inspect_worlds.checks.order import check_order
+from workbench.extensions.inspect_worlds.checks.players import check_players
+from workbench.extensions.inspect_worlds.checks.scores import check_scores
 from workbench.extensions.inspect_worlds.checks.shown import (
     check_context,
     check_leaks,
@@ -236,6 +239,36 @@ CHECKS: tuple[EnvCheck, ...] = (
         "replies and rewards depend on who asked before, so a group compares what cannot be compared",
         "Make what changes in reset, or in the __init__ of a tool's class; a cache's key holds all that the answer depends on.",
         check_order,
+    ),
+    EnvCheck(
+        "E23",
+        "a reply shows what its action did",
+        "the policy always acts on a state that is one action old",
+        "Change the state first and build the observation after it; say in the prompt if replies are delayed.",
+        check_replies,
+    ),
+    EnvCheck(
+        "E24",
+        "a state key names one state",
+        "turns of different states are compared as if they were one (GiGPO), and what is told of states is wrong",
+        "Put all that the rest of the trajectory depends on into state_key().",
+        check_keys,
+    ),
+    EnvCheck(
+        "E25",
+        "the baselines play the game",
+        "what a policy is compared with is lower than it should be, or a move that the world names is never made",
+        "Let random_action and solver_action write in the format that step reads, and decide by the state where they stand; "
+        "compare whole words.",
+        check_players,
+    ),
+    EnvCheck(
+        "E26",
+        "a score goes by what the policy wrote",
+        "what is paid is not what was done, or failures are left out of everything that is counted",
+        "Score trajectory.turns[-1].text, whatever it is: zero for what is wrong or cannot be read, None only where the score "
+        "itself failed.",
+        check_scores,
     ),
 )
 

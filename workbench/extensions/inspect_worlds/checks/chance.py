@@ -31,6 +31,8 @@ from workbench.values.seeds import seed_of
 from workbench.worlds.runners import InlineRunner
 from workbench.worlds.shared import opened, stands_alone
 
+PLAYED = 4  # trajectories of a way to play, before and after which their task is compared
+LEAST = 4
 SEEDS = 3  # dynamics seeds under which the draws of one trajectory are compared
 
 
@@ -109,6 +111,15 @@ def check_chance(given: CheckInput) -> Iterator[RuleResult]:
                     f"what {place} draws in step() from {what} is the same under {SEEDS} dynamics seeds: all "
                     "trajectories of a group share these dice"
                 )
+        for place in _same_in_each_step(draws):
+            if place not in reported:
+                reported.add(place)
+                yield Finding(
+                    f"what {place} draws in step() is the same draw in every step of a trajectory: the generator is made anew "
+                    "from the same seed each time, so chance comes at every step or at none. Make one generator in reset and "
+                    "go on with it, or let the turn be part of the seed: rng_at('my_env', dynamics_seed, turn)"
+                )
+    yield from _answer_by_chance(given)
     changing = [played for played in given.played if played.changed]
     if changing:
         names = sorted(set().union(*(played.changed for played in changing)))
@@ -133,6 +144,47 @@ def _shared_places(draws: list[list[Draw]]) -> Iterator[tuple[str, str]]:
             yield place, draw.what
 
 
+def _same_in_each_step(draws: list[list[Draw]]) -> Iterator[str]:
+    """Places that draw from one state in each of three steps or more, which is another one under another seed."""
+    by_place: dict[str, list[dict[int, int]]] = {}
+    for number, drawn in enumerate(draws):
+        for draw in drawn:
+            if draw.step >= 0 and draw.state:
+                steps = by_place.setdefault(draw.place, [{} for _ in draws])
+                steps[number].setdefault(draw.step, draw.state)
+    for place, seeds in by_place.items():
+        same_all_along = all(len(steps) >= 3 and len(set(steps.values())) == 1 for steps in seeds)
+        first = {next(iter(steps.values())) for steps in seeds if steps}
+        if same_all_along and len(first) == len(seeds) > 1:
+            yield place
+
+
+def _answer_by_chance(given: CheckInput) -> Iterator[RuleResult]:
+    """Tasks of one answer, whose right one is drawn after the prompt was made: nobody who reads it can know."""
+    solver = [
+        played for played in given.own.get("solver", ()) if played.success and not played.error
+    ]
+    if len(solver) < LEAST or any(len(played.texts) != 1 for played in solver):
+        return
+    if 10 * len(solver) < 9 * len(given.own["solver"]):
+        return
+    right = 0
+    asked = 0
+    for played in solver:
+        for number in range(SEEDS):
+            seed = seed_of("check-env", "another chance", number)
+            other = replay(given.family, played.script._replace(seed=seed))
+            asked += 1
+            right += other.success is True
+    yield Checked(asked, "the answer under other chances")
+    if right < 0.6 * asked:
+        yield Finding(
+            f"the right answer of a task depends on dynamics_seed, and its prompt does not: the solver's words of one "
+            f"trajectory succeed at {right} of {asked} others that are shown the same prompt. What is shown has nothing to do "
+            "with what is right (options shuffled after they were shown): draw it in task(task_seed), and show what was drawn"
+        )
+
+
 # ------------------------------------------------------------------------------------------------ who acts on whom
 
 
@@ -146,6 +198,10 @@ def check_isolation(given: CheckInput) -> Iterator[RuleResult]:
     if not scripts:
         yield NotChecked("a trajectory that could be played")
         return
+    changed = list(_changes_the_task(given))
+    yield from changed
+    if any(isinstance(result, Finding) for result in changed):
+        return
     alone = played_alone(family, scripts)
     if first_apart(alone, played_alone(family, scripts)) is not None:
         yield NotChecked("a trajectory that goes the same way twice (E3)")
@@ -155,6 +211,29 @@ def check_isolation(given: CheckInput) -> Iterator[RuleResult]:
     if stands_alone(family):
         yield from _shared_by_environments(given, scripts)
         yield from _used_again(given, scripts, alone)
+
+
+def _changes_the_task(given: CheckInput) -> Iterator[RuleResult]:
+    """The payload of a task is the same before and after it was played, by each way to play."""
+    for trajectories in given.plays.values():
+        for played in trajectories[:PLAYED]:
+            task = given.family.task(played.task.task_seed)
+            before = {name: repr(value) for name, value in task.payload.items()}
+            replay(given.family, played.script._replace(task=task))
+            yield Checked(1)
+            after = {name: repr(value) for name, value in task.payload.items()}
+            fields = sorted(
+                name for name in {*before, *after} if before.get(name) != after.get(name)
+            )
+            if fields:
+                name = fields[0]
+                yield Finding(
+                    f"playing changes the task itself: the payload's {name!r} of {task.id!r} is "
+                    f"{shortened(after.get(name, 'missing'), 60)} after a trajectory of {played.policy}, and was "
+                    f"{shortened(before.get(name, 'missing'), 60)}; other attempts at this task are shared what it changed. "
+                    "Copy it in reset (dict(...), list(...), copy.deepcopy), and change the copy"
+                )
+                return
 
 
 def _shared_by_environments(given: CheckInput, scripts: list[Script]) -> Iterator[RuleResult]:

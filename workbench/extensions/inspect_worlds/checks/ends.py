@@ -135,7 +135,11 @@ def check_limits(given: CheckInput) -> Iterator[RuleResult]:
     stated: set[tuple[int, str]] = set()
     for prompt in prompts[:6]:
         stated.update(stated_limits(prompt))
-    if real is not None and not _says(real, prompts[0], stated):
+    if (
+        real is not None
+        and not _says(real, prompts[0], stated)
+        and not _each_says_its_own(given, idle)
+    ):
         turns, _ = real
         yield Finding(
             f"the environment ends trajectories after {turns} answers (max_turns is {given.family.max_turns}), and its "
@@ -181,6 +185,20 @@ def _own_limit(given: CheckInput, idle: list[PlayedTrajectory]) -> tuple[int, in
     return None
 
 
+def _each_says_its_own(given: CheckInput, idle: list[PlayedTrajectory]) -> bool:
+    """Whether limits differ by task, and each is the one that its own prompt states."""
+    cut = [
+        played
+        for played in idle
+        if played.results[-1].truncated and played.task.id in given.openings
+    ]
+    kept = 0
+    for played in cut:
+        stated = {number for number, _ in stated_limits(text_of(given.openings[played.task.id]))}
+        kept += bool(stated & {len(played.results), played.moves})
+    return bool(cut) and kept == len(cut)
+
+
 def _says(real: tuple[int, int | None], prompt: str, stated: set[tuple[int, str]]) -> bool:
     words = set(re.findall(r"\w+", prompt.lower()))
     return any(
@@ -208,6 +226,8 @@ def _differs(
         return
     taken = real[0] if real is not None else given.family.max_turns
     at_it = [played for played in idle if len(played.results) == taken]
+    if _each_says_its_own(given, idle):
+        return
     if answers[0] != taken and at_it:
         yield Finding(
             f"the prompt states {answers[0]} answers, and {taken} are taken ({at_it[0].policy} at "

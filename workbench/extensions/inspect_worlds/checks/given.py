@@ -35,13 +35,13 @@ from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import known
 
-MOST_CONSTANTS = 16
+MOST_CONSTANTS = 18
 MOST_LEGAL = 12  # different actions of random play that count as all that are legal
 EXAMPLE = re.compile(r"(?:<think>[^<]*</think>\s*)?<answer>[^<]*</answer>")
 MOST_BUDGETS = 6  # of one way to play, for all fixed ones together
 SLOW_S = 0.2  # of a step: then less is played again
 CHANCES = 12  # dynamics seeds of one trajectory
-PLAIN_GUESSES = ("yes", "no", "0", "1", "A", "B")
+PLAIN_GUESSES = ("nan", "inf", "yes", "no", "0", "1", "A", "B")
 EMPTY = "the empty answer"
 EVERYTHING = "every answer at once"
 SEEDLIKE = ("seed", "task_seed", "id", "index", "row", "number_of_draw")

@@ -173,16 +173,31 @@ def _greedy(given: CheckInput, script: Script, actions: Sequence[str], spent: Sp
     for _ in range(min(given.family.max_turns - 1, TURNS)):
         if spent.seconds > given.budget_s:
             break
-        worth: dict[str, float] = {}
-        for text in rng.permutation(actions).tolist():
-            ahead = replay(given.family, script._replace(texts=(*script.texts, text)))
-            last = ahead.results[-1] if ahead.results and not ahead.error else None
-            if last is not None and not is_over(last) and is_number(last.reward):
-                worth[text] = float(last.reward)
+        worth = _next_rewards(given, script, rng.permutation(actions).tolist())
         if not worth:
             break
-        script = script._replace(texts=(*script.texts, max(worth, key=worth.get)))
+        best = [text for text, reward in worth.items() if reward >= max(worth.values()) - NEAR]
+        if len(best) > 1:  # of equal ones, that after which most can be had
+            ahead = {text: _most_after(given, script, text, actions) for text in best}
+            best = [max(ahead, key=ahead.get)]
+        script = script._replace(texts=(*script.texts, best[0]))
     return script
+
+
+def _next_rewards(given: CheckInput, script: Script, actions: Sequence[str]) -> dict[str, float]:
+    """What each action pays next, of those that end nothing."""
+    worth: dict[str, float] = {}
+    for text in actions:
+        ahead = replay(given.family, script._replace(texts=(*script.texts, text)))
+        last = ahead.results[-1] if ahead.results and not ahead.error else None
+        if last is not None and not is_over(last) and is_number(last.reward):
+            worth[text] = float(last.reward)
+    return worth
+
+
+def _most_after(given: CheckInput, script: Script, text: str, actions: Sequence[str]) -> float:
+    further = _next_rewards(given, script._replace(texts=(*script.texts, text)), actions)
+    return max(further.values(), default=float("-inf"))
 
 
 def _at_other_chances(given: CheckInput, script: Script) -> list[PlayedTrajectory]:

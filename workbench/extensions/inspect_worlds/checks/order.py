@@ -15,6 +15,7 @@ from typing import Any
 from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult
 from workbench.basics.plugins import name_of, not_importable
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.scores import check_score_order
 from workbench.extensions.inspect_worlds.playing import (
     CUT_OFF,
     Script,
@@ -37,6 +38,7 @@ from workbench.worlds.workers.env_wire import reset_call
 SCRIPTS = 16
 LONGEST = 12  # actions of each
 CALLS = 4  # made up for each tool
+ELSEWHERE = 3  # further tasks at which the first tool's calls are made
 DRAWN = 200  # tasks among which pairs are looked for
 DRAWING_S = 0.5
 WORKER_S = 20.0
@@ -48,6 +50,10 @@ def check_order(given: CheckInput) -> Iterator[RuleResult]:
     family = given.family
     if (why := unplayable(family)) is not None:
         yield NotChecked(why)
+        return
+    scored = list(check_score_order(given))
+    yield from scored
+    if any(isinstance(result, Finding) for result in scored):
         return
     if why := not_importable(name_of(type(family))):
         yield NotChecked(f"a family that a worker process can make ({why})")
@@ -143,7 +149,11 @@ def _tool_scripts(given: CheckInput) -> list[Script]:
     for tool in env.tools:
         for arguments in _arguments(tool.parameters, words):
             texts.append(env.format.write_call(tool.name, arguments))
-    return [Script(given.tasks[0], 0, (text,)) for text in texts[:SCRIPTS]]
+    scripts = [Script(given.tasks[0], 0, (text,)) for text in texts[:SCRIPTS]]
+    # The same call at other tasks: what a tool knows may be the task's.
+    for task in given.tasks[1 : 1 + ELSEWHERE]:
+        scripts += [script._replace(task=task) for script in scripts[:CALLS]]
+    return scripts
 
 
 def _words(given: CheckInput) -> list[str]:

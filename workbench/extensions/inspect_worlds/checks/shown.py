@@ -10,6 +10,8 @@ from itertools import islice
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.kin import check_numbers
+from workbench.extensions.inspect_worlds.checks.oracles import check_oracles
 from workbench.extensions.inspect_worlds.checks.told import check_told
 from workbench.extensions.inspect_worlds.leaks import (
     Probe,
@@ -203,6 +205,9 @@ def check_leaks(given: CheckInput) -> Iterator[RuleResult]:
                 return
     answers = _answers(given)
     results = list(check_told(given))
+    for look in (check_oracles, check_numbers):
+        if not any(isinstance(result, Finding) for result in results):
+            results += look(given)
     yield from results
     if any(isinstance(result, Finding) for result in results):
         return

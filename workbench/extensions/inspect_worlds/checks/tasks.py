@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from workbench.basics.canonical_json import plain
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, problem_of
+from workbench.extensions.inspect_worlds.checks.kin import check_kin
 from workbench.extensions.inspect_worlds.checks.overlap import check_overlap
 from workbench.extensions.inspect_worlds.playing import (
     Script,
@@ -107,6 +108,7 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
     if not hasattr(family, "split_of") and not hasattr(family, "task_seeds"):
         yield NotChecked("split_of(task): one payload in five is held out, by its hash")
         yield from check_overlap(given)
+        yield from check_kin(given)
         return
     for task in given.tasks:
         one = split_of(family, task)
@@ -132,6 +134,7 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
     yield from results
     if not any(isinstance(result, Finding) for result in results):
         yield from check_overlap(given)
+        yield from check_kin(given)
 
 
 def _problems(given: CheckInput, drawn: list[Task]) -> dict[str, Task]:
