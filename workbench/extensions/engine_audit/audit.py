@@ -277,7 +277,7 @@ def _trainer(
         sets[name] = _with_tied_names(weights, names)
         words[name] = f"the weights {name!r}"
     there = {name: weights for name, weights in sets.items() if weights is not None}
-    trainer = Trainer(
+    return Trainer(
         session.policy.model,
         there,
         {name: words[name] for name in there},
@@ -285,8 +285,7 @@ def _trainer(
         learner.config.precision == "bf16",
         learner.version,
         versions,
-    )
-    return trainer.beside(held_by(session.engine, there, session.policy.model))
+    ).beside(held_by(session.engine, there, session.policy.model))
 
 
 def _checkpoints(learner: Learner, run: Run | None) -> Iterator[tuple[str, int, Weights]]:
