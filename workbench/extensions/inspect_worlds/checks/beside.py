@@ -9,10 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from workbench.basics.findings import Checked, Finding, RuleResult, shortened
+from workbench.basics.findings import (
+    Checked,
+    Finding,
+    RuleResult,
+)
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Script, replay
+from workbench.values.errors import shortened
 from workbench.values.stats import Estimate, mean_interval
 
 LEAST = 4

@@ -9,11 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workbench.basics.findings import NOTE, Checked, Finding, RuleResult, shortened
+from workbench.basics.findings import (
+    NOTE,
+    Checked,
+    Finding,
+    RuleResult,
+)
 from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
-from workbench.values.errors import WorkbenchError
+from workbench.values.errors import WorkbenchError, shortened
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.splits import SPLITS, tasks
 

@@ -10,7 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import (
+    Checked,
+    Finding,
+    NotChecked,
+    RuleResult,
+)
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
@@ -23,6 +28,7 @@ from workbench.extensions.inspect_worlds.playing import (
     unplayable,
 )
 from workbench.values import Task
+from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 from workbench.worlds.shared import made
 

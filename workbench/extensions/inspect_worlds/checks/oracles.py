@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from workbench.basics.findings import Checked, Finding, RuleResult, shortened
+from workbench.basics.findings import (
+    Checked,
+    Finding,
+    RuleResult,
+)
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.leaks import GOLD, leaves
 from workbench.extensions.inspect_worlds.playing import Script, is_over, replay, text_of
 from workbench.values import Task
+from workbench.values.errors import shortened
 from workbench.worlds.shared import made
 from workbench.worlds.tool_env import ToolEnv
 

@@ -6,7 +6,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import (
+    NOTE,
+    Checked,
+    Finding,
+    NotChecked,
+    RuleResult,
+)
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.paid import known_success
 from workbench.extensions.inspect_worlds.playing import (
@@ -16,6 +22,7 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
     unplayable,
 )
+from workbench.values.errors import shortened
 
 LEAST = 4
 NONSENSE = "zq ??"

@@ -7,11 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.basics.findings import Checked, Finding, NotChecked, RuleResult, shortened
+from workbench.basics.findings import (
+    Checked,
+    Finding,
+    NotChecked,
+    RuleResult,
+)
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, play, replay
 from workbench.values import Message, Observation, Task, Trajectory
+from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
 from workbench.worlds.baselines import trajectory_of, with_its_score
 from workbench.worlds.scoring import scores_after
