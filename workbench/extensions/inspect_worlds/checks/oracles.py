@@ -43,12 +43,13 @@ def check_oracles(given: CheckInput) -> Iterator[RuleResult]:
         def call(value: str, tool: Any = tool, name: str = texts[0]) -> str:
             return env.format.write_call(tool.name, {name: value})
 
-        told = [_tells(given, task, golds, call) for task in asked]
-        yield Checked(len(told), "tools that know")
-        if all(told):
+        told = {_tells(given, task, golds, call) for task in asked}
+        yield Checked(len(asked), "tools that know")
+        # A verdict is the same at all tasks; what a search brings is each task's own.
+        if len(told) == 1 and "" not in told:
             yield Finding(
-                f"the tool {tool.name!r} answers the right answer of a task otherwise than all others, at {len(told)} tasks "
-                f"({told[0]}), as often as it is asked: it is an oracle, and trying all answers solves every task. Let it "
+                f"the tool {tool.name!r} answers the right answer of a task otherwise than all others, at {len(asked)} tasks "
+                f"({told.pop()}), as often as it is asked: it is an oracle, and trying all answers solves every task. Let it "
                 "read nothing of the gold answer; where a check is a part of the task, let it end the trajectory or cost"
             )
             return
