@@ -206,7 +206,9 @@ RULES: tuple[Rule, ...] = (
         "R8",
         "groups have something to compare",
         means="a zero-variance group teaches nothing; a baseline over one trajectory makes every advantage zero.",
-        mend="collect at least 2 trajectories per task (train.group_size), or use an algorithm without a group baseline.",
+        mend="groups of one: collect at least 2 trajectories per task (train.group_size), or use an algorithm without a "
+        "group baseline. Groups of which all earned the same: easier tasks where none is solved, harder ones where all "
+        "are, a reward for parts, or a policy that solves some.",
         needs=(),
         check=_comparison,
         threads=("rllm#916", "PipelineRL#54", "DeepAnalyze#116", "trl#7068"),

@@ -191,7 +191,8 @@ def _check(evidence: Evidence) -> Iterator[RuleResult]:
     made = [row.metrics["updates"] for row in steps if "updates" in row.metrics]
     if made and not any(made):
         yield Finding(
-            f"in {len(made)} steps no update was ever made: the policy is the one that it began with",
+            f"in {len(made)} steps no update was ever made: the policy is the one that it began with. Where no trajectory "
+            "earned more than another of its group (R8), take easier tasks, a reward for parts or another policy",
             severity=NOTE,
         )
     if any(not row.versions for row in steps):

@@ -72,6 +72,10 @@ def check_class(part: str, kind: Any, reference: str) -> None:
             f"{name_of(kind)}, and set its fields by name: {part}.FIELD"
         )
     if not is_dataclass(kind):
+        if part == "env" and hasattr(kind, "step"):
+            raise ConfigError(
+                f"env.kind {reference!r} is one environment, with reset and step; name its family, which makes tasks"
+            )
         raise ConfigError(
             f"{part}.kind {reference!r} is no dataclass: put @dataclass(frozen=True) before the class; its "
             "fields are its settings, each with its type"
