@@ -241,3 +241,10 @@ def test_a_step_with_exactly_the_tasks_of_the_one_before_is_noted():
         sum("the tasks of the step before" in finding.what for finding in asked(same).findings) == 3
     )
     assert not asked(same).errors and not asked(other).findings
+
+
+def test_a_damaged_step_without_trajectories_differs_from_its_metrics():
+    empty = facts_of_step(1, (), {"turns": 2.0})
+    assert empty.recomputed["turns"] == 0.0 and empty.recomputed["unscored"] == 0.0
+    errors = asked((empty,)).errors
+    assert any("turns" in found.what for found in errors)

@@ -145,11 +145,11 @@ def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         paid = [turn.reward for turn in t.turns]
         if t.scored and not t.stop_reason.is_fault and None not in paid:
             rewards.append(math.fsum(paid) + (t.outcome or 0.0))
-    count = len(trajectories)
+    count = max(len(trajectories), 1)  # a damaged step may have none
     known = [t.success for t in trajectories]
     numbers = {
         "turns": sum(len(t.turns) for t in trajectories) / count,
-        "unscored": float(count - len(rewards)),
+        "unscored": float(len(trajectories) - len(rewards)),
         "sampled_tokens": sum(map(num_sampled, trajectories)) / count,
         "segments": sum(len(t.segments) for t in trajectories) / count,
     }

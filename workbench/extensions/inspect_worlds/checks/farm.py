@@ -22,6 +22,7 @@ from workbench.values.stats import Estimate, mean_interval, share
 
 LEAST = 4  # trajectories by which a way to play is judged
 AS_GOOD = 0.9  # of the solver's success (or return), which a constant comes up to
+GENEROUS = 0.5  # of what the solver earns
 # Of what the solver earns, paid to trajectories that fail.
 MUCH = 0.5
 SOME = 0.2
@@ -144,8 +145,17 @@ def _constants(
         f"{name} {kind} {shown} of {made[name].attempts} trajectories of different tasks{solved}{many}"
         if made[name].success is not None
         else f"{name} {kind} {shown} on average{solved}{many}",
-        severity=_severity_of(given, name, few),
+        severity=NOTE if _is_generous(made, name) else _severity_of(given, name, few),
     )
+
+
+def _is_generous(made: Mapping[str, PolicyEstimate], name: str) -> bool:
+    """Nobody says what a success is, and random play earns more than half of what the solver does: then one good answer is
+    no loophole."""
+    random = made.get("random")
+    if made[name].success is not None or random is None or random.reward is None:
+        return False
+    return _return_like_the_solver(random, made[EMPTY], made.get("solver"), GENEROUS) is not None
 
 
 def _severity_of(given: CheckInput, name: str, few: bool) -> str:
@@ -181,7 +191,10 @@ def _uses_given_words(given: CheckInput) -> bool:
 
 
 def _return_like_the_solver(
-    estimate: PolicyEstimate, empty: PolicyEstimate, solver: PolicyEstimate | None
+    estimate: PolicyEstimate,
+    empty: PolicyEstimate,
+    solver: PolicyEstimate | None,
+    as_good: float = AS_GOOD,
 ) -> float | None:
     if solver is None or solver.reward is None or estimate.reward is None:
         return None
@@ -189,7 +202,7 @@ def _return_like_the_solver(
     reach = solver.reward.mean - floor
     return (
         estimate.reward.mean
-        if reach > 0 and estimate.reward.mean - floor >= AS_GOOD * reach
+        if reach > 0 and estimate.reward.mean - floor >= as_good * reach
         else None
     )
 
