@@ -225,3 +225,18 @@ def test_the_picture_colours_by_what_was_found_and_the_report_prints_as_its_text
         report.view.text.startswith(repr(report).removesuffix("…"))
         and len(repr(report)) <= LONGEST_REPR
     )
+
+
+def test_an_algorithm_of_ones_own_that_claims_nothing_is_not_called_right(report):
+    """It has no claim that could fail, so the first line says where it is far from the true gradient."""
+    row = replace(report.rows[0], label="my_algo:MINE", says="nothing")
+    near = replace(row, bias=0.6, cosine=0.9)
+    elsewhere = replace(row, task="three_turns", bias=2.0, cosine=0.04)
+    silent = replace(row, task="stop_continue", bias=1.0, cosine=None)
+    passed = replace(report, rows=(near, elsewhere, silent), faults=(), traps=(), curves=())
+    assert passed.view.text.splitlines()[0] == (
+        "! bias bench: no claim fails, but my_algo:MINE, which claims nothing, is far from the true gradient at "
+        "three_turns (direction +0.04), stop_continue (no gradient)"
+    )
+    shipped = replace(elsewhere, label="grpo")
+    assert replace(passed, rows=(near, shipped)).view.text.startswith("✓ bias bench")
