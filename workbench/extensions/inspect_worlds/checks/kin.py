@@ -198,7 +198,7 @@ def check_numbers(given: CheckInput) -> Iterator[RuleResult]:
             by_rest: dict[int, set[str]] = defaultdict(set)
             for numbers, answer in answers:
                 by_rest[numbers.get(name, -1) % modulus].add(answer)
-            if all(len(each) == 1 for each in by_rest.values()):
+            if all(len(answered) == 1 for answered in by_rest.values()):
                 yield Finding(
                     f"the right answer follows from the task's {name} modulo {modulus}, which the prompt shows, at {len(answers)} "
                     "of as many tasks: it can be read off that number, and nothing else of the prompt has to be understood. Draw "
