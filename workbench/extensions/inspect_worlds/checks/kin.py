@@ -193,18 +193,26 @@ def check_numbers(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(len(answers), "numbers that tell")
     if len(answers) < ANSWERS // 2 or 2 * len(rest) < len(answers) or not 2 <= len(different) <= 12:
         return
+    telling = _telling(answers)
+    if telling is not None:
+        name, modulus = telling
+        yield Finding(
+            f"the right answer follows from the task's {name} modulo {modulus}, which the prompt shows, at {len(answers)} "
+            "of as many tasks: it can be read off that number, and nothing else of the prompt has to be understood. Draw "
+            "the place of the right answer from a generator (rng_at('my_env', task_seed)), not from the number itself"
+        )
+
+
+def _telling(answers: Sequence[tuple[dict[str, int], str]]) -> tuple[str, int] | None:
+    """The number whose remainder has one answer alone, and the modulus."""
     for name in answers[0][0]:
         for modulus in MODULI:
             by_rest: dict[int, set[str]] = defaultdict(set)
             for numbers, answer in answers:
                 by_rest[numbers.get(name, -1) % modulus].add(answer)
-            if all(len(each) == 1 for each in by_rest.values()):
-                yield Finding(
-                    f"the right answer follows from the task's {name} modulo {modulus}, which the prompt shows, at {len(answers)} "
-                    "of as many tasks: it can be read off that number, and nothing else of the prompt has to be understood. Draw "
-                    "the place of the right answer from a generator (rng_at('my_env', task_seed)), not from the number itself"
-                )
-                return
+            if all(len(answered) == 1 for answered in by_rest.values()):
+                return name, modulus
+    return None
 
 
 def _numbers_of(task: Task) -> dict[str, int]:

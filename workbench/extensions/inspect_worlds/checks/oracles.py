@@ -43,13 +43,13 @@ def check_oracles(given: CheckInput) -> Iterator[RuleResult]:
         def call(value: str, tool: Any = tool, name: str = texts[0]) -> str:
             return env.format.write_call(tool.name, {name: value})
 
-        told = {_tells(given, task, golds, call) for task in asked}
+        verdicts = {_tells(given, task, golds, call) for task in asked}
         yield Checked(len(asked), "tools that know")
         # A verdict is the same at all tasks; what a search brings is each task's own.
-        if len(told) == 1 and "" not in told:
+        if len(verdicts) == 1 and "" not in verdicts:
             yield Finding(
                 f"the tool {tool.name!r} answers the right answer of a task otherwise than all others, at {len(asked)} tasks "
-                f"({told.pop()}), as often as it is asked: it is an oracle, and trying all answers solves every task. Let it "
+                f"({verdicts.pop()}), as often as it is asked: it is an oracle, and trying all answers solves every task. Let it "
                 "read nothing of the gold answer; where a check is a part of the task, let it end the trajectory or cost"
             )
             return
@@ -60,9 +60,9 @@ def _gold(task: Task) -> str:
     row = task.payload.get("row")
     for values in (dict(task.payload), row if isinstance(row, dict) else {}):
         for name, value in values.items():
-            found = [str(leaf) for leaf in leaves(value)] if name.lower() in GOLD else []
-            if len(found) == 1 and found[0].strip():
-                return found[0].strip()
+            golds = [str(leaf) for leaf in leaves(value)] if name.lower() in GOLD else []
+            if len(golds) == 1 and golds[0].strip():
+                return golds[0].strip()
     return ""
 
 

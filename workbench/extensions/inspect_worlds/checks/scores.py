@@ -52,9 +52,9 @@ def _of_the_worlds_words(family: Any, solved: Sequence[PlayedTrajectory]) -> Ite
     for played in solved[: 2 * LEAST]:
         if len(played.texts) < 2:
             continue
-        told = Observation((Message("user", played.texts[-1]),))
+        answering = Observation((Message("user", played.texts[-1]),))
         turns = [
-            (NONSENSE, replace(result, observation=told, reward=0.0, reward_parts={}))
+            (NONSENSE, replace(result, observation=answering, reward=0.0, reward_parts={}))
             for result in played.results
         ]
         paid.append(
