@@ -241,3 +241,7 @@ def test_a_step_with_exactly_the_tasks_of_the_one_before_is_noted():
         sum("the tasks of the step before" in finding.what for finding in asked(same).findings) == 3
     )
     assert not asked(same).errors and not asked(other).findings
+
+
+def test_a_step_from_which_every_group_was_taken_is_no_division_by_nothing():
+    assert facts_of_step(1, [], {}).recomputed["turns"] == 0.0

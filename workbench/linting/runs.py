@@ -148,10 +148,10 @@ def _recomputed(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     count = len(trajectories)
     known = [t.success for t in trajectories]
     numbers = {
-        "turns": sum(len(t.turns) for t in trajectories) / count,
+        "turns": sum(len(t.turns) for t in trajectories) / max(count, 1),
         "unscored": float(count - len(rewards)),
-        "sampled_tokens": sum(map(num_sampled, trajectories)) / count,
-        "segments": sum(len(t.segments) for t in trajectories) / count,
+        "sampled_tokens": sum(map(num_sampled, trajectories)) / max(count, 1),
+        "segments": sum(len(t.segments) for t in trajectories) / max(count, 1),
     }
     if rewards:
         mean = math.fsum(rewards) / len(rewards)
