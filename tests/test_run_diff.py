@@ -14,11 +14,13 @@ import torch
 from tests.store_values import credit_of, ordinary_step
 from workbench import cli
 from workbench.look.run_diff import PARTS, compare_runs
+from workbench.run.file_diff import first_in_files
 from workbench.run.recording import create_run
-from workbench.run.store import open_run
+from workbench.run.store import open_run, step_name
 from workbench.training import checkpoint
 from workbench.values import CreditTable, Group, Segment
 from workbench.values.address import Address
+from workbench.values.errors import StoreError
 
 ROW = {"policy": "trained", "mode": "sampled", "success": 0.75}
 CONFIG = {"seed": 3, "train": {"steps": 2}, "env": {"name": "lake"}}
@@ -289,3 +291,16 @@ def test_the_command_exits_by_what_it_finds_and_names_it(ordinary, tmp_path, cap
     assert "column weight" in (tmp_path / "d.html").read_text()
     assert cli.main(["diff", str(ordinary.path), str(tmp_path / "nowhere")]) == 2
     assert "there is no run folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", ["\n", "\t", ""])
+def test_a_checkpoint_state_that_no_json_is_ends_in_words(tmp_path, bad):
+    """A control character within a string, which no JSON has; negative control: without one, the difference is named."""
+    runs = (write(tmp_path / "a"), write(tmp_path / "b"))
+    path = runs[1].path / "checkpoints" / step_name(2) / "state.json"
+    path.write_text(f'{{"step": "x{bad}y"}}')
+    if not bad:
+        assert "state" in first_in_files(*runs, "checkpoint", 2, path.name)
+        return
+    with pytest.raises(StoreError, match=r"state\.json of .* is damaged"):
+        first_in_files(*runs, "checkpoint", 2, path.name)

@@ -64,7 +64,8 @@ FEW_GAMES = (
     "learner.lora_targets=2.self_attn.q_proj,2.mlp.down_proj",
 )
 RIGHT = {
-    "warm-start": ["warm-start", TINY, "RUN/settings.toml", "--out", "OUT", "--tasks", "1"],
+    "chat": ["chat", "RUN", "--ask", "7"],
+    "warm-start": ["warm-start", TINY, "frozenlake", "--out", "OUT", "--tasks", "4"],
     "tune-in": ["tune-in", TINY, "RUN/settings.toml", "--tasks", "1", "--attempts", "1"],
     "get-model": ["get-model", "smollm2"],
     "demo-model": [
@@ -157,6 +158,7 @@ def fresh(sound: Path, scratch: Path) -> Path:
     """A copy of the run to stand in, with a corpus in it."""
     for name in ("run", "out"):
         rmtree(scratch / name, ignore_errors=True)
+    (scratch / "out.jsonl").unlink(missing_ok=True)
     run = copytree(sound, scratch / "run")
     (run / "corpus.jsonl").write_text(CORPUS)
     return run

@@ -85,6 +85,10 @@ class Mine:
     name = "mine"
 
 
+class OwnText(str):
+    pass
+
+
 @pytest.mark.parametrize(
     ("hint", "right", "wrong"),
     [
@@ -99,7 +103,7 @@ class Mine:
         (Path | str, [Path("x"), "x"], [5, "a\0b", Path("a\0b"), b"x"]),
         (Callable[[str], None], [print, Mine], ["x", 5]),
         (Any, [None, 5, object()], []),
-        (wb.types.Group, [Mine()], [5, "x", None, object(), [], print]),
+        (wb.types.Group, [Mine()], [5, "x", OwnText("x"), None, object(), [], print]),
     ],
 )
 def test_an_argument_fits_or_does_not(hint, right, wrong):

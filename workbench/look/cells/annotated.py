@@ -169,8 +169,8 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a value of Python's own library, and no stand-in for another one."""
-    return type(value).__module__.partition(".")[0] in _LIBRARY
+    """Whether it is a value of Python's own library or a text of any class, and no stand-in for another one."""
+    return isinstance(value, str) or type(value).__module__.partition(".")[0] in _LIBRARY
 
 
 def _is_ours(kind: type) -> bool:
