@@ -44,9 +44,11 @@ class Missing:
         while (importer := frame.f_globals.get("__name__", "")) in IMPORTS:
             frame = frame.f_back
         if importer.startswith("workbench."):
-            from workbench.basics.extensions import service
+            from workbench.basics.extensions import has_service, service
 
-            return service("find_package", name)(name, EXTRAS[name])
+            if has_service("find_package"):
+                return service("find_package", name)(name, EXTRAS[name])
+        return None
 
 
 def watch() -> None:

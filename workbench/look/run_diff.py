@@ -338,8 +338,10 @@ def _difference(a: Run, b: Run, part: str, step: int, left: Any, right: Any) -> 
         return _evaluation_difference(step, left, right)
     folder = f"{'checkpoints' if part == 'checkpoint' else 'steps'}/{step_name(step)}"
     for side in (left, right):
-        if isinstance(side, str):  # the reason why it cannot be read
-            return RunDifference(part, step, folder, short(side))
+        if not isinstance(
+            side, Mapping
+        ):  # the reason why it cannot be read, or what a damaged file holds
+            return RunDifference(part, step, folder, short(str(side)))
     name = next(name for name in sorted({*left, *right}) if left.get(name) != right.get(name))
     file = f"{folder}/{name}"
     if name not in left or name not in right:

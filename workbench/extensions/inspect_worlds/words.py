@@ -273,8 +273,8 @@ def _varied(
         heard = hear(reference, texts, way)
         yield Checked(1, "variations")
         if not paid_like(reference, heard.played):
-            told = NOTE if _told_the_form(reference, heard.played) else severity
-            yield _unpaid(reference, heard, variation.what, way, told)
+            weight = NOTE if _told_the_form(reference, heard.played) else severity
+            yield _unpaid(reference, heard, variation.what, way, weight)
             return
 
 

@@ -24,6 +24,7 @@ from workbench.extensions.silent_zeros.rewards import (
     text_of,
 )
 from workbench.extensions.silent_zeros.token_path import TokenPath
+from workbench.values.errors import DataError
 
 TINY = 1e-6
 NONSENSE = "I do not know."
@@ -139,8 +140,12 @@ def words_of(row: Mapping[str, Any], words: Words, number: int) -> Any:
             value = value[0]  # several answers are right
     elif callable(words):
         value = words(row)
-    else:
+    elif number < len(words):
         value = words[number]
+    else:
+        raise DataError(
+            f"words has one entry for each row; it has {len(words)}, and row {number} is asked about"
+        )
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, str):

@@ -194,25 +194,24 @@ def check_numbers(given: CheckInput) -> Iterator[RuleResult]:
     if len(answers) < ANSWERS // 2 or 2 * len(rest) < len(answers) or not 2 <= len(different) <= 12:
         return
     telling = _telling(answers)
-    if telling is not None:
-        name, modulus = telling
+    if telling:
         yield Finding(
-            f"the right answer follows from the task's {name} modulo {modulus}, which the prompt shows, at {len(answers)} "
+            f"the right answer follows from the task's {telling}, which the prompt shows, at {len(answers)} "
             "of as many tasks: it can be read off that number, and nothing else of the prompt has to be understood. Draw "
             "the place of the right answer from a generator (rng_at('my_env', task_seed)), not from the number itself"
         )
 
 
-def _telling(answers: Sequence[tuple[dict[str, int], str]]) -> tuple[str, int] | None:
-    """The number whose remainder has one answer alone, and the modulus."""
+def _telling(answers: Sequence[tuple[dict[str, int], str]]) -> str:
+    """The number whose remainder has one answer alone, and the modulus, in words; "" for none."""
     for name in answers[0][0]:
         for modulus in MODULI:
             by_rest: dict[int, set[str]] = defaultdict(set)
             for numbers, answer in answers:
                 by_rest[numbers.get(name, -1) % modulus].add(answer)
             if all(len(answered) == 1 for answered in by_rest.values()):
-                return name, modulus
-    return None
+                return f"{name} modulo {modulus}"
+    return ""
 
 
 def _numbers_of(task: Task) -> dict[str, int]:

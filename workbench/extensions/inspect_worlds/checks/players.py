@@ -62,6 +62,18 @@ def _never_understood(given: CheckInput) -> Iterator[RuleResult]:
         yield Checked(1, "random play")
         if _answers(played) != _answers(nonsense) and _as_shown(played) != _as_shown(nonsense):
             return
+    if _misplaced_are_understood(given, solver):
+        played = random[0]
+        yield Finding(
+            f"random play is never understood: each of its words ({shortened(repr(played.texts[0]), 50)}) is answered as "
+            f"{NONSENSE!r} is, {shortened(repr(text_of(played.results[0].observation)), 90)}, in {len(random)} of "
+            f"{len(random)} trajectories, and the solver's words at other tasks are not. The random baseline is what an "
+            "unreadable text earns. Let random_action write in the format that the environment reads (its tags)"
+        )
+
+
+def _misplaced_are_understood(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> bool:
+    """Whether the solver's first words, said at another task, are mostly answered otherwise than nonsense is."""
     understood = 0
     asked = 0
     for one, other in zip(solver, [*solver[1:], solver[0]]):
@@ -72,14 +84,7 @@ def _never_understood(given: CheckInput) -> Iterator[RuleResult]:
         nonsense = replay(given.family, script._replace(texts=(NONSENSE,)))
         asked += 1
         understood += not misplaced.success and _answers(misplaced) != _answers(nonsense)
-    if asked >= LEAST and 2 * understood >= asked:
-        played = random[0]
-        yield Finding(
-            f"random play is never understood: each of its words ({shortened(repr(played.texts[0]), 50)}) is answered as "
-            f"{NONSENSE!r} is, {shortened(repr(text_of(played.results[0].observation)), 90)}, in {len(random)} of "
-            f"{len(random)} trajectories, and the solver's words at other tasks are not. The random baseline is what an "
-            "unreadable text earns. Let random_action write in the format that the environment reads (its tags)"
-        )
+    return asked >= LEAST and 2 * understood >= asked
 
 
 def _as_shown(played: PlayedTrajectory) -> list[tuple[str, float | None, bool]]:
