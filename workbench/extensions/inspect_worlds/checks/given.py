@@ -250,10 +250,15 @@ def inside(text: str) -> str:
     return (match[1] if match else text).strip()
 
 
-def problem_of(task: Task, opening: Observation | None) -> str:
-    payload = {
+def without_its_seed(task: Task) -> dict[str, Any]:
+    """The payload but for the task's number."""
+    return {
         name: value
         for name, value in task.payload.items()
         if name.lower() not in SEEDLIKE and value != task.task_seed
     }
+
+
+def problem_of(task: Task, opening: Observation | None) -> str:
+    payload = without_its_seed(task)
     return f"{text_of(opening)}\n{json.dumps(payload, sort_keys=True, default=str)}"

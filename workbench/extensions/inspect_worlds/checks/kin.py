@@ -15,7 +15,12 @@ from workbench.basics.findings import (
     Finding,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import (
+    SEEDLIKE,
+    SLOW_S,
+    CheckInput,
+    without_its_seed,
+)
 from workbench.extensions.inspect_worlds.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened
@@ -56,11 +61,7 @@ def check_kin(given: CheckInput) -> Iterator[RuleResult]:
 
 def _normal(task: Task) -> str:
     """The payload without case, spaces and the names of its seed."""
-    payload = {
-        name: value
-        for name, value in task.payload.items()
-        if name.lower() not in SEEDLIKE and value != task.task_seed
-    }
+    payload = without_its_seed(task)
     if isinstance(
         payload.get("row"), dict
     ):  # of a file: where it stands there makes no other question
@@ -69,15 +70,16 @@ def _normal(task: Task) -> str:
     return re.sub(r"\s+", "", written)
 
 
+def _written(task: Task) -> str:
+    return json.dumps(dict(task.payload), sort_keys=True, default=str)
+
+
 def _reworded(train: Sequence[Task], held_out: Sequence[Task]) -> Iterator[Finding]:
     known = {_normal(task): task for task in train}
-    exact = {json.dumps(dict(task.payload), sort_keys=True, default=str) for task in train}
+    exact = set(map(_written, train))
     others = {task.id: task for task in held_out}
     both = [
-        task
-        for task in others.values()
-        if _normal(task) in known
-        and json.dumps(dict(task.payload), sort_keys=True, default=str) not in exact
+        task for task in others.values() if _normal(task) in known and _written(task) not in exact
     ]
     if len({*map(_normal, others.values())} | set(known)) > FEW and 2 * len(both) >= len(others):
         one, other = both[0], known[_normal(both[0])]
