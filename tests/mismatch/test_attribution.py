@@ -43,7 +43,8 @@ from workbench.extensions.engine_audit.causes import Cause, Explained
 from workbench.extensions.engine_audit.forward import HELD, NOW, Hypothesis
 from workbench.extensions.engine_audit.held import HeldWeights, held_by
 from workbench.extensions.engine_audit.recovery import _spelled
-from workbench.extensions.engine_audit.toggles import DTYPE, PART, UNEXPLAINED
+from workbench.extensions.engine_audit.toggles import DTYPE, HEAD, PART, UNEXPLAINED
+from workbench.extensions.engine_audit.toggles import STALE as OLDER_WEIGHTS
 from workbench.linting.evidence import Evidence
 
 FAST = {"learner.lr": 3e-3}
@@ -112,9 +113,10 @@ def test_what_is_missing_is_said_and_nothing_is_named_wrongly():
 
 @pytest.mark.full
 def test_an_engine_that_no_hypothesis_repeats_is_named_by_exclusion():
-    outcome = tried(CAPPED, ("journal", "weights"))
+    """Older weights are not missed: the engine is read to hold the learner's. What it holds is, and so are its ids."""
+    outcome = tried(CAPPED, ("journal", "weights", "held"))
     assert outcome.named == (ENGINE,)
-    assert outcome.withheld == {"journal": (), "weights": ()}
+    assert outcome.withheld == {"journal": (), "weights": (ENGINE,), "held": ()}
 
 
 @pytest.mark.full
@@ -241,17 +243,21 @@ def test_what_an_engine_holds_is_known_by_its_bits():
         engine = SimpleNamespace(held=held, policy_version=3)
         return held_by(engine, known_sets, model)
 
-    assert (read(now).name, read(now).words) == (NOW, "")
+    assert (read(now).name, read(now).words, read(now).kind) == (NOW, "", "")
     half = {name: tensor.bfloat16() for name, tensor in now.items()}
     assert read(half).name == NOW and "bfloat16" in read(half).words
     assert read(other).name == "version 1" and read(other).weights is None
+    assert read(other).kind == OLDER_WEIGHTS
     norm = "transformer.ln_f.bias"
     damaged = read({**now, norm: now[norm] + 1e-6})
     assert damaged.name == HELD and f"1 of {len(now)} tensors" in damaged.words
-    assert norm in damaged.words and damaged.weights is not None
+    assert norm in damaged.words and damaged.weights is not None and damaged.kind == PART
     # A head that has come loose from the embedding that it is tied to.
     head = "lm_head.weight"
-    assert read({**now, head: now[head] + 1}).name == HELD
+    loose = read({**now, head: now[head] + 1})
+    assert (loose.name, loose.kind) == (HELD, HEAD) and "tied" in loose.words
+    all_parts = read({name: tensor + 2 for name, tensor in now.items()})
+    assert (all_parts.name, all_parts.kind) == (HELD, OLDER_WEIGHTS)
     sent = digests(WeightNames.of(model).choose(now))
     assert read(sent).name == NOW
     lost = read({**sent, norm: "float32 8 0"})

@@ -15,6 +15,7 @@ import torch
 from workbench.engines.digests import digests
 from workbench.engines.intake import WeightNames
 from workbench.extensions.engine_audit.forward import HELD, NOW, Weights
+from workbench.extensions.engine_audit.toggles import HEAD, STALE, kind_of_parts
 
 ROUNDED = (torch.bfloat16, torch.float16)  # that weights may be rounded to on their way
 
@@ -23,12 +24,14 @@ ROUNDED = (torch.bfloat16, torch.float16)  # that weights may be rounded to on t
 class HeldWeights:
     """What an engine says of the weights that it has. `version`: as it calls them; `name`: of the known set that they are, `HELD`
     where they are none; `words`: how they differ from the learner's, or in what dtype they are its own; `weights`: themselves, where
-    they can be read and are not known under another name."""
+    they can be read and are not known under another name; `kind`: what that fault is called (toggles.py); empty: they are the learner's, or
+    cannot be read."""
 
     version: int
     name: str
     words: str
     weights: Weights | None = None
+    kind: str = ""
 
 
 def held_by(
@@ -49,11 +52,23 @@ def held_by(
     for name in sorted(known, key=lambda other: other != NOW):
         sent = _under_all_names(names.choose(known[name]), names)
         rounded = _rounded_to(held, sent)
+        if rounded is not None and name == NOW:
+            return HeldWeights(version, name, _dtype_words(rounded))
         if rounded is not None:
-            words = _dtype_words(rounded) if name == NOW else _other_tensors(held, own)
-            return HeldWeights(version, name, words)
+            return HeldWeights(version, name, _other_words(held, own), kind=STALE)
     copied = {name: tensor.detach().clone() for name, tensor in held.items()}
-    return HeldWeights(version, HELD, _other_tensors(held, own), copied)
+    head = _head_name(model)
+    kind = kind_of_parts(_other_tensors(held, own), list(own), head)
+    words = _other_words(held, own)
+    if kind == HEAD and any(head in tied and len(tied) > 1 for tied in names.tied):
+        words += " (the head is tied to the embedding)"
+    return HeldWeights(version, HELD, words, copied, kind)
+
+
+def _head_name(model: torch.nn.Module) -> str | None:
+    head = model.get_output_embeddings()
+    found = (f"{name}.weight" for name, module in model.named_modules() if module is head)
+    return next(found, None)
 
 
 def _under_all_names(chosen: Weights, names: WeightNames) -> dict[str, torch.Tensor]:
@@ -105,10 +120,15 @@ def _dtype_words(dtypes: set[torch.dtype]) -> str:
     return f"some of them rounded to {' and '.join(short)}" if short else ""
 
 
-def _other_tensors(held: Weights, own: Weights) -> str:
-    other = [
+def _other_tensors(held: Weights, own: Weights) -> tuple[str, ...]:
+    """Those of the engine's tensors that are not the learner's, rounded or not."""
+    return tuple(
         name for name in own if _dtype_between(held[name].to(own[name].device), own[name]) is None
-    ]
+    )
+
+
+def _other_words(held: Weights, own: Weights) -> str:
+    other = _other_tensors(held, own)
     far = 0.0
     for name in other:
         apart = held[name].to(own[name].device).double() - own[name].double()

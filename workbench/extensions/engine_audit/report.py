@@ -229,7 +229,7 @@ def measure(
     on_note(gap_words(plain, limits))
     explained = _explain(forward, claims, trainer, limits, temperature, top_p, others, on_note)
     missing, recorded = _recorded(claims, trajectories, exchanges, recorder)
-    causes = [*trainer_causes, *explained.causes]
+    causes = [*trainer_causes, *explained.causes] or _read_from_engine(trainer)
     if not causes and recorded is not None and limits[0] > ROUGH:
         older = sum(_older_weights(forward, trainer), [])
         hidden = hidden_weights(forward, claims, recorded, explained.now, older)
@@ -419,7 +419,17 @@ def _older_weights(forward: Forward, trainer: Trainer) -> tuple[list[Toggle], li
     ]
     tied = any(len(names) > 1 for names in forward.plain.names.tied)
     of_versions = {name: words for name, words in trainer.words.items() if name != HELD}
-    return weight_toggles(trainer.words, adapters), part_toggles(forward, of_versions, tied)
+    kinds = {HELD: trainer.held.kind} if HELD in trainer.words else {}
+    return weight_toggles(trainer.words, adapters, kinds), part_toggles(forward, of_versions, tied)
+
+
+def _read_from_engine(trainer: Trainer) -> list[Cause]:
+    """The engine can be read and has other weights under the learner's version, however little that does to the logprobs."""
+    held = trainer.held
+    if held is None or not held.kind or held.version != trainer.version:
+        return []
+    words = f"the engine samples from {trainer.words[held.name]}"
+    return [Cause(held.kind, words, f"read from the engine, bit for bit: {held.words}")]
 
 
 def _older_version(claims: Claims, trainer: Trainer) -> list[Cause]:

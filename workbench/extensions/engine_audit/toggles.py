@@ -50,11 +50,15 @@ class Toggle:
     declared: bool = False
 
 
-def weight_toggles(known: Mapping[str, str], adapters: Sequence[str] = ()) -> list[Toggle]:
-    """Older sets of weights as a whole. `known`: name -> words; those in `adapters` differ from now by an adapter."""
+def weight_toggles(
+    known: Mapping[str, str], adapters: Sequence[str] = (), kinds: Mapping[str, str] | None = None
+) -> list[Toggle]:
+    """Other sets of weights as a whole. `known`: name -> words; those in `adapters` differ from now by an adapter; `kinds`: what a set
+    is called of which it is known that only a part of it is another."""
+    kinds = dict.fromkeys(adapters, ADAPTER) | dict(kinds or {})
     return [
         Toggle(
-            ADAPTER if name in adapters else STALE,
+            kinds.get(name, STALE),
             f"the adapter is not merged: the engine has {words}"
             if name in adapters
             else f"the engine samples from {words}",
@@ -85,6 +89,15 @@ def part_toggles(forward: Forward, known: Mapping[str, str], tied: bool) -> list
                 )
             )
     return made
+
+
+def kind_of_parts(other: Sequence[str], names: Sequence[str], head: str | None) -> str:
+    """What a fault is called by which of the tensors `names` are not the learner's: the output head alone, some parts, or every one."""
+    parts = parts_of(names, head)
+    behind = [part for part, tensors in parts.items() if not set(tensors).isdisjoint(other)]
+    if behind == ["output head"]:
+        return HEAD
+    return STALE if len(behind) == len(parts) else PART
 
 
 def parts_of(names: Sequence[str], head: str | None) -> dict[str, tuple[str, ...]]:
