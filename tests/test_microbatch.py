@@ -227,6 +227,41 @@ def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(mo
     assert not make_packable(family("qwen3"))
 
 
+def test_rounding_of_large_logits_is_no_difference(monkeypatch):
+    """Pretrained models have log-probabilities of 40 nats and more, and more rounding; a neighbour is noticed there too."""
+    import workbench.learn.packing as module
+
+    def with_large_logits():
+        model = family("qwen3")
+        with torch.no_grad():
+            model.get_output_embeddings().weight.mul_(200)
+        return model
+
+    probe = module._Probe(with_large_logits())
+    assert float(probe.ask(packed=False, half=False)[0].abs().max()) > 200
+    # Rounding that large policies have: a few times 1e-6 of the states, here added on purpose.
+    straight = module.packed_attention
+
+    def rounded(q, k, v, parts, scale):
+        out = straight(q, k, v, parts, scale)
+        return out * (1 + 1e-5 * torch.sin(torch.arange(out.numel()).view(out.shape) * 1.7))
+
+    monkeypatch.setattr(module, "packed_attention", rounded)
+    assert make_packable(with_large_logits())
+    monkeypatch.setattr(
+        module,
+        "packed_attention",
+        lambda q, k, v, parts, scale: straight(
+            q,
+            k,
+            v,
+            [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts],
+            scale,
+        ),
+    )
+    assert not make_packable(with_large_logits())
+
+
 @pytest.mark.parametrize("broken", ["only the gradient", "only behind the first block"])
 def test_negative_control_what_the_probe_must_reach_is_noticed(broken, monkeypatch):
     """The way back, and sequences longer than one block of queries."""
