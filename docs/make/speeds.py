@@ -433,11 +433,13 @@ def _both_ways(facts: Result) -> list[str]:
 
 
 def attention_tables(result: Result) -> dict[str, Table]:
-    """`python -m experiments.bench.attention`: both ways of `learner.attention`, in turns."""
+    """`python -m experiments.bench.attention`: the ways of `learner.attention` and `learner.layers`, in turns."""
     rows = []
+    ways: list[str] = []
     for name, facts in result["updates"].items():
         size = f"{name}, {facts['parameters'] / 1e6:,.1f} million parameters"
         cells = [f"{size}, {facts['tokens']:,} tokens"]
+        ways = list(facts["seconds"])
         for way, seconds in facts["seconds"].items():
             shares = facts["shares"][way]
             share = 100 * sum(shares) / len(shares)
@@ -447,8 +449,7 @@ def attention_tables(result: Result) -> dict[str, Table]:
         rows.append([*cells, f"{facts['apart'] / facts['moved']:.0e}"])
     head = [
         "an update: CPU seconds, and attention's share of them",
-        "torch",
-        "native",
+        *ways,
         "times as fast [95 %]",
         "weights apart, of the way they went",
     ]

@@ -1,8 +1,8 @@
-"""The ways of `learner.attention` side by side: `python -m experiments.bench.attention [--json FILE]`.
+"""The ways of `learner.attention` and `learner.layers` side by side: `python -m experiments.bench.attention [--json FILE]`.
 
 One update over the trajectories of a preset, as its shipped policy plays them, again and again, in turns: by the shipped
 policy, and by larger models with random weights (only shapes matter here). Attention's share of an update is measured around
-the attention itself, forward and backward. The unit is the CPU second of one thread, so a busy machine stretches both.
+the attention itself, forward and backward; the ratio is of torch's way over the last. The unit is the CPU second of one thread, so a busy machine stretches both.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from workbench.learn import packing
 from workbench.learn.batch import Batch
 from workbench.learn.learner import Learner
 
-WAYS = ("torch", "native")
-# What computes attention in each way, with a step forward and a step back.
+NATIVE = {"attention": "native"}
+WAYS = {"torch": {}, "native attention": NATIVE, "and native layers": NATIVE | {"layers": "native"}}
+LAST = "and native layers"
+# What computes attention, with a step forward and a step back.
 FUNCTIONS = {"torch": packing._PackedAttention, "native": packed._NativeAttention}
 PRESETS = ("frozenlake", "search", "sokoban")
 # Of frozenlake's trajectories, so many groups pass through a model of each shape in an update.
@@ -61,7 +63,7 @@ class Timer:
 def attention_timed(way: str) -> Iterator[Timer]:
     """Within this block, the seconds that attention of this way takes."""
     timer = Timer()
-    owner = FUNCTIONS[way]
+    owner = FUNCTIONS[WAYS[way].get("attention", "torch")]
     straight = {name: owner.__dict__[name] for name in ("forward", "backward")}
     for name in straight:
         setattr(owner, name, staticmethod(timer.around(getattr(owner, name))))
@@ -77,8 +79,8 @@ def updates(config: wb.Config, model: nn.Module, groups: wb.Groups, turns: int) 
     of both are in the end."""
     batch = Batch.from_groups(groups)
     learners = {
-        way: Learner(model, config.algorithm, replace(config.learner, attention=way))
-        for way in WAYS
+        way: Learner(model, config.algorithm, replace(config.learner, **asked))
+        for way, asked in WAYS.items()
     }
     start = copy.deepcopy(model.state_dict())
     batch = learners["torch"].facts(batch)
@@ -87,7 +89,7 @@ def updates(config: wb.Config, model: nn.Module, groups: wb.Groups, turns: int) 
     shares: dict[str, list[float]] = {way: [] for way in WAYS}
     norms: dict[str, float] = {}
     for turn in range(turns + 1):
-        for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
+        for way in WAYS if turn % 2 == 0 else reversed(WAYS):
             with attention_timed(way) as timer:
                 began = time.process_time()
                 reports = learners[way].update(batch, credit, step=turn + 1)
@@ -97,7 +99,7 @@ def updates(config: wb.Config, model: nn.Module, groups: wb.Groups, turns: int) 
                 shares[way].append(timer.seconds / spent)
             else:
                 norms[way] = reports[0].metrics["grad_norm"]
-    ends = [learner.weights() for learner in learners.values()]
+    ends = [learners[way].weights() for way in ("torch", LAST)]
     moved = max(float((ends[0][name] - start[name]).abs().max()) for name in start)
     apart = max(float((ends[0][name] - ends[1][name]).abs().max()) for name in start)
     return {
@@ -105,8 +107,8 @@ def updates(config: wb.Config, model: nn.Module, groups: wb.Groups, turns: int) 
         "tokens": batch.num_tokens,
         "seconds": seconds,
         "shares": shares,
-        "ratio": asdict(paired_ratio(seconds["torch"], seconds["native"])),
-        "norm_gap": abs(norms["native"] / norms["torch"] - 1),
+        "ratio": asdict(paired_ratio(seconds["torch"], seconds[LAST])),
+        "norm_gap": abs(norms[LAST] / norms["torch"] - 1),
         "moved": moved,
         "apart": apart,
     }
@@ -131,12 +133,12 @@ def in_words(name: str, update: Mapping[str, Any]) -> list[str]:
     lines = [f"{name}: {update['parameters']:,} parameters, {update['tokens']:,} tokens"]
     for way in WAYS:
         lines.append(
-            f"  {way:6s} {np.mean(update['seconds'][way]):7.2f} CPU seconds an update, of it "
+            f"  {way:17s} {np.mean(update['seconds'][way]):7.2f} CPU seconds an update, of it "
             f"{np.mean(update['shares'][way]):.1%} attention"
         )
     ratio = update["ratio"]
     lines.append(
-        f"  native is {ratio['mean']:.2f} times as fast [{ratio['low']:.2f}, {ratio['high']:.2f}]; gradient norms within "
+        f"  with both {ratio['mean']:.2f} times as fast [{ratio['low']:.2f}, {ratio['high']:.2f}]; gradient norms within "
         f"{update['norm_gap']:.0e}, weights moved by {update['moved']:.1e} and are {update['apart']:.1e} apart"
     )
     return lines

@@ -57,6 +57,7 @@ class OurStepper:
                 precision=side.precision,
                 layout=side.layout,
                 attention=side.attention,
+                layers=side.layers,
                 micro_batch_tokens=work.micro_batch_tokens,
                 **learner,
             ),

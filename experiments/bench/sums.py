@@ -34,12 +34,13 @@ TOKENS = 12
 LR = 3e-5
 LARGEST = 20
 FUSED = {"engine.decode": "fused"}
-NATIVE = {**FUSED, "learner.attention": "native"}
+NATIVE = {**FUSED, "learner.attention": "native", "learner.layers": "native"}
 # What each side asks for beyond the defaults: ours by its settings, TRL by its own. Sides of TRL are named so.
 SIDES: dict[str, dict[str, Any]] = {
     "ours": {},
     "fused": FUSED,
     "drafts": {**FUSED, "engine.drafts": 8},
+    "attention": {**FUSED, "learner.attention": "native"},
     "native": NATIVE,
     "bf16": {**NATIVE, "engine.dtype": "bfloat16", "learner.precision": "bf16"},
     "trl": {},

@@ -43,6 +43,7 @@ class OurSide:
     decode: str = "plain"
     drafts: int = 0
     attention: str = "torch"
+    layers: str = "torch"
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ class LearnerConfig:
         one_of("torch", "native"),
         "of packed segments on a CPU; native: by a kernel that is compiled when first used, equal up to rounding",
     ] = "torch"
+    layers: Annotated[
+        str,
+        one_of("torch", "native"),
+        "their norms, rotations and gated activations on a CPU; native: by a kernel, as with attention",
+    ] = "torch"
     activation_checkpointing: Annotated[
         bool,
         "decoder layers keep their inputs only and are computed once more in the backward "

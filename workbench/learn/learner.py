@@ -66,13 +66,18 @@ class Learner:
         self._as_plain = partial(merged, bare) if config.lora_rank else dict
         self.algorithm = algorithm
         self.config = config
+        # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
+        # by a spread of nothing but rounding would train on it.
+        self._reference = None if reference is None else _reading(reference)
+        if config.layers == "native":
+            native = service("native_layers", "learner.layers = 'native'")
+            native(bare)
+            if self._reference is not None:
+                native(self._reference)
         name = PACKED
         if config.attention == "native":
             name = service("native_packing", "learner.attention = 'native'")()
         packed = config.layout == "auto" and make_packable(bare, config.precision, name)
-        # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
-        # by a spread of nothing but rounding would train on it.
-        self._reference = None if reference is None else _reading(reference)
         if (
             packed
             and self._reference is not None

@@ -11,13 +11,12 @@
 // A name of a shape in brackets: T tokens of the pass, H heads, K heads of keys, D numbers of a query or key, E of a value.
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
+#include "threads.h"
 #include "vectors.h"
 
 constexpr int64_t ROWS = 96;  // queries of a block: a multiple of what any stripe has
@@ -63,18 +62,6 @@ class Room {
  private:
   std::unique_ptr<float[]> held_;
 };
-
-template <typename Task>
-static void share_out(int64_t count, int64_t threads, Task task) {
-  std::atomic<int64_t> next{0};
-  auto work = [&] {
-    for (int64_t i; (i = next++) < count;) task(i);
-  };
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < std::min(threads, count); i++) others.emplace_back(work);
-  work();
-  for (auto& other : others) other.join();
-}
 
 template <int HALF = WIDTH / 2>
 static inline float largest_of(Vector numbers) {

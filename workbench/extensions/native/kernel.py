@@ -1,4 +1,4 @@
-"""`step.cpp` and `attention.cpp`, each compiled by this machine's C++ compiler and loaded; kept for the next process.
+"""`step.cpp`, `attention.cpp` and `layers.cpp`, each compiled by this machine's C++ compiler and loaded; kept for the next process.
 
 Where: below XDG_CACHE_HOME, or ~/.cache, in agent-rl-workbench/native, under a hash of what the result depends on: the
 source, the flags, the compiler and the processor (whose own instructions are used).
@@ -20,7 +20,8 @@ from workbench.values.errors import EngineError
 
 SOURCE = Path(__file__).with_name("step.cpp")
 ATTENTION = SOURCE.with_name("attention.cpp")
-SHARED = SOURCE.with_name("vectors.h")  # what both include
+LAYERS = SOURCE.with_name("layers.cpp")
+SHARED = (SOURCE.with_name("vectors.h"), SOURCE.with_name("threads.h"))  # what they include
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 SECONDS = 120  # that a compiler may take; it takes one or two
 
@@ -54,7 +55,7 @@ def kernel(source: Path = SOURCE) -> ctypes.CDLL:
 
 def _key(source: Path, compiler: str) -> str:
     version = _run(compiler, "-dumpfullversion", "-dumpmachine").stdout
-    texts = [path.read_text(encoding="utf-8") for path in (source, SHARED)]
+    texts = [path.read_text(encoding="utf-8") for path in (source, *SHARED)]
     parts = (*texts, *FLAGS, compiler, version, _processor())
     return blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
 
