@@ -530,6 +530,22 @@ def test_the_first_update_is_that_of_adamw():
             )
 
 
+@pytest.mark.parametrize("other, near", [(dict(fused_adamw=True), True), (dict(eps=1e-2), False)])
+def test_the_fused_kernel_of_adamw_moves_weights_alike(other, near):
+    """Three updates with decay and a warm-up; another eps is the negative control."""
+    batch, credit = batch_and_credit()
+    asked = dict(weight_decay=0.1, warmup_updates=2, eps=1e-5)
+    one = learner(**asked)
+    two = learner(**asked | other)
+    for step in range(3):
+        for a_learner in (one, two):
+            a_learner.update(batch, credit, step=step)
+    apart = max(float((two.weights()[name] - w).abs().max()) for name, w in one.weights().items())
+    assert (apart < 2e-6) == near
+    older = two.before_last_update()
+    assert max(float((older[name] - w).abs().max()) for name, w in two.weights().items()) > 1e-4
+
+
 def test_bf16_autocast_is_near_and_keeps_float32_weights():
     """bf16 has 8 bits of mantissa: the gradient agrees to a few percent, the weights stay float32."""
     batch, credit = batch_and_credit()
@@ -595,7 +611,8 @@ def test_two_runs_are_equal_bit_for_bit():
     assert same(full_state(first), full_state(second))
 
 
-def test_state_goes_on_bit_for_bit():
+@pytest.mark.parametrize("fused_adamw", [False, True])
+def test_state_goes_on_bit_for_bit(fused_adamw):
     """Through safetensors and JSON, into a learner that started from other weights."""
     import json
 
@@ -603,12 +620,13 @@ def test_state_goes_on_bit_for_bit():
 
     algorithm = GRPO(minibatches=2)
     batch, credit = batch_and_credit(algorithm)
-    straight = learner(algorithm, warmup_updates=5)
+    asked = dict(warmup_updates=5, fused_adamw=fused_adamw)
+    straight = learner(algorithm, **asked)
     straight.update(batch, credit, step=1)
     tensors, state = straight.state()
     stored = {part: save(named) for part, named in tensors.items()}
     text = json.dumps(state)
-    resumed = learner(algorithm, model=tiny_model(99), warmup_updates=5)
+    resumed = learner(algorithm, model=tiny_model(99), **asked)
     resumed.load_state({part: load(data) for part, data in stored.items()}, json.loads(text))
     assert resumed.version == straight.version == 2 and same(
         full_state(straight), full_state(resumed)

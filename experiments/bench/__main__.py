@@ -28,7 +28,9 @@ from experiments.bench.work import OurSide, PeerSide, Work
 from experiments.bench.worker import OFFLINE, ONE_THREAD, ROOT
 
 # The kernels compute in float32 what torch's own modules compute, up to rounding; drafts change no token.
-OURS = OurSide("ours, float32", decode="fused", drafts=8, attention="native", layers="native")
+OURS = OurSide(
+    "ours, float32", decode="fused", drafts=8, attention="native", layers="native", fused_adamw=True
+)
 OURS_BF16 = replace(OURS, name="ours, bf16 training", precision="bf16")
 OURS_ALL_BF16 = replace(OURS_BF16, name="ours, bf16", engine_dtype="bfloat16")
 DEFAULTS = OurSide("ours, float32, defaults")  # no kernel of our own, no compiler needed

@@ -58,6 +58,7 @@ class OurStepper:
                 layout=side.layout,
                 attention=side.attention,
                 layers=side.layers,
+                fused_adamw=side.fused_adamw,
                 micro_batch_tokens=work.micro_batch_tokens,
                 **learner,
             ),

@@ -34,7 +34,12 @@ TOKENS = 12
 LR = 3e-5
 LARGEST = 20
 FUSED = {"engine.decode": "fused"}
-NATIVE = {**FUSED, "learner.attention": "native", "learner.layers": "native"}
+NATIVE = {
+    **FUSED,
+    "learner.attention": "native",
+    "learner.layers": "native",
+    "learner.fused_adamw": True,
+}
 # What each side asks for beyond the defaults: ours by its settings, TRL by its own. Sides of TRL are named so.
 SIDES: dict[str, dict[str, Any]] = {
     "ours": {},

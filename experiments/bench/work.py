@@ -44,6 +44,7 @@ class OurSide:
     drafts: int = 0
     attention: str = "torch"
     layers: str = "torch"
+    fused_adamw: bool = False
 
 
 @dataclass(frozen=True)

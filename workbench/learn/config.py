@@ -22,6 +22,9 @@ class LearnerConfig:
     )
     eps: Annotated[float, at_least(0), "of AdamW: added to the root of its mean square"] = 1e-8
     weight_decay: Annotated[float, at_least(0), "of AdamW, apart from the gradient"] = 0.0
+    fused_adamw: Annotated[
+        bool, "AdamW by torch's fused kernel: less time and memory, equal up to rounding"
+    ] = False
     warmup_updates: Annotated[
         int,
         at_least(0, most=1_000_000_000),

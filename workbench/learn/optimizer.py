@@ -19,7 +19,12 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # of AdamW, as torch names them
 
 def adamw(parameters: list[nn.Parameter], lr: float, config: LearnerConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
-        parameters, lr=lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+        parameters,
+        lr=lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+        fused=config.fused_adamw or None,
     )
 
 
