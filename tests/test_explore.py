@@ -21,7 +21,7 @@ from tests.store_values import ordinary_step
 from workbench import cli
 from workbench.basics.findings import Answer, Finding, LintReport, Place
 from workbench.look import words
-from workbench.look.cells.explore import script
+from workbench.look.cells.explore import script, style
 from workbench.look.cells.explored import LANES, Answers
 from workbench.look.cells.step_record import addressed
 from workbench.look.grid import find_grid, squares
@@ -441,6 +441,43 @@ def opened(page, path: Path) -> None:
 
 
 TRAJECTORIES = ".wb-step > .wb-scroll tbody tr"
+
+
+@pytest.mark.debian("chromium", "fonts-dejavu-core")
+@pytest.mark.parametrize("place", ["", "step 2", "step 2 / task 0 / attempt 1"])
+def test_the_first_view_needs_no_free_kernel(runs, page, tmp_path, place):
+    """As while "Run All" goes on: questions are sent and nobody answers. Without what came with the widget it stays empty."""
+    pytest.importorskip("anywidget")
+    held = dict(wb.explore(runs / "small-ppo", at=place).widget().first)
+    module = (
+        script().replace("export default { render };", "").replace("export function", "function")
+    )
+    path = tmp_path / "busy.html"
+
+    def show(first):
+        state = json.dumps({"at": place, "run": 0, "every_s": 0, "first": first})
+        state = state.replace("<", "\\u003c")
+        path.write_text(
+            f'<!doctype html><meta charset="utf-8"><style>{style()}</style><div id="nav"></div>'
+            f'<script type="module">{module}; const state = {state}; window.asked = [];'
+            "const model = {get: (name) => state[name], set() {}, on() {}, off() {}, save_changes() {},"
+            "send: (message) => asked.push(message.question)};"
+            "render({model, el: document.getElementById('nav')});</script>",
+            encoding="utf-8",
+        )
+        page.goto(path.as_uri())
+        page.wait_for_function("window.asked.length > 0")
+
+    show({})
+    assert page.locator(".wb-plot").count() == 0, "negative control"
+    show(held)
+    page.wait_for_selector(".wb-plot")
+    if "step" in place:
+        page.wait_for_selector(TRAJECTORIES)
+    if "attempt" in place:
+        page.wait_for_selector(".wb-trained")
+    asked = page.evaluate("window.asked.map((question) => question.ask)")
+    assert not {"runs", "step", "attempt"} & set(asked), asked
 
 
 @pytest.mark.debian("chromium", "fonts-dejavu-core")

@@ -15,7 +15,7 @@ import base64
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,8 +169,9 @@ def _widget(answers: Answers, at: str) -> Any:
         at = traitlets.Unicode("").tag(sync=True)
         run = traitlets.Int(0).tag(sync=True)  # the number of the run that `at` is in
         every_s = traitlets.Float(EVERY_S).tag(sync=True)
+        first = traitlets.Dict().tag(sync=True)  # answers that the page has before the kernel is free
 
-    widget = NavigatorWidget(at=at)
+    widget = NavigatorWidget(at=at, first=dict(_held(answers, _first_questions(Address.of(at)))))
     widget.on_msg(lambda _, message, __: _answer(widget, answers, message))
     return widget
 
@@ -244,19 +245,35 @@ def _step_questions(answers: Answers, number: int, step: int) -> Iterator[Questi
             yield {"ask": "terms", **here, "task": task, "attempt": attempt}
 
 
+def _first_questions(place: Address) -> Iterator[Question]:
+    """What the page asks before anything is clicked."""
+    yield {"ask": "runs"}
+    if place.step is not None:
+        yield {"ask": "step", "run": 0, "step": place.step}
+    if place.attempt is not None:
+        address = {"step": place.step, "task": place.task, "attempt": place.attempt}
+        yield {"ask": "attempt", "run": 0, **address}
+
+
+def _held(answers: Answers, questions: Iterable[Question]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(question as the page writes it, its answer as JSON)"""
+    for question in questions:
+        content, arrays, buffers = _packed(answers.of(question))
+        coded = [base64.b64encode(buffer).decode() for buffer in buffers]
+        answer = {"content": content, "arrays": arrays, "buffers": coded}
+        yield json.dumps(question, separators=(",", ":")), answer
+
+
 def _page(answers: Answers, steps: Sequence[int], at: str, run: int) -> bytes:
     held = {}
     size = 0
-    for question in _questions(answers, steps):
-        content, arrays, buffers = _packed(answers.of(question))
-        coded = [base64.b64encode(buffer).decode() for buffer in buffers]
-        size += sum(map(len, coded)) + len(content.get("texts", ())) * 8
+    for key, answer in _held(answers, _questions(answers, steps)):
+        size += sum(map(len, answer["buffers"])) + len(answer["content"].get("texts", ())) * 8
         if size > MOST_SAVED:
             raise DataError(
                 f"a page with {len(steps)} steps would exceed {MOST_SAVED // 10**6} MB; ask for fewer: save(path, steps=[...])"
             )
-        key = json.dumps(question, separators=(",", ":"))
-        held[key] = {"content": content, "arrays": arrays, "buffers": coded}
+        held[key] = answer
     # Base 64 also keeps foreign text from ending the script or beginning another.
     packed = gzip.compress(json.dumps(held, allow_nan=False).encode(), mtime=0)
     data = base64.b64encode(packed).decode()
