@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,12 +15,13 @@ import torch
 import workbench as wb
 from tests.hostile.wrong_calls import (
     CHEAP,
+    NEW,
     RIGHT,
+    Sound,
     WrongCall,
     calls,
     cheap,
     functions,
-    sound,
     without_wrong_calls,
 )
 from workbench.look.cells.annotated import checked, fits
@@ -35,11 +36,19 @@ def test_a_grid_of_wrong_calls_ends_in_words(tmp_path, monkeypatch):
     assert [wrong for call in tried if (wrong := call.ended())] == []
 
 
+@pytest.fixture(scope="module")
+def at(tmp_path_factory):
+    """A run and an open session, made once for all functions."""
+    return Sound(tmp_path_factory.mktemp("sound"))
+
+
 @pytest.mark.full
-def test_all_wrong_calls_end_in_words(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    right = sound(tmp_path)
-    assert [wrong for call in calls(right, sorted(right)) if (wrong := call.ended())] == []
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_all_wrong_calls_end_in_words(at, name, monkeypatch):
+    monkeypatch.chdir(at.folder)
+    (at.folder / NEW).mkdir(exist_ok=True)
+    right = {name: RIGHT[name](at)}
+    assert [wrong for call in calls(right, [name]) if (wrong := call.ended())] == []
 
 
 def test_every_public_function_that_takes_something_is_called_wrongly(monkeypatch):
@@ -85,8 +94,17 @@ class Mine:
     name = "mine"
 
 
-class OwnText(str):
-    pass
+class Record(NamedTuple):
+    name: str
+
+
+def built_on(kind: type) -> Callable[[str], Any]:
+    """A class that adds nothing to one of Python's own, and a value of it."""
+    value = {bytes: b"x", int: 5, float: 0.5, dict: {"x": 1}}
+    return lambda text: type("Own", (kind,), {})(value.get(kind, text))
+
+
+BUILT_ON = [*map(built_on, (str, bytes, int, float, list, tuple, dict, set, frozenset))]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +121,10 @@ class OwnText(str):
         (Path | str, [Path("x"), "x"], [5, "a\0b", Path("a\0b"), b"x"]),
         (Callable[[str], None], [print, Mine], ["x", 5]),
         (Any, [None, 5, object()], []),
-        (wb.types.Group, [Mine()], [5, "x", OwnText("x"), None, object(), [], print]),
+        (wb.types.Group, [Mine(), Record("mine")], [5, "x", None, object(), [], print]),
+        (wb.types.Group, [], [made("x") for made in BUILT_ON]),
+        (wb.types.Group, [], [np.zeros(2), pd.Series([1]), torch.zeros(2), np.str_("x")]),
+        (Sequence[str], [range(0)], [range(10**12)]),
     ],
 )
 def test_an_argument_fits_or_does_not(hint, right, wrong):
@@ -155,6 +176,57 @@ def test_scalars_of_arrays_are_taken_as_python_s_own_and_arrays_stay_where_they_
     assert flag is True and type(number) is float and as_asked is array and rest is array
     with pytest.raises(DataError, match=r"wb\.function takes flag as bool"):
         door(np.int64(1), 0.5, 3, array, None)
+
+
+class Loud(int):
+    def __repr__(self) -> str:
+        return "\x1b[2J"
+
+    __format__ = __str__ = lambda self, *_: repr(self)
+
+
+def test_a_number_of_another_class_is_handed_on_as_python_s_own():
+    def function(count: int, share: float | None, flag: bool, rest: Any) -> tuple:
+        return count, share, flag, rest
+
+    handed = checked("function", function)(Loud(3), np.float64(0.5), True, Loud(4))
+    assert handed == (3, 0.5, True, 4)
+    assert [type(value) for value in handed] == [int, float, bool, int]
+
+
+@pytest.fixture
+def no_code_of_the_users(monkeypatch):
+    """The functions below stand for ones of this package."""
+    monkeypatch.setattr("workbench.look.cells.annotated.own_line", lambda error: None)
+
+
+def lacking(group: wb.types.Group, rest: Any = None) -> Any:
+    return group.no_such
+
+
+def test_what_a_stand_in_lacks_is_said_when_it_is_missed(no_code_of_the_users):
+    door = checked("function", lacking)
+    with pytest.raises(DataError, match=r"was handed group = .*Mine.*no_such.*test_wrong") as error:
+        door(Mine())
+    assert isinstance(error.value.__cause__, AttributeError)
+    with pytest.raises(DataError, match=r"group = .* and rest = .*, of a class that is not known"):
+        door(Mine(), Mine())
+    task = wb.types.Task("x", "x", 0)
+    with pytest.raises(AttributeError):  # negative control: where all is ours the fault is, too
+        door(object.__new__(wb.types.Group), [task])
+
+
+def test_negative_control_what_the_callers_code_raises_is_handed_on():
+    with pytest.raises(AttributeError):
+        checked("function", lacking)(Mine())
+
+
+def test_a_name_that_no_file_can_have_is_said(no_code_of_the_users):
+    door = checked("function", lambda text: Path(text).stat())
+    with pytest.raises(DataError, match=r"wb\.function was handed what no file is called: .*'xxx"):
+        door("x" * 5_000)
+    with pytest.raises(FileNotFoundError):  # negative control
+        door("nowhere")
 
 
 def test_what_binds_is_handed_on_as_it_came():

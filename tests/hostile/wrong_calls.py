@@ -86,6 +86,10 @@ def wrong_values() -> dict[str, Any]:
         "numbers up to a trillion": range(10**12),
         "a range of nothing": range(0),
         "a type of text": TextOfOurs("x"),
+        "a type of bytes": BytesOfOurs(b"x"),
+        "a type of number": NumberOfOurs(5),
+        "a type of list": ListOfOurs(["x"]),
+        "a type of dict": DictOfOurs({"x": 1}),
         "three dots": ...,
         "an error": ValueError("x"),
         "a module": math,
@@ -136,6 +140,25 @@ class Everything:
 
 class TextOfOurs(str):
     """A text of another class."""
+
+
+class BytesOfOurs(bytes):
+    """Bytes of another class."""
+
+
+class NumberOfOurs(int):
+    """A number of another class, whose name acts in a terminal."""
+
+    def __repr__(self) -> str:
+        return "\x1b[2J"
+
+
+class ListOfOurs(list):
+    """A list of another class."""
+
+
+class DictOfOurs(dict):
+    """A dict of another class."""
 
 
 @dataclass(frozen=True)
@@ -453,7 +476,8 @@ RIGHT: dict[str, Callable[[Sound], dict[str, Any]]] = {
 def trl_trainer() -> Any:
     """In the place of a GRPOTrainer of TRL, as far as it is looked at when a lint is attached."""
     args = SimpleNamespace(loss_type="grpo", num_generations=2)
-    steps = dict.fromkeys(("_generate_and_score_completions", "compute_loss"), lambda *_: None)
+    names = ("_generate_and_score_completions", "compute_loss", "add_callback")
+    steps = dict.fromkeys(names, lambda *_: None)
     return SimpleNamespace(**steps, reward_funcs=[paid], args=args, model=None)
 
 

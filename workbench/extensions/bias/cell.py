@@ -18,6 +18,8 @@ from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.own import algorithm_named
 from workbench.values.errors import ConfigError
 
+LEAST_ERROR, MOST_ERROR = 0.001, 1.0  # below: billions of units; above: nothing is told apart
+
 Names = Sequence[str] | str | None
 
 
@@ -36,15 +38,16 @@ def bias_bench(
     tasks: names; None: all of them.
     claims: what is claimed of each algorithm; without a claim it is measured as it is, and the report says that none
         is there.
-    error: relative standard error of what is sampled (0.02), above zero; a larger one is quicker.
+    error: relative standard error of what is sampled (0.02), from 0.001 to 1; a larger one is quicker.
     traps: False leaves out the traps, which do not depend on the choice; nor do off-policy corrections by lag and KL terms, which
         are measured where all algorithms and tasks are asked for.
 
-    Raises ConfigError for a name that is not there, and for an empty list of them.
+    Raises ConfigError for a name that is not there, an empty list of them, and another error.
     """
-    if not error > 0:
+    if not LEAST_ERROR <= error <= MOST_ERROR:
         raise ConfigError(
-            f"error is a relative standard error above zero, such as {ERROR}; got {error!r}"
+            f"error is a relative standard error from {LEAST_ERROR} to {MOST_ERROR}, such as {ERROR}; "
+            f"got {error!r}"
         )
     everything = algorithms is None and tasks is None
     if not isinstance(algorithms, Mapping):

@@ -31,6 +31,7 @@ from workbench.worlds import ENVS
 from workbench.worlds import PRESETS as ENV_PRESETS
 
 TASKS = 12  # tasks that are played
+MOST_TASKS = 1_000_000  # of them: each is held in memory
 FAMILY = ("name", "task", "make")  # what every family has
 
 
@@ -100,10 +101,12 @@ def check_env(
     `env`: a family; the name of a preset, of a kind (`frozenlake`), of a class of yours (`my_env:Guess`), or a .toml file; a
     config. `settings`: dotted overrides, as in `load_config`. `policy`: whose tokenizer says whether prompts fit; of a config or
     a file, that which it names. `tasks`: how many are played; `budget_s`: seconds for each way to play. Raises ConfigError for
-    what is none of these, and for less than one task.
+    what is none of these, and for less than one task or too many.
     """
-    if tasks < 1:
-        raise ConfigError(f"tasks is {tasks}: expected how many tasks are played, at least 1")
+    if not 1 <= tasks <= MOST_TASKS:
+        raise ConfigError(
+            f"tasks is {tasks}: expected how many tasks are played, from 1 to {MOST_TASKS:,}"
+        )
     family, config = _family_and_config(env, settings or {})
     policy = policy or (config.policy.name if config is not None else None)
     fits = {} if policy is None else _token_limits(policy, config)

@@ -162,6 +162,8 @@ def check_rewards(
     """
     if on_error not in ON_ERROR:
         raise ConfigError(f"on_error is one of {', '.join(ON_ERROR)}; got {on_error!r}")
+    if not budget_s > 0:
+        raise ConfigError(f"budget_s is seconds, above zero; got {budget_s!r}")
     if hasattr(policy, "reward_funcs") and hasattr(policy, "args"):
         source = source_of_trainer(policy, rewards, rows, parser, max_completion_length)
     else:
@@ -250,7 +252,7 @@ def _affordable(trial: RewardTrial, budget_s: float) -> RewardTrial:
         one.pay(one.words)
         seconds.append(time.perf_counter() - began)
     for_a_row = max(min(seconds) * QUESTIONS, 1e-9)
-    count = min(len(trial), max(FEWEST, int(budget_s / for_a_row)))
+    count = int(min(len(trial), max(FEWEST, budget_s / for_a_row)))
     return trial.only([k * len(trial) // count for k in range(count)])
 
 

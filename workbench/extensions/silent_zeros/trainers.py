@@ -17,6 +17,9 @@ from workbench.extensions.silent_zeros.rewards import (
 from workbench.extensions.silent_zeros.token_path import TokenPath
 from workbench.values.errors import ConfigError, DataError, shortened
 
+MOST_STOPS = 1_000
+MOST_IDS = 1 << 31  # of a tokenizer that does not say how many it has
+
 
 @dataclass(frozen=True, eq=False)
 class RewardsSource:
@@ -39,15 +42,23 @@ class RewardsSource:
         if hasattr(self.rows, "__len__") and hasattr(self.rows, "__getitem__"):
             count = min(most, len(self.rows))
             numbers = [k * len(self.rows) // count for k in range(count)]
-            rows = [self.columns(self.rows[number]) for number in numbers]
+            rows = [self._columns_of(self.rows[number]) for number in numbers]
         else:
-            rows = [self.columns(row) for row in islice(self.rows, most)]
+            rows = [self._columns_of(row) for row in islice(self.rows, most)]
             numbers = list(range(len(rows)))
         if not rows:
             raise DataError(
                 "there are no rows to ask about: hand over rows=, a list of rows or a data set"
             )
         return numbers, rows
+
+    def _columns_of(self, row: Any) -> dict[str, Any]:
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"rows are dicts of columns, or a data set; one of them is {shortened(row)} "
+                f"({type(row).__name__})"
+            )
+        return self.columns(row)
 
 
 def source_of_trainer(
@@ -176,6 +187,10 @@ def _stops_of(
     end of sequence is one."""
     if stops is None or isinstance(stops, (int, str)):
         stops = () if stops is None else (stops,)
+    stops = list(islice(stops, MOST_STOPS + 1))
+    if len(stops) > MOST_STOPS:
+        raise ConfigError(f"stops are a few token ids and texts, at most {MOST_STOPS:,}")
+    known = len(tokenizer) if hasattr(tokenizer, "__len__") else MOST_IDS
     ids: set[int] = set()
     texts: list[str] = []
     own = tokenizer.eos_token_id
@@ -185,8 +200,12 @@ def _stops_of(
             texts.append(stop)
         elif isinstance(stop, str):
             ids.add(int(tokenizer.convert_tokens_to_ids(stop)))
-        else:
+        elif 0 <= stop < known:
             ids.add(int(stop))
+        else:
+            raise ConfigError(
+                f"stops are texts and token ids, from 0 to {known - 1:,}; one of them is {shortened(stop)}"
+            )
     if not ids and own is not None:
         ids.add(int(own))
     return frozenset(ids), tuple(texts)

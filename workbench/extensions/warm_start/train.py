@@ -30,7 +30,7 @@ from workbench.look import text_view
 from workbench.run.writer import create_folder, make_folder
 from workbench.training.checkpoint import safetensors_bytes
 from workbench.training.config import load_config
-from workbench.training.session import Session, open_session
+from workbench.training.session import MOST_ASKED, Session, open_session
 from workbench.values import Group, View
 from workbench.values.errors import ConfigError, LearnerError, StoreError
 from workbench.values.seeds import rng_at
@@ -163,9 +163,10 @@ def _new_folder(out: str | Path) -> Path:
 
 
 def _check_counts(first: int, *others: int) -> None:
-    if min(others) < 1 or first < 0:
+    if not (1 <= min(others) and max(first, *others) <= MOST_ASKED and first >= 0):
         raise ConfigError(
-            f"tasks, batch and epochs are at least 1, first at least 0; got {others}, {first}"
+            f"tasks, batch and epochs are from 1 to {MOST_ASKED:,}, first from 0; "
+            f"got {others}, {first}"
         )
 
 

@@ -2,33 +2,37 @@
 is done with it.
 
 An annotation is read as far as it can be here: a name that was imported for type checkers only is that of one of our
-classes if it was imported elsewhere, else anything. Whatever is of a class of the user's may stand in for one of ours; a
-plain value of Python's may not, nor one of ours for another one of ours. An array, a column of a table or a scalar of numpy, pandas or torch is taken as the list or
-the number that it holds (its `tolist()`), where that is what fits.
+classes if it was imported elsewhere, else anything. Whatever is of a class of the user's may stand in for one of ours
+(what it then lacks is said when it is missed); a plain value of Python's may not, nor one of ours for another one of
+ours. An array, a column of a table or a scalar of numpy, pandas or torch is taken as the list or the number that it
+holds (its `tolist()`), where that is what fits; a text or a number of another class as Python's own.
 """
 
 from __future__ import annotations
 
 import builtins
+import errno
 import functools
 import inspect
+import itertools
 import math
 import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from pathlib import Path
 from typing import Any
 
 from workbench.basics.settings import MOST_WHOLE
-from workbench.values.errors import DataError, own_line, shortened
+from workbench.values.errors import DataError, WorkbenchError, own_line, shortened, where_raised
 
 _LIBRARY = sys.stdlib_module_names - {"types", "unittest"}
 LONGEST_NAME = 255  # bytes of a file's name
 _ANYTHING = (Any, object, typing.Hashable)
 _UNIONS = (typing.Union, types.UnionType)
+_HELD = (str, bytes, bytearray, Number, list, tuple, dict, set, frozenset)
 
 
 def checked(name: str, function: Callable) -> Callable:
@@ -45,22 +49,33 @@ def checked(name: str, function: Callable) -> Callable:
                 raise DataError(
                     f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
                 )
-            if bound.arguments[parameter] is not value:
-                continue
-            if not _fits_as_it_is(value, hint):
-                bound.arguments[parameter] = value.tolist()
-            elif isinstance(value, str):  # a text of numpy's, say: views know Python's own
-                bound.arguments[parameter] = str.__str__(value)
+            if bound.arguments[parameter] is value:
+                bound.arguments[parameter] = _python_s_own(value, hint)
         try:
             return function(*bound.args, **bound.kwargs)
-        except (RecursionError, MemoryError) as error:
-            if own_line(error):
+        except Exception as error:
+            if isinstance(error, WorkbenchError) or own_line(error):
                 raise
-            raise DataError(
-                f"wb.{name} was handed something too large, nested too deeply, or in itself"
-            ) from error
+            if handed := _what_it_was(error, bound.arguments):
+                raise DataError(f"wb.{name} was handed {handed}") from error
+            raise
 
     return call
+
+
+def _what_it_was(error: Exception, arguments: Mapping[str, Any]) -> str:
+    """What was handed over, in words, that an error out of the depth comes from; "" where nothing says so."""
+    if isinstance(error, (RecursionError, MemoryError)):
+        return "something too large, nested too deeply, or in itself"
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return f"what no file is called: {shown(error.filename)}"
+    foreign = [
+        f"{name} = {shown(value)}" for name, value in arguments.items() if _is_foreign(value)
+    ]
+    if not foreign or not isinstance(error, (AttributeError, TypeError, LookupError)):
+        return ""
+    words = f"{type(error).__name__}: {error} ({where_raised(error)})"
+    return f"{' and '.join(foreign)}, of a class that is not known here, and ended in {words}"
 
 
 def shown(value: Any) -> str:
@@ -120,7 +135,8 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
     origin = typing.get_origin(hint) or hint
     inner = typing.get_args(hint)
     if origin in _UNIONS:
-        some = any(_fits_as_it_is(value, choice) for choice in inner)
+        some = type(value) in inner and _fits_as_it_is(value, type(value))
+        some = some or any(_fits_as_it_is(value, choice) for choice in inner)
         return some and _may_be_a_name(value, inner)
     if origin is types.NoneType or origin is None:
         return value is None
@@ -141,7 +157,7 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
     if issubclass(origin, os.PathLike):
         return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
     if not isinstance(value, origin):
-        return _is_ours(origin) and not (_is_plain(value) or _is_ours(type(value)))
+        return _is_ours(origin) and _is_foreign(value)
     return _parts_fit(value, origin, inner)
 
 
@@ -169,8 +185,27 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a value of Python's own library or a text of any class, and no stand-in for another one."""
-    return isinstance(value, str) or type(value).__module__.partition(".")[0] in _LIBRARY
+    """Whether it is a value of Python's own library, an array, or a text, a number or what holds others of any class, and so
+    no stand-in for another one. A tuple with named fields may be."""
+    kind = type(value)
+    if isinstance(value, _HELD) and not hasattr(kind, "_fields"):
+        return True
+    return hasattr(kind, "tolist") or kind.__module__.partition(".")[0] in _LIBRARY
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether it is of a class of the user's, which may stand in for one of ours."""
+    return not (_is_plain(value) or _is_ours(type(value)))
+
+
+def _python_s_own(value: Any, hint: Any) -> Any:
+    """An argument that fits, as Python's own text, number or list: views and files know no others."""
+    if not _fits_as_it_is(value, hint):
+        return value.tolist()
+    kind = next((kind for kind in (str, int, float) if isinstance(value, kind)), None)
+    if kind is None or isinstance(value, bool):
+        return value
+    return kind.__getnewargs__(value)[0]
 
 
 def _is_ours(kind: type) -> bool:
@@ -186,8 +221,9 @@ def _parts_fit(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:
         return True
     if isinstance(value, (str, bytes)):
         return isinstance(value, str) and inner[0] is str
-    # Sequences of other classes may make their parts when they are asked for.
-    return not isinstance(value, (list, tuple)) or all(_part_fits(part, inner[0]) for part in value)
+    # Sequences of other classes may make their parts when they are asked for; Python's own show the first.
+    parts = value if isinstance(value, (list, tuple)) else itertools.islice(value, _is_plain(value))
+    return all(_part_fits(part, inner[0]) for part in parts)
 
 
 def _part_fits(value: Any, hint: Any) -> bool:
