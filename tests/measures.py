@@ -34,6 +34,7 @@ NO_TOKENS = {
     tokenize.ENCODING,
     tokenize.ENDMARKER,
 }
+F_STARTS, F_ENDS = (getattr(tokenize, f"FSTRING_{edge}", None) for edge in ("START", "END"))
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 COMPOUND = (
     ast.FunctionDef,
@@ -80,8 +81,13 @@ def tokens_of(package: Path = PACKAGE) -> dict[str, list[tuple[int, int]]]:
 
 def positions(text: str) -> list[tuple[int, int]]:
     """(line, column) of each token that counts."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return [token.start for token in tokens if token.type not in NO_TOKENS]
+    inside = 0  # f-strings that are open: since Python 3.12 what is in one are tokens, before it was one token
+    places = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if not inside and token.type not in NO_TOKENS:
+            places.append(token.start)
+        inside += (token.type == F_STARTS) - (token.type == F_ENDS)
+    return places
 
 
 @cache
