@@ -5,8 +5,13 @@ What is in them: `make_old.py`. A later format needs a reader of this one; the f
 
 from __future__ import annotations
 
+import builtins
+import math
+import operator
 import re
 import shutil
+import sys
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -65,6 +70,48 @@ def test_it_opens_with_every_number_that_was_recorded(name):
     assert run.config["train"]["steps"] == len(recorded["steps"]), (
         "what was changed in a resumed run is in force"
     )
+
+
+def added_otherwise(numbers, start=0):
+    """`sum` as another Python adds floats: compensated since 3.12, from left to right before."""
+    numbers = list(numbers)
+    made = reduce(operator.add, numbers, start)
+    if type(made) is not float or sys.version_info >= (3, 12):
+        return made
+    return math.fsum([start, *numbers])
+
+
+@pytest.fixture
+def another_python(monkeypatch):
+    assert sum([0.1] * 10) != added_otherwise([0.1] * 10)
+    monkeypatch.setattr(builtins, "sum", added_otherwise)
+
+
+@pytest.mark.parametrize("name", ["small-ppo"])
+def test_what_was_earned_is_the_same_however_python_adds(name, another_python, monkeypatch):
+    def faults():
+        past, now = read_record(name)["steps"], record_of(wb.open_run(OLD / name), weights={})
+        past = {"steps": past, "weights": {}, "evaluations": {}}
+        found = map(str, differences(past, now | {"evaluations": {}}))
+        return [fault for fault in found if "reward" in fault]
+
+    assert faults() == []
+    monkeypatch.setattr("workbench.values.trajectories.sum_of", math.fsum)
+    assert any("-0.6" in fault for fault in faults())  # negative control
+
+
+PAID = re.compile(r"\bsum\((?!.* is )[^()]*(?:reward|parts|owed|if_cut|paid_by)")
+
+
+def added_by_python(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if PAID.search(line)]
+
+
+def test_nothing_that_is_paid_is_added_by_a_python_of_its_own():
+    folders = ("values", "worlds", "rollouts", "plain", "extensions/agents", "extensions/shop")
+    paths = [path for name in folders for path in (ROOT / "workbench" / name).rglob("*.py")]
+    assert [line for path in paths for line in added_by_python(path.read_text())] == []
+    assert added_by_python("    reward = sum(parts.values())")  # negative control
 
 
 def test_it_shows_what_it_showed(name):

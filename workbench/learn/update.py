@@ -41,7 +41,7 @@ from workbench.learn.update_report import (
     figures,
     first_bad,
 )
-from workbench.values import CreditTable
+from workbench.values import CreditTable, sum_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ class GradientPass:
 
     def loss(self) -> float:
         """The policy's, of the whole update."""
-        return sum(
+        return sum_of(
             float(masked_sum_over(term_T, *self.shares[name]))
             for name, term_T in self.numbers.terms()
             if name in self.shares

@@ -25,6 +25,7 @@ from workbench.values import (
     Task,
     Trajectory,
     Turn,
+    sum_of,
 )
 from workbench.values.seeds import rng_at, seed_of
 
@@ -141,7 +142,7 @@ def play(
                 stop = StopReason.CONTEXT_FULL
             # None and an empty table alike: nothing was earned by being cut off.
             if stop and result.if_cut:
-                return turns, stop, sum(result.if_cut.values()), None
+                return turns, stop, sum_of(result.if_cut.values()), None
     return turns, stop, None, None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy import ndarray
 
-from workbench.values import Group, StopReason, Trajectory
+from workbench.values import Group, StopReason, Trajectory, sum_of
 
 STD_EPSILON = 1e-6  # added to a standard deviation, as in the published GRPO
 # A reward is a sum of turns, and -0.1 three times is not the float -0.3: differences this small, relative to the
@@ -55,7 +55,7 @@ class TrajectoryTokens:
         """R: all that it earned; None where any of it is not known. None is not zero."""
         if self.broken or any(reward is None for reward in self.rewards):
             return None
-        total = sum(self.rewards) + (self.outcome or 0.0)
+        total = sum_of(self.rewards) + (self.outcome or 0.0)
         return total if math.isfinite(total) else None
 
     @property

@@ -31,6 +31,7 @@ from workbench.values import (
     ToolCall,
     Trajectory,
     Turn,
+    sum_of,
 )
 from workbench.values.errors import ConfigError, EngineError, EnvError, WorkbenchError
 from workbench.values.seeds import seed_of
@@ -76,7 +77,7 @@ class _OpenTrajectory:
             stop_reason=reason,
             scored=not reason.is_fault,
             error=error,
-            outcome=sum(parts.values()) if parts else None,
+            outcome=sum_of(parts.values()) if parts else None,
             outcome_parts=parts,
             success=success,
         )

@@ -5,6 +5,7 @@ in this package (addresses, errors, seeds, intervals) is imported from its own m
 """
 
 from workbench.values.groups import Groups
+from workbench.values.spreads import sum_of
 from workbench.values.tokens import CreditTable, Sampling, Segment, Source, Span
 from workbench.values.trajectories import (
     Group,
@@ -39,5 +40,6 @@ __all__ = [
     "Trajectory",
     "Turn",
     "View",
+    "sum_of",
     "trajectories_of",
 ]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from workbench.values.errors import DataError
-from workbench.values.spreads import flat_side
+from workbench.values.spreads import flat_side, sum_of
 from workbench.values.tokens import Segment, Span
 from workbench.values.view import Shown
 
@@ -237,7 +237,7 @@ class Trajectory(Shown):
             or any(turn.reward is None for turn in self.turns)
         ):
             return None
-        return float(sum(turn.reward for turn in self.turns) + (self.outcome or 0.0))
+        return float(sum_of(turn.reward for turn in self.turns) + (self.outcome or 0.0))
 
     @property
     def num_sampled(self) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 from workbench.basics.settings import at_least, at_most, check_settings, one_of
 from workbench.tools.base import ToolResult
 from workbench.tools.turns import ParsedTurn
+from workbench.values import sum_of
 from workbench.values.errors import ConfigError
 from workbench.worlds.qa.answers import exact_match, f1
 
@@ -85,7 +86,7 @@ class AnswerRewards:
             parts["process"] = float(self.process * new_documents)
         paid_by_tools = [result.reward for result in results if result.reward is not None]
         if paid_by_tools:
-            parts["tool"] = float(sum(paid_by_tools))
+            parts["tool"] = float(sum_of(paid_by_tools))
         return parts
 
     def if_cut(self, in_order: bool) -> dict[str, float]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from workbench.basics.settings import at_least, probability
 from workbench.tools.action_format import format_action, parse_action, refusal, user_message
-from workbench.values import Observation, StepResult, Task, Text
+from workbench.values import Observation, StepResult, Task, Text, sum_of
 from workbench.values.errors import ConfigError, EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds import reasoning
@@ -222,11 +222,11 @@ class BanditEnv:
         parts = self._parts(agreement, payout=self._payout(arm), format=0.0)
         words = [Text(f"You pulled {arm}.")]
         if self.family.show_rewards:
-            words.append(Text(f"\nReward: {sum(parts.values()):g}"))
+            words.append(Text(f"\nReward: {sum_of(parts.values()):g}"))
         info = self._info([arm], "")
         if agreement:
             info["reasoning"] = agreement
-        reward = sum(parts.values())
+        reward = sum_of(parts.values())
         return StepResult(user_message(*words), reward, parts, terminated=True, info=info)
 
     def snapshot(self) -> dict[str, Any]:

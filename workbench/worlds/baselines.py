@@ -13,7 +13,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from workbench.tools.awaiting import EventLoop
-from workbench.values import Message, Observation, StepResult, StopReason, Task, Trajectory, Turn
+from workbench.values import (
+    Message,
+    Observation,
+    StepResult,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+    sum_of,
+)
 from workbench.values.errors import EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds.base import EnvFamily
@@ -101,7 +110,7 @@ def trajectory_of(
         tuple(turns),
         (),
         stop,
-        outcome=sum(owed.values()) if owed else None,
+        outcome=sum_of(owed.values()) if owed else None,
         outcome_parts=owed,
         success=success,
     )

@@ -31,7 +31,7 @@ import numpy as np
 
 from workbench.basics.settings import Inert, at_least, check_settings, one_of, probability
 from workbench.tools.action_format import format_action, parse_answer, refusal, shown, user_message
-from workbench.values import Observation, StepResult, Task, Text
+from workbench.values import Observation, StepResult, Task, Text, sum_of
 from workbench.values.errors import ConfigError, EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds.arithmetic import LONGEST, Value, joined, judged, reachable, solve
@@ -195,7 +195,7 @@ class CountdownEnv:
             complaint, quote, value = judged(parsed.moves[0], self.numbers, self.family.operations)
         success = value is not None and value == self.target
         parts = self._paid(not complaint, success)
-        reward = sum(parts.values())
+        reward = sum_of(parts.values())
         self.finished = success or self.turns >= self.family.max_turns
         info = {
             "success": success,

@@ -19,7 +19,7 @@ from workbench.tools.action_format import (
     refusal,
     user_message,
 )
-from workbench.values import Observation, StepResult, Text
+from workbench.values import Observation, StepResult, Text, sum_of
 from workbench.values.errors import ConfigError, EnvError
 from workbench.worlds import reasoning
 from workbench.worlds.game_settings import check_game
@@ -144,7 +144,7 @@ class GridEnv(ABC):
         bonus = self.family.reasoning_bonus
         if bonus:
             parts = parts | {"reasoning": reasoning.payment(agreement, bonus)}
-        reward = sum(parts.values())
+        reward = sum_of(parts.values())
         texts = list(notices)
         if self.family.show_rewards:
             texts.append(Text(f"Reward: {reward:g}\n"))

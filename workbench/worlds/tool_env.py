@@ -32,7 +32,7 @@ from workbench.tools.base import Tool, ToolResult, check_name, schema_of
 from workbench.tools.executor import ToolExecutor, ToolLimits
 from workbench.tools.formats import CallFormat, format_for, format_names
 from workbench.tools.turns import ParsedTurn
-from workbench.values import Message, Observation, StepResult, Task, Text, ToolCall
+from workbench.values import Message, Observation, StepResult, Task, Text, ToolCall, sum_of
 from workbench.values.errors import ConfigError, EnvError
 from workbench.worlds.answer_rewards import AnswerRewards
 from workbench.worlds.qa.answers import exact_match, f1
@@ -188,7 +188,7 @@ class ToolEnv:
             if_cut = self.rewards.if_cut(after.in_order)
         return StepResult(
             Observation(messages),
-            None if parts is None else sum(parts.values()),
+            None if parts is None else sum_of(parts.values()),
             parts or {},
             terminated=answered,
             truncated=after.finished and not answered,

@@ -22,7 +22,7 @@ from typing import Any
 
 from workbench.tools.awaiting import EventLoop
 from workbench.tools.formats import CALL, Hermes
-from workbench.values import Message, Observation, StepResult, Task, Text, ToolCall
+from workbench.values import Message, Observation, StepResult, Task, Text, ToolCall, sum_of
 from workbench.values.errors import EnvError
 
 HOME = EventLoop()  # where all environments of verifiers live
@@ -208,7 +208,7 @@ class Rollouts:
         info |= {"stop": verdict.stop, "metrics": dict(verdict.metrics), **self.succeeded(verdict)}
         if verdict.error:
             info["scorer_error"] = verdict.error
-        reward = None if verdict.parts is None else sum(verdict.parts.values())
+        reward = None if verdict.parts is None else sum_of(verdict.parts.values())
         return StepResult(
             Observation(()),
             reward,

@@ -23,7 +23,7 @@ from workbench.extensions.agents.tree import CallTree, TreeCall
 from workbench.rollouts.collect import Collector, RewardCollector, finished_turn
 from workbench.rollouts.config import GREEDY, CollectConfig
 from workbench.tools.formats import Hermes
-from workbench.values import Observation, StepResult, StopReason, Trajectory, Turn
+from workbench.values import Observation, StepResult, StopReason, Trajectory, Turn, sum_of
 from workbench.values.errors import EngineError, WorkbenchError
 from workbench.values.seeds import seed_of
 from workbench.worlds.base import EnvFamily
@@ -297,7 +297,7 @@ def _with_outcome(trajectory: Trajectory, earned: StepResult) -> Trajectory:
     if not earned.terminated:
         parts |= dict(earned.if_cut)
     parts = {name: float(part) for name, part in parts.items()}
-    return replace(trajectory, outcome=sum(parts.values()), outcome_parts=parts, success=success)
+    return replace(trajectory, outcome=sum_of(parts.values()), outcome_parts=parts, success=success)
 
 
 class ProgramCollector(_Calls, Collector):

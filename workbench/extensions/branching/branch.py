@@ -34,7 +34,7 @@ from workbench.run.store import Run, open_run
 from workbench.training.reopening import reopen
 from workbench.training.session import Session, open_session
 from workbench.training.stored import config_of_run
-from workbench.values import Group, Source, Trajectory, View
+from workbench.values import Group, Source, Trajectory, View, sum_of
 from workbench.values.address import Address
 from workbench.values.errors import DataError, WorkbenchError
 from workbench.values.stats import Difference, Estimate, mean_interval
@@ -187,7 +187,7 @@ def value_of(continuations: Sequence[Trajectory], turn: int) -> Estimate | None:
     for trajectory in continuations:
         if trajectory.reward is not None:
             earned.append(
-                trajectory.reward - sum(before.reward for before in trajectory.turns[:turn])
+                trajectory.reward - sum_of(before.reward for before in trajectory.turns[:turn])
             )
     return mean_interval(earned) if earned else None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, is_number
-from workbench.values import StepResult
+from workbench.values import StepResult, sum_of
 
 SIGMAS = 4.0  # standard errors between the rewards of successes and failures
 NEAR = 1e-9
@@ -87,11 +87,11 @@ def contradictions(result: StepResult) -> Iterator[tuple[str, str]]:
     """(kind, sentence) of what a result says against itself."""
     parts = [value for value in result.reward_parts.values() if is_number(value)]
     if parts and is_number(result.reward):
-        apart = abs(sum(parts) - result.reward)
+        apart = abs(sum_of(parts) - result.reward)
         if apart > 1e-6 * (1 + abs(result.reward)):
             yield (
                 "parts",
-                f"the reward is {result.reward:g}, and its parts {dict(result.reward_parts)} make {sum(parts):g}",
+                f"the reward is {result.reward:g}, and its parts {dict(result.reward_parts)} make {sum_of(parts):g}",
             )
     if result.terminated and result.truncated:
         yield "both", "it is both over (terminated) and cut by a limit (truncated)"

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.values import Observation, StepResult, StopReason, Task, Trajectory
+from workbench.values import Observation, StepResult, StopReason, Task, Trajectory, sum_of
 from workbench.values.errors import EnvError, MissingPackageError
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import trajectory_of, with_its_score
@@ -96,7 +96,7 @@ class PlayedTrajectory:
         paid = [result.reward for result in self.results]
         if not paid or not all(map(is_number, paid)):
             return None
-        return float(sum(paid)) + self.scored.outcome
+        return float(sum_of(paid)) + self.scored.outcome
 
     @property
     def ended(self) -> bool:

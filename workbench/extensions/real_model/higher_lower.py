@@ -24,7 +24,7 @@ import numpy as np
 from workbench.basics.settings import at_least, check_settings, one_of
 from workbench.extensions.real_model.skill import grade
 from workbench.tools.action_format import user_message
-from workbench.values import Message, Observation, StepResult, Task, Text
+from workbench.values import Message, Observation, StepResult, Task, Text, sum_of
 from workbench.values.errors import EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds.game_settings import FormatPenalty
@@ -150,7 +150,7 @@ class HigherLowerEnv:
         }
         return StepResult(
             user_message(Text(words, trusted=True)),
-            sum(parts.values()),
+            sum_of(parts.values()),
             parts,
             terminated=self.found,
             truncated=self.finished and not self.found,

@@ -32,7 +32,7 @@ from workbench.extensions.shop import files
 from workbench.extensions.shop.catalogue import SHELVES, Catalogue, Product, ShopGoal, made
 from workbench.extensions.shop.reward import reward_of
 from workbench.tools.action_format import format_action, parse_answer, refusal, shown, user_message
-from workbench.values import Observation, StepResult, Task, Text
+from workbench.values import Observation, StepResult, Task, Text, sum_of
 from workbench.values.errors import EnvError
 from workbench.values.seeds import rng_at
 from workbench.worlds.game_settings import FormatPenalty, MaxTurns, ShowRewards, Think
@@ -188,7 +188,7 @@ class ShopEnv:
         parts = {"purchase": bought.reward if bought else 0.0, "format": penalty}
         words = refusal(complaint, quote, self.family.example) if complaint else []
         if self.family.show_rewards:
-            words.append(Text(f"Reward: {sum(parts.values()):g}\n"))
+            words.append(Text(f"Reward: {sum_of(parts.values()):g}\n"))
         info = {
             "success": bool(bought) and bought.reward == 1.0,
             "effective": not complaint,
@@ -200,7 +200,7 @@ class ShopEnv:
         if bought:
             info |= {"bought": self.item, "purchase": dict(bought.facts)}
         page = user_message(*words, Text(self.draw()))
-        return StepResult(page, sum(parts.values()), parts, self.finished, info=info)
+        return StepResult(page, sum_of(parts.values()), parts, self.finished, info=info)
 
     def snapshot(self) -> dict[str, Any]:
         state = dict(vars(self))

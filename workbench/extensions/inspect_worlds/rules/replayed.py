@@ -22,7 +22,7 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.linting.evidence import Evidence
 from workbench.linting.rule import Rule, RuleResult
-from workbench.values import StepResult, StopReason, Trajectory, Turn
+from workbench.values import StepResult, StopReason, Trajectory, Turn, sum_of
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.scoring import scores_after
 
@@ -206,7 +206,7 @@ def _end_differs(
     if stop in (StopReason.CONTEXT_FULL, StopReason.MAX_TURNS) and not scores_after(
         family
     ):  # its parts are no replay's
-        owed = float(sum(result.if_cut.values())) if result.if_cut else None
+        owed = float(sum_of(result.if_cut.values())) if result.if_cut else None
         if not _same(trajectory.outcome, owed):
             return (
                 last,
