@@ -77,7 +77,8 @@ def test_what_python_cannot_write_is_named_by_its_type_and_arrays_are_no_setting
     deep = []
     for _ in range(5_000):
         deep = [deep]
-    for value, words in ((deep, "got a list"), (np.zeros(3), "got array")):
+    # Since Python 3.13 it can write lists as deep as this one.
+    for value, words in ((deep, r"got (a list|\[\[)"), (np.zeros(3), "got array")):
         with pytest.raises(ConfigError, match=f"history is one of .*{words}"):
             wb.CollectConfig(history=value)
     with pytest.raises(DataError, match="wb.runs takes folder"):

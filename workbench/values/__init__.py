@@ -5,7 +5,6 @@ in this package (addresses, errors, seeds, intervals) is imported from its own m
 """
 
 from workbench.values.groups import Groups
-from workbench.values.spreads import sum_of
 from workbench.values.tokens import CreditTable, Sampling, Segment, Source, Span
 from workbench.values.trajectories import (
     Group,
@@ -18,6 +17,7 @@ from workbench.values.trajectories import (
     ToolCall,
     Trajectory,
     Turn,
+    sum_of,
     trajectories_of,
 )
 from workbench.values.view import View

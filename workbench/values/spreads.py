@@ -1,23 +1,14 @@
-"""What was earned, added up; and zero-variance groups: those whose trajectories all earned the same, from which a comparison
-within groups learns nothing."""
+"""Zero-variance groups: those whose trajectories all earned the same, from which a comparison within groups learns nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Sequence
 
 # Differences below this share of the largest number come from rounding: a reward is a sum of turns, and -0.1 three times
 # is not the float -0.3. Divided by a deviation, or by an optimizer that goes by the size of gradients, such a difference
 # would be trained on.
 ROUNDING = 1e-9
 SIDES = ("all won", "all lost", "all the same")  # of a zero-variance group; "" is one that is not
-
-
-def sum_of(numbers: Iterable[float]) -> float:
-    """The sum, added from left to right. `sum` of floats rounds otherwise since Python 3.12, and whoever reads a run adds
-    up again what was recorded."""
-    return reduce(add, numbers, 0)
 
 
 def _are_equal(rewards: Sequence[float]) -> bool:

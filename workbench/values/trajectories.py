@@ -18,16 +18,18 @@ Environments and policies talk in messages: an observation is shown, a text is a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
 from itertools import chain
+from operator import add
 from typing import Any
 
 import numpy as np
 
 from workbench.values.errors import DataError
-from workbench.values.spreads import flat_side, sum_of
+from workbench.values.spreads import flat_side
 from workbench.values.tokens import Segment, Span
 from workbench.values.view import Shown
 
@@ -351,6 +353,12 @@ class Group(Shown):
 
     def __getitem__(self, index: int) -> Trajectory:
         return self.trajectories[index]
+
+
+def sum_of(numbers: Iterable[float]) -> float:
+    """The sum, added from left to right. `sum` of floats rounds otherwise since Python 3.12, and whoever reads a run adds
+    up again what was recorded."""
+    return reduce(add, numbers, 0)
 
 
 def trajectories_of(groups: Sequence[Group]) -> list[Trajectory]:

@@ -46,8 +46,8 @@ def bias_bench(
     """
     if not LEAST_ERROR <= error <= MOST_ERROR:
         raise ConfigError(
-            f"error is a relative standard error from {LEAST_ERROR} to {MOST_ERROR}, such as {ERROR}; "
-            f"got {error!r}"
+            f"error is a relative standard error above zero, such as {ERROR}; got {error!r} "
+            f"(from {LEAST_ERROR} to {MOST_ERROR})"
         )
     everything = algorithms is None and tasks is None
     if not isinstance(algorithms, Mapping):
