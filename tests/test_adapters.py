@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from workbench import cli
 from workbench.engines.config import TransformersEngineConfig
 from workbench.engines.transformers_engine import TransformersEngine
+from workbench.extensions.engine_audit.older import before_last_update
 from workbench.learn.adapters import adapted, merged
 from workbench.learn.algorithms import GRPO, PPO
 from workbench.learn.batch import Batch
@@ -163,7 +164,7 @@ def test_an_engine_gets_what_was_trained():
         batch.eligible_T
     ]
     assert (theirs - untrained).abs().max() > 1e-3
-    older = learner.before_last_update()
+    older = before_last_update(learner)
     assert older.keys() == learner.weights().keys() == model.state_dict().keys()
     assert any(not torch.equal(older[name], tensor) for name, tensor in learner.weights().items())
 

@@ -15,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from workbench.engines import TransformersEngineConfig, open_engine
 from workbench.engines.base import Request
+from workbench.extensions.engine_audit.older import before_last_update
 from workbench.learn.algorithms import GRPO, Credit
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
@@ -542,7 +543,7 @@ def test_the_fused_kernel_of_adamw_moves_weights_alike(other, near):
             a_learner.update(batch, credit, step=step)
     apart = max(float((two.weights()[name] - w).abs().max()) for name, w in one.weights().items())
     assert (apart < 2e-6) == near
-    older = two.before_last_update()
+    older = before_last_update(two)
     assert max(float((older[name] - w).abs().max()) for name, w in two.weights().items()) > 1e-4
 
 

@@ -26,6 +26,7 @@ from mismatch_kit import (
 
 from workbench.chat.conversation import Conversation
 from workbench.extensions.engine_audit.audit import audit
+from workbench.extensions.engine_audit.older import before_last_update
 
 
 def fuller(*values):
@@ -380,7 +381,7 @@ def test_the_weights_of_one_update_ago_are_worked_out():
     from workbench.look.cells.train import train_step
 
     train_step(session, 2)
-    found, now = session.learner.before_last_update(), session.learner.weights()
+    found, now = before_last_update(session.learner), session.learner.weights()
     assert list(found) == list(now)
     moved = max(float((now[name] - before[name]).abs().max()) for name in now)
     assert max(float((found[name] - before[name]).abs().max()) for name in now) < 1e-3 * moved

@@ -63,7 +63,7 @@ class Learner:
         if config.lora_rank or config.sharding == "full":
             self.handed = HandedWeights(model)
         bare = _trained(model, config, own_copy)
-        self._as_plain = partial(merged, bare) if config.lora_rank else dict
+        self.as_plain = partial(merged, bare) if config.lora_rank else dict
         self.algorithm = algorithm
         self.config = config
         # The reference computes exactly as the policy does: two layouts differ in rounding, and a credit that divides
@@ -196,21 +196,14 @@ class Learner:
 
     def weights(self) -> dict[str, Tensor]:
         """The current weights by the policy's state-dict names, adapters merged; not copied, for an engine's `sync` copies."""
-        return self._as_plain(
+        return self.as_plain(
             {name: whole(held) for name, held in self.models.policy.module.state_dict().items()}
         )
 
     def saved_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The policy's part of a state ("model") as weights of the policy: where it is adapters, merged with it."""
         own = self.models.policy.module.state_dict() if self.config.lora_rank else {}
-        return self._as_plain({**{name: whole(held) for name, held in own.items()}, **tensors})
-
-    def before_last_update(self) -> dict[str, Tensor] | None:
-        """The weights of one update ago, to see whether an engine still has them; None before the first update."""
-        if not self.version:
-            return None
-        rate = self.updates.rate(self.config, self.version)
-        return self._as_plain(self.models.policy.before_last_step(rate))
+        return self.as_plain({**{name: whole(held) for name, held in own.items()}, **tensors})
 
     def reduce_moments(self, precision: str) -> None:
         """Go on with what a checkpoint of this precision holds of AdamW (train.checkpoint_moments)."""

@@ -72,26 +72,6 @@ class TrainedWeights:
         self.moments = "float32"
         self.clear_gradients()
 
-    def before_last_step(self, lr: float) -> dict[str, Tensor]:
-        """The weights of one step ago, which had this learning rate, by state-dict name. AdamW's step is undone by the
-        moments it left behind (Loshchilov & Hutter, arXiv 1711.05101): exact but for rounding, and no second copy is
-        kept for it."""
-        older: dict[int, Tensor] = {}
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if held := self.optimizer.state.get(parameter):
-                    count = float(held["step"])
-                    mean_decay, square_decay = group["betas"]
-                    mean = held["exp_avg"].double() / (1 - mean_decay**count)
-                    square = held["exp_avg_sq"].double() / (1 - square_decay**count)
-                    step = lr * mean / (square.sqrt() + group["eps"])
-                    old = (parameter.detach().double() + step) / (1 - lr * group["weight_decay"])
-                    older[id(parameter)] = old.to(parameter.dtype)
-        tensors = self.module.state_dict(keep_vars=True)
-        return {
-            name: whole(older.get(id(tensor), tensor.detach())) for name, tensor in tensors.items()
-        }
-
     # -------------------------------------------------------------------------------------------- state
 
     @property

@@ -28,6 +28,7 @@ from workbench.extensions.engine_audit.claims import Claims, LogitsRecorder, cla
 from workbench.extensions.engine_audit.control import Control, zero_control
 from workbench.extensions.engine_audit.forward import NOW, Weights
 from workbench.extensions.engine_audit.held import held_by
+from workbench.extensions.engine_audit.older import before_last_update
 from workbench.extensions.engine_audit.report import MismatchReport, Trainer, measure
 from workbench.learn.batch import Batch
 from workbench.learn.learner import Learner
@@ -265,7 +266,7 @@ def _trainer(
     versions = {NOW: learner.version}
     if learner.version:
         versions |= {"before": learner.version - 1, "opened": 0}
-        sets["before"] = learner.before_last_update()
+        sets["before"] = before_last_update(learner)
         words["before"] = "the weights of one update ago"
         sets["opened"] = session.policy.model.state_dict()
         words["opened"] = "the weights that the policy was opened with"
