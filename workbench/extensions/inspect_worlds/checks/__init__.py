@@ -31,6 +31,7 @@ from workbench.extensions.inspect_worlds.checks.farm import (
     all_earned,
     check_farming,
 )
+from workbench.extensions.inspect_worlds.checks.felt import check_felt
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
 from workbench.extensions.inspect_worlds.checks.lenient import check_lenient
@@ -286,6 +287,13 @@ CHECKS: tuple[EnvCheck, ...] = (
         "the policy is told of what is not there, and learns to leave it out or to call again in vain",
         "Hold a tool's description and schema against its code: parameters, defaults, limits, order.",
         check_described,
+    ),
+    EnvCheck(
+        "E29",
+        "each turn is paid what it earned, and each part of it can be felt",
+        "credit goes to a turn that did nothing for it, or a part of the reward is there and changes nothing",
+        "Compute a turn's reward from the state before and after its own action; look at the scale of its parts.",
+        check_felt,
     ),
 )
 
