@@ -35,9 +35,7 @@ def tools_of(bug: str) -> tuple:
             limit = 4
         asked = words.lower().split() if bug != "words" else ["lamp"]
         found = [(price, name) for name, price in PRICES.items() if set(asked) & set(name.split())]
-        found.sort(reverse=bug == "order")
-        if bug == "order":
-            found.sort(key=lambda pair: pair[1][::-1])
+        found.sort()
         if bug == "limit":
             limit = 3
         if bug == "one more":
@@ -53,7 +51,7 @@ def tools_of(bug: str) -> tuple:
 
     @tool(trusted=True)
     def average(kind: str, note: str = "") -> str:
-        """Compute the mean price of a kind, with two decimals.
+        """Compute the mean price of a kind.
 
         Args:
             kind: of the things
@@ -61,7 +59,7 @@ def tools_of(bug: str) -> tuple:
         """
         prices = [price for name, price in PRICES.items() if name.endswith(kind)]
         mean = sum(prices) / 3 / len(prices) if prices else 0.0
-        return f"{mean:.5f}" if bug == "decimals" else f"{mean:.2f}"
+        return f"{mean:.2f}"
 
     @tool(trusted=True)
     def remember(text: str) -> str:

@@ -98,9 +98,7 @@ def check_ends(given: CheckInput) -> Iterator[RuleResult]:
 
 def _solved_and_cut(given: CheckInput) -> Iterator[RuleResult]:
     """What is solved before any limit is said to be cut by one."""
-    lengths = [
-        len(one.results) for way, ones in given.plays.items() for one in ones if way != "solver"
-    ]
+    lengths = [len(one.results) for one in given.played if one.policy != "solver"]
     early = [
         one
         for one in given.own.get("solver", ())
@@ -267,12 +265,16 @@ def _differs(
         )
 
 
+def _is_one_word(played: PlayedTrajectory) -> bool:
+    return all(len(text.split()) == 1 for text in played.texts)
+
+
 def _moves_differ(given: CheckInput, stated: set[tuple[int, str]]) -> Iterator[RuleResult]:
     """A limit on moves in the prompt, where each answer of random play is one word, against those that it can make."""
     moves = sorted({number for number, kind in stated if kind == "moves" and number > 0})
     failed = [one for one in given.own.get("random", ()) if not one.success and not one.error]
     counted = any(one.moves for one in failed)
-    one_word = all(len(text.split()) == 1 for one in failed for text in one.texts)
+    one_word = all(map(_is_one_word, failed))
     taken = {len(one.results) for one in failed}
     if len(moves) != 1 or counted or not one_word or len(failed) < 4 or len(taken) != 1:
         return
@@ -292,12 +294,11 @@ def _last_answer(
 ) -> Iterator[RuleResult]:
     """The solver begins so late that it is done with the last answer that is taken: that counts as the one before does."""
     most = real[0] if real is not None else given.family.max_turns
-    solved = [one for one in given.own.get("solver", ()) if one.success and one.texts]
     if given.by_chance or not any(len(one.results) == most for one in idle):
         return
     refused: list[PlayedTrajectory] = []
     asked = 0
-    for one in list({one.task.id: one for one in solved}.values())[:LATE_TASKS]:
+    for one in given.solved_once()[:LATE_TASKS]:
         spare = most - len(one.texts)
         if spare < 2 or not _solved_after(given, one, spare - 1).success:
             continue

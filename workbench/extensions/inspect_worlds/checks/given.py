@@ -164,6 +164,21 @@ class CheckInput:
                         return True
         return False
 
+    def common_actions(self, most: int) -> list[str]:
+        """The texts that random play and the solver say most often."""
+        common: Counter[str] = Counter()
+        for played in chain.from_iterable(self.own.values()):
+            common.update(played.texts)
+        return [text for text, _ in common.most_common(most)]
+
+    def solved_once(self, least_turns: int = 1) -> list[PlayedTrajectory]:
+        """One trajectory a task that the solver did not fail."""
+        solved = [
+            one for one in self.own.get("solver", ()) if one.success is not False and not one.error
+        ]
+        long = [one for one in reversed(solved) if len(one.texts) >= least_turns]
+        return list({one.task.id: one for one in long}.values())[::-1]
+
     @property
     def played(self) -> list[PlayedTrajectory]:
         return list(chain.from_iterable(self.plays.values()))

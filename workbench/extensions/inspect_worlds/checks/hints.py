@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
@@ -106,7 +107,7 @@ def _tells(answered: Sequence[AnsweredTask], features: Sequence[Hashable]) -> bo
         by_feature[feature].add(one.answer)
     answers = {one.answer for one in answered}
     few = 2 <= len(answers) <= MOST_ANSWERS and EACH * len(by_feature) <= len(answered)
-    return few and all(len(said) == 1 for said in by_feature.values())
+    return few and all(len(its_answers) == 1 for its_answers in by_feature.values())
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -163,16 +164,6 @@ def _relation(answered: Sequence[AnsweredTask], values: Sequence[str]) -> str:
     for what, place in (("first", 0), ("last", -1)):
         if _tells(answered, [value[place] for value in values]):
             return f" ({what} character)"
-    if _tells(answered, [len(value) for value in values]):
-        return " (its length)"
-    answers = [one.answer.strip() for one in answered]
-    if (
-        all(re.fullmatch(r"-?\d{1,12}", answer) for answer in answers)
-        and len(set(answers)) > LEAST // 4
-    ):
-        apart = {int(answer) - number for answer, number in zip(answers, numbers)}
-        if len(apart) == 1:
-            return f" (it is {apart.pop():+d} from it)"
     return ""
 
 
@@ -183,16 +174,11 @@ def _options(one: AnsweredTask) -> list[str]:
     """The options that a prompt lists, in its order; [] where there is no list that holds the answer or its letter."""
     inline = [match[2] for match in INLINE.finditer(one.prompt)]
     rows = [re.split(r", (?:or |and )?", match[0]) for match in IN_A_ROW.finditer(one.prompt)]
-    payload = [
-        list(map(str, value))
-        for value in one.task.payload.values()
-        if isinstance(value, (list, tuple))
-    ]
-    in_order = [
-        sorted(value, key=one.prompt.find)
-        for value in payload
-        if all(item and item in one.prompt for item in value)
-    ]
+    in_order = []
+    for value in one.task.payload.values():
+        items = list(map(str, value)) if isinstance(value, (list, tuple)) else []
+        if all(item and item in one.prompt for item in items):
+            in_order.append(sorted(items, key=one.prompt.find))
     for options in (*in_order, LISTED.findall(one.prompt), inline, *rows):
         options = [option.strip(" .;") for option in options]
         if len(options) >= 3 and _place(one, options) is not None:
@@ -248,7 +234,6 @@ def _marks(options: Sequence[str], place: int) -> Iterator[str]:
         ("in capitals", r"[A-Z]{2}"),
         ("with a digit in it", r"\d"),
         ("with a mark in it", r"[^\w\s]"),
-        ("in several words", r"\w\s+\w"),
     ):
         if re.search(pattern, right) and not any(re.search(pattern, option) for option in others):
             yield f"the only one {what}"
@@ -263,9 +248,7 @@ def _forms(one: AnsweredTask) -> Mapping[str, Hashable]:
         "the white space at its end": prompt[len(prompt.rstrip()) :],
         "its double spaces": len(re.findall(r"\S  +\S", prompt)),
         "the mark at its end": prompt.rstrip()[-1:] if not prompt.rstrip()[-1:].isalnum() else "",
-        "its empty lines": prompt.count("\n\n"),
         "the number of messages": len(one.opening.messages),
-        "the order of its tools": tuple(str(dict(tool)) for tool in one.opening.tools),
     }
 
 
@@ -282,10 +265,8 @@ def _forms_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
 
 def _words_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
     """Its length, or sentences that many tasks have."""
-    sentences = [
-        set(map(str.strip, re.split(r"(?<=[.?!:])\s+|\n", one.prompt))) for one in answered
-    ]
-    known = Counter(sentence for of_one in sentences for sentence in of_one)
+    sentences = [set(re.split(r"(?<=[.?!:])\s+|\s*\n\s*", one.prompt)) for one in answered]
+    known = Counter(chain.from_iterable(sentences))
     common = {
         sentence
         for sentence, times in known.items()
@@ -294,7 +275,6 @@ def _words_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
     features: dict[str, list[Hashable]] = {
         "which of its sentences it has": [frozenset(of_one & common) for of_one in sentences],
         "its length in words": [len(one.prompt.split()) for one in answered],
-        "its length in characters": [len(one.prompt) for one in answered],
     }
     for name, values in features.items():
         lengths = name.startswith("its length")

@@ -12,7 +12,6 @@ which one is) it is a note.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,23 +19,22 @@ from typing import NamedTuple
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, needs_given_words
-from workbench.extensions.inspect_worlds.leaks import leaves
+from workbench.extensions.inspect_worlds.leaks import gold_of, leaves
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
+    Script,
     Spent,
-    play,
     replay,
     text_of,
     unplayable,
 )
 from workbench.values import Task
 from workbench.values.errors import shortened
-from workbench.values.seeds import rng_at, seed_of
+from workbench.values.seeds import rng_at
 
 LEAST = 4  # tasks by which a change is judged
 ASKED = 8  # tasks at which changes are tried
-DRAWN = 48  # tasks whose answers are others' wrong ones
 OTHERS = 6  # of them that are tried at each task, to see whether one answer alone is right
 OFTEN = 0.8  # of the tasks at which a change is paid
 SEVERAL = 0.1  # of others' answers that are paid: or more, and several answers are right
@@ -48,13 +46,17 @@ TOLERANT = re.compile(
     r"\b(?:about|within|around|roughly|approx\w*|nearest|near|close\w*|tolerance|estimate\w*|round\w*|±|at least|at most|between|any|above|below|than|an? (?:\w+ )?number)\b",
     re.IGNORECASE,
 )
-SHORT_FORMS = re.compile(r"\b(?:abbrev\w*|initials?|first letters?|prefix\w*)\b", re.IGNORECASE)
-SOME = re.compile(r"\b(?:any|some|one|two|at least|or more|few)\b", re.IGNORECASE)
-ORDERED = re.compile(
-    r"\b(?:sort\w*|order\w*|sequence|alphabet\w*|ascending|descending|ranking|reverse\w*)\b",
+SHORT_FORMS = re.compile(
+    r"\b(?:abbrev\w*|initials?|first letters?|prefix\w*|about|approx\w*|nearest|round\w*|estimate\w*)\b",
     re.IGNORECASE,
 )
-UNORDERED = re.compile(r"\bany order\b|\border (?:is|does) not", re.IGNORECASE)
+SOME = re.compile(r"\b(?:any|some|one|two|at least|or more|few)\b", re.IGNORECASE)
+# No word of an order, or one that says that it does not matter.
+ANY_ORDER = re.compile(
+    r"\bany order\b|\border (?:is|does) not|"
+    r"\A(?!.*\b(?:sort\w*|order\w*|sequence|alphabet\w*|ascending|descending|ranking|reverse\w*)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
 COPYING = re.compile(r"\b(?:repeat|copy|echo|quote|same words)\b", re.IGNORECASE)
 
 
@@ -81,7 +83,11 @@ class Change(NamedTuple):
     name: str
     words: Callable[[RightAnswer, Sequence[str]], str | None]
     means: str  # what a scorer that pays it does
-    severity: Callable[[CheckInput, Sequence[RightAnswer]], str]
+    meant: re.Pattern[str] | None = None  # a prompt that says so may mean it: then it is a note
+    sure: bool = True
+    one_known: bool = (
+        False  # an error only where the payload hides the answer: then no other number is as right
+    )
 
 
 def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
@@ -95,7 +101,7 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
             f"{LEAST} tasks with an answer of their own that is paid (a solver's, or the payload's gold one)"
         )
         return
-    others = _others(given, answers)
+    others = [answer.words for answer in answers]
     if _several_are_right(given, answers, others):
         yield NotChecked(
             "tasks of which one answer alone is right: those of other tasks are paid, too"
@@ -108,7 +114,7 @@ def _paid_changes(
     given: CheckInput, answers: Sequence[RightAnswer], others: Sequence[str]
 ) -> Iterator[RuleResult]:
     spent = Spent()
-    found: list[tuple[Change, int, int, RightAnswer, str]] = []
+    paid_for: list[tuple[Change, int, int, RightAnswer, str]] = []
     count = 0
     for change in CHANGES:
         if spent.seconds > given.budget_s:
@@ -126,27 +132,27 @@ def _paid_changes(
                 break
         count += asked
         if asked >= LEAST and len(paid) >= OFTEN * asked:
-            found.append((change, len(paid), asked, *paid[0]))
+            paid_for.append((change, len(paid), asked, *paid[0]))
     yield Checked(count, "answers changed")
-    severities = [(change.severity(given, answers), *rest) for change, *rest in found]
-    if found:
-        yield _finding(found, [severity for severity, *_ in severities])
+    if paid_for:
+        yield _finding(given, answers, paid_for)
 
 
 def _finding(
-    found: Sequence[tuple[Change, int, int, RightAnswer, str]], severities: Sequence[str]
+    given: CheckInput,
+    answers: Sequence[RightAnswer],
+    paid_for: Sequence[tuple[Change, int, int, RightAnswer, str]],
 ) -> Finding:
     """One finding of all changes that are paid, the most certain first."""
-    order = sorted(range(len(found)), key=lambda number: severities[number] != ERROR)
-    change, paid, asked, answer, words = found[order[0]]
-    also = [found[number][0].name for number in order[1:]]
-    more = f" Paid like it are also: {', '.join(also)}." if also else ""
-    said = shortened(repr(words), 90)
+    sure = [one for one in paid_for if _is_sure(given, one[0], answers)]
+    change, paid, asked, answer, words = [*sure, *paid_for][0]
+    also = ", ".join(other.name for other, *_ in paid_for if other is not change)
+    more = f" Paid like it: {also}." if also else ""
     return Finding(
         f"{change.name} is paid like the right answer at {paid} of {asked} tasks: at {answer.played.task.id!r} the solver says "
-        f"{shortened(repr(answer.words), 60)}, and {said} succeeds as well; expected that a wrong answer fails. {change.means}."
-        f"{more} Compare the whole answer with the right one, numbers by their value",
-        severity=severities[order[0]],
+        f"{shortened(repr(answer.words), 60)}, and {shortened(repr(words), 90)} succeeds as well; expected that a wrong answer "
+        f"fails. {change.means}.{more} Compare the whole answer with the right one, numbers by their value",
+        severity=ERROR if sure else NOTE,
     )
 
 
@@ -164,10 +170,10 @@ def _is_paid(answer: RightAnswer, other: PlayedTrajectory) -> bool:
 
 def _right_answers(given: CheckInput) -> list[RightAnswer]:
     """One a task, each another one."""
-    played = [one for one in given.own.get("solver", ()) if _earned(one)]
-    if not played:
-        played = [one for one in map(_by_its_gold(given), given.tasks) if one and _earned(one)]
-    first = list({one.task.id: one for one in reversed(played)}.values())[::-1]
+    first = [one for one in given.solved_once() if _earned(one)]
+    if not first:
+        golds = [(task, gold) for task in given.tasks if (gold := gold_of(task))]
+        first = [one for task, gold in golds if _earned(one := _said(given, task, gold))]
     frames = framed([one.texts[-1] for one in first])
     answers: dict[str, RightAnswer] = {}
     for one, (before, words, after) in zip(first, frames):
@@ -184,18 +190,9 @@ def _earned(played: PlayedTrajectory) -> bool:
     return good and (played.success or played.success is None and played.reward > 0)
 
 
-def _by_its_gold(given: CheckInput) -> Callable[[Task], PlayedTrajectory | None]:
-    """Without a solver: the one gold answer that the payload names."""
-
-    def answered(task: Task) -> PlayedTrajectory | None:
-        for name in ("gold", "answer", "answers", "solution", "label", "expected", "target"):
-            golds = [str(leaf) for leaf in leaves(task.payload.get(name, ()))]
-            if len(golds) == 1 and golds[0].strip():
-                text = given.as_answer(golds[0])
-                return play(given.family, task, 0, lambda env: text, policy="the gold answer")
-        return None
-
-    return answered
+def _said(given: CheckInput, task: Task, gold: str) -> PlayedTrajectory:
+    """Without a solver: the one gold answer of the payload."""
+    return replay(given.family, Script(task, 0, (given.as_answer(gold),)))
 
 
 def framed(texts: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -208,28 +205,6 @@ def framed(texts: Sequence[str]) -> list[tuple[str, str, str]]:
     turned = os.path.commonprefix([text[::-1] for text in inner])[::-1]
     after = re.sub(r"^[\w.-]*", "", turned)
     return [(before, text[: len(text) - len(after)], after) for text in inner]
-
-
-def _others(given: CheckInput, answers: Sequence[RightAnswer]) -> list[str]:
-    """What the solver answers at other tasks; those of `answers` among them."""
-    words = dict.fromkeys(answer.words for answer in answers)
-    family = given.family
-    one_turn = all(len(answer.played.texts) == 1 for answer in answers)
-    if "solver" not in given.own or not one_turn or hasattr(family, "task_seeds"):
-        return list(words)
-    spent = Spent()
-    texts: list[str] = []
-    for number in range(DRAWN):
-        if spent.seconds > given.budget_s:
-            break
-        task = family.task(seed_of("check-env", "others", number))
-        rng = rng_at("check-env", "others", task.id)
-        played = play(family, task, 0, lambda env, rng=rng: family.solver_action(env, rng), most=1)
-        texts += played.texts[:1] if _earned(played) else []
-    known = [f"{answer.before}{answer.words}{answer.after}" for answer in answers]
-    for _, inner, _ in framed([*known, *texts]):
-        words.setdefault(inner)
-    return list(words)
 
 
 def _several_are_right(
@@ -252,39 +227,11 @@ def _several_are_right(
 # ------------------------------------------------------------------------------------------------ how sure
 
 
-def _sure(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    return ERROR
-
-
-def _maybe(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    return NOTE
-
-
-def _says(pattern: re.Pattern[str], answers: Sequence[RightAnswer]) -> bool:
-    return any(pattern.search(answer.prompt) for answer in answers)
-
-
-def _unless_listing(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    return NOTE if needs_given_words(given) or _says(COPYING, answers) else ERROR
-
-
-def _unless_short_forms(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    return NOTE if _says(SHORT_FORMS, answers) or _says(TOLERANT, answers) else ERROR
-
-
-def _unless_some(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    return NOTE if _says(SOME, answers) else ERROR
-
-
-def _where_ordered(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    ordered = _says(ORDERED, answers) and not _says(UNORDERED, answers)
-    return ERROR if ordered else NOTE
-
-
-def _where_one_is_known(given: CheckInput, answers: Sequence[RightAnswer]) -> str:
-    """Where the payload holds the answer and no prompt shows it, it is the right one, and no example of several."""
-    hidden = all(_is_hidden(answer) for answer in answers)
-    return ERROR if hidden and not _says(TOLERANT, answers) else NOTE
+def _is_sure(given: CheckInput, change: Change, answers: Sequence[RightAnswer]) -> bool:
+    meant = change.meant is not None and any(change.meant.search(one.prompt) for one in answers)
+    listing = change.words in (_among_others, _question) and needs_given_words(given)
+    hidden = not change.one_known or all(map(_is_hidden, answers))
+    return change.sure and hidden and not meant and not listing
 
 
 def _is_hidden(answer: RightAnswer) -> bool:
@@ -316,21 +263,6 @@ def _among_others(answer: RightAnswer, others: Sequence[str]) -> str | None:
     return " or ".join([*wrong[:2], answer.words, *wrong[2:]]) if len(wrong) == 4 else None
 
 
-def _nearest(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    wrong = [words for words in others if words.strip() != answer.words.strip()]
-    if _number(answer) is not None:
-        numbers = [words for words in wrong if WHOLE.fullmatch(words.strip())]
-        mine = int(answer.words)
-        return min(numbers, key=lambda words: abs(int(words) - mine), default=None)
-    if _items(answer) is not None:
-        return None  # the same things in another order
-    return max(wrong, key=lambda words: _likeness(words, answer.words), default=None)
-
-
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
-
-
 def _beginning(answer: RightAnswer, others: Sequence[str]) -> str | None:
     words = answer.words.strip()
     if _items(answer) is not None or len(words.lstrip("-")) < 2:
@@ -343,29 +275,18 @@ def _some_items(answer: RightAnswer, others: Sequence[str]) -> str | None:
     return parts[1].join(parts[0][: len(parts[0]) // 2]) if parts else None
 
 
-def _last_items(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    parts = _items(answer)
-    return parts[1].join(parts[0][1:]) if parts else None
-
-
 def _turned_round(answer: RightAnswer, others: Sequence[str]) -> str | None:
     parts = _items(answer)
     return parts[1].join(parts[0][::-1]) if parts else None
 
 
-def _half_other(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    """A word with other letters in its second half."""
+def _other_end(answer: RightAnswer, others: Sequence[str]) -> str | None:
+    """A word with other letters at its end, two at least."""
     words = answer.words.strip()
     if not re.fullmatch(r"[A-Za-z]{4,}", words):
         return None
-    half = len(words) // 2
-    return words[:half] + "".join("q" if letter != "q" else "z" for letter in words[half:])
-
-
-def _its_letters(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    words = answer.words.strip()
-    turned = words[::-1]
-    return turned if re.fullmatch(r"[A-Za-z]{4,}", words) and turned != words else None
+    kept = words[: -max(2, 2 * len(words) // 5)]
+    return kept + "".join("q" if letter != "q" else "z" for letter in words[len(kept) :])
 
 
 def _longer(answer: RightAnswer, others: Sequence[str]) -> str | None:
@@ -373,34 +294,25 @@ def _longer(answer: RightAnswer, others: Sequence[str]) -> str | None:
     return None if number is None else f"{number}7"
 
 
-def _inside_a_word(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    words = answer.words.strip()
-    return f"zq{words}zq" if re.fullmatch(r"[A-Za-z]{3,}", words) else None
-
-
 def _last_digit(answer: RightAnswer, others: Sequence[str]) -> str | None:
     number = _number(answer)
     return None if number is None else f"{number[:-1]}{(int(number[-1]) + 1) % 10}"
 
 
-def _with_a_fraction(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    """Not where whatever stands around a number is passed over: then the fraction is, too."""
+def _alone(answer: RightAnswer) -> str | None:
+    """A number, where what stands around it is not passed over: else a sign and a fraction would be, too."""
     number = _number(answer)
-    if number is None or _is_paid(answer, answer.saying(f"{number} zq")):
-        return None
-    return f"{number}.6"
+    return number if number and not _is_paid(answer, answer.saying(f"{number} zq")) else None
+
+
+def _with_a_fraction(answer: RightAnswer, others: Sequence[str]) -> str | None:
+    number = _alone(answer)
+    return f"{number}.6" if number else None
 
 
 def _other_sign(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    number = _number(answer)
-    if number is None or int(number) == 0 or _is_paid(answer, answer.saying(f"{number} zq")):
-        return None
-    return str(-int(number))
-
-
-def _sum_of_it(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    number = _number(answer)
-    return None if number is None else f"{int(number) - 1}+1"
+    number = _alone(answer)
+    return str(-int(number)) if number and int(number) else None
 
 
 def _expression(answer: RightAnswer, others: Sequence[str]) -> str | None:
@@ -412,120 +324,77 @@ def _question(answer: RightAnswer, others: Sequence[str]) -> str | None:
     return answer.prompt
 
 
-def _negated(answer: RightAnswer, others: Sequence[str]) -> str | None:
-    return f"not {answer.words.strip()}" if _number(answer) is None else None
-
-
 CHANGES: tuple[Change, ...] = (
     Change(
         "the right answer among four of other tasks",
         _among_others,
         "It is looked for anywhere in the text, so listing what may be right is paid",
-        _unless_listing,
+        COPYING,
     ),
     Change(
         "the form of an answer with nothing in it",
         lambda answer, others: "" if answer.before.strip() or answer.after.strip() else None,
         "The form is paid, and not what it holds",
-        _sure,
-    ),
-    Change(
-        "nothing at all", lambda answer, others: " ", "What is empty stands in every text", _sure
     ),
     Change(
         "'.*'",
         lambda answer, others: ".*",
         "The answer is taken for a pattern, and this one fits everything (re.match with the policy's words first)",
-        _sure,
-    ),
-    Change("'%'", lambda answer, others: "%", "The answer is taken for a pattern", _sure),
-    Change(
-        "'the'",
-        lambda answer, others: "the",
-        "What is stripped of articles is empty, and stands in every text",
-        _sure,
     ),
     Change(
         "the question's own expression, copied,",
         _expression,
         "The answer is evaluated, so that nothing has to be computed",
-        _sure,
     ),
     Change(
         "the whole question, repeated,",
         _question,
         "The right answer is looked for anywhere in the text, and the question holds it",
-        _unless_listing,
+        COPYING,
     ),
     Change(
-        "the right word with other letters in its second half",
-        _half_other,
+        "the right word with other letters at its end",
+        _other_end,
         "Words that are somewhat alike are taken for equal (a ratio, a distance, a beginning)",
-        _unless_short_forms,
-    ),
-    Change(
-        "the right word from back to front",
-        _its_letters,
-        "Letters are compared without their order",
-        _sure,
+        SHORT_FORMS,
     ),
     Change(
         "the beginning of the right answer",
         _beginning,
         "A part of the answer is enough (startswith, in)",
-        _unless_short_forms,
+        SHORT_FORMS,
     ),
     Change(
         "the first half of the items",
         _some_items,
         "What is missing is not missed (zip ends with the shorter one; a subset)",
-        _unless_some,
-    ),
-    Change(
-        "all items but the first",
-        _last_items,
-        "What is missing is not missed (a subset)",
-        _unless_some,
+        SOME,
     ),
     Change(
         "the items in the opposite order",
         _turned_round,
         "The order is lost (a set, a sorted list, a count)",
-        _where_ordered,
+        ANY_ORDER,
     ),
     Change(
         "the right number with one more digit",
         _longer,
         "The right answer is looked for in the text (startswith, in), and digits may follow",
-        _unless_short_forms,
+        SHORT_FORMS,
     ),
     Change(
         "the right number with another last digit",
         _last_digit,
         "Numbers that are near are taken for equal, though the prompt allows no tolerance",
-        _where_one_is_known,
+        TOLERANT,
+        one_known=True,
     ),
     Change(
         "the right number with .6 behind it",
         _with_a_fraction,
         "A fraction is cut off (int(float(text)))",
-        _where_one_is_known,
+        TOLERANT,
+        one_known=True,
     ),
-    Change(
-        "the nearest answer of another task",
-        _nearest,
-        "What is somewhat alike is taken for equal",
-        _where_one_is_known,
-    ),
-    Change("the right number with the other sign", _other_sign, "The sign is lost", _maybe),
-    Change("the right number as a sum", _sum_of_it, "The answer is evaluated", _maybe),
-    Change(
-        "the right word inside a longer one",
-        _inside_a_word,
-        "It is looked for anywhere in the text, inside of words, too",
-        _maybe,
-    ),
-    Change(
-        "the right answer behind 'not'", _negated, "It is looked for anywhere in the text", _maybe
-    ),
+    Change("the right number with the other sign", _other_sign, "The sign is lost", sure=False),
 )
