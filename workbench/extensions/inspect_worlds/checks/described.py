@@ -34,13 +34,12 @@ LEAST = 3  # calls by which a tool is judged
 MOST_BYTES = 100_000  # of a result, so that the world's own limit cuts nothing
 CUT = 60  # characters from where a length is no accident
 ARGUMENTS_OF_NOBODY = re.compile(
-    r"reason|thought|comment|note|explan|session|time_?out|retries|lang|locale|user|verbos|format|style|message|trace|debug",
+    r"sort|order|reason|thought|comment|note|explan|session|time_?out|retries|lang|locale|user|verbos|format|style|message|trace|debug",
     re.IGNORECASE,
 )
 COUNTS = re.compile(
     r"^(?:k|n|top|top_?[kn]|limit|count|(?:max|num|most)(?:imum)?_?\w*)$", re.IGNORECASE
 )
-SORTING = re.compile(r"sort|order", re.IGNORECASE)
 READS = re.compile(
     r"^\W*(?:gets?|search\w*|finds?|looks? up|lookup|returns?|computes?|lists?|reads?|fetch\w*|converts?|calculates?|quer\w+|counts?|tells?|the )\b",
     re.IGNORECASE,
@@ -206,7 +205,7 @@ def _without_effect(called: CalledTool) -> Iterator[RuleResult]:
             f"declares {name!r}, and it has no effect: {len(values)} values of it ({shortened(', '.join(map(repr, values)), 60)}) "
             f"at {len(bases)} calls bring the same, {_shown(bases[0])}",
             "Use it, or take it out of the schema: a policy spends tokens on it and learns nothing of it",
-            ERROR if sure and not SORTING.search(name) else NOTE,
+            ERROR if sure else NOTE,
         )
         return
 

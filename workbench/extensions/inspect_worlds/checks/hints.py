@@ -248,7 +248,6 @@ def _forms(one: AnsweredTask) -> Mapping[str, Hashable]:
         "the white space at its end": prompt[len(prompt.rstrip()) :],
         "its double spaces": len(re.findall(r"\S  +\S", prompt)),
         "the mark at its end": prompt.rstrip()[-1:] if not prompt.rstrip()[-1:].isalnum() else "",
-        "the number of messages": len(one.opening.messages),
     }
 
 

@@ -43,7 +43,7 @@ WHOLE = re.compile(r"-?\d{1,12}")
 EXPRESSION = re.compile(r"(?<![\w.])\(?-?\d+(?:\s*[-+*/()]\s*\(?-?\d+\)?)+(?![\w])")
 # What a prompt says where more than one number, or less than all, is right.
 TOLERANT = re.compile(
-    r"\b(?:about|within|around|roughly|approx\w*|nearest|near|close\w*|tolerance|estimate\w*|round\w*|±|at least|at most|between|any|above|below|than|an? (?:\w+ )?number)\b",
+    r"\b(?:about|within|around|roughly|approx\w*|nearest|near|close\w*|tolerance|estimate\w*|round\w*|±|at least|at most|between|any|above|below|than|numbers? (?:that|which))\b",
     re.IGNORECASE,
 )
 SHORT_FORMS = re.compile(
