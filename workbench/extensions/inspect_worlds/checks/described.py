@@ -53,7 +53,7 @@ IN_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10}
 BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):]|\[\d+\])\s*(.*)$", re.MULTILINE)
 
 
-class MadeCall(NamedTuple):
+class CallResult(NamedTuple):
     """A call, and what came of it."""
 
     arguments: Mapping[str, Any]
@@ -69,7 +69,7 @@ class MadeCall(NamedTuple):
         return items_of(self.result.text)
 
 
-class CalledTool:
+class ToolCalls:
     """One tool in an open trajectory, with the calls that were made of it."""
 
     def __init__(
@@ -81,7 +81,7 @@ class CalledTool:
         self.properties = dict(tool.parameters.get("properties", {}))
         self.required = list(tool.parameters.get("required", ()))
         self.words = words_of_tasks(given)
-        self.known: dict[str, MadeCall] = {}
+        self.known: dict[str, CallResult] = {}
         self.spent = Spent()
         self.budget_s = given.budget_s
 
@@ -100,16 +100,16 @@ class CalledTool:
     def made_up(self, number: int) -> dict[str, Any]:
         return {name: value_for(part, self.words, number) for name, part in self.properties.items()}
 
-    def call(self, arguments: Mapping[str, Any]) -> MadeCall:
+    def call(self, arguments: Mapping[str, Any]) -> CallResult:
         key = json.dumps(arguments, sort_keys=True, default=str)
         if key not in self.known:
             result = self.env.executor.run([ToolCall(self.tool.name, dict(arguments))])[0]
-            self.known[key] = MadeCall(dict(arguments), result)
+            self.known[key] = CallResult(dict(arguments), result)
         return self.known[key]
 
-    def worked(self) -> list[MadeCall]:
+    def worked(self) -> list[CallResult]:
         """Calls of which something came, each another result."""
-        different: dict[str, MadeCall] = {}
+        different: dict[str, CallResult] = {}
         for made_call in list(self.known.values()):
             if made_call.worked and made_call.result.text.strip():
                 different.setdefault(made_call.result.text, made_call)
@@ -131,7 +131,7 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
         env.reset(given.tasks[0], 0)
         env.executor.limits = replace(env.executor.limits, most_bytes=MOST_BYTES)
         for tool in env.tools:
-            called = CalledTool(env, tool, given, written.get(tool.name, ()))
+            called = ToolCalls(env, tool, given, written.get(tool.name, ()))
             _make_calls(called)
             yield Checked(len(called.known), "calls of tools")
             for look in LOOKS:
@@ -152,25 +152,25 @@ def _written_calls(given: CheckInput) -> dict[str, list[dict[str, Any]]]:
     return written
 
 
-def _make_calls(called: CalledTool) -> None:
+def _make_calls(called: ToolCalls) -> None:
     made_up = [called.made_up(number) for number in range(CALLS)]
     for arguments in (*called.written[:CALLS], *made_up):
         if not called.over:
             called.call(arguments)
 
 
-def _finding(called: CalledTool, what: str, mend: str, severity: str = ERROR) -> Finding:
+def _finding(called: ToolCalls, what: str, mend: str, severity: str = ERROR) -> Finding:
     return Finding(f"the tool {called.tool.name!r} {what}. {mend}", severity=severity)
 
 
-def _shown(made_call: MadeCall) -> str:
+def _shown(made_call: CallResult) -> str:
     return f"{shortened(json.dumps(made_call.arguments, default=str), 80)} -> {shortened(repr(made_call.result.text), 80)}"
 
 
 # ------------------------------------------------------------------------------------------------ parameters
 
 
-def _values_of(called: CalledTool, name: str, base: MadeCall) -> list[Any]:
+def _values_of(called: ToolCalls, name: str, base: CallResult) -> list[Any]:
     """Values that a parameter may have, by its schema and by the calls that were made; of those that are taken."""
     known = [one.arguments[name] for one in called.worked() if name in one.arguments]
     made_up = [value_for(called.properties[name], called.words, number) for number in range(VALUES)]
@@ -179,7 +179,7 @@ def _values_of(called: CalledTool, name: str, base: MadeCall) -> list[Any]:
     return [value for value, came in calls if came.result.error != "bad_arguments"]
 
 
-def _without_effect(called: CalledTool) -> Iterator[RuleResult]:
+def _without_effect(called: ToolCalls) -> Iterator[RuleResult]:
     """Whatever the value of a declared parameter, the same comes of a call."""
     bases = called.worked()[:VARIED]
     # What a tool does need not show in its reply; and names that are made up may all be unknown.
@@ -210,11 +210,11 @@ def _without_effect(called: CalledTool) -> Iterator[RuleResult]:
         return
 
 
-def _text(made_call: MadeCall) -> str:
+def _text(made_call: CallResult) -> str:
     return f"{made_call.result.error} {made_call.result.text}"
 
 
-def _refused(called: CalledTool) -> Iterator[RuleResult]:
+def _refused(called: ToolCalls) -> Iterator[RuleResult]:
     """A value that the schema declares, or a call without what it says is optional, raises."""
     for base in called.worked()[:LEAST]:
         changed: list[tuple[str, dict[str, Any]]] = []
@@ -251,7 +251,7 @@ def items_of(text: str) -> list[str] | None:
     return bullets if len(bullets) > 1 else None
 
 
-def _too_many(called: CalledTool) -> Iterator[RuleResult]:
+def _too_many(called: ToolCalls) -> Iterator[RuleResult]:
     """More things than the description, or the argument that counts them, allows."""
     for match in PROMISED.finditer(called.description):
         stated = IN_WORDS.get(match[1].lower()) or int(match[1])
@@ -281,7 +281,7 @@ def _too_many(called: CalledTool) -> Iterator[RuleResult]:
                     return
 
 
-def _count(made_call: MadeCall, noun: str) -> int | None:
+def _count(made_call: CallResult, noun: str) -> int | None:
     text = made_call.result.text
     if noun == "characters":
         return len(text)
@@ -292,7 +292,7 @@ def _count(made_call: MadeCall, noun: str) -> int | None:
     return len(text.strip().splitlines()) if noun.startswith("line") else None
 
 
-def _cut(called: CalledTool) -> Iterator[RuleResult]:
+def _cut(called: ToolCalls) -> Iterator[RuleResult]:
     """Several results end at the same length, in the middle of a word or of a sentence."""
     texts = [made_call.result.text for made_call in called.worked()]
     longest = max(map(len, texts), default=0)
@@ -321,7 +321,7 @@ def _in_a_word(text: str, known: Counter[str]) -> bool:
     return any(len(word) > len(match[0]) and word.startswith(match[0]) for word in known)
 
 
-def _nothing_said(called: CalledTool) -> Iterator[RuleResult]:
+def _nothing_said(called: ToolCalls) -> Iterator[RuleResult]:
     """A call that succeeds with an empty text."""
     empty = [one for one in called.known.values() if one.worked and not one.result.text.strip()]
     if empty and called.worked():

@@ -51,7 +51,7 @@ INLINE = re.compile(
 IN_A_ROW = re.compile(r"((?:[\w' -]{1,40}, ){2,}(?:(?:or|and) )?[\w' -]{1,40})")
 
 
-class AnsweredTask(NamedTuple):
+class TaskAnswer(NamedTuple):
     """A task, what its first prompt shows, and what the solver answers."""
 
     task: Task
@@ -73,7 +73,7 @@ def check_hints(given: CheckInput) -> Iterator[RuleResult]:
             return
 
 
-def _answered_tasks(given: CheckInput) -> list[AnsweredTask]:
+def _answered_tasks(given: CheckInput) -> list[TaskAnswer]:
     family: Any = given.family
     solver = given.own.get("solver", ())
     if not solver or given.step_s > SLOW_S or given.by_chance:
@@ -82,7 +82,7 @@ def _answered_tasks(given: CheckInput) -> list[AnsweredTask]:
         seeds = list(family.task_seeds("train", 0, DRAWN, 0))
     else:
         seeds = [seed_of("check-env", "hints", number) for number in range(DRAWN)]
-    answered: dict[str, AnsweredTask] = {}
+    answered: dict[str, TaskAnswer] = {}
     spent = Spent()
     for task in map(family.task, seeds):
         if spent.seconds > SECONDS:
@@ -92,15 +92,15 @@ def _answered_tasks(given: CheckInput) -> list[AnsweredTask]:
         if played.opening is not None and played.texts and played.success is not False:
             words = "\n".join(map(inside, played.texts))
             prompt = text_of(played.opening)
-            answered.setdefault(prompt, AnsweredTask(task, played.opening, prompt, words))
+            answered.setdefault(prompt, TaskAnswer(task, played.opening, prompt, words))
     return list(answered.values())
 
 
-def _asks(pattern: re.Pattern[str], answered: Sequence[AnsweredTask]) -> bool:
+def _asks(pattern: re.Pattern[str], answered: Sequence[TaskAnswer]) -> bool:
     return any(pattern.search(one.prompt) for one in answered[:6])
 
 
-def _tells(answered: Sequence[AnsweredTask], features: Sequence[Hashable]) -> bool:
+def _tells(answered: Sequence[TaskAnswer], features: Sequence[Hashable]) -> bool:
     """Whether one feature has one answer alone, at all tasks, and enough tasks have each of them."""
     by_feature: dict[Hashable, set[str]] = defaultdict(set)
     for one, feature in zip(answered, features):
@@ -113,7 +113,7 @@ def _tells(answered: Sequence[AnsweredTask], features: Sequence[Hashable]) -> bo
 # ------------------------------------------------------------------------------------------------ numbers
 
 
-def _numbers_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
+def _numbers_tell(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
     """Identifiers that a prompt shows: fields of the payload that are called so, and what follows such a word."""
     if _asks(ABOUT_NUMBERS, answered) or not _differ_beside_numbers(answered):
         return
@@ -129,13 +129,13 @@ def _numbers_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
             return
 
 
-def _differ_beside_numbers(answered: Sequence[AnsweredTask]) -> bool:
+def _differ_beside_numbers(answered: Sequence[TaskAnswer]) -> bool:
     """Whether prompts ask for different things, their identifiers left out."""
     rest = {LABELLED.sub("", one.prompt.replace(str(one.task.task_seed), "")) for one in answered}
     return 2 * len(rest) >= len(answered)
 
 
-def _identifiers(answered: Sequence[AnsweredTask]) -> dict[str, list[str]]:
+def _identifiers(answered: Sequence[TaskAnswer]) -> dict[str, list[str]]:
     """Name -> the value at each task, of those that all tasks show."""
     named: dict[str, list[str]] = {}
     for name in ("task_seed", *answered[0].task.payload):
@@ -153,7 +153,7 @@ def _identifiers(answered: Sequence[AnsweredTask]) -> dict[str, list[str]]:
     return named
 
 
-def _relation(answered: Sequence[AnsweredTask], values: Sequence[str]) -> str:
+def _relation(answered: Sequence[TaskAnswer], values: Sequence[str]) -> str:
     """How the answer follows, in words; "" where it does not."""
     numbers = [int("".join(re.findall(r"\d", value)) or 0) for value in values]
     for modulus in MODULI:
@@ -170,7 +170,7 @@ def _relation(answered: Sequence[AnsweredTask], values: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------------------------ places
 
 
-def _options(one: AnsweredTask) -> list[str]:
+def _options(one: TaskAnswer) -> list[str]:
     """The options that a prompt lists, in its order; [] where there is no list that holds the answer or its letter."""
     inline = [match[2] for match in INLINE.finditer(one.prompt)]
     rows = [re.split(r", (?:or |and )?", match[0]) for match in IN_A_ROW.finditer(one.prompt)]
@@ -186,7 +186,7 @@ def _options(one: AnsweredTask) -> list[str]:
     return []
 
 
-def _place(one: AnsweredTask, options: Sequence[str]) -> int | None:
+def _place(one: TaskAnswer, options: Sequence[str]) -> int | None:
     """Of the right option: it is said in words, or by its letter or number."""
     answer = one.answer.strip().casefold()
     folded = [option.casefold() for option in options]
@@ -198,7 +198,7 @@ def _place(one: AnsweredTask, options: Sequence[str]) -> int | None:
     return None
 
 
-def _places_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
+def _places_tell(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
     """The right option stands at one place in all lists, or is the longest or the only marked one."""
     listed = [(one, options) for one in answered if (options := _options(one))]
     different = {options[_place(one, options)] for one, options in listed}
@@ -242,7 +242,7 @@ def _marks(options: Sequence[str], place: int) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ form and wording
 
 
-def _forms(one: AnsweredTask) -> Mapping[str, Hashable]:
+def _forms(one: TaskAnswer) -> Mapping[str, Hashable]:
     prompt = one.prompt
     return {
         "the white space at its end": prompt[len(prompt.rstrip()) :],
@@ -251,7 +251,7 @@ def _forms(one: AnsweredTask) -> Mapping[str, Hashable]:
     }
 
 
-def _forms_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
+def _forms_tell(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
     forms = [_forms(one) for one in answered]
     for name in forms[0]:
         if _tells(answered, [form[name] for form in forms]):
@@ -262,7 +262,7 @@ def _forms_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
             return
 
 
-def _words_tell(answered: Sequence[AnsweredTask]) -> Iterator[RuleResult]:
+def _words_tell(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
     """Its length, or sentences that many tasks have."""
     sentences = [set(re.split(r"(?<=[.?!:])\s+|\s*\n\s*", one.prompt)) for one in answered]
     known = Counter(chain.from_iterable(sentences))

@@ -60,7 +60,7 @@ ANY_ORDER = re.compile(
 COPYING = re.compile(r"\b(?:repeat|copy|echo|quote|same words)\b", re.IGNORECASE)
 
 
-class RightAnswer(NamedTuple):
+class SolverAnswer(NamedTuple):
     """A trajectory that was paid for its last words, and the part of them that is the answer."""
 
     played: PlayedTrajectory
@@ -77,11 +77,11 @@ class RightAnswer(NamedTuple):
         )
 
 
-class Change(NamedTuple):
+class AnswerProbe(NamedTuple):
     """A way to make an answer wrong. `words`: None where it cannot be made of this answer."""
 
     name: str
-    words: Callable[[RightAnswer, Sequence[str]], str | None]
+    words: Callable[[SolverAnswer, Sequence[str]], str | None]
     means: str  # what a scorer that pays it does
     meant: re.Pattern[str] | None = None  # a prompt that says so may mean it: then it is a note
     sure: bool = True
@@ -111,16 +111,16 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _paid_changes(
-    given: CheckInput, answers: Sequence[RightAnswer], others: Sequence[str]
+    given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
 ) -> Iterator[RuleResult]:
     spent = Spent()
-    paid_for: list[tuple[Change, int, int, RightAnswer, str]] = []
+    paid_for: list[tuple[AnswerProbe, int, int, SolverAnswer, str]] = []
     count = 0
     for change in CHANGES:
         if spent.seconds > given.budget_s:
             break
         asked = 0
-        paid: list[tuple[RightAnswer, str]] = []
+        paid: list[tuple[SolverAnswer, str]] = []
         for answer in answers:
             words = change.words(answer, others)
             if words is None or words.strip() == answer.words.strip():
@@ -140,8 +140,8 @@ def _paid_changes(
 
 def _finding(
     given: CheckInput,
-    answers: Sequence[RightAnswer],
-    paid_for: Sequence[tuple[Change, int, int, RightAnswer, str]],
+    answers: Sequence[SolverAnswer],
+    paid_for: Sequence[tuple[AnswerProbe, int, int, SolverAnswer, str]],
 ) -> Finding:
     """One finding of all changes that are paid, the most certain first."""
     sure = [one for one in paid_for if _is_sure(given, one[0], answers)]
@@ -156,7 +156,7 @@ def _finding(
     )
 
 
-def _is_paid(answer: RightAnswer, other: PlayedTrajectory) -> bool:
+def _is_paid(answer: SolverAnswer, other: PlayedTrajectory) -> bool:
     """Whether it succeeds, or, where nobody says what a success is, earns as much."""
     if other.error or other.reward is None:
         return False
@@ -168,17 +168,17 @@ def _is_paid(answer: RightAnswer, other: PlayedTrajectory) -> bool:
 # ------------------------------------------------------------------------------------------------ right answers
 
 
-def _right_answers(given: CheckInput) -> list[RightAnswer]:
+def _right_answers(given: CheckInput) -> list[SolverAnswer]:
     """One a task, each another one."""
     first = [one for one in given.solved_once() if _earned(one)]
     if not first:
         golds = [(task, gold) for task in given.tasks if (gold := gold_of(task))]
         first = [one for task, gold in golds if _earned(one := _said(given, task, gold))]
     frames = framed([one.texts[-1] for one in first])
-    answers: dict[str, RightAnswer] = {}
+    answers: dict[str, SolverAnswer] = {}
     for one, (before, words, after) in zip(first, frames):
         if 0 < len(words.strip()) <= LONGEST:
-            right = RightAnswer(one, before, words, after, text_of(one.opening))
+            right = SolverAnswer(one, before, words, after, text_of(one.opening))
             answers.setdefault(words.strip(), right)
     if 2 * len(answers) < len(first):
         return []  # few answers: then another task's is often right
@@ -208,7 +208,7 @@ def framed(texts: Sequence[str]) -> list[tuple[str, str, str]]:
 
 
 def _several_are_right(
-    given: CheckInput, answers: Sequence[RightAnswer], others: Sequence[str]
+    given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
 ) -> bool:
     spent = Spent()
     paid = 0
@@ -227,14 +227,14 @@ def _several_are_right(
 # ------------------------------------------------------------------------------------------------ how sure
 
 
-def _is_sure(given: CheckInput, change: Change, answers: Sequence[RightAnswer]) -> bool:
+def _is_sure(given: CheckInput, change: AnswerProbe, answers: Sequence[SolverAnswer]) -> bool:
     meant = change.meant is not None and any(change.meant.search(one.prompt) for one in answers)
     listing = change.words in (_among_others, _question) and needs_given_words(given)
     hidden = not change.one_known or all(map(_is_hidden, answers))
     return change.sure and hidden and not meant and not listing
 
 
-def _is_hidden(answer: RightAnswer) -> bool:
+def _is_hidden(answer: SolverAnswer) -> bool:
     words = answer.words.strip().casefold()
     values = {str(leaf).strip().casefold() for leaf in leaves(dict(answer.played.task.payload))}
     shown = re.search(rf"(?<!\w){re.escape(words)}(?!\w)", answer.prompt.casefold())
@@ -244,12 +244,12 @@ def _is_hidden(answer: RightAnswer) -> bool:
 # ------------------------------------------------------------------------------------------------ changes
 
 
-def _number(answer: RightAnswer) -> str | None:
+def _number(answer: SolverAnswer) -> str | None:
     words = answer.words.strip()
     return words if WHOLE.fullmatch(words) else None
 
 
-def _items(answer: RightAnswer, least: int = 3) -> tuple[list[str], str] | None:
+def _items(answer: SolverAnswer, least: int = 3) -> tuple[list[str], str] | None:
     """The items of a list, and what stands between them."""
     for between in (", ", ",", "; ", " | ", "\n", " "):
         items = answer.words.strip().split(between)
@@ -258,29 +258,29 @@ def _items(answer: RightAnswer, least: int = 3) -> tuple[list[str], str] | None:
     return None
 
 
-def _among_others(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _among_others(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     wrong = [words for words in others if words != answer.words][:4]
     return " or ".join([*wrong[:2], answer.words, *wrong[2:]]) if len(wrong) == 4 else None
 
 
-def _beginning(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _beginning(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     words = answer.words.strip()
     if _items(answer) is not None or len(words.lstrip("-")) < 2:
         return None
     return words[: max(1, len(words) // 2)].strip()
 
 
-def _some_items(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _some_items(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     parts = _items(answer)
     return parts[1].join(parts[0][: len(parts[0]) // 2]) if parts else None
 
 
-def _turned_round(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _turned_round(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     parts = _items(answer)
     return parts[1].join(parts[0][::-1]) if parts else None
 
 
-def _other_end(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _other_end(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     """A word with other letters at its end, two at least."""
     words = answer.words.strip()
     if not re.fullmatch(r"[A-Za-z]{4,}", words):
@@ -289,112 +289,114 @@ def _other_end(answer: RightAnswer, others: Sequence[str]) -> str | None:
     return kept + "".join("q" if letter != "q" else "z" for letter in words[len(kept) :])
 
 
-def _longer(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _longer(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     number = _number(answer)
     return None if number is None else f"{number}7"
 
 
-def _last_digit(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _last_digit(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     number = _number(answer)
     return None if number is None else f"{number[:-1]}{(int(number[-1]) + 1) % 10}"
 
 
-def _alone(answer: RightAnswer) -> str | None:
+def _alone(answer: SolverAnswer) -> str | None:
     """A number, where what stands around it is not passed over: else a sign and a fraction would be, too."""
     number = _number(answer)
     return number if number and not _is_paid(answer, answer.saying(f"{number} zq")) else None
 
 
-def _with_a_fraction(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _with_a_fraction(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     number = _alone(answer)
     return f"{number}.6" if number else None
 
 
-def _other_sign(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _other_sign(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     number = _alone(answer)
     return str(-int(number)) if number and int(number) else None
 
 
-def _expression(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _expression(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     match = EXPRESSION.search(answer.prompt) if _number(answer) is not None else None
     return None if match is None else match[0].strip()
 
 
-def _question(answer: RightAnswer, others: Sequence[str]) -> str | None:
+def _question(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     return answer.prompt
 
 
-CHANGES: tuple[Change, ...] = (
-    Change(
+CHANGES: tuple[AnswerProbe, ...] = (
+    AnswerProbe(
         "the right answer among four of other tasks",
         _among_others,
         "It is looked for anywhere in the text, so listing what may be right is paid",
         COPYING,
     ),
-    Change(
+    AnswerProbe(
         "the form of an answer with nothing in it",
         lambda answer, others: "" if answer.before.strip() or answer.after.strip() else None,
         "The form is paid, and not what it holds",
     ),
-    Change(
+    AnswerProbe(
         "'.*'",
         lambda answer, others: ".*",
         "The answer is taken for a pattern, and this one fits everything (re.match with the policy's words first)",
     ),
-    Change(
+    AnswerProbe(
         "the question's own expression, copied,",
         _expression,
         "The answer is evaluated, so that nothing has to be computed",
     ),
-    Change(
+    AnswerProbe(
         "the whole question, repeated,",
         _question,
         "The right answer is looked for anywhere in the text, and the question holds it",
         COPYING,
     ),
-    Change(
+    AnswerProbe(
         "the right word with other letters at its end",
         _other_end,
         "Words that are somewhat alike are taken for equal (a ratio, a distance, a beginning)",
         SHORT_FORMS,
     ),
-    Change(
+    AnswerProbe(
         "the beginning of the right answer",
         _beginning,
         "A part of the answer is enough (startswith, in)",
         SHORT_FORMS,
     ),
-    Change(
+    AnswerProbe(
         "the first half of the items",
         _some_items,
         "What is missing is not missed (zip ends with the shorter one; a subset)",
         SOME,
     ),
-    Change(
+    AnswerProbe(
         "the items in the opposite order",
         _turned_round,
         "The order is lost (a set, a sorted list, a count)",
         ANY_ORDER,
     ),
-    Change(
+    AnswerProbe(
         "the right number with one more digit",
         _longer,
         "The right answer is looked for in the text (startswith, in), and digits may follow",
         SHORT_FORMS,
     ),
-    Change(
+    AnswerProbe(
         "the right number with another last digit",
         _last_digit,
         "Numbers that are near are taken for equal, though the prompt allows no tolerance",
         TOLERANT,
         one_known=True,
     ),
-    Change(
+    AnswerProbe(
         "the right number with .6 behind it",
         _with_a_fraction,
         "A fraction is cut off (int(float(text)))",
         TOLERANT,
         one_known=True,
     ),
-    Change("the right number with the other sign", _other_sign, "The sign is lost", sure=False),
+    AnswerProbe(
+        "the right number with the other sign", _other_sign, "The sign is lost", sure=False
+    ),
 )
