@@ -12,6 +12,7 @@ from tests.counts import reduced
 from tests.envs.served import Awaited
 from tests.envs.test_opponents import Nim, NimFamily, takes_later
 from tests.extensions.inspect_worlds import mistakes
+from tests.extensions.inspect_worlds import test_users_own_bugs as users
 from tests.extensions.inspect_worlds.test_kinds_planted_blind import KINDS
 from workbench import cli
 from workbench.extensions.inspect_worlds.checks import CHECKS, check_family
@@ -94,7 +95,9 @@ def test_a_legitimate_twin_is_passed_by(cls):
 
 def test_no_check_is_without_a_mistake():
     planted = {check for check, _, _ in mistakes.MISTAKES.values()}
-    assert {each.id for each in CHECKS} == planted | {check for check, _ in KINDS.values()}
+    planted |= {check for check, _ in KINDS.values()}
+    planted |= {check for check, _, _ in users.KINDS.values()}
+    assert {each.id for each in CHECKS} == planted
 
 
 @pytest.mark.full

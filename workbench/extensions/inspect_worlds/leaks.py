@@ -47,6 +47,17 @@ def leaves(value: Any) -> Iterator[Any]:
         yield from leaves(item)
 
 
+def gold_of(task: Task) -> str:
+    """The one gold answer of a task, in its payload or in its row; "" for none."""
+    row = task.payload.get("row")
+    for values in (dict(task.payload), row if isinstance(row, dict) else {}):
+        for name, value in values.items():
+            golds = [str(leaf) for leaf in leaves(value)] if name.lower() in GOLD else []
+            if len(golds) == 1 and golds[0].strip():
+                return golds[0].strip()
+    return ""
+
+
 def _words_in(value: Any) -> Iterator[str]:
     return (
         str(leaf)

@@ -19,6 +19,7 @@ from workbench.extensions.inspect_worlds.checks.chance import (
     check_replays,
 )
 from workbench.extensions.inspect_worlds.checks.clock import check_clock
+from workbench.extensions.inspect_worlds.checks.described import check_described
 from workbench.extensions.inspect_worlds.checks.earned import check_rewards, check_success
 from workbench.extensions.inspect_worlds.checks.ends import (
     check_bad_texts,
@@ -30,8 +31,10 @@ from workbench.extensions.inspect_worlds.checks.farm import (
     all_earned,
     check_farming,
 )
+from workbench.extensions.inspect_worlds.checks.felt import check_felt
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
+from workbench.extensions.inspect_worlds.checks.lenient import check_lenient
 from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.players import check_players
 from workbench.extensions.inspect_worlds.checks.scores import check_scores
@@ -269,6 +272,28 @@ CHECKS: tuple[EnvCheck, ...] = (
         "Score trajectory.turns[-1].text, whatever it is: zero for what is wrong or cannot be read, None only where the score "
         "itself failed.",
         check_scores,
+    ),
+    EnvCheck(
+        "E27",
+        "a wrong answer is not paid like the right one",
+        "the policy learns what is easier than the task: to list, to begin an answer, to copy the question",
+        "Compare the whole answer with the right one after strip() and what may_vary says; numbers by their value, lists item by "
+        "item with their length.",
+        check_lenient,
+    ),
+    EnvCheck(
+        "E28",
+        "tools do what they say",
+        "the policy is told of what is not there, and learns to leave it out or to call again in vain",
+        "Hold a tool's description and schema against its code: parameters, defaults, limits, order.",
+        check_described,
+    ),
+    EnvCheck(
+        "E29",
+        "each turn is paid what it earned, and each part of it can be felt",
+        "credit goes to a turn that did nothing for it, or a part of the reward is there and changes nothing",
+        "Compute a turn's reward from the state before and after its own action; look at the scale of its parts.",
+        check_felt,
     ),
 )
 

@@ -51,11 +51,6 @@ def check_beside(given: CheckInput) -> Iterator[RuleResult]:
             return
 
 
-def _one_a_task(solver: Sequence[PlayedTrajectory], least_turns: int = 1) -> list[PlayedTrajectory]:
-    long = [played for played in solver if len(played.texts) >= least_turns]
-    return list({played.task.id: played for played in reversed(long)}.values())[:TASKS]
-
-
 # ------------------------------------------------------------------------------------------------ words again and again
 
 
@@ -63,7 +58,7 @@ def _said_again(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
     """One of the solver's words many times, in place of its last text, earns more than the solver."""
     example = ""
     gains: list[tuple[float, float]] = []
-    for played in _one_a_task(solver):
+    for played in given.solved_once()[:TASKS]:
         words = dict.fromkeys(re.findall(r"\w{3,}", played.texts[-1]))
         best = 0.0
         for word in list(words)[-WORDS:]:
@@ -92,7 +87,7 @@ def _paid_again(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
         return
     paid: list[float] = []
     asked = 0
-    for played in _one_a_task(solver, least_turns=4):
+    for played in given.solved_once(least_turns=4)[:TASKS]:
         rest = len(played.texts) - 2
         idle = _rewards(given, played, (NONSENSE,) * len(played.texts))
         after = _rewards(given, played, (*played.texts[:2], *(NONSENSE,) * rest))[2:]

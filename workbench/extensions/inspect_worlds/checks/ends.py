@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
@@ -20,6 +21,7 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.values import Observation
 from workbench.values.errors import shortened
+from workbench.values.seeds import rng_at
 
 NUMBERS = (
     "zero",
@@ -63,6 +65,7 @@ BAD = {
     "a long text": "<answer>" * 20_000,
 }
 SLOW_S = 2.0
+LATE_TASKS = 6  # at which the solver begins late
 
 
 def check_ends(given: CheckInput) -> Iterator[RuleResult]:
@@ -89,7 +92,27 @@ def check_ends(given: CheckInput) -> Iterator[RuleResult]:
             f"neither terminated nor truncated is ever said, and all go on to max_turns = {given.family.max_turns}",
             severity="error" if "solver" in given.own else NOTE,
         )
+    yield from _solved_and_cut(given)
     yield from _after_the_end(given, trajectories)
+
+
+def _solved_and_cut(given: CheckInput) -> Iterator[RuleResult]:
+    """What is solved before any limit is said to be cut by one."""
+    lengths = [len(one.results) for one in given.played if one.policy != "solver"]
+    early = [
+        one
+        for one in given.own.get("solver", ())
+        if one.success
+        and one.cut
+        and not one.results[-1].terminated
+        and len(one.results) < max(lengths, default=0)
+    ]
+    if len(early) >= 4:
+        yield Finding(
+            f"{len(early)} trajectories of the solver succeed after {min(len(one.results) for one in early)} answers or more and "
+            f"are said to be cut by a limit (truncated), which others reach after {max(lengths)}: a critic would add what might "
+            "have come. Say terminated where a task is solved"
+        )
 
 
 def _ever_succeeded(played: PlayedTrajectory) -> bool:
@@ -146,7 +169,10 @@ def check_limits(given: CheckInput) -> Iterator[RuleResult]:
             f"prompt does not say so: a policy cannot know it. Say it, or set max_turns = {turns}"
         )
         return
-    yield from _differs(given, idle, stated, real)
+    results = [*_differs(given, idle, stated, real), *_moves_differ(given, stated)]
+    yield from results
+    if not any(isinstance(result, Finding) for result in results):
+        yield from _last_answer(given, idle, real)
 
 
 def _unsuccessful(given: CheckInput) -> Iterator[PlayedTrajectory]:
@@ -237,6 +263,67 @@ def _differs(
         yield Finding(
             f"the prompt states {answers[0]} answers, and max_turns is {given.family.max_turns}"
         )
+
+
+def _is_one_word(played: PlayedTrajectory) -> bool:
+    return all(len(text.split()) == 1 for text in played.texts)
+
+
+def _moves_differ(given: CheckInput, stated: set[tuple[int, str]]) -> Iterator[RuleResult]:
+    """A limit on moves in the prompt, where each answer of random play is one word, against those that it can make."""
+    moves = sorted({number for number, kind in stated if kind == "moves" and number > 0})
+    failed = [one for one in given.own.get("random", ()) if not one.success and not one.error]
+    counted = any(one.moves for one in failed)
+    one_word = all(map(_is_one_word, failed))
+    taken = {len(one.results) for one in failed}
+    if len(moves) != 1 or counted or not one_word or len(failed) < 4 or len(taken) != 1:
+        return
+    (most,) = taken
+    yield Checked(len(failed), "a limit on moves")
+    by_a_limit = most == given.family.max_turns or all(one.cut for one in failed)
+    if moves[0] != most and by_a_limit:
+        yield Finding(
+            f"the prompt states {moves[0]} moves, and {most} can be made, by answers of one word each, in all {len(failed)} "
+            f"trajectories of random play that fail (max_turns is {given.family.max_turns}): state the real limit",
+            severity="error" if moves[0] > most else NOTE,
+        )
+
+
+def _last_answer(
+    given: CheckInput, idle: list[PlayedTrajectory], real: tuple[int, int | None] | None
+) -> Iterator[RuleResult]:
+    """The solver begins so late that it is done with the last answer that is taken: that counts as the one before does."""
+    most = real[0] if real is not None else given.family.max_turns
+    if given.by_chance or not any(len(one.results) == most for one in idle):
+        return
+    refused: list[PlayedTrajectory] = []
+    asked = 0
+    for one in given.solved_once()[:LATE_TASKS]:
+        spare = most - len(one.texts)
+        if spare < 2 or not _solved_after(given, one, spare - 1).success:
+            continue
+        asked += 1
+        late = _solved_after(given, one, spare)
+        refused += [late] if late.success is False and len(late.results) == most else []
+    yield Checked(asked, "the last answer that is taken")
+    if asked >= 4 and len(refused) == asked:
+        yield Finding(
+            f"what is solved with answer {most}, the last one that is taken, is no success at {asked} of {asked} tasks, and "
+            f"with answer {most - 1} it is: the limit is asked before the answer is judged. Judge it first, or state "
+            f"{most - 1} answers"
+        )
+
+
+def _solved_after(given: CheckInput, one: PlayedTrajectory, idle: int) -> PlayedTrajectory:
+    """The solver's own play at the same task, after some empty answers."""
+    family: Any = given.family
+    turns = iter(range(family.max_turns + 1))
+    rng = rng_at("check-env", "late", one.task.id)
+
+    def act(env: Any) -> str:
+        return "" if next(turns) < idle else family.solver_action(env, rng)
+
+    return play(family, one.task, one.seed, act)
 
 
 # ------------------------------------------------------------------------------------------------ bad texts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,13 +9,16 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.beside import check_beside
-from workbench.extensions.inspect_worlds.checks.given import EMPTY, EVERYTHING, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import (
+    EMPTY,
+    EVERYTHING,
+    CheckInput,
+    needs_given_words,
+)
 from workbench.extensions.inspect_worlds.checks.lures import check_lures
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     is_number,
-    replay,
-    text_of,
 )
 from workbench.values.stats import Estimate, mean_interval, share
 
@@ -26,7 +28,6 @@ GENEROUS = 0.5  # of what the solver earns
 # Of what the solver earns, paid to trajectories that fail.
 MUCH = 0.5
 SOME = 0.2
-WORDS = 40  # of the solver's text, each of which is left out once
 FEW_PROBLEMS = 8  # or fewer: then one text may well be the answer to them
 FILLER = " and so on" * 60
 
@@ -160,34 +161,8 @@ def _is_generous(made: Mapping[str, PolicyEstimate], name: str) -> bool:
 
 def _severity_of(given: CheckInput, name: str, few: bool) -> str:
     if name.startswith(EVERYTHING):
-        return NOTE if _uses_given_words(given) else ERROR
+        return NOTE if needs_given_words(given) else ERROR
     return NOTE if few and name != EMPTY else ERROR
-
-
-def _uses_given_words(given: CheckInput) -> bool:
-    """Whether tasks ask for a text that uses several words of their prompts: then a list of all words does what is asked. So
-    it is where the solver's text needs two of the prompt's words or more, and could do without others that it has."""
-    solved = [
-        played
-        for played in given.own.get("solver", ())
-        if played.success and len(played.texts) == 1
-    ]
-    asked = solved[:3]
-    for played in asked:
-        words = re.findall(r"\w+", played.texts[0])
-        shown = set(re.findall(r"\w+", text_of(played.opening).lower()))
-        without = {
-            word: replay(
-                given.family,
-                played.script._replace(texts=(re.sub(rf"\b{word}\b", " ", played.texts[0]),)),
-            )
-            for word in dict.fromkeys(words[:WORDS])
-        }
-        needed = [word for word, again in without.items() if not again.success]
-        given_words = [word for word in needed if word.lower() in shown]
-        if len(given_words) < 2 or len(given_words) < len(needed) or len(needed) == len(without):
-            return False
-    return len(asked) == 3
 
 
 def _return_like_the_solver(

@@ -44,6 +44,7 @@ CHANCES = 12  # dynamics seeds of one trajectory
 PLAIN_GUESSES = ("nan", "inf", "yes", "no", "0", "1", "A", "B")
 EMPTY = "the empty answer"
 EVERYTHING = "every answer at once"
+WORDS = 40  # of the solver's text, each of which is left out once
 SEEDLIKE = ("seed", "task_seed", "id", "index", "row", "number_of_draw")
 
 
@@ -163,6 +164,21 @@ class CheckInput:
                         return True
         return False
 
+    def common_actions(self, most: int) -> list[str]:
+        """The texts that random play and the solver say most often."""
+        common: Counter[str] = Counter()
+        for played in chain.from_iterable(self.own.values()):
+            common.update(played.texts)
+        return [text for text, _ in common.most_common(most)]
+
+    def solved_once(self, least_turns: int = 1) -> list[PlayedTrajectory]:
+        """One trajectory a task that the solver did not fail."""
+        solved = [
+            one for one in self.own.get("solver", ()) if one.success is not False and not one.error
+        ]
+        long = [one for one in reversed(solved) if len(one.texts) >= least_turns]
+        return list({one.task.id: one for one in long}.values())[::-1]
+
     @property
     def played(self) -> list[PlayedTrajectory]:
         return list(chain.from_iterable(self.plays.values()))
@@ -242,6 +258,32 @@ class CheckInput:
             EVERYTHING: self.as_answer(" ".join(listed)),
             f"{EVERYTHING}, each in tags": " ".join(map(self.as_answer, listed)),
         }
+
+
+def needs_given_words(given: CheckInput) -> bool:
+    """Whether tasks ask for a text that uses several words of their prompts: then a list of all words does what is asked. So
+    it is where the solver's text needs two of the prompt's words or more, and could do without others that it has."""
+    solved = [
+        played
+        for played in given.own.get("solver", ())
+        if played.success and len(played.texts) == 1
+    ]
+    asked = solved[:3]
+    for played in asked:
+        words = re.findall(r"\w+", played.texts[0])
+        shown = set(re.findall(r"\w+", text_of(played.opening).lower()))
+        without = {
+            word: replay(
+                given.family,
+                played.script._replace(texts=(re.sub(rf"\b{word}\b", " ", played.texts[0]),)),
+            )
+            for word in dict.fromkeys(words[:WORDS])
+        }
+        needed = [word for word, again in without.items() if not again.success]
+        given_words = [word for word in needed if word.lower() in shown]
+        if len(given_words) < 2 or len(given_words) < len(needed) or len(needed) == len(without):
+            return False
+    return len(asked) == 3
 
 
 def inside(text: str) -> str:

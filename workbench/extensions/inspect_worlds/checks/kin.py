@@ -1,11 +1,9 @@
-"""Held-out tasks that are training tasks in other words (E2), held-out tasks of the easiest level alone, and a right answer that
-follows from the task's number (E9)."""
+"""Held-out tasks that are training tasks in other words (E2), and held-out tasks of the easiest level alone."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +14,6 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import (
-    SEEDLIKE,
     SLOW_S,
     CheckInput,
     without_its_seed,
@@ -24,7 +21,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
 from workbench.extensions.inspect_worlds.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened
-from workbench.values.seeds import rng_at, seed_of
+from workbench.values.seeds import rng_at
 from workbench.worlds.splits import SPLITS, tasks
 
 DRAWN = 192  # tasks of each split
@@ -36,9 +33,6 @@ NAME = re.compile(r"\b[A-Z][a-z]+\b")
 LEVELS = re.compile(
     r"level|difficulty|depth|size|digits|hops|steps|length|stage|grade", re.IGNORECASE
 )
-NUMBERED = (*SEEDLIKE, "number", "no", "nr")
-ANSWERS = 96  # tasks whose answers are compared with their numbers
-MODULI = range(2, 13)
 
 
 def check_kin(given: CheckInput) -> Iterator[RuleResult]:
@@ -164,61 +158,3 @@ def _numbers_under(some: Sequence[Task], name: str) -> set[float]:
     """The values of a field; none at all where one of them is no number."""
     values = [task.payload.get(name) for task in some]
     return set(values) if all(map(is_number, values)) else set()
-
-
-# ------------------------------------------------------------------------------------------------ numbers that tell
-
-
-def check_numbers(given: CheckInput) -> Iterator[RuleResult]:
-    """The solver's answer follows from a number of the task that the prompt shows, whatever else it says."""
-    family: Any = given.family
-    solver = given.own.get("solver", ())
-    one_turn = all(len(played.texts) == 1 for played in solver)
-    if not solver or not one_turn or given.step_s > SLOW_S or hasattr(family, "task_seeds"):
-        return
-    answers: list[tuple[dict[str, int], str]] = []
-    rest: set[str] = set()
-    spent = Spent()
-    for number in range(ANSWERS):
-        if spent.seconds > SECONDS:
-            break
-        task = family.task(seed_of("check-env", "numbers", number))
-        shown = text_of(opening_of(family, task, 0))
-        numbers = {name: value for name, value in _numbers_of(task).items() if str(value) in shown}
-        if not numbers:
-            return
-        for value in numbers.values():
-            shown = shown.replace(str(value), "")
-        rest.add(shown)
-        answers.append((numbers, "\n".join(_solution(given, task))))
-    different = {answer for _, answer in answers}
-    yield Checked(len(answers), "numbers that tell")
-    if len(answers) < ANSWERS // 2 or 2 * len(rest) < len(answers) or not 2 <= len(different) <= 12:
-        return
-    telling = _telling(answers)
-    if telling:
-        yield Finding(
-            f"the right answer follows from the task's {telling}, which the prompt shows, at {len(answers)} "
-            "of as many tasks: it can be read off that number, and nothing else of the prompt has to be understood. Draw "
-            "the place of the right answer from a generator (rng_at('my_env', task_seed)), not from the number itself"
-        )
-
-
-def _telling(answers: Sequence[tuple[dict[str, int], str]]) -> str:
-    """The number whose remainder has one answer alone, and the modulus, in words; "" for none."""
-    for name in answers[0][0]:
-        for modulus in MODULI:
-            by_rest: dict[int, set[str]] = defaultdict(set)
-            for numbers, answer in answers:
-                by_rest[numbers.get(name, -1) % modulus].add(answer)
-            if all(len(answered) == 1 for answered in by_rest.values()):
-                return f"{name} modulo {modulus}"
-    return ""
-
-
-def _numbers_of(task: Task) -> dict[str, int]:
-    numbers = {"task_seed": task.task_seed}
-    for name, value in task.payload.items():
-        if name.lower() in NUMBERED and isinstance(value, int) and not isinstance(value, bool):
-            numbers[name] = value
-    return numbers

@@ -6,7 +6,7 @@ Both compare trajectories that differ in one place: in one action, or in the way
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,7 +35,8 @@ from workbench.worlds.shared import made
 ACTIONS = 4  # that are compared in a turn
 ENOUGH = 3  # tasks, each of which must answer late
 ANNOUNCED = re.compile(
-    r"\b(?:delay\w*|late|later|ago|previous\w*|before|last turn|next turn|behind)\b", re.IGNORECASE
+    r"\b(?:delay\w*|late|later|ago|previous\w*|before|last turn|next|tomorrow|overnight|arriv\w*|behind)\b",
+    re.IGNORECASE,
 )
 WALKS = 10  # trajectories of a task, among which two meet in a state
 STEPS = 12  # of each
@@ -52,7 +53,7 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
     if (why := unplayable(family)) is not None:
         yield NotChecked(why)
         return
-    actions = _common_actions(given)
+    actions = given.common_actions(ACTIONS)
     if family.max_turns < 3 or len(actions) < 2 or given.step_s > SLOW_S:
         yield NotChecked("three turns in which two actions can be compared")
         return
@@ -76,14 +77,6 @@ def check_replies(given: CheckInput) -> Iterator[RuleResult]:
             "after the action, and not the one before the move. Build the observation after the state has changed (or "
             "say in the prompt that replies are delayed)"
         )
-
-
-def _common_actions(given: CheckInput) -> list[str]:
-    common: Counter[str] = Counter()
-    for trajectories in given.own.values():
-        for played in trajectories:
-            common.update(played.texts)
-    return [text for text, _ in common.most_common(ACTIONS)]
 
 
 def _lag_of(given: CheckInput, task: Task, actions: Sequence[str]) -> bool | None:

@@ -118,7 +118,7 @@ def _never_ends(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
     """Take whatever pays most in the next turn and ends nothing; that fails, and must earn less than solving."""
     if given.family.max_turns < 3 or unplayable(given.family) is not None:
         return
-    actions = _actions(given)
+    actions = given.common_actions(ACTIONS)
     by_task = _solved_for(solver)
     first = {played.task.id: played for played in solver if played.task.id in by_task}
     pairs: list[tuple[float, float]] = []
@@ -157,14 +157,6 @@ def _paid_without_end(pairs: Sequence[tuple[float, float]], example: PlayedTraje
         f"{example.task.id!r} the last of {len(example.texts)} actions are {last}: what they pay can be had again and "
         "again. Pay it once, or as a difference that comes back when it is undone"
     )
-
-
-def _actions(given: CheckInput) -> list[str]:
-    common: Counter[str] = Counter()
-    for trajectories in given.own.values():
-        for played in trajectories:
-            common.update(played.texts)
-    return [text for text, _ in common.most_common(ACTIONS)]
 
 
 def _greedy(given: CheckInput, script: Script, actions: Sequence[str], spent: Spent) -> Script:

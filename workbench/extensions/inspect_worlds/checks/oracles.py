@@ -11,7 +11,7 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
-from workbench.extensions.inspect_worlds.leaks import GOLD, leaves
+from workbench.extensions.inspect_worlds.leaks import gold_of
 from workbench.extensions.inspect_worlds.playing import Script, is_over, replay, text_of
 from workbench.values import Task
 from workbench.values.errors import shortened
@@ -27,7 +27,7 @@ def check_oracles(given: CheckInput) -> Iterator[RuleResult]:
     env = made(given.family)
     if not isinstance(env, ToolEnv) or not env.tools or given.step_s > SLOW_S:
         return
-    golds = {task.id: gold for task in given.tasks if (gold := _gold(task))}
+    golds = {task.id: gold for task in given.tasks if (gold := gold_of(task))}
     asked = [task for task in given.tasks if task.id in golds][:TASKS]
     if len(asked) < TASKS or given.family.max_turns < 2:
         return
@@ -53,17 +53,6 @@ def check_oracles(given: CheckInput) -> Iterator[RuleResult]:
                 "read nothing of the gold answer; where a check is a part of the task, let it end the trajectory or cost"
             )
             return
-
-
-def _gold(task: Task) -> str:
-    """The one gold answer of a task, in its payload or in its row; "" for none."""
-    row = task.payload.get("row")
-    for values in (dict(task.payload), row if isinstance(row, dict) else {}):
-        for name, value in values.items():
-            golds = [str(leaf) for leaf in leaves(value)] if name.lower() in GOLD else []
-            if len(golds) == 1 and golds[0].strip():
-                return golds[0].strip()
-    return ""
 
 
 def _tells(given: CheckInput, task: Task, golds: dict[str, str], call: Any) -> str:

@@ -144,10 +144,10 @@ def _tool_scripts(given: CheckInput) -> list[Script]:
     env = made(given.family)
     if not isinstance(env, ToolEnv) or not env.tools:
         return []
-    words = _words(given)
+    words = words_of_tasks(given)
     texts: list[str] = []
     for tool in env.tools:
-        for arguments in _arguments(tool.parameters, words):
+        for arguments in arguments_for(tool.parameters, words):
             texts.append(env.format.write_call(tool.name, arguments))
     scripts = [Script(given.tasks[0], 0, (text,)) for text in texts[:SCRIPTS]]
     # The same call at other tasks: what a tool knows may be the task's.
@@ -156,7 +156,7 @@ def _tool_scripts(given: CheckInput) -> list[Script]:
     return scripts
 
 
-def _words(given: CheckInput) -> list[str]:
+def words_of_tasks(given: CheckInput) -> list[str]:
     """Names, words and numbers of the tasks, what a tool is likely to be asked about."""
     shown = " ".join(
         f"{task.payload.get('question', '')} {json.dumps(task.payload.get('row', {}), default=str)}"
@@ -167,14 +167,14 @@ def _words(given: CheckInput) -> list[str]:
     return list(dict.fromkeys(words)) or ["one", "two", "three", "four"]
 
 
-def _arguments(schema: Mapping[str, Any], words: Sequence[str]) -> Iterator[dict[str, Any]]:
+def arguments_for(schema: Mapping[str, Any], words: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Some arguments that fit a schema, of which each differs from the one before in a single value."""
     properties = dict(schema.get("properties", {}))
-    base = {name: _value(part, words, 0) for name, part in properties.items()}
+    base = {name: value_for(part, words, 0) for name, part in properties.items()}
     made_up = [base]
     for step in range(1, CALLS):
         name = list(properties)[(step - 1) % len(properties)] if properties else ""
-        changed = {name: _value(properties[name], words, step)} if name else {}
+        changed = {name: value_for(properties[name], words, step)} if name else {}
         made_up.append({**base, **changed})
     known: list[dict[str, Any]] = []
     for arguments in made_up:
@@ -183,11 +183,11 @@ def _arguments(schema: Mapping[str, Any], words: Sequence[str]) -> Iterator[dict
             yield arguments
 
 
-def _value(schema: Mapping[str, Any], words: Sequence[str], number: int) -> Any:
+def value_for(schema: Mapping[str, Any], words: Sequence[str], number: int) -> Any:
     if "enum" in schema:
         return schema["enum"][number % len(schema["enum"])]
     if "anyOf" in schema:
-        return _value(schema["anyOf"][0], words, number)
+        return value_for(schema["anyOf"][0], words, number)
     kind = schema.get("type", "string")
     if kind == "integer":
         return int(schema.get("minimum", 2)) + 3 * number
@@ -196,8 +196,8 @@ def _value(schema: Mapping[str, Any], words: Sequence[str], number: int) -> Any:
     if kind == "boolean":
         return number % 2 == 0
     if kind == "array":
-        return [_value(schema.get("items", {}), words, number)]
+        return [value_for(schema.get("items", {}), words, number)]
     if kind == "object":
         inner = schema.get("properties", {})
-        return {name: _value(part, words, number) for name, part in inner.items()}
+        return {name: value_for(part, words, number) for name, part in inner.items()}
     return words[number % len(words)]

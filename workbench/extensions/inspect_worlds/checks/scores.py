@@ -25,8 +25,6 @@ from workbench.worlds.scoring import scores_after
 LEAST = 4  # trajectories by which a score is judged
 NONSENSE = "zq ??"
 FRESH = 4  # tasks that nobody has played, in either order
-ORDERED = 3  # tasks at which two trajectories are scored in both orders
-DRAWN = 60  # trajectories among which two are looked for that are scored unlike
 AGAIN = 4  # trajectories that are scored once more
 
 
@@ -106,7 +104,7 @@ def check_score_order(given: CheckInput) -> Iterator[RuleResult]:
     right first."""
     if given.step_s > SLOW_S or not given.baselines:
         return
-    for look in (_scored_twice, _right_after_wrong, _in_both_orders):
+    for look in (_scored_twice, _in_either_order):
         results = list(look(given))
         yield from results
         if any(isinstance(result, Finding) for result in results):
@@ -131,66 +129,35 @@ def _scored_twice(given: CheckInput) -> Iterator[RuleResult]:
                 return
 
 
-def _in_both_orders(given: CheckInput) -> Iterator[RuleResult]:
-    """Two trajectories of random play that are scored unlike, at copies of one task under other ids: in one order and in the
-    other one."""
+def _in_either_order(given: CheckInput) -> Iterator[RuleResult]:
+    """At tasks that are new to this process: a wrong trajectory and the solver's, in either order. Wrong is what cannot be
+    read; then what the solver says at another task."""
     family: Any = given.family
-    if not scores_after(family) or "random" not in given.own:
+    solver = given.own.get("solver", ())
+    if not solver or hasattr(family, "task_seeds"):
         return
-    spent = Spent()
-    unlike: list[tuple[bool, Task]] = []
-    for number in range(ORDERED):
-        task = family.task(seed_of("check-env", "both orders", number))
-        pair = _scored_unlike(given, task, spent)
-        if pair is None:
-            continue
-        one, other = pair
-        first = _scored_at(given, replace(task, id=f"{task.id}/one"), pair)
-        second = _scored_at(given, replace(task, id=f"{task.id}/other"), (other, one))[::-1]
-        if None not in (*first, *second):
-            unlike.append((first != second, task))
-    yield Checked(len(unlike), "two trajectories in both orders")
-    if len(unlike) >= 2 and all(differs for differs, _ in unlike):
-        yield Finding(
-            f"what two trajectories of a task earn depends on which of them is scored first, at {len(unlike)} of {len(unlike)} "
-            f"tasks ({unlike[0][1].id!r} for one): the first verdict is remembered and given to the other attempts of its "
-            "group. A cache of verdicts has the answer in its key, beside the task"
-        )
+    for wrong in ((NONSENSE,) * family.max_turns, solver[0].texts):
+        outcomes = _outcomes(given, wrong)
+        if outcomes is None:
+            return
+        yield Checked(2 * FRESH, "wrong and right in both orders")
+        remembered = all(outcomes["wrong after"]) and not any(outcomes["wrong"])
+        forgotten = all(outcomes["right"]) and not any(outcomes["right after"])
+        if remembered or forgotten:
+            first, then = ("the solver's", "wrong") if remembered else ("a wrong", "the solver's")
+            yield Finding(
+                f"at {FRESH} new tasks {then} trajectories {'succeed' if remembered else 'fail'} where {first} one was played "
+                "before them, and at no task where they came first: success is remembered by task, and given to other "
+                "attempts at it. Something outlives its trajectory (a set of the class, a cache whose key is the task alone): "
+                "keep it in reset, or put the answer into the key"
+            )
+            return
 
 
-def _scored_at(
-    given: CheckInput, task: Task, played: Sequence[PlayedTrajectory]
-) -> list[float | None]:
-    """What trajectories earn, in this order, at a task that nobody has played."""
-    return [replay(given.family, one.script._replace(task=task)).reward for one in played]
-
-
-def _scored_unlike(
-    given: CheckInput, task: Task, spent: Spent
-) -> tuple[PlayedTrajectory, PlayedTrajectory] | None:
-    """Two trajectories of random play, each scored at a copy of the task of its own, that earn unlike amounts."""
+def _outcomes(given: CheckInput, wrong: Sequence[str]) -> dict[str, list[bool]] | None:
+    """Success of wrong and right trajectories that came first, and of those that came after the other; None where it is
+    not known."""
     family: Any = given.family
-    rng = rng_at("check-env", "both orders", task.id)
-    known: dict[tuple[str, ...], tuple[PlayedTrajectory, float]] = {}
-    for number in range(DRAWN):
-        if spent.seconds > given.budget_s:
-            return None
-        copy = replace(task, id=f"{task.id}/{number}")
-        played = play(family, copy, 0, lambda env: family.random_action(env, rng))
-        if played.error or played.reward is None or played.texts in known:
-            continue
-        for other, reward in known.values():
-            if abs(reward - played.reward) > NEAR:
-                return other, played
-        known[played.texts] = played, played.reward
-    return None
-
-
-def _right_after_wrong(given: CheckInput) -> Iterator[RuleResult]:
-    """At tasks that are new to this process: a wrong trajectory and the solver's, in either order."""
-    family: Any = given.family
-    if "solver" not in given.own or hasattr(family, "task_seeds"):
-        return
     spent = Spent()
     outcomes: dict[str, list[bool]] = {
         "wrong": [],
@@ -199,34 +166,23 @@ def _right_after_wrong(given: CheckInput) -> Iterator[RuleResult]:
         "right after": [],
     }
     for number in range(2 * FRESH):
-        if spent.seconds > given.budget_s:
-            return
-        task = family.task(seed_of("check-env", "in order", number))
+        task = family.task(seed_of("check-env", "in order", wrong[0], number))
         wrong_first = number % 2 == 0
         for turn in (0, 1):
             is_wrong = wrong_first == (turn == 0)
-            success = _played_once(family, task, is_wrong)
-            if success is None:
-                return
+            success = _played_once(family, task, wrong if is_wrong else None)
+            if success is None or spent.seconds > given.budget_s:
+                return None
             name = "wrong" if is_wrong else "right"
             outcomes[f"{name} after" if turn else name].append(success)
-    yield Checked(2 * FRESH, "wrong and right in both orders")
-    remembered = all(outcomes["wrong after"]) and not any(outcomes["wrong"])
-    forgotten = all(outcomes["right"]) and not any(outcomes["right after"])
-    if remembered or forgotten:
-        first, then = ("the solver's", "wrong") if remembered else ("a wrong", "the solver's")
-        yield Finding(
-            f"at {FRESH} new tasks {then} trajectories {'succeed' if remembered else 'fail'} where {first} one was played "
-            "before them, and at no task where they came first: success is remembered by task, and given to other attempts "
-            "at it. Something outlives its trajectory (a set of the class, a cache whose key is the task alone): keep it in "
-            "reset, or put the answer into the key"
-        )
+    return outcomes
 
 
-def _played_once(family: Any, task: Task, is_wrong: bool) -> bool | None:
+def _played_once(family: Any, task: Task, texts: Sequence[str] | None) -> bool | None:
+    """By these texts, as many as there are, or by the solver."""
+    if texts is not None:
+        fixed = iter(texts)
+        most = min(len(texts), family.max_turns)
+        return play(family, task, 0, lambda env: next(fixed), most=most).success
     rng = rng_at("check-env", "in order", task.id)
-
-    def act(env: Any) -> str:
-        return NONSENSE if is_wrong else family.solver_action(env, rng)
-
-    return play(family, task, 0, act).success
+    return play(family, task, 0, lambda env: family.solver_action(env, rng)).success

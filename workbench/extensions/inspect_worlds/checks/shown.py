@@ -10,7 +10,7 @@ from itertools import islice
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput, inside
-from workbench.extensions.inspect_worlds.checks.kin import check_numbers
+from workbench.extensions.inspect_worlds.checks.hints import check_hints
 from workbench.extensions.inspect_worlds.checks.oracles import check_oracles
 from workbench.extensions.inspect_worlds.checks.told import check_told
 from workbench.extensions.inspect_worlds.leaks import (
@@ -205,7 +205,7 @@ def check_leaks(given: CheckInput) -> Iterator[RuleResult]:
                 return
     answers = _answers(given)
     results = list(check_told(given))
-    for look in (check_oracles, check_numbers):
+    for look in (check_oracles, check_hints):
         if not any(isinstance(result, Finding) for result in results):
             results += look(given)
     yield from results
