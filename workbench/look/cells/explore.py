@@ -169,7 +169,8 @@ def _widget(answers: Answers, at: str) -> Any:
         at = traitlets.Unicode("").tag(sync=True)
         run = traitlets.Int(0).tag(sync=True)  # the number of the run that `at` is in
         every_s = traitlets.Float(EVERY_S).tag(sync=True)
-        first = traitlets.Dict().tag(sync=True)  # answers that the page has before the kernel is free
+        # Answers that the page has before the kernel is free.
+        first = traitlets.Dict().tag(sync=True)
 
     widget = NavigatorWidget(at=at, first=dict(_held(answers, _first_questions(Address.of(at)))))
     widget.on_msg(lambda _, message, __: _answer(widget, answers, message))
