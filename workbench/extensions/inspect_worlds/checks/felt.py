@@ -112,7 +112,7 @@ def _moved(
 
 
 def _unfelt(given: CheckInput) -> Iterator[RuleResult]:
-    """A part that is the same in every turn by every way to play, or moves what is earned by next to nothing."""
+    """A part that is zero in every turn by every way to play, or moves what is earned by next to nothing."""
     trajectories = [one for one in given.played if one.reward is not None and one.results]
     ways = {one.policy for one in trajectories}
     turns = sum(len(one.results) for one in trajectories)
@@ -125,10 +125,10 @@ def _unfelt(given: CheckInput) -> Iterator[RuleResult]:
     if not most or spread[most] <= NEAR:
         return
     for name, moved in spread.items():
-        by_turn = set(chain.from_iterable(by_part[name]))
-        if turns >= ENOUGH and len(by_turn) == 1 and not PENALTY.search(name):
+        flat = not any(chain.from_iterable(by_part[name]))  # what a turn costs is the same in each
+        if turns >= ENOUGH and flat and not PENALTY.search(name):
             yield Finding(
-                f"the part {name!r} of the reward is {by_turn.pop():g} in all {turns} turns, by {len(ways)} ways to play, the "
+                f"the part {name!r} of the reward is 0 in all {turns} turns, by {len(ways)} ways to play, the "
                 "solver among them: it is flat, and nothing is learned of it. A division of whole numbers, a scale or a bound "
                 "may have made it so",
                 severity=NOTE,
