@@ -570,3 +570,21 @@ def test_the_engine_keeps_only_the_segments_that_still_grow(tokenizer, chat, his
     assert (
         Counting.most <= 9 and Counting.live == set()
     )  # 3 tasks x 3 trajectories: one segment each at any time
+
+
+@pytest.mark.parametrize("name", ["told", "state_key"])
+def test_an_attribute_may_be_called_as_an_optional_method(name):
+    """A list of what the player was told is no method that is asked; a method of that name is."""
+    from types import SimpleNamespace
+
+    from workbench.tools.awaiting import EventLoop
+    from workbench.worlds.runners import answer_call
+
+    def answer(value):
+        env = SimpleNamespace(**{name: value})
+        reset = lambda: Observation((Message("user", "go"),))  # noqa: E731
+        return answer_call("0", reset, {"0": env}, (), EventLoop())
+
+    assert answer(["3 in place"]).error is None and answer(["3 in place"]).state_key is None
+    told = answer(lambda: "a secret")
+    assert "a secret" in (told.state_key, told.privileged), "negative control"

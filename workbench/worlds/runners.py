@@ -98,8 +98,8 @@ def answer_call(
                 f"got {type(value).__name__}"
             )
         check_messages(value if isinstance(value, Observation) else value.observation)
-        state_key = envs[key].state_key() if hasattr(envs[key], "state_key") else None
-        privileged = envs[key].told() if hasattr(envs[key], "told") else None
+        state_key = _asked(envs[key], "state_key")
+        privileged = _asked(envs[key], "told")
         if any(word is not None and not isinstance(word, str) for word in (state_key, privileged)):
             raise EnvError(
                 f"state_key() and privileged() give a string, got {state_key!r} and {privileged!r}"
@@ -115,6 +115,12 @@ def answer_call(
         privileged=privileged,
         seconds=time.monotonic() - started,
     )
+
+
+def _asked(env: object, name: str) -> object:
+    """What a method of this name gives; None where there is none: an attribute may be called so, too."""
+    method = getattr(env, name, None)
+    return method() if callable(method) else None
 
 
 def _words_of(error: BaseException, caught: tuple[type[BaseException], ...]) -> str:

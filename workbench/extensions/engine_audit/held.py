@@ -30,8 +30,8 @@ class HeldWeights:
     version: int
     name: str
     words: str
-    weights: Weights | None = None
     kind: str = ""
+    weights: Weights | None = None
 
 
 def held_by(
@@ -55,20 +55,27 @@ def held_by(
         if rounded is not None and name == NOW:
             return HeldWeights(version, name, _dtype_words(rounded))
         if rounded is not None:
-            return HeldWeights(version, name, _other_words(held, own), kind=STALE)
+            return HeldWeights(version, name, _other_words(held, own), STALE)
     copied = {name: tensor.detach().clone() for name, tensor in held.items()}
+    return HeldWeights(version, HELD, *_words_and_kind(held, own, names, model), copied)
+
+
+def _words_and_kind(
+    held: Weights, own: Weights, names: WeightNames, model: torch.nn.Module
+) -> tuple[str, str]:
+    """How weights that no version has differ from the learner's, and what that fault is called."""
     head = _head_name(model)
     kind = kind_of_parts(_other_tensors(held, own), list(own), head)
     words = _other_words(held, own)
     if kind == HEAD and any(head in tied and len(tied) > 1 for tied in names.tied):
         words += " (the head is tied to the embedding)"
-    return HeldWeights(version, HELD, words, copied, kind)
+    return words, kind
 
 
 def _head_name(model: torch.nn.Module) -> str | None:
     head = model.get_output_embeddings()
-    found = (f"{name}.weight" for name, module in model.named_modules() if module is head)
-    return next(found, None)
+    names = (f"{name}.weight" for name, module in model.named_modules() if module is head)
+    return next(names, None)
 
 
 def _under_all_names(chosen: Weights, names: WeightNames) -> dict[str, torch.Tensor]:

@@ -20,6 +20,8 @@ from workbench.values import Observation, Task, Trajectory
 from workbench.values.errors import shortened
 from workbench.worlds.base import EnvFamily
 
+PASSAGE = 30  # words of a text that is there to be read
+
 GOLD = frozenset(
     "answer answers gold golds solution solutions secret expected label aliases correct".split()
 )
@@ -185,13 +187,28 @@ def _in_the_opening(
     family: EnvFamily | None, trajectory: Trajectory, rare: Sequence[str]
 ) -> tuple[None, str] | None:
     task = trajectory.task
-    on_purpose = [*problem(task), *_passages(family, task)]
+    on_purpose = [
+        *problem(task),
+        *_passages(family, task),
+        *to_be_read(trajectory.first_observation),
+    ]
     opening = without(words_of(trajectory.first_observation), on_purpose)
     for secret in rare:
         if holds(opening, secret):
             what = f"the first prompt holds {shortened(secret)}, of the gold answer, outside of the question"
             return None, what
     return None
+
+
+def to_be_read(opening: Observation) -> list[str]:
+    """Passages of a first prompt: long texts of others beside the author's own words. An answer is there to be found."""
+    passages = []
+    for message in opening.messages:
+        has_words_of_the_author = any(part.trusted for part in message.content)
+        for part in message.content:
+            is_long = len(part.text.split()) >= PASSAGE
+            passages += [part.text] * (has_words_of_the_author and is_long and not part.trusted)
+    return passages
 
 
 def _in_a_reply(

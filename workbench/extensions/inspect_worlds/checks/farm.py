@@ -273,6 +273,21 @@ def _pays_again(rewards: Sequence[float | None]) -> bool:
     return sum(value > 0 for value in rewards) >= 2 and min(rewards) >= 0
 
 
+def _with_filler(given: CheckInput, name: str, text: str) -> list[tuple[float, float]]:
+    """(reward of the words alone or, where that is more, of filler alone; reward of the words with filler behind them) of tasks
+    that are not solved by it: an answer that is no longer read may cost less than a bad one."""
+    tasks = [played.task for played in given.fixed[name]][:LEAST]
+    longer = given.play(f"{name}, longer", lambda env, rng: text + FILLER, tasks)
+    unread = given.play("no answer, long", lambda env, rng: FILLER, tasks)
+    return [
+        (max(a.reward, c.reward), b.reward)
+        for a, b, c in zip(given.fixed[name], longer, unread)
+        if a.task.id == b.task.id
+        and all(is_number(played.reward) for played in (a, b, c))
+        and not b.success
+    ]
+
+
 def _by_length(given: CheckInput, solver: PolicyEstimate | None) -> Iterator[Finding]:
     """The same words, with filler behind them, earn more."""
     ways = [
@@ -281,16 +296,7 @@ def _by_length(given: CheckInput, solver: PolicyEstimate | None) -> Iterator[Fin
     chosen = ways[:3]
     scale = max(_scale(given, solver), 0.0)
     for name, text in chosen:
-        tasks = [played.task for played in given.fixed[name]][:LEAST]
-        longer = given.play(f"{name}, longer", lambda env, rng, text=text: text + FILLER, tasks)
-        pairs = [
-            (a.reward, b.reward)
-            for a, b in zip(given.fixed[name], longer)
-            if a.task.id == b.task.id
-            and a.reward is not None
-            and b.reward is not None
-            and not b.success
-        ]
+        pairs = _with_filler(given, name, text)
         if (
             len(pairs) >= 3
             and all(b > a + 1e-9 for a, b in pairs)

@@ -375,6 +375,7 @@ CHANGES: tuple[AnswerProbe, ...] = (
         _turned_round,
         "The order is lost (a set, a sorted list, a count)",
         ANY_ORDER,
+        sure=False,  # a tour is as long the other way round
     ),
     AnswerProbe(
         "the right number with one more digit",

@@ -20,7 +20,9 @@ from workbench.extensions.inspect_worlds.leaks import (
     holds,
     leak_of,
     rare_parts,
+    to_be_read,
     unsure_is_no_answer,
+    without,
     without_unsure,
     words_of,
 )
@@ -260,9 +262,8 @@ def _is_answer(value: object, answer: str) -> bool:
 def _answers_shown(given: CheckInput, answers: dict[str, str]) -> Iterator[RuleResult]:
     """Whether tasks' own answers stand in what is shown, and those of others do not. In a prompt, or in the reply to an
     action that earned nothing: an empty one, a wrong one."""
-    shown: dict[str, dict[str, str]] = {
-        "the first prompt": {name: words_of(opening) for name, opening in given.openings.items()}
-    }
+    prompts = {name: _told_by(opening) for name, opening in given.openings.items()}
+    shown: dict[str, dict[str, str]] = {"the first prompt": prompts}
     for policy in (EMPTY, *islice((name for name in given.fixed if name != EMPTY), 4)):
         shown[f"the reply to {policy}"] = _replies(given.fixed[policy], answers)
     tasks = {task.id: task for task in given.tasks}
@@ -285,6 +286,11 @@ def _answers_shown(given: CheckInput, answers: dict[str, str]) -> Iterator[RuleR
                 f"{shortened(near, 80)}"
             )
             return
+
+
+def _told_by(opening: Observation) -> str:
+    """What a first prompt says beside a passage that is there to be read."""
+    return without(words_of(opening), to_be_read(opening))
 
 
 def _replies(trajectories: Sequence[PlayedTrajectory], answers: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,191 @@
+"""Right environments that a check once called wrong, each beside the wrong one that it must go on naming."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+
+import workbench as wb
+from workbench.values import Message, Observation, StepResult, Task, Text
+
+RIVERS = ["Onda", "Virel", "Sarm", "Tolba", "Quint", "Besko", "Ulmen", "Drav", "Ilster", "Mohn"]
+FILLER = "The town is old and quiet, and its people bake bread and mend nets all the year round. "
+
+
+def errors_of(family, rule):
+    report = wb.check_env(family, tasks=8, policy="frozenlake-tiny")
+    return [found.what for name, found in report.errors if name == rule]
+
+
+@dataclass
+class Once:
+    """One answer, judged by the family."""
+
+    family: object
+
+    def reset(self, task, dynamics_seed):
+        self.task = task
+        self.over = False
+        return Observation((Message("user", self.family.opening(task)),))
+
+    def step(self, action_text):
+        self.over = True
+        words = action_text.strip().removeprefix("<answer>").removesuffix("</answer>").strip()
+        reward = self.family.judge(self.task, words)
+        info = {"success": reward == self.family.best(self.task)}
+        return StepResult(Observation(()), reward, terminated=True, info=info)
+
+
+@dataclass(frozen=True)
+class Asked:
+    max_turns: ClassVar[int] = 1
+
+    def make(self):
+        return Once(self)
+
+    def solver_action(self, env, rng):
+        return f"<answer>{self.solution(env.task)}</answer>"
+
+    def best(self, task):
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Reading(Asked):
+    """What river a town is on. `told`: by the passage that is to be read, or by the author's own words."""
+
+    told: str = "passage"
+    name: ClassVar[str] = "reading"
+
+    def task(self, task_seed):
+        river = RIVERS[task_seed % len(RIVERS)]
+        return Task(f"reading/{task_seed}", "reading", task_seed, {"answer": river, "n": task_seed})
+
+    def opening(self, task):
+        says = f"It lies on the {task.payload['answer']}. "
+        passage = FILLER * 2 + (says if self.told == "passage" else "")
+        hint = "" if self.told == "passage" else says
+        asked = f"{hint}Town {task.payload['n']}: which river is it on? <answer>river</answer>"
+        return (Text(passage), Text(asked, trusted=True))
+
+    def solution(self, task):
+        return task.payload["answer"]
+
+    def judge(self, task, words):
+        return float(words == task.payload["answer"])
+
+    def random_action(self, env, rng):
+        return f"<answer>{rng.choice(RIVERS)}</answer>"
+
+
+def test_a_passage_may_hold_the_answer_and_a_hint_may_not():
+    assert errors_of(Reading(), "E9") == []
+    assert errors_of(Reading(told="hint"), "E9")
+
+
+@dataclass(frozen=True)
+class Stock(Asked):
+    """How much to order. `long`: more words are paid more; else an order that cannot be read is none, and costs nothing."""
+
+    long: bool = False
+    name: ClassVar[str] = "stock"
+
+    def task(self, task_seed):
+        needed = random.Random(task_seed).randrange(40, 60)
+        return Task(f"stock/{task_seed}", "stock", task_seed, {"needed": needed})
+
+    def opening(self, task):
+        return f"{task.payload['needed']} will be sold. Order: <answer>number</answer>"
+
+    def solution(self, task):
+        return task.payload["needed"]
+
+    def judge(self, task, words):
+        bonus = 0.01 * len(words.split()) if self.long else 0.0
+        number = words.split("</answer>")[0]
+        if not self.long and not words.isdigit():
+            return 0.5
+        apart = abs(int(number) - task.payload["needed"]) if number.isdigit() else 60
+        return 1.0 - apart / 60 + bonus
+
+    def best(self, task):
+        return 1.0
+
+    def random_action(self, env, rng):
+        return f"<answer>{rng.integers(0, 20)}</answer>"
+
+
+def test_an_order_that_is_not_read_costs_less_than_a_bad_one_and_length_is_not_what_is_paid():
+    def by_length(family):
+        return [what for what in errors_of(family, "E12") if "grows with length" in what]
+
+    assert by_length(Stock()) == []
+    assert by_length(Stock(long=True))
+
+
+@dataclass(frozen=True)
+class Tour(Asked):
+    """A round trip through six places: as long the other way round."""
+
+    name: ClassVar[str] = "tour"
+
+    def task(self, task_seed):
+        rng = random.Random(task_seed)
+        places = {letter: [rng.random(), rng.random()] for letter in "ABCDEF"}
+        return Task(f"tour/{task_seed}", "tour", task_seed, {"places": places})
+
+    def opening(self, task):
+        return f"Visit all and come back: {task.payload['places']}. <answer>letters</answer>"
+
+    def length(self, task, letters):
+        places = [task.payload["places"][letter] for letter in (*letters, letters[0])]
+        return sum(map(math.dist, places, places[1:]))
+
+    def solution(self, task):
+        left = sorted(task.payload["places"])
+        tour = [left.pop(0)]
+        while left:
+            here = task.payload["places"][tour[-1]]
+            nearest = min(left, key=lambda one: math.dist(here, task.payload["places"][one]))
+            left.remove(nearest)
+            tour.append(nearest)
+        return " ".join(tour)
+
+    def judge(self, task, words):
+        letters = words.split()
+        if sorted(letters) != sorted(task.payload["places"]):
+            return 0.0
+        return round(self.length(task, self.solution(task).split()) / self.length(task, letters), 6)
+
+    def random_action(self, env, rng):
+        return f"<answer>{' '.join(rng.permutation(list('ABCDEF')))}</answer>"
+
+
+def test_a_tour_the_other_way_round_is_no_error():
+    assert errors_of(Tour(), "E27") == []
+
+
+@dataclass
+class Noted(Once):
+    """It keeps what it told under a name that is an optional method of ours."""
+
+    told: list = field(default_factory=list)
+
+    def step(self, action_text):
+        self.told.append(action_text)
+        return super().step(action_text)
+
+
+@dataclass(frozen=True)
+class Notes(Reading):
+    def make(self):
+        return Noted(self)
+
+
+@pytest.mark.parametrize("rule", ["E5", "E18"])
+def test_an_attribute_called_told_is_no_exception(rule):
+    assert errors_of(Notes(), rule) == []
