@@ -53,7 +53,7 @@ class TrajectoryTokens:
     @property
     def reward(self) -> float | None:
         """R: all that it earned; None where any of it is not known. None is not zero."""
-        if self.broken or any(reward is None for reward in self.rewards):
+        if self.broken or None in self.rewards:
             return None
         total = sum_of(self.rewards) + (self.outcome or 0.0)
         return total if math.isfinite(total) else None

@@ -370,7 +370,7 @@ def test_another_source_or_other_flags_are_another_kernel(what, monkeypatch, tmp
         (tmp_path / "other.cpp").write_text("int one;")
         other = tmp_path / "other.cpp"
         if what == "SHARED":
-            monkeypatch.setattr(kernel, "SHARED", other)
+            monkeypatch.setattr(kernel, "SHARED", (other,))
         else:
             source = other
     assert kernel._key(source, "g++") != before
