@@ -208,22 +208,22 @@ def test_models_with_attention_of_their_own_kind_are_not_packed(name):
     assert model.config._attn_implementation in ("sdpa", "eager")  # as it was
 
 
+def seeing_all_before(attention):
+    """The same attention, but that every part begins with all that stands before it."""
+
+    def wrong(q, k, v, parts, scale):
+        bent = [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts]
+        return attention(q, k, v, bent, scale)
+
+    return wrong
+
+
 def test_negative_control_a_packed_segment_that_sees_its_neighbour_is_noticed(monkeypatch):
-    """Let every part begin with all that stands before it: the probe says no."""
+    """The probe says no."""
     import workbench.learn.packing as module
 
     straight = module.packed_attention
-    monkeypatch.setattr(
-        module,
-        "packed_attention",
-        lambda q, k, v, parts, scale: straight(
-            q,
-            k,
-            v,
-            [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts],
-            scale,
-        ),
-    )
+    monkeypatch.setattr(module, "packed_attention", seeing_all_before(straight))
     assert not make_packable(family("qwen3"))
 
 
@@ -248,17 +248,7 @@ def test_rounding_of_large_logits_is_no_difference(monkeypatch):
 
     monkeypatch.setattr(module, "packed_attention", rounded)
     assert make_packable(with_large_logits())
-    monkeypatch.setattr(
-        module,
-        "packed_attention",
-        lambda q, k, v, parts, scale: straight(
-            q,
-            k,
-            v,
-            [part._replace(prefix_start=0, prefix_stop=part.start) for part in parts],
-            scale,
-        ),
-    )
+    monkeypatch.setattr(module, "packed_attention", seeing_all_before(straight))
     assert not make_packable(with_large_logits())
 
 

@@ -35,6 +35,13 @@ HEAD_TOKENS = 4096
 HEAD_LIMITS = {torch.float32: 1e-8, torch.bfloat16: 1e-3, torch.float16: 1e-3}
 
 
+def head_name(model: torch.nn.Module) -> str | None:
+    """The name of the output head's weight; None where the model does not say which it is."""
+    head = model.get_output_embeddings()
+    names = [f"{name}.weight" for name, module in model.named_modules() if module is head]
+    return names[0] if names else None
+
+
 class PlainForward:
     """A model without its weights: they are lent for each pass, so that no second copy of them is kept.
 
@@ -49,9 +56,7 @@ class PlainForward:
         }
         self._shell = copy.deepcopy(model, shells).eval()
         self.hidden_size = int(model.config.get_text_config(decoder=True).hidden_size)
-        head = model.get_output_embeddings()
-        names = [f"{name}.weight" for name, module in model.named_modules() if module is head]
-        self._head = names[0] if names else None
+        self._head = head_name(model)
         shell_head = self._shell.get_output_embeddings()
         if shell_head is not None:
             # A head in another dtype than the rest: what an audit may want to try.

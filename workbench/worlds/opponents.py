@@ -23,6 +23,7 @@ from workbench.tools.awaiting import EventLoop
 from workbench.values import Message, Observation, StepResult, Task
 from workbench.values.errors import EnvError
 from workbench.values.seeds import rng_at
+from workbench.worlds.runners import asked
 
 MOST_REPLIES = 100  # of the other side in a row
 
@@ -67,7 +68,7 @@ class OpponentEnv:
         )
 
     def state_key(self) -> str | None:
-        return self.env.state_key() if hasattr(self.env, "state_key") else None
+        return asked(self.env, "state_key")
 
     def close(self) -> None:
         self._loop.close()

@@ -98,8 +98,8 @@ def answer_call(
                 f"got {type(value).__name__}"
             )
         check_messages(value if isinstance(value, Observation) else value.observation)
-        state_key = _asked(envs[key], "state_key")
-        privileged = _asked(envs[key], "told")
+        state_key = asked(envs[key], "state_key")
+        privileged = asked(envs[key], "told")
         if any(word is not None and not isinstance(word, str) for word in (state_key, privileged)):
             raise EnvError(
                 f"state_key() and privileged() give a string, got {state_key!r} and {privileged!r}"
@@ -117,7 +117,7 @@ def answer_call(
     )
 
 
-def _asked(env: object, name: str) -> object:
+def asked(env: object, name: str) -> object:
     """What a method of this name gives; None where there is none: an attribute may be called so, too."""
     method = getattr(env, name, None)
     return method() if callable(method) else None

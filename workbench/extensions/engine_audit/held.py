@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from workbench.engines.digests import digests
+from workbench.engines.gap import head_name
 from workbench.engines.intake import WeightNames
 from workbench.extensions.engine_audit.forward import HELD, NOW, Weights
 from workbench.extensions.engine_audit.toggles import HEAD, STALE, kind_of_parts
@@ -55,7 +56,8 @@ def held_by(
         if rounded is not None and name == NOW:
             return HeldWeights(version, name, _dtype_words(rounded))
         if rounded is not None:
-            return HeldWeights(version, name, _other_words(held, own), STALE)
+            words = _other_words(held, own, _other_tensors(held, own))
+            return HeldWeights(version, name, words, STALE)
     copied = {name: tensor.detach().clone() for name, tensor in held.items()}
     return HeldWeights(version, HELD, *_words_and_kind(held, own, names, model), copied)
 
@@ -64,18 +66,13 @@ def _words_and_kind(
     held: Weights, own: Weights, names: WeightNames, model: torch.nn.Module
 ) -> tuple[str, str]:
     """How weights that no version has differ from the learner's, and what that fault is called."""
-    head = _head_name(model)
-    kind = kind_of_parts(_other_tensors(held, own), list(own), head)
-    words = _other_words(held, own)
+    head = head_name(model)
+    other = _other_tensors(held, own)
+    kind = kind_of_parts(other, list(own), head)
+    words = _other_words(held, own, other)
     if kind == HEAD and any(head in tied and len(tied) > 1 for tied in names.tied):
         words += " (the head is tied to the embedding)"
     return words, kind
-
-
-def _head_name(model: torch.nn.Module) -> str | None:
-    head = model.get_output_embeddings()
-    names = (f"{name}.weight" for name, module in model.named_modules() if module is head)
-    return next(names, None)
 
 
 def _under_all_names(chosen: Weights, names: WeightNames) -> dict[str, torch.Tensor]:
@@ -134,8 +131,7 @@ def _other_tensors(held: Weights, own: Weights) -> tuple[str, ...]:
     )
 
 
-def _other_words(held: Weights, own: Weights) -> str:
-    other = _other_tensors(held, own)
+def _other_words(held: Weights, own: Weights, other: tuple[str, ...]) -> str:
     far = 0.0
     for name in other:
         apart = held[name].to(own[name].device).double() - own[name].double()

@@ -25,7 +25,7 @@ from workbench.values import Observation, StepResult, StopReason, Task, Trajecto
 from workbench.values.errors import EnvError, MissingPackageError
 from workbench.worlds.base import EnvFamily
 from workbench.worlds.baselines import trajectory_of, with_its_score
-from workbench.worlds.runners import EnvAnswer, EnvRunner, check_messages
+from workbench.worlds.runners import EnvAnswer, EnvRunner, asked, check_messages
 from workbench.worlds.scoring import scores_after
 from workbench.worlds.shared import opened
 
@@ -338,7 +338,7 @@ def unplayable(family: EnvFamily) -> str | None:
 
 
 def answer_of(env: Any, reply: Observation | StepResult) -> Any:
-    key = env.state_key() if hasattr(env, "state_key") else None
+    key = asked(env, "state_key")
     return plain_answer(reply), key
 
 
