@@ -26,7 +26,7 @@ KINDS = {
     ("Stone", "letters"): ("E27", "the beginning of the right answer is paid", "error"),
     ("Stone", "named"): ("E27", "among four of other tasks is paid", "error"),
     ("Sorted", "as far as"): ("E27", "the first half of the items is paid", "error"),
-    ("Sorted", "set"): ("E27", "in the opposite order is paid", "error"),
+    ("Sorted", "set"): ("E27", "with its first two items swapped is paid", "error"),
     ("Sorted", "some"): ("E27", "the first half of the items is paid", "error"),
     ("Options", "repeated"): ("E27", "the whole question, repeated,", "error"),
     ("Options", "place"): ("E9", "at place 3 from the front", "error"),

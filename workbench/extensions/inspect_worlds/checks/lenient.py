@@ -275,6 +275,15 @@ def _some_items(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     return parts[1].join(parts[0][: len(parts[0]) // 2]) if parts else None
 
 
+def _two_swapped(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """Four items at least: the same three in a ring are the same ring in any order."""
+    parts = _items(answer, least=4)
+    if parts is None:
+        return None
+    first, second, *rest = parts[0]
+    return parts[1].join([second, first, *rest])
+
+
 def _turned_round(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     parts = _items(answer)
     return parts[1].join(parts[0][::-1]) if parts else None
@@ -369,6 +378,12 @@ CHANGES: tuple[AnswerProbe, ...] = (
         _some_items,
         "What is missing is not missed (zip ends with the shorter one; a subset)",
         SOME,
+    ),
+    AnswerProbe(
+        "the right answer with its first two items swapped",
+        _two_swapped,
+        "The order is lost (a set, a sorted list, a count)",
+        ANY_ORDER,
     ),
     AnswerProbe(
         "the items in the opposite order",
