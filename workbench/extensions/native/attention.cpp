@@ -1,6 +1,6 @@
 // Attention of packed sequences, forward and backward, in float32.
 //
-// softmax(scale * q k^T) v for every token over its part's prefix and its own part up to itself. A block of queries (the
+// softmax(scale * q k^T) v for every token that is asked for, over its part's prefix and its own part up to itself. A block of queries (the
 // heads that share a key are further queries of it) goes over its keys a tile at a time; of the scores no more than one
 // tile is ever there. The forward pass keeps the logarithm of each row's sum, and the backward pass makes the weights from it
 // again.
@@ -8,7 +8,7 @@
 // Threads share out whole blocks (forward) and, of each key head, whole trees of sequences (backward): the order of
 // every sum is the same whatever their number.
 //
-// A name of a shape in brackets: T tokens of the pass, H heads, K heads of keys, D numbers of a query or key, E of a value.
+// A name of a shape in brackets: T tokens of the pass, Q queries (all tokens, or those that are asked for), H heads, K heads of keys, D numbers of a query or key, E of a value.
 
 #include <algorithm>
 #include <cmath>
@@ -33,16 +33,18 @@ struct States {
 
 struct Part {
   int64_t start, stop, prefix_start, prefix_stop;
+  int64_t first, last;  // of the queries, those of its tokens
 };
 
 struct Work {
-  int64_t tokens, heads, key_heads, size, value_size;
+  int64_t tokens, queries, heads, key_heads, size, value_size;
   int64_t parts, trees, threads;
   float scale;
   const Part* part;      // of each tree one after the other
   const int64_t* tree;   // [trees + 1]: the first part of each; what different trees look at is disjoint
+  const int64_t* place;  // [Q]: which token a query is; they ascend within a part
   States query, key, value, out;
-  float* log_sum;  // [H, T]: logarithm of the sum of a row's exponentials
+  float* log_sum;  // [H, Q]: logarithm of the sum of a row's exponentials
   States grad_out, grad_query, grad_key, grad_value;
 };
 }
@@ -151,25 +153,27 @@ struct Head {
   }
 };
 
-// Queries of a block, token by token and of each the heads that share a key: numbers of such a row.
+// Queries of a block, one by one and of each the heads that share a key: numbers of such a row.
 struct Block {
   const Work& work;
   int64_t head;         // of the keys
   int64_t shared;       // heads that share it
-  int64_t first, last;  // tokens
+  int64_t first, last;  // queries
   const Part& part;
 
   int64_t rows() const { return (last - first) * shared; }
 
-  int64_t token(int64_t row) const { return first + row / shared; }
+  int64_t query(int64_t row) const { return first + row / shared; }
+
+  int64_t token(int64_t row) const { return work.place[query(row)]; }
 
   float* of(const States& states, int64_t row) const {
     return states.numbers + (head * shared + row % shared) * states.head +
-           token(row) * states.token;
+           query(row) * states.token;
   }
 
   float& log_sum(int64_t row) const {
-    return work.log_sum[(head * shared + row % shared) * work.tokens + token(row)];
+    return work.log_sum[(head * shared + row % shared) * work.queries + query(row)];
   }
 
   void gather(const States& states, int64_t size, float factor, float* to) const {
@@ -186,8 +190,15 @@ struct Block {
   void tiles(Task task) const {
     for (int64_t key = part.prefix_start; key < part.prefix_stop; key += TILE)
       task(key, std::min(TILE, part.prefix_stop - key), int64_t{0});
-    for (int64_t key = part.start; key < last; key += TILE)
-      task(key, std::min(TILE, last - key), std::max(int64_t{0}, key - first) * shared);
+    const int64_t end = work.place[last - 1] + 1;
+    for (int64_t key = part.start; key < end; key += TILE)
+      task(key, std::min(TILE, end - key), before(key) * shared);
+  }
+
+  // Queries of the block that stand before a key.
+  int64_t before(int64_t key) const {
+    const int64_t* own = work.place + first;
+    return std::lower_bound(own, work.place + last, key) - own;
   }
 
   // How many keys of a tile a row sees.
@@ -209,7 +220,7 @@ struct Block {
   }
 };
 
-static int64_t tokens_of_block(const Work& work) {
+static int64_t queries_of_block(const Work& work) {
   return std::max<int64_t>(1, ROWS * work.key_heads / work.heads);
 }
 
@@ -364,14 +375,14 @@ extern "C" void attention_forward(const Work* of) {
   const Work& work = *of;
   const auto keys = heads_of(work, work.key, work.size);
   const auto values = heads_of(work, work.value, work.value_size);
-  const int64_t tokens = tokens_of_block(work);
+  const int64_t queries = queries_of_block(work);
   std::vector<Block> blocks;
   for (int64_t head = 0; head < work.key_heads; head++)
     for (int64_t p = 0; p < work.parts; p++) {
       const Part& part = work.part[p];
-      for (int64_t first = part.start; first < part.stop; first += tokens)
+      for (int64_t first = part.first; first < part.last; first += queries)
         blocks.push_back({work, head, work.heads / work.key_heads, first,
-                          std::min(first + tokens, part.stop), part});
+                          std::min(first + queries, part.last), part});
     }
   share_out(blocks.size(), work.threads, [&](int64_t i) {
     attend(blocks[i], *keys[blocks[i].head], *values[blocks[i].head]);
@@ -382,7 +393,7 @@ extern "C" void attention_backward(const Work* of) {
   const Work& work = *of;
   const auto keys = heads_of(work, work.key, work.size);
   const auto values = heads_of(work, work.value, work.value_size);
-  const int64_t tokens = tokens_of_block(work);
+  const int64_t queries = queries_of_block(work);
   const int64_t of_keys = work.tokens * rounded(work.size);
   const int64_t of_values = work.tokens * rounded(work.value_size);
   Room grad_keys(work.key_heads * of_keys);
@@ -394,9 +405,9 @@ extern "C" void attention_backward(const Work* of) {
     const int64_t tree = i % work.trees;
     for (int64_t p = work.tree[tree]; p < work.tree[tree + 1]; p++) {
       const Part& part = work.part[p];
-      for (int64_t first = part.start; first < part.stop; first += tokens)
+      for (int64_t first = part.first; first < part.last; first += queries)
         attend_back({work, head, work.heads / work.key_heads, first,
-                     std::min(first + tokens, part.stop), part},
+                     std::min(first + queries, part.last), part},
                     *keys[head], *values[head], grad_keys.numbers + head * of_keys,
                     grad_values.numbers + head * of_values);
     }
