@@ -96,7 +96,8 @@ class _NativeAttention(torch.autograd.Function):
         ctx.dtypes = (query.dtype, key.dtype, value.dtype)
         inputs = [_laid_out(states) for states in (query, key, value)]
         # Token by token, as the matrix behind it reads it.
-        out = torch.zeros(query.shape[1], query.shape[0], value.shape[2]).transpose(0, 1)
+        shape = (query.shape[1], query.shape[0], value.shape[2])
+        out = _zeros_where_needed(ctx.parts, torch.empty(shape)).transpose(0, 1)
         log_sums = torch.zeros(query.shape[:2])
         work = _work(ctx, *inputs, out, log_sums)
         kernel(ATTENTION).attention_forward(byref(work))
@@ -108,7 +109,8 @@ class _NativeAttention(torch.autograd.Function):
     def backward(ctx, grad):
         query, key, value, out, log_sums = ctx.saved_tensors
         grad = _laid_out(grad)
-        gradients = [torch.zeros_like(states) for states in (query, key, value)]
+        gradients = [torch.empty_like(states) for states in (query, key, value)]
+        _zeros_where_needed(ctx.parts, gradients[0].transpose(0, 1))
         work = _work(ctx, query, key, value, out, log_sums)
         work.grad_out = _states(grad)
         work.grad_query, work.grad_key, work.grad_value = map(_states, gradients)
@@ -138,6 +140,12 @@ def _work(ctx, query, key, value, out, log_sums) -> PackedPass:
         out=_states(out),
         log_sum=log_sums.data_ptr(),
     )
+
+
+def _zeros_where_needed(parts: Tensor, of_queries: Tensor) -> Tensor:
+    """What the kernel is to fill [Q, ...]: it passes over queries that are in none of the parts [P, 6]."""
+    in_parts = int((parts[:, 5] - parts[:, 4]).sum())
+    return of_queries if in_parts == len(of_queries) else of_queries.zero_()
 
 
 def _laid_out(states: Tensor) -> Tensor:
