@@ -176,6 +176,9 @@ def test_arguments_that_are_none_are_refused(stepping):
 
 
 def test_without_verl_it_is_said(monkeypatch):
-    monkeypatch.setitem(sys.modules, "verl", None)
+    # Where verl is installed, other tests have loaded parts of it.
+    loaded = [name for name in sys.modules if name.startswith("verl.")]
+    for name in ("verl", *loaded):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match="attach_verl needs verl with ray"):
         wb.attach_verl()
