@@ -1,0 +1,147 @@
+"""What baselines do beside playing (E25): a solver that changes the environment, that goes by what nobody is shown, or is beaten
+by chance; random play that always does the same."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.paid import NEAR
+from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, play, replay, text_of
+from workbench.values import Task
+from workbench.values.errors import shortened
+from workbench.values.seeds import rng_at, seed_of
+
+LEAST = 3
+AGAIN = 6  # trajectories that are played once more
+CHANCES = 8  # dynamics seeds at which the solver is asked
+DICE = 4  # generators with which it is asked at each
+TASKS = 8
+BEATEN = 0.25  # of the tasks
+ENOUGH = 8  # trajectories of random play
+
+
+def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
+    for look in (_changes_the_world, _goes_by_the_hidden, _is_beaten, _always_the_same):
+        results = list(look(given))
+        yield from results
+        if any(isinstance(result, Finding) for result in results):
+            return
+
+
+def _outcome(played: PlayedTrajectory) -> list[Any]:
+    return [
+        (text_of(result.observation), result.reward, result.terminated, result.info.get("success"))
+        for result in played.results
+    ]
+
+
+def _changes_the_world(given: CheckInput) -> Iterator[RuleResult]:
+    """The same words, said by nobody, come to something else: asking for them changed the environment."""
+    for name, trajectories in given.own.items():
+        different: list[tuple[PlayedTrajectory, PlayedTrajectory]] = []
+        asked = 0
+        for played in [one for one in trajectories if one.results and not one.error][:AGAIN]:
+            again = replay(given.family, played.script)
+            once_more = replay(given.family, played.script)
+            if _outcome(again) != _outcome(once_more):
+                return  # chance: E3 says so
+            asked += 1
+            if _outcome(again) != _outcome(played):
+                different.append((played, again))
+        yield Checked(asked, f"words of {name} without it")
+        if len(different) >= LEAST:
+            played, again = different[0]
+            yield Finding(
+                f"{name}_action changes the environment that it is asked about: its words at {played.task.id!r} "
+                f"({shortened(', '.join(played.texts), 60)}) earn {_paid(played)} where it says them, and {_paid(again)} where the "
+                f"same words come from somebody else, so at {len(different)} of {asked} trajectories. A policy that says the same "
+                "is paid otherwise. Let it read and copy (list(env.row), sorted(...)), and change nothing"
+            )
+            return
+
+
+def _paid(played: PlayedTrajectory) -> str:
+    reward = "nothing known" if played.reward is None else f"{played.reward:.3g}"
+    return f"{reward}{' (success)' if played.success else ''}"
+
+
+def _first_action(given: CheckInput, task: Task, seed: int, number: int) -> tuple[str, str]:
+    """(what was shown, what the solver says to it)."""
+    family: Any = given.family
+    rng = rng_at("check-env", "hidden", task.id, number)
+    one = play(family, task, seed, lambda env: family.solver_action(env, rng), most=1)
+    return text_of(one.opening), (one.texts[0] if one.texts else "")
+
+
+def _goes_by_the_hidden(given: CheckInput) -> Iterator[RuleResult]:
+    """At the same first prompt it says otherwise by what chance will bring, whatever its own generator draws."""
+    if not given.by_chance or "solver" not in given.own:
+        return
+    hidden: list[tuple[Task, list[str]]] = []
+    tasks = given.tasks[:TASKS]
+    for task in tasks:
+        by_seed: list[set[str]] = []
+        shown: set[str] = set()
+        for number in range(CHANCES):
+            seed = seed_of("check-env", "hidden", number)
+            said = [_first_action(given, task, seed, dice) for dice in range(DICE)]
+            shown |= {opening for opening, _ in said}
+            by_seed.append({text for _, text in said})
+            if len(by_seed[-1]) > 1:
+                break
+        decided = all(len(texts) == 1 for texts in by_seed)
+        different = sorted(set().union(*by_seed))
+        if decided and len(shown) == 1 and len(different) > 1:
+            hidden.append((task, different))
+    yield Checked(len(tasks), "a solver that goes by what is shown")
+    if len(hidden) >= LEAST:
+        task, different = hidden[0]
+        yield Finding(
+            f"the solver knows what chance will bring: at {len(hidden)} of {len(tasks)} tasks, {task.id!r} for one, its first action "
+            f"is another one by dynamics_seed ({shortened(' or '.join(different), 60)}), while the prompt is the same and its own "
+            "generator changes nothing. It reads what no policy is shown (cards to come, drawn numbers), so what a policy is "
+            "compared with cannot be reached. Let it decide by what was shown, or draw what is hidden anew with its rng",
+            severity=NOTE,
+        )
+
+
+def _is_beaten(given: CheckInput) -> Iterator[RuleResult]:
+    """Random play earns more than the solver at many tasks, where chance decides nothing."""
+    if given.by_chance or set(given.own) != {"solver", "random"}:
+        return
+    best: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, trajectories in given.own.items():
+        for played in trajectories:
+            if played.reward is not None:
+                known = best[played.task.id].get(name, float("-inf"))
+                best[played.task.id][name] = max(known, played.reward)
+    both = {task: paid for task, paid in best.items() if len(paid) == 2}
+    beaten = [task for task, paid in both.items() if paid["random"] > paid["solver"] + NEAR]
+    yield Checked(len(both), "solver and random play by task")
+    if len(both) >= LEAST and len(beaten) >= max(LEAST, BEATEN * len(both)):
+        task = beaten[0]
+        yield Finding(
+            f"random play earns more than the solver at {len(beaten)} of {len(both)} tasks, {best[task]['random']:.3g} and "
+            f"{best[task]['solver']:.3g} at {task!r} for one: the solver solves another problem than this one (that of another "
+            "task, from a cache; a cost that is not paid here), or is none. What a policy is compared with is too low",
+            severity=NOTE,
+        )
+
+
+def _always_the_same(given: CheckInput) -> Iterator[RuleResult]:
+    """Random play says one text at every task and turn; others are understood, too."""
+    random = [one for one in given.own.get("random", ()) if one.texts and not one.error]
+    said = Counter(text for one in random for text in one.texts)
+    others = {text for one in given.own.get("solver", ()) for text in one.texts} - set(said)
+    yield Checked(len(random), "random play")
+    if len(random) >= ENOUGH and len(said) == 1 and len(others) >= 2:
+        (text,) = said
+        yield Finding(
+            f"random play always says {shortened(repr(text), 60)}, in all {sum(said.values())} turns; the solver says "
+            f"{len(others)} other texts. A baseline by chance draws among all actions: rng.choice(actions)",
+            severity=NOTE,
+        )

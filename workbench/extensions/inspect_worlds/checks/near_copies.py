@@ -1,0 +1,254 @@
+"""Held-out tasks that are training tasks with their parts in another order, in other words, or turned over (E2); and splits
+that differ in what is hard about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.basics.findings import ERROR, NOTE, Finding
+from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, CheckInput
+from workbench.extensions.inspect_worlds.leaks import gold_of, leaves
+from workbench.extensions.inspect_worlds.playing import (
+    Spent,
+    is_number,
+    opening_of,
+    play,
+    text_of,
+)
+from workbench.values import Task
+from workbench.values.errors import shortened
+from workbench.values.seeds import rng_at
+
+SECONDS = 0.6
+COMPARED = 48  # held-out tasks
+LEAST = 8
+FEW = 8  # different problems: fewer cannot be kept apart
+MUCH = 0.3  # of those that were compared
+MOST = 0.6
+LONG = 12  # letters of a problem whose letters say which one it is
+APART = 1.2  # standard deviations between the two splits
+SMALL_SEEDS = 64
+NAME = re.compile(r"(?<![.?!:\n] )(?<!^)\b[A-Z][a-z]+\b")
+
+
+class ShownTask(NamedTuple):
+    """A task and what its first prompt says."""
+
+    task: Task
+    opening: str
+
+
+class Likeness(NamedTuple):
+    """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it."""
+
+    what: str
+    key: Callable[[ShownTask], str]
+    mend: str
+    sure: bool
+
+
+def near_copies(
+    given: CheckInput, train: Sequence[Task], held_out: Sequence[Task]
+) -> Iterator[Finding]:
+    """Held-out tasks whose counterpart is trained on, with the same right answer."""
+    spent = Spent()
+    known = _shown(given, train, spent)
+    compared = _shown(given, list({task.id: task for task in held_out}.values())[:COMPARED], spent)
+    if len(compared) < LEAST:
+        return
+    apart = _same_to_all([*known, *compared])
+    names = {name for one in (*known, *compared) for name in NAME.findall(one.opening)}
+    for likeness in _likenesses(apart, names):
+        keys: dict[str, list[ShownTask]] = {}
+        for shown in known:
+            keys.setdefault(likeness.key(shown), []).append(shown)
+        both = list(_pairs(given, compared, keys, likeness))
+        if len(keys) <= FEW or len(both) < MUCH * len(compared):
+            continue
+        one, other = both[0]
+        own_split = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
+        sure = likeness.sure and own_split and len(both) >= MOST * len(compared)
+        yield Finding(
+            f"{len(both)} of {len(compared)} held-out tasks that were compared are training tasks {likeness.what}, and have the "
+            f"same right answer: {one.task.id!r} (held out) says {_end(one, apart)}, and {other.task.id!r} (trained on) "
+            f"{_end(other, apart)}. Evaluation tells what was remembered. {likeness.mend}",
+            severity=ERROR if sure else NOTE,
+        )
+        return
+
+
+def _shown(given: CheckInput, some: Sequence[Task], spent: Spent) -> list[ShownTask]:
+    shown = []
+    for task in some:
+        if spent.seconds > SECONDS:
+            break
+        shown.append(ShownTask(task, text_of(opening_of(given.family, task, 0))))
+    return shown
+
+
+def _same_to_all(shown: Sequence[ShownTask]) -> set[str]:
+    """Words that every prompt has, which say nothing of a task."""
+    words = [set(re.findall(r"\w+", one.opening.casefold())) for one in shown[:24]]
+    return set.intersection(*words) if words else set()
+
+
+def _pairs(
+    given: CheckInput,
+    compared: Sequence[ShownTask],
+    keys: Mapping[str, list[ShownTask]],
+    likeness: Likeness,
+) -> Iterator[tuple[ShownTask, ShownTask]]:
+    for shown in compared:
+        key = likeness.key(shown)
+        others = keys.get(key, []) if key else []
+        for other in others[:4]:
+            if other.opening != shown.opening and _same_answer(given, shown.task, other.task):
+                yield shown, other
+                break
+
+
+def _same_answer(given: CheckInput, one: Task, other: Task) -> bool:
+    answers = [_answer(given, task) for task in (one, other)]
+    return answers[0] == answers[1] and bool(answers[0])
+
+
+def _answer(given: CheckInput, task: Task) -> tuple[str, ...]:
+    """The solver's words, or the gold answer."""
+    family: Any = given.family
+    if "solver" not in given.own:
+        gold = gold_of(task)
+        return (gold,) if gold else ()
+    rng = rng_at("check-env", "solution")
+    return play(family, task, 0, lambda env: family.solver_action(env, rng)).texts
+
+
+def _end(shown: ShownTask, apart: set[str]) -> str:
+    """Where its prompt says something of its own."""
+    own = [
+        match.start()
+        for match in re.finditer(r"\w+", shown.opening)
+        if match[0].casefold() not in apart
+    ]
+    start = max(own[0] - 10, 0) if own else 0
+    return shortened(repr(shown.opening[start : start + 100]), 100)
+
+
+# ------------------------------------------------------------------------------------------------ by what they are one
+
+
+def _likenesses(apart: set[str], names: set[str]) -> Iterator[Likeness]:
+    """`apart`: words of all prompts. `names`: words with a capital inside a sentence, of any prompt."""
+
+    def own_words(shown: ShownTask) -> list[str]:
+        opening = shown.opening.casefold().replace(str(shown.task.task_seed), " ")
+        return [word for word in re.findall(r"\w+", opening) if word not in apart]
+
+    def words(shown: ShownTask) -> str:
+        own = own_words(shown)
+        return " ".join(sorted(own)) if len(own) >= 2 else ""
+
+    def letters(shown: ShownTask) -> str:
+        own = "".join(sorted("".join(own_words(shown))))
+        return own if len(own) >= LONG or len(set(own)) >= 5 else ""
+
+    def numbers(shown: ShownTask) -> str:
+        opening = shown.opening.replace(str(shown.task.task_seed), " ")
+        own = sorted(re.findall(r"\d+(?:\.\d+)?", opening))
+        called = sorted(names & set(re.findall(r"\w+", opening)) - {name.title() for name in apart})
+        changing = [number for number in own if number not in apart]
+        return " ".join([*own, *called]) if len(changing) >= 2 else ""
+
+    split = "Let split_of go by what makes the problem, its parts sorted: content_split(' '.join(sorted(parts)))"
+    files = "Split problems first and reword them then; or let split_of go by the numbers and names of a problem"
+    yield Likeness("with their words in another order", words, split, True)
+    yield Likeness("with their letters in another order", letters, split, True)
+    yield Likeness("turned over or round", _turned_over, split, False)
+    yield Likeness("in other words, with the same numbers and names", numbers, files, False)
+
+
+def _turned_over(shown: ShownTask) -> str:
+    """The least of the eight ways to turn a grid of the payload; "" where it has none."""
+    for value in shown.task.payload.values():
+        rows = value.splitlines() if isinstance(value, str) else value
+        if not isinstance(rows, (list, tuple)) or len(rows) < 3:
+            continue
+        if all(
+            isinstance(row, (str, list, tuple)) and len(row) == len(rows[0]) > 2 for row in rows
+        ):
+            grid = [list(map(str, row)) for row in rows]
+            return min(map(repr, _turns(grid)))
+    return ""
+
+
+def _turns(grid: list[list[str]]) -> Iterator[list[list[str]]]:
+    for _ in range(4):
+        grid = [list(row) for row in zip(*grid[::-1])]
+        yield grid
+        yield [row[::-1] for row in grid]
+
+
+# ------------------------------------------------------------------------------------------------ what is hard
+
+
+def splits_differ(
+    given: CheckInput, train: Sequence[Task], held_out: Sequence[Task]
+) -> Iterator[Finding]:
+    """A number of the payload that is clearly larger in one split, or that goes by the seed."""
+    own = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
+    names = sorted({name for task in train[:8] for name in _numbers(task)})
+    for name in names if own else ():
+        ours, theirs = (_column(some, name) for some in (train, held_out))
+        if min(len(ours), len(theirs)) < 2 * LEAST:
+            continue
+        spread = float(np.std([*ours, *theirs])) or 1.0
+        gap = (float(np.mean(theirs)) - float(np.mean(ours))) / spread
+        if abs(gap) >= APART:
+            yield Finding(
+                f"held-out tasks differ from those that are trained on: {name!r} is {np.mean(theirs):.3g} on average where held "
+                f"out and {np.mean(ours):.3g} in training, {abs(gap):.1f} standard deviations apart. The two rates of success do "
+                "not compare; where that is not meant, split by a hash of the problem (content_split)",
+                severity=NOTE,
+            )
+            return
+    yield from _by_the_seed(given, train, names)
+
+
+def _by_the_seed(
+    given: CheckInput, train: Sequence[Task], names: Sequence[str]
+) -> Iterator[Finding]:
+    if hasattr(given.family, "task_seeds"):
+        return
+    small = [given.family.task(seed) for seed in range(SMALL_SEEDS)]
+    for name in names:
+        drawn, counted = _column(train, name), _column(small, name)
+        grows = all(one <= other for one, other in zip(counted, counted[1:]))
+        if len(drawn) > LEAST and len(set(drawn)) == 1 and grows and len(set(counted)) >= 3:
+            yield Finding(
+                f"{name!r} grows with the task's seed: {min(counted):g} to {max(counted):g} for seeds 0 to {SMALL_SEEDS - 1}, and "
+                f"{drawn[0]:g} at each of {len(drawn)} tasks that training draws, whose seeds are numbers of up to 63 bits: "
+                "every task has one and the same level. Draw it with rng_at('my_env', task_seed)",
+                severity=NOTE,
+            )
+            return
+
+
+def _numbers(task: Task) -> dict[str, float]:
+    """The numbers of a payload by name; lists and texts by their length."""
+    found: dict[str, float] = {}
+    for name, value in task.payload.items():
+        if name.lower() in SEEDLIKE or value == task.task_seed or name == "row":
+            continue
+        if is_number(value):
+            found[name] = float(value)
+        elif isinstance(value, (list, tuple)) and value:
+            found[f"length of {name}"] = float(len(list(leaves(value))))
+    return found
+
+
+def _column(some: Sequence[Task], name: str) -> list[float]:
+    values = [_numbers(task).get(name) for task in some]
+    return [value for value in values if value is not None]
