@@ -40,28 +40,43 @@ def _outcome(played: PlayedTrajectory) -> list[Any]:
 
 
 def _changes_the_world(given: CheckInput) -> Iterator[RuleResult]:
-    """The same words, said by nobody, come to something else: asking for them changed the environment."""
+    """The same words, while nobody is asked for them, come to something else: asking changes the environment."""
     for name, trajectories in given.own.items():
         different: list[tuple[PlayedTrajectory, PlayedTrajectory]] = []
         asked = 0
         for played in [one for one in trajectories if one.results and not one.error][:AGAIN]:
-            again = replay(given.family, played.script)
+            unasked = replay(given.family, played.script)
+            again = _asked_in_vain(given, name, played)
             once_more = replay(given.family, played.script)
-            if _outcome(again) != _outcome(once_more):
-                return  # chance: E3 says so
+            if _outcome(unasked) != _outcome(once_more):
+                return  # chance, or what others left behind: E3 and E22 say so
             asked += 1
-            if _outcome(again) != _outcome(played):
-                different.append((played, again))
+            if _outcome(again) != _outcome(unasked) and _outcome(again) == _outcome(played):
+                different.append((played, unasked))
         yield Checked(asked, f"words of {name} without it")
         if len(different) >= LEAST:
-            played, again = different[0]
+            played, unasked = different[0]
             yield Finding(
                 f"{name}_action changes the environment that it is asked about: its words at {played.task.id!r} "
-                f"({shortened(', '.join(played.texts), 60)}) earn {_paid(played)} where it says them, and {_paid(again)} where the "
+                f"({shortened(', '.join(played.texts), 60)}) earn {_paid(played)} where it says them, and {_paid(unasked)} where the "
                 f"same words come from somebody else, so at {len(different)} of {asked} trajectories. A policy that says the same "
                 "is paid otherwise. Let it read and copy (list(env.row), sorted(...)), and change nothing"
             )
             return
+
+
+def _asked_in_vain(given: CheckInput, name: str, played: PlayedTrajectory) -> PlayedTrajectory:
+    """The same words, while the family is asked for its own in every turn."""
+    family: Any = given.family
+    rng = rng_at("check-env", name, played.task.id, 0)
+    texts = iter(played.texts)
+
+    def act(env: Any) -> str:
+        getattr(family, f"{name}_action")(env, rng)
+        return next(texts)
+
+    most = len(played.texts)
+    return play(family, played.task, played.seed, act, most=most, past_the_end=True)
 
 
 def _paid(played: PlayedTrajectory) -> str:

@@ -43,6 +43,13 @@ FIRST_COUNTS = re.compile(
 )
 
 
+# An example that stands for an answer and is none.
+PLACEHOLDER = re.compile(
+    r"\b(?:answers?|names?|words?|texts?|values?|numbers?|your|titles?|place|result|solution|letters?|something|item)\b|[<>{}\[\]_]|\.\.\.",
+    re.IGNORECASE,
+)
+
+
 class Form(NamedTuple):
     """A form that the prompt shows, and how an answer is written in it (None: it is so already, or cannot be)."""
 
@@ -107,7 +114,7 @@ def _forms(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[Form]
     number = number_of(example)
     if number is not None:
         yield from _number_forms(number, example)
-    elif re.search(r"[A-Za-z]{2}", example):
+    elif re.search(r"[A-Za-z]{2}", example) and not PLACEHOLDER.search(example):
         yield from _word_forms(example, answers)
     if any(IN_THOUSANDS.search(answer.prompt) for answer in answers) and not (
         number and number.commas

@@ -1,0 +1,175 @@
+"""Tools by what they are called (E28): sums that are known, lists that say they are whole, and changes that change nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, replay, text_of
+from workbench.values.errors import shortened
+
+LEAST = 3
+TRAJECTORIES = 6
+FULL = 3  # things in a list that is at its limit, at least
+OFTEN = 0.25  # of the lists
+NONSENSE = "zq ??"
+WHOLE = re.compile(r"\b(?:all|every|each|complete|whole|full)\b", re.IGNORECASE)
+LIMITED = re.compile(
+    r"\b(?:pages?|first|top|best|at most|up to|limit\w*|most|more|next|further|newest|oldest|latest|\.\.\.|…|of \d+)\b",
+    re.IGNORECASE,
+)
+CALCULATES = re.compile(
+    r"\b(?:calculat\w*|evaluat\w*|arithmetic|expression|compute\w*)\b", re.IGNORECASE
+)
+ROUNDED = re.compile(r"\b(?:round\w*|whole|integer|floor|decimals?|left to right)\b", re.IGNORECASE)
+SUMS = {
+    "10 - 4 - 3": 3,
+    "2 + 3 * 4": 14,
+    "(2 + 3) * 4": 20,
+    "7 / 2": 3.5,
+    "3 - 8": -5,
+    "1.5 * 3": 4.5,
+}
+OF_TWO = {
+    "add": lambda a, b: a + b,
+    "sum": lambda a, b: a + b,
+    "plus": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "minus": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "times": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+}
+WRITES = re.compile(
+    r"^\W*(?:adds?|books?|reserves?|sets?|deletes?|removes?|cancels?|moves?|writes?|saves?|stores?|updates?|creates?|sends?|"
+    r"transfers?|puts?|renames?|orders?|buys?|sells?|marks?|assigns?|turns?|opens?|closes?|inserts?)\b",
+    re.IGNORECASE,
+)
+FAILED = re.compile(
+    r"\b(?:error|fail\w*|cannot|could not|not found|unknown|no such|invalid|denied|already|not)\b",
+    re.IGNORECASE,
+)
+
+
+def _finding(called: Any, what: str, mend: str, severity: str = ERROR) -> Finding:
+    return Finding(f"the tool {called.tool.name!r} {what}. {mend}", severity=severity)
+
+
+# ------------------------------------------------------------------------------------------------ sums
+
+
+def knows_sums(called: Any) -> Iterator[RuleResult]:
+    """A tool that calculates is asked what is known."""
+    if ROUNDED.search(called.description):
+        return
+    for arguments, expected in _known_sums(called):
+        came = called.call(arguments)
+        numbers = re.findall(r"-?\d+(?:\.\d+)?", came.result.text.split("=")[-1])
+        if not came.worked or len(numbers) != 1:
+            continue
+        if abs(float(numbers[0]) - expected) > 1e-3 * max(1.0, abs(expected)):
+            yield _finding(
+                called,
+                f"brings {numbers[0]} for {shortened(repr(arguments), 60)}, where {expected:g} is right",
+                "Look at the order of its arguments and operations, at whole-number division and at signs that are lost",
+            )
+            return
+
+
+def _known_sums(called: Any) -> Iterator[tuple[Mapping[str, Any], float]]:
+    kinds = {name: part.get("type", "string") for name, part in called.properties.items()}
+    if (
+        len(kinds) == 1
+        and set(kinds.values()) == {"string"}
+        and CALCULATES.search(called.description)
+    ):
+        for expression, value in SUMS.items():
+            yield {next(iter(kinds)): expression}, value
+    meant = OF_TWO.get(called.tool.name.lower().split("_")[0])
+    if meant and len(kinds) == 2 and set(kinds.values()) <= {"integer", "number"}:
+        one, other = kinds
+        yield {one: 12, other: 4}, meant(12, 4)
+
+
+# ------------------------------------------------------------------------------------------------ whole lists
+
+
+def _things(made_call: Any) -> int:
+    listed = made_call.items
+    lines = [line for line in made_call.result.text.splitlines() if line.strip()]
+    return len(lines) if listed is None else len(listed)
+
+
+def cut_lists(called: Any) -> Iterator[RuleResult]:
+    """Lists that say they are whole stop at one number of things, and nothing says so."""
+    described = called.tool.description
+    if not WHOLE.search(described) or LIMITED.search(described):
+        return
+    counts = {made_call.result.text: _things(made_call) for made_call in called.worked()}
+    most = max(counts.values(), default=0)
+    full = [text for text, count in counts.items() if count == most]
+    fewer = [text for text, count in counts.items() if count < most]
+    if most < FULL or len(full) < max(LEAST, OFTEN * len(counts)) or not fewer:
+        return
+    if any(LIMITED.search(text.splitlines()[-1]) for text in full):
+        return
+    yield _finding(
+        called,
+        f"says {shortened(repr(described), 70)}, and {len(full)} of {len(counts)} different results have {most} things in them, none "
+        f"more: {shortened(repr(full[0]), 90)}; it looks as if lists are cut there without a word",
+        "Bring all, or say in the description how many and in the result how many follow",
+        NOTE,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ changes
+
+
+def changes_nothing(given: CheckInput, tools: Sequence[Any]) -> Iterator[RuleResult]:
+    """What a tool says it changes is seen in nothing that is answered or paid afterwards."""
+    writing = {
+        tool.name
+        for tool in tools
+        if WRITES.search(tool.description) or WRITES.search(tool.name.replace("_", " "))
+    }
+    solver = [one for one in given.solved_once(least_turns=2) if one.results and one.success]
+    kept: dict[str, list[PlayedTrajectory]] = defaultdict(list)
+    moved: set[str] = set()
+    spent = Spent()
+    for one in solver[:TRAJECTORIES]:
+        for k, result in enumerate(one.results[:-1]):
+            names = {call.name for call in result.tool_calls}
+            if spent.seconds > given.budget_s or len(names) != 1 or not names <= writing - moved:
+                continue
+            if FAILED.search(text_of(result.observation)):
+                continue
+            (name,) = names
+            texts = (*one.texts[:k], NONSENSE, *one.texts[k + 1 :])
+            without = replay(given.family, one.script._replace(texts=texts))
+            if _rest(one, k) == _rest(without, k) and one.success == without.success:
+                kept[name].append(one)
+            else:
+                moved.add(name)
+    yield Checked(sum(map(len, kept.values())), "calls that change something")
+    for name, trajectories in kept.items():
+        if name not in moved and len(trajectories) >= LEAST:
+            one = trajectories[0]
+            said = next(r for r in one.results if any(c.name == name for c in r.tool_calls))
+            yield Finding(
+                f"the tool {name!r} says that it has done something ({shortened(repr(text_of(said.observation)), 60)}), and nothing "
+                f"goes by it: without its call {len(trajectories)} of {len(trajectories)} trajectories of the solver are answered and paid "
+                f"alike from there on, {one.task.id!r} for one. Let it change what other tools read and the reward is computed from",
+                severity=NOTE,
+            )
+            return
+
+
+def _rest(played: PlayedTrajectory, k: int) -> list[Any]:
+    return [
+        (text_of(result.observation), result.info.get("success"), result.terminated)
+        for result in played.results[k + 1 :]
+    ]
