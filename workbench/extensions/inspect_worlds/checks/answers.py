@@ -52,6 +52,7 @@ class AnswerProbe(NamedTuple):
     one_known: bool = (
         False  # an error only where the payload hides the answer: then no other number is as right
     )
+    always: bool = False  # asked where several answers are right, too
 
 
 def is_paid(answer: SolverAnswer, other: PlayedTrajectory) -> bool:

@@ -156,7 +156,7 @@ def _always_the_same(given: CheckInput) -> Iterator[RuleResult]:
     if len(random) >= ENOUGH and len(said) == 1 and len(others) >= 2:
         (text,) = said
         yield Finding(
-            f"random play always says {shortened(repr(text), 60)}, in all {sum(said.values())} turns; the solver says "
+            f"random play always says {shortened(text, 60)}, in all {sum(said.values())} turns; the solver says "
             f"{len(others)} other texts. A baseline by chance draws among all actions: rng.choice(actions)",
             severity=NOTE,
         )

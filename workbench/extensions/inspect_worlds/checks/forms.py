@@ -90,7 +90,7 @@ def _refused(answers: Sequence[SolverAnswer], form: Form) -> Iterator[RuleResult
         answer, words = refused[0]
         yield Finding(
             f"the right answer is refused in the form that the prompt shows, {form.what}, at {len(refused)} of {asked} tasks: at "
-            f"{answer.played.task.id!r} {shortened(repr(answer.words), 50)} is paid and {shortened(repr(words), 50)} is not; "
+            f"{answer.played.task.id!r} {shortened(answer.words, 50)} is paid and {shortened(words, 50)} is not; "
             "expected that who writes as the prompt does is understood. Compare numbers by value, words without case; or show "
             "the form that is read",
             severity=ERROR if form.sure else NOTE,
@@ -171,7 +171,7 @@ def _word_forms(example: str, answers: Sequence[SolverAnswer]) -> Iterator[Form]
     ):
         if example == change(example) and not any(words == change(words) for words in said):
             yield Form(
-                f"{what} as in {shortened(repr(example), 40)}",
+                f"{what} as in {shortened(example, 40)}",
                 lambda answer, change=change: change(answer.words.strip()),
                 sure=other_case,
             )
@@ -180,7 +180,7 @@ def _word_forms(example: str, answers: Sequence[SolverAnswer]) -> Iterator[Form]
     other = next((one for one in BETWEEN if all(one in words for words in said)), None)
     if between and other and between != other and len(example.split(between)) >= 3:
         yield Form(
-            f"{between!r} between items as in {shortened(repr(example), 40)}",
+            f"{between!r} between items as in {shortened(example, 40)}",
             lambda answer: between.join(answer.words.strip().split(other)),
         )
 

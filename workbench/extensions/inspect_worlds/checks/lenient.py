@@ -67,20 +67,24 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
         return
     others = [answer.words for answer in answers]
     if _several_are_right(given, answers, others):
+        yield from _paid_changes(given, answers, others, [one for one in FURTHER if one.always])
         yield NotChecked(
             "tasks of which one answer alone is right: those of other tasks are paid, too"
         )
         return
-    yield from _paid_changes(given, answers, others)
+    yield from _paid_changes(given, answers, others, (*CHANGES, *FURTHER))
 
 
 def _paid_changes(
-    given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
+    given: CheckInput,
+    answers: Sequence[SolverAnswer],
+    others: Sequence[str],
+    changes: Sequence[AnswerProbe],
 ) -> Iterator[RuleResult]:
     spent = Spent()
     paid_for: list[tuple[AnswerProbe, int, int, SolverAnswer, str]] = []
     count = 0
-    for change in (*CHANGES, *FURTHER):
+    for change in changes:
         if spent.seconds > given.budget_s:
             break
         asked = 0

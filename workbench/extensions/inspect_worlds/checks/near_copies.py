@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Finding
-from workbench.extensions.inspect_worlds.checks.given import SEEDLIKE, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import (
+    SEEDLIKE,
+    CheckInput,
+    without_its_seed,
+)
 from workbench.extensions.inspect_worlds.leaks import gold_of, leaves
 from workbench.extensions.inspect_worlds.playing import (
     Spent,
@@ -21,16 +25,22 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.values import Task
 from workbench.values.errors import shortened
-from workbench.values.seeds import rng_at
+from workbench.values.seeds import rng_at, seed_of
+from workbench.worlds.splits import split_of
 
 SECONDS = 0.6
 COMPARED = 48  # held-out tasks
 LEAST = 8
 FEW = 8  # different problems: fewer cannot be kept apart
 MUCH = 0.3  # of those that were compared
+SOME = 0.08  # ... that have the very same parts, of a problem of which few are drawn
 MOST = 0.6
 LONG = 12  # letters of a problem whose letters say which one it is
 APART = 1.2  # standard deviations between the two splits
+PAYLOADS = 2000  # that are compared, at most
+DRAWING_S = 0.4
+TORN = 0.15  # of the problems that were drawn twice, which are in both splits
+ASKED = 8  # of them, whose answers are compared
 SMALL_SEEDS = 64
 NAME = re.compile(r"(?<![.?!:\n] )(?<!^)\b[A-Z][a-z]+\b")
 
@@ -54,7 +64,15 @@ class Likeness(NamedTuple):
 def near_copies(
     given: CheckInput, train: Sequence[Task], held_out: Sequence[Task]
 ) -> Iterator[Finding]:
-    """Held-out tasks whose counterpart is trained on, with the same right answer."""
+    """Held-out tasks whose counterpart is trained on, with the same right answer: among those that are drawn, then among many
+    payloads that have the same parts."""
+    results = list(_copies_drawn(given, train, held_out))
+    yield from results or _copies_of_payloads(given)
+
+
+def _copies_drawn(
+    given: CheckInput, train: Sequence[Task], held_out: Sequence[Task]
+) -> Iterator[Finding]:
     spent = Spent()
     known = _shown(given, train, spent)
     compared = _shown(given, list({task.id: task for task in held_out}.values())[:COMPARED], spent)
@@ -67,7 +85,7 @@ def near_copies(
         for shown in known:
             keys.setdefault(likeness.key(shown), []).append(shown)
         both = list(_pairs(given, compared, keys, likeness))
-        if len(keys) <= FEW or len(both) < MUCH * len(compared):
+        if len(keys) <= FEW or len(both) < (SOME if likeness.sure else MUCH) * len(compared):
             continue
         one, other = both[0]
         own_split = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
@@ -79,6 +97,56 @@ def near_copies(
             severity=ERROR if sure else NOTE,
         )
         return
+
+
+def _copies_of_payloads(given: CheckInput) -> Iterator[Finding]:
+    """Of tasks whose payloads have the same parts, some are held out and the others trained on."""
+    family: Any = given.family
+    if hasattr(family, "task_seeds") or "solver" not in given.own:
+        return
+    known = _many_payloads(given)
+    apart = _same_to_all(known)
+    names = {name for one in known for name in NAME.findall(one.opening)}
+    for likeness in _likenesses(apart, names):
+        groups: dict[str, list[ShownTask]] = {}
+        for one in known:
+            groups.setdefault(likeness.key(one), []).append(one)
+        alike = [
+            some for key, some in groups.items() if key and len({one.opening for one in some}) > 1
+        ]
+        torn = [(some, [split_of(family, one.task) for one in some]) for some in alike]
+        pairs = [
+            (some[splits.index("held-out")], some[splits.index("train")])
+            for some, splits in torn
+            if len(set(splits)) == 2
+        ]
+        if len(groups) <= LEAST * FEW or len(pairs) < max(LEAST, TORN * len(alike)):
+            continue
+        same = [pair for pair in pairs[:ASKED] if _same_answer(given, pair[0].task, pair[1].task)]
+        if 2 * len(same) <= len(pairs[:ASKED]):
+            continue
+        one, other = same[0]
+        sure = likeness.sure and hasattr(family, "split_of")
+        yield Finding(
+            f"of {len(alike)} problems that were drawn more than once {likeness.what}, {len(pairs)} are held out at one time and trained "
+            f"on at another, with the same right answer: {one.task.id!r} (held out) has {shortened(one.opening, 80)}, and "
+            f"{other.task.id!r} (trained on) {shortened(other.opening, 80)}. Evaluation tells what was remembered. {likeness.mend}",
+            severity=ERROR if sure else NOTE,
+        )
+        return
+
+
+def _many_payloads(given: CheckInput) -> list[ShownTask]:
+    """Tasks with what is in their payloads, as text in the place of a prompt."""
+    known: list[ShownTask] = []
+    spent = Spent()
+    for number in range(PAYLOADS):
+        if spent.seconds > DRAWING_S:
+            break
+        task = given.family.task(seed_of("check-env", "copies", number))
+        values = [value for name, value in without_its_seed(task).items()]
+        known.append(ShownTask(task, " ".join(str(leaf) for leaf in leaves(values))))
+    return known
 
 
 def _shown(given: CheckInput, some: Sequence[Task], spent: Spent) -> list[ShownTask]:
@@ -134,7 +202,7 @@ def _end(shown: ShownTask, apart: set[str]) -> str:
         if match[0].casefold() not in apart
     ]
     start = max(own[0] - 10, 0) if own else 0
-    return shortened(repr(shown.opening[start : start + 100]), 100)
+    return shortened(shown.opening[start : start + 100], 100)
 
 
 # ------------------------------------------------------------------------------------------------ by what they are one
@@ -152,8 +220,10 @@ def _likenesses(apart: set[str], names: set[str]) -> Iterator[Likeness]:
         return " ".join(sorted(own)) if len(own) >= 2 else ""
 
     def letters(shown: ShownTask) -> str:
-        own = "".join(sorted("".join(own_words(shown))))
-        return own if len(own) >= LONG or len(set(own)) >= 5 else ""
+        own = own_words(shown)
+        numbers = sorted(word for word in own if word.isdigit())  # their digits are no letters
+        mixed = "".join(sorted("".join(word for word in own if not word.isdigit())))
+        return f"{mixed} {numbers}" if len(mixed) >= LONG or len(set(mixed)) >= 5 else ""
 
     def numbers(shown: ShownTask) -> str:
         opening = shown.opening.replace(str(shown.task.task_seed), " ")

@@ -63,7 +63,7 @@ def check_once_more(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> It
     if asked >= LEAST and 2 * len(farmed) >= asked and len(farmed) >= 2:
         one, best = farmed[0]
         yield Finding(
-            f"an action that is paid once can be said again and is paid again: at {best.task.id!r} {shortened(repr(best.texts[-1]), 50)} "
+            f"an action that is paid once can be said again and is paid again: at {best.task.id!r} {shortened(best.texts[-1], 50)} "
             f"in every turn earns {best.reward:.3g} and solves nothing, and solving earns {most:.3g} on average (so at {len(farmed)} of "
             f"{asked} tasks): not to solve is worth more. Pay what is new (better than the best so far), or each thing once"
         )
@@ -119,14 +119,14 @@ def check_amounts(given: CheckInput) -> Iterator[RuleResult]:
             turned = [value for value in values if abs(value + sign * amount) < NEAR]
             if ours or any(abs(value) > NEAR and _hides(value, sign * amount) for value in values):
                 continue
-            what = shortened(repr(match[0]), 50)
-            if turned:
+            what = shortened(match[0], 50)
+            if turned and not any(abs(value - sign * amount) < NEAR for value in values):
                 yield Finding(
                     f"the prompt states {what}, and {turned[0]:+g} is what is paid, never {sign * amount:+g}, in {len(turns)} turns by "
                     f"{len(given.plays)} ways to play: the sign of the reward is not that of the prompt",
                     severity=ERROR,
                 )
-            else:
+            elif sign < 0:  # what solving pays may be less something each time
                 yield Finding(
                     f"the prompt states {what}, and no reward of {len(turns)} turns by {len(given.plays)} ways to play, nonsense and "
                     f"the solver among them, has {sign * amount:+g} in it: it is never paid, or is another number. What {verb} so is "
@@ -156,7 +156,7 @@ def _is_of(value: float, amount: float) -> bool:
 
 def _hides(value: float, amount: float) -> bool:
     """Whether it is one, or another small number, and some times the amount beside it."""
-    for base in (1.0, 0.5, 2.0, 10.0, -1.0):
-        if abs(value - base) > NEAR and _is_of(value - base, amount):
+    for base in (1.0, 0.5, 10.0):
+        if value >= base / 2 and abs(value - base) > NEAR and _is_of(value - base, amount):
             return True
     return False

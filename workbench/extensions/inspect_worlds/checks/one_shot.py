@@ -91,14 +91,14 @@ def _wrong_last(given: CheckInput, prompt: str) -> Iterator[RuleResult]:
     if once and asked >= LEAST and goes_on == asked:
         yield Finding(
             f"a wrong answer does not end a trajectory, and the right one after it succeeds, at {asked} of {asked} tasks; the "
-            f"prompt says {shortened(repr(once[0]), 70)}. Trying all answers solves every task. End it (terminated) with the "
+            f"prompt says {shortened(once[0], 70)}. Trying all answers solves every task. End it (terminated) with the "
             "first one, or say how many are allowed"
         )
     stated = several is not None and several[1] is not None
     if stated and asked >= LEAST and ends == asked and any(len(one.texts) == 1 for one in solved):
         yield Finding(
             f"the first wrong answer ends the trajectory at {asked} of {asked} tasks, and the prompt says "
-            f"{shortened(repr(several[0]), 60)}: the others are never taken. Go on until they are used up, or state one"
+            f"{shortened(several[0], 60)}: the others are never taken. Go on until they are used up, or state one"
         )
 
 
@@ -121,7 +121,7 @@ def _nothing_else_ends(given: CheckInput, prompt: str) -> Iterator[RuleResult]:
     if failed and not any(one.results[-1].terminated for one in failed):
         where = prompt[max(said.start() - 40, 0) : said.end() + 20]
         yield Finding(
-            f"the prompt says what ends a trajectory ({shortened(repr(where), 90)}), and none of {len(failed)} that fail, of "
+            f"the prompt says what ends a trajectory ({shortened(where, 90)}), and none of {len(failed)} that fail, of "
             f"{turns} turns by {len(given.plays)} ways to play, is ever over by itself: all go on to a limit. Say terminated "
             "where it has failed for good",
             severity=NOTE,
@@ -186,7 +186,7 @@ def _answer_after(given: CheckInput) -> Iterator[RuleResult]:
     if then is None or count < 1 or limit != count or not asks:
         return
     yield Finding(
-        f"the prompt grants {granted[0]!r} and an answer after them ({shortened(repr(prompt[then.start() : then.end() + 40]), 60)}), "
+        f"the prompt grants {granted[0]!r} and an answer after them ({shortened(prompt[then.start() : then.end() + 40], 60)}), "
         f"which takes {count + 1} turns, and there are {limit}: who asks all questions never answers. Set max_turns = {count + 1}",
     )
 

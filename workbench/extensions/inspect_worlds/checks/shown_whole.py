@@ -173,7 +173,7 @@ def _among_examples(asked: Sequence[AskedTask], among: Sequence[AskedTask]) -> F
     near = shown[max(at - 50, 0) : at + len(one.answer) + 20]
     return Finding(
         f"the right answer stands among the examples at {len(among)} of {len(asked)} tasks, and those of other tasks hardly ever "
-        f"do: {shortened(one.answer)} at {one.task.id!r}, in {shortened(repr(near), 110)}. It can be read off there, so the success "
+        f"do: {shortened(one.answer)} at {one.task.id!r}, in {shortened(near, 110)}. It can be read off there, so the success "
         "rate says little of the rest. Draw examples from the problems that are not asked"
     )
 
@@ -192,7 +192,7 @@ def _cut_before(asked: Sequence[AskedTask], missing: Sequence[AskedTask]) -> Fin
     return Finding(
         f"the text that is to be read holds the right answer at {len(asked) - len(missing)} of {len(asked)} tasks, and at "
         f"{len(missing)} it does not, {why}: {shortened(one.answer)} at {one.task.id!r} is nowhere in "
-        f"{shortened(repr(one.prompt[-160:]), 170)}. Such a task can only be guessed. Keep the sentence that answers when a "
+        f"{shortened(one.prompt[-160:], 170)}. Such a task can only be guessed. Keep the sentence that answers when a "
         "text is shortened, or draw no such task",
         severity=ERROR if cut and PROMISES.search(one.prompt) else NOTE,
     )

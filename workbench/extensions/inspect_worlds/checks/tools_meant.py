@@ -74,7 +74,7 @@ def knows_sums(called: Any) -> Iterator[RuleResult]:
         if abs(float(numbers[0]) - expected) > 1e-3 * max(1.0, abs(expected)):
             yield _finding(
                 called,
-                f"brings {numbers[0]} for {shortened(repr(arguments), 60)}, where {expected:g} is right",
+                f"brings {numbers[0]} for {shortened(arguments, 60)}, where {expected:g} is right",
                 "Look at the order of its arguments and operations, at whole-number division and at signs that are lost",
             )
             return
@@ -119,8 +119,8 @@ def cut_lists(called: Any) -> Iterator[RuleResult]:
         return
     yield _finding(
         called,
-        f"says {shortened(repr(described), 70)}, and {len(full)} of {len(counts)} different results have {most} things in them, none "
-        f"more: {shortened(repr(full[0]), 90)}; it looks as if lists are cut there without a word",
+        f"says {shortened(described, 70)}, and {len(full)} of {len(counts)} different results have {most} things in them, none "
+        f"more: {shortened(full[0], 90)}; it looks as if lists are cut there without a word",
         "Bring all, or say in the description how many and in the result how many follow",
         NOTE,
     )
@@ -160,7 +160,7 @@ def changes_nothing(given: CheckInput, tools: Sequence[Any]) -> Iterator[RuleRes
             one = trajectories[0]
             said = next(r for r in one.results if any(c.name == name for c in r.tool_calls))
             yield Finding(
-                f"the tool {name!r} says that it has done something ({shortened(repr(text_of(said.observation)), 60)}), and nothing "
+                f"the tool {name!r} says that it has done something ({shortened(text_of(said.observation), 60)}), and nothing "
                 f"goes by it: without its call {len(trajectories)} of {len(trajectories)} trajectories of the solver are answered and paid "
                 f"alike from there on, {one.task.id!r} for one. Let it change what other tools read and the reward is computed from",
                 severity=NOTE,

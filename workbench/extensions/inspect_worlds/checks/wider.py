@@ -14,7 +14,7 @@ MOST_EXTRA = 8  # items that are added
 ITEM = re.compile(r"[\w'-]+(?: [\w'-]+){0,2}")
 BETWEEN = (", ", ",", "; ", ";", " | ", "\n", " and ", " ")
 SOME = re.compile(
-    r"\b(?:any|some|at least|or more|few|also|every(?:thing|one)? (?:you|that you))\b",
+    r"\b(?:any(?! order)|some|at least|or more|few|also|every(?:thing|one)? (?:you|that you))\b",
     re.IGNORECASE,
 )
 # What a prompt says where a sign means nothing.
@@ -131,18 +131,21 @@ def _tolerance(prompt: str, value: Decimal) -> Decimal | None:
     return Decimal(within[1]) if within else None
 
 
-def _too_far(answer: SolverAnswer, others: Sequence[str]) -> str | None:
-    """Further off than the prompt allows, or by two percent where it allows nothing."""
+def _beyond(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """Further off than the prompt allows."""
     number = number_of(answer.words)
-    if number is None or not number.value:
+    stated = _tolerance(answer.prompt, number.value) if number and number.value else None
+    if stated is None or TIMES * stated >= abs(number.value):
         return None
-    stated = _tolerance(answer.prompt, number.value)
-    if stated is None and not number.decimals:
+    return number.written(number.value + TIMES * stated, max(number.decimals, 3))
+
+
+def _too_far(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """Off by two percent, where the prompt allows nothing."""
+    number = _plain_decimal(answer)
+    if number is None or _tolerance(answer.prompt, number.value) is not None:
         return None
-    off = TIMES * stated if stated is not None else max(FAR * abs(number.value), Decimal("0.02"))
-    if off >= abs(number.value):
-        return None
-    return number.written(number.value + off, max(number.decimals, 3 if stated is not None else 0))
+    return number.written(number.value + max(FAR * abs(number.value), Decimal("0.02")))
 
 
 # ------------------------------------------------------------------------------------------------ words
@@ -187,7 +190,13 @@ FURTHER: tuple[AnswerProbe, ...] = (
         "The place of the point is lost (digits alone)",
     ),
     AnswerProbe(
-        "a number further off than the prompt allows",
+        "a number four times as far off as the prompt allows",
+        _beyond,
+        "The tolerance is wider than what is said (an absolute one beside a relative one, a rounding)",
+        always=True,
+    ),
+    AnswerProbe(
+        "a number that is off by two percent, where the prompt allows nothing,",
         _too_far,
         "The tolerance is wider than what is said (an absolute one beside a relative one, a rounding)",
         TOLERANT,
