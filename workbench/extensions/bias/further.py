@@ -29,6 +29,7 @@ from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import LossInputs
+from workbench.learn.algorithms.parts import Rewards
 from workbench.learn.batch import Batch
 from workbench.linting.expected import declares
 
@@ -39,6 +40,21 @@ TOKENS = 12
 OLD = -2.0  # logprob of the tokens before the update
 LEFT_OUT = re.compile(
     r"leave.one.out|\brloo\b|mean of the others|without itself|other trajectories", re.IGNORECASE
+)
+GROUP_MEANT = re.compile(
+    r"\b(?:of|over|within|in|by) (?:its|the|their|each|a) (?:own )?(?:group|task)\b|\bgroup (?:mean|average|baseline|relative)\b|"
+    r"\bsame (?:task|prompt|question)\b",
+    re.IGNORECASE,
+)
+OVER_ALL = re.compile(r"\bbatch\b|\bglobal|\bwhiten|\ball tasks\b|\brunning\b", re.IGNORECASE)
+UNDIVIDED = re.compile(
+    r"\b(?:no|without|not|never|nothing)\b(?: is)? (?:divi\w+|normali\w+|scal\w+)?(?: by)?(?: the| a| its)? ?(?:group'?s? )?"
+    r"(?:std|standard deviations?|deviation|spread)\b",
+    re.IGNORECASE,
+)
+DIVIDED = re.compile(
+    r"\b(?:divided|over|normali[sz]ed|scaled)\b[^.\n]{0,30}\b(?:std|standard deviations?|deviation|spread)\b|\bz-?scores?\b",
+    re.IGNORECASE,
 )
 HIGH = re.compile(
     r"(?:high(?:est)?|largest|upper|top|most)\b[^.\n]{0,40}\bentrop|\bfork\w*|entrop\w*[^.\n]{0,30}\b(?:high|above|upper|top)|uncertain",
@@ -182,6 +198,42 @@ def left_out(
         yield Finding(
             f"{algorithm.name} says that a trajectory is left out of its own baseline, and 1 more for it is credited with {moved:.4g} "
             f"in a group of {size}: that is 1 - 1/{size}, the mean with itself in it; expected 1. Take (sum - own) / (n - 1)"
+        )
+
+
+def says_group(algorithm: Algorithm) -> bool:
+    """Whether its words say that trajectories are compared with their group, though `compares` does not."""
+    words = words_of(algorithm.estimator.function)
+    elsewhere = algorithm.estimator.says("whitens") or OVER_ALL.search(words)
+    return bool(GROUP_MEANT.search(words)) and not elsewhere
+
+
+def scale_claimed(
+    algorithm: Algorithm, batch: Batch, plain_T: Tensor, credit: Any
+) -> Iterator[RuleResult]:
+    """Twice the rewards: the same credit where its words say that it is divided by a spread, twice where they say it is not."""
+    words = words_of(algorithm.estimator.function)
+    undivided, divided = bool(UNDIVIDED.search(words)), bool(DIVIDED.search(words))
+    if undivided == divided or algorithm.rewards != Rewards():
+        return
+    twice = replace(
+        batch,
+        turn_reward_K=2 * batch.turn_reward_K,
+        reward_N=2 * batch.reward_N,
+        outcome_N=2 * batch.outcome_N,
+    )
+    size = float(plain_T.abs().sum()) or 1.0
+    factor = float(credit(twice).abs().sum()) / size
+    yield Checked(1, "twice the rewards")
+    if undivided and factor < 1.1:
+        yield Finding(
+            f"{algorithm.name} says that nothing is divided by a standard deviation, and twice the rewards give {factor:.3g} times the "
+            "credit; expected 2: it is divided by their spread"
+        )
+    elif divided and factor > 1.9:
+        yield Finding(
+            f"{algorithm.name} says that credit is divided by a standard deviation, and twice the rewards give {factor:.3g} times the "
+            "credit; expected the same: it is divided by nothing, or by what rewards do not move"
         )
 
 

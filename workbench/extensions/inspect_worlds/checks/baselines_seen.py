@@ -10,7 +10,13 @@ from typing import Any
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, play, replay, text_of
+from workbench.extensions.inspect_worlds.playing import (
+    PlayedTrajectory,
+    global_dice,
+    play,
+    replay,
+    text_of,
+)
 from workbench.values import Task
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
@@ -25,7 +31,13 @@ ENOUGH = 8  # trajectories of random play
 
 
 def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
-    for look in (_changes_the_world, _goes_by_the_hidden, _is_beaten, _always_the_same):
+    for look in (
+        _changes_the_world,
+        _draws_elsewhere,
+        _goes_by_the_hidden,
+        _is_beaten,
+        _always_the_same,
+    ):
         results = list(look(given))
         yield from results
         if any(isinstance(result, Finding) for result in results):
@@ -90,6 +102,35 @@ def _first_action(given: CheckInput, task: Task, seed: int, number: int) -> tupl
     rng = rng_at("check-env", "hidden", task.id, number)
     one = play(family, task, seed, lambda env: family.solver_action(env, rng), most=1)
     return text_of(one.opening), (one.texts[0] if one.texts else "")
+
+
+def _draws_elsewhere(given: CheckInput) -> Iterator[RuleResult]:
+    """With the same generator, handed in, a baseline says something else by the process's own."""
+    family: Any = given.family
+    for name in given.own:
+        different = 0
+        asked = 0
+        for task in given.tasks[:AGAIN]:
+            said = []
+            for number in (1, 2):
+                rng = rng_at("check-env", "dice", task.id)
+                act = getattr(family, f"{name}_action")
+                with global_dice(number):
+                    said.append(
+                        play(family, task, 0, lambda env, act=act, rng=rng: act(env, rng), most=3)
+                    )
+            if any(one.error for one in said):
+                continue
+            asked += 1
+            different += said[0].texts[:1] != said[1].texts[:1]
+        yield Checked(asked, f"the dice of {name}")
+        if different >= LEAST:
+            yield Finding(
+                f"{name}_action draws from a generator of the process (random, numpy.random), and not from the one that it is "
+                f"handed: at {different} of {asked} tasks it says something else by that. A baseline cannot be had again. Draw from rng",
+                severity=NOTE,
+            )
+            return
 
 
 def _goes_by_the_hidden(given: CheckInput) -> Iterator[RuleResult]:

@@ -23,7 +23,9 @@ from workbench.extensions.inspect_worlds.checks.order import (
 from workbench.extensions.inspect_worlds.checks.tools_meant import (
     changes_nothing,
     cut_lists,
+    keeps_order,
     knows_sums,
+    turns_pages,
 )
 from workbench.extensions.inspect_worlds.playing import Spent, unplayable
 from workbench.tools.base import Tool, ToolResult
@@ -339,4 +341,14 @@ def _nothing_said(called: ToolCalls) -> Iterator[RuleResult]:
         )
 
 
-LOOKS = (_refused, knows_sums, _too_many, _without_effect, _cut, cut_lists, _nothing_said)
+LOOKS = (
+    _refused,
+    knows_sums,
+    _too_many,
+    _without_effect,
+    turns_pages,
+    keeps_order,
+    _cut,
+    cut_lists,
+    _nothing_said,
+)

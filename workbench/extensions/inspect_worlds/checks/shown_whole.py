@@ -12,6 +12,7 @@ import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.offered import check_offered
 from workbench.extensions.inspect_worlds.leaks import gold_of, holds
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import (
@@ -76,6 +77,7 @@ def check_shown(given: CheckInput) -> Iterator[RuleResult]:
     yield from _answers_sometimes(given)
     yield from _another_hour(given)
     yield from _against_the_total(given)
+    yield from check_offered(given)
 
 
 # ------------------------------------------------------------------------------------------------ answers in prompts

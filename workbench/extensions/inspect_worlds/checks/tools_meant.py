@@ -22,6 +22,17 @@ LIMITED = re.compile(
     r"\b(?:pages?|first|top|best|at most|up to|limit\w*|most|more|next|further|newest|oldest|latest|\.\.\.|…|of \d+)\b",
     re.IGNORECASE,
 )
+UPWARDS = re.compile(
+    r"\b(?:oldest|cheapest|lowest|smallest|earliest|shortest|nearest|closest|fewest|slowest|youngest) first\b|\bascending\b",
+    re.IGNORECASE,
+)
+DOWNWARDS = re.compile(
+    r"\b(?:newest|highest|largest|biggest|latest|most recent|longest|most expensive|dearest|fastest|best(?: rated)?) first\b|"
+    r"\bdescending\b",
+    re.IGNORECASE,
+)
+BY_LETTERS = re.compile(r"\balphabetical(?:ly)?\b|\bby (?:the )?alphabet\b", re.IGNORECASE)
+PAGE = re.compile(r"page(?:_?(?:number|no))?$", re.IGNORECASE)
 CALCULATES = re.compile(
     r"\b(?:calculat\w*|evaluat\w*|arithmetic|expression|compute\w*)\b", re.IGNORECASE
 )
@@ -124,6 +135,75 @@ def cut_lists(called: Any) -> Iterator[RuleResult]:
         "Bring all, or say in the description how many and in the result how many follow",
         NOTE,
     )
+
+
+# ------------------------------------------------------------------------------------------------ orders
+
+
+def keeps_order(called: Any) -> Iterator[RuleResult]:
+    """A list that its description puts in an order is in that order, by some of its columns."""
+    described = called.tool.description
+    up, down, letters = (pattern.search(described) for pattern in (UPWARDS, DOWNWARDS, BY_LETTERS))
+    said = up or down or letters
+    lists = [rows for one in called.worked() if len(rows := _rows(one)) >= FULL]
+    if said is None or len(lists) < 2 or sum(map(bool, (up, down, letters))) > 1:
+        return
+    if letters:
+        in_order = [rows == sorted(rows, key=str.casefold) for rows in lists]
+        turned = [rows == sorted(rows, key=str.casefold)[::-1] for rows in lists]
+    else:
+        in_order, turned = (
+            [_monotone(rows, up=way) for rows in lists] for way in (bool(up), bool(down))
+        )
+        known = [_columns(rows) for rows in lists]
+        if not all(known):
+            return
+    wrong = [rows for rows, right in zip(lists, in_order) if not right]
+    if 2 * len(wrong) >= len(lists) and len(wrong) >= 2:
+        yield _finding(
+            called,
+            f"says {shortened(said[0])}, and {len(wrong)} of {len(lists)} lists are in another order"
+            f"{' (the opposite one)' if all(turned) else ''}: {shortened('; '.join(wrong[0]), 100)}",
+            "Sort by what the description names, and in that direction",
+            ERROR if all(turned) else NOTE,
+        )
+
+
+def _rows(made_call: Any) -> list[str]:
+    lines = [line.strip() for line in made_call.result.text.splitlines() if line.strip()]
+    return list(made_call.items or lines)
+
+
+def _columns(rows: Sequence[str]) -> list[list[float]]:
+    """Numbers of the rows by their place, of places that all rows have and that are not their count."""
+    numbers = [[float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", row)] for row in rows]
+    columns = [list(column) for column in zip(*numbers)]
+    return [
+        column
+        for column in columns
+        if len(set(column)) > 1 and column != [*range(1, len(rows) + 1)]
+    ]
+
+
+def _monotone(rows: Sequence[str], *, up: bool) -> bool:
+    return any(column == sorted(column, reverse=not up) for column in _columns(rows))
+
+
+def turns_pages(called: Any) -> Iterator[RuleResult]:
+    """The second page brings nothing that the first one brought."""
+    for name in filter(PAGE.match, called.properties):
+        if called.properties[name].get("type") != "integer":
+            continue
+        for base in called.worked()[:LEAST]:
+            one, other = (_rows(called.call({**base.arguments, name: page})) for page in (1, 2))
+            both = [row for row in one if row in other]
+            if len(one) >= 2 and both and one != other:
+                yield _finding(
+                    called,
+                    f"brings {shortened(both[0])} for {name} = 1 and again for {name} = 2 (of {shortened(repr(dict(base.arguments)))})",
+                    "Let a page begin where the one before it ends",
+                )
+                return
 
 
 # ------------------------------------------------------------------------------------------------ changes

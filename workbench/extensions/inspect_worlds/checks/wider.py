@@ -34,6 +34,10 @@ WITHIN = re.compile(
     r"\b(?:within|±|tolerance of|off by)\s*(?:at most )?(\d*\.\d+|\d+)(?! ?(?:%|per ?cent|turn|step|move|answer|guess|tr))",
     re.IGNORECASE,
 )
+ANY_ORDER = re.compile(
+    r"\bany order\b|\border (?:is|does) not|\b(?:both|pair|two numbers|factors|roots|solutions)\b",
+    re.IGNORECASE,
+)
 MIXED = re.compile(r"\b(?:anagram|mixed|scrambl\w*|any order|letters)\b", re.IGNORECASE)
 IN_WORDS = {"one": 1, "two": 2, "three": 3, "five": 5, "ten": 10}
 FAR = Decimal("0.02")  # of a number, where a prompt allows no tolerance
@@ -159,7 +163,92 @@ def _backwards(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     return turned
 
 
+# ------------------------------------------------------------------------------------------------ parts of an answer
+
+
+def _numbers_in(words: str) -> list[re.Match[str]]:
+    return list(re.finditer(r"\d+(?:\.\d+)?", words))
+
+
+def _exchanged(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """An answer of several numbers, the first two of them in each other's place."""
+    words = answer.words.strip()
+    found = _numbers_in(words)
+    if len(found) < 2 or found[0][0] == found[1][0] or number_of(words):
+        return None
+    one, other = found[:2]
+    return f"{words[: one.start()]}{other[0]}{words[one.end() : other.start()]}{one[0]}{words[other.end() :]}"
+
+
+def _with_another(answer: SolverAnswer, place: int) -> str | None:
+    """An answer of several numbers, one of them by one more."""
+    words = answer.words.strip()
+    found = _numbers_in(words)
+    if len(found) < 2 or number_of(words):
+        return None
+    at = found[place]
+    more = Decimal(at[0]) + 1
+    return f"{words[: at.start()]}{more}{words[at.end() :]}"
+
+
+def _first_number(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    return _with_another(answer, 0)
+
+
+def _last_number(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    return _with_another(answer, -1)
+
+
+def _other_unit(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """The number with the unit that another answer has, or with one that is none."""
+    number = number_of(answer.words)
+    if number is None or not number.after.strip():
+        return None
+    units = {other.after for words in others if (other := number_of(words))} - {number.after}
+    return number._replace(after=min(units, default=" zq")).written()
+
+
+def _other_last_word(answer: SolverAnswer, others: Sequence[str]) -> str | None:
+    """Two words or a few, the last of them another's."""
+    words = answer.words.split()
+    if not 2 <= len(words) <= 6 or not all(re.fullmatch(r"[A-Za-z'.-]+", word) for word in words):
+        return None
+    last = [other.split()[-1] for other in others if len(other.split()) >= 2]
+    wrong = [word for word in last if word.casefold() not in answer.words.casefold()]
+    return " ".join([*words[:-1], wrong[0]]) if wrong else None
+
+
 FURTHER: tuple[AnswerProbe, ...] = (
+    AnswerProbe(
+        "the right answer with its first two numbers exchanged",
+        _exchanged,
+        "The places of numbers are lost (a set, a sorted list, a sum)",
+        ANY_ORDER,
+    ),
+    AnswerProbe(
+        "an answer whose first number is wrong by one",
+        _first_number,
+        "The last number alone is compared",
+        TOLERANT,
+    ),
+    AnswerProbe(
+        "an answer whose last number is wrong by one",
+        _last_number,
+        "The first number alone is compared",
+        TOLERANT,
+    ),
+    AnswerProbe(
+        "the right number with another unit",
+        _other_unit,
+        "The unit is lost, although right answers have one",
+        sure=False,
+    ),
+    AnswerProbe(
+        "the right answer with another last word",
+        _other_last_word,
+        "A part of the words is enough (the first word, a ratio, any())",
+        SOME,
+    ),
     AnswerProbe(
         "the right items and wrong ones beside them",
         _with_others,
