@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.counts import reduced
-from tests.extensions.inspect_worlds import slips
+from tests.extensions.inspect_worlds import benches, slips
 from workbench.extensions.inspect_worlds.checks import check_family
 
 # (family, its bug) -> (check, words of the finding, severity)
@@ -42,6 +42,10 @@ KINDS = {
     ("Cards", "sees"): ("E25", "the solver knows what chance will bring", "note"),
     ("Cards", "constant"): ("E25", "random play always says 'red'", "note"),
     ("Trips", "kept"): ("E25", "random play earns more than the solver", "note"),
+    ("Stalls", "floors"): ("E28", "where 3.5 is right", "error"),
+    ("Stalls", "four"): ("E28", "it looks as if lists are cut there", "note"),
+    ("Stalls", "dearest"): ("E28", "are in another order (the opposite one)", "error"),
+    ("Stalls", "overlap"): ("E28", "and again for page = 2", "error"),
 }
 QUICK = [
     ("Picks", "recall"),
@@ -61,6 +65,10 @@ BENT = {
 }
 
 
+def family_of(name):
+    return getattr(slips, name, None) or getattr(benches, name)
+
+
 def findings(family, check):
     slips.PLANS.clear()
     report = check_family(family, only=(check,), budget_s=0.5, tasks=12).findings
@@ -72,7 +80,7 @@ def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
     name, bug = kind
     check, words, severity = KINDS[kind]
     bent, right = BENT.get(kind, ({"bug": bug}, {}))
-    found = findings(getattr(slips, name)(**bent), check)
+    found = findings(family_of(name)(**bent), check)
     assert any(words in what and how == severity for how, what in found), found
-    twin = findings(getattr(slips, name)(**right), check)
+    twin = findings(family_of(name)(**right), check)
     assert not [what for how, what in twin if how == "error" or words in what], twin

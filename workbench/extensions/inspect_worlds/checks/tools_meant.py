@@ -19,7 +19,8 @@ OFTEN = 0.25  # of the lists
 NONSENSE = "zq ??"
 WHOLE = re.compile(r"\b(?:all|every|each|complete|whole|full)\b", re.IGNORECASE)
 LIMITED = re.compile(
-    r"\b(?:pages?|first|top|best|at most|up to|limit\w*|most|more|next|further|newest|oldest|latest|\.\.\.|…|of \d+)\b",
+    r"\b(?:pages?|top|at most|up to|limit\w*|more|next|further|of \d+|(?:first|newest|oldest|best|last) (?:\d+|two|three|four|five|ten))\b|"
+    r"\.\.\.|…",
     re.IGNORECASE,
 )
 UPWARDS = re.compile(
