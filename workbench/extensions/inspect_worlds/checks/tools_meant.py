@@ -61,6 +61,10 @@ WRITES = re.compile(
     r"transfers?|puts?|renames?|orders?|buys?|sells?|marks?|assigns?|turns?|opens?|closes?|inserts?)\b",
     re.IGNORECASE,
 )
+ASKS = re.compile(
+    r"^\W*(?:find|get|search|list|look|read|show|query|check|count|see|fetch|browse|wares|tell)",
+    re.IGNORECASE,
+)
 FAILED = re.compile(
     r"\b(?:error|fail\w*|cannot|could not|not found|unknown|no such|invalid|denied|already|not)\b",
     re.IGNORECASE,
@@ -197,7 +201,8 @@ def turns_pages(called: Any) -> Iterator[RuleResult]:
             continue
         for base in called.worked()[:LEAST]:
             one, other = (_rows(called.call({**base.arguments, name: page})) for page in (1, 2))
-            both = [row for row in one if row in other]
+            # Not what is said at the foot of each page.
+            both = [row for row in one if row in other and not LIMITED.search(row)]
             if len(one) >= 2 and both and one != other:
                 yield _finding(
                     called,
@@ -210,43 +215,53 @@ def turns_pages(called: Any) -> Iterator[RuleResult]:
 # ------------------------------------------------------------------------------------------------ changes
 
 
+def _writes(tool: Any) -> bool:
+    """Whether it is called a change; what is called a question first is none, whatever follows."""
+    name = tool.name.replace("_", " ")
+    return not ASKS.search(name) and bool(WRITES.search(name) or WRITES.search(tool.description))
+
+
 def changes_nothing(given: CheckInput, tools: Sequence[Any]) -> Iterator[RuleResult]:
     """What a tool says it changes is seen in nothing that is answered or paid afterwards."""
-    writing = {
-        tool.name
-        for tool in tools
-        if WRITES.search(tool.description) or WRITES.search(tool.name.replace("_", " "))
-    }
+    writing = {tool.name for tool in tools if _writes(tool)}
     solver = [one for one in given.solved_once(least_turns=2) if one.results and one.success]
     kept: dict[str, list[PlayedTrajectory]] = defaultdict(list)
     moved: set[str] = set()
     spent = Spent()
     for one in solver[:TRAJECTORIES]:
-        for k, result in enumerate(one.results[:-1]):
-            names = {call.name for call in result.tool_calls}
-            if spent.seconds > given.budget_s or len(names) != 1 or not names <= writing - moved:
-                continue
-            if FAILED.search(text_of(result.observation)):
-                continue
-            (name,) = names
-            texts = (*one.texts[:k], NONSENSE, *one.texts[k + 1 :])
-            without = replay(given.family, one.script._replace(texts=texts))
-            if _rest(one, k) == _rest(without, k) and one.success == without.success:
-                kept[name].append(one)
-            else:
-                moved.add(name)
+        for k, name in _single_calls(one):
+            if name in writing - moved and spent.seconds <= given.budget_s:
+                same = _without_the_call(given, one, k)
+                kept[name] += [one] if same else []
+                moved |= set() if same else {name}
     yield Checked(sum(map(len, kept.values())), "calls that change something")
     for name, trajectories in kept.items():
         if name not in moved and len(trajectories) >= LEAST:
             one = trajectories[0]
-            said = next(r for r in one.results if any(c.name == name for c in r.tool_calls))
+            k = next(k for k, called in _single_calls(one) if called == name)
+            reply = text_of(one.results[k].observation)
             yield Finding(
-                f"the tool {name!r} says that it has done something ({shortened(text_of(said.observation), 60)}), and nothing "
+                f"the tool {name!r} says that it has done something ({shortened(reply, 60)}), and nothing "
                 f"goes by it: without its call {len(trajectories)} of {len(trajectories)} trajectories of the solver are answered and paid "
                 f"alike from there on, {one.task.id!r} for one. Let it change what other tools read and the reward is computed from",
                 severity=NOTE,
             )
             return
+
+
+def _single_calls(one: PlayedTrajectory) -> Iterator[tuple[int, str]]:
+    """(turn, tool) of turns before the last that called one tool, which did not fail."""
+    for k, result in enumerate(one.results[:-1]):
+        names = {call.name for call in result.tool_calls}
+        if len(names) == 1 and not FAILED.search(text_of(result.observation)):
+            yield k, names.pop()
+
+
+def _without_the_call(given: CheckInput, one: PlayedTrajectory, k: int) -> bool:
+    """Whether all goes on alike where nothing is called in turn k."""
+    texts = (*one.texts[:k], NONSENSE, *one.texts[k + 1 :])
+    without = replay(given.family, one.script._replace(texts=texts))
+    return _rest(one, k) == _rest(without, k) and one.success == without.success
 
 
 def _rest(played: PlayedTrajectory, k: int) -> list[Any]:
