@@ -213,7 +213,8 @@ def scale_claimed(
 ) -> Iterator[RuleResult]:
     """Twice the rewards: the same credit where its words say that it is divided by a spread, twice where they say it is not."""
     words = words_of(algorithm.estimator.function)
-    undivided, divided = bool(UNDIVIDED.search(words)), bool(DIVIDED.search(words))
+    undivided = bool(UNDIVIDED.search(words))
+    divided = bool(DIVIDED.search(words))
     if undivided == divided or algorithm.rewards != Rewards():
         return
     twice = replace(
@@ -392,14 +393,15 @@ def _entropy_mask(algorithm: Algorithm) -> Iterator[RuleResult]:
     )
     used_M = pull_M.abs() > NOTHING
     words = words_of(algorithm.objective)
-    high, low = bool(HIGH.search(words)), bool(LOW.search(words))
+    high = bool(HIGH.search(words))
+    low = bool(LOW.search(words))
     yield Checked(len(entropy_M), "tokens chosen by entropy")
     if high == low or bool(used_M.all()) or not bool(used_M.any()):
         return
     learns_low = float(entropy_M[used_M].mean()) < float(entropy_M[~used_M].mean())
     if learns_low == high:
-        which, said = ("lowest", "highest") if learns_low else ("highest", "lowest")
+        which, claimed = ("lowest", "highest") if learns_low else ("highest", "lowest")
         yield Finding(
             f"{algorithm.name} learns from the {int(used_M.sum())} of {len(used_M)} tokens with the {which} entropy, and its words say "
-            f"those with the {said}: the comparison or the quantile is turned round"
+            f"those with the {claimed}: the comparison or the quantile is turned round"
         )

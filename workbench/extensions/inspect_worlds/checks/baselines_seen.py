@@ -111,18 +111,18 @@ def _draws_elsewhere(given: CheckInput) -> Iterator[RuleResult]:
         different = 0
         asked = 0
         for task in given.tasks[:AGAIN]:
-            said = []
+            plays = []
             for number in (1, 2):
                 rng = rng_at("check-env", "dice", task.id)
                 act = getattr(family, f"{name}_action")
                 with global_dice(number):
-                    said.append(
+                    plays.append(
                         play(family, task, 0, lambda env, act=act, rng=rng: act(env, rng), most=3)
                     )
-            if any(one.error for one in said):
+            if any(one.error for one in plays):
                 continue
             asked += 1
-            different += said[0].texts[:1] != said[1].texts[:1]
+            different += plays[0].texts[:1] != plays[1].texts[:1]
         yield Checked(asked, f"the dice of {name}")
         if different >= LEAST:
             yield Finding(
@@ -144,9 +144,9 @@ def _goes_by_the_hidden(given: CheckInput) -> Iterator[RuleResult]:
         shown: set[str] = set()
         for number in range(CHANCES):
             seed = seed_of("check-env", "hidden", number)
-            said = [_first_action(given, task, seed, dice) for dice in range(DICE)]
-            shown |= {opening for opening, _ in said}
-            by_seed.append({text for _, text in said})
+            first = [_first_action(given, task, seed, dice) for dice in range(DICE)]
+            shown |= {opening for opening, _ in first}
+            by_seed.append({text for _, text in first})
             if len(by_seed[-1]) > 1:
                 break
         decided = all(len(texts) == 1 for texts in by_seed)
@@ -191,13 +191,18 @@ def _is_beaten(given: CheckInput) -> Iterator[RuleResult]:
 def _always_the_same(given: CheckInput) -> Iterator[RuleResult]:
     """Random play says one text at every task and turn; others are understood, too."""
     random = [one for one in given.own.get("random", ()) if one.texts and not one.error]
-    said = Counter(text for one in random for text in one.texts)
-    others = {text for one in given.own.get("solver", ()) for text in one.texts} - set(said)
+    times: Counter[str] = Counter()
+    for one in random:
+        times.update(one.texts)
+    others: set[str] = set()
+    for one in given.own.get("solver", ()):
+        others.update(one.texts)
+    others -= set(times)
     yield Checked(len(random), "random play")
-    if len(random) >= ENOUGH and len(said) == 1 and len(others) >= 2:
-        (text,) = said
+    if len(random) >= ENOUGH and len(times) == 1 and len(others) >= 2:
+        (text,) = times
         yield Finding(
-            f"random play always says {shortened(text, 60)}, in all {sum(said.values())} turns; the solver says "
+            f"random play always says {shortened(text, 60)}, in all {times.total()} turns; the solver says "
             f"{len(others)} other texts. A baseline by chance draws among all actions: rng.choice(actions)",
             severity=NOTE,
         )

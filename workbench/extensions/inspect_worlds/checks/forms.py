@@ -120,10 +120,10 @@ def _forms(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[Form]
         number and number.commas
     ):
         yield Form("commas between thousands as in its own numbers", _with_commas, sure=False)
-    said = DECIMALS.search(given.first_prompt)
-    if said is not None:
-        places = IN_WORDS.get(said[1].lower()) or int(said[1])
-        yield Form(f"{said[0]!r}", lambda answer: _with_decimals(answer, places))
+    stated = DECIMALS.search(given.first_prompt)
+    if stated is not None:
+        places = IN_WORDS.get(stated[1].lower()) or int(stated[1])
+        yield Form(f"{stated[0]!r}", lambda answer: _with_decimals(answer, places))
 
 
 def _number_forms(number: WrittenNumber, example: str) -> Iterator[Form]:
@@ -160,16 +160,24 @@ def _with_decimals(answer: SolverAnswer, places: int) -> str | None:
     return own.written(rounded, places) if rounded == own.value else None
 
 
+def _between_all(spoken: Sequence[str]) -> str | None:
+    """What stands between the items of every answer."""
+    for between in BETWEEN:
+        if all(between in words for words in spoken):
+            return between
+    return None
+
+
 def _word_forms(example: str, answers: Sequence[SolverAnswer]) -> Iterator[Form]:
-    said = [answer.words.strip() for answer in answers]
-    folded = {words.casefold(): words for words in said}
+    spoken = [answer.words.strip() for answer in answers]
+    folded = {words.casefold(): words for words in spoken}
     other_case = folded.get(example.casefold(), example) != example  # an answer, written otherwise
     for what, change in (
         ("small letters", str.lower),
         ("capitals", str.upper),
         ("a capital", str.capitalize),
     ):
-        if example == change(example) and not any(words == change(words) for words in said):
+        if example == change(example) and not any(words == change(words) for words in spoken):
             yield Form(
                 f"{what} as in {shortened(example, 40)}",
                 lambda answer, change=change: change(answer.words.strip()),
@@ -177,7 +185,7 @@ def _word_forms(example: str, answers: Sequence[SolverAnswer]) -> Iterator[Form]
             )
             break
     between = next((one for one in BETWEEN if one in example), None)
-    other = next((one for one in BETWEEN if all(one in words for words in said)), None)
+    other = _between_all(spoken)
     if between and other and between != other and len(example.split(between)) >= 3:
         yield Form(
             f"{between!r} between items as in {shortened(example, 40)}",

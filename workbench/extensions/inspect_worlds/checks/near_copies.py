@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +86,7 @@ def _copies_drawn(
     if len(compared) < LEAST:
         return
     apart = _same_to_all([*known, *compared])
-    names = {name for one in (*known, *compared) for name in NAME.findall(one.opening)}
+    names = _names([*known, *compared])
     for likeness in _likenesses(apart, names):
         keys: dict[str, list[ShownTask]] = {}
         for shown in known:
@@ -111,20 +113,13 @@ def _copies_of_payloads(given: CheckInput) -> Iterator[Finding]:
         return
     known = _many_payloads(given)
     apart = _same_to_all(known)
-    names = {name for one in known for name in NAME.findall(one.opening)}
+    names = _names(known)
     for likeness in _likenesses(apart, names):
         groups: dict[str, list[ShownTask]] = {}
         for one in known:
             groups.setdefault(likeness.key(one), []).append(one)
-        alike = [
-            some for key, some in groups.items() if key and len({one.opening for one in some}) > 1
-        ]
-        torn = [(some, [split_of(family, one.task) for one in some]) for some in alike]
-        pairs = [
-            (some[splits.index("held-out")], some[splits.index("train")])
-            for some, splits in torn
-            if len(set(splits)) == 2
-        ]
+        alike = [some for key, some in groups.items() if key and _differ(some)]
+        pairs = [pair for some in alike if (pair := _torn(family, some)) is not None]
         if len(groups) <= LEAST * FEW or len(pairs) < max(LEAST, TORN * len(alike)):
             continue
         same = [pair for pair in pairs[:ASKED] if _same_answer(given, pair[0].task, pair[1].task)]
@@ -139,6 +134,23 @@ def _copies_of_payloads(given: CheckInput) -> Iterator[Finding]:
             severity=ERROR if sure else NOTE,
         )
         return
+
+
+def _differ(some: Sequence[ShownTask]) -> bool:
+    return len({one.opening for one in some}) > 1
+
+
+def _torn(family: Any, some: Sequence[ShownTask]) -> tuple[ShownTask, ShownTask] | None:
+    """One that is held out and one that is trained on; None where all are in one split."""
+    splits = [split_of(family, one.task) for one in some]
+    if len(set(splits)) < 2:
+        return None
+    return some[splits.index("held-out")], some[splits.index("train")]
+
+
+def _names(shown: Sequence[ShownTask]) -> set[str]:
+    """Words with a capital inside a sentence, of any prompt."""
+    return set(chain.from_iterable(NAME.findall(one.opening) for one in shown))
 
 
 def _many_payloads(given: CheckInput) -> list[ShownTask]:
@@ -213,36 +225,47 @@ def _end(shown: ShownTask, apart: set[str]) -> str:
 # ------------------------------------------------------------------------------------------------ by what they are one
 
 
+BY_PARTS = "Let split_of go by what makes the problem, its parts sorted: content_split(' '.join(sorted(parts)))"
+BEFORE_REWORDING = "Split problems first and reword them then; or let split_of go by the numbers and names of a problem"
+
+
 def _likenesses(apart: set[str], names: set[str]) -> Iterator[Likeness]:
     """`apart`: words of all prompts. `names`: words with a capital inside a sentence, of any prompt."""
+    words = partial(_words_of, apart)
+    letters = partial(_letters_of, apart)
+    numbers = partial(_numbers_and_names, apart, names)
+    yield Likeness("with their words in another order", words, BY_PARTS, True)
+    yield Likeness("with their letters in another order", letters, BY_PARTS, True)
+    yield Likeness("turned over or round", _turned_over, BY_PARTS, False)
+    yield Likeness(
+        "in other words, with the same numbers and names", numbers, BEFORE_REWORDING, False
+    )
 
-    def own_words(shown: ShownTask) -> list[str]:
-        opening = shown.opening.casefold().replace(str(shown.task.task_seed), " ")
-        return [word for word in re.findall(r"\w+", opening) if word not in apart]
 
-    def words(shown: ShownTask) -> str:
-        own = own_words(shown)
-        return " ".join(sorted(own)) if len(own) >= 2 else ""
+def _own_words(apart: set[str], shown: ShownTask) -> list[str]:
+    opening = shown.opening.casefold().replace(str(shown.task.task_seed), " ")
+    return [word for word in re.findall(r"\w+", opening) if word not in apart]
 
-    def letters(shown: ShownTask) -> str:
-        own = own_words(shown)
-        numbers = sorted(word for word in own if word.isdigit())  # their digits are no letters
-        mixed = "".join(sorted("".join(word for word in own if not word.isdigit())))
-        return f"{mixed} {numbers}" if len(mixed) >= LONG or len(set(mixed)) >= 5 else ""
 
-    def numbers(shown: ShownTask) -> str:
-        opening = shown.opening.replace(str(shown.task.task_seed), " ")
-        own = sorted(re.findall(r"\d+(?:\.\d+)?", opening))
-        called = sorted(names & set(re.findall(r"\w+", opening)) - {name.title() for name in apart})
-        changing = [number for number in own if number not in apart]
-        return " ".join([*own, *called]) if len(changing) >= 2 else ""
+def _words_of(apart: set[str], shown: ShownTask) -> str:
+    own = _own_words(apart, shown)
+    return " ".join(sorted(own)) if len(own) >= 2 else ""
 
-    split = "Let split_of go by what makes the problem, its parts sorted: content_split(' '.join(sorted(parts)))"
-    files = "Split problems first and reword them then; or let split_of go by the numbers and names of a problem"
-    yield Likeness("with their words in another order", words, split, True)
-    yield Likeness("with their letters in another order", letters, split, True)
-    yield Likeness("turned over or round", _turned_over, split, False)
-    yield Likeness("in other words, with the same numbers and names", numbers, files, False)
+
+def _letters_of(apart: set[str], shown: ShownTask) -> str:
+    own = _own_words(apart, shown)
+    numbers = sorted(word for word in own if word.isdigit())  # their digits are no letters
+    mixed = "".join(sorted("".join(word for word in own if not word.isdigit())))
+    return f"{mixed} {numbers}" if len(mixed) >= LONG or len(set(mixed)) >= 5 else ""
+
+
+def _numbers_and_names(apart: set[str], names: set[str], shown: ShownTask) -> str:
+    opening = shown.opening.replace(str(shown.task.task_seed), " ")
+    own = sorted(re.findall(r"\d+(?:\.\d+)?", opening))
+    everywhere = {name.title() for name in apart}
+    called = sorted(names & set(re.findall(r"\w+", opening)) - everywhere)
+    changing = [number for number in own if number not in apart]
+    return " ".join([*own, *called]) if len(changing) >= 2 else ""
 
 
 def _turned_over(shown: ShownTask) -> str:
@@ -254,7 +277,7 @@ def _turned_over(shown: ShownTask) -> str:
         if all(
             isinstance(row, (str, list, tuple)) and len(row) == len(rows[0]) > 2 for row in rows
         ):
-            grid = [list(map(str, row)) for row in rows]
+            grid = [[*map(str, row)] for row in rows]
             return min(map(repr, _turns(grid)))
     return ""
 
@@ -274,7 +297,7 @@ def splits_differ(
 ) -> Iterator[Finding]:
     """A number of the payload that is clearly larger in one split, or that goes by the seed."""
     own = hasattr(given.family, "split_of") or hasattr(given.family, "task_seeds")
-    names = sorted({name for task in train[:8] for name in _numbers(task)})
+    names = sorted(set(chain.from_iterable(map(_numbers, train[:8]))))
     for name in names if own else ():
         ours, theirs = (_column(some, name) for some in (train, held_out))
         if min(len(ours), len(theirs)) < 2 * LEAST:
@@ -298,17 +321,11 @@ def splits_differ(
 
 def _kinds_apart(train: Sequence[Task], held_out: Sequence[Task]) -> Iterator[Finding]:
     """A word of the payload that many tasks of one split have, and none of the other."""
-    for name in sorted(
-        {
-            name
-            for task in train[:8]
-            for name, value in task.payload.items()
-            if isinstance(value, (str, bool))
-        }
-    ):
-        ours, theirs = (
-            Counter(str(task.payload.get(name)) for task in some) for some in (train, held_out)
-        )
+    for name in sorted(train[0].payload if train else ()):
+        if not isinstance(train[0].payload[name], (str, bool)):
+            continue
+        ours = Counter(str(task.payload.get(name)) for task in train)
+        theirs = Counter(str(task.payload.get(name)) for task in held_out)
         if not 2 <= len(ours | theirs) <= KINDS:
             continue
         for one, other, where in (
@@ -336,7 +353,8 @@ def _by_the_seed(
         return
     small = [given.family.task(seed) for seed in range(SMALL_SEEDS)]
     for name in names:
-        drawn, counted = _column(train, name), _column(small, name)
+        drawn = _column(train, name)
+        counted = _column(small, name)
         grows = all(one <= other for one, other in zip(counted, counted[1:]))
         if len(drawn) > LEAST and len(set(drawn)) == 1 and grows and len(set(counted)) >= 3:
             yield Finding(
@@ -350,15 +368,15 @@ def _by_the_seed(
 
 def _numbers(task: Task) -> dict[str, float]:
     """The numbers of a payload by name; lists and texts by their length."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in task.payload.items():
         if name.lower() in SEEDLIKE or value == task.task_seed or name == "row":
             continue
         if is_number(value):
-            found[name] = float(value)
+            numbers[name] = float(value)
         elif isinstance(value, (list, tuple)) and value:
-            found[f"length of {name}"] = float(len(list(leaves(value))))
-    return found
+            numbers[f"length of {name}"] = float(len(list(leaves(value))))
+    return numbers
 
 
 def _column(some: Sequence[Task], name: str) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EXAMPLE, CheckInput, inside
@@ -19,6 +20,7 @@ from workbench.extensions.inspect_worlds.playing import (
 from workbench.values.errors import shortened
 
 LEAST = 4
+COMMON = 200  # texts of its own play
 STATES = 8  # at which listed moves are tried
 MOVES = 6  # of each
 NONSENSE = "zq ??"
@@ -43,8 +45,8 @@ def check_offered(given: CheckInput) -> Iterator[RuleResult]:
 
 
 def _listed(text: str) -> list[str]:
-    found = LISTED.findall(text)
-    items = re.split(r",\s*|\s+or\s+|\s*\|\s*", found[-1]) if found else []
+    lists = LISTED.findall(text)
+    items = re.split(r",\s*|\s+or\s+|\s*\|\s*", lists[-1]) if lists else []
     return [item.strip(" []'\"()") for item in items if item.strip(" []'\"()")]
 
 
@@ -61,14 +63,14 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
     refused: list[tuple[PlayedTrajectory, str, str]] = []
     asked = 0
     spent = Spent()
-    played = [one for ways in given.own.values() for one in ways if one.texts and not one.error]
+    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    # A list has the form of what is played: one of its moves is said somewhere.
+    spoken = {inside(text) for text in given.common_actions(COMMON)}
     for number, one in enumerate(played[:STATES]):
         k = number % max(len(one.texts), 1)
         shown = one.shown[k] if k < len(one.shown) else None
         moves = _listed(text_of(shown))
-        # The list has the form of what is played: one of its moves is said somewhere.
-        said = {inside(text) for other in played for text in other.texts}
-        if spent.seconds > given.budget_s or len(moves) < 2 or not said & set(moves):
+        if spent.seconds > given.budget_s or len(moves) < 2 or not spoken & set(moves):
             continue
         start = one.script._replace(texts=one.texts[:k])
         nonsense = _answered(given, start, NONSENSE)
@@ -76,10 +78,7 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
             asked += 1
             text = _in_the_form_of(one.texts[k], move)
             answer = _answered(given, start, text)
-            unread = answer is not None and answer.replace(text, "") == (nonsense or "").replace(
-                NONSENSE, ""
-            )
-            if unread and not answer.startswith("over"):
+            if _is_unread(answer, text, nonsense):
                 refused.append((one, move, answer))
     yield Checked(asked, "moves that are listed")
     if asked >= LEAST and len(refused) >= 2 and len({one.task.id for one, _, _ in refused}) >= 2:
@@ -89,6 +88,13 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
             f"{shortened(move, 30)} at {one.task.id!r}, with {shortened(answer, 80)}. Make the list of the same test that takes a move",
             severity=ERROR if 2 * len(refused) >= asked else NOTE,
         )
+
+
+def _is_unread(answer: str | None, text: str, nonsense: str | None) -> bool:
+    """Whether a text is answered as nonsense is, its own words aside."""
+    if answer is None or nonsense is None or answer.startswith("over"):
+        return False
+    return answer.replace(text, "") == nonsense.replace(NONSENSE, "")
 
 
 def _answered(given: CheckInput, start: Script, text: str) -> str | None:
@@ -112,9 +118,9 @@ def _tries_left(given: CheckInput) -> Iterator[RuleResult]:
             if one.error or one.success or len(one.results) < 2 or not at_limit:
                 continue
             for k, observation in enumerate(one.shown[:-1]):
-                found = LEFT.search(text_of(observation))
-                if found is not None:
-                    apart = len(one.results) - k - int(found[1] or found[2])
+                left = LEFT.search(text_of(observation))
+                if left is not None:
+                    apart = len(one.results) - k - int(left[1] or left[2])
                     off[apart] += 1
                     example = one if apart else example
     count = sum(off.values())

@@ -104,7 +104,7 @@ def _repeated(given: CheckInput, one: PlayedTrajectory) -> Iterator[PlayedTrajec
 
 def check_amounts(given: CheckInput) -> Iterator[RuleResult]:
     """What a prompt says that something costs or pays is found, with that sign, in some reward."""
-    turns = [result for one in given.played if not one.error for result in one.results]
+    turns = list(chain.from_iterable(one.results for one in given.played if not one.error))
     if len(turns) < ENOUGH or not given.baselines:
         return
     values = _amounts_paid(given)

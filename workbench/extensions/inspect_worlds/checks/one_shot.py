@@ -111,15 +111,15 @@ def _wrong_answers(given: CheckInput, solved: Sequence[PlayedTrajectory]) -> Ite
 
 def _nothing_else_ends(given: CheckInput, prompt: str) -> Iterator[RuleResult]:
     """The prompt says what ends it beside success, and nothing ever did."""
-    said = ENDS_IT.search(prompt)
+    ending = ENDS_IT.search(prompt)
     others = [one for one in given.played if one.results and not one.success and not one.error]
     failed = [one for one in others if one.success is False]
     turns = sum(len(one.results) for one in failed)
-    if said is None or SEVERAL.search(prompt) or "random" not in given.own or turns < 60:
+    if ending is None or SEVERAL.search(prompt) or "random" not in given.own or turns < 60:
         return
     yield Checked(len(failed), "what ends beside success")
     if failed and not any(one.results[-1].terminated for one in failed):
-        where = prompt[max(said.start() - 40, 0) : said.end() + 20]
+        where = prompt[max(ending.start() - 40, 0) : ending.end() + 20]
         yield Finding(
             f"the prompt says what ends a trajectory ({shortened(where, 90)}), and none of {len(failed)} that fail, of "
             f"{turns} turns by {len(given.plays)} ways to play, is ever over by itself: all go on to a limit. Say terminated "

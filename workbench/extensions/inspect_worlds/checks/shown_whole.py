@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,10 +145,10 @@ def _opening_and_answer(given: CheckInput, task: Task) -> tuple[Observation | No
 
 def _examples_of(one: AskedTask) -> str:
     """What follows the word, to the end of its paragraph; or all messages before the last one."""
-    found = EXAMPLES.search(one.prompt)
-    if found is None:
+    word = EXAMPLES.search(one.prompt)
+    if word is None:
         return one.before
-    rest = one.prompt[found.end() :]
+    rest = one.prompt[word.end() :]
     own_line = rest.strip(" :.-")[:1] != "\n" and len(rest.split("\n")[0].split()) >= 4
     end = rest.find("\n" if own_line else "\n\n")
     return f"{one.before}\n{rest[:end] if end > 0 else rest}"
@@ -214,10 +215,10 @@ class Seen(NamedTuple):
 
 def _labelled(text: str) -> dict[str, float]:
     """Label -> number; a label that stands twice is left out."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_label: dict[str, list[float]] = defaultdict(list)
     for label, number in LABELLED.findall(text):
-        found[label.strip().casefold()].append(float(re.sub(r"[$€£,]", "", number)))
-    return {label: values[0] for label, values in found.items() if len(values) == 1}
+        by_label[label.strip().casefold()].append(float(re.sub(r"[$€£,]", "", number)))
+    return {label: values[0] for label, values in by_label.items() if len(values) == 1}
 
 
 def _own_numbers(env: Any) -> dict[str, float]:
@@ -277,6 +278,15 @@ def _names_of(label: str, own: Mapping[str, float]) -> list[str]:
     ]
 
 
+def _named_numbers(
+    turn: Seen,
+) -> Iterator[tuple[tuple[str, str], float, float, float | None]]:
+    """((label, name), as it is shown, as it is, as it was before the turn) of numbers that both have."""
+    for label, value in turn.shown.items():
+        for name in _names_of(label, turn.own):
+            yield (label, name), value, turn.own[name], turn.own_before.get(name)
+
+
 def _another_hour(given: CheckInput) -> Iterator[RuleResult]:
     """At the start a labelled number is the environment's own; in replies, under the same label, it hardly ever is."""
     if given.family.max_turns < 2 or not given.baselines:
@@ -286,20 +296,15 @@ def _another_hour(given: CheckInput) -> Iterator[RuleResult]:
     old: dict[tuple[str, str], list[bool]] = defaultdict(list)
     begins: dict[tuple[str, str], list[bool]] = defaultdict(list)
     example: dict[tuple[str, str], tuple[float, float]] = {}
-    for turns in trajectories:
-        first, *later = turns
-        for label, value in first.shown.items():
-            for name in _names_of(label, first.own):
-                begins[label, name].append(value == first.own[name])
-        for turn in later:
-            for label, value in turn.shown.items():
-                for name in _names_of(label, turn.own):
-                    if turn.own[name] == turn.own_before.get(name):
-                        continue
-                    right[label, name].append(value == turn.own[name])
-                    old[label, name].append(value == turn.own_before.get(name))
-                    if value != turn.own[name]:
-                        example.setdefault((label, name), (value, turn.own[name]))
+    for first, *later in trajectories:
+        for key, shown, own, _ in _named_numbers(first):
+            begins[key].append(shown == own)
+        for key, shown, own, before in chain.from_iterable(map(_named_numbers, later)):
+            if own != before:
+                right[key].append(shown == own)
+                old[key].append(shown == before)
+            if own not in (before, shown):
+                example.setdefault(key, (shown, own))
     yield Checked(sum(map(len, right.values())), "labelled numbers")
     for key, values in right.items():
         if len(values) < CHANGING or not begins[key] or not all(begins[key]):
@@ -323,24 +328,30 @@ def _another_hour(given: CheckInput) -> Iterator[RuleResult]:
             return
 
 
+def _changes_and_rewards(given: CheckInput) -> dict[str, list[tuple[float, float]]]:
+    """Label -> (change of its number, reward) of turns in which both are something."""
+    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for turns in _seen(given, Spent()):
+        for one, other in zip(turns, turns[1:]):
+            at_start = one.reward is None  # a total begins with nothing
+            for label, value in other.shown.items():
+                if other.reward is None or not (label in one.shown or at_start):
+                    continue
+                change = value - one.shown.get(label, 0.0)
+                if abs(change) > NEAR and abs(other.reward) > NEAR:
+                    pairs[label].append((change, other.reward))
+    return pairs
+
+
 def _against_the_total(given: CheckInput) -> Iterator[RuleResult]:
     """A total that is shown goes up where the reward goes down."""
     if given.family.max_turns < 2 or not given.baselines:
         return
-    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for turns in _seen(given, Spent()):
-        for one, other in zip(turns, turns[1:]):
-            if other.reward is None:
-                continue
-            for label in other.shown:
-                if label not in one.shown and one.reward is not None:
-                    continue
-                change = other.shown[label] - one.shown.get(label, 0.0)
-                if abs(change) > NEAR and abs(other.reward) > NEAR:
-                    pairs[label].append((change, other.reward))
+    pairs = _changes_and_rewards(given)
     yield Checked(sum(map(len, pairs.values())), "totals that are shown")
     for label, changes in pairs.items():
-        gain, loss = GAINS.search(label), LOSSES.search(label)
+        gain = GAINS.search(label)
+        loss = LOSSES.search(label)
         if len(changes) < CHANGING or bool(gain) == bool(loss):
             continue
         one, other = np.array(changes).T

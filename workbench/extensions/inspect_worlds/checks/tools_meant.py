@@ -148,18 +148,19 @@ def cut_lists(called: Any) -> Iterator[RuleResult]:
 def keeps_order(called: Any) -> Iterator[RuleResult]:
     """A list that its description puts in an order is in that order, by some of its columns."""
     described = called.tool.description
-    up, down, letters = (pattern.search(described) for pattern in (UPWARDS, DOWNWARDS, BY_LETTERS))
-    said = up or down or letters
+    up = UPWARDS.search(described)
+    down = DOWNWARDS.search(described)
+    letters = BY_LETTERS.search(described)
+    order = up or down or letters
     lists = [rows for one in called.worked() if len(rows := _rows(one)) >= FULL]
-    if said is None or len(lists) < 2 or sum(map(bool, (up, down, letters))) > 1:
+    if order is None or len(lists) < 2 or sum(map(bool, (up, down, letters))) > 1:
         return
     if letters:
         in_order = [rows == sorted(rows, key=str.casefold) for rows in lists]
         turned = [rows == sorted(rows, key=str.casefold)[::-1] for rows in lists]
     else:
-        in_order, turned = (
-            [_monotone(rows, up=way) for rows in lists] for way in (bool(up), bool(down))
-        )
+        in_order = [_monotone(rows, up=bool(up)) for rows in lists]
+        turned = [_monotone(rows, up=bool(down)) for rows in lists]
         known = [_columns(rows) for rows in lists]
         if not all(known):
             return
@@ -167,7 +168,7 @@ def keeps_order(called: Any) -> Iterator[RuleResult]:
     if 2 * len(wrong) >= len(lists) and len(wrong) >= 2:
         yield _finding(
             called,
-            f"says {shortened(said[0])}, and {len(wrong)} of {len(lists)} lists are in another order"
+            f"says {shortened(order[0])}, and {len(wrong)} of {len(lists)} lists are in another order"
             f"{' (the opposite one)' if all(turned) else ''}: {shortened('; '.join(wrong[0]), 100)}",
             "Sort by what the description names, and in that direction",
             ERROR if all(turned) else NOTE,
@@ -179,9 +180,13 @@ def _rows(made_call: Any) -> list[str]:
     return list(made_call.items or lines)
 
 
+def _floats(row: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", row)]
+
+
 def _columns(rows: Sequence[str]) -> list[list[float]]:
     """Numbers of the rows by their place, of places that all rows have and that are not their count."""
-    numbers = [[float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", row)] for row in rows]
+    numbers = [_floats(row) for row in rows]
     columns = [list(column) for column in zip(*numbers)]
     return [
         column

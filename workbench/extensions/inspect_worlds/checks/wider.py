@@ -173,20 +173,20 @@ def _numbers_in(words: str) -> list[re.Match[str]]:
 def _exchanged(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     """An answer of several numbers, the first two of them in each other's place."""
     words = answer.words.strip()
-    found = _numbers_in(words)
-    if len(found) < 2 or found[0][0] == found[1][0] or number_of(words):
+    places = _numbers_in(words)
+    if len(places) < 2 or places[0][0] == places[1][0] or number_of(words):
         return None
-    one, other = found[:2]
+    one, other = places[:2]
     return f"{words[: one.start()]}{other[0]}{words[one.end() : other.start()]}{one[0]}{words[other.end() :]}"
 
 
 def _with_another(answer: SolverAnswer, place: int) -> str | None:
     """An answer of several numbers, one of them by one more."""
     words = answer.words.strip()
-    found = _numbers_in(words)
-    if len(found) < 2 or number_of(words):
+    places = _numbers_in(words)
+    if len(places) < 2 or number_of(words):
         return None
-    at = found[place]
+    at = places[place]
     more = Decimal(at[0]) + 1
     return f"{words[: at.start()]}{more}{words[at.end() :]}"
 
