@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
@@ -82,12 +82,16 @@ def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
                 refused.append((one, move, answer))
     yield Checked(asked, "moves that are listed")
     if asked >= LEAST and len(refused) >= 2 and len({one.task.id for one, _, _ in refused}) >= 2:
-        one, move, answer = refused[0]
-        yield Finding(
-            f"a move that is listed as allowed is answered as {NONSENSE!r} is, at {len(refused)} of {asked} moves that were tried: "
-            f"{shortened(move, 30)} at {one.task.id!r}, with {shortened(answer, 80)}. Make the list of the same test that takes a move",
-            severity=ERROR if 2 * len(refused) >= asked else NOTE,
-        )
+        yield _refused(refused, asked)
+
+
+def _refused(refused: Sequence[tuple[PlayedTrajectory, str, str]], asked: int) -> Finding:
+    one, move, answer = refused[0]
+    return Finding(
+        f"a move that is listed as allowed is answered as {NONSENSE!r} is, at {len(refused)} of {asked} moves that were tried: "
+        f"{shortened(move, 30)} at {one.task.id!r}, with {shortened(answer, 80)}. Make the list of the same test that takes a move",
+        severity=ERROR if 2 * len(refused) >= asked else NOTE,
+    )
 
 
 def _is_unread(answer: str | None, text: str, nonsense: str | None) -> bool:

@@ -160,12 +160,10 @@ def _are_its_own(asked: Sequence[AskedTask], there: Sequence[AskedTask], where: 
     share = len(there) / len(asked)
     if not low <= share <= high or len(there) < 3:
         return False
-    strangers = [
-        holds(where(one), other.answer)
-        for one in asked[:16]
-        for other in asked[:16]
-        if other.answer != one.answer
-    ]
+    strangers: list[bool] = []
+    for one in asked[:16]:
+        others = [other for other in asked[:16] if other.answer != one.answer]
+        strangers += [holds(where(one), other.answer) for other in others]
     return bool(strangers) and float(np.mean(strangers)) <= STRANGE * share
 
 
@@ -303,29 +301,31 @@ def _another_hour(given: CheckInput) -> Iterator[RuleResult]:
             if own != before:
                 right[key].append(shown == own)
                 old[key].append(shown == before)
-            if own not in (before, shown):
+            if own != before and own != shown:
                 example.setdefault(key, (shown, own))
     yield Checked(sum(map(len, right.values())), "labelled numbers")
     for key, values in right.items():
         if len(values) < CHANGING or not begins[key] or not all(begins[key]):
             continue
         if np.mean(values) <= 0.1:
-            label, name = key
-            shown, own = example[key]
             before = bool(np.mean(old[key]) >= AGAINST)
-            yield Finding(
-                f"{label!r} in a reply is not what the environment holds after the action: of {len(values)} replies in which "
-                f"{name!r} has changed {sum(values)} show it as it is ({shown:g} is shown where it is {own:g}); the first prompt "
-                f"shows it as it is, under the same words. "
-                + (
-                    "It is that of before the action. "
-                    if before
-                    else "It is that of another moment in the step. "
-                )
-                + "Build the observation after all changes, or call it by another name",
-                severity=ERROR if before else NOTE,
-            )
+            yield _of_another_hour(key, values, example[key], before)
             return
+
+
+def _of_another_hour(
+    key: tuple[str, str], values: Sequence[bool], example: tuple[float, float], before: bool
+) -> Finding:
+    label, name = key
+    shown, own = example
+    moment = "that of before the action" if before else "that of another moment in the step"
+    return Finding(
+        f"{label!r} in a reply is not what the environment holds after the action: of {len(values)} replies in which "
+        f"{name!r} has changed {sum(values)} show it as it is ({shown:g} is shown where it is {own:g}); the first prompt "
+        f"shows it as it is, under the same words. It is {moment}. Build the observation after all changes, or call it by "
+        "another name",
+        severity=ERROR if before else NOTE,
+    )
 
 
 def _changes_and_rewards(given: CheckInput) -> dict[str, list[tuple[float, float]]]:

@@ -177,7 +177,8 @@ def keeps_order(called: Any) -> Iterator[RuleResult]:
 
 def _rows(made_call: Any) -> list[str]:
     lines = [line.strip() for line in made_call.result.text.splitlines() if line.strip()]
-    return list(made_call.items or lines)
+    # Without what stands at the head or the foot of a list.
+    return [row for row in made_call.items or lines if not LIMITED.search(row)]
 
 
 def _floats(row: str) -> list[float]:
