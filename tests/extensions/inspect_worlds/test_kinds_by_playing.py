@@ -51,7 +51,6 @@ QUICK = [
     ("Picks", "recall"),
     ("Balance", "sign"),
     ("Balance", "commas"),
-    ("Sums", "order"),
     ("Doors", "goes on"),
     ("Pit", "bonus"),
     ("Tank", "turned"),

@@ -59,7 +59,7 @@ class ShownTask(NamedTuple):
     opening: str
 
 
-class Likeness(NamedTuple):
+class TaskKey(NamedTuple):
     """By what two tasks are one. `key`: "" where a task has none. `sure`: whoever splits so never means it."""
 
     what: str
@@ -185,7 +185,7 @@ def _pairs(
     given: CheckInput,
     compared: Sequence[ShownTask],
     keys: Mapping[str, list[ShownTask]],
-    likeness: Likeness,
+    likeness: TaskKey,
 ) -> Iterator[tuple[ShownTask, ShownTask]]:
     for shown in compared:
         key = likeness.key(shown)
@@ -229,15 +229,15 @@ BY_PARTS = "Let split_of go by what makes the problem, its parts sorted: content
 BEFORE_REWORDING = "Split problems first and reword them then; or let split_of go by the numbers and names of a problem"
 
 
-def _likenesses(apart: set[str], names: set[str]) -> Iterator[Likeness]:
+def _likenesses(apart: set[str], names: set[str]) -> Iterator[TaskKey]:
     """`apart`: words of all prompts. `names`: words with a capital inside a sentence, of any prompt."""
     words = partial(_words_of, apart)
     letters = partial(_letters_of, apart)
     numbers = partial(_numbers_and_names, apart, names)
-    yield Likeness("with their words in another order", words, BY_PARTS, True)
-    yield Likeness("with their letters in another order", letters, BY_PARTS, True)
-    yield Likeness("turned over or round", _turned_over, BY_PARTS, False)
-    yield Likeness(
+    yield TaskKey("with their words in another order", words, BY_PARTS, True)
+    yield TaskKey("with their letters in another order", letters, BY_PARTS, True)
+    yield TaskKey("turned over or round", _turned_over, BY_PARTS, False)
+    yield TaskKey(
         "in other words, with the same numbers and names", numbers, BEFORE_REWORDING, False
     )
 

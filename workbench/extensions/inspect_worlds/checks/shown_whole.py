@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -202,7 +203,7 @@ def _cut_before(asked: Sequence[AskedTask], missing: Sequence[AskedTask]) -> Fin
 # ------------------------------------------------------------------------------------------------ labelled numbers
 
 
-class Seen(NamedTuple):
+class TurnNumber(NamedTuple):
     """A turn: numbers by their label in what was shown, and the environment's own after it."""
 
     shown: Mapping[str, float]
@@ -227,12 +228,12 @@ def _own_numbers(env: Any) -> dict[str, float]:
     }
 
 
-def _seen(given: CheckInput, spent: Spent) -> list[list[Seen]]:
+def _seen(given: CheckInput, spent: Spent) -> list[list[TurnNumber]]:
     """Trajectories of the family's own play: the first entry of each is what was shown at the start."""
     if "turns seen" in given._cache:
         return given._cache["turns seen"]
     family: Any = given.family
-    seen: list[list[Seen]] = []
+    seen: list[list[TurnNumber]] = []
     for name in given.baselines:
         for task in given.tasks[:TRAJECTORIES]:
             if spent.seconds > SECONDS:
@@ -260,11 +261,11 @@ def _seen(given: CheckInput, spent: Spent) -> list[list[Seen]]:
     return seen
 
 
-def _turns_of(played: PlayedTrajectory, own: Sequence[Mapping[str, float]]) -> list[Seen]:
-    turns = [Seen(_labelled(text_of(played.opening)), own[0], own[0], None)]
+def _turns_of(played: PlayedTrajectory, own: Sequence[Mapping[str, float]]) -> list[TurnNumber]:
+    turns = [TurnNumber(_labelled(text_of(played.opening)), own[0], own[0], None)]
     for k, result in enumerate(played.results):
         reward = float(result.reward) if is_number(result.reward) else None
-        turns.append(Seen(_labelled(text_of(result.observation)), own[k + 1], own[k], reward))
+        turns.append(TurnNumber(_labelled(text_of(result.observation)), own[k + 1], own[k], reward))
     return turns
 
 
@@ -277,7 +278,7 @@ def _names_of(label: str, own: Mapping[str, float]) -> list[str]:
 
 
 def _named_numbers(
-    turn: Seen,
+    turn: TurnNumber,
 ) -> Iterator[tuple[tuple[str, str], float, float, float | None]]:
     """((label, name), as it is shown, as it is, as it was before the turn) of numbers that both have."""
     for label, value in turn.shown.items():
@@ -289,28 +290,41 @@ def _another_hour(given: CheckInput) -> Iterator[RuleResult]:
     """At the start a labelled number is the environment's own; in replies, under the same label, it hardly ever is."""
     if given.family.max_turns < 2 or not given.baselines:
         return
-    trajectories = _seen(given, Spent())
-    right: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    old: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    begins: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    example: dict[tuple[str, str], tuple[float, float]] = {}
+    tallies = _tallied(_seen(given, Spent()))
+    yield Checked(sum(len(tally.right) for tally in tallies.values()), "labelled numbers")
+    for key, tally in tallies.items():
+        begins_right = bool(tally.begins) and all(tally.begins)
+        if len(tally.right) >= CHANGING and begins_right and np.mean(tally.right) <= 1 - AGAINST:
+            before = bool(np.mean(tally.old) >= AGAINST)
+            yield _of_another_hour(key, tally.right, tally.example or (0.0, 0.0), before)
+            return
+
+
+@dataclass
+class LabelRecord:
+    """Of one label and one of the environment's numbers: whether they agree at the start, and in each reply after which it
+    has changed; whether the reply shows it as it was before; and one that does not agree."""
+
+    begins: list[bool] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    old: list[bool] = field(default_factory=list)
+    example: tuple[float, float] | None = None
+
+
+def _tallied(trajectories: Sequence[Sequence[TurnNumber]]) -> dict[tuple[str, str], LabelRecord]:
+    tallies: dict[tuple[str, str], LabelRecord] = defaultdict(LabelRecord)
     for first, *later in trajectories:
         for key, shown, own, _ in _named_numbers(first):
-            begins[key].append(shown == own)
+            tallies[key].begins.append(shown == own)
         for key, shown, own, before in chain.from_iterable(map(_named_numbers, later)):
-            if own != before:
-                right[key].append(shown == own)
-                old[key].append(shown == before)
-            if own != before and own != shown:
-                example.setdefault(key, (shown, own))
-    yield Checked(sum(map(len, right.values())), "labelled numbers")
-    for key, values in right.items():
-        if len(values) < CHANGING or not begins[key] or not all(begins[key]):
-            continue
-        if np.mean(values) <= 0.1:
-            before = bool(np.mean(old[key]) >= AGAINST)
-            yield _of_another_hour(key, values, example[key], before)
-            return
+            if own == before:
+                continue
+            tally = tallies[key]
+            tally.right.append(shown == own)
+            tally.old.append(shown == before)
+            if own != shown and tally.example is None:
+                tally.example = shown, own
+    return tallies
 
 
 def _of_another_hour(
