@@ -12,6 +12,7 @@ from tests.counts import reduced
 from tests.envs.served import Awaited
 from tests.envs.test_opponents import Nim, NimFamily, takes_later
 from tests.extensions.inspect_worlds import mistakes
+from tests.extensions.inspect_worlds import test_kinds_by_playing as by_playing
 from tests.extensions.inspect_worlds import test_users_own_bugs as users
 from tests.extensions.inspect_worlds.test_kinds_planted_blind import KINDS
 from workbench import cli
@@ -97,6 +98,7 @@ def test_no_check_is_without_a_mistake():
     planted = {check for check, _, _ in mistakes.MISTAKES.values()}
     planted |= {check for check, _ in KINDS.values()}
     planted |= {check for check, _, _ in users.KINDS.values()}
+    planted |= {check for check, _, _ in by_playing.KINDS.values()}
     assert {each.id for each in CHECKS} == planted
 
 

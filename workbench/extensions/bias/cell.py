@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.basics.findings import Finding
+from workbench.basics.findings import Finding, RuleResult
 from workbench.basics.plugins import is_named
 from workbench.extensions.bias.bench import ERROR, BiasReport
 from workbench.extensions.bias.bench import bias_bench as _bias_bench
 from workbench.extensions.bias.claims import CLAIMS, Claim
 from workbench.extensions.bias.properties import properties_of
+from workbench.extensions.bias.pulls import objective_properties
 from workbench.extensions.bias.tasks import TASKS
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
@@ -83,7 +84,7 @@ def _faults_of_own(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
     faults: list[str] = []
     for name, algorithm in own.items():
         made = algorithm() if isinstance(algorithm, type) else algorithm
-        results = list(properties_of(made)) if isinstance(made, Algorithm) else []
+        results = _properties(made) if isinstance(made, Algorithm) else []
         faults += [f"{name}: {result.what}" for result in results if isinstance(result, Finding)]
         rows = [row for row in report.rows if row.algorithm == name and row.says == "nothing"]
         wrong = [row.task for row in rows if row.cosine is None or row.scale <= 0]
@@ -93,6 +94,11 @@ def _faults_of_own(report: BiasReport, own: Mapping[str, Any]) -> list[str]:
                 "a gradient along the true one; look at the sign and at which rewards a token is worth"
             )
     return faults
+
+
+def _properties(algorithm: Algorithm) -> list[RuleResult]:
+    """What holds of any estimator and of any objective."""
+    return [*properties_of(algorithm), *objective_properties(algorithm)]
 
 
 def _chosen(names: Names, known: Mapping[str, Any], what: str) -> list[str]:

@@ -17,11 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
+from workbench.extensions.bias.further import (
+    left_out,
+    past_turns,
+    says_group,
+    scale_claimed,
+    unscored,
+    worst_of_group,
+)
 from workbench.extensions.bias.pulls import objective_properties
 from workbench.learn.algorithms import ALGORITHMS
 from workbench.learn.algorithms.algorithm import Algorithm
@@ -44,9 +53,12 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
     batch = made_up(np.arange(TOKENS), algorithm=algorithm)
     plain = _credit(algorithm, batch)
     near = NEAR * max(float(plain.abs().max()), 1.0)
-    own_task_alone = _compares(algorithm) and algorithm.estimator.per == "attempt"
+    compares = _compares(algorithm) or says_group(algorithm)
+    own_task_alone = compares and algorithm.estimator.per == "attempt"
     if own_task_alone:
         yield from _flat(algorithm, batch, near)
+        yield from unscored(algorithm, batch, partial(_credit, algorithm))
+        yield from worst_of_group(algorithm, batch, plain)
         yield from _others(algorithm, batch, plain, near)
         yield from _best(algorithm, batch, plain, near)
     if algorithm.estimator.says("ignores_shifts"):
@@ -54,6 +66,11 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
     yield from _turns(algorithm, batch, plain, near)
     if not algorithm.estimator.says("whitens"):
         yield from _later(algorithm, batch, plain, near)
+        credit = partial(_credit, algorithm)
+        yield from left_out(algorithm, batch, plain, credit)
+        yield from scale_claimed(algorithm, batch, plain, credit)
+        if algorithm.estimator.per != "attempt" and not algorithm.estimator.critic:
+            yield from past_turns(algorithm, batch, plain, credit)
 
 
 def _compares(algorithm: Algorithm) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
+from workbench.extensions.bias.further import further_objective, gradient_on_policy
 from workbench.learn.algorithms.algorithm import Algorithm
 from workbench.learn.algorithms.base import LossInputs
 
@@ -29,9 +30,14 @@ SPREAD = 0.5  # of the logits by which the two policies differ
 
 def objective_properties(algorithm: Algorithm) -> Iterator[RuleResult]:
     """Ask the objective of an algorithm, as it is set. Raises whatever its loss raises."""
+    on_policy = list(gradient_on_policy(algorithm))
+    yield from on_policy
+    if any(isinstance(result, Finding) for result in on_policy):
+        return  # whatever is asked further is asked of a gradient
     yield from _held(algorithm)
     yield from _leash(algorithm)
     yield from _cut(algorithm)
+    yield from further_objective(algorithm)
 
 
 def _loss(

@@ -32,6 +32,7 @@ from workbench.extensions.inspect_worlds.checks.farm import (
     check_farming,
 )
 from workbench.extensions.inspect_worlds.checks.felt import check_felt
+from workbench.extensions.inspect_worlds.checks.forms import check_forms
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.checks.late import check_keys, check_replies
 from workbench.extensions.inspect_worlds.checks.lenient import check_lenient
@@ -44,6 +45,7 @@ from workbench.extensions.inspect_worlds.checks.shown import (
     check_messages_said,
     check_text,
 )
+from workbench.extensions.inspect_worlds.checks.shown_whole import check_shown
 from workbench.extensions.inspect_worlds.checks.swallowed import check_swallowed
 from workbench.extensions.inspect_worlds.checks.tasks import check_splits, check_tasks
 from workbench.extensions.inspect_worlds.checks.upkeep import (
@@ -294,6 +296,21 @@ CHECKS: tuple[EnvCheck, ...] = (
         "credit goes to a turn that did nothing for it, or a part of the reward is there and changes nothing",
         "Compute a turn's reward from the state before and after its own action; look at the scale of its parts.",
         check_felt,
+    ),
+    EnvCheck(
+        "E30",
+        "a right answer may be written as the prompt writes",
+        "who follows the prompt's own example is told that a right answer is wrong, and learns the form that the code expects",
+        "Compare numbers by their value and words without case; or let the prompt's example have the form that is read.",
+        check_forms,
+    ),
+    EnvCheck(
+        "E31",
+        "what is shown is what is the case",
+        "the policy decides by numbers that are not so, reads the answer off an example, or is asked what no text says",
+        "Build observations last, from the state that the next action meets; draw examples from other problems; keep what answers "
+        "when a text is cut.",
+        check_shown,
     ),
 )
 

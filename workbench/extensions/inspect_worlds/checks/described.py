@@ -20,6 +20,13 @@ from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
 )
+from workbench.extensions.inspect_worlds.checks.tools_meant import (
+    changes_nothing,
+    cut_lists,
+    keeps_order,
+    knows_sums,
+    turns_pages,
+)
 from workbench.extensions.inspect_worlds.playing import Spent, unplayable
 from workbench.tools.base import Tool, ToolResult
 from workbench.values import ToolCall
@@ -126,6 +133,7 @@ def check_described(given: CheckInput) -> Iterator[RuleResult]:
     if (why := unplayable(family)) is not None or given.step_s > SLOW_S:
         yield NotChecked(why or f"calls that take less than {SLOW_S:g} s")
         return
+    yield from changes_nothing(given, env.tools)
     written = _written_calls(given)
     with opened(family) as env:
         env.reset(given.tasks[0], 0)
@@ -333,4 +341,14 @@ def _nothing_said(called: ToolCalls) -> Iterator[RuleResult]:
         )
 
 
-LOOKS = (_refused, _too_many, _without_effect, _cut, _nothing_said)
+LOOKS = (
+    _refused,
+    knows_sums,
+    _too_many,
+    _without_effect,
+    turns_pages,
+    keeps_order,
+    _cut,
+    cut_lists,
+    _nothing_said,
+)

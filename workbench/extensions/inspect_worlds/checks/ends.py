@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.one_shot import check_granted, check_one_shot
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     Script,
@@ -94,6 +95,7 @@ def check_ends(given: CheckInput) -> Iterator[RuleResult]:
         )
     yield from _solved_and_cut(given)
     yield from _after_the_end(given, trajectories)
+    yield from check_one_shot(given)
 
 
 def _solved_and_cut(given: CheckInput) -> Iterator[RuleResult]:
@@ -148,9 +150,11 @@ def _after_the_end(given: CheckInput, trajectories: list[PlayedTrajectory]) -> I
 
 def check_limits(given: CheckInput) -> Iterator[RuleResult]:
     """Where the environment cuts trajectories off, its prompt says so; and what the prompt says is what happens."""
+    granted = list(check_granted(given))
+    yield from granted
     idle = list(_unsuccessful(given))
     yield Checked(len(idle))
-    if not idle:
+    if not idle or any(isinstance(result, Finding) for result in granted):
         return
     begun = [played.task.id for played in idle if played.task.id in given.openings]
     prompts = [text_of(given.openings[task_id]) for task_id in begun]

@@ -13,6 +13,7 @@ import numpy as np
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.checks.late import ANNOUNCED
+from workbench.extensions.inspect_worlds.checks.once_more import check_amounts
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
@@ -50,6 +51,7 @@ def check_felt(given: CheckInput) -> Iterator[RuleResult]:
         return
     yield from _a_turn_late(given)
     yield from _unfelt(given)
+    yield from check_amounts(given)
 
 
 # ------------------------------------------------------------------------------------------------ a turn late
@@ -58,7 +60,7 @@ def check_felt(given: CheckInput) -> Iterator[RuleResult]:
 def _a_turn_late(given: CheckInput) -> Iterator[RuleResult]:
     """A part of the reward that never goes by its own turn's action, and often by the one before."""
     trajectories = given.solved_once(least_turns=3)[:TASKS]
-    if len(trajectories) < LEAST or given.by_chance:
+    if len(trajectories) < LEAST:
         return
     own: dict[str, int] = defaultdict(int)
     late: dict[str, int] = defaultdict(int)

@@ -24,6 +24,7 @@ DRAWN = 96  # tasks whose answers are compared with what their prompts show
 SECONDS = 2.0
 LEAST = 24  # tasks by which an option's place is judged
 MOST_ANSWERS = 12  # different ones: more cannot be told by a small feature
+UNEVEN = 0.22  # more than its share, of the tasks at which one answer is right
 EACH = 4  # tasks with the same feature, on average
 NUMBERED = (*SEEDLIKE, "number", "no", "nr")
 MODULI = range(2, 13)
@@ -66,7 +67,7 @@ def check_hints(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(len(answered), "what tells beside the question")
     if len(answered) < LEAST:
         return
-    for look in (_numbers_tell, _places_tell, _forms_tell, _words_tell):
+    for look in (_numbers_tell, _places_tell, _forms_tell, _words_tell, _one_is_often_right):
         results = list(look(answered))
         yield from results
         if any(isinstance(result, Finding) for result in results):
@@ -284,3 +285,24 @@ def _words_tell(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
                 severity=NOTE,
             )
             return
+
+
+# ------------------------------------------------------------------------------------------------ one answer for most
+
+
+def _one_is_often_right(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
+    """Of few answers one is right far more often than its share."""
+    times = Counter(one.answer.strip() for one in answered)
+    kinds = len(times)
+    if not 2 <= kinds <= MOST_ANSWERS:
+        return
+    answer, most = times.most_common(1)[0]
+    share, fair = most / len(answered), 1 / kinds
+    by_chance = (fair * (1 - fair) / len(answered)) ** 0.5
+    if share >= fair + UNEVEN and share >= fair + 4 * by_chance:
+        yield Finding(
+            f"one answer, {shortened(answer, 40)}, is right at {most} of {len(answered)} tasks ({share:.0%}; there are {kinds} "
+            "different ones): whoever always says it is mostly paid, and success begins there. Draw the right answer evenly, or "
+            "report success beside that of the most frequent answer",
+            severity=NOTE,
+        )

@@ -18,6 +18,7 @@ from workbench.extensions.inspect_worlds.checks.given import (
     CheckInput,
     without_its_seed,
 )
+from workbench.extensions.inspect_worlds.checks.near_copies import near_copies, splits_differ
 from workbench.extensions.inspect_worlds.playing import Spent, is_number, opening_of, play, text_of
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened
@@ -46,8 +47,14 @@ def check_kin(given: CheckInput) -> Iterator[RuleResult]:
     results = list(_reworded(train, held_out))
     yield from results
     if not results:
-        yield from _renamed(given, train, held_out)
-    yield from _easiest(train, held_out)
+        results = list(_renamed(given, train, held_out))
+        yield from results
+    if not results:
+        yield from near_copies(given, train, held_out)
+    results = list(_easiest(train, held_out))
+    yield from results
+    if not results:
+        yield from splits_differ(given, train, held_out)
 
 
 # ------------------------------------------------------------------------------------------------ in other words

@@ -35,7 +35,7 @@ from workbench.worlds.shared import made
 ACTIONS = 4  # that are compared in a turn
 ENOUGH = 3  # tasks, each of which must answer late
 ANNOUNCED = re.compile(
-    r"\b(?:delay\w*|late|later|ago|previous\w*|before|last turn|next|tomorrow|overnight|arriv\w*|behind)\b",
+    r"\b(?:delay\w*|late|later|ago|previous\w*|before|last turn|next|tomorrow|overnight|arriv\w*|behind|(?:day|turn|step|round|week|hour) after)\b",
     re.IGNORECASE,
 )
 WALKS = 10  # trajectories of a task, among which two meet in a state

@@ -12,33 +12,29 @@ which one is) it is a note.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, needs_given_words
-from workbench.extensions.inspect_worlds.leaks import gold_of, leaves
-from workbench.extensions.inspect_worlds.paid import NEAR
-from workbench.extensions.inspect_worlds.playing import (
-    PlayedTrajectory,
-    Script,
-    Spent,
-    replay,
-    text_of,
-    unplayable,
+from workbench.extensions.inspect_worlds.checks.answers import (
+    LEAST,
+    OFTEN,
+    AnswerProbe,
+    SolverAnswer,
+    is_paid,
+    right_answers,
 )
-from workbench.values import Task
+from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, needs_given_words
+from workbench.extensions.inspect_worlds.checks.wider import FURTHER, OF_PUNCTUATION
+from workbench.extensions.inspect_worlds.leaks import leaves
+from workbench.extensions.inspect_worlds.playing import Spent, unplayable
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
+from workbench.worlds.shared import made
+from workbench.worlds.tool_env import ToolEnv
 
-LEAST = 4  # tasks by which a change is judged
-ASKED = 8  # tasks at which changes are tried
 OTHERS = 6  # of them that are tried at each task, to see whether one answer alone is right
-OFTEN = 0.8  # of the tasks at which a change is paid
 SEVERAL = 0.1  # of others' answers that are paid: or more, and several answers are right
-LONGEST = 400  # characters of an answer
 WHOLE = re.compile(r"-?\d{1,12}")
 EXPRESSION = re.compile(r"(?<![\w.])\(?-?\d+(?:\s*[-+*/()]\s*\(?-?\d+\)?)+(?![\w])")
 # What a prompt says where more than one number, or less than all, is right.
@@ -60,42 +56,12 @@ ANY_ORDER = re.compile(
 COPYING = re.compile(r"\b(?:repeat|copy|echo|quote|same words)\b", re.IGNORECASE)
 
 
-class SolverAnswer(NamedTuple):
-    """A trajectory that was paid for its last words, and the part of them that is the answer."""
-
-    played: PlayedTrajectory
-    before: str
-    words: str
-    after: str
-    prompt: str
-
-    def saying(self, words: str) -> PlayedTrajectory:
-        """The same trajectory with other words in the place of the answer."""
-        last = f"{self.before}{words}{self.after}"
-        return replay(
-            self.played.family, self.played.script._replace(texts=(*self.played.texts[:-1], last))
-        )
-
-
-class AnswerProbe(NamedTuple):
-    """A way to make an answer wrong. `words`: None where it cannot be made of this answer."""
-
-    name: str
-    words: Callable[[SolverAnswer, Sequence[str]], str | None]
-    means: str  # what a scorer that pays it does
-    meant: re.Pattern[str] | None = None  # a prompt that says so may mean it: then it is a note
-    sure: bool = True
-    one_known: bool = (
-        False  # an error only where the payload hides the answer: then no other number is as right
-    )
-
-
 def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
     """Play the right answer changed, at tasks whose right answers differ."""
     if (why := unplayable(given.family)) is not None:
         yield NotChecked(why)
         return
-    answers = _right_answers(given)
+    answers = right_answers(given)
     if len(answers) < LEAST or given.step_s > SLOW_S:
         yield NotChecked(
             f"{LEAST} tasks with an answer of their own that is paid (a solver's, or the payload's gold one)"
@@ -103,20 +69,33 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
         return
     others = [answer.words for answer in answers]
     if _several_are_right(given, answers, others):
+        yield from _paid_changes(given, answers, others, [one for one in FURTHER if one.always])
         yield NotChecked(
             "tasks of which one answer alone is right: those of other tasks are paid, too"
         )
         return
-    yield from _paid_changes(given, answers, others)
+    changes = [*CHANGES, *FURTHER]
+    if _by_exact_match(given):
+        changes = [one for one in changes if one.words not in OF_PUNCTUATION]
+    yield from _paid_changes(given, answers, others, changes)
+
+
+def _by_exact_match(given: CheckInput) -> bool:
+    """Whether answers are compared as words without punctuation, as is usual for questions with tools."""
+    env = made(given.family)
+    return isinstance(env, ToolEnv) and env.reward is None
 
 
 def _paid_changes(
-    given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
+    given: CheckInput,
+    answers: Sequence[SolverAnswer],
+    others: Sequence[str],
+    changes: Sequence[AnswerProbe],
 ) -> Iterator[RuleResult]:
     spent = Spent()
     paid_for: list[tuple[AnswerProbe, int, int, SolverAnswer, str]] = []
     count = 0
-    for change in CHANGES:
+    for change in changes:
         if spent.seconds > given.budget_s:
             break
         asked = 0
@@ -126,7 +105,7 @@ def _paid_changes(
             if words is None or words.strip() == answer.words.strip():
                 continue
             asked += 1
-            if _is_paid(answer, answer.saying(words)):
+            if is_paid(answer, answer.saying(words)):
                 paid.append((answer, words))
             elif asked >= LEAST and not paid:
                 break
@@ -156,57 +135,6 @@ def _finding(
     )
 
 
-def _is_paid(answer: SolverAnswer, other: PlayedTrajectory) -> bool:
-    """Whether it succeeds, or, where nobody says what a success is, earns as much."""
-    if other.error or other.reward is None:
-        return False
-    if other.success is not None:
-        return other.success
-    return other.reward >= answer.played.reward - NEAR
-
-
-# ------------------------------------------------------------------------------------------------ right answers
-
-
-def _right_answers(given: CheckInput) -> list[SolverAnswer]:
-    """One a task, each another one."""
-    first = [one for one in given.solved_once() if _earned(one)]
-    if not first:
-        golds = [(task, gold) for task in given.tasks if (gold := gold_of(task))]
-        first = [one for task, gold in golds if _earned(one := _said(given, task, gold))]
-    frames = framed([one.texts[-1] for one in first])
-    answers: dict[str, SolverAnswer] = {}
-    for one, (before, words, after) in zip(first, frames):
-        if 0 < len(words.strip()) <= LONGEST:
-            right = SolverAnswer(one, before, words, after, text_of(one.opening))
-            answers.setdefault(words.strip(), right)
-    if 2 * len(answers) < len(first):
-        return []  # few answers: then another task's is often right
-    return list(answers.values())[:ASKED]
-
-
-def _earned(played: PlayedTrajectory) -> bool:
-    good = bool(played.texts) and not played.error and played.reward is not None
-    return good and (played.success or played.success is None and played.reward > 0)
-
-
-def _said(given: CheckInput, task: Task, gold: str) -> PlayedTrajectory:
-    """Without a solver: the one gold answer of the payload."""
-    return replay(given.family, Script(task, 0, (given.as_answer(gold),)))
-
-
-def framed(texts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Each text as (before, answer, after): between the answer tags, or what is no common beginning or end of all."""
-    tagged = [re.search(r"(.*<answer>)(.*?)(</answer>.*)", text, re.DOTALL) for text in texts]
-    if all(tagged):
-        return [(match[1], match[2], match[3]) for match in tagged]
-    before = re.sub(r"[\w.-]*$", "", os.path.commonprefix(list(texts)))
-    inner = [text[len(before) :] for text in texts]
-    turned = os.path.commonprefix([text[::-1] for text in inner])[::-1]
-    after = re.sub(r"^[\w.-]*", "", turned)
-    return [(before, text[: len(text) - len(after)], after) for text in inner]
-
-
 def _several_are_right(
     given: CheckInput, answers: Sequence[SolverAnswer], others: Sequence[str]
 ) -> bool:
@@ -220,7 +148,7 @@ def _several_are_right(
         wrong = [words for words in others if words.strip() != answer.words.strip()]
         for place in rng.permutation(len(wrong))[:OTHERS]:
             asked += 1
-            paid += _is_paid(answer, answer.saying(wrong[place]))
+            paid += is_paid(answer, answer.saying(wrong[place]))
     return asked == 0 or paid > SEVERAL * asked
 
 
@@ -311,7 +239,7 @@ def _last_digit(answer: SolverAnswer, others: Sequence[str]) -> str | None:
 def _alone(answer: SolverAnswer) -> str | None:
     """A number, where what stands around it is not passed over: else a sign and a fraction would be, too."""
     number = _number(answer)
-    return number if number and not _is_paid(answer, answer.saying(f"{number} zq")) else None
+    return number if number and not is_paid(answer, answer.saying(f"{number} zq")) else None
 
 
 def _with_a_fraction(answer: SolverAnswer, others: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput
+from workbench.extensions.inspect_worlds.checks.once_more import check_once_more
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
@@ -43,7 +44,7 @@ def check_lures(given: CheckInput) -> Iterator[RuleResult]:
     solver = given.own.get("solver", ())
     if len(solver) < LEAST or not any(played.success is not False for played in solver):
         return
-    for look in (_earns_more, _never_ends, _waits, _turned):
+    for look in (_earns_more, _never_ends, check_once_more, _waits, _turned):
         results = list(look(given, solver))
         yield from results
         if any(isinstance(result, Finding) for result in results):

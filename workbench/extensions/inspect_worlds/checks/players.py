@@ -13,6 +13,7 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
+from workbench.extensions.inspect_worlds.checks.baselines_seen import check_baselines_seen
 from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.paid import known_success
 from workbench.extensions.inspect_worlds.playing import (
@@ -42,6 +43,7 @@ def check_players(given: CheckInput) -> Iterator[RuleResult]:
     yield from _never_understood(given)
     yield from _read_by_the_beginning(given)
     yield from _plays_blindly(given)
+    yield from check_baselines_seen(given)
 
 
 # ------------------------------------------------------------------------------------------------ never understood

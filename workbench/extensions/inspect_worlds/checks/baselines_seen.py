@@ -1,0 +1,208 @@
+"""What baselines do beside playing (E25): a solver that changes the environment, that goes by what nobody is shown, or is beaten
+by chance; random play that always does the same."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
+from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.paid import NEAR
+from workbench.extensions.inspect_worlds.playing import (
+    PlayedTrajectory,
+    global_dice,
+    play,
+    replay,
+    text_of,
+)
+from workbench.values import Task
+from workbench.values.errors import shortened
+from workbench.values.seeds import rng_at, seed_of
+
+LEAST = 3
+AGAIN = 6  # trajectories that are played once more
+CHANCES = 8  # dynamics seeds at which the solver is asked
+DICE = 4  # generators with which it is asked at each
+TASKS = 8
+BEATEN = 0.25  # of the tasks
+ENOUGH = 8  # trajectories of random play
+
+
+def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
+    for look in (
+        _changes_the_world,
+        _draws_elsewhere,
+        _goes_by_the_hidden,
+        _is_beaten,
+        _always_the_same,
+    ):
+        results = list(look(given))
+        yield from results
+        if any(isinstance(result, Finding) for result in results):
+            return
+
+
+def _outcome(played: PlayedTrajectory) -> list[Any]:
+    return [
+        (text_of(result.observation), result.reward, result.terminated, result.info.get("success"))
+        for result in played.results
+    ]
+
+
+def _changes_the_world(given: CheckInput) -> Iterator[RuleResult]:
+    """The same words, while nobody is asked for them, come to something else: asking changes the environment."""
+    for name, trajectories in given.own.items():
+        different: list[tuple[PlayedTrajectory, PlayedTrajectory]] = []
+        asked = 0
+        for played in [one for one in trajectories if one.results and not one.error][:AGAIN]:
+            unasked = replay(given.family, played.script)
+            again = _asked_in_vain(given, name, played)
+            once_more = replay(given.family, played.script)
+            if _outcome(unasked) != _outcome(once_more):
+                return  # chance, or what others left behind: E3 and E22 say so
+            asked += 1
+            if _outcome(again) != _outcome(unasked) and _outcome(again) == _outcome(played):
+                different.append((played, unasked))
+        yield Checked(asked, f"words of {name} without it")
+        if len(different) >= LEAST:
+            played, unasked = different[0]
+            yield Finding(
+                f"{name}_action changes the environment that it is asked about: its words at {played.task.id!r} "
+                f"({shortened(', '.join(played.texts), 60)}) earn {_paid(played)} where it says them, and {_paid(unasked)} where the "
+                f"same words come from somebody else, so at {len(different)} of {asked} trajectories. A policy that says the same "
+                "is paid otherwise. Let it read and copy (list(env.row), sorted(...)), and change nothing"
+            )
+            return
+
+
+def _asked_in_vain(given: CheckInput, name: str, played: PlayedTrajectory) -> PlayedTrajectory:
+    """The same words, while the family is asked for its own in every turn."""
+    family: Any = given.family
+    rng = rng_at("check-env", name, played.task.id, 0)
+    texts = iter(played.texts)
+
+    def act(env: Any) -> str:
+        getattr(family, f"{name}_action")(env, rng)
+        return next(texts)
+
+    most = len(played.texts)
+    return play(family, played.task, played.seed, act, most=most, past_the_end=True)
+
+
+def _paid(played: PlayedTrajectory) -> str:
+    reward = "nothing known" if played.reward is None else f"{played.reward:.3g}"
+    return f"{reward}{' (success)' if played.success else ''}"
+
+
+def _first_action(given: CheckInput, task: Task, seed: int, number: int) -> tuple[str, str]:
+    """(what was shown, what the solver says to it)."""
+    family: Any = given.family
+    rng = rng_at("check-env", "hidden", task.id, number)
+    one = play(family, task, seed, lambda env: family.solver_action(env, rng), most=1)
+    return text_of(one.opening), (one.texts[0] if one.texts else "")
+
+
+def _draws_elsewhere(given: CheckInput) -> Iterator[RuleResult]:
+    """With the same generator, handed in, a baseline says something else by the process's own."""
+    family: Any = given.family
+    for name in given.own:
+        different = 0
+        asked = 0
+        for task in given.tasks[:AGAIN]:
+            plays = []
+            for number in (1, 2):
+                rng = rng_at("check-env", "dice", task.id)
+                act = getattr(family, f"{name}_action")
+                with global_dice(number):
+                    plays.append(
+                        play(family, task, 0, lambda env, act=act, rng=rng: act(env, rng), most=3)
+                    )
+            if any(one.error for one in plays):
+                continue
+            asked += 1
+            different += plays[0].texts[:1] != plays[1].texts[:1]
+        yield Checked(asked, f"the dice of {name}")
+        if different >= LEAST:
+            yield Finding(
+                f"{name}_action draws from a generator of the process (random, numpy.random), and not from the one that it is "
+                f"handed: at {different} of {asked} tasks it says something else by that. A baseline cannot be had again. Draw from rng",
+                severity=NOTE,
+            )
+            return
+
+
+def _goes_by_the_hidden(given: CheckInput) -> Iterator[RuleResult]:
+    """At the same first prompt it says otherwise by what chance will bring, whatever its own generator draws."""
+    if not given.by_chance or "solver" not in given.own:
+        return
+    hidden: list[tuple[Task, list[str]]] = []
+    tasks = given.tasks[:TASKS]
+    for task in tasks:
+        by_seed: list[set[str]] = []
+        shown: set[str] = set()
+        for number in range(CHANCES):
+            seed = seed_of("check-env", "hidden", number)
+            first = [_first_action(given, task, seed, dice) for dice in range(DICE)]
+            shown |= {opening for opening, _ in first}
+            by_seed.append({text for _, text in first})
+            if len(by_seed[-1]) > 1:
+                break
+        decided = all(len(texts) == 1 for texts in by_seed)
+        different = sorted(set().union(*by_seed))
+        if decided and len(shown) == 1 and len(different) > 1:
+            hidden.append((task, different))
+    yield Checked(len(tasks), "a solver that goes by what is shown")
+    if len(hidden) >= LEAST:
+        task, different = hidden[0]
+        yield Finding(
+            f"the solver knows what chance will bring: at {len(hidden)} of {len(tasks)} tasks, {task.id!r} for one, its first action "
+            f"is another one by dynamics_seed ({shortened(' or '.join(different), 60)}), while the prompt is the same and its own "
+            "generator changes nothing. It reads what no policy is shown (cards to come, drawn numbers), so what a policy is "
+            "compared with cannot be reached. Let it decide by what was shown, or draw what is hidden anew with its rng",
+            severity=NOTE,
+        )
+
+
+def _is_beaten(given: CheckInput) -> Iterator[RuleResult]:
+    """Random play earns more than the solver at many tasks, where chance decides nothing."""
+    if given.by_chance or set(given.own) != {"solver", "random"}:
+        return
+    best: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, trajectories in given.own.items():
+        for played in trajectories:
+            if played.reward is not None:
+                known = best[played.task.id].get(name, float("-inf"))
+                best[played.task.id][name] = max(known, played.reward)
+    both = {task: paid for task, paid in best.items() if len(paid) == 2}
+    beaten = [task for task, paid in both.items() if paid["random"] > paid["solver"] + NEAR]
+    yield Checked(len(both), "solver and random play by task")
+    if len(both) >= LEAST and len(beaten) >= max(LEAST, BEATEN * len(both)):
+        task = beaten[0]
+        yield Finding(
+            f"random play earns more than the solver at {len(beaten)} of {len(both)} tasks, {best[task]['random']:.3g} and "
+            f"{best[task]['solver']:.3g} at {task!r} for one: the solver solves another problem than this one (that of another "
+            "task, from a cache; a cost that is not paid here), or is none. What a policy is compared with is too low",
+            severity=NOTE,
+        )
+
+
+def _always_the_same(given: CheckInput) -> Iterator[RuleResult]:
+    """Random play says one text at every task and turn; others are understood, too."""
+    random = [one for one in given.own.get("random", ()) if one.texts and not one.error]
+    times: Counter[str] = Counter()
+    for one in random:
+        times.update(one.texts)
+    others: set[str] = set()
+    for one in given.own.get("solver", ()):
+        others.update(one.texts)
+    others -= set(times)
+    yield Checked(len(random), "random play")
+    if len(random) >= ENOUGH and len(times) == 1 and len(others) >= 2:
+        (text,) = times
+        yield Finding(
+            f"random play always says {shortened(text, 60)}, in all {times.total()} turns; the solver says "
+            f"{len(others)} other texts. A baseline by chance draws among all actions: rng.choice(actions)",
+            severity=NOTE,
+        )
