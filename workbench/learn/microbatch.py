@@ -296,7 +296,7 @@ def trained_logits(
     with (
         _head_sees_only(head, micro.scored_by_M),
         torch.autocast(micro.input_ids_BL.device.type, torch.bfloat16, enabled=bf16),
-        attending_to(micro.parts),
+        attending_to(micro.parts, micro.scored_by_M),
     ):
         logits = model(input_ids=micro.input_ids_BL, use_cache=False, **placed).logits
     if logits.shape[:-1] != (1, len(micro.token_M)):

@@ -48,8 +48,6 @@ GRADIENT_TOLERANCE = 1e-3  # of the gradient's norm: the same, for the way back
 # In half precision plain passes are themselves this far from float32, and packed ones may be twice as far.
 HALF_PRECISION = 2.0
 
-_PARTS: ContextVar[Sequence[Part] | None] = ContextVar("workbench_parts", default=None)
-
 
 class Part(NamedTuple):
     """Tokens start .. stop-1 of the pass, one behind the other in one sequence that begins with tokens
@@ -63,6 +61,17 @@ class Part(NamedTuple):
     @property
     def sequence_length(self) -> int:
         return self.stop - self.start + self.prefix_stop - self.prefix_start
+
+
+class RunningPass(NamedTuple):
+    """What a pass through a model is of. `parts` None: of no packed segments; `read_M`: the tokens whose last hidden states
+    are read, None: any."""
+
+    parts: Sequence[Part] | None = None
+    read_M: Tensor | None = None
+
+
+_PASS: ContextVar[RunningPass] = ContextVar("workbench_pass", default=RunningPass())
 
 
 def packed_attention(
@@ -193,19 +202,19 @@ def _weights(query_KGnD: Tensor, keys_KLD: Tensor, scale: float) -> Tensor:
 # ------------------------------------------------------------------------------------------------ a model's attention, by name
 
 
-def parts_now() -> Sequence[Part] | None:
-    """What `attending_to` was given, inside of its block; else None."""
-    return _PARTS.get()
+def running_pass() -> RunningPass:
+    """What `attending_to` was given, inside of its block."""
+    return _PASS.get()
 
 
 @contextmanager
-def attending_to(parts: Sequence[Part] | None) -> Iterator[None]:
+def attending_to(parts: Sequence[Part] | None, read_M: Tensor | None = None) -> Iterator[None]:
     """Within this block, models that were made `packable` attend within these parts."""
-    token = _PARTS.set(parts)
+    token = _PASS.set(RunningPass(parts, read_M))
     try:
         yield
     finally:
-        _PARTS.reset(token)
+        _PASS.reset(token)
 
 
 def packed_forward(
@@ -227,7 +236,7 @@ def packed_forward(
     Raises LearnerError where a model asks for something that the packed form does not have; the probe turns that into
     padded rows.
     """
-    if (parts := _PARTS.get()) is None:
+    if (parts := _PASS.get().parts) is None:
         return sdpa_attention_forward(
             module,
             query,
@@ -256,7 +265,7 @@ def packed_forward(
 
 def packed_mask(*args, **kwargs):
     """No mask in a packed pass; outside of one, the mask that transformers' own attention gets."""
-    return None if _PARTS.get() is not None else sdpa_mask(*args, **kwargs)
+    return None if _PASS.get().parts is not None else sdpa_mask(*args, **kwargs)
 
 
 def make_packable(model: nn.Module, precision: str = "fp32", name: str = PACKED) -> bool:

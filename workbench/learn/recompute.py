@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from workbench.learn.packing import attending_to, parts_now
+from workbench.learn.packing import attending_to, running_pass
 from workbench.values.errors import LearnerError
 
 
@@ -40,10 +40,10 @@ def recompute_layers(model: nn.Module) -> None:
 def _forward(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return type(layer).forward(layer, *args, **kwargs)
-    parts = parts_now()  # the backward pass comes after the block that says what is packed how
+    packed = running_pass()  # the backward pass comes after the block that says what is packed how
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with attending_to(parts):
+        with attending_to(*packed):
             return type(layer).forward(layer, *args, **kwargs)
 
     # Nothing is drawn in eval mode.

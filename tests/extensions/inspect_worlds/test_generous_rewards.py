@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import workbench as wb
+from workbench.extensions.inspect_worlds.checks import check_family
 from workbench.values import Message, Observation, StepResult, Task
 
 
@@ -46,10 +46,8 @@ class Garden:
 
 def what_pays(others: float) -> set[str]:
     """Severities of what E12 says of a fixed answer."""
-    report = wb.check_env(Garden(others)).findings
-    return {
-        finding.severity for finding in report["E12"].findings if finding.what.startswith("always")
-    }
+    (answer,) = check_family(Garden(others), only=("E12",), budget_s=0.3).findings
+    return {finding.severity for finding in answer.findings if finding.what.startswith("always")}
 
 
 def test_a_fixed_answer_that_earns_what_the_solver_does_is_an_error_unless_random_play_earns_much():

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-import workbench as wb
+from workbench.extensions.inspect_worlds.checks import check_family
 from workbench.values import Message, Observation, StepResult, Task, Text
 
 RIVERS = ["Onda", "Virel", "Sarm", "Tolba", "Quint", "Besko", "Ulmen", "Drav", "Ilster", "Mohn"]
@@ -17,8 +17,8 @@ FILLER = "The town is old and quiet, and its people bake bread and mend nets all
 
 
 def errors_of(family, rule):
-    report = wb.check_env(family, tasks=8, policy="frozenlake-tiny")
-    return [found.what for name, found in report.errors if name == rule]
+    (answer,) = check_family(family, tasks=8, only=(rule,), budget_s=0.3).findings
+    return [found.what for found in answer.findings if found.severity == "error"]
 
 
 @dataclass

@@ -94,6 +94,33 @@ def test_it_is_packed_attention_forward_and_backward(
 
 
 @needs_compiler
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.sampled_from([0, 1, 63, 65]), min_size=1, max_size=2),
+    st.lists(st.integers(1, 140), min_size=1, max_size=3),
+    st.sampled_from([(1, 1), (4, 2), (9, 3)]),
+    st.sampled_from([0.02, 0.3, 1.0]),
+)
+def test_of_some_tokens_it_is_what_it_is_of_all(seed, prompts, tails, heads, share):
+    """Every output that is asked for, and the gradients that these alone cause."""
+    parts, total = trees(prompts, tails, gap=1)
+    (query, key, value), grad = states(seed, total, heads, 24, 24, token_first=True)
+    place = (torch.rand(total) < share).nonzero()[:, 0]
+    asked = torch.zeros(total, 1)
+    asked[place] = 1.0
+    near, whole = rounding([query, key, value], grad * asked, parts)
+    some = query.detach()[:, place].requires_grad_()
+    out = packed.attention_of(some, key, value, parts, place_Q=place)
+    made = torch.autograd.grad(out, (some, key, value), grad[:, place])
+    expected = [whole[0][:, place], whole[1][:, place], *whole[2:]]
+    if len(place):
+        assert worst([out.detach(), *made], expected) < near
+    else:
+        assert not any(tensor.any() for tensor in made)
+
+
+@needs_compiler
 @pytest.mark.parametrize("wrong", ["sees a neighbour", "misses its prompt", "one key too far"])
 def test_control_another_border_is_noticed(wrong):
     parts, total = trees([20], [70, 9, 33])

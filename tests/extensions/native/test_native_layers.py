@@ -22,11 +22,13 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_
 
 from tests.kernel_kit import needs_compiler, own_folder  # noqa: F401
 from workbench.extensions.native import kernel, layers
+from workbench.extensions.native.last_layer import narrow_last_layer
+from workbench.extensions.native.packed import native_packing
 from workbench.learn.algorithms import GRPO
 from workbench.learn.batch import Batch
 from workbench.learn.config import LearnerConfig
 from workbench.learn.learner import Learner
-from workbench.learn.packing import is_packable
+from workbench.learn.packing import Part, attending_to, is_packable, make_packable
 from workbench.values.errors import LearnerError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -260,6 +262,91 @@ def test_control_a_wrong_way_back_is_refused(wrong, monkeypatch):
         layers.native_layers(new_model(KINDS["qwen3"]))
 
 
+# ------------------------------------------------------------------------------------------------ the last layer
+
+PACKED = [Part(0, 6), Part(6, 20, 0, 6), Part(20, 23, 0, 6)]
+POSITIONS = torch.cat([torch.arange(6), torch.arange(6, 20), torch.arange(6, 9)])[None]
+
+
+def packable(config):
+    """A model of which the kernel computes layers and attention, and the rows of its last activations, pass by pass."""
+    model = new_model(config)
+    layers.native_layers(model)
+    assert make_packable(model, name=native_packing())
+    rows = []
+    model.model.layers[-1].mlp.register_forward_hook(
+        lambda module, args, out: rows.append(out.shape[1])
+    )
+    return model, rows
+
+
+def scores(model, read=None, scored=(0, 5, 5, 9, 22)):
+    """Logits of the scored tokens, of a pass of which `read` is said to be read, and the gradients of all weights."""
+    scored = torch.tensor(scored)
+    ids = torch.arange(23)[None] * 7 % 50
+    with attending_to(PACKED, read):
+        logits = model(input_ids=ids, position_ids=POSITIONS, use_cache=False).logits[0, scored]
+    loss = logits.log_softmax(-1)[:, 3].sum()
+    return [logits.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def distance(one, other):
+    return max(
+        float((a - b).norm() / b.norm().clamp(min=1e-3)) for a, b in zip(one, other, strict=True)
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_last_layer_is_computed_where_it_is_read(kind):
+    model, rows = packable(KINDS[kind])
+    all_of_it = scores(model)
+    some = scores(model, torch.tensor([0, 5, 5, 9, 22]))
+    assert rows == [23, 4], "a token that is read twice is computed once"
+    assert distance(some, all_of_it) < 1e-5
+
+
+@needs_compiler
+def test_control_a_token_that_is_not_said_to_be_read_is_zeros():
+    model, _ = packable(KINDS["qwen3"])
+    assert distance(scores(model, torch.tensor([0, 5, 9])), scores(model)) > 0.01
+
+
+@needs_compiler
+def test_outside_of_a_packed_pass_the_last_layer_is_whole():
+    model, rows = packable(KINDS["llama"])
+    model(input_ids=torch.arange(12)[None])
+    with attending_to(None, torch.tensor([3])):
+        model(input_ids=torch.arange(12)[None])
+    with attending_to(PACKED, torch.zeros(0, dtype=torch.int64)):
+        model(input_ids=torch.arange(23)[None], position_ids=POSITIONS, use_cache=False)
+    assert rows == [12, 12, 23]
+
+
+@needs_compiler
+def test_a_last_layer_of_another_kind_stays_as_it_is():
+    """Gemma's norms its branches behind them, too; a wrong way back is noticed by the trial of the layer."""
+    gemma = new_model(Gemma2Config(**SMALL, head_dim=12))
+    assert not narrow_last_layer(gemma)
+    gpt = new_model(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=50, n_positions=32))
+    assert not narrow_last_layer(gpt)
+    own = new_model(KINDS["qwen3"])
+    assert narrow_last_layer(own) and not narrow_last_layer(own), "once is enough"
+
+
+@needs_compiler
+def test_control_a_layer_that_does_more_is_left_whole():
+    model = new_model(KINDS["llama"])
+    layer = model.model.layers[-1]
+
+    class Scaled(type(layer)):
+        def forward(self, *args, **others):
+            return 1.001 * super().forward(*args, **others)
+
+    layer.__class__ = Scaled
+    assert not narrow_last_layer(model) and type(layer) is Scaled
+
+
 # ------------------------------------------------------------------------------------------------ a learner
 
 
@@ -282,6 +369,10 @@ def learner_of(layers, **others):
     [
         {},
         dict(attention="native", micro_batch_tokens=30),
+        dict(attention="native", activation_checkpointing=True),
+        dict(attention="native", lora_rank=2, lora_targets=("q_proj", "down_proj")),
+        dict(attention="native", reference=True),
+        dict(attention="native", precision="bf16"),
         dict(layout="padded"),
         dict(activation_checkpointing=True),
         dict(lora_rank=2, lora_targets=("q_proj", "gate_proj")),

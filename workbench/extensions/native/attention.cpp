@@ -1,6 +1,6 @@
 // Attention of packed sequences, forward and backward, in float32.
 //
-// softmax(scale * q k^T) v for every token over its part's prefix and its own part up to itself. A block of queries (the
+// softmax(scale * q k^T) v for every token that is asked for, over its part's prefix and its own part up to itself. A block of queries (the
 // heads that share a key are further queries of it) goes over its keys a tile at a time; of the scores no more than one
 // tile is ever there. The forward pass keeps the logarithm of each row's sum, and the backward pass makes the weights from it
 // again.
@@ -8,7 +8,7 @@
 // Threads share out whole blocks (forward) and, of each key head, whole trees of sequences (backward): the order of
 // every sum is the same whatever their number.
 //
-// A name of a shape in brackets: T tokens of the pass, H heads, K heads of keys, D numbers of a query or key, E of a value.
+// A name of a shape in brackets: T tokens of the pass, Q queries (all tokens, or those that are asked for), H heads, K heads of keys, D numbers of a query or key, E of a value.
 
 #include <algorithm>
 #include <cmath>
@@ -29,20 +29,24 @@ extern "C" {
 struct States {
   float* numbers;
   int64_t head, token;  // strides; the numbers of a head lie side by side
+
+  float* of(int64_t h, int64_t t) const { return numbers + h * head + t * token; }
 };
 
 struct Part {
   int64_t start, stop, prefix_start, prefix_stop;
+  int64_t first, last;  // of the queries, those of its tokens
 };
 
 struct Work {
-  int64_t tokens, heads, key_heads, size, value_size;
+  int64_t tokens, queries, heads, key_heads, size, value_size;
   int64_t parts, trees, threads;
   float scale;
   const Part* part;      // of each tree one after the other
   const int64_t* tree;   // [trees + 1]: the first part of each; what different trees look at is disjoint
+  const int64_t* place;  // [Q]: which token a query is; they ascend within a part
   States query, key, value, out;
-  float* log_sum;  // [H, T]: logarithm of the sum of a row's exponentials
+  float* log_sum;  // [H, Q]: logarithm of the sum of a row's exponentials
   States grad_out, grad_query, grad_key, grad_value;
 };
 }
@@ -126,50 +130,67 @@ static void product(Left left, const float* b, int64_t b_row, float* c, int64_t 
 
 // ------------------------------------------------------------------------------------------ states of one head
 
-// A head's numbers token by token [T, padded], and the other way round [padded, T + pad]; zeros fill them up.
-struct Head {
-  int64_t padded, across;
-  Room rows, columns;
+// A head's numbers token by token [T, padded]; zeros fill them up.
+struct Rows {
+  int64_t padded;
+  Room room;
+  float* numbers;
 
-  Head(const States& states, int64_t head, int64_t tokens, int64_t size)
-      : padded(rounded(size)),
-        across(rounded(tokens) + 17 * WIDTH),  // not a power of two: the processor's memory would share places
-        rows(tokens * padded),
-        columns(padded * across) {
+  Rows(const States& states, int64_t head, int64_t tokens, int64_t size)
+      : padded(rounded(size)), room(tokens * padded), numbers(room.numbers) {
     for (int64_t t = 0; t < tokens; t++) {
-      const float* from = states.numbers + head * states.head + t * states.token;
-      float* to = rows.numbers + t * padded;
-      std::memcpy(to, from, size * sizeof(float));
+      float* to = numbers + t * padded;
+      std::memcpy(to, states.of(head, t), size * sizeof(float));
       std::fill(to + size, to + padded, 0.0f);
     }
-    for (int64_t first = 0; first < tokens; first += WIDTH)
-      for (int64_t d = 0; d < padded; d++)
-        for (int64_t t = first; t < first + WIDTH; t++)
-          columns.numbers[d * across + t] = t < tokens ? rows.numbers[t * padded + d] : 0.0f;
-    for (int64_t d = 0; d < padded; d++)
-      std::fill_n(columns.numbers + d * across + rounded(tokens), 17 * WIDTH, 0.0f);
   }
 };
 
-// Queries of a block, token by token and of each the heads that share a key: numbers of such a row.
+// The same the other way round [padded, across].
+struct Columns {
+  int64_t padded, across;
+  Room room;
+  float* numbers;
+
+  Columns(const States& states, int64_t head, int64_t tokens, int64_t size)
+      : padded(rounded(size)),
+        across(rounded(tokens) + 17 * WIDTH),  // not a power of two: the processor's memory would share places
+        room(padded * across),
+        numbers(room.numbers) {
+    for (int64_t t = 0; t < rounded(tokens); t += WIDTH)
+      for (int64_t d = 0; d < padded; d += WIDTH) {
+        Vector square[WIDTH] = {};
+        for (int64_t i = t; i < std::min(tokens, t + WIDTH); i++)
+          square[i - t] = some(states.of(head, i), d, size);
+        transpose(square);
+        for (int64_t i = 0; i < WIDTH; i++) store(numbers + (d + i) * across + t, square[i]);
+      }
+    for (int64_t d = 0; d < padded; d++)
+      std::fill_n(numbers + d * across + rounded(tokens), 17 * WIDTH, 0.0f);
+  }
+};
+
+// Queries of a block, one by one and of each the heads that share a key: numbers of such a row.
 struct Block {
   const Work& work;
   int64_t head;         // of the keys
   int64_t shared;       // heads that share it
-  int64_t first, last;  // tokens
+  int64_t first, last;  // queries
   const Part& part;
 
   int64_t rows() const { return (last - first) * shared; }
 
-  int64_t token(int64_t row) const { return first + row / shared; }
+  int64_t query(int64_t row) const { return first + row / shared; }
+
+  int64_t token(int64_t row) const { return work.place[query(row)]; }
 
   float* of(const States& states, int64_t row) const {
     return states.numbers + (head * shared + row % shared) * states.head +
-           token(row) * states.token;
+           query(row) * states.token;
   }
 
   float& log_sum(int64_t row) const {
-    return work.log_sum[(head * shared + row % shared) * work.tokens + token(row)];
+    return work.log_sum[(head * shared + row % shared) * work.queries + query(row)];
   }
 
   void gather(const States& states, int64_t size, float factor, float* to) const {
@@ -186,8 +207,15 @@ struct Block {
   void tiles(Task task) const {
     for (int64_t key = part.prefix_start; key < part.prefix_stop; key += TILE)
       task(key, std::min(TILE, part.prefix_stop - key), int64_t{0});
-    for (int64_t key = part.start; key < last; key += TILE)
-      task(key, std::min(TILE, last - key), std::max(int64_t{0}, key - first) * shared);
+    const int64_t end = work.place[last - 1] + 1;
+    for (int64_t key = part.start; key < end; key += TILE)
+      task(key, std::min(TILE, end - key), before(key) * shared);
+  }
+
+  // Queries of the block that stand before a key.
+  int64_t before(int64_t key) const {
+    const int64_t* own = work.place + first;
+    return std::lower_bound(own, work.place + last, key) - own;
   }
 
   // How many keys of a tile a row sees.
@@ -209,19 +237,19 @@ struct Block {
   }
 };
 
-static int64_t tokens_of_block(const Work& work) {
+static int64_t queries_of_block(const Work& work) {
   return std::max<int64_t>(1, ROWS * work.key_heads / work.heads);
 }
 
 // The numbers of a tile's tokens, the other way round [padded, TILE]: side by side, so that no load crosses two lines.
-static void copy_tile(const Head& states, int64_t key, int64_t columns, float* to) {
+static void copy_tile(const Columns& states, int64_t key, int64_t columns, float* to) {
   for (int64_t d = 0; d < states.padded; d++)
-    std::memcpy(to + d * TILE, states.columns.numbers + d * states.across + key,
+    std::memcpy(to + d * TILE, states.numbers + d * states.across + key,
                 columns * sizeof(float));
 }
 
 // Scores of a tile, of the rows that see any of it; minus infinity where a row does not see a key.
-static void scores_of(const Block& block, const float* query, const Head& keys, int64_t key,
+static void scores_of(const Block& block, const float* query, const Columns& keys, int64_t key,
                       int64_t count, int64_t row, float* tile, float* scores) {
   const int64_t columns = rounded(count);
   copy_tile(keys, key, columns, tile);
@@ -231,7 +259,7 @@ static void scores_of(const Block& block, const float* query, const Head& keys, 
 
 // ------------------------------------------------------------------------------------------ forward
 
-static void attend(const Block& block, const Head& keys, const Head& values) {
+static void attend(const Block& block, const Columns& keys, const Rows& values) {
   const Work& work = block.work;
   const int64_t rows = block.rows();
   const int64_t wide = values.padded;
@@ -273,7 +301,7 @@ static void attend(const Block& block, const Head& keys, const Head& values) {
       store(sums + row * WIDTH, sum);
     }
     block.hide(scores, key, count, first, 0.0f);  // almost nothing so far, but times what there is
-    product({scores + first * TILE, TILE, 1}, values.rows.numbers + key * wide, wide,
+    product({scores + first * TILE, TILE, 1}, values.numbers + key * wide, wide,
             mixed + first * wide, wide, rows - first, wide, count, How::add);
   });
   for (int64_t row = 0; row < rows; row++) {
@@ -287,8 +315,8 @@ static void attend(const Block& block, const Head& keys, const Head& values) {
 // ------------------------------------------------------------------------------------------ backward
 
 // The gradients of a block's queries; what it adds to those of its keys and values is added.
-static void attend_back(const Block& block, const Head& keys, const Head& values, float* grad_keys,
-                        float* grad_values) {
+static void attend_back(const Block& block, const Columns& keys, const Rows& key_rows,
+                        const Columns& values, float* grad_keys, float* grad_values) {
   const Work& work = block.work;
   const int64_t rows = block.rows();
   const int64_t size = keys.padded;
@@ -307,9 +335,10 @@ static void attend_back(const Block& block, const Head& keys, const Head& values
   std::fill(grad_query, grad_query + rows * size, 0.0f);
   for (int64_t row = 0; row < rows; row++) {
     const float* out = block.of(work.out, row);
-    float sum = 0.0f;
-    for (int64_t e = 0; e < work.value_size; e++) sum += grad[row * wide + e] * out[e];
-    common[row] = sum;
+    Vector sum{};
+    for (int64_t e = 0; e < wide; e += WIDTH)
+      sum += load(grad + row * wide + e) * some(out, e, work.value_size);
+    common[row] = sum_of(sum);
     log_sums[row] = block.log_sum(row);
   }
   block.tiles([&](int64_t key, int64_t count, int64_t first) {
@@ -333,7 +362,7 @@ static void attend_back(const Block& block, const Head& keys, const Head& values
             wide, count, wide, left, How::add);
     product({grad_weights + first * TILE, 1, TILE}, query + first * size, size,
             grad_keys + key * size, size, count, size, left, How::add);
-    product({grad_weights + first * TILE, TILE, 1}, keys.rows.numbers + key * size, size,
+    product({grad_weights + first * TILE, TILE, 1}, key_rows.numbers + key * size, size,
             grad_query + first * size, size, left, size, count, How::add);
   });
   for (int64_t row = 0; row < rows; row++) {
@@ -351,27 +380,28 @@ static void scatter(const float* from, int64_t head, int64_t tokens, int64_t siz
 
 // ------------------------------------------------------------------------------------------ the passes
 
-static std::vector<std::unique_ptr<Head>> heads_of(const Work& work, const States& states,
+template <typename Kind>
+static std::vector<std::unique_ptr<Kind>> heads_of(const Work& work, const States& states,
                                                    int64_t size) {
-  std::vector<std::unique_ptr<Head>> heads(work.key_heads);
+  std::vector<std::unique_ptr<Kind>> heads(work.key_heads);
   share_out(work.key_heads, work.threads, [&](int64_t head) {
-    heads[head] = std::make_unique<Head>(states, head, work.tokens, size);
+    heads[head] = std::make_unique<Kind>(states, head, work.tokens, size);
   });
   return heads;
 }
 
 extern "C" void attention_forward(const Work* of) {
   const Work& work = *of;
-  const auto keys = heads_of(work, work.key, work.size);
-  const auto values = heads_of(work, work.value, work.value_size);
-  const int64_t tokens = tokens_of_block(work);
+  const auto keys = heads_of<Columns>(work, work.key, work.size);
+  const auto values = heads_of<Rows>(work, work.value, work.value_size);
+  const int64_t queries = queries_of_block(work);
   std::vector<Block> blocks;
   for (int64_t head = 0; head < work.key_heads; head++)
     for (int64_t p = 0; p < work.parts; p++) {
       const Part& part = work.part[p];
-      for (int64_t first = part.start; first < part.stop; first += tokens)
+      for (int64_t first = part.first; first < part.last; first += queries)
         blocks.push_back({work, head, work.heads / work.key_heads, first,
-                          std::min(first + tokens, part.stop), part});
+                          std::min(first + queries, part.last), part});
     }
   share_out(blocks.size(), work.threads, [&](int64_t i) {
     attend(blocks[i], *keys[blocks[i].head], *values[blocks[i].head]);
@@ -380,9 +410,10 @@ extern "C" void attention_forward(const Work* of) {
 
 extern "C" void attention_backward(const Work* of) {
   const Work& work = *of;
-  const auto keys = heads_of(work, work.key, work.size);
-  const auto values = heads_of(work, work.value, work.value_size);
-  const int64_t tokens = tokens_of_block(work);
+  const auto keys = heads_of<Columns>(work, work.key, work.size);
+  const auto key_rows = heads_of<Rows>(work, work.key, work.size);
+  const auto values = heads_of<Columns>(work, work.value, work.value_size);
+  const int64_t queries = queries_of_block(work);
   const int64_t of_keys = work.tokens * rounded(work.size);
   const int64_t of_values = work.tokens * rounded(work.value_size);
   Room grad_keys(work.key_heads * of_keys);
@@ -394,10 +425,10 @@ extern "C" void attention_backward(const Work* of) {
     const int64_t tree = i % work.trees;
     for (int64_t p = work.tree[tree]; p < work.tree[tree + 1]; p++) {
       const Part& part = work.part[p];
-      for (int64_t first = part.start; first < part.stop; first += tokens)
+      for (int64_t first = part.first; first < part.last; first += queries)
         attend_back({work, head, work.heads / work.key_heads, first,
-                     std::min(first + tokens, part.stop), part},
-                    *keys[head], *values[head], grad_keys.numbers + head * of_keys,
+                     std::min(first + queries, part.last), part},
+                    *keys[head], *key_rows[head], *values[head], grad_keys.numbers + head * of_keys,
                     grad_values.numbers + head * of_values);
     }
   });

@@ -23,13 +23,7 @@ static void in_blocks(int64_t rows, int64_t threads, Task task) {
   });
 }
 
-// The numbers from `at` to `count`, less than a vector: those behind them are zero.
-static inline Vector some(const float* from, int64_t at, int64_t count) {
-  float numbers[WIDTH] = {};
-  for (int64_t i = at; i < count; i++) numbers[i - at] = from[i];
-  return load(numbers);
-}
-
+// The first numbers of a vector, those from `at` to `count`.
 static inline void store_some(float* to, int64_t at, int64_t count, Vector value) {
   float numbers[WIDTH];
   store(numbers, value);

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from workbench.extensions.native.kernel import LAYERS, kernel
+from workbench.extensions.native.last_layer import ROTATION, narrow_last_layer
 from workbench.values.errors import EngineError, LearnerError
 
-ROTATION = "apply_rotary_pos_emb"  # as transformers calls it in a model's own file
 PROBE_TOKENS = 7
 TOLERANCE = 1e-5  # of a part, relative to its largest number: rounding is far below, another formula far above
 MODEL_TOLERANCE = 3e-4  # of log-probabilities and gradients of a whole model
@@ -53,6 +53,7 @@ def native_layers(model: nn.Module) -> None:
             f"learner.layers = 'native' knows nothing of {type(model).__name__}: no norm, rotation or gated activation as "
             "in llama and qwen models; set learner.layers = 'torch'"
         )
+    narrow_last_layer(model)
     apart = _apart(before, _answer(model))
     if apart > MODEL_TOLERANCE:
         raise LearnerError(

@@ -1,7 +1,7 @@
 """Attention of packed segments by `attention.cpp` (`learner.attention = "native"`): `packing.packed_attention` in one call
 of a kernel, forward and backward, on as many threads as torch has.
 
-Axis letters: T tokens of the pass · H query heads · K key/value heads · D head size of queries and keys · E of values.
+Axis letters: T tokens of the pass · Q those that are asked for · H query heads · K key/value heads · D head size of queries and keys · E of values.
 
 Its numbers are those of `packed_attention` up to rounding, and so are its gradients; the number of threads changes no bit of
 them. It is for CPUs: on a GPU the variable-length attention of torch is asked, as it is without this setting.
@@ -33,11 +33,13 @@ class States(Structure):
 
 class PackedPass(Structure):
     _fields_ = [
-        *((name, c_int64) for name in ("tokens", "heads", "key_heads", "size", "value_size")),
+        *((name, c_int64) for name in ("tokens", "queries")),
+        *((name, c_int64) for name in ("heads", "key_heads", "size", "value_size")),
         *((name, c_int64) for name in ("parts", "trees", "threads")),
         ("scale", c_float),
         ("part", c_void_p),
         ("tree", c_void_p),
+        ("place", c_void_p),
         *((name, States) for name in ("query", "key", "value", "out")),
         ("log_sum", c_void_p),
         *((name, States) for name in ("grad_out", "grad_query", "grad_key", "grad_value")),
@@ -67,14 +69,30 @@ def native_attention(
     """`packing.packed_attention` by the kernel: [H, T, E], float32 inside; has a first derivative, no second."""
     if query_HTD.device.type != "cpu":
         return varlen_attention(query_HTD, key_KTD, value_KTE, parts, scale)
-    return _NativeAttention.apply(query_HTD, key_KTD, value_KTE, tuple(parts), scale)
+    return attention_of(query_HTD, key_KTD, value_KTE, parts, scale)
+
+
+def attention_of(
+    query_HQD: Tensor,
+    key_KTD: Tensor,
+    value_KTE: Tensor,
+    parts: Sequence[Part],
+    scale: float | None = None,
+    place_Q: Tensor | None = None,
+) -> Tensor:
+    """The same of some tokens alone: those at `place_Q`, in ascending order (None: all of them) [H, Q, E]. On a CPU."""
+    if place_Q is None:
+        place_Q = torch.arange(query_HQD.shape[1])
+    return _NativeAttention.apply(query_HQD, key_KTD, value_KTE, tuple(parts), scale, place_Q)
 
 
 class _NativeAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, query, key, value, parts, scale):
+    def forward(ctx, query, key, value, parts, scale, place):
         ctx.scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        ctx.parts = parts
+        ordered, ctx.trees = _trees(parts)
+        ctx.parts = torch.cat([ordered, torch.searchsorted(place, ordered[:, :2].contiguous())], 1)
+        ctx.place = place
         ctx.dtypes = (query.dtype, key.dtype, value.dtype)
         inputs = [_laid_out(states) for states in (query, key, value)]
         # Token by token, as the matrix behind it reads it.
@@ -95,24 +113,25 @@ class _NativeAttention(torch.autograd.Function):
         work.grad_out = _states(grad)
         work.grad_query, work.grad_key, work.grad_value = map(_states, gradients)
         kernel(ATTENTION).attention_backward(byref(work))
-        return *(made.to(dtype) for made, dtype in zip(gradients, ctx.dtypes)), None, None
+        return *(made.to(dtype) for made, dtype in zip(gradients, ctx.dtypes)), None, None, None
 
 
 def _work(ctx, query, key, value, out, log_sums) -> PackedPass:
-    parts, trees = _trees(ctx.parts)
-    heads, tokens, size = query.shape
+    heads, queries, size = query.shape
     return PackedPass(
-        tokens=tokens,
+        tokens=key.shape[1],
+        queries=queries,
         heads=heads,
         key_heads=len(key),
         size=size,
         value_size=value.shape[2],
-        parts=len(parts),
-        trees=len(trees) - 1,
+        parts=len(ctx.parts),
+        trees=len(ctx.trees) - 1,
         threads=torch.get_num_threads(),
         scale=ctx.scale,
-        part=parts.data_ptr(),
-        tree=trees.data_ptr(),
+        part=ctx.parts.data_ptr(),
+        tree=ctx.trees.data_ptr(),
+        place=ctx.place.data_ptr(),
         query=_states(query),
         key=_states(key),
         value=_states(value),

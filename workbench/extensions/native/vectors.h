@@ -70,6 +70,29 @@ static inline Whole side(bool right) {
   return from;
 }
 
+// The numbers from `at` on, up to `count`; zeros behind them.
+static inline Vector some(const float* from, int64_t at, int64_t count) {
+  if (at + WIDTH <= count) return load(from + at);
+  float numbers[WIDTH] = {};
+  for (int64_t i = at; i < count; i++) numbers[i - at] = from[i];
+  return load(numbers);
+}
+
+// Number i of vector j becomes number j of vector i.
+template <int HALF = WIDTH / 2>
+static inline void transpose(Vector* square) {
+  const Whole left = side<HALF>(false);
+  const Whole right = side<HALF>(true);
+  for (int i = 0; i < WIDTH; i++)
+    if (!(i & HALF)) {
+      const Vector one = square[i];
+      const Vector other = square[i + HALF];
+      square[i] = swap(one, other, left);
+      square[i + HALF] = swap(one, other, right);
+    }
+  if constexpr (HALF > 1) transpose<HALF / 2>(square);
+}
+
 // Number i of the result is the sum of vector i.
 template <int HALF = WIDTH / 2>
 static inline Vector sums(Vector* parts) {
