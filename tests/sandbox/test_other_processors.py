@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 import struct
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from workbench.extensions.sandbox import calls, filters
+from workbench.extensions.sandbox import calls, filters, pool
 from workbench.extensions.sandbox.pool import SandboxPool
 
 COLUMNS = {"x86_64": 0, "aarch64": 1}
@@ -201,6 +202,26 @@ def test_where_no_filter_is_made_for_the_processor_that_is_said(
     monkeypatch.setattr(filters.sys, "maxsize", bits)
     why = SandboxPool().why_not(tier)
     assert words in why and "64-bit ARM" in why
+
+
+LACKING = {  # what goes wrong in the process that begins sandboxes -> what is said
+    "calls\ndef none(*_): raise OSError(22, 'prctl 36: Invalid argument')\ncalls.prctl = none\n": r"adopted \(.*prctl 36",
+    "calls\nos._exit(3)\n": "has ended",
+}
+
+
+@pytest.mark.parametrize("broken", LACKING, ids=["a call that is not there", "an end"])
+def test_a_system_that_lacks_a_call_is_named_at_once(monkeypatch, broken):
+    """As under an emulator of another processor, which has not all of them."""
+    place = "from workbench.extensions.sandbox import forkserver"
+    assert place in pool.START
+    before = f"from workbench.extensions.sandbox import {broken}"
+    start = pool.START.replace(place, f"{before}{place}")
+    monkeypatch.setattr(pool, "START", start)
+    began = time.monotonic()
+    for tier in ("namespaces", "landlock"):
+        assert re.search(LACKING[broken], SandboxPool().why_not(tier))
+    assert time.monotonic() - began < pool.BEGIN_S
 
 
 def test_negative_control_for_this_processor_nothing_is_said():

@@ -284,11 +284,15 @@ class SandboxPool:
             while number not in self._reports:
                 try:
                     line = self._lines.readline()
+                except ConnectionError:
+                    line = b""
                 except OSError as error:
                     return f"no sandbox was begun within {BEGIN_S:g} s ({error})"
                 if not line:
                     return "the process that begins sandboxes has ended"
                 report = json.loads(line)
+                if report["number"] is None:
+                    return report["error"]
                 self._reports[report["number"]] = report["error"]
             return self._reports.pop(number)
 
