@@ -50,13 +50,13 @@ def frozen_array(values: Any, dtype: Any, what: str) -> np.ndarray:
     that the type does not hold, and for fractions where whole numbers are meant: none is rounded without a word."""
     whole = np.issubdtype(dtype, np.integer)
     try:
-        found = np.asarray(bounded(values))
-        is_right = not found.size or found.dtype.kind in ("iu" if whole else "iuf")
-        if is_right and found.size and whole and not np.can_cast(found.dtype, dtype):
+        numbers = np.asarray(bounded(values))
+        is_right = not numbers.size or numbers.dtype.kind in ("iu" if whole else "iuf")
+        if is_right and numbers.size and whole and not np.can_cast(numbers.dtype, dtype):
             held = np.iinfo(dtype)
-            is_right = held.min <= found.min() and found.max() <= held.max
+            is_right = held.min <= numbers.min() and numbers.max() <= held.max
         # Always a copy: nobody else holds a writable view.
-        array = np.array(found, dtype=dtype) if is_right else None
+        array = np.array(numbers, dtype=dtype) if is_right else None
     except Exception as error:
         raise DataError(
             f"{what} are {_numbers(whole)}, got {_shown(values)} ({type(error).__name__}: {error})"

@@ -182,12 +182,12 @@ def _finite(name: str, values: Any) -> list[float]:
     if hasattr(values, "__len__") and len(values) > LONGEST:
         raise DataError(f"{name}: expected 1 to {LONGEST:,} finite numbers, got {len(values):,}")
     try:
-        found = np.asarray(bounded(values, LONGEST))
-        if found.size and found.dtype.kind not in "biufO":
+        numbers = np.asarray(bounded(values, LONGEST))
+        if numbers.size and numbers.dtype.kind not in "biufO":
             raise TypeError(
                 "they are of another kind"
             )  # texts and dates, and complex ones, half of which is lost
-        array = found.astype(np.float64)
+        array = numbers.astype(np.float64)
     except Exception as error:
         words = f"{type(error).__name__}: {error}"
         raise DataError(f"{name}: expected numbers, got {shortened(values)} ({words})") from error
