@@ -21,7 +21,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Number, Real
+from numbers import Integral, Number, Rational, Real
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,13 @@ def _python_s_own(value: Any, hint: Any) -> Any:
     if not _fits_as_it_is(value, hint):
         return value.tolist()
     kind = next((kind for kind in (str, int, float) if isinstance(value, kind)), None)
+    if (
+        kind is None
+        and isinstance(value, Rational)
+        and not isinstance(value, Integral)
+        and hint not in _ANYTHING
+    ):
+        return float(value)  # a fraction fits a float, and no format writes it as one
     if kind is None or isinstance(value, bool):
         return value
     return kind.__getnewargs__(value)[0]
