@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,6 +194,20 @@ def test_a_number_of_another_class_is_handed_on_as_python_s_own():
     handed = checked("function", function)(Loud(3), np.float64(0.5), True, Loud(4))
     assert handed == (3, 0.5, True, 4)
     assert [type(value) for value in handed] == [int, float, bool, int]
+
+
+def test_a_fraction_is_handed_on_as_a_float():
+    def function(share: float, rest: Any) -> tuple:
+        return share, rest
+
+    half = Fraction(1, 2)
+    share, rest = checked("function", function)(half, half)
+    assert type(share) is float and share == 0.5 and rest is half
+
+
+def test_a_line_of_a_compiled_library_is_not_the_caller_s_own():
+    table = {"table": pd.DataFrame({"odd": [1]}), "trajectory": 0}
+    assert WrongCall("credit_of", "table", "a table", table).ended() == ""
 
 
 @pytest.fixture

@@ -122,7 +122,18 @@ class Declared:
 
     def checked(self, value: Any, where: str) -> Any:
         """The value, a list given for a tuple as a tuple. Raises ConfigError, which begins with `where`, for a value
-        outside the range, and for a number that is none."""
+        outside the range, for a number that is none, and for what raises when it is looked at."""
+        try:
+            return self._checked(value, where)
+        except ConfigError:
+            raise
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"{where} cannot be looked at: {shortened(value)} ({type(value).__name__}) ended in {words}"
+            ) from error
+
+    def _checked(self, value: Any, where: str) -> Any:
         if value is None and self.optional:
             return value
         if tuple in self.kinds and isinstance(value, list):

@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.basics.deadlines import Deadline
 from workbench.values.errors import ConfigError, EngineError, shortened
+from workbench.values.parts import is_of
 
 MOST_CHARACTERS = 1_000_000  # of one reply
 
@@ -51,7 +52,7 @@ class Endpoint:
     def __post_init__(self) -> None:
         for name in ("url", "model", "key_env", "calls"):
             value = getattr(self, name)
-            if not isinstance(value, str):
+            if not is_of(value, str):
                 raise ConfigError(f"an endpoint's {name} is text, got {shortened(value)}")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(
@@ -60,7 +61,7 @@ class Endpoint:
             )
         if not self.model:
             raise ConfigError("an endpoint needs the name of a model, as its server knows it")
-        if not isinstance(self.deadline_s, (int, float)) or not self.deadline_s > 0:
+        if not is_of(self.deadline_s, (int, float)) or not self.deadline_s > 0:
             raise ConfigError(
                 f"an endpoint's deadline_s is a positive number of seconds, got {shortened(self.deadline_s)}"
             )

@@ -228,17 +228,22 @@ class Learner:
         return tensors | critic_tensors, state | {"critic": critic_state}
 
     def load_state(
-        self, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]
+        self,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        *,
+        is_own: bool = False,
     ) -> None:
         """Take over what `state` gave. Raises LearnerError, before anything is changed, for another model's state, and
-        for one with a critic where none is needed or the other way round."""
+        for one with a critic where none is needed or the other way round. `is_own`: a learner of this process gave it, no
+        file; then its numbers are not looked through, which takes as long as reading all of them."""
         policy = self.models.policy
         critic = self.models.critic
         if state.get("format") != STATE_FORMAT:
             raise LearnerError(
                 f"learner state of format {state.get('format')!r}, this program reads {STATE_FORMAT}"
             )
-        if has_service("check_state"):
+        if not is_own and has_service("check_state"):
             service("check_state", "resume")(tensors, state, self.models)
         refuse_other(policy.module, tensors["model"], list(state["trainable"]), "model")
         if critic is not None:

@@ -66,7 +66,7 @@ class FrozenLearner:
 
     def put_back(self, algorithm: Algorithm, **settings: float) -> Learner:
         """The learner as it was, for this algorithm, with these settings changed."""
-        self._learner.load_state(self._tensors, self._state)
+        self._learner.load_state(self._tensors, self._state, is_own=True)
         self._learner.algorithm = algorithm
         self._learner.config = replace(self._config, **settings)
         return self._learner

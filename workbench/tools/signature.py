@@ -66,7 +66,12 @@ def parameters_of(function: Callable, *, is_method: bool = False) -> dict[str, A
 
 def _names_of(function: Callable, is_method: bool, where: str) -> list[str]:
     """The names of a function's arguments. Raises ToolError for one that cannot be given by name, or has no type."""
-    parameters = list(inspect.signature(function).parameters.values())[is_method:]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())[is_method:]
+    except (TypeError, ValueError) as error:  # a class or a part of one that is written in C
+        raise ToolError(
+            f"{where}: Python does not know its arguments ({error}); wrap it in a function with types"
+        ) from error
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ToolError(

@@ -55,6 +55,8 @@ def own_line(error: BaseException) -> traceback.FrameSummary | None:
 def _is_own(file: str) -> bool:
     if file.startswith("<"):  # made by a program, but for what was typed
         return file.startswith(("<ipython-input", "<stdin"))
+    if file.endswith((".pyx", ".pxi")):  # compiled, under the name that it had where it was built
+        return False
     installed = any(folder in file for folder in _INSTALLED)
     return not installed and not file.startswith((_PACKAGE, _LIBRARY))
 

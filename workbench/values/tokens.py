@@ -6,14 +6,15 @@ Axis letters: T tokens of a segment (spans end to end)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from workbench.values.errors import DataError
+from workbench.values.errors import DataError, shortened
+from workbench.values.parts import as_parts, expect, frozen_array
 from workbench.values.view import Shown
 
 # Attribute of a tokenizer: the ids that its model's generation_config ends a turn by (engines/policy.py sets it).
@@ -63,12 +64,14 @@ def sampling_words(row: Mapping[str, Any]) -> str:
     return row["mode"] + (f" ({', '.join(bent)})" if bent else "")
 
 
-def _frozen_array(values: Any, dtype: Any, what: str) -> np.ndarray:
-    array = np.array(values, dtype=dtype)  # always a copy: nobody else holds a writable view
-    if array.ndim != 1:
-        raise DataError(f"{what} must be one-dimensional, got shape {array.shape}")
-    array.flags.writeable = False
-    return array
+def _author(source: Any) -> Source:
+    try:
+        return Source(source)
+    except Exception as error:
+        names = ", ".join(f"Source.{author.name}" for author in Source)
+        raise DataError(
+            f"who wrote a span is one of {names}, got {shortened(source)} ({type(source).__name__})"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +96,14 @@ class Span:
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "source", Source(self.source))
-        object.__setattr__(self, "token_ids", _frozen_array(self.token_ids, np.int32, "token_ids"))
+        object.__setattr__(self, "source", _author(self.source))
+        object.__setattr__(self, "token_ids", frozen_array(self.token_ids, np.int32, "token_ids"))
+        expect(self.sampled, (bool, np.bool_), "whether a span was sampled", "true or false")
         for name in ("logprobs", "plain_logprobs"):
             values = getattr(self, name)
             if values is None:
                 continue
-            values = _frozen_array(values, np.float32, name)
+            values = frozen_array(values, np.float32, name)
             object.__setattr__(self, name, values)
             if len(values) != len(self.token_ids):
                 raise DataError(
@@ -140,7 +144,7 @@ class Segment(Shown):
     untrained: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "spans", tuple(self.spans))
+        object.__setattr__(self, "spans", as_parts(self.spans, Span, "the spans of a Segment"))
 
     def _per_token(self, value, dtype) -> np.ndarray:
         parts = [np.full(len(span), value(span), dtype) for span in self.spans]
@@ -213,7 +217,10 @@ class CreditTable(Shown):
     columns: Mapping[str, np.ndarray]
 
     def __post_init__(self) -> None:
-        lengths = {name: len(column) for name, column in self.columns.items()}
+        expect(self.columns, Mapping, "what a credit table holds", "its columns by name")
+        what = "the columns of a credit table"
+        columns = as_parts(_held(self.columns), np.ndarray, what)
+        lengths = dict(zip(self.columns, map(len, columns)))
         if len(set(lengths.values())) > 1:
             raise DataError(
                 f"a credit table has one row per token, but its columns differ in length: {lengths}"
@@ -226,3 +233,8 @@ class CreditTable(Shown):
                 f"the credit table has no column {name!r} (not computed); it has {there}"
             )
         return self.columns[name]
+
+
+def _held(columns: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
+    for name in columns:
+        yield columns[name]

@@ -23,12 +23,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import reduce
 from itertools import chain
+from numbers import Integral
 from operator import add
 from typing import Any
 
 import numpy as np
 
-from workbench.values.errors import DataError
+from workbench.values.errors import DataError, shortened
+from workbench.values.parts import as_parts, expect
 from workbench.values.spreads import flat_side
 from workbench.values.tokens import Segment, Span
 from workbench.values.view import Shown
@@ -47,6 +49,9 @@ class Text:
     text: str
     trusted: bool = False
 
+    def __post_init__(self) -> None:
+        expect(self.text, str, "the text of a Text", "a string")
+
 
 @dataclass(frozen=True)
 class ToolCall:
@@ -59,7 +64,7 @@ class ToolCall:
 
 def _no_text(content: object) -> DataError:
     """Why something cannot be a message's content, and what to do."""
-    parts = list(content) if isinstance(content, (tuple, list)) else [content]
+    parts = [*content] if isinstance(content, (tuple, list)) else [content]
     part = next((part for part in parts if not isinstance(part, Text)), None)
     kind = str(part.get("type", "")) if isinstance(part, Mapping) else type(part).__name__
     if any(word in kind.lower() for word in ("image", "audio", "video", "bytes", "ndarray")):
@@ -84,12 +89,23 @@ class Message:
     tool_call_id: str | None = None
 
     def __post_init__(self) -> None:
-        content = (Text(self.content),) if isinstance(self.content, str) else self.content
-        if not isinstance(content, (tuple, list)) or not all(
-            isinstance(part, Text) for part in content
-        ):
-            raise _no_text(content)
-        object.__setattr__(self, "content", tuple(content))
+        try:
+            content = (Text(self.content),) if isinstance(self.content, str) else self.content
+            right = isinstance(content, (tuple, list)) and all(
+                isinstance(part, Text) for part in content
+            )
+            content = tuple(content) if right else content
+            refused = None if right else _no_text(content)
+        except DataError:
+            raise
+        except Exception as error:
+            words = f"got {shortened(self.content)}, which ended in {type(error).__name__}: {error}"
+            raise DataError(
+                f"the content of a Message is a string, or parts that are Texts; {words}"
+            ) from error
+        if refused:
+            raise refused
+        object.__setattr__(self, "content", content)
 
     @property
     def text(self) -> str:
@@ -104,14 +120,10 @@ class Observation(Shown):
     tools: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.messages, Message) or not all(
-            isinstance(m, Message) for m in self.messages
-        ):
-            raise DataError(
-                f"an Observation holds Messages, as in ((Message('user', 'go'),)), got {self.messages!r:.80}"
-            )
-        object.__setattr__(self, "messages", tuple(self.messages))
-        object.__setattr__(self, "tools", tuple(self.tools))
+        what = "an Observation holds Messages, as in Observation((Message('user', 'go'),))"
+        object.__setattr__(self, "messages", as_parts(self.messages, Message, what))
+        what = "the tools of an Observation, as JSON schemas"
+        object.__setattr__(self, "tools", as_parts(self.tools, Mapping, what))
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,8 @@ class StepResult:
     if_cut: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+        what = "the tool_calls of a StepResult"
+        object.__setattr__(self, "tool_calls", as_parts(self.tool_calls, ToolCall, what))
 
 
 # ------------------------------------------------------------------------------------------------ what was done
@@ -158,6 +171,15 @@ class StopReason(StrEnum):
         return self in (StopReason.ENV_ERROR, StopReason.ENV_TIMEOUT, StopReason.ENGINE_ERROR)
 
 
+def _stop_reason(reason: Any) -> StopReason:
+    try:
+        return StopReason(reason)
+    except Exception as error:
+        raise DataError(
+            f"a trajectory's stop_reason is one of {', '.join(StopReason)}, got {shortened(reason)} ({type(reason).__name__})"
+        ) from error
+
+
 @dataclass(frozen=True, repr=False)
 class Task(Shown):
     """One problem to solve. `task_seed` makes the problem; chance inside the environment has its own seed (invariant 7).
@@ -170,6 +192,13 @@ class Task(Shown):
     task_seed: int
     payload: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        expect(self.id, str, "the id of a Task", "a string")
+        expect(self.env, str, "the env of a Task", "the name of its environment")
+        expect(self.task_seed, Integral, "the task_seed of a Task", "a whole number")
+        for name in ("payload", "metadata"):
+            expect(getattr(self, name), Mapping, f"the {name} of a Task", "values by name")
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,9 +246,13 @@ class Trajectory(Shown):
     error: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "turns", tuple(self.turns))
-        object.__setattr__(self, "segments", tuple(self.segments))
-        object.__setattr__(self, "stop_reason", StopReason(self.stop_reason))
+        expect(self.task, Task, "the task of a Trajectory", "a Task")
+        expect(self.first_observation, Observation, "a first_observation", "an Observation")
+        turns = as_parts(self.turns, Turn, "the turns of a Trajectory")
+        segments = as_parts(self.segments, Segment, "the segments of a Trajectory")
+        object.__setattr__(self, "turns", turns)
+        object.__setattr__(self, "segments", segments)
+        object.__setattr__(self, "stop_reason", _stop_reason(self.stop_reason))
 
     @property
     def terminated(self) -> bool:
@@ -311,7 +344,10 @@ class Group(Shown):
     greedy: Trajectory | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "trajectories", tuple(self.trajectories))
+        what = "the trajectories of a Group"
+        object.__setattr__(self, "trajectories", as_parts(self.trajectories, Trajectory, what))
+        if self.greedy is not None:
+            expect(self.greedy, Trajectory, "the greedy trajectory of a Group", "a Trajectory")
         if not self.trajectories:
             raise DataError("a group holds at least one trajectory")
         first = self.trajectories[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from workbench.extensions.ablation.provenance import made_by
 from workbench.look.records import text_view
 from workbench.values import View
 from workbench.values.errors import ConfigError, DataError, WorkbenchError, shortened
+from workbench.values.parts import bounded
 from workbench.values.view import HasView
 
 RESULT = "application/vnd.agent-rl-workbench.result+json"  # kind of the output that a result is, in a notebook
@@ -157,20 +159,38 @@ def result(
     facts = {
         "measure": "success" if returns is None else "return",
         "per_task": tasks,
-        "numbers": {name: _finite(name, [value])[0] for name, value in numbers.items()},
+        "numbers": {name: _finite_number(name, value) for name, value in numbers.items()},
         "curves": {str(name): _finite(name, course) for name, course in (curves or {}).items()},
         "run": None if run is None else os.fspath(run),
     }
     return JobResult(facts)
 
 
+def _finite_number(name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except Exception as error:
+        raise DataError(
+            f"{name}: expected a number, got {shortened(value)} ({type(error).__name__}: {error})"
+        ) from error
+    if not math.isfinite(number):
+        raise DataError(f"{name}: expected a finite number, got {shortened(value)}")
+    return number
+
+
 def _finite(name: str, values: Any) -> list[float]:
     if hasattr(values, "__len__") and len(values) > LONGEST:
         raise DataError(f"{name}: expected 1 to {LONGEST:,} finite numbers, got {len(values):,}")
     try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: expected numbers, got {shortened(values)}") from error
+        numbers = np.asarray(bounded(values, LONGEST))
+        if numbers.size and numbers.dtype.kind not in "biufO":
+            raise TypeError(
+                "they are of another kind"
+            )  # texts and dates, and complex ones, half of which is lost
+        array = numbers.astype(np.float64)
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}"
+        raise DataError(f"{name}: expected numbers, got {shortened(values)} ({words})") from error
     if array.ndim != 1 or not 1 <= len(array) <= LONGEST or not np.isfinite(array).all():
         raise DataError(
             f"{name}: expected 1 to {LONGEST:,} finite numbers, got {shortened(values)}"

@@ -179,7 +179,7 @@ def zero_updates(session: Session, groups: Sequence[Group]) -> tuple[int, Weight
         reference=reference,
     )
     tensors, state = session.learner.state()
-    learner.load_state(tensors, state)
+    learner.load_state(tensors, state, is_own=True)
     batch = learner.facts(_with_planted_rewards(Batch.from_groups(groups)))
     reports = learner.update(batch, session.config.algorithm.credit(batch), step=0)
     made = sum(report.skipped is None for report in reports)

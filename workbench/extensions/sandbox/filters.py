@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Mapping
 
 _ALLOWED = {  # name: (x86_64, aarch64), None where there is none
@@ -280,8 +281,18 @@ def _allowed(more: Mapping[str, bool]) -> list[tuple[int | None, ...]]:
     return allowed
 
 
-def is_known(machine: str) -> bool:
-    return machine in _ARCHITECTURES
+def why_unknown() -> str:
+    """Why no filter is made for the processor that this runs on, or for this Python; "": one is."""
+    machine = os.uname().machine if sys.platform == "linux" else ""
+    if machine in _ARCHITECTURES and sys.maxsize > 2**32:
+        return ""
+    known = "it is made for Linux on x86-64 and 64-bit ARM (aarch64), and this is"
+    if not machine:
+        return f"{known} {sys.platform}"
+    if machine not in _ARCHITECTURES:
+        return f"{known} Linux on a processor of the kind {machine}"
+    # Its calls have other numbers, and the filter would end the process at the first one.
+    return f"{known} Linux in a Python of 32 bits"
 
 
 def filter_program(

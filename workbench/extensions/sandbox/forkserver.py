@@ -2,7 +2,8 @@
 
     trainer -> forkserver   one JSON line: {"number", "tier", "limits", "seed"} with the sandbox's end of a socket; {"kill":
     number}
-    forkserver -> trainer   one JSON line: {"number", "error"}: a sandbox began ("") or could not, and why
+    forkserver -> trainer   one JSON line: {"number", "error"}: a sandbox began ("") or could not, and why; of number null: none
+    can be begun here, and this process ends
 
 A sandbox is one process ("landlock") or an init process, process 1 of its own space, and a process for each state ("namespaces").
 The init process runs no code of anybody's. It may mount, which states may not:
@@ -68,7 +69,12 @@ def main(control_fd: int, trainer: int) -> None:
         with suppress(ImportError):
             __import__(name)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)  # it adopts the init processes
+    try:
+        calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)  # it adopts the init processes
+    except OSError as error:
+        words = f"this system cannot have processes adopted ({error})"
+        control.sendall(json.dumps({"number": None, "error": words}).encode() + b"\n")
+        os._exit(1)
     gc.collect()
     gc.freeze()
     sandboxes: Boxes = {}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.extensions.sandbox.commands import START, command_of, why_not_installed
-from workbench.extensions.sandbox.filters import is_known
+from workbench.extensions.sandbox.filters import why_unknown
 from workbench.extensions.sandbox.forkserver import BEGUN
 from workbench.extensions.sandbox.limits import BY_COMMAND, TIERS
 from workbench.extensions.sandbox.worker import framed
@@ -214,10 +214,9 @@ class SandboxPool:
 
     def _try(self, tier: str) -> str:
         why = why_not_installed(tier) if tier in BY_COMMAND else ""
+        why = why or why_unknown()
         if why:
             return why
-        if sys.platform != "linux" or not is_known(os.uname().machine):
-            return f"it is made for Linux on x86_64 and aarch64, and this is {sys.platform}"
         limits = {
             "cpu_s": 5,
             "memory_mb": 256,
@@ -285,11 +284,15 @@ class SandboxPool:
             while number not in self._reports:
                 try:
                     line = self._lines.readline()
+                except ConnectionError:
+                    line = b""
                 except OSError as error:
                     return f"no sandbox was begun within {BEGIN_S:g} s ({error})"
                 if not line:
                     return "the process that begins sandboxes has ended"
                 report = json.loads(line)
+                if report["number"] is None:
+                    return report["error"]
                 self._reports[report["number"]] = report["error"]
             return self._reports.pop(number)
 

@@ -21,7 +21,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Number, Real
+from numbers import Integral, Number, Rational, Real
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,17 @@ def checked(name: str, function: Callable) -> Callable:
         for parameter, value in _given(signature, dict(bound.arguments)):
             annotation = signature.parameters[parameter].annotation
             hint = _hint(function, annotation)
-            if not fits(value, hint):
+            try:
+                right = fits(value, hint)
+                as_ours = _python_s_own(value, hint) if right else value
+            except Exception as error:
+                raise unreadable(name, parameter, value, error) from error
+            if not right:
                 raise DataError(
                     f"wb.{name} takes {parameter} as {_words(annotation)}, got {shown(value)}"
                 )
             if bound.arguments[parameter] is value:
-                bound.arguments[parameter] = _python_s_own(value, hint)
+                bound.arguments[parameter] = as_ours
         try:
             return function(*bound.args, **bound.kwargs)
         except Exception as error:
@@ -76,6 +81,14 @@ def _what_it_was(error: Exception, arguments: Mapping[str, Any]) -> str:
         return ""
     words = f"{type(error).__name__}: {error} ({where_raised(error)})"
     return f"{' and '.join(foreign)}, of a class that is not known here, and ended in {words}"
+
+
+def unreadable(name: str, parameter: str, value: Any, error: Exception) -> DataError:
+    """What is said of an argument that raises when it is looked at: its class has a method that does, or it refers to
+    something that is gone, or its numbers are nowhere."""
+    return DataError(
+        f"wb.{name} cannot look at {parameter} = {shown(value)}: that ended in {type(error).__name__}: {error}"
+    )
 
 
 def shown(value: Any) -> str:
@@ -144,7 +157,7 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
         return True
     if getattr(origin, "_is_protocol", False):
         names = [name for name in (*origin.__annotations__, *vars(origin)) if name[0] != "_"]
-        some = all if _is_plain(value) else any
+        some = any if _is_foreign(value) else all
         return not names or some(hasattr(value, name) for name in names)
     if origin is int:
         return _is_number(value, Integral) and abs(value) <= MOST_WHOLE
@@ -155,7 +168,7 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
     if origin is Callable:
         return callable(value)
     if issubclass(origin, os.PathLike):
-        return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
+        return isinstance(value, os.PathLike) and _is_path_of_text(os.fspath(value))
     if not isinstance(value, origin):
         return _is_ours(origin) and _is_foreign(value)
     return _parts_fit(value, origin, inner)
@@ -164,6 +177,10 @@ def _fits_as_it_is(value: Any, hint: Any) -> bool:
 def _is_text(value: str) -> bool:
     """Whether it can be written: no half of a character, which is no text, and no zero byte, which ends one."""
     return "\0" not in value and value.encode("utf-8", "ignore").decode() == value
+
+
+def _is_path_of_text(path: str | bytes) -> bool:
+    return isinstance(path, str) and "\0" not in path
 
 
 def _may_be_a_name(value: Any, choices: tuple[Any, ...]) -> bool:
@@ -190,7 +207,7 @@ def _is_plain(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, _HELD) and not hasattr(kind, "_fields"):
         return True
-    return hasattr(kind, "tolist") or kind.__module__.partition(".")[0] in _LIBRARY
+    return hasattr(kind, "tolist") or _package_of(kind) in _LIBRARY
 
 
 def _is_foreign(value: Any) -> bool:
@@ -203,13 +220,25 @@ def _python_s_own(value: Any, hint: Any) -> Any:
     if not _fits_as_it_is(value, hint):
         return value.tolist()
     kind = next((kind for kind in (str, int, float) if isinstance(value, kind)), None)
+    if (
+        kind is None
+        and isinstance(value, Rational)
+        and not isinstance(value, Integral)
+        and hint not in _ANYTHING
+    ):
+        return float(value)  # a fraction fits a float, and no format writes it as one
     if kind is None or isinstance(value, bool):
         return value
     return kind.__getnewargs__(value)[0]
 
 
 def _is_ours(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "workbench"
+    return _package_of(kind) == "workbench"
+
+
+def _package_of(kind: type) -> str:
+    """The first part of its module's name; a class may have been given none."""
+    return str(kind.__module__).partition(".")[0]
 
 
 def _parts_fit(value: Any, origin: type, inner: tuple[Any, ...]) -> bool:

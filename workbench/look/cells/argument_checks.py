@@ -16,8 +16,8 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from workbench.basics.plugins import load_named
-from workbench.look.cells.annotated import checked, may_be_a_path, shown
-from workbench.values.errors import DataError, shortened
+from workbench.look.cells.annotated import checked, may_be_a_path, shown, unreadable
+from workbench.values.errors import DataError, WorkbenchError, shortened
 
 # Kind -> (its class, the calls that fit it). A class whose module was never imported has no values.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -182,23 +182,34 @@ def guarded(name: str, function: Callable) -> Callable:
         if not args:
             return function(**kwargs)
         first, *others = args
-        given = _kind_of(first)
-        if given == "Session" and "Run" in takes and given not in takes and first.run is not None:
-            first, given = first.run, "Run"
-        if given and given not in takes:
-            raise DataError(_refusal(name, takes, given, first))
-        if given == "text" and not may_be_a_path(first):
-            raise DataError(f"wb.{name}: no file is called {shown(first)}")
-        if given == "RunningRun":
-            first = first.run
+        try:
+            first, given = _looked_at(name, first)
+            is_right = given in ("", takes[0]) and not _is_family(first)
+        except WorkbenchError:
+            raise
+        except Exception as error:
+            raise unreadable(name, by_name, first, error) from error
         if given in _RUN and name in OF_A_RUN:
             return checked(name, load_named(OF_A_RUN[name], name))(first, *others, **kwargs)
         with ExitStack() as opened:
-            if given not in ("", takes[0]) or _is_family(first):
+            if not is_right:
                 first = _made_into(takes[0], first, opened)
             return function(first, *others, **kwargs)
 
     return call
+
+
+def _looked_at(name: str, first: Any) -> tuple[Any, str]:
+    """A function's first argument, and its kind; DataError for a kind that it does not take."""
+    takes = TAKES[name]
+    given = _kind_of(first)
+    if given == "Session" and "Run" in takes and given not in takes and first.run is not None:
+        first, given = first.run, "Run"
+    if given and given not in takes:
+        raise DataError(_refusal(name, takes, given, first))
+    if given == "text" and not may_be_a_path(first):
+        raise DataError(f"wb.{name}: no file is called {shown(first)}")
+    return (first.run if given == "RunningRun" else first), given
 
 
 def _kind_of(value: Any) -> str:

@@ -52,7 +52,7 @@ from workbench.run.writer import write_file
 from workbench.tools.workers.supervisor import PR_SET_PDEATHSIG, prctl
 from workbench.training.config import Config, to_dict
 from workbench.values import View
-from workbench.values.errors import LearnerError, MissingNameError, StoreError, nearest
+from workbench.values.errors import DataError, LearnerError, MissingNameError, StoreError, nearest
 
 LOOK_S = 1.0  # between two looks at the folder while waiting
 
@@ -232,6 +232,8 @@ class WatchedRun:
 def fresh_path(path: str | Path) -> Path:
     """`path`, or `path-2`, `path-3` ... if it is taken: a run is never overwritten."""
     path = with_name(path)
+    if not path.name:
+        raise DataError(f"a run's folder needs a name, such as 'runs/first'; got {str(path)!r}")
     number = 2
     free = path
     while free.exists() or Path(f"{free}.log").exists():
