@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import workbench as wb
-from tests.hostile.odd_values import an_empty_trajectory
+from tests.hostile.odd_values import EndlessList, an_empty_trajectory
 from tests.hostile.wrong_calls import wrong_values
 from workbench.values.errors import DataError, WorkbenchError
 from workbench.values.parts import as_parts
@@ -145,3 +145,8 @@ def test_parts_are_looked_at_one_by_one_and_the_first_wrong_one_is_named():
         as_parts(5, types.Turn, "the turns")
     turn = types.Turn(0, "x")
     assert as_parts(iter([turn]), types.Turn, "the turns") == (turn,)  # negative control
+
+
+def test_a_sequence_without_end_is_compared_as_far_as_it_says_it_goes():
+    assert wb.groups_equal(EndlessList(), EndlessList())
+    assert not wb.groups_equal([], EndlessList()) and not wb.groups_equal(EndlessList(), ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -96,4 +97,6 @@ def _same_scalar(a: Any, b: Any) -> bool:
 
 def groups_equal(a: Sequence[Group], b: Sequence[Group]) -> bool:
     """True where two lists of groups hold exactly the same; `first_difference` says where they do not."""
-    return first_difference(list(a), list(b)) is None
+    # As many as each says that it has: iterating over a sequence of somebody's own may have no end.
+    entries = [list(islice(groups, len(groups))) for groups in (a, b)]
+    return first_difference(*entries) is None

@@ -52,8 +52,8 @@ QUICK = (
 # What is noted of shipped environments, and is true: one text solves a bandit whose arms are always the same two.
 NOTED = {
     "bandit-code": {"E2", "E12"},
-    "bandit-paper": {"E12"},
-    "bandit-rev": {"E12"},
+    "bandit-paper": {"E2", "E12"},  # held out are other names of the arms, on purpose
+    "bandit-rev": {"E2", "E12"},
     "bandit-test": {"E2"},
 }
 
