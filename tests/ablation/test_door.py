@@ -267,7 +267,7 @@ def test_a_result_is_read_from_the_notebook_that_ended_in_it(tmp_path):
         ({"success": 1.5}, "share from 0 to 1"),
         ({"success": float("nan")}, "finite"),
         ({"success": 0.5, "per_task": [1, 1]}, "is the mean of per_task"),
-        ({"returns": 1, "loss": "x"}, "loss: expected numbers"),
+        ({"returns": 1, "loss": "x"}, "loss: expected a finite number"),
         ({"per_task": [[1]]}, "finite numbers"),
         ({"per_task": []}, "1 to"),
     ],
