@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from workbench.engines.policy import (
     load_policy,
     load_tokenizer,
     other_files,
+    read_pretrained,
     shipped_policies,
     weights_fingerprint,
 )
@@ -429,3 +431,57 @@ def test_shipped_policies_end_their_turns_as_ever():
         chat = ChatFormat.from_tokenizer(tokenizer)
         assert chat.stop_ids == {chat.end_of_turn, tokenizer.eos_token_id}
         assert chat.manner.plain("<think>a</think>b") == "<think>a</think>b" and not chat.instead
+
+
+# ------------------------------------------------------------------------------------------------ after a fork
+
+
+class LoadsInThreads:
+    """A reader that begins to compute in several threads at once, as transformers does."""
+
+    @staticmethod
+    def from_pretrained(folder, trust_remote_code):
+        gate, faults = threading.Barrier(8), []
+
+        def compute():
+            gate.wait()
+            try:
+                torch.zeros(100_000).add_(1)
+            except RuntimeError as error:
+                faults.append(str(error))
+
+        threads = [threading.Thread(target=compute) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return faults
+
+
+def faults_in_forks(read) -> list[str]:
+    """What `read` raised or returned in 20 forked children, one after the other; the first fault of each."""
+    torch.set_num_threads(torch.get_num_threads())  # each new thread then asks for torch's pool
+    said = []
+    for _ in range(20):
+        reading, writing = os.pipe()
+        if not (child := os.fork()):
+            try:
+                faults = read()
+            except BaseException as error:
+                faults = [repr(error)]
+            os.write(writing, "".join(faults[:1]).encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as words:
+            said.append(words.read())
+        os.waitpid(child, 0)
+    return [words for words in said if words]
+
+
+def test_a_model_is_loaded_in_threads_after_a_fork(tmp_path):
+    assert faults_in_forks(lambda: read_pretrained(LoadsInThreads, tmp_path, "a model")) == []
+
+
+def test_negative_control_threads_of_a_forked_process_race_for_torchs_pool(tmp_path):
+    faults = faults_in_forks(lambda: LoadsInThreads.from_pretrained(tmp_path, False))
+    assert faults and all("thread pool" in words for words in faults)

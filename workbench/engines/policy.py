@@ -173,6 +173,9 @@ def open_folder(
 
 def read_pretrained(reader: Any, folder: Path, name: str, **options: Any) -> Any:
     """What `reader`, a class of transformers, makes of a folder that `open_folder` gave. Raises PolicyError."""
+    # Transformers loads in threads. In a forked process the first user of torch's thread pool replaces it, and two
+    # threads that do so at once fail ("Invalid thread pool!"): this one does it for them.
+    torch.set_num_threads(torch.get_num_threads())
     try:
         with _no_loading_bar():
             return reader.from_pretrained(folder, trust_remote_code=False, **options)
