@@ -52,8 +52,8 @@ class LearnerConfig:
     layers: Annotated[
         str,
         one_of("torch", "native"),
-        "their norms, rotations and gated activations on a CPU; native: by a kernel, as with attention, and the last one "
-        "only where a trained token is predicted",
+        "their norms, rotations, gated activations and the output head's logprobs on a CPU; native: by a kernel, as with "
+        "attention, and the last one only where a trained token is predicted",
     ] = "torch"
     activation_checkpointing: Annotated[
         bool,

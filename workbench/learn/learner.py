@@ -26,11 +26,10 @@ from workbench.learn.config import CriticConfig, LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks, whole
 from workbench.learn.handed import HandedWeights
-from workbench.learn.microbatch import MicroBatch, fits_at_once, output_head, trained_logits
-from workbench.learn.ops.loss import logprobs_of
+from workbench.learn.microbatch import MicroBatch, output_head
 from workbench.learn.optimizer import TrainedWeights, refuse_other
 from workbench.learn.packing import PACKED, make_packable
-from workbench.learn.pieces import scores_in_pieces
+from workbench.learn.pieces import token_scores
 from workbench.learn.privileged import Reader
 from workbench.learn.recompute import recompute_layers
 from workbench.learn.update import Models, Updates
@@ -185,9 +184,7 @@ class Learner:
 
         def of_micro(micro: MicroBatch) -> Tensor:
             ids_M = batch.token_ids_T[micro.token_M].to(micro.input_ids_BL.device)
-            if fits_at_once(head, micro):
-                return logprobs_of(trained_logits(model, head, micro, bf16=self.models.bf16), ids_M)
-            return scores_in_pieces(model, head, micro, ids_M, "none", bf16=self.models.bf16).logp_M
+            return token_scores(model, head, micro, ids_M, "none", bf16=self.models.bf16).logp_M
 
         budget = self.config.micro_batch_tokens
         return self._ranks.gathered(batch, tokens_T, budget, of_micro, model)

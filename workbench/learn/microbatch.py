@@ -305,4 +305,4 @@ def trained_logits(
             f"{tuple(logits.shape)}: its output head is not what get_output_embeddings() names, so it cannot be "
             "trained here"
         )
-    return logits[0]
+    return logits.squeeze(0)

@@ -259,7 +259,9 @@ def packed_forward(
         )
     if attention is None:
         attention = packed_attention if query.device.type == "cpu" else varlen_attention
-    out_HTE = attention(query[0], key[0], value[0], parts, scaling)
+    # squeeze, not [0]: the gradient of that is an array of zeros, filled in
+    row = (states.squeeze(0) for states in (query, key, value))
+    out_HTE = attention(*row, parts, scaling)
     return out_HTE.transpose(0, 1)[None], None
 
 

@@ -22,6 +22,7 @@ from workbench.learn.microbatch import (
     LOGITS_AT_ONCE,
     MicroBatch,
     TokenScores,
+    fits_at_once,
     scored,
     trained_logits,
 )
@@ -30,6 +31,22 @@ from workbench.learn.microbatch import (
 _plain: WeakSet[nn.Module] = WeakSet()
 # Those that do something more with them, such as to scale or to cap them.
 _other: WeakSet[nn.Module] = WeakSet()
+
+
+def token_scores(
+    model: nn.Module, head: nn.Module, micro: MicroBatch, ids_M: Tensor, entropy: str, *, bf16: bool
+) -> TokenScores:
+    """The scores of the trained tokens of a micro-batch under a model, as `scored` has them: from all logits where they
+    fit at once, else in pieces; by the head itself where it can (`learner.layers = "native"`)."""
+    by_head = getattr(head, "token_scores", None)
+    if by_head and not bf16 and len(ids_M) and _ends_with_its_head(model, head, micro, bf16):
+        with _passing_through(head):
+            states_MH = trained_logits(model, head, micro)
+        if (scores := by_head(states_MH, ids_M, entropy)) is not None:
+            return scores
+    if fits_at_once(head, micro):
+        return scored(trained_logits(model, head, micro, bf16=bf16), ids_M, entropy)
+    return scores_in_pieces(model, head, micro, ids_M, entropy, bf16=bf16)
 
 
 def scores_in_pieces(

@@ -23,17 +23,10 @@ from workbench.learn.batch import Batch
 from workbench.learn.config import SLOWER, LearnerConfig
 from workbench.learn.critic import Critic
 from workbench.learn.distributed import Ranks
-from workbench.learn.microbatch import (
-    MicroBatch,
-    Rows,
-    TokenScores,
-    fits_at_once,
-    scored,
-    trained_logits,
-)
+from workbench.learn.microbatch import MicroBatch, Rows
 from workbench.learn.ops.loss import masked_sum_over
 from workbench.learn.optimizer import TrainedWeights
-from workbench.learn.pieces import scores_in_pieces
+from workbench.learn.pieces import token_scores
 from workbench.learn.update_report import (
     UpdateNumbers,
     UpdateReport,
@@ -141,9 +134,13 @@ class GradientPass:
         at_M = micro.token_M
         backward = models.ranks.accelerator.backward
         critic = models.critic if models.critic is not None and models.critic.shares_trunk else None
+        entropy = "gradient" if self.algorithm.entropy_coef else "value"
         listening = nullcontext() if critic is None else critic.listening(models.head)
         with listening as heard:
-            logp_M, entropy_M = self._scores(micro)
+            ids_M = self.batch.token_ids_T[at_M].to(models.ranks.device)
+            logp_M, entropy_M = token_scores(
+                models.policy.model, models.head, micro, ids_M, entropy, bf16=models.bf16
+            )
         inputs = self._loss_inputs(micro, logp_M, entropy_M)
         result = self.algorithm.loss(inputs)
         terms = self._terms_of(result)
@@ -156,18 +153,6 @@ class GradientPass:
             loss = loss + critic.config.value_coef * self._value_loss(value_M, at_M)
         backward(loss)
         self._record(at_M, inputs, result, terms)
-
-    def _scores(self, micro: MicroBatch) -> TokenScores:
-        """Logprobs and entropies of a micro-batch under the policy, with gradient."""
-        models = self.models
-        entropy = "gradient" if self.algorithm.entropy_coef else "value"
-        ids_M = self.batch.token_ids_T[micro.token_M].to(models.ranks.device)
-        model = models.policy.model
-        head = models.head
-        bf16 = models.bf16
-        if fits_at_once(head, micro):
-            return scored(trained_logits(model, head, micro, bf16=bf16), ids_M, entropy)
-        return scores_in_pieces(model, head, micro, ids_M, entropy, bf16=bf16)
 
     def _loss_inputs(self, micro: MicroBatch, logp_M: Tensor, entropy_M: Tensor) -> LossInputs:
         batch = self.batch

@@ -1,4 +1,4 @@
-"""`step.cpp`, `attention.cpp` and `layers.cpp`, each compiled by this machine's C++ compiler and loaded; kept for the next process.
+"""`step.cpp`, `attention.cpp`, `layers.cpp` and `scores.cpp`, each compiled by this machine's C++ compiler and loaded; kept for the next process.
 
 Where: below XDG_CACHE_HOME, or ~/.cache, in agent-rl-workbench/native, under a hash of what the result depends on: the
 source, the flags, the compiler and the processor (whose own instructions are used).
@@ -21,6 +21,7 @@ from workbench.values.errors import EngineError
 SOURCE = Path(__file__).with_name("step.cpp")
 ATTENTION = SOURCE.with_name("attention.cpp")
 LAYERS = SOURCE.with_name("layers.cpp")
+SCORES = SOURCE.with_name("scores.cpp")
 SHARED = (SOURCE.with_name("vectors.h"), SOURCE.with_name("threads.h"))  # what they include
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-pthread")
 SECONDS = 120  # that a compiler may take; it takes one or two

@@ -100,7 +100,8 @@ def narrow(
     cosine, sine = rotation
     query = rotate(query, query, cosine.index_select(1, read_R), sine.index_select(1, read_R))[0]
     key = rotate(key, key, cosine, sine)[0]
-    mixed = attention_of(query[0], key[0], value[0], now.parts, attention.scaling, read_R)
+    heads = (states.squeeze(0) for states in (query, key, value))
+    mixed = attention_of(*heads, now.parts, attention.scaling, read_R)
     mixed_1RH = mixed.transpose(0, 1).flatten(1)[None]
     out_1RH = hidden_1TH.index_select(1, read_R) + attention.o_proj(mixed_1RH)
     out_1RH = out_1RH + layer.mlp(layer.post_attention_layernorm(out_1RH))

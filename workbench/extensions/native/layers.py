@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from workbench.extensions.native.kernel import LAYERS, kernel
 from workbench.extensions.native.last_layer import ROTATION, narrow_last_layer
+from workbench.extensions.native.scores import score_by_kernel
 from workbench.values.errors import EngineError, LearnerError
 
 PROBE_TOKENS = 7
@@ -54,6 +55,7 @@ def native_layers(model: nn.Module) -> None:
             "in llama and qwen models; set learner.layers = 'torch'"
         )
     narrow_last_layer(model)
+    score_by_kernel(model)
     apart = _apart(before, _answer(model))
     if apart > MODEL_TOLERANCE:
         raise LearnerError(
