@@ -6,6 +6,10 @@
     turn      a turn that is paid more is credited otherwise, and its trajectory not with less
     best      the best of a group is credited above zero, or nobody above the mean below it
     later     of a reward at the end, tokens near it do not get less than those far from it, in every trajectory
+    length    two of a group that earned the same are credited alike, however long they are
+    below     who earned less than the others of a group is credited below zero, if anybody is credited above it
+    order     of trajectories of a group that earned more and more, each is credited with more
+    whole     where a trajectory is worth the same throughout, each of its tokens is
 
 Asked of made-up trajectories: 8 tasks, 5 trajectories each, of one to three turns. Credit of the algorithm as it is set is
 computed eight times; no model is asked.
@@ -23,6 +27,7 @@ import numpy as np
 
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.basics.tensors import Tensor, torch
+from workbench.extensions.bias.fairness import fair
 from workbench.extensions.bias.further import (
     left_out,
     past_turns,
@@ -61,6 +66,8 @@ def properties_of(algorithm: Algorithm) -> Iterator[RuleResult]:
         yield from worst_of_group(algorithm, batch, plain)
         yield from _others(algorithm, batch, plain, near)
         yield from _best(algorithm, batch, plain, near)
+    if compares and not algorithm.estimator.says("whitens"):
+        yield from fair(algorithm, batch, partial(_credit, algorithm))
     if algorithm.estimator.says("ignores_shifts"):
         yield from _shift(algorithm, batch, plain, near)
     yield from _turns(algorithm, batch, plain, near)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workbench.basics.findings import Answer, Finding, LintReport, RuleResult, answered, heard_out
+from workbench.extensions.inspect_worlds.checks.bearings import check_bearings
 from workbench.extensions.inspect_worlds.checks.chance import (
     check_chance,
     check_isolation,
@@ -38,6 +39,7 @@ from workbench.extensions.inspect_worlds.checks.late import check_keys, check_re
 from workbench.extensions.inspect_worlds.checks.lenient import check_lenient
 from workbench.extensions.inspect_worlds.checks.order import check_order
 from workbench.extensions.inspect_worlds.checks.players import check_players
+from workbench.extensions.inspect_worlds.checks.right_ones import check_right_ones
 from workbench.extensions.inspect_worlds.checks.scores import check_scores
 from workbench.extensions.inspect_worlds.checks.shown import (
     check_context,
@@ -311,6 +313,20 @@ CHECKS: tuple[EnvCheck, ...] = (
         "Build observations last, from the state that the next action meets; draw examples from other problems; keep what answers "
         "when a text is cut.",
         check_shown,
+    ),
+    EnvCheck(
+        "E32",
+        "words say what happens",
+        "who does what the prompt and the replies say goes the wrong way; the baselines, which go by the code, notice nothing",
+        "Let one table have a word and what it does; try each word by hand against what is shown afterwards.",
+        check_bearings,
+    ),
+    EnvCheck(
+        "E33",
+        "what is right is called right",
+        "a policy that is right is told that it is wrong, or the other way round, and no curve shows it",
+        "Make the gold answer by a second way and compare; judge what was asked for in place of comparing with one solution.",
+        check_right_ones,
     ),
 )
 

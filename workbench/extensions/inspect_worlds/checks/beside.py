@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from workbench.basics.findings import (
+    ERROR,
+    NOTE,
     Checked,
     Finding,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Script, replay
 from workbench.values.errors import shortened
@@ -24,7 +26,6 @@ LEAST = 4
 TASKS = 4
 WORDS = 6  # of the solver's text that are said again and again
 TIMES = 40
-NONSENSE = "zq ??"
 KINDS = (2, 4)  # values of a field by which tasks are sorted: at least, and at most
 # What a prompt says where income by the turn, or no answer, is a part of the task.
 INCOME = re.compile(
@@ -170,7 +171,8 @@ def _of_one_kind(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Itera
                     f"at tasks whose {field!r} is {one!r} {way} earns {theirs[one].mean:.3g} and the solver {ours[one].mean:.3g}, "
                     f"and where it is {other!r} the solver earns {ours[other].mean:.3g} and {way} {theirs[other].mean:.3g}: the "
                     f"reward of one role or side is paid to the other, its sign is turned for {shortened(one, 30)}, or the "
-                    "solver plays that side wrong. Compute the reward from the side that the policy plays"
+                    "solver plays that side wrong. Compute the reward from the side that the policy plays",
+                    severity=ERROR if ours[one].mean < 0 < ours[other].mean else NOTE,
                 )
                 return
 

@@ -27,6 +27,7 @@ from workbench.extensions.inspect_worlds.checks.tools_meant import (
     knows_sums,
     turns_pages,
 )
+from workbench.extensions.inspect_worlds.checks.written_numbers import counted
 from workbench.extensions.inspect_worlds.playing import Spent, unplayable
 from workbench.tools.base import Tool, ToolResult
 from workbench.values import ToolCall
@@ -56,7 +57,6 @@ PROMISED = re.compile(
     rf"\b(?:at most|up to|no more than|a maximum of|maximum|limited to|the (?:first|top|best)|returns?) (\d+|one|two|three|four|five|ten) (?:\w+ )?({NOUNS})\b",
     re.IGNORECASE,
 )
-IN_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10}
 BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):]|\[\d+\])\s*(.*)$", re.MULTILINE)
 
 
@@ -262,7 +262,7 @@ def items_of(text: str) -> list[str] | None:
 def _too_many(called: ToolCalls) -> Iterator[RuleResult]:
     """More things than the description, or the argument that counts them, allows."""
     for match in PROMISED.finditer(called.description):
-        stated = IN_WORDS.get(match[1].lower()) or int(match[1])
+        stated = counted(match[1])
         noun = match[2].lower()
         for made_call in called.worked():
             counted = _count(made_call, noun)

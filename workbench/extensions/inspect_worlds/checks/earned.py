@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import CheckInput
 from workbench.extensions.inspect_worlds.paid import (
     NEAR,
@@ -42,6 +42,8 @@ STATED = re.compile(
     r"(-?\d+(?:\.\d+)?)",
     re.IGNORECASE,
 )
+# Against whom plays perfectly nobody wins.
+MAY_BE_DRAWN = re.compile(r"\b(?:draws?|drawn|ties?|tied|opponent|adversary)\b", re.IGNORECASE)
 
 
 def check_success(given: CheckInput) -> Iterator[RuleResult]:
@@ -82,7 +84,7 @@ def check_success(given: CheckInput) -> Iterator[RuleResult]:
             )
         return
     yield from _constant_success(given, trajectories)
-    results = list(_disagree(trajectories, given.by_chance))
+    results = list(_disagree(given, trajectories))
     yield from results
     if given.by_chance and not results:
         yield from _paid_as_failures_are(given)
@@ -99,16 +101,18 @@ def _constant_success(
         return
     solver, random = (given.own.get(name, ()) for name in ("solver", "random"))
     if (wrong := solver_fails(solver, random, least=4)) is not None:
-        yield Finding(wrong)
+        drawn = MAY_BE_DRAWN.search(given.first_prompt) is not None
+        yield Finding(wrong, severity=NOTE if drawn else ERROR)
 
 
-def _disagree(trajectories: Sequence[PlayedTrajectory], by_chance: bool) -> Iterator[RuleResult]:
+def _disagree(given: CheckInput, trajectories: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
     """Who solves a task earns more than who does not."""
+    by_chance = given.by_chance
     won, lost = by_success(trajectories)
     if not won:
-        yield from _most_of_all(lost)
+        yield from _most_of_all(lost, "solver" in given.own)
     elif (unpaid := success_unpaid(won, least=4)) is not None:
-        yield Finding(unpaid)
+        yield Finding(unpaid, severity=NOTE if _costs_least(won, lost) else ERROR)
     elif not by_chance and (pair := _pair(won, lost)) is not None:
         yield pair
     else:
@@ -117,8 +121,15 @@ def _disagree(trajectories: Sequence[PlayedTrajectory], by_chance: bool) -> Iter
             yield Finding(wrong)
 
 
-def _most_of_all(lost: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
-    """Where nobody succeeds, several earn the most that is ever paid."""
+def _costs_least(won: Sequence[PlayedTrajectory], lost: Sequence[PlayedTrajectory]) -> bool:
+    """Whether all is paid below zero, each step say, and success costs less than failing does."""
+    if not lost:
+        return True
+    return np.mean([one.reward for one in won]) > np.mean([one.reward for one in lost]) + NEAR
+
+
+def _most_of_all(lost: Sequence[PlayedTrajectory], solver: bool) -> Iterator[RuleResult]:
+    """Where nobody succeeds, several earn the most that is ever paid. Without a solver it may be a part of what solves it."""
     paid = [played.reward for played in lost]
     highest = max(paid, default=0.0)
     lowest = min(paid, default=0.0)
@@ -126,7 +137,8 @@ def _most_of_all(lost: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
     if 4 <= best < len(lost) and highest >= 1.0:
         yield Finding(
             f"{best} trajectories earn {highest:g}, the most that is ever paid (others {lowest:g}), and success is "
-            f"false in all of {len(lost)}: success is not seen"
+            f"false in all of {len(lost)}: success is not seen",
+            severity=ERROR if solver else NOTE,
         )
 
 
@@ -249,7 +261,8 @@ def _bounds(
             yield Finding(
                 f"{where} states rewards from {low:g} to {high:g}, and {len(outside)} of {len(paid)} "
                 f"{'trajectories' if whole else 'turns'} earn something else: {value:g} at {played.task.id!r} "
-                f"({played.policy})"
+                f"({played.policy})",
+                severity=ERROR if whole else NOTE,
             )
             return
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -10,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.one_shot import check_granted, check_one_shot
+from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     Script,
@@ -24,26 +26,11 @@ from workbench.values import Observation
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 
-NUMBERS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-)
 ANSWERS = (
     "answers?|turns?|guess(?:es)?|attempts?|tries|try|chances?|rounds?|responses?|replies|messages?"
 )
 MOVES = "moves?|steps?|actions?"
-_NUMBER = rf"(\d+|{'|'.join(NUMBERS)})"
+_NUMBER = rf"(\d+|{'|'.join(NUMBER_WORDS)})"
 # What promises a number of them in all, and not in one answer.
 _STATED = re.compile(
     rf"(?:(?:you (?:have|get|are given|may (?:use|take|make)|can (?:use|take|make))|at most|up to|no more than|a maximum of|"
@@ -62,10 +49,28 @@ BAD = {
     "broken JSON": '<tool_call>{"name": [}</tool_call>',
     "a null character": "\x00\x1b[31m",
     "other scripts": "<answer>\u202eдва ½ 一 🙂</answer>",
-    "a huge number": f"<answer>{'9' * 5000}</answer>",
-    "a long text": "<answer>" * 20_000,
 }
+# What a policy writes in the place of an answer, early or late.
+ANSWERED = {
+    "an answer of doubt": "I do not know",
+    "no answer in a word": "none",
+    "a sign alone": "-",
+    "a number with a comma": "1,000",
+}
+# What raises in Python's own int() or float(), and hardly any policy writes.
+ODD = {
+    "a number that is none": "nan",
+    "an endless number": "inf",
+    "a huge number": "9" * 5000,
+    "a raised digit": "²",
+    "a division by zero": "1/0",
+}
+PIECE = "<answer>"  # of a long text
+LONG = (2_000, 10_000, 160_000)  # characters of it
+PATIENCE_S = 10.0  # for the longest, by how the shorter ones grew
+RAISES = " raises "
 SLOW_S = 2.0
+LEAST_S = 1e-3  # below: no time that could be compared
 LATE_TASKS = 6  # at which the solver begins late
 
 
@@ -91,11 +96,16 @@ def check_ends(given: CheckInput) -> Iterator[RuleResult]:
         yield Finding(
             f"none of {len(trajectories)} trajectories, by {len(given.plays)} ways to play, ends by the environment's word: "
             f"neither terminated nor truncated is ever said, and all go on to max_turns = {given.family.max_turns}",
-            severity="error" if "solver" in given.own else NOTE,
+            severity="error" if "solver" in given.own and _success_is_told(trajectories) else NOTE,
         )
     yield from _solved_and_cut(given)
     yield from _after_the_end(given, trajectories)
     yield from check_one_shot(given)
+
+
+def _success_is_told(trajectories: list[PlayedTrajectory]) -> bool:
+    """Without it a world may be played for its return, to a limit of turns."""
+    return any(played.success is not None for played in trajectories)
 
 
 def _solved_and_cut(given: CheckInput) -> Iterator[RuleResult]:
@@ -191,8 +201,7 @@ def stated_limits(prompt: str) -> Iterator[tuple[int, str]]:
     """(number, "answers" or "moves") of the limits that a prompt states."""
     for match in _STATED.finditer(prompt):
         number, noun = (match[1], match[2]) if match[1] else (match[3], match[4])
-        value = NUMBERS.index(number.lower()) if number.lower() in NUMBERS else int(number)
-        yield value, "moves" if re.fullmatch(MOVES, noun, re.IGNORECASE) else "answers"
+        yield counted(number), "moves" if re.fullmatch(MOVES, noun, re.IGNORECASE) else "answers"
 
 
 def _own_limit(given: CheckInput, idle: list[PlayedTrajectory]) -> tuple[int, int | None] | None:
@@ -232,7 +241,7 @@ def _each_says_its_own(given: CheckInput, idle: list[PlayedTrajectory]) -> bool:
 def _says(real: tuple[int, int | None], prompt: str, stated: set[tuple[int, str]]) -> bool:
     words = set(re.findall(r"\w+", prompt.lower()))
     return any(
-        str(number) in words or number < len(NUMBERS) and NUMBERS[number] in words
+        str(number) in words or number < len(NUMBER_WORDS) and NUMBER_WORDS[number] in words
         for number in real
         if number
     ) or any(number in real for number, _ in stated)
@@ -335,36 +344,71 @@ def _solved_after(given: CheckInput, one: PlayedTrajectory, idle: int) -> Played
 
 def check_bad_texts(given: CheckInput) -> Iterator[RuleResult]:
     """Whatever a policy writes is answered: what is raised ends the trajectory as a fault, and leaves it unscored."""
-    reported = False
-    raising = next((played for played in given.played if played.error), None)
-    if raising is not None:
-        reported = True
-        where = f"{raising.where} raises at {raising.task.id!r} ({raising.policy})"
-        if raising.where == "the policy":
-            where = f"the family's own {raising.policy} raises at {raising.task.id!r}"
-        yield Finding(f"{where}: {shortened(raising.error, 160)}")
-    for name, text in BAD.items():
-        began = time.monotonic()
-        played = play(
-            given.family, given.tasks[0], 0, lambda env, text=text: text, policy=name, most=1
+    raised = [played for played in given.played if played.error]
+    raised.sort(key=lambda played: inside(played.texts[-1] if played.texts else "") in ODD.values())
+    results = [_as_played(played) for played in raised[:1]]
+    answered = {name: given.as_answer(words) for name, words in ANSWERED.items()}
+    for name, text in {**BAD, **answered}.items():
+        results += _answered_to(given, name, text, "error")
+    for name, words in ODD.items():
+        results += _answered_to(given, name, given.as_answer(words), NOTE)
+    results += _long_texts(given)
+    yield from (result for result in results if isinstance(result, Checked))
+    found = [result for result in results if isinstance(result, Finding)]
+    raises = [result for result in found if RAISES in result.what]
+    yield from (result for result in found if result not in raises)
+    yield from sorted(raises, key=lambda result: result.severity != "error")[:1]
+
+
+def _as_played(played: PlayedTrajectory) -> Finding:
+    where = f"{played.where}{RAISES}at {played.task.id!r} ({played.policy})"
+    if played.where == "the policy":
+        where = f"the family's own {played.policy}{RAISES}at {played.task.id!r}"
+    odd = bool(played.texts) and inside(played.texts[-1]) in ODD.values()
+    return Finding(f"{where}: {shortened(played.error, 160)}", severity=NOTE if odd else "error")
+
+
+def _answered_to(given: CheckInput, name: str, text: str, severity: str) -> Iterator[RuleResult]:
+    """What comes of a text in the first turn. `severity`: of an exception."""
+    played = play(given.family, given.tasks[0], 0, lambda env: text, policy=name, most=1)
+    yield Checked(1)
+    if played.error:
+        yield Finding(
+            f"{played.where}{RAISES}on {name}, {text[:30]!r}: {shortened(played.error, 160)}. Answer it in words: what is "
+            "raised ends the trajectory as a fault, without a reward",
+            severity=severity,
         )
-        seconds = time.monotonic() - began
-        yield Checked(1)
-        if played.error and not reported:
-            reported = True
+    if any(map(_trusts_a_control_token, played.shown[1:])):
+        yield Finding(
+            "what the policy wrote comes back in a part that says trusted=True: its <|im_end|> would end a turn"
+        )
+
+
+def _long_texts(given: CheckInput) -> Iterator[RuleResult]:
+    """Longer and longer texts, as long as the next one can be waited for."""
+    taken: list[float] = []
+    for length in LONG:
+        if len(taken) == 2:
+            growth = max(math.log(max(taken[1], LEAST_S) / max(taken[0], LEAST_S), 5), 1.0)
+            expected = taken[1] * (length / LONG[1]) ** growth
+            if expected > PATIENCE_S:
+                yield Finding(
+                    f"a long text takes longer than its length: {taken[0]:.3f} s for {LONG[0]:,} characters and {taken[1]:.2f} s for "
+                    f"{LONG[1]:,}; {length:,} would take {expected:.0f} s. A pattern that begins anew at each place does so "
+                    "(.*? without an end): bound what is read, or search from the end",
+                    severity=NOTE,
+                )
+                return
+        text = PIECE * (length // len(PIECE))
+        began = time.monotonic()
+        yield from _answered_to(given, "a long text", text, "error")
+        taken.append(time.monotonic() - began)
+        if taken[-1] > SLOW_S:
             yield Finding(
-                f"{played.where} raises on {name}, {text[:30]!r}: {shortened(played.error, 160)}. Answer it in words: what is "
-                "raised ends the trajectory as a fault, without a reward"
-            )
-        if seconds > SLOW_S:
-            yield Finding(
-                f"{name} of {len(text)} characters takes {seconds:.1f} s to be answered",
+                f"a long text of {length:,} characters takes {taken[-1]:.1f} s to be answered",
                 severity=NOTE,
             )
-        if any(map(_trusts_a_control_token, played.shown[1:])):
-            yield Finding(
-                "what the policy wrote comes back in a part that says trusted=True: its <|im_end|> would end a turn"
-            )
+            return
 
 
 def _trusts_a_control_token(observation: Observation) -> bool:

@@ -15,7 +15,9 @@ from workbench.extensions.inspect_worlds.checks.given import (
     CheckInput,
     needs_given_words,
 )
+from workbench.extensions.inspect_worlds.checks.loops import check_loops
 from workbench.extensions.inspect_worlds.checks.lures import check_lures
+from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     is_number,
@@ -24,8 +26,10 @@ from workbench.values.stats import Estimate, mean_interval, share
 
 LEAST = 4  # trajectories by which a way to play is judged
 AS_GOOD = 0.9  # of the solver's success (or return), which a constant comes up to
+WEAK = 0.5  # success of a solver that is no standard
 GENEROUS = 0.5  # of what the solver earns
 # Of what the solver earns, paid to trajectories that fail.
+NEARLY_ALL = 0.95
 MUCH = 0.5
 SOME = 0.2
 FEW_PROBLEMS = 8  # or fewer: then one text may well be the answer to them
@@ -88,6 +92,7 @@ def check_farming(given: CheckInput) -> Iterator[RuleResult]:
     yield from findings
     yield from check_lures(given)
     yield from check_beside(given)
+    yield from check_loops(given)
 
 
 def _no_signal(given: CheckInput, made: Mapping[str, PolicyEstimate]) -> Iterator[RuleResult]:
@@ -146,8 +151,18 @@ def _constants(
         f"{name} {kind} {shown} of {made[name].attempts} trajectories of different tasks{solved}{many}"
         if made[name].success is not None
         else f"{name} {kind} {shown} on average{solved}{many}",
-        severity=NOTE if _is_generous(made, name) else _severity_of(given, name, few),
+        severity=NOTE if _is_no_loophole(given, made, name) else _severity_of(given, name, few),
     )
+
+
+def _is_no_loophole(given: CheckInput, made: Mapping[str, PolicyEstimate], name: str) -> bool:
+    """Whether a text that comes up to the solver is one good answer, a share of the reward, or a solver that is weak."""
+    solver = made.get("solver")
+    weak = solver is not None and solver.success is not None and solver.success.mean < WEAK
+    paid = [played.reward for played in given.fixed[name] if played.reward is not None]
+    graded = made[name].success is None and bool(paid) and float(np.ptp(paid)) > NEAR
+    beside = name == EMPTY or name.startswith(EVERYTHING)
+    return _is_generous(made, name) or (weak or graded) and not beside
 
 
 def _is_generous(made: Mapping[str, PolicyEstimate], name: str) -> bool:
@@ -205,21 +220,22 @@ def _paid_for_failing(
 ) -> Iterator[Finding]:
     """A fixed text that fails and is paid all the same."""
     scale = _scale(given, solver)
-    worst = None
+    failed: dict[str, list[float]] = {}
     for name, trajectories in given.fixed.items():
         paid = [
             played.reward
             for played in trajectories
             if played.success is False and played.reward is not None
         ]
-        if len(paid) >= LEAST and np.mean(paid) > 0 and (worst is None or np.mean(paid) > worst[0]):
-            worst = float(np.mean(paid)), name, len(paid)
-    if worst is not None and (scale <= 0 or worst[0] >= SOME * scale):
-        much = scale <= 0 or worst[0] >= MUCH * scale
+        if len(paid) >= LEAST and np.mean(paid) > max(SOME * scale, 0.0):
+            failed[name] = paid
+    if failed:
+        severe = {name for name, paid in failed.items() if _is_severe(paid, scale, solver)}
+        name = max(failed, key=lambda name: (name in severe, np.mean(failed[name])))
         beside = f"success is worth {scale:.3g}" if scale > 0 else "nobody succeeded"
         yield Finding(
-            f"{worst[1]} fails and earns {worst[0]:.3g} on average of {worst[2]} trajectories; {beside}",
-            severity=ERROR if much else NOTE,
+            f"{name} fails and earns {np.mean(failed[name]):.3g} on average of {len(failed[name])} trajectories; {beside}",
+            severity=ERROR if name in severe else NOTE,
         )
     unknown = [
         estimate
@@ -239,6 +255,16 @@ def _paid_for_failing(
         )
 
 
+def _is_severe(paid: Sequence[float], scale: float, solver: PolicyEstimate | None) -> bool:
+    """Whether failing is paid like solving: nearly as much, or more than half of it for the form alone, the same at each task.
+    Less than that may be a share of what was right (shaping)."""
+    mean = float(np.mean(paid))
+    if scale <= 0:
+        return solver is not None
+    for_the_form = float(np.ptp(paid)) <= NEAR and mean > MUCH * scale + NEAR
+    return for_the_form or mean >= NEARLY_ALL * scale
+
+
 def _again_and_again(given: CheckInput, solver: PolicyEstimate | None) -> Iterator[Finding]:
     """The same text, which solves nothing, is paid for again in every turn: the reward grows with the number of turns."""
     scale = _scale(given, solver)
@@ -253,7 +279,7 @@ def _again_and_again(given: CheckInput, solver: PolicyEstimate | None) -> Iterat
         total = float(np.mean([sum(paid) for paid in gains]))
         turns = float(np.mean([len(paid) for paid in gains]))
         known_to_fail = all(played.success is False for played in long)
-        severe = known_to_fail and (scale <= 0 or total >= MUCH * scale)
+        severe = known_to_fail and total >= MUCH * scale > 0
         yield Finding(
             f"{name} is paid for again in every turn, and solves nothing: {total:.3g} in {turns:.0f} further turns"
             + (f"; success is worth {scale:.3g}" if scale > 0 else ""),

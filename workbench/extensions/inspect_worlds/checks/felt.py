@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.basics.findings import NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.checks.late import ANNOUNCED
 from workbench.extensions.inspect_worlds.checks.once_more import check_amounts
 from workbench.extensions.inspect_worlds.paid import NEAR
@@ -20,13 +20,11 @@ from workbench.extensions.inspect_worlds.playing import (
     Spent,
     is_number,
     replay,
-    unplayable,
 )
 
 TASKS = 6  # whose solver's turns are changed
 LEAST = 4
 TURNS = 5  # of each
-NONSENSE = "zq ??"
 OFTEN = 0.5  # of the turns that were changed
 ENOUGH = 60  # turns by which a part is called constant
 WAYS = 4  # to play
@@ -43,11 +41,8 @@ STANDING = re.compile(
 
 def check_felt(given: CheckInput) -> Iterator[RuleResult]:
     """What one action less earns, in its own turn and in the next; and by how much each part moves what is earned."""
-    if (why := unplayable(given.family)) is not None:
+    if (why := given.why_not_played(baselines=True)) is not None:
         yield NotChecked(why)
-        return
-    if not given.baselines or given.step_s > SLOW_S:
-        yield NotChecked("random play or a solver, in steps that are fast")
         return
     yield from _a_turn_late(given)
     yield from _unfelt(given)

@@ -16,9 +16,19 @@ from workbench.extensions.inspect_worlds.checks.answers import (
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.given import EXAMPLE, SLOW_S, CheckInput, inside
-from workbench.extensions.inspect_worlds.checks.written_numbers import WrittenNumber, number_of
-from workbench.extensions.inspect_worlds.playing import Spent, unplayable
+from workbench.extensions.inspect_worlds.checks.demanded import check_demanded
+from workbench.extensions.inspect_worlds.checks.given import (
+    EXAMPLE,
+    PLACEHOLDER,
+    CheckInput,
+    inside,
+)
+from workbench.extensions.inspect_worlds.checks.written_numbers import (
+    WrittenNumber,
+    counted,
+    number_of,
+)
+from workbench.extensions.inspect_worlds.playing import Spent
 from workbench.values.errors import shortened
 
 FEWEST = 3  # answers that a form changes
@@ -30,7 +40,6 @@ IN_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 DECIMALS = re.compile(
     r"\b(one|two|three|\d) (?:decimals|decimal (?:places|digits))\b", re.IGNORECASE
 )
-IN_WORDS = {"one": 1, "two": 2, "three": 3}
 BETWEEN = (", ", ",", "; ", ";", " - ", "-", " ")
 LAST_COUNTS = re.compile(
     r"\b(?:last|final)\b[^.\n]{0,40}\b(?:answer|tag|line|one)\b[^.\n]{0,25}\b(?:counts?|is (?:read|taken|used|judged|scored))|"
@@ -39,13 +48,6 @@ LAST_COUNTS = re.compile(
 )
 FIRST_COUNTS = re.compile(
     r"\bfirst\b[^.\n]{0,40}\b(?:answer|tag|line|one)\b[^.\n]{0,25}\b(?:counts?|is (?:read|taken|used|judged|scored))",
-    re.IGNORECASE,
-)
-
-
-# An example that stands for an answer and is none.
-PLACEHOLDER = re.compile(
-    r"\b(?:answers?|names?|words?|texts?|values?|numbers?|your|titles?|place|result|solution|letters?|something|item)\b|[<>{}\[\]_]|\.\.\.",
     re.IGNORECASE,
 )
 
@@ -60,11 +62,12 @@ class Form(NamedTuple):
 
 def check_forms(given: CheckInput) -> Iterator[RuleResult]:
     """The solver's paid answers, in the form of the prompt's own example."""
-    if (why := unplayable(given.family)) is not None:
+    if (why := given.why_not_played()) is not None:
         yield NotChecked(why)
         return
     answers = right_answers(given)
-    if len(answers) < LEAST or given.step_s > SLOW_S:
+    yield from check_demanded(given, answers)
+    if len(answers) < LEAST:
         yield NotChecked(f"{LEAST} tasks with an answer of their own that is paid")
         return
     spent = Spent()
@@ -122,7 +125,7 @@ def _forms(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[Form]
         yield Form("commas between thousands as in its own numbers", _with_commas, sure=False)
     stated = DECIMALS.search(given.first_prompt)
     if stated is not None:
-        places = IN_WORDS.get(stated[1].lower()) or int(stated[1])
+        places = counted(stated[1])
         yield Form(f"{stated[0]!r}", lambda answer: _with_decimals(answer, places))
 
 

@@ -28,6 +28,7 @@ from workbench.extensions.inspect_worlds.playing import (
     replay,
     same,
     text_of,
+    unplayable,
 )
 from workbench.extensions.inspect_worlds.words import TextPath
 from workbench.values import Observation, Task
@@ -43,6 +44,12 @@ SLOW_S = 0.2  # of a step: then less is played again
 CHANCES = 12  # dynamics seeds of one trajectory
 PLAIN_GUESSES = ("nan", "inf", "yes", "no", "0", "1", "A", "B")
 EMPTY = "the empty answer"
+NONSENSE = "zq ??"  # no answer, in no world
+# An example that stands for an answer and is none.
+PLACEHOLDER = re.compile(
+    r"\b(?:answers?|names?|words?|texts?|values?|numbers?|your|titles?|place|result|solution|letters?|something|item)\b|[<>{}\[\]_]|\.\.\.",
+    re.IGNORECASE,
+)
 EVERYTHING = "every answer at once"
 WORDS = 40  # of the solver's text, each of which is left out once
 SEEDLIKE = ("seed", "task_seed", "id", "index", "row", "number_of_draw")
@@ -163,6 +170,14 @@ class CheckInput:
                     if not same(one, other):
                         return True
         return False
+
+    def why_not_played(self, *, baselines: bool = False) -> str | None:
+        """What is missing to play it again and again and compare; with `baselines` some play of its own, too. None: nothing."""
+        if (why := unplayable(self.family)) is not None:
+            return why
+        if baselines and not self.baselines:
+            return "random play or a solver"
+        return f"steps that take less than {SLOW_S:g} s" if self.step_s > SLOW_S else None
 
     def common_actions(self, most: int) -> list[str]:
         """The texts that random play and the solver say most often."""

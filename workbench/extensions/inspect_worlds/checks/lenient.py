@@ -24,10 +24,10 @@ from workbench.extensions.inspect_worlds.checks.answers import (
     is_paid,
     right_answers,
 )
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, needs_given_words
+from workbench.extensions.inspect_worlds.checks.given import CheckInput, needs_given_words
 from workbench.extensions.inspect_worlds.checks.wider import FURTHER, OF_PUNCTUATION
 from workbench.extensions.inspect_worlds.leaks import leaves
-from workbench.extensions.inspect_worlds.playing import Spent, unplayable
+from workbench.extensions.inspect_worlds.playing import Spent
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 from workbench.worlds.shared import made
@@ -58,11 +58,11 @@ COPYING = re.compile(r"\b(?:repeat|copy|echo|quote|same words)\b", re.IGNORECASE
 
 def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
     """Play the right answer changed, at tasks whose right answers differ."""
-    if (why := unplayable(given.family)) is not None:
+    if (why := given.why_not_played()) is not None:
         yield NotChecked(why)
         return
     answers = right_answers(given)
-    if len(answers) < LEAST or given.step_s > SLOW_S:
+    if len(answers) < LEAST:
         yield NotChecked(
             f"{LEAST} tasks with an answer of their own that is paid (a solver's, or the payload's gold one)"
         )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.basics.findings import NOTE, Checked, Finding, RuleResult
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import EMPTY, CheckInput
 from workbench.extensions.inspect_worlds.checks.once_more import check_once_more
 from workbench.extensions.inspect_worlds.paid import NEAR
@@ -28,6 +28,7 @@ from workbench.values.stats import Estimate, mean_interval
 
 LEAST = 4  # trajectories by which a way to play is judged
 SIGMAS = 4.0
+WEAK = 0.5  # success of a solver that is no standard
 TASKS = 3  # at which the next reward is looked for
 ACTIONS = 5  # that are tried in each turn
 TURNS = 24
@@ -85,7 +86,8 @@ def _earns_more(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
             yield Finding(
                 f"{name} earns {other.reward.mean:.3g} on average of {len(trajectories)} trajectories and succeeds at "
                 f"{other.success:.0%} of them; expected less than the solver, which earns {best.reward.mean:.3g} and "
-                f"succeeds at {best.success:.0%}{most}. Pay it once, or as a difference that comes back when it is undone"
+                f"succeeds at {best.success:.0%}{most}. Pay it once, or as a difference that comes back when it is undone",
+                severity=ERROR if best.success >= WEAK else NOTE,
             )
             return
 

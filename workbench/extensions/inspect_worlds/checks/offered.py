@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import EXAMPLE, CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.given import EXAMPLE, NONSENSE, CheckInput, inside
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     Script,
@@ -23,7 +23,6 @@ LEAST = 4
 COMMON = 200  # texts of its own play
 STATES = 8  # at which listed moves are tried
 MOVES = 6  # of each
-NONSENSE = "zq ??"
 LISTED = re.compile(
     r"\b(?:legal|valid|possible|available|allowed|open)\s+(?:moves?|actions?|choices?|commands?|columns?|cells?|squares?|fields?|"
     r"directions?|exits?|doors?)\b[^:\n]{0,20}:\s*([^\n.;]+)",

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import NONSENSE, SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.written_numbers import NUMBER_WORDS, counted
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     is_over,
@@ -25,7 +26,6 @@ TASKS = 6
 LEAST = 3
 MORE_TURNS = 4  # that the solver is given where the turns ran out
 OFTEN = 0.25  # of its trajectories that ran out
-NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 # What a prompt says where one wrong answer is the end.
 ONCE = re.compile(
     r"\b(?:one|a single|only one) (?:answer|try|guess|attempt|chance|shot)\b|\b(?:only |just |exactly )?once\b(?! (?:per|each|in each|a turn))|"
@@ -34,7 +34,7 @@ ONCE = re.compile(
     re.IGNORECASE,
 )
 SEVERAL = re.compile(
-    rf"\b(\d+|{'|'.join(NUMBERS[2:])}) (?:\w+ )?(?:tries|guesses|attempts|chances|answers)\b|\btry again\b|\bas often as\b",
+    rf"\b(\d+|{'|'.join(NUMBER_WORDS[2:])}) (?:\w+ )?(?:tries|guesses|attempts|chances|answers)\b|\btry again\b|\bas often as\b",
     re.IGNORECASE,
 )
 ENDS_IT = re.compile(
@@ -42,7 +42,7 @@ ENDS_IT = re.compile(
     re.IGNORECASE,
 )
 GRANTED = re.compile(
-    rf"\b(\d+|{'|'.join(NUMBERS)}) (?:(?:\w+|yes/no|yes-no) )?"
+    rf"\b(\d+|{'|'.join(NUMBER_WORDS)}) (?:(?:\w+|yes/no|yes-no) )?"
     r"(questions?|looks?|searches|lookups?|calls?|hints?|traits?|tests?|measurements?|peeks?|probes?|queries|clues?|weighings?|"
     r"checks?|experiments?|samples?|inspections?|draws?|requests?|readings?)\b",
     re.IGNORECASE,
@@ -106,7 +106,7 @@ def _wrong_answers(given: CheckInput, solved: Sequence[PlayedTrajectory]) -> Ite
     """For each: what ended another task, in other words than its own."""
     for one in solved:
         others = [other.texts[-1] for other in solved if other.texts[-1] != one.texts[-1]]
-        yield others[0] if others else "zq ??"
+        yield others[0] if others else NONSENSE
 
 
 def _nothing_else_ends(given: CheckInput, prompt: str) -> Iterator[RuleResult]:
@@ -177,8 +177,7 @@ def _answer_after(given: CheckInput) -> Iterator[RuleResult]:
     granted = GRANTED.search(prompt)
     if granted is None or INCLUDED.search(prompt):
         return
-    number = granted[1].lower()
-    count = NUMBERS.index(number) if number in NUMBERS else int(number)
+    count = counted(granted[1])
     then = THEN.search(prompt, granted.end(), granted.end() + 200)
     limit = _turns_there_are(given)
     asks = _goes_on(given)

@@ -14,19 +14,17 @@ from workbench.basics.findings import (
     RuleResult,
 )
 from workbench.extensions.inspect_worlds.checks.baselines_seen import check_baselines_seen
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.paid import known_success
 from workbench.extensions.inspect_worlds.playing import (
     PlayedTrajectory,
     Script,
     replay,
     text_of,
-    unplayable,
 )
 from workbench.values.errors import shortened
 
 LEAST = 4
-NONSENSE = "zq ??"
 SHORTEST = 3  # letters of a word that is no abbreviation
 STATES = 6  # at which two words are compared
 MOST_WORDS = 16
@@ -34,11 +32,8 @@ MOST_WORDS = 16
 
 def check_players(given: CheckInput) -> Iterator[RuleResult]:
     """Random play is understood, each of its words is read as itself, and a solver looks at what came of its words."""
-    if (why := unplayable(given.family)) is not None:
+    if (why := given.why_not_played(baselines=True)) is not None:
         yield NotChecked(why)
-        return
-    if not given.baselines or given.step_s > SLOW_S:
-        yield NotChecked("random play or a solver, in steps that are fast")
         return
     yield from _never_understood(given)
     yield from _read_by_the_beginning(given)

@@ -13,7 +13,7 @@ from workbench.basics.findings import (
     NotChecked,
     RuleResult,
 )
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput
+from workbench.extensions.inspect_worlds.checks.given import NONSENSE, SLOW_S, CheckInput
 from workbench.extensions.inspect_worlds.paid import NEAR
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, play, replay
 from workbench.values import Message, Observation, Task, Trajectory
@@ -23,7 +23,6 @@ from workbench.worlds.baselines import trajectory_of, with_its_score
 from workbench.worlds.scoring import scores_after
 
 LEAST = 4  # trajectories by which a score is judged
-NONSENSE = "zq ??"
 FRESH = 4  # tasks that nobody has played, in either order
 AGAIN = 4  # trajectories that are scored once more
 

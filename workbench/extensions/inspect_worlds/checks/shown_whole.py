@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import SLOW_S, CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
 from workbench.extensions.inspect_worlds.checks.offered import check_offered
 from workbench.extensions.inspect_worlds.leaks import gold_of, holds
 from workbench.extensions.inspect_worlds.paid import NEAR
@@ -25,7 +25,6 @@ from workbench.extensions.inspect_worlds.playing import (
     opening_of,
     play,
     text_of,
-    unplayable,
 )
 from workbench.values import Observation, Task
 from workbench.values.errors import shortened
@@ -70,11 +69,8 @@ AGAINST = 0.9  # correlation
 
 
 def check_shown(given: CheckInput) -> Iterator[RuleResult]:
-    if (why := unplayable(given.family)) is not None:
+    if (why := given.why_not_played()) is not None:
         yield NotChecked(why)
-        return
-    if given.step_s > SLOW_S:
-        yield NotChecked(f"steps that take less than {SLOW_S:g} s")
         return
     yield from _answers_sometimes(given)
     yield from _another_hour(given)

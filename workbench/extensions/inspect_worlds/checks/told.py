@@ -17,6 +17,7 @@ import numpy as np
 from workbench.basics.findings import Checked, Finding, RuleResult
 from workbench.extensions.inspect_worlds.checks.given import (
     EMPTY,
+    NONSENSE,
     SEEDLIKE,
     CheckInput,
     inside,
@@ -28,7 +29,7 @@ from workbench.values.errors import shortened
 LEAST_TASKS = 5
 TOLD = 0.8  # share of tasks whose own value stands there
 MET = 0.25  # share of other tasks' values that stand there by accident
-UNREADABLE = {EMPTY: "", "a text that cannot be read": "zq ??"}
+UNREADABLE = {EMPTY: "", "a text that cannot be read": NONSENSE}
 TURNS = 2  # that are played before a value is asked for again
 SOLUTION = "the solver's last words"
 Texts = Mapping[str, str]  # task id -> what was shown

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
-from workbench.extensions.inspect_worlds.checks.given import CheckInput
+from workbench.extensions.inspect_worlds.checks.given import NONSENSE, CheckInput
 from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, Spent, replay, text_of
 from workbench.values.errors import shortened
 
@@ -16,7 +16,6 @@ LEAST = 3
 TRAJECTORIES = 6
 FULL = 3  # things in a list that is at its limit, at least
 OFTEN = 0.25  # of the lists
-NONSENSE = "zq ??"
 WHOLE = re.compile(r"\b(?:all|every|each|complete|whole|full)\b", re.IGNORECASE)
 LIMITED = re.compile(
     r"\b(?:pages?|top|at most|up to|limit\w*|more|next|further|of \d+|(?:first|newest|oldest|best|last) (?:\d+|two|three|four|five|ten))\b|"

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from workbench.extensions.inspect_worlds.checks.answers import AnswerProbe, SolverAnswer
-from workbench.extensions.inspect_worlds.checks.written_numbers import WrittenNumber, number_of
+from workbench.extensions.inspect_worlds.checks.written_numbers import (
+    WrittenNumber,
+    counted,
+    number_of,
+)
 
 MOST_EXTRA = 8  # items that are added
 ITEM = re.compile(r"[\w'-]+(?: [\w'-]+){0,2}")
@@ -39,7 +43,6 @@ ANY_ORDER = re.compile(
     re.IGNORECASE,
 )
 MIXED = re.compile(r"\b(?:anagram|mixed|scrambl\w*|any order|letters)\b", re.IGNORECASE)
-IN_WORDS = {"one": 1, "two": 2, "three": 3, "five": 5, "ten": 10}
 FAR = Decimal("0.02")  # of a number, where a prompt allows no tolerance
 TIMES = 4  # the tolerance that a prompt states: further off than that is wrong
 
@@ -125,11 +128,15 @@ def _ten_times(answer: SolverAnswer, others: Sequence[str]) -> str | None:
     return number.written(number.value * 10) if number else None
 
 
+def _decimal(text: str) -> Decimal:
+    return Decimal(counted(text)) if text.isalpha() else Decimal(text)
+
+
 def _tolerance(prompt: str, value: Decimal) -> Decimal | None:
     """What a prompt allows a number to be off by; None where it says nothing."""
     percent = PERCENT.search(prompt)
     if percent:
-        share = Decimal(IN_WORDS.get(percent[1].lower(), 0) or percent[1]) / 100
+        share = _decimal(percent[1]) / 100
         return abs(value) * share
     within = WITHIN.search(prompt)
     return Decimal(within[1]) if within else None

@@ -1,4 +1,4 @@
-"""Numbers as people write them in an answer: a sign, a currency, commas between thousands, a fraction, a unit."""
+"""Numbers as people write them: in an answer, with a sign, a currency, commas between thousands, a fraction, a unit; and in words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ import re
 from decimal import Decimal
 from typing import NamedTuple
 
+NUMBER_WORDS = (
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 _WRITTEN = re.compile(
     r"(?P<before>[-+]?[$€£]?|[$€£]-?)(?P<whole>\d{1,3}(?:,\d{3})+|\d{1,15})(?P<point>\.(?P<fraction>\d{1,9}))?"
     r"(?P<after> ?(?:%|[A-Za-z€£$°]{1,12})?)"
@@ -27,6 +42,12 @@ class WrittenNumber(NamedTuple):
         decimals = self.decimals if decimals is None else decimals
         digits = f"{abs(value):{',' if self.commas else ''}.{decimals}f}"
         return f"{'-' if value < 0 else ''}{self.currency}{digits}{self.after}"
+
+
+def counted(text: str) -> int:
+    """A whole number in digits, or in a word up to twelve. Raises ValueError for anything else."""
+    word = text.lower()
+    return NUMBER_WORDS.index(word) if word in NUMBER_WORDS else int(text)
 
 
 def number_of(text: str) -> WrittenNumber | None:

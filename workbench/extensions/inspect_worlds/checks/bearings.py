@@ -1,0 +1,286 @@
+"""Words against what happens (E32): directions and the coordinates or the map that are shown, edges that a prompt says hold, and
+hints such as "too low" against the number that was right.
+
+Neither the solver nor random play need notice: they move by the code's own table. A policy reads the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from workbench.basics.findings import ERROR, Checked, Finding, NotChecked, RuleResult
+from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.hinted import check_hinted
+from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
+from workbench.values.errors import shortened
+
+LEAST = 4  # moves by which an axis is judged
+FEWEST = 2  # moves past an edge
+DIRECTION = re.compile(
+    r"(?:(?:go|move|walk|step|head|drive|push|slide|turn) )?(up|down|left|right|north|south|east|west|n|s|e|w)",
+    re.IGNORECASE,
+)
+# (axis, sign): to the top and to the right are above zero.
+COMPASS = {
+    "up": ("vertical", 1),
+    "north": ("vertical", 1),
+    "n": ("vertical", 1),
+    "down": ("vertical", -1),
+    "south": ("vertical", -1),
+    "s": ("vertical", -1),
+    "right": ("horizontal", 1),
+    "east": ("horizontal", 1),
+    "e": ("horizontal", 1),
+    "left": ("horizontal", -1),
+    "west": ("horizontal", -1),
+    "w": ("horizontal", -1),
+}
+PAIR = r"\((-?\d+), ?(-?\d+)\)"
+PLACED = re.compile(
+    rf"\b(?:stand\w*|are|is|now|at|on|position\w*|start\w*|begin\w*|reach\w*)\b[^.()\n]{{0,25}}{PAIR}",
+    re.IGNORECASE,
+)
+CORNER = r"(top|upper|bottom|lower|north|south)[ -]?(left|right|west|east)"
+ORIGIN = re.compile(
+    rf"\([01], ?[01]\)[^.;()\n]{{0,30}}?\b{CORNER}|\b{CORNER}\b[^.;()\n]{{0,30}}?\([01], ?[01]\)",
+    re.IGNORECASE,
+)
+ROW_FIRST = re.compile(
+    r"\((?:row|line|r|y)\s*,\s*(?:col(?:umn)?|c|x)\)|\brow (?:and|,|then) (?:the )?col",
+    re.IGNORECASE,
+)
+COLUMN_FIRST = re.compile(
+    r"\((?:col(?:umn)?|c|x)\s*,\s*(?:row|line|r|y)\)|\bcolumn (?:and|,|then) (?:the )?row",
+    re.IGNORECASE,
+)
+GROWS = re.compile(
+    r"\b(x|y|rows?|columns?)\b[^.;\n]{0,25}\b(?:grows?|increas\w+|ris\w+|counts?|goes|go|runs?|numbered)\b[^.;\n]{0,30}?"
+    r"\b(upwards?|up|downwards?|down|north\w*|south\w*|right\w*|left\w*|east\w*|west\w*)\b",
+    re.IGNORECASE,
+)
+TURNED_MAP = re.compile(
+    r"\b(?:bottom|last) (?:row|line)[^.\n]{0,30}\b(?:first|0|1|north|top)\b|\bupside down\b|\bmirror\w*\b|\b(?:north|up) is (?:down|below)\b|"
+    r"\breversed?\b|\bopposite\b|\binverted\b|\bdrunk\w*|\brelative\b|\bfac(?:es|ing)\b",
+    re.IGNORECASE,
+)
+EDGES_HOLD = re.compile(
+    r"(?:nothing happens|does nothing|do nothing|has no effect|have no effect|stays?|cannot|can't|not possible|blocked|ignored)\b[^.\n]{0,50}"
+    r"\b(?:edges?|borders?|walls?|off|outside|bounds|beyond|leave)\b|\b(?:edges?|borders?|walls?|off|outside|bounds|beyond)\b[^.\n]{0,50}"
+    r"(?:nothing happens|does nothing|do nothing|no effect|stays?|cannot|can't|blocked|ignored)\b",
+    re.IGNORECASE,
+)
+SIZE = re.compile(r"\b(\d{1,3}) ?(?:x|by|×) ?(\d{1,3})\b", re.IGNORECASE)
+
+
+class SeenMove(NamedTuple):
+    """A move in one direction and what was seen of it: how far, to the top and to the right, by `how` it is shown."""
+
+    played: PlayedTrajectory
+    word: str
+    up: int
+    right: int
+    how: str
+    shown: str  # in words
+
+
+def check_bearings(given: CheckInput) -> Iterator[RuleResult]:
+    """What is said, and what happens."""
+    if (why := given.why_not_played(baselines=True)) is not None:
+        yield NotChecked(why)
+        return
+    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    yield from _directions(given, played)
+    yield from _past_the_edge(given, played)
+    yield from check_hinted(given)
+
+
+# ------------------------------------------------------------------------------------------------ directions
+
+
+def _directions(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
+    """Moves of one axis all go against their word."""
+    prompt = given.first_prompt
+    axes = _axes_of(prompt)
+    seen: list[SeenMove] = []
+    for one in played:
+        for k, word in _single_moves(one):
+            before, after = text_of(one.shown[k]), text_of(one.shown[k + 1])
+            seen += _by_coordinates(one, word, before, after, axes) if axes else ()
+            if not TURNED_MAP.search(prompt):
+                seen += _by_the_map(one, word, before, after)
+    yield Checked(len(seen), "directions")
+    for axis in ("vertical", "horizontal"):
+        for how in ("coordinates", "map"):
+            moves = [move for move in seen if COMPASS[move.word][0] == axis and move.how == how]
+            against = [move for move in moves if _along(move) <= 0]
+            if len(moves) >= LEAST and len(against) == len(moves):
+                yield _against_the_words(against, how, prompt)
+                return
+
+
+def _along(move: SeenMove) -> int:
+    """How far it went the way that its word says: below zero where it went back, 0 where it went aside."""
+    axis, sign = COMPASS[move.word]
+    return sign * (move.up if axis == "vertical" else move.right)
+
+
+def _against_the_words(against: Sequence[SeenMove], how: str, prompt: str) -> Finding:
+    move = against[0]
+    back = sum(_along(one) < 0 for one in against)
+    where = "the other way" if 2 * back >= len(against) else "along the other axis"
+    stated = ORIGIN.search(prompt) or GROWS.search(prompt)
+    by = (
+        f"the prompt says {shortened(stated[0], 60)}"
+        if how == "coordinates" and stated
+        else f"by the {how} that is shown"
+    )
+    words = ", ".join(sorted({one.word for one in against}))
+    return Finding(
+        f"{words!r} move {where} in all of {len(against)} moves that could be seen: {move.word!r} at {move.played.task.id!r} goes {move.shown}, and "
+        f"{by}; expected what the word says. The baselines move by the same table and notice nothing, a policy reads the prompt. Turn the "
+        "table's signs or axes round, or say in the prompt which way a word goes",
+        severity=ERROR,
+    )
+
+
+def _single_moves(one: PlayedTrajectory) -> Iterator[tuple[int, str]]:
+    """(turn, direction) of turns that make one move."""
+    for k, text in enumerate(one.texts[: len(one.shown) - 1]):
+        match = DIRECTION.fullmatch(inside(text).strip().strip(".!"))
+        if match is not None:
+            yield k, match[1].lower()
+
+
+class StatedAxes(NamedTuple):
+    """How a prompt's pairs are to be read. `vertical`: which of the two numbers; the signs: of a step to the top, to the right."""
+
+    vertical: int
+    up: int
+    right: int
+
+
+def _axes_of(prompt: str) -> StatedAxes | None:
+    rows = ROW_FIRST.search(prompt)
+    columns = COLUMN_FIRST.search(prompt)
+    if bool(rows) == bool(columns):
+        return None
+    up = right = 0
+    corner = ORIGIN.search(prompt)
+    if corner is not None:
+        high, side = (corner[1] or corner[3]).lower(), (corner[2] or corner[4]).lower()
+        up = -1 if high in ("top", "upper", "north") else 1
+        right = 1 if side in ("left", "west") else -1
+    for match in GROWS.finditer(prompt):
+        to = next(word for word in COMPASS if len(word) > 1 and match[2].lower().startswith(word))
+        axis, sign = COMPASS[to]
+        up, right = (sign, right) if axis == "vertical" else (up, sign)
+    return StatedAxes(0 if rows else 1, up, right) if up or right else None
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    match = PLACED.search(text) or re.search(PAIR, text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _by_coordinates(
+    one: PlayedTrajectory, word: str, before: str, after: str, axes: StatedAxes
+) -> Iterator[SeenMove]:
+    here, there = _place(before), _place(after)
+    if here is None or there is None:
+        return
+    apart = [there[0] - here[0], there[1] - here[1]]
+    if sum(abs(step) for step in apart) != 1:
+        return
+    up = axes.up * apart[axes.vertical]
+    right = axes.right * apart[1 - axes.vertical]
+    # Of an axis whose direction is not stated, only that it moved is known.
+    unknown = axes.up == 0 and apart[axes.vertical] or axes.right == 0 and apart[1 - axes.vertical]
+    if not unknown:
+        yield SeenMove(one, word, up, right, "coordinates", f"from {here} to {there}")
+
+
+# ------------------------------------------------------------------------------------------------ maps
+
+
+def _maps(text: str) -> list[str] | None:
+    """The longest block of lines of the same length, without the spaces between cells."""
+    best: list[str] = []
+    block: list[str] = []
+    for line in [*text.splitlines(), ""]:
+        cells = line.strip()
+        if re.fullmatch(r"\S(?: \S)+", cells):
+            cells = cells.replace(" ", "")
+        is_row = len(cells) >= 3 and " " not in cells and (not block or len(cells) == len(block[0]))
+        if is_row:
+            block.append(cells)
+            continue
+        best = max(best, block, key=len)
+        block = []
+    return best if len(best) >= 3 else None
+
+
+def _by_the_map(one: PlayedTrajectory, word: str, before: str, after: str) -> Iterator[SeenMove]:
+    """One sign that stands there once goes one cell, and no other one moves."""
+    here, there = _maps(before), _maps(after)
+    if here is None or there is None or (len(here), len(here[0])) != (len(there), len(there[0])):
+        return
+    moved = []
+    for sign, times in Counter("".join(here)).items():
+        if times == 1 and "".join(there).count(sign) == 1 and sign.isascii():
+            old, new = _cell(here, sign), _cell(there, sign)
+            if old != new:
+                moved.append((sign, old, new))
+    if len(moved) != 1:
+        return
+    sign, old, new = moved[0]
+    down, right = new[0] - old[0], new[1] - old[1]
+    if abs(down) + abs(right) == 1:
+        yield SeenMove(
+            one,
+            word,
+            -down,
+            right,
+            "map",
+            f"{sign!r} from line {old[0]}, place {old[1]} to line {new[0]}, place {new[1]}",
+        )
+
+
+def _cell(rows: Sequence[str], sign: str) -> tuple[int, int]:
+    return next((k, row.index(sign)) for k, row in enumerate(rows) if sign in row)
+
+
+# ------------------------------------------------------------------------------------------------ edges
+
+
+def _past_the_edge(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Iterator[RuleResult]:
+    """The prompt says that edges hold, and a move of one step goes round or out."""
+    prompt = given.first_prompt
+    holds = EDGES_HOLD.search(prompt)
+    size = SIZE.search(prompt)
+    if holds is None or size is None:
+        return
+    most = max(int(size[1]), int(size[2]))
+    past: list[tuple[PlayedTrajectory, str, str]] = []
+    asked = 0
+    for one in played:
+        for k, word in _single_moves(one):
+            here, there = _place(text_of(one.shown[k])), _place(text_of(one.shown[k + 1]))
+            if here is None or there is None:
+                continue
+            asked += 1
+            steps = sorted(abs(there[axis] - here[axis]) for axis in (0, 1))
+            round_it = steps[0] == 0 and steps[1] == most - 1 > 1
+            outside = max(there) > most or min(there) < 0 <= min(here)
+            past += [(one, word, f"from {here} to {there}")] if round_it or outside else []
+    yield Checked(asked, "moves at an edge")
+    if len(past) >= FEWEST:
+        one, word, where = past[0]
+        yield Finding(
+            f"the prompt says {shortened(holds[0], 70)}, and {word!r} goes {where} at {one.task.id!r}, on {size[0]} fields, so in {len(past)} of {asked} "
+            "moves: it comes out on the other side, or leaves the field. Bound the place where it moves (min, max), or say what happens",
+            severity=ERROR,
+        )

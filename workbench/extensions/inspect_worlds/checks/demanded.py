@@ -1,0 +1,247 @@
+"""Answers in the very form that a prompt demands (E30): words before the answer, a label such as "Answer:", tags, a box; the
+prompt's own example, and the moves that it lists. What solver and random play write may be shorter, and never shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from workbench.basics.findings import ERROR, NOTE, Checked, Finding, RuleResult
+from workbench.extensions.inspect_worlds.checks.answers import OFTEN, SolverAnswer, is_paid
+from workbench.extensions.inspect_worlds.checks.given import (
+    EXAMPLE,
+    NONSENSE,
+    PLACEHOLDER,
+    CheckInput,
+    inside,
+)
+from workbench.extensions.inspect_worlds.playing import (
+    PlayedTrajectory,
+    Script,
+    is_over,
+    replay,
+    text_of,
+)
+from workbench.values.errors import shortened
+
+FEWEST = 3  # answers, or tasks, by which a form is judged
+TASKS = 6
+STATES = 8  # in which a listed move is tried
+MOVES = (2, 10)  # that are listed
+PLAIN_WORDS = "I look at what is there, piece by piece.\n"
+WITH_A_NUMBER = "There are 2 things to look at before I am sure.\n"
+BEFORE_IT = re.compile(
+    r"\b(?:first|before (?:you|that|it|answering|the answer))\b[^.\n]{0,60}\b(?:think|reason|explain|write|describe|compare|say|show|note)\b|"
+    r"\b(?:think|reason|explain|describe|compare|show)\b[^.\n]{0,80}\b(?:first|before (?:you |the )?answer\w*|then|steps?|sentences?|working|reasoning)\b|"
+    r"\bstep by step\b|\b(?:end|finish|close|conclude)\b (?:it |your \w+ )?(?:with|by)\b|\b(?:last|final) line\b|\bline of its own\b",
+    re.IGNORECASE,
+)
+NOTHING_ELSE = re.compile(
+    r"\b(?:nothing (?:else|more|but)|only (?:the|a|one|your)|alone|no other (?:words|text)|without (?:any )?(?:words|explanation|text))\b",
+    re.IGNORECASE,
+)
+LABEL = re.compile(
+    r"(?:^|[`'\"])[ \t>*]*((?:(?:the |my |your )?(?:final )?(?:answer|result|solution|guess|move|action|choice|decision)(?: is)?)\s*[:=]\s*)"
+    r"(?=\S)[^\n`'\"]{1,40}(?:$|[`'\"])",
+    re.IGNORECASE | re.MULTILINE,
+)
+BOX = re.compile(r"\\boxed\{")
+LISTED = re.compile(
+    r"\b(?:moves|actions|commands|choices|one of|answer with|reply with|choose (?:from|between|one of)|say)\b[^.:\n,]{0,25}[: ]\s*"
+    r"((?:['\"`]?[\w-]+['\"`]?, )+(?:(?:and|or) )?['\"`]?[\w-]+['\"`]?(?:,? (?:and|or) ['\"`]?[\w-]+['\"`]?)?)",
+    re.IGNORECASE,
+)
+
+
+def check_demanded(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
+    """`answers`: those that are paid; fewer than FEWEST, and what can be read is asked of random play's words."""
+    yield from _words_before(given, answers)
+    yield from _stated_form(answers)
+    yield from _own_example(given)
+    yield from _listed_moves(given)
+
+
+# ------------------------------------------------------------------------------------------------ words before the answer
+
+
+def _words_before(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
+    asked_for = BEFORE_IT.search(given.first_prompt)
+    thought = "<think>" in given.first_prompt or any("<think>" in one.before for one in answers)
+    if asked_for is None or thought or NOTHING_ELSE.search(given.first_prompt):
+        return
+    for words, means in (
+        (PLAIN_WORDS, "it is matched from the beginning, or as a whole"),
+        (WITH_A_NUMBER, "the first number of the text is taken for the answer"),
+    ):
+        asked, refused, example = _with_words(given, answers, words)
+        yield Checked(asked, "words before the answer")
+        if asked >= FEWEST and refused >= OFTEN * asked:
+            yield Finding(
+                f"the prompt asks for words before the answer ({shortened(asked_for[0], 70)}), and a right answer behind {words.strip()!r} is "
+                f"refused at {refused} of {asked} tasks, {example!r} for one, where it is taken by itself: {means}. Who does what the prompt "
+                "asks for is never right. Search for the answer, the last one, in place of matching the text",
+                severity=ERROR,
+            )
+            return
+
+
+def _with_words(
+    given: CheckInput, answers: Sequence[SolverAnswer], words: str
+) -> tuple[int, int, str]:
+    """How many texts were asked, how many of them are refused with words in front, and a task where one is."""
+    refused: list[str] = []
+    if len(answers) >= FEWEST:
+        for one in answers:
+            text = words + one.played.texts[-1]
+            script = one.played.script._replace(texts=(*one.played.texts[:-1], text))
+            if not is_paid(one, replay(given.family, script)):
+                refused.append(one.played.task.id)
+        return len(answers), len(refused), (refused or [""])[0]
+    readable = [one for one in given.own.get("random", ()) if one.texts and _is_read(one) is True]
+    for one in readable[:TASKS]:
+        again = replay(given.family, one.script._replace(texts=(words + one.texts[0],)))
+        refused += [one.task.id] if _is_read(again) is False else []
+    return len(readable[:TASKS]), len(refused), (refused or [""])[0]
+
+
+def _is_read(played: PlayedTrajectory) -> bool | None:
+    """What the environment says of the first text's form; None where it says nothing."""
+    valid = played.results[0].info.get("valid_format") if played.results else None
+    return valid if isinstance(valid, bool) else None
+
+
+# ------------------------------------------------------------------------------------------------ the stated form
+
+
+class StatedForm(NamedTuple):
+    """A form of the whole text that the prompt shows and the solver does not write."""
+
+    shown: str
+    before: str
+    after: str = ""
+
+
+def _stated_form(answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
+    if len(answers) < FEWEST:
+        return
+    for form in _forms_of(answers):
+        refused = []
+        for one in answers:
+            text = f"{form.before}{one.words.strip()}{form.after}"
+            script = one.played.script._replace(texts=(*one.played.texts[:-1], text))
+            refused += [] if is_paid(one, replay(one.played.family, script)) else [(one, text)]
+        yield Checked(len(answers), "right answers in the stated form")
+        if len(refused) >= OFTEN * len(answers):
+            one, text = refused[0]
+            yield Finding(
+                f"the prompt states the form {shortened(form.shown, 50)}, and the right answer in it is refused at {len(refused)} of {len(answers)} tasks: "
+                f"{shortened(text, 60)} at {one.played.task.id!r}, where the solver's {shortened(one.played.texts[-1], 60)} is paid; expected that who "
+                "writes as the prompt says is understood. Read the stated form, or state the one that is read",
+                severity=ERROR,
+            )
+            return
+
+
+def _forms_of(answers: Sequence[SolverAnswer]) -> Iterator[StatedForm]:
+    prompt = answers[0].prompt
+    spoken = answers[0].played.texts[-1]
+    label = LABEL.search(prompt)
+    tagged = EXAMPLE.search(prompt)
+    if (
+        label is not None
+        and tagged is None
+        and label[1].strip().casefold() not in spoken.casefold()
+    ):
+        yield StatedForm(label[0].strip(" `'\""), label[1])
+    if BOX.search(prompt) and "\\boxed" not in spoken:
+        yield StatedForm("\\boxed{}", "\\boxed{", "}")
+    if tagged is not None and label is None and "<answer>" not in spoken:
+        yield StatedForm(tagged[0], "<answer>", "</answer>")
+
+
+# ------------------------------------------------------------------------------------------------ the own example
+
+
+def _own_example(given: CheckInput) -> Iterator[RuleResult]:
+    """The prompt's example, said to the letter, is called unreadable, and random play's words are not."""
+    tagged = EXAMPLE.search(given.first_prompt)
+    if tagged is None or PLACEHOLDER.search(inside(tagged[0])):
+        return
+    by_chance = [one for one in given.own.get("random", ()) if _is_read(one) is True]
+    examples = [replay(given.family, Script(task, 0, (tagged[0],))) for task in given.tasks[:TASKS]]
+    unread = [one for one in examples if _is_read(one) is False]
+    yield Checked(len(examples), "the prompt's own example")
+    if len(by_chance) >= FEWEST and len(unread) == len(examples) >= FEWEST:
+        one = unread[0]
+        yield Finding(
+            f"the prompt's own example, {shortened(tagged[0], 60)}, is called unreadable (valid_format is False) at {len(unread)} of {len(examples)} tasks, "
+            f"with {shortened(text_of(one.results[0].observation), 80)}; random play's {shortened(by_chance[0].texts[0], 50)} is read. Show an example of the "
+            "form that is read",
+            severity=ERROR if given.family.max_turns == 1 else NOTE,
+        )
+
+
+# ------------------------------------------------------------------------------------------------ listed moves
+
+
+def _listed_moves(given: CheckInput) -> Iterator[RuleResult]:
+    """A move that the prompt lists, which no own play ever says, is answered as nonsense everywhere."""
+    played = [one for one in chain.from_iterable(given.own.values()) if one.texts and not one.error]
+    spoken = {inside(text).strip().casefold() for text in given.common_actions(200)}
+    match = next(
+        (one for one in LISTED.finditer(given.first_prompt) if _is_a_list(one[1], spoken)), None
+    )
+    if match is None:
+        return
+    items = [item for item in _items(match[1]) if item.casefold() not in spoken]
+    for item in items:
+        asked = 0
+        unread = 0
+        for number, one in enumerate(played[:STATES]):
+            start = one.script._replace(texts=one.texts[: number % len(one.texts)])
+            said = one.texts[len(start.texts)]
+            answers = [
+                _answered(given, start, said.replace(inside(said), words, 1), words)
+                for words in (item, NONSENSE)
+            ]
+            asked += 1
+            unread += answers[0] == answers[1] is not None
+        yield Checked(asked, "moves that the prompt lists")
+        if asked >= FEWEST and unread == asked:
+            yield Finding(
+                f"the prompt lists {shortened(match[1], 70)}, and {item!r} is answered as {NONSENSE!r} is, in {unread} of {asked} states; neither random play "
+                "nor the solver ever says it. Take what the prompt lists, or list what is taken",
+                severity=ERROR if given.family.max_turns == 1 else NOTE,
+            )
+            return
+
+
+def _items(listed: str) -> list[str]:
+    items = [
+        item.strip(" '\"`") for item in re.split(r",\s*(?:(?:and|or)\s+)?|\s+(?:and|or)\s+", listed)
+    ]
+    return [item for item in items if item]
+
+
+def _is_a_list(listed: str, spoken: set[str]) -> bool:
+    """Whether most of it is said by the family's own play."""
+    items = _items(listed)
+    low, high = MOVES
+    known = [item for item in items if item.casefold() in spoken]
+    return low <= len(items) <= high and len(known) >= low and 2 * len(known) >= len(items)
+
+
+def _answered(given: CheckInput, start: Script, text: str, words: str) -> Any:
+    """What is answered to a text, its own words aside; None where nothing is."""
+    again = replay(given.family, start._replace(texts=(*start.texts, text)))
+    if again.error or len(again.results) != len(start.texts) + 1:
+        return None
+    last = again.results[-1]
+    return (
+        text_of(last.observation).replace(words, ""),
+        last.reward,
+        is_over(last),
+        last.info.get("valid_format"),
+    )

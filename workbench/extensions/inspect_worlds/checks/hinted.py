@@ -1,0 +1,110 @@
+"""Hints in replies against what turned out to be right (E32): too low or too high, warmer or colder, so many in the right place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from itertools import chain
+from typing import NamedTuple
+
+from workbench.basics.findings import ERROR, Checked, Finding, RuleResult
+from workbench.extensions.inspect_worlds.checks.given import CheckInput, inside
+from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
+from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_of
+from workbench.values.errors import shortened
+
+LEAST = 4
+SOMETIMES = 0.1  # of the hints
+LOW = re.compile(r"\btoo (?:low|small|little|few|short|cheap|early)\b", re.IGNORECASE)
+HIGH = re.compile(r"\btoo (?:high|large|big|much|many|great|long|expensive|late)\b", re.IGNORECASE)
+NEARER = re.compile(r"\b(?:warmer|hotter|closer|nearer)\b", re.IGNORECASE)
+FARTHER = re.compile(r"\b(?:colder|cooler|farther|further away)\b", re.IGNORECASE)
+IN_PLACE = re.compile(
+    r"\b(\d+)\b[^.;,\n\d]{0,30}\b(?:in (?:the |its |their )?(?:right|correct|exact) (?:places?|positions?|spots?)|"
+    r"(?:correctly|exactly) placed|bulls?\b)",
+    re.IGNORECASE,
+)
+
+
+class SaidHint(NamedTuple):
+    """A guess, what is right, what the reply says of the guess, and whether that is so."""
+
+    played: PlayedTrajectory
+    guess: str
+    right: str
+    says: str
+    true: bool
+
+
+def check_hinted(given: CheckInput) -> Iterator[RuleResult]:
+    """Compare hints with the solver's last, paid words at the same task."""
+    secrets = {
+        one.task.id: inside(one.texts[-1]).strip() for one in given.solved_once() if one.success
+    }
+    played = [
+        one
+        for one in chain.from_iterable(given.plays.values())
+        if one.task.id in secrets and len(one.texts) > 1 and not one.error
+    ]
+    for name, hints in _by_kind(played, secrets).items():
+        yield Checked(len(hints), f"hints of {name}")
+        wrong = [hint for hint in hints if not hint.true]
+        if len(wrong) >= LEAST and len(wrong) >= SOMETIMES * len(hints):
+            hint = wrong[0]
+            yield Finding(
+                f"what a reply says of a guess is not so: at {hint.played.task.id!r} {hint.right} is right, and {hint.guess} is answered with "
+                f"{shortened(hint.says, 60)}, so at {len(wrong)} of {len(hints)} hints of that kind; expected a hint that is true. The solver may go "
+                "by the state and not by the words; a policy has the words alone. Look at which of the two is taken from, or compared with, the other",
+                severity=ERROR,
+            )
+            return
+
+
+def _by_kind(
+    played: Sequence[PlayedTrajectory], secrets: dict[str, str]
+) -> dict[str, list[SaidHint]]:
+    hints: dict[str, list[SaidHint]] = {"low and high": [], "near and far": [], "places": []}
+    for one in played:
+        right = secrets[one.task.id]
+        before: Decimal | None = None
+        for text, result in zip(one.texts[:-1], one.results):
+            guess, says = inside(text).strip(), text_of(result.observation)
+            number, secret = number_of(guess), number_of(right)
+            if number is not None and secret is not None and number.value != secret.value:
+                apart = number.value - secret.value
+                hints["low and high"] += _of_size(one, guess, right, says, apart)
+                if before is not None and abs(apart) != before:
+                    hints["near and far"] += _of_distance(
+                        one, guess, right, says, abs(apart) < before
+                    )
+                before = abs(apart)
+            hints["places"] += _of_places(one, guess, right, says)
+    return hints
+
+
+def _of_size(
+    one: PlayedTrajectory, guess: str, right: str, says: str, apart: Decimal
+) -> Iterator[SaidHint]:
+    low, high = LOW.search(says), HIGH.search(says)
+    if bool(low) != bool(high):
+        yield SaidHint(one, guess, right, (low or high)[0], (apart < 0) == bool(low))
+
+
+def _of_distance(
+    one: PlayedTrajectory, guess: str, right: str, says: str, nearer: bool
+) -> Iterator[SaidHint]:
+    near, far = NEARER.search(says), FARTHER.search(says)
+    if bool(near) != bool(far):
+        yield SaidHint(one, guess, right, (near or far)[0], nearer == bool(near))
+
+
+def _of_places(one: PlayedTrajectory, guess: str, right: str, says: str) -> Iterator[SaidHint]:
+    match = IN_PLACE.search(says)
+    ours, theirs = (
+        re.findall(r"\w+", words) if re.search(r"\s|,", words) else list(words)
+        for words in (guess, right)
+    )
+    if match is not None and len(ours) == len(theirs) > 1:
+        places = sum(a == b for a, b in zip(ours, theirs))
+        yield SaidHint(one, guess, right, match[0], int(match[1]) == places)
