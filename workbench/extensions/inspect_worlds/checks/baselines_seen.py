@@ -28,6 +28,8 @@ DICE = 4  # generators with which it is asked at each
 TASKS = 8
 BEATEN = 0.25  # of the tasks
 ENOUGH = 8  # trajectories of random play
+TURNS = 60  # of it
+VOCABULARY = 12  # different actions of a world that has a few of them
 
 
 def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
@@ -37,6 +39,7 @@ def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
         _goes_by_the_hidden,
         _is_beaten,
         _always_the_same,
+        _never_says,
     ):
         results = list(look(given))
         yield from results
@@ -204,5 +207,28 @@ def _always_the_same(given: CheckInput) -> Iterator[RuleResult]:
         yield Finding(
             f"random play always says {shortened(text, 60)}, in all {times.total()} turns; the solver says "
             f"{len(others)} other texts. A baseline by chance draws among all actions: rng.choice(actions)",
+            severity=NOTE,
+        )
+
+
+def _never_says(given: CheckInput) -> Iterator[RuleResult]:
+    """Of a world with few actions: one that the solver often takes, random play never does."""
+    by_name: dict[str, Counter[str]] = {}
+    for name, trajectories in given.own.items():
+        by_name[name] = Counter()
+        for one in trajectories:
+            by_name[name].update(one.texts)
+    random, solver = (by_name.get(name, Counter()) for name in ("random", "solver"))
+    few = 2 <= len(random) <= VOCABULARY and 2 <= len(solver) <= VOCABULARY
+    if not few or random.total() < TURNS or len(random.keys() & solver.keys()) < 2:
+        return
+    yield Checked(random.total(), "actions of random play")
+    # By chance alone it would have said each of them several times.
+    missing = [text for text, times in solver.items() if times >= LEAST and text not in random]
+    if missing:
+        yield Finding(
+            f"random play never says {shortened(missing[0], 50)} in {random.total()} turns, which the solver says {solver[missing[0]]} times; it says "
+            f"{len(random)} other texts. Where it is a legal action, an index is off by one (integers(n - 1)), or it is left out of the list: the random "
+            "baseline is another one than it is called",
             severity=NOTE,
         )

@@ -20,6 +20,12 @@ from workbench.extensions.inspect_worlds.checks.order import (
     value_for,
     words_of_tasks,
 )
+from workbench.extensions.inspect_worlds.checks.tools_asked import (
+    arguments_of_questions,
+    cut_at_a_number,
+    keeps_its_default,
+    reads_names,
+)
 from workbench.extensions.inspect_worlds.checks.tools_meant import (
     changes_nothing,
     cut_lists,
@@ -88,6 +94,7 @@ class ToolCalls:
         self.properties = dict(tool.parameters.get("properties", {}))
         self.required = list(tool.parameters.get("required", ()))
         self.words = words_of_tasks(given)
+        self.of_questions = list(arguments_of_questions(given, self.properties))
         self.known: dict[str, CallResult] = {}
         self.spent = Spent()
         self.budget_s = given.budget_s
@@ -162,7 +169,7 @@ def _written_calls(given: CheckInput) -> dict[str, list[dict[str, Any]]]:
 
 def _make_calls(called: ToolCalls) -> None:
     made_up = [called.made_up(number) for number in range(CALLS)]
-    for arguments in (*called.written[:CALLS], *made_up):
+    for arguments in (*called.written[:CALLS], *made_up, *called.of_questions):
         if not called.over:
             called.call(arguments)
 
@@ -265,11 +272,11 @@ def _too_many(called: ToolCalls) -> Iterator[RuleResult]:
         stated = counted(match[1])
         noun = match[2].lower()
         for made_call in called.worked():
-            counted = _count(made_call, noun)
-            if counted is not None and counted > stated:
+            number = _count(made_call, noun)
+            if number is not None and number > stated:
                 yield _finding(
                     called,
-                    f"says {match[0]!r}, and brings {counted}: {_shown(made_call)}",
+                    f"says {match[0]!r}, and brings {number}: {_shown(made_call)}",
                     "Keep to what is stated, or state what is kept",
                 )
                 return
@@ -279,11 +286,11 @@ def _too_many(called: ToolCalls) -> Iterator[RuleResult]:
         for base in called.worked()[:VARIED]:
             for asked in (1, 2, 3):
                 made_call = called.call({**base.arguments, name: asked})
-                counted = len(made_call.items or ())
-                if made_call.worked and counted > asked:
+                number = len(made_call.items or ())
+                if made_call.worked and number > asked:
                     yield _finding(
                         called,
-                        f"is asked for {asked} by {name!r}, and brings {counted}: {_shown(made_call)}",
+                        f"is asked for {asked} by {name!r}, and brings {number}: {_shown(made_call)}",
                         "Bring as many as are asked for (an off-by-one, or a limit that is not used)",
                     )
                     return
@@ -348,7 +355,10 @@ LOOKS = (
     _without_effect,
     turns_pages,
     keeps_order,
+    keeps_its_default,
+    reads_names,
     _cut,
     cut_lists,
+    cut_at_a_number,
     _nothing_said,
 )

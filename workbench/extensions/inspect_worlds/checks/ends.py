@@ -67,7 +67,7 @@ ODD = {
 }
 PIECE = "<answer>"  # of a long text
 LONG = (2_000, 10_000, 160_000)  # characters of it
-PATIENCE_S = 10.0  # for the longest, by how the shorter ones grew
+PATIENCE_S = 3.0  # for the longest, by how the shorter ones grew
 RAISES = " raises "
 SLOW_S = 2.0
 LEAST_S = 1e-3  # below: no time that could be compared

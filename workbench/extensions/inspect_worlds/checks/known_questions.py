@@ -9,10 +9,12 @@ from collections.abc import Callable
 from fractions import Fraction
 
 OPERATION = r"[-+*/×·÷]"
+TERMS = rf"((?:\(*-?\d+\)*\s*{OPERATION}\s*)+\(*-?\d+\)*)"
 SUM = re.compile(
-    rf"(?:\b(?:what is|calculate|compute|evaluate|work out|value of|solve)\b[:\s]*|^[ \t]*|[:\n]\s*)((?:\(*-?\d+\)*\s*{OPERATION}\s*)+\(*-?\d+\)*)\s*(?:=\s*\?|[=?.]\s*$|$|\?)",
+    rf"\b(?:what is|calculate|compute|evaluate|work out|value of|solve)\b[:\s]*{TERMS}\s*(?:[=?.]|$)|(?:^|[:\n])[ \t]*{TERMS}[ \t]*=[ \t]*\?",
     re.IGNORECASE | re.MULTILINE,
 )
+A_DATE = re.compile(r"\d{4}-\d|\d-\d{4}|\d+/\d+/\d+")
 OTHERWISE = re.compile(
     r"\b(?:left to right|modulo|mod|remainder|round\w*|integer division|whole[- ]number division|floor|digits?|instead|means|stands for|base|binary|hexadecimal|"
     r"reverse[ds]? polish|without|ignor\w+|except)\b",
@@ -49,12 +51,8 @@ def worked_out(prompt: str) -> str | None:
 
 
 def _sum(prompt: str) -> str | None:
-    matches = {
-        match[1]
-        for match in SUM.finditer(prompt)
-        if re.search(rf"\d\s*{OPERATION}\s*\(?-?\d", match[1])
-    }
-    if len(matches) != 1:
+    matches = {match[1] or match[2] for match in SUM.finditer(prompt)}
+    if len(matches) != 1 or A_DATE.search("".join(matches)):
         return None
     expression = matches.pop().replace("×", "*").replace("·", "*").replace("÷", "/")
     try:

@@ -24,10 +24,12 @@ from workbench.extensions.inspect_worlds.checks.answers import (
     is_paid,
     right_answers,
 )
+from workbench.extensions.inspect_worlds.checks.by_form import SaidAnswer, said_answers
 from workbench.extensions.inspect_worlds.checks.given import CheckInput, needs_given_words
 from workbench.extensions.inspect_worlds.checks.wider import FURTHER, OF_PUNCTUATION
+from workbench.extensions.inspect_worlds.checks.written_numbers import number_of
 from workbench.extensions.inspect_worlds.leaks import leaves
-from workbench.extensions.inspect_worlds.playing import Spent
+from workbench.extensions.inspect_worlds.playing import Spent, replay
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at
 from workbench.worlds.shared import made
@@ -78,6 +80,33 @@ def check_lenient(given: CheckInput) -> Iterator[RuleResult]:
     if _by_exact_match(given):
         changes = [one for one in changes if one.words not in OF_PUNCTUATION]
     yield from _paid_changes(given, answers, others, changes)
+    yield from _from_elsewhere(given, answers)
+
+
+def _from_elsewhere(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[RuleResult]:
+    """A wrong answer in its place, and the right one in words before it, or behind it."""
+    if any(not (one.before + one.after).strip() for one in answers):
+        return  # no place of its own: the whole text is the answer
+    for where, text_of_both in (
+        ("before", "I thought of {right} and dropped it.\n{wrong}"),
+        ("behind", "{wrong}\nIt is not {right}."),
+    ):
+        paid: list[tuple[SolverAnswer, str]] = []
+        for one, other in zip(answers, [*answers[1:], answers[0]]):
+            wrong = f"{one.before}{other.words}{one.after}"
+            text = text_of_both.format(right=one.words.strip(), wrong=wrong)
+            script = one.played.script._replace(texts=(*one.played.texts[:-1], text))
+            paid += [(one, text)] if is_paid(one, replay(given.family, script)) else []
+        yield Checked(len(answers), "a right answer in another place")
+        if len(answers) >= LEAST and len(paid) >= OFTEN * len(answers):
+            one, text = paid[0]
+            yield Finding(
+                f"a wrong answer is paid where the right one stands in words {where} it, at {len(paid)} of {len(answers)} tasks: {shortened(repr(text), 90)} at "
+                f"{one.played.task.id!r}; expected that the answer in its own place counts. The whole text is searched for what is right, so "
+                "that naming many things is paid. Read the place of the answer, and compare that",
+                severity=ERROR,
+            )
+            return
 
 
 def _by_exact_match(given: CheckInput) -> bool:
@@ -157,9 +186,16 @@ def _several_are_right(
 
 def _is_sure(given: CheckInput, change: AnswerProbe, answers: Sequence[SolverAnswer]) -> bool:
     meant = change.meant is not None and any(change.meant.search(one.prompt) for one in answers)
+    if change.words is _other_sign and any(_below_zero(one) for one in said_answers(given)):
+        return True  # answers of both signs are asked for
     listing = change.words in (_among_others, _question) and needs_given_words(given)
     hidden = not change.one_known or all(map(_is_hidden, answers))
     return change.sure and hidden and not meant and not listing
+
+
+def _below_zero(said: SaidAnswer) -> bool:
+    number = number_of(said.words)
+    return number is not None and number.value < 0
 
 
 def _is_hidden(answer: SolverAnswer) -> bool:

@@ -156,8 +156,8 @@ def _ran_out(given: CheckInput) -> Iterator[RuleResult]:
         every = len(stopped) == len(solver)
         yield Finding(
             f"the turns run out before the solver is done, at {len(stopped)} of {len(solver)} trajectories: max_turns is "
-            f"{given.family.max_turns}, and with {needed} turns it solves {len(solved)} of {min(len(stopped), TASKS)} of them. Nobody "
-            "can solve such a task in time. Raise max_turns (the last turn is for the answer), or draw tasks that can be solved "
+            f"{given.family.max_turns}, and with {needed} turns it solves {len(solved)} of {min(len(stopped), TASKS)} of them. Either "
+            "nobody can solve such a task in time, or the solver wastes turns and a policy is compared with too little. Raise max_turns (the last turn is for the answer), or draw tasks that can be solved "
             "within it",
             severity=ERROR if every else NOTE,
         )

@@ -33,6 +33,17 @@ from workbench.values.errors import WorkbenchError, shortened
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 LONE = re.compile(r"[\ud800-\udfff]")
+# What Python writes of an object that nobody meant to show.
+OF_PYTHON = re.compile(
+    r"<[\w.]+ object at 0x[0-9a-f]+>|<(?:function|bound method|built-in function|generator object|class|module) [^>]*>|\bdict_(?:keys|values|items)\(|"
+    r"\b(?:array|tensor)\(\[|\bnp\.(?:int|float|str)\w*\(|\bdefaultdict\(|\bCounter\(\{"
+)
+BLANK = re.compile(
+    r"(?<![{$\\\w])\{([a-z_][a-z0-9_]*)(?:![rsa])?(?::[^{}\"' ]*)?\}(?!\})"
+)  # of a pattern that was not filled in
+MISREAD = re.compile(
+    r"Ã[\x80-\xbf©¨¼¶¤±§¡³º]|â€[\x80-\xbf™œ\x9d“”¦]|Â[\xa0°£§]"
+)  # UTF-8 that was read as Latin-1
 ROLES = ("system", "user", "tool", "assistant")
 TOLD = 0.8  # share of tasks whose own answer stands there
 MET = 0.25  # share of other tasks' answers that stand there by accident
@@ -51,7 +62,7 @@ def _observations(given: CheckInput) -> Iterator[tuple[str, Observation, PlayedT
 def check_text(given: CheckInput) -> Iterator[RuleResult]:
     """No sequence that colours a terminal, no control character, nothing that has no UTF-8."""
     named: set[str] = set()
-    for where, observation, _, _ in _observations(given):
+    for where, observation, played, _ in _observations(given):
         yield Checked(1)
         text = text_of(observation) + json.dumps(
             [dict(tool) for tool in observation.tools], default=str, ensure_ascii=False
@@ -67,11 +78,34 @@ def check_text(given: CheckInput) -> Iterator[RuleResult]:
                 )
                 near = text[max(match.start() - 15, 0) : match.end() + 15]
                 yield Finding(f"{where} holds {name}, {match[0]!r}: {near!r}")
+        yield from _left_over(where, text_of(observation), played, named)
         if "\ufffd" in text and "\ufffd" not in named:
             named.add("\ufffd")
             yield Finding(
                 f"{where} holds U+FFFD, the mark of text that was decoded wrongly", severity=NOTE
             )
+
+
+def _left_over(
+    where: str, text: str, played: PlayedTrajectory, named: set[str]
+) -> Iterator[RuleResult]:
+    """Words that no author wrote for a reader: an object's own name, a blank that was not filled in, a wrong encoding."""
+    said = " ".join(played.texts)
+    for kind, pattern, what, severity in (
+        ("object", OF_PYTHON, "what Python calls an object", "error"),
+        ("blank", BLANK, "a blank that was not filled in", NOTE),
+        ("misread", MISREAD, "UTF-8 that was read as another encoding", NOTE),
+    ):
+        match = pattern.search(text)
+        if match is None or kind in named or match[0] in said:
+            continue
+        named.add(kind)
+        is_field = kind == "blank" and match[1] in played.task.payload
+        near = text[max(match.start() - 25, 0) : match.end() + 25]
+        yield Finding(
+            f"{where} holds {what}, {match[0]!r}: {near!r}. Write what is meant (an f of an f-string, .format(...), join)",
+            severity="error" if is_field else severity,
+        )
 
 
 def check_messages_said(given: CheckInput) -> Iterator[RuleResult]:

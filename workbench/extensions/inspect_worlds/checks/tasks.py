@@ -22,12 +22,15 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.values import Task
 from workbench.values.errors import WorkbenchError, shortened
+from workbench.values.seeds import seed_of
 from workbench.worlds.splits import SPLITS, split_of, tasks
 
 DRAWN = 32  # tasks of each split
 FEW_PROBLEMS = 16  # of which a family has no more: then held-out tasks can hardly be others
 SOME = 0.2  # of the held-out problems: less may be chance, of seeds that are kept apart
 PATIENCE_S = 3.0
+SHARED = 100  # tasks whose split is asked
+EXCHANGED = 0.65  # of them that are held out
 
 
 def check_tasks(given: CheckInput) -> Iterator[RuleResult]:
@@ -121,6 +124,7 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
                 "same"
             )
             return
+    yield from _mostly_held_out(given)
     spent = Spent()
     family.task(given.seeds[0])
     if spent.seconds * 10_000 > 100:  # so many draws are made for a split that has no task
@@ -136,6 +140,26 @@ def check_splits(given: CheckInput) -> Iterator[RuleResult]:
     if not any(isinstance(result, Finding) for result in results):
         yield from check_overlap(given)
         yield from check_kin(given)
+
+
+def _mostly_held_out(given: CheckInput) -> Iterator[RuleResult]:
+    """Most of what is drawn is held out: the two splits may be exchanged."""
+    if not hasattr(given.family, "split_of"):
+        return
+    spent = Spent()
+    held_out: list[bool] = []
+    for number in range(SHARED):
+        if spent.seconds > PATIENCE_S / 10:
+            break
+        task = given.family.task(seed_of("check-env", "share", number))
+        held_out.append(split_of(given.family, task) == "held-out")
+    yield Checked(len(held_out), "the share that is held out")
+    if len(held_out) >= DRAWN and sum(held_out) >= EXCHANGED * len(held_out):
+        yield Finding(
+            f"{sum(held_out)} of {len(held_out)} tasks are held out, and the rest is left to train on; usually one in five is (content_split). The two "
+            "names may be exchanged in split_of",
+            severity=NOTE,
+        )
 
 
 def _problems(given: CheckInput, drawn: list[Task]) -> dict[str, Task]:
