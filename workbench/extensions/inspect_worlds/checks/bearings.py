@@ -19,6 +19,7 @@ from workbench.extensions.inspect_worlds.playing import PlayedTrajectory, text_o
 from workbench.values.errors import shortened
 
 LEAST = 4  # moves by which an axis is judged
+MOSTLY = 0.9  # of them
 FEWEST = 2  # moves past an edge
 DIRECTION = re.compile(
     r"(?:(?:go|move|walk|step|head|drive|push|slide|turn) )?(up|down|left|right|north|south|east|west|n|s|e|w)",
@@ -117,7 +118,7 @@ def _directions(given: CheckInput, played: Sequence[PlayedTrajectory]) -> Iterat
         for how in ("coordinates", "map"):
             moves = [move for move in seen if COMPASS[move.word][0] == axis and move.how == how]
             against = [move for move in moves if _along(move) <= 0]
-            if len(moves) >= LEAST and len(against) == len(moves):
+            if len(against) >= LEAST and len(against) >= MOSTLY * len(moves):
                 yield _against_the_words(against, how, prompt)
                 return
 
@@ -140,7 +141,7 @@ def _against_the_words(against: Sequence[SeenMove], how: str, prompt: str) -> Fi
     )
     words = ", ".join(sorted({one.word for one in against}))
     return Finding(
-        f"{words!r} move {where} in all of {len(against)} moves that could be seen: {move.word!r} at {move.played.task.id!r} goes {move.shown}, and "
+        f"{words!r} move {where} in {len(against)} moves that could be seen: {move.word!r} at {move.played.task.id!r} goes {move.shown}, and "
         f"{by}; expected what the word says. The baselines move by the same table and notice nothing, a policy reads the prompt. Turn the "
         "table's signs or axes round, or say in the prompt which way a word goes",
         severity=ERROR,
@@ -182,8 +183,12 @@ def _axes_of(prompt: str) -> StatedAxes | None:
 
 
 def _place(text: str) -> tuple[int, int] | None:
-    match = PLACED.search(text) or re.search(PAIR, text)
-    return (int(match[1]), int(match[2])) if match else None
+    """The one place that a text names, or that it says something stands at; None where it names several."""
+    placed = {match.groups() for match in PLACED.finditer(text)} or set(re.findall(PAIR, text))
+    if len(placed) != 1:
+        return None
+    row, column = placed.pop()
+    return int(row), int(column)
 
 
 def _by_coordinates(

@@ -70,7 +70,7 @@ def _said_again(given: CheckInput, solver: Sequence[PlayedTrajectory]) -> Iterat
                 best, example = reward, word
         gains.append((best, float(played.reward or 0.0)))
     yield Checked(len(gains), "words again and again")
-    if len(gains) >= TASKS and all(got > 1.01 * most + NEAR for got, most in gains):
+    if len(gains) >= TASKS and all(got > max(1.01 * most, 0.0) + NEAR for got, most in gains):
         got, most = np.mean(gains, axis=0)
         yield Finding(
             f"one word, {example!r} for one, said {TIMES} times earns {got:.3g} at {len(gains)} tasks, more than the solver, "

@@ -162,7 +162,21 @@ def _is_no_loophole(given: CheckInput, made: Mapping[str, PolicyEstimate], name:
     paid = [played.reward for played in given.fixed[name] if played.reward is not None]
     graded = made[name].success is None and bool(paid) and float(np.ptp(paid)) > NEAR
     beside = name == EMPTY or name.startswith(EVERYTHING)
-    return _is_generous(made, name) or (weak or graded) and not beside
+    plain = weak or graded or _is_the_solvers_own(given, name) or _earns_less(made, name)
+    return _is_generous(made, name) or plain and not beside
+
+
+def _is_the_solvers_own(given: CheckInput, name: str) -> bool:
+    """Whether the solver says nothing else in all turns of its several: then it is what there is to do."""
+    solver = [one for one in given.own.get("solver", ()) if one.texts]
+    text = given.constants[name]
+    return bool(solver) and all(len(one.texts) > 1 and set(one.texts) == {text} for one in solver)
+
+
+def _earns_less(made: Mapping[str, PolicyEstimate], name: str) -> bool:
+    """Whether it succeeds as often and is paid clearly less: success is not all that counts."""
+    solver, own = made["solver"].reward if "solver" in made else None, made[name].reward
+    return None not in (solver, own) and own.high < solver.low
 
 
 def _is_generous(made: Mapping[str, PolicyEstimate], name: str) -> bool:

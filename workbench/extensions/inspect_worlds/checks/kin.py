@@ -122,7 +122,8 @@ def _renamed(
             continue
         if _solution(given, task) == _solution(given, other):
             both.append((task, other))
-    numbers = [shape for shape in known if len(re.findall(r"\d+", shape)) >= 2]
+    # Problems by their numbers: where all have the same ones, names are what is asked about.
+    numbers = {found for shape in known if len(found := tuple(re.findall(r"\d+", shape))) >= 2}
     if len(numbers) > FEW and len(both) > MUCH * asked:
         one, other = both[0]
         yield Finding(

@@ -25,7 +25,6 @@ from workbench.extensions.inspect_worlds.playing import (
 )
 from workbench.values.errors import shortened
 from workbench.values.seeds import rng_at, seed_of
-from workbench.values.stats import mean_interval
 
 TASKS = 4
 LEAST = 3
@@ -34,6 +33,7 @@ LOCAL = 8  # ... that random play says in a state
 STATES = 3  # of a trajectory
 ROUNDS = 3  # of a circle, by which it is known
 PAID = 0.02  # of what solving is paid
+CHEAPER = 0.2  # of what a right answer is paid above a wrong one
 DRAWN = 96  # tasks by which the most frequent answer is known
 SECONDS = 1.0
 FEWEST = 24
@@ -199,12 +199,14 @@ def _unread_is_cheaper(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(len(scored), "what cannot be read")
     if len(scored) < TASKS or min(scored) <= max(wrong) + NEAR:
         return
-    by_chance = mean_interval([one.reward for one in tries])
+    by_chance = float(np.mean([one.reward for one in tries]))
     unread = float(np.mean(scored))
-    pays = by_chance.high < unread - NEAR
+    gap = unread - float(np.mean(wrong))
+    most = max(one.reward for one in given.played if one.reward is not None)
+    pays = by_chance < unread - NEAR and gap >= CHEAPER * (most - float(np.mean(wrong)))
     yield Finding(
         f"{NONSENSE!r}, which cannot be read, earns {unread:.3g}, and a wrong answer {np.mean(wrong):.3g}; random play earns "
-        f"{by_chance.mean:.3g} on average, and the prompt says nothing of giving no answer. A policy that is not sure learns to write "
+        f"{by_chance:.3g} on average, and the prompt says nothing of giving no answer. A policy that is not sure learns to write "
         "what cannot be read, which is cheaper than a wrong try. Let it cost what a wrong answer costs, or more; or say in the prompt how "
         "to pass",
         severity=ERROR if pays else NOTE,

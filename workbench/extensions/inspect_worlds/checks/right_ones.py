@@ -7,6 +7,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import combinations, islice
+from math import comb
+
+import numpy as np
 
 from workbench.basics.findings import ERROR, NOTE, Checked, Finding, NotChecked, RuleResult
 from workbench.extensions.inspect_worlds.checks.answers import (
@@ -27,12 +31,15 @@ from workbench.extensions.inspect_worlds.playing import (
     text_of,
 )
 from workbench.values.errors import shortened
+from workbench.values.seeds import rng_at
 
 FEWEST = 4  # prompts by which a kind is judged
 TWICE = 3  # tasks
 SOME = 0.1  # of the answers that could be worked out
 ROUNDED = 0.006  # of a number, where a prompt rounds
-TRIED = 60  # answers that may be as good
+TRIED = 60  # answers that may be as good, of a task
+LEAST_TRIED = 40
+MOST = 50_000  # choices that are listed
 ANY_OF_THEM = re.compile(
     r"\b(?:an?|any|some|one)\b (?:\w+ ){0,2}?(?:largest|longest|shortest|cheapest|smallest|best|fastest|optimal|maxim\w+|minim\w+|valid|possible|correct)\b",
     re.IGNORECASE,
@@ -191,20 +198,18 @@ def _as_good(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[Rul
     )
     if between is None:
         return
-    listed = [one.words.strip().split(between) for one in answers]
-    every = list(dict.fromkeys(item for items in listed for item in items))
     tried = 0
     spent = Spent()
-    for one, items in zip(answers, listed):
-        for other in _neighbours(items, every):
-            if tried >= TRIED * len(answers) or spent.seconds > given.budget_s:
+    for number, one in enumerate(answers):
+        for other in islice(_others(one, between, rng_at("check-env", "as good", number)), TRIED):
+            if spent.seconds > given.budget_s:
                 break
             tried += 1
             if is_paid(one, one.saying(between.join(other))):
                 yield Checked(tried, "answers that may be as good")
                 return
     yield Checked(tried, "answers that may be as good")
-    if tried >= TRIED:
+    if tried >= LEAST_TRIED:
         yield Finding(
             f"the prompt asks for {asks[0]!r}, of which there may be several, and none but the solver's own is paid: of {tried} others with as many items, at "
             f"{len(answers)} tasks, each is refused. Where others are as good, they are called wrong: judge what was asked for (valid, and of the best "
@@ -213,21 +218,31 @@ def _as_good(given: CheckInput, answers: Sequence[SolverAnswer]) -> Iterator[Rul
         )
 
 
-def _neighbours(items: Sequence[str], every: Sequence[str]) -> Iterator[list[str]]:
-    """One item exchanged for another one; then two of them in each other's place."""
-    for place in range(len(items)):
-        for other in every:
-            if other not in items:
-                yield (
-                    sorted([*items[:place], other, *items[place + 1 :]])
-                    if list(items) == sorted(items)
-                    else [
-                        *items[:place],
-                        other,
-                        *items[place + 1 :],
-                    ]
-                )
-    if list(items) != sorted(items):
+def _others(one: SolverAnswer, between: str, rng: np.random.Generator) -> Iterator[list[str]]:
+    """Other answers of as many items, in the order of the solver's where that is sorted: two items in each other's place, and then
+    choices of what the prompt names."""
+    items = one.words.strip().split(between)
+    by_size = items == sorted(items, key=_size)
+    if not by_size:
         for place in range(len(items) - 1):
             if items[place] != items[place + 1]:
                 yield [*items[:place], items[place + 1], items[place], *items[place + 2 :]]
+    named = list(dict.fromkeys(re.findall(_kind_of(items), one.prompt)))
+    if not named or comb(len(named), len(items)) > MOST:
+        return
+    choices = [list(choice) for choice in combinations(named, len(items))]
+    for place in rng.permutation(len(choices)):
+        other = sorted(choices[place], key=_size) if by_size else choices[place]
+        if other != items:
+            yield other
+
+
+def _size(item: str) -> tuple[bool, int, str]:
+    return (not item.isdigit(), int(item) if item.isdigit() else 0, item)
+
+
+def _kind_of(items: Sequence[str]) -> str:
+    """Words of a prompt that may be items: numbers, single letters, or the like."""
+    if all(item.lstrip("-").isdigit() for item in items):
+        return r"(?<![\w.])-?\d+(?![\w.])"
+    return r"\b[A-Z]\b" if all(len(item) == 1 for item in items) else r"\b[A-Z]\w+\b"

@@ -27,7 +27,9 @@ SAID = re.compile(
 )
 COUNTED = re.compile(r"limit|count|max|top|page|number|size|^k$|^n$", re.IGNORECASE)
 DEFAULT = re.compile(
-    r"\b(?:default(?:s to| is)?|by default)\b[:= (]*[`'\"]?(-?\d+(?:\.\d+)?|[\w-]+)", re.IGNORECASE
+    r"\b(?:defaults? (?:to|is|of|value:?)|default[:=])[:= (]*[`'\"]?(-?\d+(?:\.\d+)?|[\w-]+)|(-?\d+(?:\.\d+)?)[`'\"]? (?:\w+ )?by default|"
+    r"\bby default[:,]? (-?\d+(?:\.\d+)?)",
+    re.IGNORECASE,
 )
 
 
@@ -121,7 +123,7 @@ def keeps_its_default(called: Any) -> Iterator[RuleResult]:
         stated = DEFAULT.search(str(part.get("description", "")))
         if stated is None or name in called.required:
             continue
-        value: Any = stated[1]
+        value: Any = stated[1] or stated[2] or stated[3]
         if part.get("type") in ("integer", "number"):
             if not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
                 continue

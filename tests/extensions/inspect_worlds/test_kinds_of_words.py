@@ -1,0 +1,68 @@
+"""Kinds of bugs that neither solver nor random play notice: each is named by its check, and the same family without it is passed
+by."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.counts import reduced
+from tests.extensions.inspect_worlds import signposts
+from workbench.extensions.inspect_worlds.checks import check_family
+
+# (family, its bug) -> (check, words of the finding, severity)
+KINDS = {
+    ("Debts", "sign"): ("E19", "answers below zero are never right", "error"),
+    ("Sums", "left to right"): ("E33", "whose answer can be worked out", "error"),
+    ("Spelled", "anywhere"): ("E27", "where the right one stands in words", "error"),
+    ("Hidden", "not shown"): ("E33", "the very same prompt", "error"),
+    ("Options", "twice"): ("E33", "stands under two letters", "error"),
+    ("Pairs", "one alone"): ("E33", "of which there may be several", "note"),
+    ("Explained", "matched"): ("E30", "asks for words before the answer", "error"),
+    ("Explained", "bare"): ("E30", "states the form", "error"),
+    ("Unfilled", "blank"): ("E6", "a blank that was not filled in", "error"),
+    ("Exam", "free"): ("E12", "which cannot be read, earns 0", "error"),
+    ("Exam", "mostly"): ("E12", "is right at", "note"),
+    ("Field", "turned"): ("E32", "the other way", "error"),
+    ("Field", "turned map"): ("E32", "by the map that is shown", "error"),
+    ("Field", "round"): ("E32", "comes out on the other side", "error"),
+    ("Field", "never right"): ("E25", "never says 'right'", "note"),
+    ("Guess", "turned"): ("E32", "what a reply says of a guess is not so", "error"),
+    ("Lamp", "again"): ("E12", "two actions in turn are paid", "error"),
+    ("Visits", "cut"): ("E28", "lists are cut there", "note"),
+    ("Visits", "small"): ("E28", "does in small letters", "error"),
+    ("Visits", "default"): ("E28", "by default, and a call without it", "error"),
+}
+QUICK = [
+    ("Debts", "sign"),
+    ("Sums", "left to right"),
+    ("Explained", "matched"),
+    ("Exam", "free"),
+    ("Field", "turned"),
+    ("Lamp", "again"),
+    ("Visits", "cut"),
+]
+
+
+def made(name, bug):
+    if bug == "turned map":
+        return signposts.Field(bug="turned", as_map=True)
+    return getattr(signposts, name)(bug=bug)
+
+
+def twin_of(name, bug):
+    return signposts.Field(as_map=True) if bug == "turned map" else getattr(signposts, name)()
+
+
+def findings(family, *checks):
+    report = check_family(family, only=checks, budget_s=1.0, tasks=12).findings
+    return [(each.severity, each.what) for answer in report for each in answer.findings]
+
+
+@pytest.mark.parametrize("kind", reduced(list(KINDS), QUICK), ids=" ".join)
+def test_a_kind_is_named_and_its_twin_is_passed_by(kind):
+    name, bug = kind
+    check, words, severity = KINDS[kind]
+    found = findings(made(name, bug), check)
+    assert any(words in what and how == severity for how, what in found), found
+    twin = findings(twin_of(name, bug), check)
+    assert not [what for how, what in twin if how == "error" or words in what], twin
