@@ -9,6 +9,7 @@
     sides       clip_low holds what falls, clip_high what rises
     uncounted   tokens that no loss is summed over do not change the others'
     entropy     a bonus raises entropy; "high entropy" tokens are those
+    size        twice the advantage pulls twice as much where nothing has moved
 
 Asked of made-up tokens, as in properties.py and pulls.py.
 
@@ -65,6 +66,10 @@ LOW = re.compile(
     re.IGNORECASE,
 )
 SAMPLER = re.compile(r"sampler|rollout|behaviou?r|engine", re.IGNORECASE)
+SIZES = re.compile(
+    r"\b(?:sign|signs|squar\w+|clip\w* (?:the )?advantages?|bound\w*|tanh|sigmoid|logistic|hinge|margin|binary|rank\w*|temper\w*|exponential|softmax|weights?)\b",
+    re.IGNORECASE,
+)
 LESS_ENTROPY = re.compile(
     r"minimi[sz]\w* (?:the )?entropy|entropy (?:penalty|minimi[sz])|sharpen", re.IGNORECASE
 )
@@ -268,7 +273,7 @@ def _pull(algorithm: Algorithm, moved_M: Tensor, advantage_M: Tensor, **facts: T
 
 def further_objective(algorithm: Algorithm) -> Iterator[RuleResult]:
     """Ask the objective of an algorithm, as it is set. Raises whatever its loss raises."""
-    for look in (_sampler, _sides, _uncounted, _entropy_bonus, _entropy_mask):
+    for look in (_size, _sampler, _sides, _uncounted, _entropy_bonus, _entropy_mask):
         yield from look(algorithm)
 
 
@@ -294,6 +299,20 @@ def gradient_on_policy(algorithm: Algorithm) -> Iterator[RuleResult]:
             f"on policy (ratio 1) the loss of {algorithm.name} has the gradient {up:+.3g} by the logprob of a token with an advantage of "
             f"+1 and {down:+.3g} with -1; expected below zero and above zero: it makes good tokens rarer. Look at the sign of the "
             "loss and at which logprob is taken from which in the ratio"
+        )
+
+
+def _size(algorithm: Algorithm) -> Iterator[RuleResult]:
+    """On policy the pull of an advantage goes by its size."""
+    ones_M = torch.ones(TOKENS, dtype=torch.float64)
+    nothing = _pull(algorithm, _zeros(), _zeros())
+    once, twice = (_pull(algorithm, _zeros(), size * ones_M) - nothing for size in (1.0, 2.0))
+    yield Checked(TOKENS, "the size of an advantage")
+    factor = float(twice.mean()) / float(once.mean()) if abs(float(once.mean())) > NOTHING else 2.0
+    if abs(factor - 2.0) > 1e-3 and not SIZES.search(words_of(algorithm.objective)):
+        yield Finding(
+            f"on policy (ratio 1) an advantage of 2 pulls {factor:.3g} times as much as one of 1 in the loss of {algorithm.name}; expected 2: its size is lost, or "
+            "counts otherwise (a sign, a square, a bound). Multiply by the advantage itself, or say in the docstring what is made of it"
         )
 
 

@@ -150,7 +150,13 @@ def snapshots(family: EnvFamily, script: Script) -> Iterator[Finding | Checked]:
         yield Finding(
             "a snapshot changes as its environment is stepped: it holds that one's own lists, not copies"
         )
-    elif first != second:
-        yield Finding(
-            f"an environment that goes on from a snapshot answers otherwise: {parting([first], [second])}"
-        )
+        return
+    for text in (None, *script.texts[half + 1 :]):
+        if text is not None:
+            second = answer_of(other, other.step(text))
+            first = next(stepped)
+        if first != second:
+            yield Finding(
+                f"an environment that goes on from a snapshot answers otherwise: {parting([first], [second])}"
+            )
+            return

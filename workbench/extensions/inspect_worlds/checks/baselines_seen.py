@@ -29,6 +29,9 @@ TASKS = 8
 BEATEN = 0.25  # of the tasks
 ENOUGH = 8  # trajectories of random play
 TURNS = 60  # of it
+DRAWS = 40  # of random play at one task
+FEWEST = 4  # different texts that it says there
+TOO_OFTEN = 3.0  # times what chance gives
 VOCABULARY = 12  # different actions of a world that has a few of them
 
 
@@ -40,6 +43,7 @@ def check_baselines_seen(given: CheckInput) -> Iterator[RuleResult]:
         _is_beaten,
         _always_the_same,
         _never_says,
+        _knows_too_much,
     ):
         results = list(look(given))
         yield from results
@@ -230,5 +234,35 @@ def _never_says(given: CheckInput) -> Iterator[RuleResult]:
             f"random play never says {shortened(missing[0], 50)} in {random.total()} turns, which the solver says {solver[missing[0]]} times; it says "
             f"{len(random)} other texts. Where it is a legal action, an index is off by one (integers(n - 1)), or it is left out of the list: the random "
             "baseline is another one than it is called",
+            severity=NOTE,
+        )
+
+
+def _knows_too_much(given: CheckInput) -> Iterator[RuleResult]:
+    """Of one answer: random play is right far more often than one of so many texts can be."""
+    family: Any = given.family
+    if family.max_turns != 1 or set(given.own) != {"solver", "random"}:
+        return
+    right = 0
+    expected = 0.0
+    asked = 0
+    for task in given.tasks[:TASKS]:
+        plays = []
+        for number in range(DRAWS):
+            rng = rng_at("check-env", "random", task.id, number)
+            plays.append(play(family, task, 0, lambda env, rng=rng: family.random_action(env, rng)))
+        different = {one.texts[0] for one in plays if one.texts}
+        successes = {one.texts[0] for one in plays if one.texts and one.success}
+        if len(different) < FEWEST or len(successes) > 1:
+            continue  # few to choose from; or several are right
+        asked += len(plays)
+        right += sum(bool(one.success) for one in plays)
+        expected += len(plays) / len(different)
+    yield Checked(asked, "random play at one task")
+    if asked >= LEAST * DRAWS and right >= TOO_OFTEN * expected and right >= 0.2 * asked:
+        yield Finding(
+            f"random play is right at {right} of {asked} tries at the same tasks, where one of the texts that it says there would be right at {expected:.0f}: it "
+            "goes by the right answer (its gold, or a list that holds it several times), and is no play by chance. What a policy is compared "
+            "with is too high. Draw evenly among all answers",
             severity=NOTE,
         )

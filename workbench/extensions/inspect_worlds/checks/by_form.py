@@ -136,7 +136,36 @@ def check_by_form(given: CheckInput) -> Iterator[RuleResult]:
             if _fails_alone(some, others):
                 yield _never_paid(some, others, what, whose)
                 return
+    beyond = _beyond_a_size(said)
+    if beyond is not None:
+        yield _never_paid(*beyond, whose)
+        return
     yield from _fails_at_some(said, wrong, whose)
+
+
+SIZES: tuple[tuple[str, Callable[[str], float | None]], ...] = (
+    ("of more than {:g} characters", lambda words: len(words.strip())),
+    ("of more than {:g} words", lambda words: len(words.split())),
+    ("above {:g}", lambda words: float(number.value) if (number := number_of(words)) else None),
+)
+
+
+def _beyond_a_size(
+    said: Sequence[SaidAnswer],
+) -> tuple[list[SaidAnswer], list[SaidAnswer], str] | None:
+    """Whether all answers beyond some size fail and the others succeed: (those, the others, in words)."""
+    for what, size in SIZES:
+        sized = [(size(one.words), one) for one in said]
+        if any(value is None for value, _ in sized):
+            continue
+        right = [value for value, one in sized if one.right]
+        if not right:
+            return None
+        some = [one for value, one in sized if value > max(right)]
+        others = [one for value, one in sized if value <= max(right)]
+        if _fails_alone(some, others):
+            return some, others, what.format(max(right))
+    return None
 
 
 def _fails_alone(some: Sequence[SaidAnswer], others: Sequence[SaidAnswer]) -> bool:

@@ -170,15 +170,18 @@ def _own_example(given: CheckInput) -> Iterator[RuleResult]:
     if tagged is None or PLACEHOLDER.search(inside(tagged[0])):
         return
     by_chance = [one for one in given.own.get("random", ()) if _is_read(one) is True]
-    examples = [replay(given.family, Script(task, 0, (tagged[0],))) for task in given.tasks[:TASKS]]
-    unread = [one for one in examples if _is_read(one) is False]
-    yield Checked(len(examples), "the prompt's own example")
-    if len(by_chance) >= FEWEST and len(unread) == len(examples) >= FEWEST:
-        one = unread[0]
+    asked = [Script(task, 0, ()) for task in given.tasks[:TASKS]]
+    unread = 0
+    for start in asked:
+        # An example of another problem may be wrong here, and is told so in other words than what is no answer at all.
+        example = _answered(given, start, tagged[0], tagged[0])
+        nonsense = _answered(given, start, NONSENSE, NONSENSE)
+        unread += example is not None and example[-1] is False and example == nonsense
+    yield Checked(len(asked), "the prompt's own example")
+    if len(by_chance) >= FEWEST and unread == len(asked) >= FEWEST:
         yield Finding(
-            f"the prompt's own example, {shortened(tagged[0], 60)}, is called unreadable (valid_format is False) at {len(unread)} of {len(examples)} tasks, "
-            f"with {shortened(text_of(one.results[0].observation), 80)}; random play's {shortened(by_chance[0].texts[0], 50)} is read. Show an example of the "
-            "form that is read",
+            f"the prompt's own example, {shortened(tagged[0], 60)}, is answered as {NONSENSE!r} is, as unreadable (valid_format is False), at {unread} of {len(asked)} "
+            f"tasks; random play's {shortened(by_chance[0].texts[0], 50)} is read. Show an example of the form that is read",
             severity=ERROR if given.family.max_turns == 1 else NOTE,
         )
 

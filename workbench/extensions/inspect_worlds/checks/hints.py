@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ LEAST = 24  # tasks by which an option's place is judged
 MOST_ANSWERS = 12  # different ones: more cannot be told by a small feature
 UNEVEN = 0.22  # more than its share, of the tasks at which one answer is right
 EACH = 4  # tasks with the same feature, on average
+FEW_ANSWERS = 8  # of random play, of which each should be right at some task
+RARE = 10  # tasks for each of them
 NUMBERED = (*SEEDLIKE, "number", "no", "nr")
 MODULI = range(2, 13)
 # An identifier in a prompt, by the word before it.
@@ -67,7 +70,8 @@ def check_hints(given: CheckInput) -> Iterator[RuleResult]:
     yield Checked(len(answered), "what tells beside the question")
     if len(answered) < LEAST:
         return
-    for look in (_numbers_tell, _places_tell, _forms_tell, _words_tell, _one_is_often_right):
+    looks = (_numbers_tell, _places_tell, _forms_tell, _words_tell, _one_is_often_right)
+    for look in (*looks, partial(_one_is_never_right, given)):
         results = list(look(answered))
         yield from results
         if any(isinstance(result, Finding) for result in results):
@@ -304,5 +308,25 @@ def _one_is_often_right(answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
             f"one answer, {shortened(answer, 40)}, is right at {most} of {len(answered)} tasks ({share:.0%}; there are {kinds} "
             "different ones): whoever always says it is mostly paid, and success begins there. Draw the right answer evenly, or "
             "report success beside that of the most frequent answer",
+            severity=NOTE,
+        )
+
+
+def _one_is_never_right(given: CheckInput, answered: Sequence[TaskAnswer]) -> Iterator[RuleResult]:
+    """Of the few answers that random play gives one is right at no task."""
+    by_chance = Counter(
+        "\n".join(map(inside, one.texts)).strip()
+        for one in given.own.get("random", ())
+        if len(one.texts) == 1
+    )
+    right = Counter(one.answer.strip() for one in answered)
+    few = 2 <= len(by_chance) <= FEW_ANSWERS and set(right) <= set(by_chance)
+    if not few or len(answered) < RARE * len(by_chance):
+        return
+    never = [answer for answer in by_chance if answer not in right]
+    if never and len(right) >= 2:
+        yield Finding(
+            f"{shortened(never[0], 40)} is right at none of {len(answered)} tasks, and is one of the {len(by_chance)} answers that there are: an index may be off "
+            "by one where the right one is drawn (integers(n - 1)), or it may be left out. A policy learns never to say it",
             severity=NOTE,
         )

@@ -240,6 +240,13 @@ def _mostly_right(given: CheckInput) -> Iterator[RuleResult]:
     text, most = right.most_common(1)[0]
     share, fair = most / asked, 1 / len(texts)
     by_chance = (fair * (1 - fair) / asked) ** 0.5
+    never = [text for text in texts if not right[text]]
+    if never and len(right) - len(never) >= 2 and asked >= 10 * len(texts):
+        yield Finding(
+            f"{shortened(never[0], 40)} is right at none of {asked} tasks, and is one of the {len(texts)} answers that there are: an index may be off by one where "
+            "the right one is drawn (integers(n - 1)), or it may be left out. A policy learns never to say it",
+            severity=NOTE,
+        )
     if share >= fair + max(UNEVEN, 4 * by_chance):
         yield Finding(
             f"always {shortened(text, 40)} is right at {most} of {asked} tasks ({share:.0%}), and there are {len(texts)} different answers "

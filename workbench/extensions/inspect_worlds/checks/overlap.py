@@ -30,7 +30,7 @@ from workbench.worlds.splits import SPLITS, tasks
 DRAWN = (32, 256)  # tasks of each split: at least, and at most
 SECONDS = 1.0  # of drawing them
 COMPARED = 16  # held-out tasks that show what a training task shows
-FEW_PROBLEMS = 16
+FEW_PROBLEMS = 8
 SURE = 3  # held-out tasks that are training tasks
 MOST = 0.5  # of those that were compared
 LEAST = 0.1  # of all held-out problems
@@ -66,11 +66,18 @@ def check_overlap(given: CheckInput) -> Iterator[RuleResult]:
             alike.append((one, other))
     if alike:
         # Where nothing is hidden, what is shown is the problem.
-        few = len(train.keys() | held_out.keys()) <= FEW_PROBLEMS
+        few = len(train.keys() | held_out.keys()) <= FEW_PROBLEMS and len(alike) == len(held_out)
         # A small world has some that are played alike by the words that were tried; most are so where the split is wrong.
         share = len(both) / len(held_out) * len(alike) / compared
         some = len(alike) < max(SURE, MOST * compared) or share < LEAST
+        some = some and not any(_share_a_problem(given, *pair) for pair in alike)
         yield _finding(alike, compared, few or some)
+
+
+def _share_a_problem(given: CheckInput, one: Task, other: Task) -> bool:
+    """Whether their payloads agree in something that tells other tasks apart: then what they differ in is no part of the problem."""
+    agree = set(one.payload) - set(_different_fields(one, other))
+    return any(len({repr(task.payload.get(name)) for task in given.tasks}) > 1 for name in agree)
 
 
 def _finding(alike: list[tuple[Task, Task]], compared: int, few: bool) -> Finding:

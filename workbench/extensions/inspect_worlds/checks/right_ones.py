@@ -57,7 +57,8 @@ def check_right_ones(given: CheckInput) -> Iterator[RuleResult]:
     prompts = {one.task.id: text_of(opening_of(given.family, one.task, 0)) for one in right}
     if len(right) >= FEWEST:
         yield from _worked_out(right, prompts)
-        yield from _same_prompt(given, right, prompts)
+        if given.family.max_turns == 1:  # else there are replies to go by
+            yield from _same_prompt(given, right, prompts)
         yield from _options_twice(right, prompts)
     answers = right_answers(given)
     if len(answers) >= LEAST:

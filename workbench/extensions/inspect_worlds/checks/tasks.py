@@ -26,7 +26,7 @@ from workbench.values.seeds import seed_of
 from workbench.worlds.splits import SPLITS, split_of, tasks
 
 DRAWN = 32  # tasks of each split
-FEW_PROBLEMS = 16  # of which a family has no more: then held-out tasks can hardly be others
+FEW_PROBLEMS = 8  # of which a family has no more: then held-out tasks cannot be others
 SOME = 0.2  # of the held-out problems: less may be chance, of seeds that are kept apart
 PATIENCE_S = 3.0
 SHARED = 100  # tasks whose split is asked
